@@ -1,0 +1,311 @@
+"""EpisodeBatch and StepType: whole episodes as the public API gives them.
+
+The fields and methods are those of garage's `EpisodeBatch`, for gymnasium's two ways of ending: `terminated` and
+`truncated`. Observations and actions of Dict and Tuple spaces are trees (dicts and tuples) of arrays.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium
+import numpy as np
+import numpy.typing as npt
+
+from rollout_cli import _batch_checks as checks
+from rollout_cli.chunk import Chunk
+from rollout_cli.chunk import concatenate as concatenate_chunks
+from rollout_cli.spaces import map_tree, unflatten
+
+Array = npt.NDArray[Any]
+Tree = Any
+"""An array, or a dict or tuple of trees."""
+
+
+class StepType(enum.IntEnum):
+    """Where in its episode a step stands; stored as uint8."""
+
+    FIRST = 0
+    MID = 1
+    TERMINAL = 2
+    TIMEOUT = 3
+
+
+@dataclass(frozen=True, slots=True)
+class EnvSpec:
+    """What a batch knows of its environment.
+
+    Attributes:
+        observation_space: The environment's observation space.
+        action_space: The environment's action space.
+        max_episode_length: Steps after which an episode is truncated; None where there is no limit.
+    """
+
+    observation_space: gymnasium.Space[Any]
+    action_space: gymnasium.Space[Any]
+    max_episode_length: int | None = None
+
+
+def derive_step_types(lengths: Array, terminated: Array, truncated: Array) -> Array:
+    """Return the step types of flat episodes, uint8 (sum of lengths,).
+
+    Terminal wins over timeout, and an ending wins over FIRST in an episode of one step. An episode that neither
+    terminated nor was truncated (a fragment) ends with MID.
+    """
+    ends = np.cumsum(lengths)
+    out = np.full(int(ends[-1]) if len(ends) else 0, StepType.MID, np.uint8)
+    nonempty = lengths > 0
+    out[(ends - lengths)[nonempty]] = StepType.FIRST
+    out[ends[nonempty & truncated] - 1] = StepType.TIMEOUT
+    out[ends[nonempty & terminated] - 1] = StepType.TERMINAL
+    return out
+
+
+@dataclass(frozen=True)
+class EpisodeBatch:
+    """N episodes in T rows, flat: T is the sum of `lengths`, and every episode's rows follow one another.
+
+    Attributes:
+        env_spec: Spaces and limit of the environment.
+        observations: Tree of arrays (T, *shape): what the policy saw at each step.
+        last_observations: Tree of arrays (N, *shape): what followed each episode's last step.
+        actions: Tree of arrays (T, *shape).
+        rewards: float64 (T,).
+        env_infos: By dotted key, one array of length T each (masked where some steps lack the key).
+        agent_infos: The same, of the policy.
+        episode_infos: The same, of `env.reset`, length N.
+        step_types: uint8 (T,), see `StepType`.
+        lengths: int64 (N,), each at least 1.
+        terminated: bool (N,): whether the episode ended by its own rules.
+        truncated: bool (N,): whether it was cut off; both may be true.
+        numbers: Episode numbers, int64 (N,).
+        seeds: The seeds given to `env.reset`, int64 (N,).
+
+    Raises:
+        ValueError: On construction, where fields do not fit each other; it names the field and prints both sides.
+    """
+
+    env_spec: EnvSpec
+    episode_infos: Mapping[str, Array]
+    observations: Tree
+    last_observations: Tree
+    actions: Tree
+    rewards: Array
+    env_infos: Mapping[str, Array]
+    agent_infos: Mapping[str, Array]
+    step_types: Array
+    lengths: Array
+    terminated: Array
+    truncated: Array
+    numbers: Array
+    seeds: Array
+
+    def __post_init__(self) -> None:
+        """Check every row, vectorised."""
+        checks.check_batch(self)
+
+    @classmethod
+    def from_chunks(cls, env_spec: EnvSpec, chunks: Sequence[Chunk]) -> EpisodeBatch:
+        """Build a batch from chunks in their order; parts of one episode follow one another."""
+        chunk = concatenate_chunks(chunks)
+        return cls(
+            env_spec=env_spec,
+            episode_infos=chunk.episode_infos.to_arrays(),
+            observations=unflatten(env_spec.observation_space, chunk.observations),
+            last_observations=unflatten(env_spec.observation_space, chunk.last_observations),
+            actions=unflatten(env_spec.action_space, chunk.actions),
+            rewards=chunk.rewards,
+            env_infos=chunk.env_infos.to_arrays(),
+            agent_infos=chunk.agent_infos.to_arrays(),
+            step_types=derive_step_types(chunk.lengths, chunk.terminated, chunk.truncated),
+            lengths=chunk.lengths,
+            terminated=chunk.terminated,
+            truncated=chunk.truncated,
+            numbers=chunk.numbers,
+            seeds=chunk.seeds,
+        )
+
+    @classmethod
+    def concatenate(cls, *batches: EpisodeBatch) -> EpisodeBatch:
+        """Return the episodes of `batches` after one another.
+
+        Raises:
+            ValueError: If there is no batch, or their environments' spaces differ.
+        """
+        if not batches:
+            raise ValueError("there is no batch to concatenate")
+        checks.check_same_spaces([batch.env_spec for batch in batches])
+        fields: dict[str, Any] = {"env_spec": batches[0].env_spec}
+        for name in ("observations", "last_observations", "actions"):
+            first, *others = (getattr(batch, name) for batch in batches)
+            fields[name] = map_tree(lambda *leaves: np.concatenate(leaves), first, *others)
+        for name in (*_STEP_FIELDS, *_EPISODE_FIELDS):
+            fields[name] = np.concatenate([getattr(batch, name) for batch in batches])
+        for name, rows in _INFO_ROWS.items():
+            sizes = [len(getattr(batch, rows)) for batch in batches]
+            fields[name] = _concatenate_infos([getattr(batch, name) for batch in batches], sizes)
+        return cls(**fields)
+
+    @classmethod
+    def from_list(cls, env_spec: EnvSpec, episodes: Sequence[Mapping[str, Any]]) -> EpisodeBatch:
+        """Build a batch from what `to_list` gives: one dictionary an episode, with its own fields."""
+        return cls.concatenate(*(cls(env_spec=env_spec, **_as_fields(episode)) for episode in episodes))
+
+    def to_list(self) -> list[dict[str, Any]]:
+        """Return one dictionary an episode: trees and arrays of its own rows, and its own values for the rest."""
+        out = []
+        for episode in self.split():
+            fields: dict[str, Any] = {
+                name: getattr(episode, name) for name in ("observations", "actions", *_STEP_FIELDS)
+            }
+            fields |= {name: dict(getattr(episode, name)) for name in _INFO_ROWS}
+            fields["last_observation"] = map_tree(lambda leaf: leaf[0], episode.last_observations)
+            fields |= {_SINGULAR[name]: getattr(episode, name)[0].item() for name in _EPISODE_FIELDS}
+            out.append(fields)
+        return out
+
+    def split(self) -> list[EpisodeBatch]:
+        """Return one batch an episode; arrays are views."""
+        return [self._episode(at, start, stop) for at, (start, stop) in enumerate(self._ranges())]
+
+    def __len__(self) -> int:
+        """Return the number of episodes."""
+        return len(self.lengths)
+
+    @property
+    def next_observations(self) -> Tree:
+        """Return the observation after each step, tree of arrays (T, *shape)."""
+        ends = np.cumsum(self.lengths) - 1
+
+        def shift(leaf: Array, last: Array) -> Array:
+            out = np.empty_like(leaf)
+            out[:-1] = leaf[1:]
+            out[ends] = last
+            return out
+
+        return map_tree(shift, self.observations, self.last_observations)
+
+    @property
+    def valids(self) -> Array:
+        """Return where the padded arrays hold a step, bool (N, longest episode)."""
+        return np.asarray(np.arange(int(self.lengths.max())) < self.lengths[:, None])
+
+    @property
+    def padded_observations(self) -> Tree:
+        """Return observations padded with zeros, tree of arrays (N, longest episode, *shape)."""
+        return map_tree(self._pad, self.observations)
+
+    @property
+    def padded_next_observations(self) -> Tree:
+        """Return next observations padded with zeros, tree of arrays (N, longest episode, *shape)."""
+        return map_tree(self._pad, self.next_observations)
+
+    @property
+    def padded_actions(self) -> Tree:
+        """Return actions padded with zeros, tree of arrays (N, longest episode, *shape)."""
+        return map_tree(self._pad, self.actions)
+
+    @property
+    def padded_rewards(self) -> Array:
+        """Return rewards padded with zeros, (N, longest episode)."""
+        return self._pad(self.rewards)
+
+    @property
+    def padded_step_types(self) -> Array:
+        """Return step types padded with zeros, (N, longest episode); `valids` tells padding from FIRST."""
+        return self._pad(self.step_types)
+
+    @property
+    def padded_env_infos(self) -> dict[str, Array]:
+        """Return the env infos padded, each (N, longest episode, ...)."""
+        return {key: self._pad(values) for key, values in self.env_infos.items()}
+
+    @property
+    def padded_agent_infos(self) -> dict[str, Array]:
+        """Return the agent infos padded, each (N, longest episode, ...)."""
+        return {key: self._pad(values) for key, values in self.agent_infos.items()}
+
+    @property
+    def observations_list(self) -> list[Tree]:
+        """Return one tree of arrays an episode."""
+        return [map_tree(lambda leaf, rows=rows: leaf[slice(*rows)], self.observations) for rows in self._ranges()]
+
+    @property
+    def actions_list(self) -> list[Tree]:
+        """Return one tree of arrays an episode."""
+        return [map_tree(lambda leaf, rows=rows: leaf[slice(*rows)], self.actions) for rows in self._ranges()]
+
+    def _ranges(self) -> list[tuple[int, int]]:
+        ends = np.cumsum(self.lengths)
+        return list(zip((ends - self.lengths).tolist(), ends.tolist(), strict=True))
+
+    def _pad(self, leaf: Array) -> Array:
+        out = np.zeros((*self.valids.shape, *leaf.shape[1:]), leaf.dtype)
+        out[self.valids] = leaf
+        return out
+
+    def _episode(self, at: int, start: int, stop: int) -> EpisodeBatch:
+        fields: dict[str, Any] = {"env_spec": self.env_spec}
+        for name in ("observations", "actions"):
+            fields[name] = map_tree(lambda leaf: leaf[start:stop], getattr(self, name))
+        fields["last_observations"] = map_tree(lambda leaf: leaf[at : at + 1], self.last_observations)
+        fields |= {name: getattr(self, name)[start:stop] for name in _STEP_FIELDS}
+        fields |= {name: getattr(self, name)[at : at + 1] for name in _EPISODE_FIELDS}
+        for name, rows in _INFO_ROWS.items():
+            cut = slice(at, at + 1) if rows == "lengths" else slice(start, stop)
+            fields[name] = {key: values[cut] for key, values in getattr(self, name).items()}
+        return EpisodeBatch(**fields)
+
+
+_STEP_FIELDS = ("rewards", "step_types")
+_EPISODE_FIELDS = ("lengths", "terminated", "truncated", "numbers", "seeds")
+_SINGULAR = {
+    "lengths": "length",
+    "terminated": "terminated",
+    "truncated": "truncated",
+    "numbers": "number",
+    "seeds": "seed",
+}
+_INFO_ROWS = {"env_infos": "rewards", "agent_infos": "rewards", "episode_infos": "lengths"}
+
+
+def _as_fields(episode: Mapping[str, Any]) -> dict[str, Any]:
+    fields = dict(episode)
+    for plural, singular in _SINGULAR.items():
+        fields[plural] = np.array([fields.pop(singular)])
+    fields["last_observations"] = map_tree(lambda leaf: np.asarray(leaf)[None], fields.pop("last_observation"))
+    return fields
+
+
+def _concatenate_infos(infos: list[Mapping[str, Array]], sizes: list[int]) -> dict[str, Array]:
+    """Join info columns; a batch that lacks a key, or has it in another type, gives a masked or object column."""
+    keys = dict.fromkeys(key for info in infos for key in info)
+    return {key: _join_info([info.get(key) for info in infos], sizes) for key in keys}
+
+
+def _join_info(columns: list[Array | None], sizes: list[int]) -> Array:
+    known = [column for column in columns if column is not None]
+    like = known[0]
+    if any(column.dtype != like.dtype or column.shape[1:] != like.shape[1:] for column in known):
+        return np.concatenate([_objects(column, size) for column, size in zip(columns, sizes, strict=True)])
+    if like.dtype == object:
+        return np.concatenate([_objects(column, size) for column, size in zip(columns, sizes, strict=True)])
+    if len(known) == len(columns) and not any(isinstance(column, np.ma.MaskedArray) for column in known):
+        return np.concatenate(known)
+    filled = [
+        np.ma.masked_all((size, *like.shape[1:]), like.dtype) if column is None else column
+        for column, size in zip(columns, sizes, strict=True)
+    ]
+    return np.asanyarray(np.ma.concatenate(filled))
+
+
+def _objects(column: Array | None, size: int) -> Array:
+    out = np.full(size, None, dtype=object)
+    if column is not None:
+        mask = np.ma.getmaskarray(column).reshape(size, -1)[:, 0]
+        for row in np.flatnonzero(~mask):
+            out[row] = column[row]
+    return out

@@ -1,0 +1,115 @@
+"""The one error tree. Every error that leaves the package is one of these.
+
+Each class owns its exit code. A message says what happened and where, `hint` what to do next, and `details` carries a
+traceback from another process, for people to read below the message.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class RolloutError(Exception):
+    """The root of the tree.
+
+    Args:
+        message: One line: what happened, and where.
+        hint: One line: what to do next; empty where there is nothing to advise.
+        details: Text to show below the message, such as a worker's traceback.
+    """
+
+    exit_code: ClassVar[int] = 1
+
+    def __init__(self, message: str, *, hint: str = "", details: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+        self.details = details
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # Keyword arguments are not in `args`, so the default pickling would lose the hint.
+        return _rebuild, (type(self), self.message, self.hint, self.details)
+
+
+def _rebuild(kind: type[RolloutError], message: str, hint: str, details: str) -> RolloutError:
+    return kind(message, hint=hint, details=details)
+
+
+class InternalError(RolloutError):
+    """A fault of this package: a state that should be impossible."""
+
+    exit_code = 1
+
+
+class UsageError(RolloutError):
+    """Arguments that cannot be used together, or with this input."""
+
+    exit_code = 2
+
+
+class ConfigError(UsageError):
+    """A configuration file or value that cannot be used."""
+
+
+class UserCodeError(RolloutError):
+    """The user's policy or environment cannot be used; the subclasses say which and how."""
+
+    exit_code = 3
+
+
+class PolicyLoadError(UserCodeError):
+    """A policy that cannot be found, read, or recognised."""
+
+
+class EnvLoadError(UserCodeError):
+    """An environment that cannot be found, read, or built."""
+
+
+class UnsupportedSpaceError(EnvLoadError):
+    """A space that has no fixed set of columns."""
+
+
+class PolicyError(UserCodeError):
+    """A policy that raised, or gave what its contract does not allow."""
+
+
+class EnvError(UserCodeError):
+    """An environment that raised, or gave what its contract does not allow."""
+
+
+class WorkerError(RolloutError):
+    """Worker processes that died or could not be started."""
+
+    exit_code = 4
+
+
+class StorageError(RolloutError):
+    """Input or output failed: a folder, a file, a disk."""
+
+    exit_code = 5
+
+
+class DatasetExistsError(StorageError):
+    """The output folder already holds something."""
+
+
+class DatasetFormatError(StorageError):
+    """A folder or file that is not a dataset of this format."""
+
+
+class VerificationError(RolloutError):
+    """A dataset that does not hold what it says."""
+
+    exit_code = 6
+
+
+class InterruptedRunError(RolloutError):
+    """The user interrupted the run (SIGINT)."""
+
+    exit_code = 130
+
+
+class TerminatedRunError(RolloutError):
+    """The run was asked to end (SIGTERM)."""
+
+    exit_code = 143

@@ -1,0 +1,154 @@
+"""A space as named leaves, and back.
+
+A gymnasium space is a tree of Dict and Tuple nodes over leaves that each fill one column. This module names the leaves,
+takes a sample of the space apart into one value a leaf, and puts columns back together into a tree of arrays.
+Nothing here knows of files, processes or episodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+from gymnasium import spaces
+
+from rollout_cli.errors import UnsupportedSpaceError
+
+Array = npt.NDArray[Any]
+LeafPath = tuple[str | int, ...]
+LeafKind = Literal["box", "discrete", "multi_discrete", "multi_binary", "text"]
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """One leaf of a space: what fills one column.
+
+    Attributes:
+        path: Keys (Dict) and positions (Tuple) from the root; empty for a space that is itself a leaf.
+        kind: What the leaf is.
+        dtype: The dtype of its column; `object` for text.
+        shape: The shape of one sample; `()` for scalars.
+        space: The leaf's own gymnasium space.
+    """
+
+    path: LeafPath
+    kind: LeafKind
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    space: spaces.Space[Any]
+
+    @property
+    def name(self) -> str:
+        """Return the dotted path, empty for the root: `("camera", 0)` is `camera.0`."""
+        return ".".join(str(part) for part in self.path)
+
+    @property
+    def row_bytes(self) -> int:
+        """Return the bytes of one fixed-size row; 0 for text, whose rows differ."""
+        if self.kind == "text":
+            return 0
+        return self.dtype.itemsize * int(np.prod(self.shape, dtype=np.int64))
+
+
+def space_leaves(space: spaces.Space[Any], *, path: LeafPath = ()) -> tuple[Leaf, ...]:
+    """Return the leaves of `space` in the order of its own tree (Dict keys as the space orders them).
+
+    Raises:
+        UnsupportedSpaceError: For Graph, Sequence, OneOf and unknown spaces, which have no fixed set of columns.
+    """
+    if isinstance(space, spaces.Dict):
+        return tuple(leaf for key, child in space.spaces.items() for leaf in space_leaves(child, path=(*path, key)))
+    if isinstance(space, spaces.Tuple):
+        return tuple(leaf for at, child in enumerate(space.spaces) for leaf in space_leaves(child, path=(*path, at)))
+    return (_leaf(space, path),)
+
+
+def _leaf(space: spaces.Space[Any], path: LeafPath) -> Leaf:
+    if isinstance(space, spaces.Box):
+        return Leaf(path, "box", np.dtype(space.dtype), tuple(space.shape), space)
+    if isinstance(space, spaces.Discrete):
+        return Leaf(path, "discrete", np.dtype(np.int64), (), space)
+    if isinstance(space, spaces.MultiDiscrete):
+        return Leaf(path, "multi_discrete", np.dtype(space.dtype), tuple(space.shape), space)
+    if isinstance(space, spaces.MultiBinary):
+        return Leaf(path, "multi_binary", np.dtype(np.int8), tuple(space.shape), space)
+    if isinstance(space, spaces.Text):
+        return Leaf(path, "text", np.dtype(object), (), space)
+    where = f" at {'.'.join(map(str, path))!r}" if path else ""
+    raise UnsupportedSpaceError(
+        f"a {type(space).__name__} space{where} has no fixed set of columns",
+        hint="wrap the environment so that it gives Box, Discrete, MultiDiscrete, MultiBinary, Text, Dict or Tuple",
+    )
+
+
+def leaf_getters(space: spaces.Space[Any]) -> tuple[Callable[[Any], Any], ...]:
+    """Return one function a leaf that takes a sample of `space` and returns that leaf's value."""
+    return tuple(_getter(leaf.path) for leaf in space_leaves(space))
+
+
+def _getter(path: LeafPath) -> Callable[[Any], Any]:
+    if not path:
+        return lambda sample: sample
+    if len(path) == 1:
+        key = path[0]
+        return lambda sample: sample[key]
+
+    def get(sample: Any) -> Any:
+        for key in path:
+            sample = sample[key]
+        return sample
+
+    return get
+
+
+def flatten(space: spaces.Space[Any], sample: Any) -> tuple[Any, ...]:
+    """Take a sample, or a tree of arrays, of `space` apart into one value a leaf."""
+    return tuple(get(sample) for get in leaf_getters(space))
+
+
+def unflatten(space: spaces.Space[Any], columns: Sequence[Any]) -> Any:
+    """Put one value a leaf together into the tree of `space`: dicts for Dict, tuples for Tuple.
+
+    Raises:
+        ValueError: If there are more or fewer columns than leaves.
+    """
+    expected = len(space_leaves(space))
+    if len(columns) != expected:
+        raise ValueError(f"the space has {expected} leaves, but {len(columns)} columns were given")
+    return _unflatten(space, iter(columns))
+
+
+def _unflatten(space: spaces.Space[Any], columns: Any) -> Any:
+    if isinstance(space, spaces.Dict):
+        return {key: _unflatten(child, columns) for key, child in space.spaces.items()}
+    if isinstance(space, spaces.Tuple):
+        return tuple(_unflatten(child, columns) for child in space.spaces)
+    return next(columns)
+
+
+def map_tree(function: Callable[..., Any], tree: Any, *others: Any) -> Any:
+    """Apply `function` to the leaves of trees of one structure; dicts and tuples are nodes, all else is a leaf."""
+    if isinstance(tree, dict):
+        return {key: map_tree(function, tree[key], *(other[key] for other in others)) for key in tree}
+    if isinstance(tree, tuple):
+        return tuple(map_tree(function, *parts) for parts in zip(tree, *others, strict=True))
+    return function(tree, *others)
+
+
+def tree_leaves(tree: Any) -> list[Any]:
+    """Return the leaves of a tree of arrays in its own order."""
+    if isinstance(tree, dict):
+        return [leaf for child in tree.values() for leaf in tree_leaves(child)]
+    if isinstance(tree, tuple):
+        return [leaf for child in tree for leaf in tree_leaves(child)]
+    return [tree]
+
+
+def empty_column(leaf: Leaf, rows: int) -> Array:
+    """Return a column of `rows` zeros (empty strings for text), shape `(rows, *leaf.shape)`."""
+    if leaf.kind == "text":
+        return np.full(rows, "", dtype=object)
+    return np.zeros((rows, *leaf.shape), dtype=leaf.dtype)
