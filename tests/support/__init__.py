@@ -1,0 +1,1 @@
+"""Environments and policies that the tests share."""
