@@ -1,0 +1,26 @@
+"""What a run was asked to do: options declared once, and read from flags, environment variables and a TOML file.
+
+`collect_config.py` declares every option, `kinds.py` how a kind of value is read and checked, `sources.py` which source
+wins, `toml_writer.py` how a resolved configuration is written down, `cores.py` how many workers are the default.
+Nothing here imports numpy or gymnasium: `rollout --help` reads these declarations.
+"""
+
+from rollout_cli.config.collect_config import OPTIONS, CollectConfig, default_output, options_of
+from rollout_cli.config.cores import usable_cores
+from rollout_cli.config.kinds import EpisodeRange
+from rollout_cli.config.options import Option
+from rollout_cli.config.sources import resolve
+from rollout_cli.config.toml_writer import config_to_dict, config_to_toml
+
+__all__ = [
+    "OPTIONS",
+    "CollectConfig",
+    "EpisodeRange",
+    "Option",
+    "config_to_dict",
+    "config_to_toml",
+    "default_output",
+    "options_of",
+    "resolve",
+    "usable_cores",
+]
