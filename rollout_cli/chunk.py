@@ -1,7 +1,8 @@
 """Chunk: the columns of many short episodes, or of one part of a long one.
 
-It is what travels from a worker's recorder to the sampler, through the reorder buffer, to the dataset's writer or into an
-EpisodeBatch. Its episodes have rising numbers and every column is flat, so that no cost is paid for each short episode.
+It is what travels from a worker's recorder to the sampler, through the reorder buffer, to the dataset's writer or into
+an EpisodeBatch. Its episodes have rising numbers and every column is flat, so that no cost is paid for each short
+episode.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import pickle
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -32,7 +34,7 @@ class Part:
         count: How many parts the episode has.
         first_step: The step number of the part's first row.
         episode_length: Steps of the whole episode.
-        variable_bytes: Bytes of all text and JSON values of the whole episode (what its length does not tell).
+        variable_bytes: Bytes of all texts and info values of the whole episode (what its length does not tell).
     """
 
     index: int
@@ -133,14 +135,15 @@ class Chunk:
         variable = variable_bytes(self)
         return [
             replace(
-                self._rows(start, stop),
+                self.rows(start, stop),
                 episode_infos=self.episode_infos,
                 part=Part(at, count, start, self.n_steps, variable),
             )
-            for at, (start, stop) in enumerate(zip(edges, edges[1:], strict=False))
+            for at, (start, stop) in enumerate(pairwise(edges))
         ]
 
-    def _rows(self, start: int, stop: int) -> Chunk:
+    def rows(self, start: int, stop: int) -> Chunk:
+        """Return rows `start` to `stop - 1` of a chunk of one episode, as views; its episode's own facts stay."""
         return replace(
             self,
             lengths=np.array([stop - start], np.int64),
@@ -157,18 +160,33 @@ _LEAF_FIELDS = ("observations", "actions", "last_observations")
 _INFO_FIELDS = ("env_infos", "agent_infos", "episode_infos")
 
 
-def text_bytes(column: Array) -> int:
-    """Return the UTF-8 bytes of an object column of texts; 0 for a column of numbers."""
-    if column.dtype != object:
-        return 0
-    return sum(len(text.encode()) for text in column)
+def episode_variable_bytes(chunk: Chunk) -> Array:
+    """Return the bytes that each episode's length does not tell, int64 (N,): its texts (UTF-8) and its steps' info
+    values.
+
+    Whether a step has an info value is the environment's choice, so these are counted value by value. The result
+    depends on the episodes alone, not on how they were cut into chunks.
+    """
+    rows = np.arange(chunk.n_steps)
+    sized = [(rows, _value_bytes(column)) for column in (*chunk.observations, *chunk.actions) if column.dtype == object]
+    tables = (chunk.env_infos, chunk.agent_infos)
+    sized += [(info.row_numbers(), _value_bytes(info.values)) for table in tables for info in table.columns]
+    ends = np.cumsum(chunk.lengths)
+    out = np.zeros(chunk.n_episodes, np.int64)
+    for at, sizes in sized:
+        np.add.at(out, np.searchsorted(ends, at, side="right"), sizes)
+    return out
+
+
+def _value_bytes(values: Array) -> Array:
+    if values.dtype == object:
+        return np.array([len(text.encode()) for text in values], np.int64)
+    return np.full(len(values), values.dtype.itemsize * int(np.prod(values.shape[1:], dtype=np.int64)))
 
 
 def variable_bytes(chunk: Chunk) -> int:
-    """Return the UTF-8 bytes of all texts in the step columns of `chunk`."""
-    columns = [*chunk.observations, *chunk.actions]
-    columns += [info.values for table in (chunk.env_infos, chunk.agent_infos) for info in table.columns]
-    return sum(text_bytes(column) for column in columns)
+    """Return the bytes of all texts and info values in the step columns of `chunk`."""
+    return int(episode_variable_bytes(chunk).sum())
 
 
 def concatenate(chunks: Sequence[Chunk]) -> Chunk:
@@ -194,6 +212,13 @@ def concatenate(chunks: Sequence[Chunk]) -> Chunk:
         sources = whole if name == "episode_infos" else chunks
         fields[name] = concatenate_tables([getattr(chunk, name) for chunk in sources])
     return Chunk(rewards=np.concatenate([chunk.rewards for chunk in chunks]), part=None, **fields)
+
+
+def for_transport(chunk: Chunk) -> list[Chunk]:
+    """Return `chunk` in pieces of about `PART_BYTES` at most: itself, or episode by episode and those in parts."""
+    if chunk.n_bytes <= PART_BYTES:
+        return [chunk]
+    return [part for at in range(chunk.n_episodes) for part in chunk.episodes(at, at + 1).parts()]
 
 
 _HEAD = struct.Struct("<I")

@@ -53,8 +53,13 @@ def _seed_numpy(generator: np.random.Generator, root: int, number: int | str, pa
     if type(bits) is np.random.PCG64 or type(bits) is np.random.PCG64DXSM:
         # Its state is 128 bits and an odd increment: taken from the hash itself, a tenth of the cost of a SeedSequence.
         digest = seed_digest(root, number, path, size=32)
-        words = {"state": int.from_bytes(digest[:16], "big"), "inc": int.from_bytes(digest[16:], "big") | 1}
-        bits.state = {"bit_generator": type(bits).__name__, "state": words, "has_uint32": 0, "uinteger": 0}
+        state, increment = int.from_bytes(digest[:16], "big"), int.from_bytes(digest[16:], "big") | 1
+        bits.state = {
+            "bit_generator": type(bits).__name__,
+            "state": {"state": state, "inc": increment},
+            "has_uint32": 0,
+            "uinteger": 0,
+        }
     else:
         bits.state = type(bits)(derive_seed(root, number, path)).state
 
@@ -69,6 +74,7 @@ class GeneratorSet:
 
     def __init__(self, roots: dict[str, Any]) -> None:
         self._roots = roots
+        self._known: dict[str, int] = {}
         self._found: list[FoundGenerator] = []
         self._asleep: list[tuple[str, gymnasium.Space[Any]]] = []
         self.look_again()
@@ -84,15 +90,19 @@ class GeneratorSet:
             found.seed(root, number)
 
     def look_again(self) -> bool:
-        """Search all roots once more; return whether a generator was found that was not there before."""
-        before = {(found.path, id(found.generator)) for found in self._found}
+        """Search all roots once more; return whether there is a generator where there was none before."""
+        before, self._known = self._known, {}
         self._found, self._asleep = [], []
+        _make_env_generators(self._roots)
         for path, item in _walk_roots(self._roots):
             if isinstance(item, gymnasium.Space):
                 self._add_space(path, item)
             else:
                 self._found.append(FoundGenerator(path, item))
-        return any((found.path, id(found.generator)) not in before for found in self._found)
+        self._known = {found.path: id(found.generator) for found in self._found}
+        # Where `reset(seed=...)` makes the environment's generator anew, seeding the one it has is work for nothing.
+        self._found = [found for found in self._found if not _made_by_reset(found, before)]
+        return any(path not in before for path in self._known)
 
     def woken(self) -> bool:
         """Return whether a space that had never drawn has drawn since; it is seeded from now on.
@@ -110,6 +120,21 @@ class GeneratorSet:
             self._asleep.append((path, space))
         else:
             self._found.append(FoundGenerator(path, space._np_random))
+
+
+_ENV_GENERATOR = "._np_random"
+
+
+def _make_env_generators(roots: dict[str, Any]) -> None:
+    """Let environments make the generator that they would otherwise make lazily, from a seed that nobody knows."""
+    for root in roots.values():
+        if isinstance(root, gymnasium.Env):
+            _ = root.unwrapped.np_random
+
+
+def _made_by_reset(found: FoundGenerator, before: dict[str, int]) -> bool:
+    known = before.get(found.path)
+    return found.path.endswith(_ENV_GENERATOR) and known is not None and known != id(found.generator)
 
 
 def _walk_roots(roots: dict[str, Any]) -> Iterator[tuple[str, Any]]:

@@ -6,7 +6,7 @@ Nothing here imports numpy or gymnasium: `rollout --help` reads these declaratio
 """
 
 from rollout_cli.config.collect_config import OPTIONS, CollectConfig, default_output, options_of
-from rollout_cli.config.cores import usable_cores
+from rollout_cli.cores import usable_cores
 from rollout_cli.config.kinds import EpisodeRange
 from rollout_cli.config.options import Option
 from rollout_cli.config.sources import resolve

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path, PurePath
 from typing import Annotated, Any, Literal
 
-from rollout_cli.config.cores import usable_cores
+from rollout_cli.cores import usable_cores
 from rollout_cli.config.kinds import (
     Choice,
     ClassName,

@@ -1,0 +1,153 @@
+"""The messages between a sampler and its workers.
+
+Each is a named frozen value. `version` counts the calls of a sampler: a worker stamps what it sends with the version it
+works under, and the sampler discards what belongs to an older one.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import cloudpickle
+
+from rollout_cli.chunk import Part
+from rollout_cli.episode_batch import EnvSpec
+
+Lease = tuple[range, ...]
+"""Episode numbers that a worker is to run."""
+
+
+def lease_numbers(lease: Lease) -> list[int]:
+    """Return the episode numbers of a lease."""
+    return [number for numbers in lease for number in numbers]
+
+
+@dataclass(frozen=True, slots=True)
+class Pickled:
+    """A value that is unpickled only where it is used, so that a failure to do so can be told as what it is.
+
+    Attributes:
+        data: The value, by cloudpickle (which takes lambdas and classes of the main script by value).
+    """
+
+    data: bytes
+
+    @classmethod
+    def of(cls, value: Any) -> Pickled | None:
+        """Return `value` pickled; None stays None, for it means that there is nothing."""
+        return None if value is None else cls(cloudpickle.dumps(value))
+
+    def load(self) -> Any:
+        """Return the value."""
+        return pickle.loads(self.data)
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Begin a new version: apply the updates, then run the lease.
+
+    Attributes:
+        version: The new version.
+        agent_update: A policy, PolicySource or parameters; None changes nothing.
+        env_update: An environment, EnvSource or EnvUpdate; None changes nothing.
+        lease: Episode numbers to run.
+        ceiling: The highest number that is still wanted; None for no limit.
+    """
+
+    version: int
+    agent_update: Pickled | None = None
+    env_update: Pickled | None = None
+    lease: Lease = ()
+    ceiling: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Continue:
+    """Go on: run more numbers, and drop those above the ceiling."""
+
+    lease: Lease = ()
+    ceiling: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Send what is finished, give back the rest, and wait."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """End the process."""
+
+
+ToWorker = Start | Continue | Stop | Exit
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """The updates of a version are applied; what the worker learnt of its environment and policy."""
+
+    worker: int
+    version: int
+    env_spec: EnvSpec
+    facts: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Finished episodes.
+
+    Attributes:
+        worker: Who ran them.
+        version: Under which version.
+        numbers: Their episode numbers, rising.
+        lengths: Their lengths; of a part, the whole episode's.
+        payload: The packed chunk (`chunk.pack`, joined).
+        part: Set where this is one part of a long episode.
+    """
+
+    worker: int
+    version: int
+    numbers: tuple[int, ...]
+    lengths: tuple[int, ...]
+    payload: bytes | bytearray | memoryview
+    part: Part | None = None
+
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+        # Protocol 5 leaves the payload where it is, so that it is copied only when it is written.
+        payload = pickle.PickleBuffer(self.payload) if protocol >= 5 else bytes(self.payload)  # noqa: PLR2004
+        return Batch, (self.worker, self.version, self.numbers, self.lengths, payload, self.part)
+
+
+@dataclass(frozen=True, slots=True)
+class Returned:
+    """Numbers that the worker did not run, or not to their end."""
+
+    worker: int
+    version: int
+    numbers: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The worker's policy or environment failed; it waits, with no numbers.
+
+    Attributes:
+        worker: Who.
+        version: Under which version.
+        error: A pickled RolloutError, whose details hold the traceback.
+    """
+
+    worker: int
+    version: int
+    error: bytes
+
+
+ToSampler = Started | Batch | Returned | Failed
+
+
+def drop_above(numbers: Iterable[int], ceiling: int | None) -> set[int]:
+    """Return the numbers that a ceiling leaves."""
+    return {number for number in numbers if ceiling is None or number <= ceiling}

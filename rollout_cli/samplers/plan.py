@@ -1,0 +1,369 @@
+"""Plans: which episodes a run consists of, who runs which, and when it is done.
+
+A plan speaks of offsets 0, 1, 2, …; the episode number is the call's base plus the offset. Nothing here knows of
+processes, queues or time: a plan is told what was leased, given back and settled, and answers what comes next.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from rollout_cli.samplers.offsets import OffsetPool
+
+
+@dataclass(frozen=True, slots=True)
+class MinTimesteps:
+    """The shortest prefix of episodes 0, 1, 2, … whose lengths sum to at least `timesteps`.
+
+    Nothing is chosen by who finishes first, so short episodes are not favoured.
+    """
+
+    timesteps: int
+
+    def __post_init__(self) -> None:
+        """Check the number."""
+        if self.timesteps < 1:
+            raise ValueError(f"timesteps is {self.timesteps}, must be at least 1")
+
+
+@dataclass(frozen=True, slots=True)
+class Episodes:
+    """Episodes `first` to `stop - 1`."""
+
+    first: int
+    stop: int
+
+    def __post_init__(self) -> None:
+        """Check the range."""
+        if not 0 <= self.first < self.stop:
+            raise ValueError(f"episodes {self.first}:{self.stop} is no range of episodes: 0 <= first < stop")
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodesPerWorker:
+    """Exactly `episodes` from each worker: worker w runs `w * episodes` to `(w + 1) * episodes - 1`."""
+
+    episodes: int
+
+    def __post_init__(self) -> None:
+        """Check the number."""
+        if self.episodes < 1:
+            raise ValueError(f"episodes is {self.episodes}, must be at least 1")
+
+
+Plan = MinTimesteps | Episodes | EpisodesPerWorker
+
+
+class PlanState(Protocol):
+    """One plan under way.
+
+    The order of calls: `lease` gives offsets to a worker; each of them is later settled once, given back, or forgotten
+    because it lies above the ceiling. `done` tells when nothing more is needed.
+    """
+
+    n_lanes: int
+
+    @property
+    def done(self) -> bool:
+        """Return whether every episode of the plan is settled."""
+
+    @property
+    def ceiling(self) -> int | None:
+        """Return the highest offset that can still belong to the run; None where it is not known yet."""
+
+    def lane(self, offset: int) -> int:
+        """Return the lane that the offset's episode is handed on in."""
+
+    def last_of_lane(self, lane: int) -> int | None:
+        """Return the last offset of a lane; None where it is not known yet."""
+
+    def first_of_lane(self, lane: int) -> int:
+        """Return the first offset of a lane."""
+
+    def lease(self, worker: int, count: int) -> list[range]:
+        """Give a worker up to `count` more offsets, lowest first; empty where none is left for it."""
+
+    def give_back(self, worker: int, offsets: Iterable[int]) -> None:
+        """Take offsets back that the worker did not run."""
+
+    def settle(self, worker: int, offsets: Sequence[int], lengths: Sequence[int]) -> None:
+        """Learn that episodes ended, and their lengths (0 for a skipped one)."""
+
+    def n_returned(self, worker: int) -> int:
+        """Return how many offsets that were given back wait for this worker."""
+
+    def still_needed(self) -> int | None:
+        """Return about how many more offsets are worth leasing now; None where all that are left are."""
+
+
+Order = Literal["index", "arrival"]
+"""In which order episodes are handed on: by number, or as they come (which is not reproducible, and biased)."""
+
+
+def begin_plan(
+    plan: Plan, *, n_workers: int, by_worker: bool = False, block: int = 1, order: Order = "index"
+) -> PlanState:
+    """Return the state of a plan that begins.
+
+    Args:
+        plan: What to run.
+        n_workers: How many workers there are.
+        by_worker: Whether policies or environments differ by worker: then offset i belongs to worker i % n_workers.
+        block: Leases are whole blocks of so many offsets (a worker's number of environments).
+        order: Whether `MinTimesteps` is a prefix of the numbers, or whatever ends first.
+    """
+    owners = n_workers if by_worker else 1
+    match plan:
+        case MinTimesteps(timesteps):
+            prefix = _PrefixPlan if order == "index" else _ArrivalPlan
+            return prefix(timesteps, OffsetPool(0, None, owners=owners, block=block))
+        case Episodes(first, stop):
+            return _RangePlan(first, stop, OffsetPool(first, stop, owners=owners, block=block))
+        case EpisodesPerWorker(episodes):
+            return _PerWorkerPlan(episodes, n_workers, block=block)
+
+
+class _RangePlan:
+    """`Episodes`: a fixed range in one lane."""
+
+    n_lanes = 1
+
+    def __init__(self, first: int, stop: int, pool: OffsetPool) -> None:
+        self._first, self._stop = first, stop
+        self._pool = pool
+        self._left = stop - first
+
+    @property
+    def done(self) -> bool:
+        return self._left == 0
+
+    @property
+    def ceiling(self) -> int | None:
+        return self._stop - 1
+
+    def lane(self, offset: int) -> int:
+        del offset
+        return 0
+
+    def first_of_lane(self, lane: int) -> int:
+        del lane
+        return self._first
+
+    def last_of_lane(self, lane: int) -> int | None:
+        del lane
+        return self._stop - 1
+
+    def lease(self, worker: int, count: int) -> list[range]:
+        return self._pool.lease(worker, count)
+
+    def give_back(self, worker: int, offsets: Iterable[int]) -> None:
+        self._pool.give_back(worker, offsets)
+
+    def settle(self, worker: int, offsets: Sequence[int], lengths: Sequence[int]) -> None:
+        del lengths
+        self._pool.settle(worker, offsets)
+        self._left -= len(offsets)
+
+    def n_returned(self, worker: int) -> int:
+        return self._pool.n_returned(worker)
+
+    def still_needed(self) -> int | None:
+        return None
+
+
+class _PerWorkerPlan:
+    """`EpisodesPerWorker`: one range and one lane a worker."""
+
+    def __init__(self, episodes: int, n_workers: int, *, block: int) -> None:
+        self.n_lanes = n_workers
+        self._episodes = episodes
+        self._pools = [OffsetPool(w * episodes, (w + 1) * episodes, owners=1, block=block) for w in range(n_workers)]
+        self._left = episodes * n_workers
+
+    @property
+    def done(self) -> bool:
+        return self._left == 0
+
+    @property
+    def ceiling(self) -> int | None:
+        return self._episodes * self.n_lanes - 1
+
+    def lane(self, offset: int) -> int:
+        return offset // self._episodes
+
+    def first_of_lane(self, lane: int) -> int:
+        return lane * self._episodes
+
+    def last_of_lane(self, lane: int) -> int | None:
+        return (lane + 1) * self._episodes - 1
+
+    def lease(self, worker: int, count: int) -> list[range]:
+        return self._pools[worker].lease(0, count)
+
+    def give_back(self, worker: int, offsets: Iterable[int]) -> None:
+        self._pools[worker].give_back(0, offsets)
+
+    def settle(self, worker: int, offsets: Sequence[int], lengths: Sequence[int]) -> None:
+        del lengths
+        self._pools[worker].settle(0, offsets)
+        self._left -= len(offsets)
+
+    def n_returned(self, worker: int) -> int:
+        return self._pools[worker].n_returned(0)
+
+    def still_needed(self) -> int | None:
+        return None
+
+
+class _PrefixPlan:
+    """`MinTimesteps`: a prefix whose end becomes known while it runs."""
+
+    n_lanes = 1
+
+    def __init__(self, timesteps: int, pool: OffsetPool) -> None:
+        self._pool = pool
+        self._prefix = PrefixSum(timesteps)
+
+    @property
+    def done(self) -> bool:
+        return self._prefix.complete
+
+    @property
+    def ceiling(self) -> int | None:
+        return self._prefix.ceiling
+
+    def lane(self, offset: int) -> int:
+        del offset
+        return 0
+
+    def first_of_lane(self, lane: int) -> int:
+        del lane
+        return 0
+
+    def last_of_lane(self, lane: int) -> int | None:
+        del lane
+        return self._prefix.ceiling
+
+    def lease(self, worker: int, count: int) -> list[range]:
+        return self._pool.lease(worker, count)
+
+    def give_back(self, worker: int, offsets: Iterable[int]) -> None:
+        self._pool.give_back(worker, offsets)
+
+    def settle(self, worker: int, offsets: Sequence[int], lengths: Sequence[int]) -> None:
+        self._pool.settle(worker, offsets)
+        before = self._prefix.ceiling
+        for offset, length in zip(offsets, lengths, strict=True):
+            self._prefix.add(offset, length)
+        if self._prefix.ceiling is not None and self._prefix.ceiling != before:
+            self._pool.cut(self._prefix.ceiling + 1)
+
+    def n_returned(self, worker: int) -> int:
+        return self._pool.n_returned(worker)
+
+    def still_needed(self) -> int | None:
+        if not self._pool.is_shared:
+            return None  # What one worker is leased says nothing of what another one must run.
+        episodes = self._prefix.expected_episodes()
+        return None if episodes is None else max(0, episodes - self._pool.n_leased)
+
+
+class _ArrivalPlan(_PrefixPlan):
+    """`MinTimesteps` in the order of arrival: whatever ends first counts, which favours short episodes."""
+
+    def __init__(self, timesteps: int, pool: OffsetPool) -> None:
+        super().__init__(timesteps, pool)
+        self._missing = timesteps
+        self._episodes = 0
+        self._steps = 0
+
+    @property
+    def done(self) -> bool:
+        return self._missing <= 0
+
+    @property
+    def ceiling(self) -> int | None:
+        return None
+
+    def last_of_lane(self, lane: int) -> int | None:
+        del lane
+        return None
+
+    def settle(self, worker: int, offsets: Sequence[int], lengths: Sequence[int]) -> None:
+        self._pool.settle(worker, offsets)
+        self._episodes += len(offsets)
+        self._steps += sum(lengths)
+        self._missing -= sum(lengths)
+
+    def still_needed(self) -> int | None:
+        if not self._pool.is_shared or not self._steps:
+            return None
+        return max(0, -(-self._missing * self._episodes // self._steps) - self._pool.n_leased)
+
+
+class PrefixSum:
+    """Finds the shortest prefix of 0, 1, 2, … whose lengths sum to a target, from lengths learnt in any order.
+
+    As soon as the known lengths of the offsets up to some j sum to the target, the lowest such j is a ceiling. What is
+    unknown below it still runs and may lower it; nothing above it can belong to the prefix.
+    """
+
+    def __init__(self, target: int) -> None:
+        self._target = target
+        self._next = 0
+        self._sum = 0
+        # Offsets above the contiguous prefix, ascending, and their lengths: few, bounded by what is leased.
+        self._ahead: list[int] = []
+        self._lengths: dict[int, int] = {}
+        self._ahead_sum = 0
+        self.ceiling: int | None = None
+
+    @property
+    def complete(self) -> bool:
+        """Return whether all lengths up to the ceiling are known."""
+        return self.ceiling is not None and self._next > self.ceiling
+
+    def add(self, offset: int, length: int) -> None:
+        """Learn one length; those above the ceiling are ignored."""
+        if self.ceiling is not None and offset > self.ceiling:
+            return
+        if offset < self._next or offset in self._lengths:
+            raise ValueError(f"the length of offset {offset} was already known")
+        bisect.insort(self._ahead, offset)
+        self._lengths[offset] = length
+        self._ahead_sum += length
+        self._lower_ceiling()
+        self._advance()
+
+    def expected_episodes(self) -> int | None:
+        """Return about how many episodes are missing, from the mean length so far; None while nothing is known."""
+        known = self._next + len(self._ahead)
+        steps = self._sum + self._ahead_sum
+        if steps == 0:
+            return None
+        return max(0, -(-(self._target - steps) * known // steps))
+
+    def _lower_ceiling(self) -> None:
+        known = self._sum + self._ahead_sum
+        while len(self._ahead) > 1 and known - self._lengths[self._ahead[-1]] >= self._target:
+            known -= self._drop_last()
+        if known >= self._target:
+            self.ceiling = self._ahead[-1]
+
+    def _drop_last(self) -> int:
+        length = self._lengths.pop(self._ahead.pop())
+        self._ahead_sum -= length
+        return length
+
+    def _advance(self) -> None:
+        taken = 0
+        while taken < len(self._ahead) and self._ahead[taken] == self._next:
+            length = self._lengths.pop(self._next)
+            self._sum += length
+            self._ahead_sum -= length
+            self._next += 1
+            taken += 1
+        del self._ahead[:taken]

@@ -1,0 +1,177 @@
+"""Buffers between workers and whoever takes the episodes: batches come as they end, chunks go in order.
+
+Within a lane, episodes go in the order of their numbers; an episode that travels in parts goes when all parts are there,
+so that a rerun after a crash replaces all of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+from rollout_cli.chunk import Chunk, unpack
+from rollout_cli.samplers.messages import Batch
+from rollout_cli.samplers.plan import Order, PlanState
+from rollout_cli.samplers.spill import Handle, SpillStore
+
+MEMORY_BYTES = 256 << 20
+DISK_BYTES = 16 << 30
+
+
+class EpisodeBuffer(Protocol):
+    """Takes batches, gives chunks."""
+
+    def add(self, batch: Batch) -> None:
+        """Take a batch of the current call."""
+
+    def ready(self) -> Iterator[Chunk]:
+        """Give what can go on now."""
+
+    @property
+    def is_full(self) -> bool:
+        """Return whether no new numbers should be begun."""
+
+    def close(self) -> None:
+        """Forget everything."""
+
+
+def episode_buffer(
+    plan: PlanState, base: int, *, order: Order, memory_limit: int = MEMORY_BYTES, disk_limit: int = DISK_BYTES
+) -> EpisodeBuffer:
+    """Return the buffer for one call, whose offset 0 is episode number `base`."""
+    store = SpillStore(memory_limit=memory_limit, disk_limit=disk_limit)
+    return ReorderBuffer(plan, base, store) if order == "index" else ArrivalBuffer(store)
+
+
+@dataclass(slots=True)
+class _Entry:
+    """Batches that begin at one offset: one of many episodes, or the parts of one."""
+
+    offsets: tuple[int, ...]
+    handles: list[Handle]
+    missing_parts: int
+
+
+class ReorderBuffer:
+    """Gives each lane's episodes in the order of their offsets, none twice, none above the plan's end."""
+
+    def __init__(self, plan: PlanState, base: int, store: SpillStore) -> None:
+        self._plan, self._base, self._store = plan, base, store
+        self._next = [plan.first_of_lane(lane) for lane in range(plan.n_lanes)]
+        self._entries: dict[int, _Entry] = {}
+        # Chunks cut at a gap: the rest waits here, unpacked, under its own first offset.
+        self._rests: dict[int, Chunk] = {}
+
+    @property
+    def is_full(self) -> bool:
+        """Return whether memory and disk are used up."""
+        return self._store.is_full
+
+    def add(self, batch: Batch) -> None:
+        """Take a batch of the current call; its numbers were not given before."""
+        offsets = tuple(number - self._base for number in batch.numbers)
+        handle = self._store.put(batch.payload)
+        entry = self._entries.get(offsets[0])
+        if entry is None or batch.part is None or batch.part.index == 0:
+            parts = batch.part.count if batch.part else 1
+            if entry is not None:  # The parts that a worker sent before it died.
+                for old in entry.handles:
+                    self._store.take(old)
+            self._entries[offsets[0]] = _Entry(offsets, [handle], parts - 1)
+        else:
+            entry.handles.append(handle)
+            entry.missing_parts -= 1
+
+    def ready(self) -> Iterator[Chunk]:
+        """Give every chunk whose turn it is, lane by lane."""
+        for lane in range(self._plan.n_lanes):
+            yield from self._ready(lane)
+
+    def _ready(self, lane: int) -> Iterator[Chunk]:
+        while True:
+            chunks = self._take(self._next[lane])
+            if not chunks:
+                return
+            if chunks[0].part is None:
+                chunks = self._cut(lane, chunks[0])
+            if not chunks:
+                return
+            self._next[lane] = int(chunks[-1].numbers[-1]) - self._base + 1
+            yield from chunks
+
+    def _take(self, offset: int) -> list[Chunk]:
+        """Return the chunks that begin at `offset`, if they are complete."""
+        if offset in self._rests:
+            return [self._rests.pop(offset)]
+        entry = self._entries.get(offset)
+        if entry is None or entry.missing_parts:
+            return []
+        del self._entries[offset]
+        return [unpack(self._store.take(handle)) for handle in entry.handles]
+
+    def _cut(self, lane: int, chunk: Chunk) -> list[Chunk]:
+        """Return the chunk's episodes up to the first gap and the plan's end; keep what comes after a gap."""
+        first = int(chunk.numbers[0])
+        run = _run_length(chunk)
+        if run < chunk.n_episodes:
+            self._rests[int(chunk.numbers[run]) - self._base] = chunk.episodes(run, chunk.n_episodes)
+        last = self._plan.last_of_lane(lane)
+        if last is not None:
+            run = min(run, last + self._base - first + 1)
+        return [chunk.episodes(0, run)] if run > 0 else []
+
+    def close(self) -> None:
+        """Forget everything."""
+        self._entries.clear()
+        self._rests.clear()
+        self._store.close()
+
+
+def _run_length(chunk: Chunk) -> int:
+    """Return how many numbers from the first one on follow each other without a gap."""
+    numbers = chunk.numbers
+    first, last, count = int(numbers[0]), int(numbers[-1]), len(numbers)
+    if last - first == count - 1:
+        return count
+    return next(at for at in range(count) if int(numbers[at]) != first + at)
+
+
+class ArrivalBuffer:
+    """Gives episodes as they come."""
+
+    def __init__(self, store: SpillStore) -> None:
+        self._store = store
+        self._parts: dict[int, list[Handle]] = {}
+        self._whole: list[Handle] = []
+
+    @property
+    def is_full(self) -> bool:
+        """Return whether memory and disk are used up."""
+        return self._store.is_full
+
+    def add(self, batch: Batch) -> None:
+        """Take a batch of the current call."""
+        handle = self._store.put(batch.payload)
+        if batch.part is None:
+            self._whole.append(handle)
+            return
+        number = batch.numbers[0]
+        if batch.part.index == 0:
+            for old in self._parts.pop(number, []):  # The parts that a worker sent before it died.
+                self._store.take(old)
+        self._parts.setdefault(number, []).append(handle)
+        if batch.part.is_last:
+            self._whole.extend(self._parts.pop(number))
+
+    def ready(self) -> Iterator[Chunk]:
+        """Give every whole episode that came."""
+        waiting, self._whole = self._whole, []
+        for handle in waiting:
+            yield unpack(self._store.take(handle))
+
+    def close(self) -> None:
+        """Forget everything."""
+        self._parts.clear()
+        self._whole.clear()
+        self._store.close()

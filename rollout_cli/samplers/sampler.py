@@ -1,0 +1,224 @@
+"""Sampler: what the samplers share.
+
+A sampler runs plans (`plan.py`) and hands the episodes on in order. Its calls share one numbering of episodes, so that no
+two calls ever use the same seeds.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Generator, Iterator, Mapping
+from typing import Any, Self
+
+from rollout_cli.chunk import Chunk
+from rollout_cli.envs import env_label
+from rollout_cli.episode_batch import EnvSpec, EpisodeBatch
+from rollout_cli.errors import InternalError, UsageError
+from rollout_cli.samplers.messages import Pickled
+from rollout_cli.samplers.plan import EpisodesPerWorker, MinTimesteps, Order, Plan, PlanState, begin_plan
+from rollout_cli.samplers.updates import UpdateHistory
+from rollout_cli.workers import DefaultWorker, Worker, WorkerFactory
+
+Updates = list[tuple[Pickled | None, Pickled | None]]
+
+
+class Sampler(abc.ABC):
+    """Samples episodes with several workers.
+
+    Args:
+        agents: A policy for all workers, or a list with one a worker. Whatever `adapt_policy` knows, or a PolicySource.
+        envs: An environment (or EnvSource) for all workers, or a list with one a worker. Each worker gets its own copy.
+        worker_factory: Builds the workers; in its place the following may be given.
+        max_episode_length: Steps after which an episode is truncated; None for no limit.
+        seed: The root seed; drawn where it is None.
+        n_workers: How many workers; by default one a usable core.
+        worker_class: The class of the workers.
+        worker_args: Further keyword arguments of that class.
+
+    A WorkerFactory as the first argument selects the order (worker_factory, agents, envs).
+
+    Attributes:
+        next_number: The number of the next call's first episode; it never goes back.
+        total_env_steps: Steps of all episodes handed on so far.
+    """
+
+    def __init__(
+        self,
+        agents: Any,
+        envs: Any,
+        third: Any = None,
+        *,
+        worker_factory: WorkerFactory | None = None,
+        max_episode_length: float | None = None,
+        seed: int | None = None,
+        n_workers: int | None = None,
+        worker_class: type[Worker] = DefaultWorker,
+        worker_args: Mapping[str, Any] | None = None,
+    ) -> None:
+        if isinstance(agents, WorkerFactory):
+            worker_factory, agents, envs = agents, envs, third
+        self._factory = worker_factory or WorkerFactory(
+            max_episode_length=max_episode_length,
+            n_workers=n_workers,
+            seed=seed,
+            worker_class=worker_class,
+            worker_args=worker_args,
+        )
+        self._by_worker = isinstance(agents, list) or isinstance(envs, list)
+        pairs = zip(self._messages(agents), self._messages(envs), strict=True)
+        self._histories = [UpdateHistory(agent, env) for agent, env in pairs]
+        self._labels = self._factory.prepare_worker_messages(envs, env_label)
+        self._env_spec: EnvSpec | None = None
+        self._call = 0
+        self.facts: dict[str, Any] = {}
+        self.next_number = 0
+        self.total_env_steps = 0
+
+    @classmethod
+    def from_worker_factory(cls, worker_factory: WorkerFactory, agents: Any, envs: Any) -> Self:
+        """Return a sampler whose workers `worker_factory` builds."""
+        return cls(agents, envs, worker_factory=worker_factory)
+
+    @property
+    def n_workers(self) -> int:
+        """Return how many workers there are."""
+        return self._factory.n_workers
+
+    @property
+    def seed(self) -> int:
+        """Return the root seed."""
+        return self._factory.seed
+
+    @property
+    def env_spec(self) -> EnvSpec:
+        """Return spaces and limit of the environment, known once a worker has built it.
+
+        Raises:
+            InternalError: If no worker has.
+        """
+        if self._env_spec is None:
+            raise InternalError("no worker has built the environment yet", hint="call wait_until_started first")
+        return self._env_spec
+
+    # -- sampling --------------------------------------------------------------------------------------------------
+
+    def stream(
+        self, plan: Plan, *, agent_update: Any = None, env_update: Any = None, order: Order = "index"
+    ) -> Generator[Chunk, None, None]:
+        """Run a plan; yield chunks in order as they come.
+
+        Within a lane (all episodes, or one worker's under `EpisodesPerWorker`) episodes come in the order of their
+        numbers; an episode of many bytes comes in parts. Closing the generator ends the run.
+
+        Args:
+            plan: Which episodes; offset 0 is episode number `next_number`.
+            agent_update: A policy or parameters for all workers, or a list with one a worker; None changes nothing.
+            env_update: An environment or EnvUpdate for all, or a list with one a worker; None changes nothing.
+            order: `arrival` hands episodes on as they end, which is not reproducible and favours short ones.
+
+        Raises:
+            RolloutError: What went wrong in a worker, after everything finished before it was yielded.
+        """
+        updates = self._note_updates(agent_update, env_update)
+        state = begin_plan(plan, n_workers=self.n_workers, by_worker=self._by_worker, order=order)
+        self._call += 1
+        call, base = self._call, self.next_number
+        for chunk in self._run(state, base, updates, order):
+            self.next_number = max(self.next_number, int(chunk.numbers[-1]) + 1)
+            self.total_env_steps += chunk.n_steps
+            yield chunk
+            if call != self._call:
+                raise UsageError(
+                    "this stream was overtaken by a later call of the same sampler", hint="finish or close it first"
+                )
+
+    def obtain_samples(self, itr: int, num_samples: int, agent_update: Any, env_update: Any = None) -> EpisodeBatch:
+        """Return the shortest run of episodes from `next_number` on with at least `num_samples` steps.
+
+        Args:
+            itr: The caller's iteration; only for the caller's own records.
+            num_samples: Steps wanted, at least 1.
+            agent_update: As in `stream`.
+            env_update: As in `stream`.
+        """
+        del itr
+        return self._batch(self.stream(MinTimesteps(num_samples), agent_update=agent_update, env_update=env_update))
+
+    def obtain_exact_episodes(self, n_eps_per_worker: int, agent_update: Any, env_update: Any = None) -> EpisodeBatch:
+        """Return exactly `n_eps_per_worker` episodes of each worker, in the order of the workers.
+
+        Args:
+            n_eps_per_worker: Episodes of each worker, at least 1.
+            agent_update: As in `stream`.
+            env_update: As in `stream`.
+        """
+        plan = EpisodesPerWorker(n_eps_per_worker)
+        return self._batch(self.stream(plan, agent_update=agent_update, env_update=env_update))
+
+    def _batch(self, chunks: Iterator[Chunk]) -> EpisodeBatch:
+        # Lanes interleave; sorting is stable, so the parts of one episode stay in their order.
+        return EpisodeBatch.from_chunks(self.env_spec, sorted(list(chunks), key=lambda chunk: int(chunk.numbers[0])))
+
+    @abc.abstractmethod
+    def _run(self, state: PlanState, base: int, updates: Updates, order: Order) -> Generator[Chunk, None, None]:
+        """Run one plan, yielding chunks in order."""
+
+    # -- workers ---------------------------------------------------------------------------------------------------
+
+    @abc.abstractmethod
+    def start_worker(self) -> None:
+        """Start the workers now rather than at the first call; does not wait for them."""
+
+    @abc.abstractmethod
+    def wait_until_started(self) -> EnvSpec:
+        """Start the workers, wait until one has built its environment and policy, and return its `env_spec`.
+
+        Raises:
+            RolloutError: If one of them could not be built.
+        """
+
+    @abc.abstractmethod
+    def shutdown_worker(self) -> None:
+        """End the workers; a later call starts new ones."""
+
+    def __enter__(self) -> Self:
+        """Return the sampler; leaving the block ends its workers."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End the workers."""
+        self.shutdown_worker()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what a copy needs; its workers are started anew, where this one's updates have brought them."""
+        return {**self.__dict__, **self._process_state()}
+
+    @abc.abstractmethod
+    def _process_state(self) -> dict[str, Any]:
+        """Return the attributes that belong to this process, as a sampler without workers has them."""
+
+    def _learn(self, env_spec: EnvSpec, facts: dict[str, Any]) -> None:
+        """Take what a worker told of its environment."""
+        if self._env_spec is None:
+            self._env_spec, self.facts = env_spec, facts
+
+    # -- updates ---------------------------------------------------------------------------------------------------
+
+    def _messages(self, objs: Any) -> list[Pickled | None]:
+        if not isinstance(objs, list):
+            return self._factory.prepare_worker_messages(Pickled.of(objs))  # Pickled once for all.
+        return self._factory.prepare_worker_messages(objs, Pickled.of)
+
+    def _note_updates(self, agent_update: Any, env_update: Any) -> Updates:
+        self._by_worker = self._by_worker or isinstance(agent_update, list) or isinstance(env_update, list)
+        agents, envs = self._messages(agent_update), self._messages(env_update)
+        if env_update is not None:
+            self._env_spec = None  # The new environment may have other spaces.
+        updates = list(zip(agents, envs, strict=True))
+        for history, update, given in zip(self._histories, updates, self._given(agent_update, env_update), strict=True):
+            history.add(update, given)
+        return updates
+
+    def _given(self, agent_update: Any, env_update: Any) -> list[tuple[Any, Any]]:
+        agents = self._factory.prepare_worker_messages(agent_update)
+        return list(zip(agents, self._factory.prepare_worker_messages(env_update), strict=True))

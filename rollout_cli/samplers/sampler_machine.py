@@ -1,0 +1,252 @@
+"""The sampler's state machine: which worker gets which numbers, and what becomes of what they send.
+
+One machine serves one call (`stream`, `obtain_samples`, …). It knows no process, pipe or clock: it is told what happened
+and when, and answers with instructions, which `multiprocessing_sampler.py` carries out. The table at the end is the
+machine; a worker's state is what the sampler knows of it.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rollout_cli.errors import InternalError
+from rollout_cli.samplers.leasing import LeaseSizer
+from rollout_cli.samplers.messages import Batch, Continue, Failed, Lease, Returned, Start, Started, Stop, drop_above
+from rollout_cli.samplers.plan import PlanState
+
+
+class Known(enum.Enum):
+    """What the sampler knows of a worker.
+
+    STARTING: its `Start` was sent, `Started` did not come. BUSY: it has numbers. IDLE: it has none. GONE: it died.
+    """
+
+    STARTING = "starting"
+    BUSY = "busy"
+    IDLE = "idle"
+    GONE = "gone"
+
+
+@dataclass(frozen=True, slots=True)
+class Died:
+    """A worker's process ended; all that it had sent was read before.
+
+    Attributes:
+        worker: Who.
+        reason: How it ended, in words.
+    """
+
+    worker: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class BufferDrained:
+    """The reorder buffer has room again: numbers may be leased."""
+
+
+SamplerEvent = Started | Batch | Returned | Failed | Died | BufferDrained
+
+
+@dataclass(frozen=True, slots=True)
+class SendTo:
+    """Send a message to a worker."""
+
+    worker: int
+    message: Start | Continue | Stop
+
+
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """Put a batch into the reorder buffer."""
+
+    batch: Batch
+
+
+@dataclass(frozen=True, slots=True)
+class Learn:
+    """A worker told what it learnt of its environment."""
+
+    started: Started
+
+
+@dataclass(frozen=True, slots=True)
+class Fail:
+    """The call cannot go on."""
+
+    event: Failed | Died
+
+
+SamplerInstruction = SendTo | Keep | Learn | Fail
+Instructions = list[SamplerInstruction]
+
+
+class SamplerMachine:
+    """One call of a sampler.
+
+    Args:
+        plan: What to run; offsets.
+        base: The episode number of offset 0.
+        version: The call's version; messages of older ones are discarded.
+        n_workers: How many workers there are.
+        sizer: How far ahead workers are leased numbers.
+    """
+
+    def __init__(self, plan: PlanState, *, base: int, version: int, n_workers: int, sizer: LeaseSizer) -> None:
+        self.plan = plan
+        self.history: deque[str] = deque(maxlen=50)
+        self.buffer_is_full = False
+        self._base, self._version, self._sizer = base, version, sizer
+        self._known = [Known.STARTING] * n_workers
+        self._open: list[set[int]] = [set() for _ in range(n_workers)]
+        self._told_ceiling: int | None = None
+
+    def begin(self, updates: Sequence[tuple[Any, Any]], now: float) -> Instructions:
+        """Return the `Start` of every worker, with its (agent update, env update) and first lease."""
+        instructions: Instructions = []
+        for worker, (agent_update, env_update) in enumerate(updates):
+            lease = self._lease(worker)
+            self._sizer.began(worker, now)
+            message = Start(self._version, agent_update, env_update, lease, self._ceiling())
+            instructions.append(SendTo(worker, message))
+        return instructions
+
+    def end(self) -> Instructions:
+        """Return what ends the call early: every worker that has numbers stops."""
+        return [SendTo(worker, Stop()) for worker, numbers in enumerate(self._open) if numbers]
+
+    def handle(self, event: SamplerEvent, now: float) -> Instructions:
+        """Take what happened; return what to do, in order.
+
+        Raises:
+            InternalError: If the event cannot come in this state; it shows the last events.
+        """
+        if isinstance(event, BufferDrained):
+            return self._top_up_all()
+        if not isinstance(event, Died) and event.version < self._version:
+            return []
+        known = self._known[event.worker]
+        self.history.append(f"worker {event.worker} {known.value}: {event!r:.120}")
+        method = _TABLE.get((known, type(event)))
+        if method is None:
+            story = "\n".join(self.history)
+            raise InternalError(f"{type(event).__name__} came from a worker that is {known.value}", details=story)
+        return method(self, event, now)
+
+    # -- the transitions -------------------------------------------------------------------------------------------
+
+    def _started(self, event: Started, now: float) -> Instructions:
+        self._sizer.began(event.worker, now)
+        self._known[event.worker] = Known.BUSY
+        self._settle_state(event.worker)
+        return [Learn(event)]
+
+    def _batch(self, event: Batch, now: float) -> Instructions:
+        worker = event.worker
+        if event.part is not None and not event.part.is_last:
+            return [Keep(event)]
+        offsets = [number - self._base for number in event.numbers]
+        self._open[worker].difference_update(event.numbers)
+        self._sizer.finished(worker, len(offsets), now)
+        self.plan.settle(worker, offsets, event.lengths)
+        return [Keep(event), *self._tell_ceiling(), *self._top_up(worker), *self._top_up_idle()]
+
+    def _returned(self, event: Returned, now: float) -> Instructions:
+        del now
+        self._give_back(event.worker, event.numbers)
+        return self._top_up_idle()
+
+    def _failed(self, event: Failed, now: float) -> Instructions:
+        del now
+        self._give_back(event.worker, self._open[event.worker].copy())
+        return [Fail(event)]
+
+    def _died(self, event: Died, now: float) -> Instructions:
+        del now
+        self._give_back(event.worker, self._open[event.worker].copy())
+        self._known[event.worker] = Known.GONE
+        return [Fail(event)]
+
+    # -- leases ----------------------------------------------------------------------------------------------------
+
+    def _give_back(self, worker: int, numbers: Iterable[int]) -> None:
+        numbers = set(numbers)
+        self.plan.give_back(worker, [number - self._base for number in numbers])
+        self._open[worker] -= numbers
+        self._settle_state(worker)
+
+    def _tell_ceiling(self) -> Instructions:
+        """Let every worker that has numbers above a new ceiling drop them."""
+        ceiling = self._ceiling()
+        if ceiling is None or ceiling == self._told_ceiling or self.plan.n_lanes > 1:
+            return []
+        self._told_ceiling = ceiling
+        instructions: Instructions = []
+        for worker, numbers in enumerate(self._open):
+            kept = drop_above(numbers, ceiling)
+            if kept != numbers:
+                self._open[worker] = kept
+                instructions.append(SendTo(worker, Continue((), ceiling)))
+                self._settle_state(worker)
+        return instructions
+
+    def _top_up_all(self) -> Instructions:
+        workers = [worker for worker, known in enumerate(self._known) if known in (Known.BUSY, Known.IDLE)]
+        return [instruction for worker in workers for instruction in self._top_up(worker)]
+
+    def _top_up_idle(self) -> Instructions:
+        idle = [worker for worker, known in enumerate(self._known) if known is Known.IDLE]
+        return [instruction for worker in idle for instruction in self._top_up(worker)]
+
+    def _top_up(self, worker: int) -> Instructions:
+        lease = self._lease(worker)
+        self._settle_state(worker)
+        return [SendTo(worker, Continue(lease, self._ceiling()))] if lease else []
+
+    def _lease(self, worker: int) -> Lease:
+        count = self._sizer.wanted(worker, len(self._open[worker]))
+        needed = self.plan.still_needed()
+        if needed is not None:
+            count = min(count, needed)
+        if self.buffer_is_full:
+            count = 0
+        # What came back lies below what others run: it must run first, or the buffer could never drain.
+        count = max(count, self.plan.n_returned(worker))
+        if count <= 0 and not any(self._open):
+            count = 1  # Whatever was estimated: somebody must run the lowest missing number.
+        if count <= 0:
+            return ()
+        ranges = self.plan.lease(worker, count)
+        lease = tuple(range(r.start + self._base, r.stop + self._base, r.step) for r in ranges)
+        self._open[worker].update(number for numbers in lease for number in numbers)
+        return lease
+
+    def _ceiling(self) -> int | None:
+        ceiling = self.plan.ceiling
+        return None if ceiling is None else ceiling + self._base
+
+    def _settle_state(self, worker: int) -> None:
+        if self._known[worker] in (Known.BUSY, Known.IDLE):
+            self._known[worker] = Known.BUSY if self._open[worker] else Known.IDLE
+
+
+_Method = Callable[[SamplerMachine, Any, float], Instructions]
+
+_TABLE: dict[tuple[Known, type], _Method] = {
+    (Known.STARTING, Started): SamplerMachine._started,
+    (Known.STARTING, Failed): SamplerMachine._failed,
+    (Known.STARTING, Died): SamplerMachine._died,
+    (Known.BUSY, Batch): SamplerMachine._batch,
+    (Known.BUSY, Returned): SamplerMachine._returned,
+    (Known.BUSY, Failed): SamplerMachine._failed,
+    (Known.BUSY, Died): SamplerMachine._died,
+    # A worker that is known to be idle may have finished what it was running before it heard of the ceiling.
+    (Known.IDLE, Batch): SamplerMachine._batch,
+    (Known.IDLE, Returned): SamplerMachine._returned,
+    (Known.IDLE, Failed): SamplerMachine._failed,
+    (Known.IDLE, Died): SamplerMachine._died,
+}

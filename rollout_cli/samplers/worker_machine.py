@@ -1,0 +1,230 @@
+"""The worker's state machine: what a worker does when a command, a finished episode or a full pipe comes.
+
+It knows no process, queue or clock: it is told what happened and answers with instructions, which `worker_process.py`
+carries out. The table at the end is the machine.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from rollout_cli.errors import InternalError
+from rollout_cli.samplers.messages import Continue, Exit, Start, Stop, drop_above, lease_numbers
+
+
+class WorkerState(enum.Enum):
+    """Where a worker stands.
+
+    IDLE: it waits; it may keep messages that the pipe did not take. STREAMING: it runs episodes. EXITED: the end.
+    """
+
+    IDLE = "idle"
+    STREAMING = "streaming"
+    EXITED = "exited"
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodesFinished:
+    """Episodes ended; they wait in the worker."""
+
+    numbers: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BatchDue:
+    """Enough episodes wait, or they waited long enough."""
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeFailed:
+    """The policy or environment failed."""
+
+    error: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class OutboxFull:
+    """A message was not taken; the shell keeps it, and all after it."""
+
+
+@dataclass(frozen=True, slots=True)
+class OutboxWritable:
+    """All kept messages were taken."""
+
+
+WorkerEvent = Start | Continue | Stop | Exit | EpisodesFinished | BatchDue | EpisodeFailed | OutboxFull | OutboxWritable
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """Drop all episodes of the version before, apply the updates, and report `Started`."""
+
+    start: Start
+
+
+@dataclass(frozen=True, slots=True)
+class Assign:
+    """Give the worker these numbers."""
+
+    numbers: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Retract:
+    """Take from the worker all numbers above `above`; all numbers where it is None."""
+
+    above: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class SendFinished:
+    """Send the finished episodes, after what is kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class SendReturned:
+    """Send back numbers that were not run."""
+
+    numbers: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SendFailed:
+    """Report a failure, after the finished episodes."""
+
+    error: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ShutDown:
+    """Close the worker."""
+
+
+WorkerInstruction = Update | Assign | Retract | SendFinished | SendReturned | SendFailed | ShutDown
+Instructions = list[WorkerInstruction]
+
+
+class WorkerMachine:
+    """One worker's state.
+
+    Attributes:
+        state: Where it stands.
+        open_numbers: Numbers that it was given and that did not end.
+        keeping: Whether the shell keeps messages that the pipe did not take.
+        history: The last 50 events, for the error of an impossible one.
+    """
+
+    def __init__(self) -> None:
+        self.state = WorkerState.IDLE
+        self.open_numbers: set[int] = set()
+        self.keeping = False
+        self.history: deque[str] = deque(maxlen=50)
+
+    def handle(self, event: WorkerEvent) -> Instructions:
+        """Take what happened; return what to do, in order.
+
+        Raises:
+            InternalError: If the event cannot come in this state; it shows the last events.
+        """
+        self.history.append(f"{self.state.value}: {event!r:.120}")
+        method = _TABLE.get((self.state, type(event)))
+        if method is None:
+            story = "\n".join(self.history)
+            raise InternalError(f"a worker got {type(event).__name__} while {self.state.value}", details=story)
+        return method(self, event)
+
+    def _start(self, event: Start) -> Instructions:
+        self.keeping = False
+        self.open_numbers = set()
+        return [Retract(None), Update(event), *self._take_on(Continue(event.lease, event.ceiling))]
+
+    def _continue_idle(self, event: Continue) -> Instructions:
+        instructions = self._take_on(event)
+        if self.keeping:
+            # The kept messages go first; the shell says when they are gone.
+            self.state = WorkerState.IDLE
+        return instructions
+
+    def _continue_streaming(self, event: Continue) -> Instructions:
+        instructions = self._take_on(event)
+        return instructions if self.open_numbers else [*instructions, SendFinished()]
+
+    def _take_on(self, event: Continue) -> Instructions:
+        """Add a lease, drop what is above the ceiling, and stream if that leaves any work."""
+        instructions: Instructions = []
+        wanted = drop_above(lease_numbers(event.lease), event.ceiling)
+        kept = drop_above(self.open_numbers, event.ceiling)
+        if kept != self.open_numbers:
+            instructions.append(Retract(event.ceiling))
+        self.open_numbers = kept | wanted
+        if wanted:
+            instructions.append(Assign(tuple(sorted(wanted))))
+        self.state = WorkerState.STREAMING if self.open_numbers else WorkerState.IDLE
+        return instructions
+
+    def _stop(self, event: Stop) -> Instructions:
+        del event
+        returned = tuple(sorted(self.open_numbers))
+        self.open_numbers = set()
+        self.state = WorkerState.IDLE
+        return [Retract(None), SendFinished(), SendReturned(returned)]
+
+    def _exit(self, event: Exit) -> Instructions:
+        del event
+        self.state = WorkerState.EXITED
+        return [ShutDown()]
+
+    def _finished(self, event: EpisodesFinished) -> Instructions:
+        self.open_numbers.difference_update(event.numbers)
+        if self.open_numbers:
+            return []
+        self.state = WorkerState.IDLE
+        return [SendFinished()]
+
+    def _due(self, event: BatchDue) -> Instructions:
+        del event
+        return [SendFinished()]
+
+    def _failed(self, event: EpisodeFailed) -> Instructions:
+        self.open_numbers = set()
+        self.state = WorkerState.IDLE
+        return [Retract(None), SendFinished(), SendFailed(event.error)]
+
+    def _full(self, event: OutboxFull) -> Instructions:
+        del event
+        self.keeping = True
+        self.state = WorkerState.IDLE
+        return []
+
+    def _writable(self, event: OutboxWritable) -> Instructions:
+        del event
+        self.keeping = False
+        if self.open_numbers:
+            self.state = WorkerState.STREAMING
+        return []
+
+
+_Method = Callable[[WorkerMachine, Any], Instructions]
+_IDLE, _STREAMING = WorkerState.IDLE, WorkerState.STREAMING
+
+_TABLE: dict[tuple[WorkerState, type], _Method] = {
+    (_IDLE, Start): WorkerMachine._start,
+    (_IDLE, Continue): WorkerMachine._continue_idle,
+    (_IDLE, Stop): WorkerMachine._stop,
+    (_IDLE, Exit): WorkerMachine._exit,
+    (_IDLE, EpisodeFailed): WorkerMachine._failed,
+    (_IDLE, OutboxFull): WorkerMachine._full,
+    (_IDLE, OutboxWritable): WorkerMachine._writable,
+    (_STREAMING, Start): WorkerMachine._start,
+    (_STREAMING, Continue): WorkerMachine._continue_streaming,
+    (_STREAMING, Stop): WorkerMachine._stop,
+    (_STREAMING, Exit): WorkerMachine._exit,
+    (_STREAMING, EpisodesFinished): WorkerMachine._finished,
+    (_STREAMING, BatchDue): WorkerMachine._due,
+    (_STREAMING, EpisodeFailed): WorkerMachine._failed,
+    (_STREAMING, OutboxFull): WorkerMachine._full,
+}

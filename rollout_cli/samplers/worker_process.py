@@ -1,0 +1,266 @@
+"""The worker's process: carries out what its state machine says.
+
+`run_worker` is the machine's shell over any channel; `worker_main` is where a new process begins.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import queue
+import signal
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import parent_process
+from typing import Any
+
+import setproctitle
+
+from rollout_cli.chunk import Chunk, for_transport, pack
+from rollout_cli.errors import EnvLoadError, InternalError, PolicyLoadError, RolloutError
+from rollout_cli.samplers import worker_machine as wm
+from rollout_cli.samplers.channel import PipeChannel
+from rollout_cli.samplers.links import Link, link
+from rollout_cli.samplers.messages import Batch, Failed, Pickled, Returned, Start, Started
+from rollout_cli.samplers.reports import pack_error
+from rollout_cli.spaces import space_leaves
+from rollout_cli.workers import Worker, WorkerFactory
+
+COMMAND_SECONDS = 0.001
+"""How often a streaming worker looks for commands; looking after every step would cost as much as a small env's step."""
+
+FLUSH_SECONDS = 0.05
+"""How long a finished episode waits at most for others to be sent with it."""
+
+FLUSH_ROWS = 2048
+FLUSH_BYTES = 4 << 20
+"""Finished episodes of so many rows or bytes are sent at once."""
+
+_clock = time.perf_counter
+
+
+def run_worker(
+    factory: WorkerFactory, to_worker: Any, to_sampler: Any, worker_number: int, agent: Any, env: Any
+) -> None:
+    """Run one worker until it is told to exit.
+
+    Args:
+        factory: Builds the worker.
+        to_worker: Where commands come from: a PipeChannel, or anything with the verbs of `multiprocessing.Queue`.
+        to_sampler: Where finished episodes go; the same PipeChannel, or another queue.
+        worker_number: Which worker this is.
+        agent: Its first policy (or a `Pickled` one), taken when the first `Start` comes.
+        env: Its first environment (or a `Pickled` one).
+    """
+    _Shell(factory, link(to_worker, to_sampler), worker_number, agent, env).run()
+
+
+class _Shell:
+    """Carries out the machine's instructions with a worker and a link."""
+
+    def __init__(self, factory: WorkerFactory, link_: Link, number: int, agent: Any, env: Any) -> None:
+        self._factory, self._link, self._number = factory, link_, number
+        self._first: tuple[Any, Any] | None = (agent, env)
+        self._machine = wm.WorkerMachine()
+        self._worker: Worker | None = None
+        self._version = 0
+        self._backlog: deque[Any] = deque()
+        self._counted = 0
+        self._waiting_since = 0.0
+        self._flush_rows = FLUSH_ROWS
+
+    def run(self) -> None:
+        """Run until the machine has exited."""
+        try:
+            while self._machine.state is not wm.WorkerState.EXITED:
+                self._turn()
+        except (EOFError, BrokenPipeError):
+            return  # The sampler's end is closed: there is nobody left to work for.
+        finally:
+            self._link.close()
+
+    def _turn(self) -> None:
+        try:
+            if self._machine.state is wm.WorkerState.STREAMING:
+                self._stream()
+            else:
+                self._wait()
+        except (EOFError, BrokenPipeError):
+            raise
+        except Exception as error:  # noqa: BLE001  A fault of user data or of this package: the sampler must hear of it.
+            self._handle(wm.EpisodeFailed(pack_error(error)))
+
+    # -- what happens ----------------------------------------------------------------------------------------------
+
+    def _wait(self) -> None:
+        command = self._link.wait(keeping=bool(self._backlog))
+        if command is not None:
+            self._handle(command)
+        elif self._backlog:
+            self._send_backlog()
+
+    def _stream(self) -> None:
+        command = self._link.poll()
+        if command is not None:
+            self._handle(command)
+            return
+        worker = self._the_worker()
+        worker.advance(_clock() + COMMAND_SECONDS)
+        finished = worker.finished_numbers
+        if len(finished) > self._counted:
+            self._note_finished(tuple(finished[self._counted :]))
+        if self._counted and self._machine.state is wm.WorkerState.STREAMING and self._batch_is_due(worker):
+            self._handle(wm.BatchDue())
+
+    def _note_finished(self, numbers: tuple[int, ...]) -> None:
+        if not self._counted:
+            self._waiting_since = _clock()
+        self._counted += len(numbers)
+        self._handle(wm.EpisodesFinished(numbers))
+
+    def _batch_is_due(self, worker: Worker) -> bool:
+        return worker.finished_rows >= self._flush_rows or _clock() - self._waiting_since >= FLUSH_SECONDS
+
+    # -- what is done ----------------------------------------------------------------------------------------------
+
+    def _handle(self, event: wm.WorkerEvent) -> None:
+        for instruction in self._machine.handle(event):
+            self._carry_out(instruction)
+
+    def _carry_out(self, instruction: wm.WorkerInstruction) -> None:
+        match instruction:
+            case wm.Assign(numbers):
+                self._the_worker().assign(numbers)
+            case wm.Retract(above):
+                if self._worker is not None:
+                    self._worker.retract(above=above)
+            case wm.SendFinished():
+                self._send_finished()
+            case wm.SendReturned(numbers):
+                self._send(Returned(self._number, self._version, numbers))
+            case wm.SendFailed(error):
+                self._send(Failed(self._number, self._version, error))
+            case wm.Update(start):
+                self._update(start)
+            case wm.ShutDown():
+                self._shut_down()
+
+    def _update(self, start: Start) -> None:
+        self._version = start.version
+        self._backlog.clear()
+        if self._worker is not None:
+            self._worker.take()  # Finished under the version before: nobody wants them any more.
+        self._counted = 0
+        self._apply(start)
+        worker = self._the_worker()
+        row_bytes = sum(leaf.row_bytes for leaf in space_leaves(worker.env_spec.observation_space))
+        self._flush_rows = max(1, min(FLUSH_ROWS, FLUSH_BYTES // max(1, row_bytes)))
+        self._send(Started(self._number, self._version, worker.env_spec, worker.facts()))
+
+    def _apply(self, start: Start) -> None:
+        if self._first is not None:
+            agent, env = self._first
+            if self._worker is None:
+                self._worker = self._factory(self._number)
+            self._worker.update_env(load_pickled(env, EnvLoadError))
+            self._worker.update_agent(load_pickled(agent, PolicyLoadError))
+            self._first = None
+        worker = self._the_worker()
+        worker.update_env(load_pickled(start.env_update, EnvLoadError))
+        worker.update_agent(load_pickled(start.agent_update, PolicyLoadError))
+
+    def _send_finished(self) -> None:
+        chunk = self._worker.take() if self._worker is not None else None
+        self._counted = 0
+        for part in for_transport(chunk) if chunk is not None else ():
+            self._send(_batch(self._number, self._version, part))
+
+    def _send(self, message: Any) -> None:
+        if self._backlog:
+            self._backlog.append(message)
+            return
+        try:
+            self._link.put_nowait(message)
+        except queue.Full:
+            self._backlog.append(message)
+            self._handle(wm.OutboxFull())
+
+    def _send_backlog(self) -> None:
+        while self._backlog:
+            try:
+                self._link.put_nowait(self._backlog[0])
+            except queue.Full:
+                return
+            self._backlog.popleft()
+        self._handle(wm.OutboxWritable())
+
+    def _shut_down(self) -> None:
+        if self._worker is not None:
+            self._worker.shutdown()
+
+    def _the_worker(self) -> Worker:
+        if self._worker is None:
+            raise InternalError("the worker was given work before its first update")
+        return self._worker
+
+
+def load_pickled(value: Any, kind: type[RolloutError]) -> Any:
+    """Return `value`, unpickled where it is `Pickled`.
+
+    Raises:
+        RolloutError: Of class `kind` (EnvLoadError or PolicyLoadError), if it cannot be unpickled.
+    """
+    if not isinstance(value, Pickled):
+        return value
+    try:
+        return value.load()
+    except Exception as error:
+        what = "policy" if kind is PolicyLoadError else "environment"
+        text = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise kind(
+            f"the {what} cannot be unpickled in the worker: {text}",
+            hint="what it is made of must be importable in the worker too",
+        ) from error
+
+
+def _batch(worker: int, version: int, chunk: Chunk) -> Batch:
+    part = chunk.part
+    lengths = (part.episode_length,) if part else tuple(chunk.lengths.tolist())
+    return Batch(worker, version, tuple(chunk.numbers.tolist()), lengths, b"".join(pack(chunk)), part)
+
+
+def worker_main(connection: Connection[Any, Any], payload: bytes, worker_number: int, title: str) -> None:
+    """Begin a worker's process.
+
+    Args:
+        connection: Its end of the pipe.
+        payload: A pickled (factory, agent, env); the last two are `Pickled` themselves.
+        worker_number: Which worker this is.
+        title: What the process calls itself in `ps` and `top`.
+    """
+    # The sampler decides when a worker ends; a group of its own lets what the environment starts end with it.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with contextlib.suppress(PermissionError):  # A session leader (under some debuggers) leads its group already.
+        os.setpgid(0, 0)
+    setproctitle.setproctitle(title)
+    _end_with_parent()
+    channel = PipeChannel(connection)
+    factory, agent, env = pickle.loads(payload)
+    run_worker(factory, channel, channel, worker_number, agent, env)
+
+
+def _end_with_parent() -> None:
+    parent = parent_process()
+    if parent is None:
+        raise InternalError("worker_main must run in a process that multiprocessing started")
+    threading.Thread(target=_watch, args=(parent.sentinel, os.killpg), name="rollout-parent-watch", daemon=True).start()
+
+
+def _watch(sentinel: Any, kill_group: Callable[[int, int], None]) -> None:
+    """Wait for the parent's death in a thread, for the environment's step may block for as long as it likes."""
+    wait([sentinel])
+    kill_group(0, signal.SIGKILL)

@@ -1,0 +1,11 @@
+"""Floor 3: workers run one policy in one or more environments and record whole episodes.
+
+A worker learns which episode numbers it runs (`assign`), seeds each number, steps, and hands finished episodes on as
+chunks. It knows nothing of other workers, messages or files.
+"""
+
+from rollout_cli.workers.default_worker import DefaultWorker
+from rollout_cli.workers.factory import WorkerFactory
+from rollout_cli.workers.worker import Worker
+
+__all__ = ["DefaultWorker", "Worker", "WorkerFactory"]

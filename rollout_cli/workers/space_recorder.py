@@ -1,0 +1,183 @@
+"""Recording samples of one space, a row at a time, as one growing column a leaf.
+
+This is the hot path: one call a step for the observation and one for the action. A sample that has its space's type goes
+through one comparison and one copy to bytes; everything else goes the slow way, which converts what can be converted
+without loss of meaning and refuses the rest.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium
+import numpy as np
+import numpy.typing as npt
+
+from rollout_cli.spaces import Leaf, leaf_getters, space_leaves, unflatten
+
+Array = npt.NDArray[Any]
+
+
+class BadSampleError(Exception):
+    """A sample that does not have the type or shape of its space; the message prints both sides."""
+
+
+class SpaceRecorder:
+    """Rows of samples of `space`.
+
+    Attributes:
+        record: Append one sample. Returns the same sample in its space's own types, and private to the caller: what an
+            environment or policy does to its own buffer afterwards changes neither the rows nor the returned value.
+
+    Args:
+        space: What is recorded.
+        copy: Whether array leaves are copied before they are returned; without it they are returned as they came.
+    """
+
+    record: Callable[[Any], Any]
+
+    def __init__(self, space: gymnasium.Space[Any], *, copy: bool = True) -> None:
+        self._columns = [_column(leaf, copy=copy) for leaf in space_leaves(space)]
+        if len(self._columns) == 1 and not self._columns[0].leaf.path:
+            self.record = self._columns[0].record
+        else:
+            self.record = _tree_recorder(space, self._columns)
+
+    def truncate(self, rows: int) -> None:
+        """Forget all rows from row number `rows` on."""
+        for column in self._columns:
+            del column.rows[rows:]
+
+    def take(self, rows: int) -> tuple[Array, ...]:
+        """Remove the first `rows` rows and return them, one array `(rows, *leaf.shape)` a leaf."""
+        return tuple(column.take(rows) for column in self._columns)
+
+
+def _tree_recorder(space: gymnasium.Space[Any], columns: list[_Column]) -> Callable[[Any], Any]:
+    records = [(get, column.record) for get, column in zip(leaf_getters(space), columns, strict=True)]
+
+    def record(sample: Any) -> Any:
+        try:
+            values = [get(sample) for get, _ in records]
+        except (KeyError, IndexError, TypeError) as error:
+            raise BadSampleError(f"it lacks {error!r}: got {sample!r:.200}, expected a sample of {space}") from error
+        return unflatten(space, [keep(value) for value, (_, keep) in zip(values, records, strict=True)])
+
+    return record
+
+
+class _Column:
+    """The rows of one leaf; subclasses say how a value is recorded."""
+
+    def __init__(self, leaf: Leaf) -> None:
+        self.leaf = leaf
+        self.rows: list[Any] = []
+
+    def record(self, value: Any) -> Any:
+        raise NotImplementedError
+
+    def take(self, rows: int) -> Array:
+        taken, self.rows[:rows] = self.rows[:rows], []
+        return self._join(taken)
+
+    def _join(self, rows: list[Any]) -> Array:
+        raise NotImplementedError
+
+    def _refusal(self, value: Any) -> BadSampleError:
+        where = f" at {self.leaf.name!r}" if self.leaf.path else ""
+        got = f"{value.dtype}{value.shape}" if isinstance(value, np.ndarray) else f"{type(value).__name__} {value!r:.80}"
+        return BadSampleError(f"got {got}{where}, expected {self.leaf.dtype}{self.leaf.shape} of {self.leaf.space}")
+
+
+class _ArrayColumn(_Column):
+    """Box, MultiDiscrete and MultiBinary: rows of bytes, joined once for many steps (cheaper than stacking arrays)."""
+
+    def __init__(self, leaf: Leaf, *, copy: bool) -> None:
+        super().__init__(leaf)
+        # A space that was pickled has a dtype object of its own; the usual one lets `is` take the place of `==`.
+        self._dtype: np.dtype[Any] = np.dtype(leaf.dtype.type)
+        self.record = self._fast_record(copy=copy)  # type: ignore[method-assign]
+
+    def _fast_record(self, *, copy: bool) -> Callable[[Any], Any]:
+        dtype, shape, append, slow = self._dtype, self.leaf.shape, self.rows.append, self._convert
+        ndarray = np.ndarray
+
+        def record_copy(value: Any) -> Any:
+            if type(value) is not ndarray or value.dtype is not dtype or value.shape != shape:
+                value = slow(value)
+            append(value.tobytes())
+            return value.copy()
+
+        def record(value: Any) -> Any:
+            if type(value) is not ndarray or value.dtype is not dtype or value.shape != shape:
+                value = slow(value)
+            append(value.tobytes())
+            return value
+
+        return record_copy if copy else record
+
+    def _convert(self, value: Any) -> Array:
+        try:
+            array = np.asarray(value)
+        except ValueError as error:
+            raise self._refusal(value) from error
+        if array.shape != self.leaf.shape or not np.can_cast(array.dtype, self._dtype, "same_kind"):
+            raise self._refusal(value)
+        return np.asarray(array, self._dtype)
+
+    def _join(self, rows: list[Any]) -> Array:
+        # A bytearray rather than bytes, so that the arrays can be written to by whoever gets them.
+        return np.frombuffer(bytearray().join(rows), self._dtype).reshape(len(rows), *self.leaf.shape)
+
+
+class _EmptyColumn(_ArrayColumn):
+    """A Box with a zero in its shape: there is nothing to keep but the number of rows."""
+
+    def _join(self, rows: list[Any]) -> Array:
+        return np.zeros((len(rows), *self.leaf.shape), self._dtype)
+
+
+class _DiscreteColumn(_Column):
+    """Discrete: integers as they are."""
+
+    def record(self, value: Any) -> Any:
+        if type(value) is not int:
+            try:
+                number = operator.index(value)
+            except TypeError as error:
+                raise self._refusal(value) from error
+            self.rows.append(number)
+            # An array of no dimensions could be a reused buffer; numpy's scalars are values.
+            return number if isinstance(value, np.ndarray) else value
+        self.rows.append(value)
+        return value
+
+    def _join(self, rows: list[Any]) -> Array:
+        return np.array(rows, np.int64)
+
+
+class _TextColumn(_Column):
+    """Text: strings as they are."""
+
+    def record(self, value: Any) -> Any:
+        if not isinstance(value, str):
+            raise self._refusal(value)
+        self.rows.append(str(value))
+        return value
+
+    def _join(self, rows: list[Any]) -> Array:
+        column = np.empty(len(rows), object)
+        column[:] = rows
+        return column
+
+
+def _column(leaf: Leaf, *, copy: bool) -> _Column:
+    if leaf.kind == "text":
+        return _TextColumn(leaf)
+    if leaf.kind == "discrete":
+        return _DiscreteColumn(leaf)
+    if 0 in leaf.shape:
+        return _EmptyColumn(leaf, copy=copy)
+    return _ArrayColumn(leaf, copy=copy)
