@@ -161,8 +161,7 @@ _INFO_FIELDS = ("env_infos", "agent_infos", "episode_infos")
 
 
 def episode_variable_bytes(chunk: Chunk) -> Array:
-    """Return the bytes that each episode's length does not tell, int64 (N,): its texts (UTF-8) and its steps' info
-    values.
+    """Return the bytes that each episode's length does not tell, int64 (N,): those of its texts and info values.
 
     Whether a step has an info value is the environment's choice, so these are counted value by value. The result
     depends on the episodes alone, not on how they were cut into chunks.

@@ -1,0 +1,111 @@
+"""Leaves of a space, and typed info values, as plain Arrow arrays and back.
+
+Everything is a plain Arrow type: extension types for tensors are lost or refused by other readers of Parquet.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from rollout_cli.errors import UnsupportedSpaceError
+from rollout_cli.infos import STRING, kind_type
+from rollout_cli.spaces import Leaf
+
+Array = npt.NDArray[Any]
+
+
+def is_image(leaf: Leaf) -> bool:
+    """Return whether a leaf is stored as raw bytes: a uint8 Box of two or more dimensions."""
+    return leaf.kind == "box" and leaf.dtype == np.uint8 and len(leaf.shape) > 1
+
+
+def is_stored(leaf: Leaf) -> bool:
+    """Return whether a leaf has a column: one without elements has none."""
+    return 0 not in leaf.shape
+
+
+def leaf_type(leaf: Leaf) -> pa.DataType:
+    """Return the Arrow type of a leaf's column.
+
+    Raises:
+        UnsupportedSpaceError: For a dtype that Arrow does not have.
+    """
+    if leaf.kind == "text":
+        return pa.string()
+    if is_image(leaf):
+        return pa.binary(int(np.prod(leaf.shape)))
+    try:
+        return tensor_type(leaf.dtype, leaf.shape)
+    except (pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
+        raise UnsupportedSpaceError(
+            f"a {type(leaf.space).__name__} space of dtype {leaf.dtype} at {leaf.name!r} cannot be stored",
+            hint="wrap the environment so that it uses an integer dtype, float16, float32 or float64",
+        ) from error
+
+
+def kind_arrow_type(kind: str) -> pa.DataType:
+    """Return the Arrow type of an info column of `kind`."""
+    return pa.string() if kind == STRING else tensor_type(*kind_type(kind))
+
+
+def tensor_type(dtype: np.dtype[Any], shape: tuple[int, ...]) -> pa.DataType:
+    """Return nested fixed-size lists of `shape` over the type of `dtype`."""
+    out = pa.from_numpy_dtype(dtype.newbyteorder("="))
+    for size in reversed(shape):
+        # Parquet's own name for the values of a list; Arrow's default differs and would not survive a round trip.
+        out = pa.list_(pa.field("element", out), size)
+    return out
+
+
+def encode_leaf(leaf: Leaf, values: Array) -> pa.Array:
+    """Return the column of a stored leaf, from values of shape (T, *leaf.shape)."""
+    if leaf.kind == "text":
+        return pa.array(values.tolist(), pa.string())
+    if is_image(leaf):
+        data = pa.py_buffer(np.ascontiguousarray(values))
+        return pa.FixedSizeBinaryArray.from_buffers(leaf_type(leaf), len(values), [None, data])
+    return encode_tensor(values)
+
+
+def decode_leaf(leaf: Leaf, column: pa.Array) -> Array:
+    """Return the values of a stored leaf's column, shape (T, *leaf.shape), in the leaf's dtype."""
+    if leaf.kind == "text":
+        return np.array([*column.to_pylist(), None], dtype=object)[:-1]
+    if is_image(leaf):
+        # A slice keeps the whole buffer and an offset.
+        data = np.frombuffer(column.buffers()[1], np.uint8).reshape(-1, column.type.byte_width)
+        return data[column.offset : column.offset + len(column)].reshape(-1, *leaf.shape)
+    return decode_tensor(column).reshape(-1, *leaf.shape).astype(leaf.dtype, copy=False)
+
+
+def encode_tensor(values: Array, missing: Array | None = None) -> pa.Array:
+    """Return a column of scalars or nested fixed-size lists from values of shape (T, *shape).
+
+    Args:
+        values: Numbers or bools.
+        missing: Which rows are null, bool (T,).
+    """
+    flat = np.ascontiguousarray(values, values.dtype.newbyteorder("=")).reshape(-1)
+    if values.ndim == 1:
+        return pa.array(flat, mask=missing)
+    out = pa.array(flat)
+    for axis in reversed(range(1, values.ndim)):
+        mask = None if missing is None or axis > 1 else pa.array(missing)
+        kind = pa.list_(pa.field("element", out.type), values.shape[axis])
+        out = pa.FixedSizeListArray.from_arrays(out, type=kind, mask=mask)
+    return out
+
+
+def decode_tensor(column: pa.Array) -> Array:
+    """Return the rows of a column that are not null, shape (rows, *shape)."""
+    shape = []
+    values = column.drop_null()
+    while pa.types.is_fixed_size_list(values.type):
+        shape.append(values.type.list_size)
+        values = values.flatten()
+    flat = values.to_numpy(zero_copy_only=False)
+    return np.asarray(flat).reshape(-1, *shape)

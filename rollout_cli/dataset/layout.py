@@ -1,0 +1,120 @@
+"""The folder of a dataset: where a new one may be made, and reading and writing info.json."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rollout_cli.dataset.files import FileStore
+from rollout_cli.dataset.schema import FORMAT, FORMAT_VERSION
+from rollout_cli.errors import DatasetExistsError, DatasetFormatError, StorageError
+
+REPLACED = ".replaced"
+"""Where the files of a dataset that is being replaced wait until the new one has its info.json."""
+
+_OURS = ("README.md", "data", "meta")
+
+
+def info_path(root: Path) -> Path:
+    """Return where info.json lives."""
+    return root / "meta" / "info.json"
+
+
+def write_json(files: FileStore, path: Path, document: Mapping[str, Any]) -> None:
+    """Put `document` in place of the file `path`, all of it or nothing."""
+    files.make_folder(path.parent)
+    files.replace(path, (json.dumps(document, indent=2, allow_nan=False) + "\n").encode())
+
+
+def read_info(root: Path) -> dict[str, Any]:
+    """Return the info.json of the dataset in `root`.
+
+    Raises:
+        DatasetFormatError: If there is no dataset of this format.
+        StorageError: If it cannot be read.
+    """
+    path = info_path(root)
+    try:
+        document = json.loads(path.read_bytes())
+    except FileNotFoundError as error:
+        raise DatasetFormatError(f"{root} is not a dataset: it has no meta/info.json") from error
+    except OSError as error:
+        raise StorageError(f"cannot read {path}: {error.strerror or error}") from error
+    except ValueError as error:
+        raise DatasetFormatError(f"{path} is not valid JSON: {error}") from error
+    if not isinstance(document, dict) or document.get("format") != FORMAT:
+        raise DatasetFormatError(f"{path} does not describe a dataset of the format {FORMAT!r}")
+    _check_version(path, document.get("format_version"))
+    return document
+
+
+def _check_version(path: Path, version: Any) -> None:
+    if not isinstance(version, int):
+        raise DatasetFormatError(f"{path} has no format_version")
+    if version > FORMAT_VERSION:
+        raise DatasetFormatError(
+            f"{path} has format version {version}, but this program reads versions up to {FORMAT_VERSION}",
+            hint="install a newer rollout-cli",
+        )
+
+
+def prepare_folder(files: FileStore, root: Path, *, overwrite: bool) -> None:
+    """Make `root` an empty folder for a new dataset; what it replaces is moved to `REPLACED` inside it.
+
+    Raises:
+        DatasetExistsError: If something is there that may not be replaced.
+        StorageError: If the folder cannot be read or made.
+    """
+    names = _names(root)
+    if names and not overwrite:
+        raise DatasetExistsError(
+            f"{root} exists and is not empty", hint="choose another --output, or replace a dataset with --overwrite"
+        )
+    if names:
+        _move_aside(files, root, names)
+    files.make_folder(root)
+
+
+def _names(root: Path) -> list[str]:
+    try:
+        return sorted(entry.name for entry in root.iterdir())
+    except FileNotFoundError:
+        return []
+    except NotADirectoryError as error:
+        raise DatasetExistsError(f"{root} is a file", hint="choose another --output") from error
+    except OSError as error:
+        raise StorageError(f"cannot read {root}: {error.strerror or error}") from error
+
+
+def _move_aside(files: FileStore, root: Path, names: list[str]) -> None:
+    foreign = [name for name in names if name not in (*_OURS, REPLACED)]
+    if foreign:
+        raise DatasetExistsError(
+            f"{root} holds {foreign[0]!r}, which no dataset of ours has",
+            hint="move it away, or choose another --output",
+        )
+    _check_ours(root, names)
+    aside = root / REPLACED
+    if REPLACED in names and len(names) > 1:
+        files.remove(aside)
+    files.make_folder(aside)
+    # `meta` goes last: until then, and from `aside` after it, a second try still sees that this is ours.
+    for name in (name for name in _OURS if name in names):
+        files.move(root / name, aside / name)
+
+
+def _check_ours(root: Path, names: list[str]) -> None:
+    try:
+        read_info(root / REPLACED if names == [REPLACED] else root)
+    except DatasetFormatError as error:
+        raise DatasetExistsError(
+            f"{root} is not a dataset of ours, so it is not replaced: {error.message}", hint="choose another --output"
+        ) from error
+
+
+def remove_replaced(files: FileStore, root: Path) -> None:
+    """Remove the dataset that was replaced, now that the new one has its info.json."""
+    if (root / REPLACED).exists():
+        files.remove(root / REPLACED)

@@ -1,0 +1,76 @@
+"""How tables are written as Parquet: encodings that are small and fast for steps of episodes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from rollout_cli.dataset.files import FileStore, NewFile
+
+_IDS = ("episode_id", "episode_number", "step")
+
+
+class TableFile:
+    """One Parquet file in the making; each table written becomes one row group.
+
+    Args:
+        files: Where it is written.
+        file: The open file.
+        schema: The schema of every table.
+    """
+
+    def __init__(self, files: FileStore, file: NewFile, schema: pa.Schema) -> None:
+        self._files = files
+        self._file = file
+        self._writer = pq.ParquetWriter(file, schema, **_options(schema))
+        self.rows = 0
+
+    def write(self, table: pa.Table) -> None:
+        """Write one row group; each column must be one contiguous array, or page cuts would depend on its pieces."""
+        self._writer.write_table(table, row_group_size=max(1, table.num_rows))
+        self.rows += table.num_rows
+
+    def publish(self, path: Any, metadata: Mapping[str, str] | None = None) -> int:
+        """Write the footer, with `metadata` added, and put the file in place as `path`; return its bytes."""
+        if metadata:
+            self._writer.add_key_value_metadata(metadata)
+        self._writer.close()
+        return self._files.publish(self._file, path)
+
+    def discard(self) -> None:
+        """Throw away what was written."""
+        try:
+            self._file.discard()
+        finally:
+            # Its footer goes nowhere; left open, the writer would try to write it at some later time.
+            self._writer.close()
+
+
+def _options(schema: pa.Schema) -> dict[str, Any]:
+    names = schema.names
+    return {
+        "compression": "zstd",
+        "compression_level": 1,
+        # Values of an observation rarely repeat: a dictionary costs time and is given up after a page.
+        "use_dictionary": ["step_type"] if "step_type" in names else False,
+        "column_encoding": dict(_encodings(schema)),
+        # Readers select by episode; statistics of other columns are read by nobody and cost time in each row.
+        "write_statistics": ["episode_id"],
+        "write_page_index": False,
+    }
+
+
+def _encodings(schema: pa.Schema) -> Iterator[tuple[str, str]]:
+    for field in schema:
+        kind, path = field.type, field.name
+        while pa.types.is_fixed_size_list(kind):
+            kind, path = kind.value_type, f"{path}.list.element"
+        if field.name in _IDS:
+            yield path, "DELTA_BINARY_PACKED"
+        elif pa.types.is_float32(kind) or pa.types.is_float64(kind):
+            yield path, "BYTE_STREAM_SPLIT"
+        elif pa.types.is_boolean(kind):
+            yield path, "RLE"

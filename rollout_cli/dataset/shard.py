@@ -1,0 +1,107 @@
+"""Shard: one open data file and the episodes file that settles it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rollout_cli.dataset.files import FileStore
+from rollout_cli.dataset.parquet import TableFile
+from rollout_cli.dataset.schema import DatasetSchema
+
+Place = tuple[int, int]
+"""Chunk index and file index."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedShard:
+    """What a commit put in place.
+
+    Attributes:
+        place: Chunk index and file index.
+        episodes: Episodes that its episodes file states.
+        steps: Rows of its data file that belong to them.
+        bytes: Bytes of both files.
+    """
+
+    place: Place
+    episodes: int
+    steps: int
+    bytes: int
+
+
+def data_path(root: Path, place: Place) -> Path:
+    """Return where a data file lives."""
+    return root / "data" / f"chunk-{place[0]:05}" / f"file-{place[1]:05}.parquet"
+
+
+def episodes_path(root: Path, place: Place) -> Path:
+    """Return where the episodes file of the data file at `place` lives."""
+    return root / "meta" / "episodes" / f"chunk-{place[0]:05}" / f"file-{place[1]:05}.parquet"
+
+
+class Shard:
+    """A data file and its episodes file, both under temporary names until `commit`.
+
+    The data file is put in place first: an episode counts from the moment at which its episodes file is there, and rows
+    of a data file that no episodes file states are ignored.
+
+    Args:
+        files: Where they are written.
+        root: The dataset's folder.
+        place: Chunk index and file index of both.
+        schema: The dataset's schema.
+    """
+
+    def __init__(self, files: FileStore, root: Path, place: Place, schema: DatasetSchema) -> None:
+        self._place = place
+        self._steps = 0
+        self._open: dict[Path, TableFile] = {}
+        try:
+            for path, columns in ((data_path(root, place), schema.data), (episodes_path(root, place), schema.episodes)):
+                files.make_folder(path.parent)
+                file = files.create(path.with_name(f".{path.name}.tmp"))
+                self._open[path] = TableFile(files, file, columns)
+        except BaseException:
+            self.discard()
+            raise
+
+    def write_steps(self, table: pa.Table) -> None:
+        """Write a row group of steps."""
+        self._data.write(table)
+
+    def write_episodes(self, table: pa.Table) -> None:
+        """Write rows of episodes whose last steps were written."""
+        self._episodes.write(table)
+        self._steps += int(pc.sum(table["length"]).as_py())
+
+    def commit(self, settles: tuple[int, int]) -> CommittedShard:
+        """Put both files in place.
+
+        Args:
+            settles: The first episode number that this shard settles, and one past the last.
+        """
+        episodes = self._episodes.rows
+        footer = {"rollout.settles": json.dumps({"start": settles[0], "stop": settles[1]})}
+        size = 0
+        for path, file in list(self._open.items()):
+            size += file.publish(path, footer if file is self._episodes else None)
+            del self._open[path]
+        return CommittedShard(self._place, episodes, self._steps, size)
+
+    def discard(self) -> None:
+        """Throw away what was not put in place."""
+        while self._open:
+            self._open.popitem()[1].discard()
+
+    @property
+    def _data(self) -> TableFile:
+        return next(iter(self._open.values()))
+
+    @property
+    def _episodes(self) -> TableFile:
+        return list(self._open.values())[-1]

@@ -1,0 +1,155 @@
+"""Streaming statistics of the columns of `data`: min, max, mean, standard deviation and count.
+
+Taken row group by row group and merged by the method of Chan, Golub and LeVeque, so that the result depends on the data
+and its cuts alone. Values that are not finite are not counted.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from rollout_cli.dataset.columns import Array, decode_tensor
+
+SAMPLE = 100
+"""Of images, and other rows of more than `MAX_ELEMENTS` numbers, one row in this many is counted."""
+
+MAX_ELEMENTS = 1_024
+"""Rows of up to this many numbers have statistics for each number; larger ones for all of them together."""
+
+_LEFT_OUT = ("episode_id", "step", "step_type")
+
+
+class TableStats:
+    """The statistics of all numeric columns of a growing table."""
+
+    def __init__(self) -> None:
+        self._columns: dict[str, ColumnStats] = {}
+        self._sampled: set[str] = set()
+        self._rows = 0
+
+    def update(self, table: pa.Table) -> None:
+        """Count the next rows."""
+        first = -self._rows % SAMPLE
+        for name in table.column_names:
+            if name not in _LEFT_OUT and not pa.types.is_string(table.schema.field(name).type):
+                self._update(name, table[name].combine_chunks(), first)
+        self._rows += table.num_rows
+
+    def merge(self, other: TableStats) -> None:
+        """Count the rows that `other` counted."""
+        for name, column in other._columns.items():
+            self._columns.setdefault(name, ColumnStats()).merge(column)
+        self._sampled |= other._sampled
+
+    def document(self) -> dict[str, Any]:
+        """Return the statistics as JSON, by column name."""
+        note = {"sampled": f"1 row in {SAMPLE}"}
+        return {
+            name: column.document() | (note if name in self._sampled else {}) for name, column in self._columns.items()
+        }
+
+    def _update(self, name: str, column: pa.Array, first: int) -> None:
+        if pa.types.is_fixed_size_binary(column.type) or _elements(column.type) > MAX_ELEMENTS:
+            self._sampled.add(name)
+            values = _numbers(column.take(np.arange(first, len(column), SAMPLE))).reshape(-1)
+        else:
+            values = _numbers(column)
+        if len(values):
+            self._columns.setdefault(name, ColumnStats()).update(values)
+
+
+def _elements(kind: pa.DataType) -> int:
+    count = 1
+    while pa.types.is_fixed_size_list(kind):
+        count *= kind.list_size
+        kind = kind.value_type
+    return count
+
+
+def _numbers(column: pa.Array) -> Array:
+    if pa.types.is_fixed_size_binary(column.type):
+        data = np.frombuffer(column.buffers()[1], np.uint8)
+        return data[column.offset * column.type.byte_width :][: len(column) * column.type.byte_width]
+    return decode_tensor(column)
+
+
+class ColumnStats:
+    """The statistics of one column, of each number of a row apart."""
+
+    def __init__(self) -> None:
+        self._sums: _Sums | None = None
+
+    def update(self, values: Array) -> None:
+        """Count `values`, (n, *shape) with n of at least 1."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            self._add(_sums_of(values.astype(np.float64)))
+
+    def merge(self, other: ColumnStats) -> None:
+        """Count what `other` counted."""
+        if other._sums is not None:
+            self._add(other._sums)
+
+    def _add(self, sums: _Sums) -> None:
+        self._sums = sums if self._sums is None else _joined(self._sums, sums)
+
+    def document(self) -> dict[str, Any]:
+        """Return min, max, mean, std (of the population) and count; None where nothing was counted."""
+        sums = self._sums
+        assert sums is not None
+        std = np.sqrt(sums.squares / np.maximum(sums.count, 1))
+        named = {"min": sums.low, "max": sums.high, "mean": sums.mean, "std": std}
+        document = {
+            name: _finite(np.where(sums.count > 0, values, math.nan).tolist()) for name, values in named.items()
+        }
+        return document | {"count": sums.count.tolist()}
+
+
+@dataclass(frozen=True, slots=True)
+class _Sums:
+    """Each an array of the shape of one row; `squares` are sums of squared distances from the mean."""
+
+    count: Array
+    low: Array
+    high: Array
+    mean: Array
+    squares: Array
+
+
+def _sums_of(numbers: Array) -> _Sums:
+    finite = np.isfinite(numbers)
+    count = np.asarray(finite.sum(axis=0))
+    where: Any = True if finite.all() else finite
+    mean = np.sum(numbers, axis=0, where=where) / np.maximum(count, 1)
+    apart = numbers - mean
+    return _Sums(
+        count,
+        low=np.min(numbers, axis=0, where=where, initial=math.inf),
+        high=np.max(numbers, axis=0, where=where, initial=-math.inf),
+        mean=mean,
+        squares=np.sum(apart * apart, axis=0, where=where),
+    )
+
+
+def _joined(first: _Sums, second: _Sums) -> _Sums:
+    count = first.count + second.count
+    share = second.count / np.maximum(count, 1)
+    apart = second.mean - first.mean
+    with np.errstate(over="ignore", invalid="ignore"):
+        return _Sums(
+            count,
+            low=np.minimum(first.low, second.low),
+            high=np.maximum(first.high, second.high),
+            mean=first.mean + apart * share,
+            squares=first.squares + second.squares + apart * apart * first.count * share,
+        )
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_finite(item) for item in value]
+    return value if math.isfinite(value) else None
