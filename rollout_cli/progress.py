@@ -1,7 +1,7 @@
-"""How a run tells that it gets on, behind a small protocol: not at all, messages only, plain lines, or a bar on a terminal.
+"""How a run tells that it gets on, behind a small protocol: nothing, messages only, lines, or a bar on a terminal.
 
-The use case speaks to a `Progress` and knows no stream; clocks and streams are given, so that tests need neither time nor
-a terminal. rich is imported only where a bar is made.
+The use case speaks to a `Progress` and knows no stream; clocks and streams are given, so that tests need neither time
+nor a terminal. rich is imported only where a bar is made.
 """
 
 from __future__ import annotations
@@ -16,7 +16,11 @@ _BAR_EVERY = 0.1
 
 
 class Progress(Protocol):
-    """What a run tells while it goes on. Calls come in the order start, any of update, notice and warn, finish."""
+    """What a run tells while it goes on.
+
+    `start` comes once, then any number of `update`, then `finish`, which may be called again and does nothing then.
+    `notice` and `warn` may come at any time.
+    """
 
     def start(self, *, label: str, total_steps: int | None, total_episodes: int | None) -> None:
         """Begin.
@@ -99,7 +103,9 @@ class Tally:
             facts.append(f"mean return {self.return_sum / self.episodes:.4g}")
         if self.failures:
             facts.append(f"{self.failures:,} failures")
-        if self.share:
+        if self.share is None or self.share == 1.0:
+            facts.append(f"in {_duration(elapsed)}")
+        elif self.share > 0.0:
             facts.append(f"ETA {_duration(elapsed / self.share - elapsed)}")
         return facts
 
@@ -177,6 +183,7 @@ class LineProgress(MessageProgress):
         """Write the last line."""
         if self._tally is not None:
             self._tell()
+            self._tally = None
 
     def _tell(self) -> None:
         assert self._tally is not None
@@ -269,9 +276,12 @@ def choose_progress(
         return MessageProgress(stream, notices=False)
     if wanted is False:
         return MessageProgress(stream)
-    if stream.isatty() and environ.get("TERM") not in {"dumb", "unknown"}:
-        return RichProgress(stream)
-    return LineProgress(stream)
+    return RichProgress(stream) if is_rich_terminal(stream, environ) else LineProgress(stream)
+
+
+def is_rich_terminal(stream: TextIO, environ: Mapping[str, str]) -> bool:
+    """Return whether bars and tables can be drawn on the stream."""
+    return stream.isatty() and environ.get("TERM") not in {"dumb", "unknown"}
 
 
 def printable(text: str, *, keep: str = "") -> str:

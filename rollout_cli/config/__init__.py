@@ -6,11 +6,11 @@ Nothing here imports numpy or gymnasium: `rollout --help` reads these declaratio
 """
 
 from rollout_cli.config.collect_config import OPTIONS, CollectConfig, default_output, options_of
-from rollout_cli.cores import usable_cores
 from rollout_cli.config.kinds import EpisodeRange
 from rollout_cli.config.options import Option
 from rollout_cli.config.sources import resolve
 from rollout_cli.config.toml_writer import config_to_dict, config_to_toml
+from rollout_cli.cores import usable_cores
 
 __all__ = [
     "OPTIONS",

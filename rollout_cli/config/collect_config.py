@@ -11,7 +11,6 @@ from datetime import UTC, datetime
 from pathlib import Path, PurePath
 from typing import Annotated, Any, Literal
 
-from rollout_cli.cores import usable_cores
 from rollout_cli.config.kinds import (
     Choice,
     ClassName,
@@ -24,6 +23,7 @@ from rollout_cli.config.kinds import (
     Text,
 )
 from rollout_cli.config.options import CommandName, Option
+from rollout_cli.cores import usable_cores
 from rollout_cli.errors import ConfigError
 
 COMMANDS: tuple[CommandName, ...] = ("collect", "exact")

@@ -1,0 +1,79 @@
+"""What `collect` and `exact` have in common: all but the word for how much."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING
+
+from rollout_cli.cli.options import Arguments
+from rollout_cli.cli.output import print_json, print_rows, print_text
+from rollout_cli.config import CollectConfig, config_to_dict, config_to_toml, resolve
+from rollout_cli.config.options import CommandName
+from rollout_cli.progress import Progress, choose_progress, printable
+
+if TYPE_CHECKING:
+    from rollout_cli.collect import CollectResult
+
+
+def run_collection(command: CommandName, arguments: Arguments) -> None:
+    """Collect as the command line, the environment variables and the file say, and print what came of it."""
+    config = resolve(command, flags=arguments.flags, environ=os.environ, file=arguments.config)
+    if arguments.dry_run:
+        _show_config(config, arguments)
+        return
+    search_working_folder()
+    progress = _progress(arguments)
+    result = _collect(config, progress)
+    _show_result(result, arguments)
+
+
+def search_working_folder() -> None:
+    """Let imports find the user's modules; a console script looks in its own folder instead."""
+    from rollout_cli.user_code import put_working_folder_first  # noqa: PLC0415 - it loads cloudpickle
+
+    put_working_folder_first()
+
+
+def _show_config(config: CollectConfig, arguments: Arguments) -> None:
+    if arguments.json:
+        print_json(config_to_dict(config))
+    else:
+        print_text(config_to_toml(config).rstrip("\n"))
+
+
+def _progress(arguments: Arguments) -> Progress:
+    # With --json nothing but warnings is shown beside the document, unless progress is asked for.
+    quiet = arguments.quiet or (arguments.json and not arguments.progress)
+    return choose_progress(sys.stderr, wanted=arguments.progress, quiet=quiet, environ=os.environ)
+
+
+def _collect(config: CollectConfig, progress: Progress) -> CollectResult:
+    from rollout_cli.collect import collect  # noqa: PLC0415 - it loads numpy, gymnasium and pyarrow
+
+    try:
+        return collect(config, progress=progress)
+    finally:
+        progress.finish()  # A bar that is left open would swallow the error's lines.
+
+
+def _show_result(result: CollectResult, arguments: Arguments) -> None:
+    if arguments.json:
+        print_json(result.to_dict())
+    elif arguments.quiet:
+        print_text(printable(str(result.path)))
+    else:
+        print_rows(_rows(result))
+
+
+def _rows(result: CollectResult) -> list[tuple[str, str]]:
+    return [
+        ("dataset", str(result.path)),
+        ("status", result.status),
+        ("episodes", f"{result.episodes:,}"),
+        ("steps", f"{result.steps:,}"),
+        ("mean return", f"{result.mean_return:.6g}"),
+        ("mean length", f"{result.mean_length:.6g}"),
+        ("seed", str(result.seed)),
+        ("time", f"{result.wall_time_s:.1f} s, {result.steps_per_second:,.0f} steps/s with {result.n_workers} workers"),
+    ]

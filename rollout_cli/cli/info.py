@@ -1,0 +1,77 @@
+"""`rollout info`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from rollout_cli.cli.options import JsonFlag, VerboseFlag
+from rollout_cli.cli.output import print_json, print_rows, print_table
+from rollout_cli.progress import is_rich_terminal
+
+if TYPE_CHECKING:
+    from rollout_cli.dataset import Dataset
+
+Row = tuple[str, str]
+
+
+def info(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A dataset's folder.", show_default=False)],
+    *,
+    verbose: VerboseFlag = False,  # noqa: ARG001 - read where all commands end
+    json: JsonFlag = False,
+) -> None:
+    """Print what a dataset holds; with --json its meta/info.json."""
+    from rollout_cli.dataset import load  # noqa: PLC0415 - it loads numpy and pyarrow
+
+    dataset = load(folder)
+    if json:
+        print_json(dataset.info)
+    elif is_rich_terminal(sys.stdout, os.environ):
+        print_table(str(folder), list(summary(dataset)))
+    else:
+        print_rows([("dataset", str(folder)), *summary(dataset)])
+
+
+def summary(dataset: Dataset) -> Iterator[Row]:
+    """Yield names and values, for people."""
+    facts = dataset.info
+    yield "status", facts["status"]
+    yield "environment", _name(facts.get("env"), "id")
+    yield "policy", _name(facts.get("policy"), "spec")
+    yield "root seed", str(facts["root_seed"])
+    yield "collected", _when(facts["times"])
+    yield "episodes", f"{len(dataset):,}"
+    yield "steps", f"{facts['steps']:,}"
+    if len(dataset):
+        yield from _episode_rows(dataset)
+    yield "size", f"{facts['bytes']:,} bytes in {facts['shards']:,} data files"
+    yield from _feature_rows(facts["features"])
+
+
+def _name(described: Any, key: str) -> str:
+    return str(described.get(key, "not recorded")) if isinstance(described, Mapping) else "not recorded"
+
+
+def _when(times: Mapping[str, Any]) -> str:
+    return f"{times['started']} to {times['ended'] or 'now'}"
+
+
+def _episode_rows(dataset: Dataset) -> Iterator[Row]:
+    table = dataset.episodes
+    for name in ("return", "length"):
+        values = table[name].to_numpy()
+        yield name, f"mean {values.mean():.6g}, std {values.std():.6g}, min {values.min():.6g}, max {values.max():.6g}"
+    ended = {name: int(table[name].to_numpy().sum()) for name in ("terminated", "truncated")}
+    yield "ended", f"{ended['terminated']:,} terminated, {ended['truncated']:,} truncated"
+
+
+def _feature_rows(features: Mapping[str, Any]) -> Iterator[Row]:
+    for name, feature in features.items():
+        shape = feature.get("shape")
+        yield f"column {name}", f"{feature.get('dtype', '')}{tuple(shape) if shape else ''}"
