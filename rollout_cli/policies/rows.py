@@ -1,0 +1,85 @@
+"""Rows: one environment's share of a batch, taken out of trees of arrays and put together again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from gymnasium import spaces
+
+from rollout_cli.spaces import flatten, space_leaves, tree_leaves, unflatten
+
+Array = npt.NDArray[Any]
+Tree = Any
+
+
+def count_rows(tree: Tree) -> int:
+    """Return n of a tree of arrays (n, *shape)."""
+    return len(tree_leaves(tree)[0])
+
+
+def take_rows(space: spaces.Space[Any], tree: Tree) -> list[Any]:
+    """Return the n samples of `space` in a tree of arrays (n, *shape), as views; a 0-d row stays an array."""
+    leaves = space_leaves(space)
+    columns = [rows_of(leaf.kind, column) for leaf, column in zip(leaves, flatten(space, tree), strict=True)]
+    return [unflatten(space, row) for row in zip(*columns, strict=True)]
+
+
+def rows_of(kind: str, column: Array) -> list[Any]:
+    """Return the rows of one leaf's column; those of a 0-d Box as arrays, since that is what its space contains."""
+    if kind == "box" and column.ndim == 1:
+        return [column[row, ...] for row in range(len(column))]
+    return list(column)
+
+
+def stack_samples(space: spaces.Space[Any], samples: Sequence[Any]) -> Tree:
+    """Return n samples of `space` as a tree of arrays (n, *shape), in the dtypes of its leaves."""
+    rows = [flatten(space, sample) for sample in samples]
+    columns = zip(space_leaves(space), zip(*rows, strict=True), strict=True)
+    return unflatten(space, [np.array(column, leaf.dtype) for leaf, column in columns])
+
+
+_MISSING: Any = object()
+
+
+def stack_infos(infos: Sequence[dict[str, Any]]) -> dict[str, Array]:
+    """Return n info dictionaries as one array (n, ...) a key; masked where some lack the key.
+
+    Values of one numeric type and shape make an array of it. All others stay the objects they are.
+    """
+    keys = dict.fromkeys(key for info in infos for key in info)
+    return {key: _info_column([info.get(key, _MISSING) for info in infos]) for key in keys}
+
+
+def _info_column(values: list[Any]) -> Array:
+    present = [value for value in values if value is not _MISSING]
+    column = _typed_column(present)
+    if len(present) == len(values):
+        return column
+    missing = np.array([value is _MISSING for value in values])
+    whole = np.zeros((len(values), *column.shape[1:]), column.dtype)
+    whole[~missing] = column
+    mask = np.broadcast_to(missing.reshape(-1, *[1] * (column.ndim - 1)), whole.shape)
+    return np.ma.MaskedArray(whole, mask)
+
+
+def _typed_column(values: list[Any]) -> Array:
+    first = values[0]
+    if isinstance(first, bool | int | float | np.ndarray | np.generic):
+        same = {(type(value), getattr(value, "dtype", None), np.shape(value)) for value in values}
+        # Python's integers may be too large for int64; numpy would then choose another type.
+        if len(same) == 1 and (type(first) is not int or all(-(2**63) <= value < 2**63 for value in values)):
+            return np.array(values)
+    objects = np.empty(len(values), object)
+    objects[:] = values
+    return objects
+
+
+def is_action_and_info(result: Any) -> bool:
+    """Return whether `result` has the form (action, info dictionary)."""
+    match result:
+        case (_, dict()):
+            return isinstance(result, tuple)
+    return False
