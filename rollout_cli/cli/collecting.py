@@ -22,17 +22,9 @@ def run_collection(command: CommandName, arguments: Arguments) -> None:
     if arguments.dry_run:
         _show_config(config, arguments)
         return
-    search_working_folder()
     progress = _progress(arguments)
     result = _collect(config, progress)
     _show_result(result, arguments)
-
-
-def search_working_folder() -> None:
-    """Let imports find the user's modules; a console script looks in its own folder instead."""
-    from rollout_cli.user_code import put_working_folder_first  # noqa: PLC0415 - it loads cloudpickle
-
-    put_working_folder_first()
 
 
 def _show_config(config: CollectConfig, arguments: Arguments) -> None:

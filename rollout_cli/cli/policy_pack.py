@@ -7,7 +7,6 @@ from typing import Annotated
 
 import typer
 
-from rollout_cli.cli.collecting import search_working_folder
 from rollout_cli.cli.options import JsonFlag, QuietFlag, VerboseFlag
 from rollout_cli.cli.output import print_json, print_rows, print_text
 from rollout_cli.progress import printable
@@ -25,7 +24,6 @@ def pack(
     json: JsonFlag = False,
 ) -> None:
     """Pickle a policy by value, into a file that loads without the policy's module."""
-    search_working_folder()
     from rollout_cli.policies.pack import pack_policy  # noqa: PLC0415 - it loads numpy and the policy
 
     packed = pack_policy(spec, output, overwrite=overwrite)

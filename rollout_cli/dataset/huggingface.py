@@ -1,8 +1,8 @@
 """The `huggingface` entry of a shard's schema metadata: the columns as the `datasets` library names their types.
 
-Read with `datasets` 5.2 (and 3.6): fixed-size lists come back as lists of that length, nested ones too, dotted names
-stay, images are `fixed_size_binary` values (bytes). Tensor extension types were refused, which is why the columns are
-plain.
+Read with `datasets` 5.2: fixed-size lists come back as lists of that length, nested ones too, dotted names stay, and
+images are bytes. Version 3.6 reads all but images: it knows no fixed-size binary type. Tensor extension types were
+refused by both, which is why the columns are plain.
 """
 
 from __future__ import annotations

@@ -58,9 +58,10 @@ class _Column:
     def add(self, source: InfoColumn) -> Array:
         """Take the values that fit; return which did, bool (n,)."""
         fit = self._fit(source)
-        rows = source.row_numbers()[fit]
-        self._values[rows] = source.values[fit]
-        self._missing[rows] = False
+        if fit.any():  # Where none does, their shape may be another.
+            rows = source.row_numbers()[fit]
+            self._values[rows] = source.values[fit]
+            self._missing[rows] = False
         return fit
 
     def _fit(self, source: InfoColumn) -> Array:

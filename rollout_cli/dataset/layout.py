@@ -60,6 +60,22 @@ def _check_version(path: Path, version: Any) -> None:
         )
 
 
+def check_folder(root: Path, *, overwrite: bool) -> None:
+    """Check that `root` may become the folder of a new dataset; nothing is changed.
+
+    Raises:
+        DatasetExistsError: If something is there that may not be replaced.
+        StorageError: If the folder cannot be read.
+    """
+    names = _names(root)
+    if names and not overwrite:
+        raise DatasetExistsError(
+            f"{root} exists and is not empty", hint="choose another --output, or replace a dataset with --overwrite"
+        )
+    if names:
+        _check_replaceable(root, names)
+
+
 def prepare_folder(files: FileStore, root: Path, *, overwrite: bool) -> None:
     """Make `root` an empty folder for a new dataset; what it replaces is moved to `REPLACED` inside it.
 
@@ -67,11 +83,8 @@ def prepare_folder(files: FileStore, root: Path, *, overwrite: bool) -> None:
         DatasetExistsError: If something is there that may not be replaced.
         StorageError: If the folder cannot be read or made.
     """
+    check_folder(root, overwrite=overwrite)
     names = _names(root)
-    if names and not overwrite:
-        raise DatasetExistsError(
-            f"{root} exists and is not empty", hint="choose another --output, or replace a dataset with --overwrite"
-        )
     if names:
         _move_aside(files, root, names)
     files.make_folder(root)
@@ -88,7 +101,7 @@ def _names(root: Path) -> list[str]:
         raise StorageError(f"cannot read {root}: {error.strerror or error}") from error
 
 
-def _move_aside(files: FileStore, root: Path, names: list[str]) -> None:
+def _check_replaceable(root: Path, names: list[str]) -> None:
     foreign = [name for name in names if name not in (*_OURS, REPLACED)]
     if foreign:
         raise DatasetExistsError(
@@ -96,6 +109,9 @@ def _move_aside(files: FileStore, root: Path, names: list[str]) -> None:
             hint="move it away, or choose another --output",
         )
     _check_ours(root, names)
+
+
+def _move_aside(files: FileStore, root: Path, names: list[str]) -> None:
     aside = root / REPLACED
     if REPLACED in names and len(names) > 1:
         files.remove(aside)

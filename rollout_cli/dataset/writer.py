@@ -112,6 +112,7 @@ class DatasetWriter:
         self._lanes: list[Lane] = []
         self._next_id = 0
         self._open = True
+        self._has_episodes = False
         self._info = self._first_info(dict(header or {}), next_observation=next_observation)
         prepare_folder(self._files, self._root, overwrite=overwrite)
         self._write_info()
@@ -132,6 +133,7 @@ class DatasetWriter:
     def write(self, chunk: Chunk, *, lane: int = 0) -> None:
         """Take the next chunk of a lane: whole episodes in number order, or the next part of one."""
         self._check_open()
+        self._has_episodes = self._has_episodes or chunk.part is None or chunk.part.is_last
         self._count_dropped(_dropped(chunk))
         if self._lanes:
             self._pass_on(chunk, lane)
@@ -176,6 +178,19 @@ class DatasetWriter:
                 failures.append(error)
         if failures:
             raise failures[0]
+
+    @property
+    def has_episodes(self) -> bool:
+        """Return whether any episode was written to it, whole."""
+        return self._has_episodes
+
+    def remove(self) -> None:
+        """Throw the dataset away, with its folder: for a run that came to nothing."""
+        self._check_open()
+        self._open = False
+        for lane in self._lanes:
+            lane.discard()
+        self._files.remove(self._root)
 
     def __enter__(self) -> Self:
         return self

@@ -1,7 +1,7 @@
 """PipeChannel: messages over one end of a pipe, never blocking on a message that is only half there.
 
-It has the four verbs of the worker's machine (`get`, `get_nowait`, `put_nowait`, `close`), as `multiprocessing.Queue` has
-them, and lets its owner wait for "readable or writable". A message that does not fit into the pipe at once stays in the
+It has the four verbs of the worker's machine (`get`, `get_nowait`, `put_nowait`, `close`), as `multiprocessing.Queue`
+has them, and lets its owner wait for "readable or writable". A message that does not fit into the pipe at once stays in the
 channel and is written as the other end reads; until then the channel is full.
 """
 
@@ -206,7 +206,7 @@ class _FrameReader:
 
     def _begin_body(self, size: int, start: int) -> None:
         # numpy's empty memory is not zeroed first, as a bytearray's would be.
-        self._body = memoryview(np.empty(size, np.uint8)).cast("B")
+        self._body = np.empty(size, np.uint8).data
         rest = memoryview(self._buffer)[start:]
         self._filled = rest.nbytes
         self._body[: self._filled] = rest

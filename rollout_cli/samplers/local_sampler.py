@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Generator
 from typing import Any
 
@@ -16,6 +17,8 @@ from rollout_cli.seeding import BorrowedGenerators
 from rollout_cli.workers import Worker
 
 FLUSH_ROWS = 2048
+STOP_SECONDS = 0.1
+"""How often a running episode is looked up from, to see whether the run is to end."""
 
 
 class LocalSampler(Sampler):
@@ -55,7 +58,7 @@ class LocalSampler(Sampler):
         with self._borrowed:
             self._update(updates)
         whose = _Turns(state, self.n_workers, by_worker=self._by_worker)
-        while not state.done:
+        while not state.done and not self._stop_requested:
             error: Exception | None = None
             with self._borrowed:
                 worker = self._worker(whose.worker)
@@ -77,7 +80,11 @@ class LocalSampler(Sampler):
             offset = whose.lease()
             before = worker.finished_rows
             worker.assign([base + offset])
-            worker.advance(float("inf"))
+            while worker.has_work:
+                worker.advance(time.perf_counter() + STOP_SECONDS)
+                if self._stop_requested:
+                    worker.retract()
+                    return
             whose.settle(turn, offset, worker.finished_rows - before)
 
     def _update(self, updates: Updates) -> None:

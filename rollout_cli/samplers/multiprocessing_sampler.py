@@ -11,7 +11,7 @@ import cloudpickle
 
 from rollout_cli.chunk import Chunk
 from rollout_cli.episode_batch import EnvSpec
-from rollout_cli.errors import RolloutError, WorkerError
+from rollout_cli.errors import InterruptedRunError, RolloutError, WorkerError
 from rollout_cli.samplers import sampler_machine as sm
 from rollout_cli.samplers.leasing import FixedLeases, LeaseSizer, ThroughputLeases
 from rollout_cli.samplers.messages import Failed, Start, Started
@@ -27,8 +27,8 @@ _clock = time.monotonic
 class MultiprocessingSampler(Sampler):
     """Samples with worker processes that avoid waiting as much as possible.
 
-    The sampler leases episode numbers to workers ahead of their need, hands each finished episode on in the order of the
-    numbers, and waits for pipes and process deaths at once. A worker never blocks on sending.
+    The sampler leases episode numbers to workers ahead of their need, hands each finished episode on in the order of
+    the numbers, and waits for pipes and process deaths at once. A worker never blocks on sending.
 
     Args:
         args: As in `Sampler`.
@@ -68,6 +68,8 @@ class MultiprocessingSampler(Sampler):
             with self._torn_down_on_error():
                 while self._env_spec is None:
                     self._learn_from(self._the_pool().wait())
+                    if self._stop_requested:
+                        raise InterruptedRunError("the run was ended before a worker had started")
         return self.env_spec
 
     def _learn_from(self, events: Iterable[Any]) -> None:
@@ -76,6 +78,12 @@ class MultiprocessingSampler(Sampler):
                 self._learn(event.env_spec, event.facts)
             elif isinstance(event, Failed | sm.Died):
                 raise _as_error(event)
+
+    def request_stop(self) -> None:
+        """Let the stream that runs, or else the next one, end early with what is finished."""
+        super().request_stop()
+        if self._pool is not None:
+            self._pool.wake()
 
     def shutdown_worker(self) -> None:
         """End the worker processes, and whatever their environments started."""
@@ -95,7 +103,9 @@ class MultiprocessingSampler(Sampler):
         """After an error, no worker is in a state that a later call could rely on."""
         try:
             yield
-        except RolloutError:
+        except GeneratorExit:
+            raise  # The caller has enough; the workers were told to stop.
+        except BaseException:
             self.shutdown_worker()
             raise
 
@@ -107,12 +117,10 @@ class MultiprocessingSampler(Sampler):
             updates = [(None, None)] * self.n_workers  # They are in the histories, which new workers are built from.
         self._version += 1
         sizer: LeaseSizer = FixedLeases(self._lease_size) if self._lease_size else ThroughputLeases()
-        machine = sm.SamplerMachine(
-            state, base=base, version=self._version, n_workers=self.n_workers, sizer=sizer
-        )
+        machine = sm.SamplerMachine(state, base=base, version=self._version, n_workers=self.n_workers, sizer=sizer)
         call = _Call(machine, episode_buffer(state, base, order=order), self._the_pool(), self._learn)
         with self._torn_down_on_error():
-            yield from call.run(updates)
+            yield from call.run(updates, stopped=lambda: self._stop_requested)
 
 
 class _Call:
@@ -128,15 +136,15 @@ class _Call:
         self._machine, self._buffer, self._pool, self._learn = machine, buffer, pool, learn
         self._failure: Failed | sm.Died | None = None
 
-    def run(self, updates: Updates) -> Generator[Chunk, None, None]:
-        """Yield chunks until the plan is done; what was finished before a failure comes before its error."""
+    def run(self, updates: Updates, *, stopped: Callable[[], bool]) -> Generator[Chunk, None, None]:
+        """Yield chunks until the plan is done or stopped; what was finished before a failure comes before its error."""
         try:
             self._carry_out(self._machine.begin(updates, _clock()))
             while True:
                 yield from self._buffer.ready()
                 if self._failure is not None:
                     raise _as_error(self._failure)
-                if self._machine.plan.done:
+                if self._machine.plan.done or stopped():
                     return
                 self._take(self._pool.wait())
         finally:

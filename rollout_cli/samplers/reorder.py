@@ -1,7 +1,7 @@
 """Buffers between workers and whoever takes the episodes: batches come as they end, chunks go in order.
 
-Within a lane, episodes go in the order of their numbers; an episode that travels in parts goes when all parts are there,
-so that a rerun after a crash replaces all of it.
+Within a lane, episodes go in the order of their numbers; an episode that travels in parts goes when all parts are
+there, so that a rerun after a crash replaces all of it.
 """
 
 from __future__ import annotations

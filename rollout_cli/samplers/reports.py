@@ -6,13 +6,13 @@ import pickle
 import traceback
 
 from rollout_cli.errors import InternalError, RolloutError
+from rollout_cli.user_code import first_line
 
 
 def as_reported(error: Exception) -> RolloutError:
     """Return `error` as one of ours, with the traceback of what caused it as its details."""
     if not isinstance(error, RolloutError):
-        text = f"{type(error).__name__}: {error}".splitlines()[0]
-        return InternalError(f"a worker failed: {text}", details=_format(error))
+        return InternalError(f"a worker failed: {first_line(error)}", details=_format(error))
     if error.__cause__ is not None and not error.details:
         error.details = _format(error.__cause__)
     return error

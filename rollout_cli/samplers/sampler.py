@@ -1,17 +1,18 @@
 """Sampler: what the samplers share.
 
-A sampler runs plans (`plan.py`) and hands the episodes on in order. Its calls share one numbering of episodes, so that no
-two calls ever use the same seeds.
+A sampler runs plans (`plan.py`) and hands the episodes on in order. Its calls share one numbering of episodes, so that
+no two calls ever use the same seeds.
 """
 
 from __future__ import annotations
 
 import abc
 from collections.abc import Generator, Iterator, Mapping
+from contextlib import closing
 from typing import Any, Self
 
 from rollout_cli.chunk import Chunk
-from rollout_cli.envs import env_label
+from rollout_cli.envs import EnvUpdate, as_env_source
 from rollout_cli.episode_batch import EnvSpec, EpisodeBatch
 from rollout_cli.errors import InternalError, UsageError
 from rollout_cli.samplers.messages import Pickled
@@ -65,11 +66,13 @@ class Sampler(abc.ABC):
             worker_args=worker_args,
         )
         self._by_worker = isinstance(agents, list) or isinstance(envs, list)
-        pairs = zip(self._messages(agents), self._messages(envs), strict=True)
+        sources = self._factory.prepare_worker_messages(envs, as_env_source)
+        pairs = zip(self._messages(agents), self._messages(sources), strict=True)
         self._histories = [UpdateHistory(agent, env) for agent, env in pairs]
-        self._labels = self._factory.prepare_worker_messages(envs, env_label)
+        self._labels = [source.label for source in sources]
         self._env_spec: EnvSpec | None = None
         self._call = 0
+        self._stop_requested = False
         self.facts: dict[str, Any] = {}
         self.next_number = 0
         self.total_env_steps = 0
@@ -103,7 +106,13 @@ class Sampler(abc.ABC):
     # -- sampling --------------------------------------------------------------------------------------------------
 
     def stream(
-        self, plan: Plan, *, agent_update: Any = None, env_update: Any = None, order: Order = "index"
+        self,
+        plan: Plan,
+        *,
+        agent_update: Any = None,
+        env_update: Any = None,
+        order: Order = "index",
+        base: int | None = None,
     ) -> Generator[Chunk, None, None]:
         """Run a plan; yield chunks in order as they come.
 
@@ -111,10 +120,11 @@ class Sampler(abc.ABC):
         numbers; an episode of many bytes comes in parts. Closing the generator ends the run.
 
         Args:
-            plan: Which episodes; offset 0 is episode number `next_number`.
+            plan: Which episodes.
             agent_update: A policy or parameters for all workers, or a list with one a worker; None changes nothing.
             env_update: An environment or EnvUpdate for all, or a list with one a worker; None changes nothing.
             order: `arrival` hands episodes on as they end, which is not reproducible and favours short ones.
+            base: The episode number of offset 0, to run known numbers again; by default `next_number`.
 
         Raises:
             RolloutError: What went wrong in a worker, after everything finished before it was yielded.
@@ -122,15 +132,19 @@ class Sampler(abc.ABC):
         updates = self._note_updates(agent_update, env_update)
         state = begin_plan(plan, n_workers=self.n_workers, by_worker=self._by_worker, order=order)
         self._call += 1
-        call, base = self._call, self.next_number
-        for chunk in self._run(state, base, updates, order):
-            self.next_number = max(self.next_number, int(chunk.numbers[-1]) + 1)
-            self.total_env_steps += chunk.n_steps
-            yield chunk
-            if call != self._call:
-                raise UsageError(
-                    "this stream was overtaken by a later call of the same sampler", hint="finish or close it first"
-                )
+        call = self._call
+        try:
+            with closing(self._run(state, self.next_number if base is None else base, updates, order)) as chunks:
+                for chunk in chunks:
+                    self.next_number = max(self.next_number, int(chunk.numbers[-1]) + 1)
+                    self.total_env_steps += chunk.n_steps
+                    yield chunk
+                    if call != self._call:
+                        raise UsageError(
+                            "this stream was overtaken by a later call of its sampler", hint="finish or close it first"
+                        )
+        finally:
+            self._stop_requested = False
 
     def obtain_samples(self, itr: int, num_samples: int, agent_update: Any, env_update: Any = None) -> EpisodeBatch:
         """Return the shortest run of episodes from `next_number` on with at least `num_samples` steps.
@@ -157,7 +171,14 @@ class Sampler(abc.ABC):
 
     def _batch(self, chunks: Iterator[Chunk]) -> EpisodeBatch:
         # Lanes interleave; sorting is stable, so the parts of one episode stay in their order.
-        return EpisodeBatch.from_chunks(self.env_spec, sorted(list(chunks), key=lambda chunk: int(chunk.numbers[0])))
+        return EpisodeBatch.from_chunks(self.env_spec, sorted(chunks, key=lambda chunk: int(chunk.numbers[0])))
+
+    def request_stop(self) -> None:
+        """Let the stream that runs, or else the next one, end early with what is finished.
+
+        It only sets a flag and wakes the sampler, so a signal's handler may call it.
+        """
+        self._stop_requested = True
 
     @abc.abstractmethod
     def _run(self, state: PlanState, base: int, updates: Updates, order: Order) -> Generator[Chunk, None, None]:
@@ -205,20 +226,28 @@ class Sampler(abc.ABC):
     # -- updates ---------------------------------------------------------------------------------------------------
 
     def _messages(self, objs: Any) -> list[Pickled | None]:
-        if not isinstance(objs, list):
-            return self._factory.prepare_worker_messages(Pickled.of(objs))  # Pickled once for all.
-        return self._factory.prepare_worker_messages(objs, Pickled.of)
+        """Return one pickled object a worker; what several share is pickled once."""
+        pickled: dict[int, Pickled | None] = {}
+
+        def message(obj: Any) -> Pickled | None:
+            if id(obj) not in pickled:
+                pickled[id(obj)] = Pickled.of(obj)
+            return pickled[id(obj)]
+
+        return [message(obj) for obj in self._factory.prepare_worker_messages(objs)]
 
     def _note_updates(self, agent_update: Any, env_update: Any) -> Updates:
         self._by_worker = self._by_worker or isinstance(agent_update, list) or isinstance(env_update, list)
-        agents, envs = self._messages(agent_update), self._messages(env_update)
+        given_agents = self._factory.prepare_worker_messages(agent_update)
+        given_envs = self._factory.prepare_worker_messages(env_update, _env_update)
         if env_update is not None:
             self._env_spec = None  # The new environment may have other spaces.
-        updates = list(zip(agents, envs, strict=True))
-        for history, update, given in zip(self._histories, updates, self._given(agent_update, env_update), strict=True):
-            history.add(update, given)
+        updates = list(zip(self._messages(given_agents), self._messages(given_envs), strict=True))
+        given = zip(given_agents, given_envs, strict=True)
+        for history, update, objects in zip(self._histories, updates, given, strict=True):
+            history.add(update, objects)
         return updates
 
-    def _given(self, agent_update: Any, env_update: Any) -> list[tuple[Any, Any]]:
-        agents = self._factory.prepare_worker_messages(agent_update)
-        return list(zip(agents, self._factory.prepare_worker_messages(env_update), strict=True))
+
+def _env_update(env: Any) -> Any:
+    return env if env is None or isinstance(env, EnvUpdate) else as_env_source(env)

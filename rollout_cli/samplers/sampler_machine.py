@@ -1,8 +1,8 @@
 """The sampler's state machine: which worker gets which numbers, and what becomes of what they send.
 
-One machine serves one call (`stream`, `obtain_samples`, …). It knows no process, pipe or clock: it is told what happened
-and when, and answers with instructions, which `multiprocessing_sampler.py` carries out. The table at the end is the
-machine; a worker's state is what the sampler knows of it.
+One machine serves one call (`stream`, `obtain_samples`, …). It knows no process, pipe or clock: it is told what
+happened and when, and answers with instructions, which `multiprocessing_sampler.py` carries out. The table at the
+end is the machine; a worker's state is what the sampler knows of it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import enum
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from rollout_cli.errors import InternalError
 from rollout_cli.samplers.leasing import LeaseSizer
@@ -131,7 +131,7 @@ class SamplerMachine:
             return []
         known = self._known[event.worker]
         self.history.append(f"worker {event.worker} {known.value}: {event!r:.120}")
-        method = _TABLE.get((known, type(event)))
+        method = self._TABLE.get((known, type(event)))
         if method is None:
             story = "\n".join(self.history)
             raise InternalError(f"{type(event).__name__} came from a worker that is {known.value}", details=story)
@@ -233,20 +233,17 @@ class SamplerMachine:
         if self._known[worker] in (Known.BUSY, Known.IDLE):
             self._known[worker] = Known.BUSY if self._open[worker] else Known.IDLE
 
-
-_Method = Callable[[SamplerMachine, Any, float], Instructions]
-
-_TABLE: dict[tuple[Known, type], _Method] = {
-    (Known.STARTING, Started): SamplerMachine._started,
-    (Known.STARTING, Failed): SamplerMachine._failed,
-    (Known.STARTING, Died): SamplerMachine._died,
-    (Known.BUSY, Batch): SamplerMachine._batch,
-    (Known.BUSY, Returned): SamplerMachine._returned,
-    (Known.BUSY, Failed): SamplerMachine._failed,
-    (Known.BUSY, Died): SamplerMachine._died,
-    # A worker that is known to be idle may have finished what it was running before it heard of the ceiling.
-    (Known.IDLE, Batch): SamplerMachine._batch,
-    (Known.IDLE, Returned): SamplerMachine._returned,
-    (Known.IDLE, Failed): SamplerMachine._failed,
-    (Known.IDLE, Died): SamplerMachine._died,
-}
+    _TABLE: ClassVar[dict[tuple[Known, type], Callable[[Any, Any, float], Instructions]]] = {
+        (Known.STARTING, Started): _started,
+        (Known.STARTING, Failed): _failed,
+        (Known.STARTING, Died): _died,
+        (Known.BUSY, Batch): _batch,
+        (Known.BUSY, Returned): _returned,
+        (Known.BUSY, Failed): _failed,
+        (Known.BUSY, Died): _died,
+        # A worker that is known to be idle may have finished what it was running before it heard of the ceiling.
+        (Known.IDLE, Batch): _batch,
+        (Known.IDLE, Returned): _returned,
+        (Known.IDLE, Failed): _failed,
+        (Known.IDLE, Died): _died,
+    }

@@ -10,7 +10,7 @@ import enum
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from rollout_cli.errors import InternalError
 from rollout_cli.samplers.messages import Continue, Exit, Start, Stop, drop_above, lease_numbers
@@ -131,7 +131,7 @@ class WorkerMachine:
             InternalError: If the event cannot come in this state; it shows the last events.
         """
         self.history.append(f"{self.state.value}: {event!r:.120}")
-        method = _TABLE.get((self.state, type(event)))
+        method = self._TABLE.get((self.state, type(event)))
         if method is None:
             story = "\n".join(self.history)
             raise InternalError(f"a worker got {type(event).__name__} while {self.state.value}", details=story)
@@ -207,24 +207,20 @@ class WorkerMachine:
             self.state = WorkerState.STREAMING
         return []
 
-
-_Method = Callable[[WorkerMachine, Any], Instructions]
-_IDLE, _STREAMING = WorkerState.IDLE, WorkerState.STREAMING
-
-_TABLE: dict[tuple[WorkerState, type], _Method] = {
-    (_IDLE, Start): WorkerMachine._start,
-    (_IDLE, Continue): WorkerMachine._continue_idle,
-    (_IDLE, Stop): WorkerMachine._stop,
-    (_IDLE, Exit): WorkerMachine._exit,
-    (_IDLE, EpisodeFailed): WorkerMachine._failed,
-    (_IDLE, OutboxFull): WorkerMachine._full,
-    (_IDLE, OutboxWritable): WorkerMachine._writable,
-    (_STREAMING, Start): WorkerMachine._start,
-    (_STREAMING, Continue): WorkerMachine._continue_streaming,
-    (_STREAMING, Stop): WorkerMachine._stop,
-    (_STREAMING, Exit): WorkerMachine._exit,
-    (_STREAMING, EpisodesFinished): WorkerMachine._finished,
-    (_STREAMING, BatchDue): WorkerMachine._due,
-    (_STREAMING, EpisodeFailed): WorkerMachine._failed,
-    (_STREAMING, OutboxFull): WorkerMachine._full,
-}
+    _TABLE: ClassVar[dict[tuple[WorkerState, type], Callable[[Any, Any], Instructions]]] = {
+        (WorkerState.IDLE, Start): _start,
+        (WorkerState.IDLE, Continue): _continue_idle,
+        (WorkerState.IDLE, Stop): _stop,
+        (WorkerState.IDLE, Exit): _exit,
+        (WorkerState.IDLE, EpisodeFailed): _failed,
+        (WorkerState.IDLE, OutboxFull): _full,
+        (WorkerState.IDLE, OutboxWritable): _writable,
+        (WorkerState.STREAMING, Start): _start,
+        (WorkerState.STREAMING, Continue): _continue_streaming,
+        (WorkerState.STREAMING, Stop): _stop,
+        (WorkerState.STREAMING, Exit): _exit,
+        (WorkerState.STREAMING, EpisodesFinished): _finished,
+        (WorkerState.STREAMING, BatchDue): _due,
+        (WorkerState.STREAMING, EpisodeFailed): _failed,
+        (WorkerState.STREAMING, OutboxFull): _full,
+    }

@@ -54,8 +54,17 @@ class WorkerPool:
         self._processes: list[BaseProcess] = []
         self._channels: list[PipeChannel] = []
         self._may_have_more: set[int] = set()
+        self._woken, self._waker = os.pipe()
+        os.set_blocking(self._woken, False)
+        os.set_blocking(self._waker, False)
+        self._selector.register(self._woken, selectors.EVENT_READ, ("waker", -1))
         # Workers may have children of their own, so they cannot be daemons, which multiprocessing would end itself.
-        self._finalizer = Finalize(self, _end_all, args=(self._processes, self._channels, self._selector), exitpriority=100)
+        self._finalizer = Finalize(
+            self,
+            _end_all,
+            args=(self._processes, self._channels, self._selector, (self._woken, self._waker)),
+            exitpriority=100,
+        )
         with _one_thread_each():
             _preload(context, start_method)
             for number, (payload, title) in enumerate(zip(payloads, titles, strict=True)):
@@ -91,13 +100,23 @@ class WorkerPool:
             if self._selector.get_key(channel.fileno()).events != events:
                 self._selector.modify(channel.fileno(), events, ("pipe", worker))
 
+    def wake(self) -> None:
+        """Let `wait` return; may be called from a signal's handler."""
+        with suppress(BlockingIOError):  # It is full of earlier calls: it will wake.
+            os.write(self._waker, b"w")
+
     def wait(self, timeout: float | None = None) -> Iterator[Any]:
         """Wait until a worker sent something or died; give the messages, and `Died` after a dead worker's last one."""
         more, self._may_have_more = self._may_have_more, set()
         dead = []
         for key, _ in self._selector.select(0 if more else timeout):
-            kind, worker = key.data
-            (more.add if kind == "pipe" else dead.append)(worker)
+            match key.data:
+                case ("pipe", worker):
+                    more.add(worker)
+                case ("sentinel", worker):
+                    dead.append(worker)
+                case _:
+                    os.read(self._woken, 1 << 12)
         for worker in more:
             yield from self._receive(worker, _MESSAGES_A_TURN)
         for worker in dead:
@@ -135,7 +154,12 @@ class WorkerPool:
         self._finalizer()
 
 
-def _end_all(processes: list[BaseProcess], channels: list[PipeChannel], selector: selectors.BaseSelector) -> None:
+def _end_all(
+    processes: list[BaseProcess],
+    channels: list[PipeChannel],
+    selector: selectors.BaseSelector,
+    descriptors: tuple[int, ...],
+) -> None:
     """End every process and close every pipe; also called when the interpreter exits."""
     for channel in channels:
         with suppress(OSError):  # A dead worker's pipe.
@@ -149,6 +173,8 @@ def _end_all(processes: list[BaseProcess], channels: list[PipeChannel], selector
     selector.close()
     for channel in channels:
         channel.close()
+    for descriptor in descriptors:
+        os.close(descriptor)
 
 
 def _kill_group(process: BaseProcess) -> None:

@@ -28,10 +28,11 @@ from rollout_cli.samplers.links import Link, link
 from rollout_cli.samplers.messages import Batch, Failed, Pickled, Returned, Start, Started
 from rollout_cli.samplers.reports import pack_error
 from rollout_cli.spaces import space_leaves
+from rollout_cli.user_code import first_line
 from rollout_cli.workers import Worker, WorkerFactory
 
 COMMAND_SECONDS = 0.001
-"""How often a streaming worker looks for commands; looking after every step would cost as much as a small env's step."""
+"""How often a streaming worker looks for commands: a look after every step would cost as much as a small env's step."""
 
 FLUSH_SECONDS = 0.05
 """How long a finished episode waits at most for others to be sent with it."""
@@ -43,7 +44,7 @@ FLUSH_BYTES = 4 << 20
 _clock = time.perf_counter
 
 
-def run_worker(
+def run_worker(  # noqa: PLR0917  The documented order.
     factory: WorkerFactory, to_worker: Any, to_sampler: Any, worker_number: int, agent: Any, env: Any
 ) -> None:
     """Run one worker until it is told to exit.
@@ -220,9 +221,8 @@ def load_pickled(value: Any, kind: type[RolloutError]) -> Any:
         return value.load()
     except Exception as error:
         what = "policy" if kind is PolicyLoadError else "environment"
-        text = f"{type(error).__name__}: {error}".splitlines()[0]
         raise kind(
-            f"the {what} cannot be unpickled in the worker: {text}",
+            f"the {what} cannot be unpickled in the worker: {first_line(error)}",
             hint="what it is made of must be importable in the worker too",
         ) from error
 

@@ -10,10 +10,11 @@ import gymnasium
 import numpy as np
 
 from rollout_cli.chunk import Chunk
-from rollout_cli.envs import EnvSource, EnvUpdate, describe_env
+from rollout_cli.envs import EnvSource, EnvUpdate, describe_env, env_record
 from rollout_cli.episode_batch import EnvSpec, EpisodeBatch
 from rollout_cli.errors import EnvError, InternalError, PolicyError, RolloutError, UserCodeError
-from rollout_cli.policies import Policy, PolicySource, adapt_policy
+from rollout_cli.policies import Policy, PolicySource, adapt_policy, policy_class
+from rollout_cli.user_code import first_line
 from rollout_cli.workers.recorder import EpisodeRecorder
 from rollout_cli.workers.seeder import EpisodeSeeder
 from rollout_cli.workers.space_recorder import BadSampleError
@@ -177,7 +178,7 @@ class DefaultWorker(Worker):
                 agent_infos.record(row, agent_info)
             if terminated or truncated or row >= last_row:
                 self._observation = observation
-                return self._finish(bool(terminated), bool(truncated) or row >= last_row)
+                return self._finish(terminated=bool(terminated), truncated=bool(truncated) or row >= last_row)
             if _clock() >= deadline:
                 self._observation = observation
                 return False
@@ -185,7 +186,7 @@ class DefaultWorker(Worker):
     def _limit(self) -> int:
         return _NO_LIMIT if self._max_episode_length == float("inf") else int(self._max_episode_length)
 
-    def _finish(self, terminated: bool, truncated: bool) -> bool:
+    def _finish(self, *, terminated: bool, truncated: bool) -> bool:
         """End the episode; return False where it must be run again, because it drew from an unseeded generator."""
         recorder, number = self._parts()[2], self._number
         assert number is not None
@@ -255,7 +256,7 @@ class DefaultWorker(Worker):
     def facts(self) -> dict[str, Any]:
         """Return the classes of policy and environment."""
         env, policy, _ = self._parts()
-        return {"policy_class": _class_name(policy), "env_class": _class_name(env.unwrapped)}
+        return {"policy_class": policy_class(policy), "env": env_record(env)}
 
     def shutdown(self) -> None:
         """Close the environment."""
@@ -281,8 +282,7 @@ class DefaultWorker(Worker):
         if isinstance(error, BadSampleError):
             who, what = ("the policy gave a bad action", "") if kind is PolicyError else (where, " is not of its space")
             return kind(f"{who}{what}: {error} ({at})", hint="make it match the space, or the space match it")
-        text = f"{type(error).__name__}: {error}".splitlines()[0]
-        return kind(f"{where} raised {text} ({at})", hint="the traceback below shows where; the seed repeats it")
+        return kind(f"{where} raised {first_line(error)} ({at})", hint="the traceback below shows where; the seed repeats it")
 
 
 def _updated_env(old_env: Any, env_update: Any) -> gymnasium.Env[Any, Any]:
@@ -290,8 +290,5 @@ def _updated_env(old_env: Any, env_update: Any) -> gymnasium.Env[Any, Any]:
         return env_update(old_env)
     if old_env is not None and old_env is not env_update:
         old_env.close()
-    return env_update.build() if isinstance(env_update, EnvSource) else env_update
-
-
-def _class_name(value: Any) -> str:
-    return f"{type(value).__module__}.{type(value).__qualname__}"
+    env: gymnasium.Env[Any, Any] = env_update.build() if isinstance(env_update, EnvSource) else env_update
+    return env

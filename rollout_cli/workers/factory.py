@@ -6,9 +6,26 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from rollout_cli.cores import usable_cores
+from rollout_cli.errors import UsageError, UserCodeError
 from rollout_cli.seeding import draw_root_seed
+from rollout_cli.user_code import ModuleAttribute
 from rollout_cli.workers.default_worker import DefaultWorker
 from rollout_cli.workers.worker import Worker
+
+
+def load_worker_class(spec: str) -> type[Worker]:
+    """Return the worker class that `package.module:Class` names.
+
+    Raises:
+        UsageError: If it cannot be imported, or is no Worker.
+    """
+    try:
+        found = ModuleAttribute.find(spec, UserCodeError).load(UserCodeError)
+    except UserCodeError as error:
+        raise UsageError(f"the worker class cannot be loaded: {error.message}", hint=error.hint) from error
+    if not (isinstance(found, type) and issubclass(found, Worker)):
+        raise UsageError(f"{spec!r} is no worker class", hint="a worker class derives from rollout_cli.Worker")
+    return found
 
 
 class WorkerFactory:

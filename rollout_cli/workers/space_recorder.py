@@ -1,12 +1,13 @@
 """Recording samples of one space, a row at a time, as one growing column a leaf.
 
-This is the hot path: one call a step for the observation and one for the action. A sample that has its space's type goes
-through one comparison and one copy to bytes; everything else goes the slow way, which converts what can be converted
-without loss of meaning and refuses the rest.
+This is the hot path: one call a step for the observation and one for the action. A sample that has its space's type
+goes through one comparison and one copy to bytes; everything else goes the slow way, which converts what can be
+converted without loss of meaning and refuses the rest.
 """
 
 from __future__ import annotations
 
+import abc
 import operator
 from collections.abc import Callable
 from typing import Any
@@ -68,26 +69,28 @@ def _tree_recorder(space: gymnasium.Space[Any], columns: list[_Column]) -> Calla
     return record
 
 
-class _Column:
-    """The rows of one leaf; subclasses say how a value is recorded."""
+class _Column(abc.ABC):
+    """The rows of one leaf; subclasses say in `record` how a value is recorded, and what is given back for it."""
+
+    record: Callable[[Any], Any]
 
     def __init__(self, leaf: Leaf) -> None:
         self.leaf = leaf
         self.rows: list[Any] = []
 
-    def record(self, value: Any) -> Any:
-        raise NotImplementedError
-
     def take(self, rows: int) -> Array:
         taken, self.rows[:rows] = self.rows[:rows], []
         return self._join(taken)
 
+    @abc.abstractmethod
     def _join(self, rows: list[Any]) -> Array:
-        raise NotImplementedError
+        """Return rows as one array."""
 
     def _refusal(self, value: Any) -> BadSampleError:
         where = f" at {self.leaf.name!r}" if self.leaf.path else ""
-        got = f"{value.dtype}{value.shape}" if isinstance(value, np.ndarray) else f"{type(value).__name__} {value!r:.80}"
+        got = f"{type(value).__name__} {value!r:.80}"
+        if isinstance(value, np.ndarray):
+            got = f"{value.dtype}{value.shape}"
         return BadSampleError(f"got {got}{where}, expected {self.leaf.dtype}{self.leaf.shape} of {self.leaf.space}")
 
 
@@ -98,7 +101,7 @@ class _ArrayColumn(_Column):
         super().__init__(leaf)
         # A space that was pickled has a dtype object of its own; the usual one lets `is` take the place of `==`.
         self._dtype: np.dtype[Any] = np.dtype(leaf.dtype.type)
-        self.record = self._fast_record(copy=copy)  # type: ignore[method-assign]
+        self.record = self._fast_record(copy=copy)
 
     def _fast_record(self, *, copy: bool) -> Callable[[Any], Any]:
         dtype, shape, append, slow = self._dtype, self.leaf.shape, self.rows.append, self._convert
@@ -142,7 +145,11 @@ class _EmptyColumn(_ArrayColumn):
 class _DiscreteColumn(_Column):
     """Discrete: integers as they are."""
 
-    def record(self, value: Any) -> Any:
+    def __init__(self, leaf: Leaf) -> None:
+        super().__init__(leaf)
+        self.record = self._record
+
+    def _record(self, value: Any) -> Any:
         if type(value) is not int:
             try:
                 number = operator.index(value)
@@ -161,7 +168,11 @@ class _DiscreteColumn(_Column):
 class _TextColumn(_Column):
     """Text: strings as they are."""
 
-    def record(self, value: Any) -> Any:
+    def __init__(self, leaf: Leaf) -> None:
+        super().__init__(leaf)
+        self.record = self._record
+
+    def _record(self, value: Any) -> Any:
         if not isinstance(value, str):
             raise self._refusal(value)
         self.rows.append(str(value))

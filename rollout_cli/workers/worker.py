@@ -1,7 +1,7 @@
 """Worker: what every worker offers.
 
-The verbs are those of garage's `Worker`, and the few that let a sampler give it episode numbers and take finished episodes
-as chunks.
+The verbs are those of garage's `Worker`, and the few that let a sampler give it episode numbers and take finished
+episodes as chunks.
 """
 
 from __future__ import annotations

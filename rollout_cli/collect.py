@@ -1,0 +1,234 @@
+"""collect(): the use case. It joins a sampler and a dataset writer, and tells a `Progress` how it goes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from rollout_cli.chunk import Chunk
+from rollout_cli.config import CollectConfig
+from rollout_cli.dataset.layout import check_folder
+from rollout_cli.dataset.window import WINDOW_STEPS
+from rollout_cli.dataset.writer import DatasetSummary, DatasetWriter
+from rollout_cli.envs import EnvSource, env_source
+from rollout_cli.episode_batch import EnvSpec
+from rollout_cli.errors import RolloutError
+from rollout_cli.header import dataset_header
+from rollout_cli.interrupts import StopSignals, stop_on_signals
+from rollout_cli.policies import PolicySource, policy_source
+from rollout_cli.progress import NullProgress, Progress
+from rollout_cli.samplers import (
+    Episodes,
+    EpisodesPerWorker,
+    LocalSampler,
+    MinTimesteps,
+    MultiprocessingSampler,
+    Plan,
+    Sampler,
+)
+from rollout_cli.user_code import put_working_folder_first
+from rollout_cli.workers import DefaultWorker, WorkerFactory
+from rollout_cli.workers.factory import load_worker_class
+
+
+@dataclass(frozen=True, slots=True)
+class CollectResult:
+    """What a run made.
+
+    Attributes:
+        path: The dataset's folder.
+        status: `complete`.
+        episodes: Episodes in the dataset.
+        steps: Their steps.
+        mean_return: Mean sum of rewards of an episode.
+        mean_length: Mean steps of an episode.
+        seed: The root seed.
+        n_workers: How many workers there were.
+        wall_time_s: Seconds from the first check to the last commit.
+        steps_per_second: Steps over that time.
+    """
+
+    path: Path
+    status: str
+    episodes: int
+    steps: int
+    mean_return: float
+    mean_length: float
+    seed: int
+    n_workers: int
+    wall_time_s: float
+    steps_per_second: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields as JSON has them."""
+        return {**asdict(self), "path": str(self.path)}
+
+
+def collect(config: CollectConfig, *, progress: Progress | None = None) -> CollectResult:
+    """Run what `config` asks for and write it to a dataset.
+
+    Raises:
+        RolloutError: What went wrong. Episodes that were finished before it, in order, are in the dataset, whose status
+            is `interrupted`; where there was none, no dataset is left.
+    """
+    return _Run(config, progress or NullProgress()).run()
+
+
+class _Run:
+    """One run, as named steps."""
+
+    def __init__(self, config: CollectConfig, progress: Progress) -> None:
+        self._config, self._progress = config, progress
+        self._plan = plan_of(config)
+        self._started_at = time.monotonic()
+        self._return_sum = 0.0
+
+    def run(self) -> CollectResult:
+        check_folder(self._config.output, overwrite=self._config.overwrite)
+        put_working_folder_first()
+        policy, env = policy_source(self._config.policy), env_source(self._config.env, self._config.env_kwargs)
+        with _sampler(self._config, policy, env) as sampler, stop_on_signals(sampler.request_stop) as signals:
+            sampler.start_worker()
+            self._progress.start(label=env.label, **_totals(self._config))
+            spec = _limited(sampler.wait_until_started(), self._config.max_episode_length)
+            self._tell_limit(spec)
+            with self._writer(sampler, spec, policy, env) as writer:
+                failure = self._fill(writer, sampler)
+                summary = self._close(writer, failure, signals)
+        return self._result(summary, sampler)
+
+    def _tell_limit(self, spec: EnvSpec) -> None:
+        if spec.max_episode_length is None:
+            self._progress.notice(
+                "this environment has no known time limit: an episode that does not end would run for ever "
+                "(--max-episode-length N truncates it)"
+            )
+
+    def _writer(self, sampler: Sampler, spec: EnvSpec, policy: PolicySource, env: EnvSource) -> DatasetWriter:
+        return DatasetWriter(
+            self._config.output,
+            env_spec=spec,
+            root_seed=sampler.seed,
+            n_lanes=sampler.n_workers if self._config.command == "exact" else 1,
+            header=dataset_header(self._config, sampler.facts, policy, env),
+            next_observation=self._config.next_observation,
+            overwrite=self._config.overwrite,
+        )
+
+    def _fill(self, writer: DatasetWriter, sampler: Sampler) -> RolloutError | None:
+        """Write all episodes; return the error that ended the sampling early, if one did."""
+        before = _Episodes(_window(sampler, self._plan))
+        for chunk in before:
+            writer.observe(chunk)
+        if before.failure is not None:
+            return before.failure
+        episodes = _Episodes(sampler.stream(self._plan, order=self._config.order, base=0))
+        for chunk in episodes:
+            writer.write(chunk, lane=_lane(self._plan, int(chunk.numbers[0])))
+            self._tell(chunk)
+        return episodes.failure
+
+    def _tell(self, chunk: Chunk) -> None:
+        episodes = chunk.n_episodes if chunk.part is None or chunk.part.is_last else 0
+        return_sum = float(chunk.rewards.sum())
+        self._return_sum += return_sum
+        self._progress.update(episodes=episodes, steps=chunk.n_steps, return_sum=return_sum)
+
+    def _close(self, writer: DatasetWriter, failure: RolloutError | None, signals: StopSignals) -> DatasetSummary:
+        """Commit what is there, and end as the run did."""
+        if failure is None and signals.received is None:
+            return writer.close(status="complete")
+        if writer.has_episodes:
+            summary = writer.close(status="interrupted")
+            kept = f"{summary.episodes:,} finished episodes ({summary.steps:,} steps) are in {summary.path}"
+        else:
+            writer.remove()
+            kept = "no episode was finished, so no dataset was left"
+        if failure is None:
+            raise signals.error(f"the run was ended by {_name(signals)}: {kept}")
+        failure.hint = f"{failure.hint}; {kept}" if failure.hint else kept
+        raise failure
+
+    def _result(self, summary: DatasetSummary, sampler: Sampler) -> CollectResult:
+        wall_time = time.monotonic() - self._started_at
+        return CollectResult(
+            path=summary.path,
+            status=summary.status,
+            episodes=summary.episodes,
+            steps=summary.steps,
+            mean_return=self._return_sum / summary.episodes,
+            mean_length=summary.steps / summary.episodes,
+            seed=sampler.seed,
+            n_workers=sampler.n_workers,
+            wall_time_s=wall_time,
+            steps_per_second=summary.steps / wall_time,
+        )
+
+
+class _Episodes:
+    """A stream's chunks, and the error that ended it; errors of whoever takes the chunks are not its own."""
+
+    def __init__(self, chunks: Iterator[Chunk]) -> None:
+        self._chunks = chunks
+        self.failure: RolloutError | None = None
+
+    def __iter__(self) -> Iterator[Chunk]:
+        try:
+            yield from self._chunks
+        except RolloutError as error:
+            self.failure = error
+
+
+def plan_of(config: CollectConfig) -> Plan:
+    """Return the plan that a configuration asks for."""
+    if config.episodes_per_worker is not None:
+        return EpisodesPerWorker(config.episodes_per_worker)
+    if config.episodes is not None:
+        return Episodes(config.episodes.first, config.episodes.stop)
+    assert config.timesteps is not None
+    return MinTimesteps(config.timesteps)
+
+
+def _sampler(config: CollectConfig, policy: PolicySource, env: EnvSource) -> Sampler:
+    factory = WorkerFactory(
+        max_episode_length=config.max_episode_length,
+        n_workers=config.workers,
+        seed=config.seed,
+        worker_class=load_worker_class(config.worker_class) if config.worker_class else DefaultWorker,
+        worker_args={"deterministic": True} if config.deterministic else {},
+    )
+    if config.sampler == "local":
+        return LocalSampler(policy, env, worker_factory=factory)
+    return MultiprocessingSampler(policy, env, worker_factory=factory, start_method=config.start_method)
+
+
+def _totals(config: CollectConfig) -> dict[str, int | None]:
+    episodes: int | None = None
+    if config.episodes is not None:
+        episodes = config.episodes.stop - config.episodes.first
+    elif config.episodes_per_worker is not None:
+        episodes = config.episodes_per_worker * config.workers
+    return {"total_steps": config.timesteps, "total_episodes": episodes}
+
+
+def _limited(spec: EnvSpec, max_episode_length: int | None) -> EnvSpec:
+    """Return `spec` with the lower of the two limits."""
+    limits = [limit for limit in (spec.max_episode_length, max_episode_length) if limit is not None]
+    return replace(spec, max_episode_length=min(limits, default=None))
+
+
+def _window(sampler: Sampler, plan: Plan) -> Iterator[Chunk]:
+    """Run the episodes that decide the schema, where the plan begins after them."""
+    if isinstance(plan, Episodes) and plan.first > 0:
+        yield from sampler.stream(MinTimesteps(WINDOW_STEPS), base=0)
+
+
+def _lane(plan: Plan, number: int) -> int:
+    return number // plan.episodes if isinstance(plan, EpisodesPerWorker) else 0
+
+
+def _name(signals: StopSignals) -> str:
+    return signals.received.name if signals.received is not None else "a signal"

@@ -1,0 +1,81 @@
+"""What a dataset's info.json records of the run that made it, beside what the writer knows itself."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+import shutil
+import subprocess
+from typing import Any
+
+from rollout_cli.config import CollectConfig
+from rollout_cli.envs import EnvSource
+from rollout_cli.policies import PolicySource
+
+_PACKAGES = ("rollout-cli", "gymnasium", "numpy", "pyarrow", "cloudpickle")
+_GIT_SECONDS = 5
+
+
+def dataset_header(
+    config: CollectConfig, facts: dict[str, Any], policy: PolicySource, env: EnvSource
+) -> dict[str, Any]:
+    """Return the header of the dataset that `config` makes.
+
+    Args:
+        config: The run's configuration.
+        facts: What a worker told of its policy and environment.
+        policy: Where the policy comes from.
+        env: Where the environment comes from.
+    """
+    source = env.describe()
+    return {
+        # This part goes into every shard too, so it holds nothing that depends on where the run took place.
+        "env": {**facts.get("env", {}), "kwargs": source["kwargs"], "sha256": source["sha256"]},
+        "env_source": {"spec": source["spec"], "path": source["path"]},
+        "policy": {**policy.describe(), "class": facts.get("policy_class")},
+        "collector": _collector(config),
+        "reproducible": _reproducible(config),
+        "versions": _versions(),
+        "git": _git_commit(),
+    }
+
+
+def _collector(config: CollectConfig) -> dict[str, Any]:
+    return {
+        "command": config.command,
+        "timesteps": config.timesteps,
+        "episodes": None if config.episodes is None else str(config.episodes),
+        "episodes_per_worker": config.episodes_per_worker,
+        "max_episode_length": config.max_episode_length,
+        "deterministic": config.deterministic,
+        "order": config.order,
+        "sampler": config.sampler,
+        "workers": config.workers,
+        "worker_class": config.worker_class,
+    }
+
+
+def _reproducible(config: CollectConfig) -> dict[str, Any]:
+    if config.order == "arrival":
+        reason = "episodes were kept as they ended: short ones are favoured, and another run keeps others"
+        return {"status": "failed", "reason": reason}
+    return {"status": "unchecked", "scope": "any"}
+
+
+def _versions() -> dict[str, str]:
+    packages = {name: importlib.metadata.version(name) for name in _PACKAGES}
+    return {"python": platform.python_version(), "platform": platform.platform(), **packages}
+
+
+def _git_commit() -> str | None:
+    """Return the commit that the working folder is at; None outside a repository, or without git."""
+    git = shutil.which("git")
+    if git is None:
+        return None
+    try:
+        found = subprocess.run(  # noqa: S603  The words are ours.
+            [git, "rev-parse", "HEAD"], capture_output=True, text=True, timeout=_GIT_SECONDS, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return None
+    return found.stdout.strip() or None if found.returncode == 0 else None
