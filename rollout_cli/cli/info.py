@@ -42,9 +42,10 @@ def summary(dataset: Dataset) -> Iterator[Row]:
     """Yield names and values, for people."""
     facts = dataset.info
     yield "status", facts["status"]
-    yield "environment", _name(facts.get("env"), "id")
-    yield "policy", _name(facts.get("policy"), "spec")
+    yield "environment", _told(facts, "env", "spec")
+    yield "policy", _told(facts, "policy", "spec")
     yield "root seed", str(facts["root_seed"])
+    yield "reproducible", _told(facts, "reproducible", "status")
     yield "collected", _when(facts["times"])
     yield "episodes", f"{len(dataset):,}"
     yield "steps", f"{facts['steps']:,}"
@@ -54,8 +55,9 @@ def summary(dataset: Dataset) -> Iterator[Row]:
     yield from _feature_rows(facts["features"])
 
 
-def _name(described: Any, key: str) -> str:
-    return str(described.get(key, "not recorded")) if isinstance(described, Mapping) else "not recorded"
+def _told(facts: Mapping[str, Any], part: str, key: str) -> str:
+    """Return what whoever made the dataset recorded: a writer used without `collect` may have recorded nothing."""
+    return str(facts.get(part, {}).get(key, "not recorded"))
 
 
 def _when(times: Mapping[str, Any]) -> str:

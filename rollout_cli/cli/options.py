@@ -29,7 +29,7 @@ QuietFlag = Annotated[
     typer.Option(
         "--quiet",
         "-q",
-        help="Show warnings and errors only; print just the dataset's path.",
+        help="Show warnings and errors only, and print the path alone.",
         rich_help_panel=SHOWING,
         show_default=False,
     ),
