@@ -1,8 +1,8 @@
 """PipeChannel: messages over one end of a pipe, never blocking on a message that is only half there.
 
 It has the four verbs of the worker's machine (`get`, `get_nowait`, `put_nowait`, `close`), as `multiprocessing.Queue`
-has them, and lets its owner wait for "readable or writable". A message that does not fit into the pipe at once stays in the
-channel and is written as the other end reads; until then the channel is full.
+has them, and lets its owner wait for "readable or writable". A message that does not fit into the pipe at once stays in
+the channel and is written as the other end reads; until then the channel is full.
 """
 
 from __future__ import annotations

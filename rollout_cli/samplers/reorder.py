@@ -89,16 +89,18 @@ class ReorderBuffer:
             yield from self._ready(lane)
 
     def _ready(self, lane: int) -> Iterator[Chunk]:
-        while True:
+        while not self._ended(lane):
             chunks = self._take(self._next[lane])
             if not chunks:
                 return
             if chunks[0].part is None:
                 chunks = self._cut(lane, chunks[0])
-            if not chunks:
-                return
             self._next[lane] = int(chunks[-1].numbers[-1]) - self._base + 1
             yield from chunks
+
+    def _ended(self, lane: int) -> bool:
+        last = self._plan.last_of_lane(lane)
+        return last is not None and self._next[lane] > last
 
     def _take(self, offset: int) -> list[Chunk]:
         """Return the chunks that begin at `offset`, if they are complete."""
@@ -119,7 +121,7 @@ class ReorderBuffer:
         last = self._plan.last_of_lane(lane)
         if last is not None:
             run = min(run, last + self._base - first + 1)
-        return [chunk.episodes(0, run)] if run > 0 else []
+        return [chunk.episodes(0, run)]
 
     def close(self) -> None:
         """Forget everything."""

@@ -282,7 +282,8 @@ class DefaultWorker(Worker):
         if isinstance(error, BadSampleError):
             who, what = ("the policy gave a bad action", "") if kind is PolicyError else (where, " is not of its space")
             return kind(f"{who}{what}: {error} ({at})", hint="make it match the space, or the space match it")
-        return kind(f"{where} raised {first_line(error)} ({at})", hint="the traceback below shows where; the seed repeats it")
+        hint = "the traceback below shows where; the seed repeats it"
+        return kind(f"{where} raised {first_line(error)} ({at})", hint=hint)
 
 
 def _updated_env(old_env: Any, env_update: Any) -> gymnasium.Env[Any, Any]:

@@ -62,7 +62,9 @@ def sample_columns(space: gymnasium.Space[Any], rows: int, rng: np.random.Genera
     """Return `rows` samples of `space`, one array a leaf."""
     space.seed(int(rng.integers(2**31)))
     samples = [flatten(space, space.sample()) for _ in range(rows)]
-    return tuple(_column(leaf, values) for leaf, values in zip(space_leaves(space), zip(*samples, strict=True), strict=True))
+    return tuple(
+        _column(leaf, values) for leaf, values in zip(space_leaves(space), zip(*samples, strict=True), strict=True)
+    )
 
 
 def _column(leaf: Leaf, values: Sequence[Any]) -> Array:
