@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 Row = tuple[str, str]
 
+_VARIED = ("observation", "action", "next_observation", "env_info.", "agent_info.", "episode_info.")
+
 
 def info(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="A dataset's folder.", show_default=False)],
@@ -42,7 +44,7 @@ def summary(dataset: Dataset) -> Iterator[Row]:
     """Yield names and values, for people."""
     facts = dataset.info
     yield "status", facts["status"]
-    yield "environment", _told(facts, "env", "spec")
+    yield "environment", _told(facts, "env_source", "spec")
     yield "policy", _told(facts, "policy", "spec")
     yield "root seed", str(facts["root_seed"])
     yield "reproducible", _told(facts, "reproducible", "status")
@@ -74,6 +76,8 @@ def _episode_rows(dataset: Dataset) -> Iterator[Row]:
 
 
 def _feature_rows(features: Mapping[str, Any]) -> Iterator[Row]:
+    """Yield the columns that differ between datasets; the others are those of the format."""
     for name, feature in features.items():
-        shape = feature.get("shape")
-        yield f"column {name}", f"{feature.get('dtype', '')}{tuple(shape) if shape else ''}"
+        if name.startswith(_VARIED):
+            shape = tuple(feature.get("shape", ()))
+            yield f"column {name}", f"{feature['dtype']} {shape}" if shape else feature["dtype"]

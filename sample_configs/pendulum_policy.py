@@ -1,0 +1,25 @@
+"""A behaviour policy for Pendulum-v1: swing up by energy, balance at the top, and explore around both."""  # noqa: INP001
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+
+class NoisyController:
+    """Needs no training, and shows what a policy may have: a generator of its own, and infos beside its actions."""
+
+    def __init__(self) -> None:
+        self.rng = np.random.default_rng()
+
+    def get_action(self, observation: npt.NDArray[np.float32]) -> tuple[npt.NDArray[np.float32], dict[str, Any]]:
+        """Return a torque, and the torque before noise was added."""
+        cosine, sine, velocity = observation
+        missing_energy = 15.0 - (0.5 * velocity**2 + 15.0 * cosine)
+        pushes = 2.0 if missing_energy * velocity >= 0.0 else -2.0
+        near_top = cosine > 0.9
+        torque = -12.0 * sine - 3.0 * velocity if near_top else pushes
+        noisy = torque + self.rng.normal(scale=0.3)
+        return np.clip([noisy], -2.0, 2.0).astype(np.float32), {"torque": float(torque)}
