@@ -4,18 +4,32 @@ from __future__ import annotations
 
 import pickle
 import traceback
+from pathlib import Path
+from types import TracebackType
 
-from rollout_cli.errors import InternalError, RolloutError
+import rollout_cli.errors
+from rollout_cli.errors import EnvError, InternalError, PolicyError, RolloutError
 from rollout_cli.user_code import first_line
+
+_OURS = Path(rollout_cli.errors.__file__).parent
 
 
 def as_reported(error: Exception) -> RolloutError:
-    """Return `error` as one of ours, with the traceback of what caused it as its details."""
+    """Return `error` as one of ours; where user code raised while it ran, its traceback becomes the details."""
     if not isinstance(error, RolloutError):
         return InternalError(f"a worker failed: {first_line(error)}", details=_format(error))
-    if error.__cause__ is not None and not error.details:
-        error.details = _format(error.__cause__)
+    cause = error.__cause__
+    if isinstance(error, EnvError | PolicyError) and cause is not None and not error.details:
+        error.details = _format(cause.with_traceback(_user_part(cause.__traceback__)))
     return error
+
+
+def _user_part(trace: TracebackType | None) -> TracebackType | None:
+    """Return a traceback from the first frame that is not ours on; all of it where every frame is."""
+    part = trace
+    while part is not None and _OURS in Path(part.tb_frame.f_code.co_filename).parents:
+        part = part.tb_next
+    return part or trace
 
 
 def pack_error(error: Exception) -> bytes:
