@@ -7,6 +7,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+_NEAR_TOP = 0.9
+"""The cosine from which balancing takes over from swinging up."""
+
 
 class NoisyController:
     """Needs no training, and shows what a policy may have: a generator of its own, and infos beside its actions."""
@@ -19,7 +22,7 @@ class NoisyController:
         cosine, sine, velocity = observation
         missing_energy = 15.0 - (0.5 * velocity**2 + 15.0 * cosine)
         pushes = 2.0 if missing_energy * velocity >= 0.0 else -2.0
-        near_top = cosine > 0.9
+        near_top = cosine > _NEAR_TOP
         torque = -12.0 * sine - 3.0 * velocity if near_top else pushes
         noisy = torque + self.rng.normal(scale=0.3)
         return np.clip([noisy], -2.0, 2.0).astype(np.float32), {"torque": float(torque)}
