@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import Ran, run_command, run_process
+from tests.cli.conftest import COMMAND, Ran, run_command, run_process
 
 Rollout = Callable[..., Ran]
 
@@ -77,13 +77,12 @@ def test_pack_and_use(rollout: Rollout, tmp_path: Path) -> None:
     """A packed policy runs in a folder that its module is not in; its hash is that of the file."""
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "left.py").write_text(POLICY)
-    packed = run_command(
-        "policy", "pack", "left:Left", "-o", str(tmp_path / "left.pkl"), "--json", cwd=tmp_path / "mine"
-    )
+    file = str(tmp_path / "left.pkl")
+    packed = run_command("policy", "pack", "left:Left", "-o", file, "--json", cwd=tmp_path / "mine")
     assert packed.code == 0, packed.stderr
     document = json.loads(packed.stdout)
     data = (tmp_path / "left.pkl").read_bytes()
-    assert (document["path"], document["n_bytes"]) == (str(tmp_path / "left.pkl"), len(data))
+    assert (document["path"], document["n_bytes"]) == (file, len(data))
     assert document["sha256"] == hashlib.sha256(data).hexdigest()
     assert document["class"] == "left.Left"
     ran = run_command("collect", "--episodes", "4", "-w", "2", "-p", "left.pkl", "-o", "out", "--json", cwd=tmp_path)
@@ -108,5 +107,5 @@ def test_pack_refuses(rollout: Rollout, tmp_path: Path) -> None:
 
 def test_a_pipe_that_ends_early(dataset: Path) -> None:
     """`rollout info … | head -1` shows its line and no complaint."""
-    ran = run_process(["bash", "-o", "pipefail", "-c", f"rollout info '{dataset}' --json | head -1"])
+    ran = run_process(["bash", "-o", "pipefail", "-c", f"{COMMAND} info '{dataset}' --json | head -1"])
     assert (ran.code, ran.stdout, ran.stderr) == (0, "{\n", "")

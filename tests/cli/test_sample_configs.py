@@ -53,10 +53,8 @@ def test_offline_rl_pendulum(tmp_path: Path) -> None:
     assert result["mean_return"] > -300
     assert "next_observation" in dataset.info["features"]
     assert "agent_info.torque" in dataset.info["features"]
-    noise = {
-        float(np.asarray(episode.actions - episode.batch.agent_infos["torque"][:, None])[-1, 0]) for episode in dataset
-    }
-    assert len(noise) > 25
+    last_torques = {float(episode.actions[-1, 0]) for episode in dataset}
+    assert len(last_torques) > 25
 
 
 def test_exact(tmp_path: Path) -> None:
