@@ -187,7 +187,9 @@ class PickleFile:
         try:
             data = cloudpickle.dumps(item)
         except Exception as error:
-            raise failure(kind, f"a {type(item).__name__} cannot be pickled", error, hint=hint) from error
+            raise failure(
+                kind, f"an object of type {type(item).__name__} cannot be pickled", error, hint=hint
+            ) from error
         return cls("", data, sha256(data).hexdigest(), None)
 
     @property

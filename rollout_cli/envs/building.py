@@ -108,7 +108,7 @@ def checked_env(built: Any, name: str) -> Env:
 
 def _no_env(found: Any, name: str) -> EnvLoadError:
     hint = _foreign_kind(found) or "name a gymnasium.Env, its class, a factory, or a gymnasium EnvSpec"
-    return EnvLoadError(f"{name!r} is no gymnasium.Env, but a {type(found).__name__}", hint=hint)
+    return EnvLoadError(f"{name!r} is no gymnasium.Env, but an object of type {type(found).__name__}", hint=hint)
 
 
 def _foreign_kind(found: Any) -> str:

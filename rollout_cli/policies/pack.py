@@ -107,7 +107,9 @@ def _pickle_by_value(found: Any, modules: list[types.ModuleType]) -> bytes:
             return bytes(cloudpickle.dumps(found))
     except Exception as error:
         hint = "build what cannot be pickled in a factory, and pack the factory"
-        raise failure(PolicyLoadError, f"a {type(found).__name__} cannot be pickled", error, hint=hint) from error
+        raise failure(
+            PolicyLoadError, f"an object of type {type(found).__name__} cannot be pickled", error, hint=hint
+        ) from error
 
 
 def _check_loads(data: bytes) -> None:

@@ -26,7 +26,9 @@ def observed(observation: Any) -> float:
 
 
 def action_at(space: Any, place: float) -> Any:
-    """Return the action that lies at `place`, in [0, 1), of a Discrete or Box space."""
+    """Return the action that lies at `place`, in [0, 1), of a Discrete or Box space, or of a Dict of them."""
+    if isinstance(space, spaces.Dict):
+        return {key: action_at(child, place) for key, child in space.spaces.items()}
     if isinstance(space, spaces.Discrete):
         return np.int64(space.start + int(place * space.n))
     assert isinstance(space, spaces.Box)
