@@ -93,6 +93,11 @@ class Dataset:
         return f"<Dataset {self._source.root}: {len(self)} episodes>"
 
     @property
+    def path(self) -> Path:
+        """Return the dataset's folder."""
+        return self._source.root
+
+    @property
     def info(self) -> Mapping[str, Any]:
         """Return the dataset's info.json."""
         return self._source.info
@@ -156,7 +161,7 @@ class Dataset:
 
     def _own_rows(self) -> pa.Table:
         """Return the whole rows of `meta/episodes` of these episodes."""
-        wanted = np.array(self._places)
+        wanted = np.sort(self._places)
         tables = []
         for file in self._source.files:
             inside = wanted[(wanted >= file.first) & (wanted < file.first + file.rows)]

@@ -17,6 +17,9 @@ class LeaseSizer(Protocol):
     def wanted(self, worker: int, open_numbers: int) -> int:
         """Return how many more numbers to lease to a worker that has `open_numbers` left."""
 
+    def share(self, left: int) -> int:
+        """Return how many of the `left` numbers that all workers share one worker may be leased at once."""
+
 
 class FixedLeases:
     """Leases of one size, two at a time."""
@@ -37,6 +40,10 @@ class FixedLeases:
         del worker
         return self._size if open_numbers <= self._size else 0
 
+    def share(self, left: int) -> int:
+        """Return all of them."""
+        return left
+
 
 AHEAD_SECONDS = 0.2
 MAX_LEASE = 8192
@@ -46,10 +53,12 @@ class ThroughputLeases:
     """Leases of `AHEAD_SECONDS` of work at each worker's own pace, two at a time.
 
     Args:
+        n_workers: How many workers share the numbers.
         block: The least number of episodes worth leasing (a worker's number of environments).
     """
 
-    def __init__(self, *, block: int = 1) -> None:
+    def __init__(self, *, n_workers: int = 1, block: int = 1) -> None:
+        self._n_workers = n_workers
         self._block = block
         self._since: dict[int, float] = {}
         self._rate: dict[int, float] = {}
@@ -69,3 +78,7 @@ class ThroughputLeases:
         """Return one lease where less than two are left; two numbers while the pace is not known."""
         size = min(MAX_LEASE, max(self._block, int(self._rate.get(worker, 0.0) * AHEAD_SECONDS)))
         return 2 * size - open_numbers if open_numbers <= size else 0
+
+    def share(self, left: int) -> int:
+        """Return a part that leaves as much again for everybody, so that nobody has the last numbers to himself."""
+        return -(-left // (2 * self._n_workers))

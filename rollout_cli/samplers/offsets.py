@@ -29,6 +29,14 @@ class OffsetPool:
         """Return how many offsets are leased and not settled."""
         return len(self._leased)
 
+    @property
+    def n_free(self) -> int | None:
+        """Return how many offsets are not leased yet; None where there is no end."""
+        if self._stop is None:
+            return None
+        fresh = (max(0, -(-(self._stop - start) // self._owners)) for start in self._next)
+        return sum(fresh) + sum(map(len, self._returned))
+
     def n_returned(self, worker: int) -> int:
         """Return how many offsets came back and wait for `worker`."""
         return len(self._returned[worker if self._owners > 1 else 0])

@@ -171,7 +171,7 @@ class _RangePlan:
         return self._pool.n_returned(worker)
 
     def still_needed(self) -> int | None:
-        return None
+        return self._pool.n_free if self._pool.is_shared else None
 
 
 class _PerWorkerPlan:

@@ -211,7 +211,7 @@ class SamplerMachine:
         count = self._sizer.wanted(worker, len(self._open[worker]))
         needed = self.plan.still_needed()
         if needed is not None:
-            count = min(count, needed)
+            count = min(count, self._sizer.share(needed))
         if self.buffer_is_full:
             count = 0
         # What came back lies below what others run: it must run first, or the buffer could never drain.
