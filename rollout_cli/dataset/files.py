@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -151,11 +151,10 @@ class NewFile:
         if not self._kept:
             return
         self._kept = False
+        with suppress(OSError):  # What could not be written is not wanted; the file is closed all the same.
+            self._file.close()
         with self._store.operation("remove", self.path):
-            try:
-                self._file.close()
-            finally:
-                self.path.unlink(missing_ok=True)
+            self.path.unlink(missing_ok=True)
 
     def __enter__(self) -> Self:
         return self
@@ -163,10 +162,13 @@ class NewFile:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, _traceback: TracebackType | None
     ) -> None:
-        if error is None:
-            return
-        try:
-            self.discard()
-        except StorageError as another:
-            # The first failure is the one to tell; what is left behind has a temporary file's name.
-            error.add_note(another.message)
+        if error is not None:
+            tidy_up(error, self.discard)
+
+
+def tidy_up(error: BaseException, action: Callable[[], object]) -> None:
+    """Run `action` after `error`, which stays the one to tell: that tidying up failed too becomes a note below it."""
+    try:
+        action()
+    except StorageError as another:
+        error.add_note(another.message)

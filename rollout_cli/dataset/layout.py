@@ -14,7 +14,7 @@ from rollout_cli.errors import DatasetExistsError, DatasetFormatError, StorageEr
 REPLACED = ".replaced"
 """Where the files of a dataset that is being replaced wait until the new one has its info.json."""
 
-_OURS = ("README.md", "data", "meta")
+_OURS = (".README.md.tmp", "README.md", "data", "meta")
 
 
 def info_path(root: Path) -> Path:
@@ -113,17 +113,22 @@ def _check_replaceable(root: Path, names: list[str]) -> None:
 
 def _move_aside(files: FileStore, root: Path, names: list[str]) -> None:
     aside = root / REPLACED
-    if REPLACED in names and len(names) > 1:
+    ours = [name for name in _OURS if name in names]
+    if REPLACED in names and not info_path(root).exists():
+        # An earlier try ended before its new dataset had begun; the old one waits in `aside`.
+        for name in ours:
+            files.remove(root / name)
+        return
+    if REPLACED in names:
         files.remove(aside)
     files.make_folder(aside)
-    # `meta` goes last: until then, and from `aside` after it, a second try still sees that this is ours.
-    for name in (name for name in _OURS if name in names):
+    for name in ours:  # `meta` is the last: until it has moved, a second try sees here that this is ours.
         files.move(root / name, aside / name)
 
 
 def _check_ours(root: Path, names: list[str]) -> None:
     try:
-        read_info(root / REPLACED if names == [REPLACED] else root)
+        read_info(root if info_path(root).exists() or REPLACED not in names else root / REPLACED)
     except DatasetFormatError as error:
         raise DatasetExistsError(
             f"{root} is not a dataset of ours, so it is not replaced: {error.message}", hint="choose another --output"

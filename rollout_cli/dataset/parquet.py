@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from rollout_cli.dataset.files import FileStore, NewFile
+from rollout_cli.dataset.files import FileStore, tidy_up
 
 _IDS = ("episode_id", "episode_number", "step")
 
@@ -18,14 +19,18 @@ class TableFile:
 
     Args:
         files: Where it is written.
-        file: The open file.
+        path: Its temporary name.
         schema: The schema of every table.
     """
 
-    def __init__(self, files: FileStore, file: NewFile, schema: pa.Schema) -> None:
+    def __init__(self, files: FileStore, path: Path, schema: pa.Schema) -> None:
         self._files = files
-        self._file = file
-        self._writer = pq.ParquetWriter(file, schema, **_options(schema))
+        self._file = files.create(path)
+        try:
+            self._writer = pq.ParquetWriter(self._file, schema, **_options(schema))
+        except BaseException as error:
+            tidy_up(error, self._file.discard)
+            raise
         self.rows = 0
 
     def write(self, table: pa.Table) -> None:
@@ -33,7 +38,7 @@ class TableFile:
         self._writer.write_table(table, row_group_size=max(1, table.num_rows))
         self.rows += table.num_rows
 
-    def publish(self, path: Any, metadata: Mapping[str, str] | None = None) -> int:
+    def publish(self, path: Path, metadata: Mapping[str, str] | None = None) -> int:
         """Write the footer, with `metadata` added, and put the file in place as `path`; return its bytes."""
         if metadata:
             self._writer.add_key_value_metadata(metadata)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rollout_cli.dataset.files import FileStore
+from rollout_cli.dataset.files import FileStore, tidy_up
 from rollout_cli.dataset.parquet import TableFile
 from rollout_cli.dataset.schema import DatasetSchema
 
@@ -64,10 +65,9 @@ class Shard:
         try:
             for path, columns in ((data_path(root, place), schema.data), (episodes_path(root, place), schema.episodes)):
                 files.make_folder(path.parent)
-                file = files.create(path.with_name(f".{path.name}.tmp"))
-                self._open[path] = TableFile(files, file, columns)
-        except BaseException:
-            self.discard()
+                self._open[path] = TableFile(files, path.with_name(f".{path.name}.tmp"), columns)
+        except BaseException as error:
+            tidy_up(error, self.discard)
             raise
 
     def write_steps(self, table: pa.Table) -> None:
@@ -94,9 +94,10 @@ class Shard:
         return CommittedShard(self._place, episodes, self._steps, size)
 
     def discard(self) -> None:
-        """Throw away what was not put in place."""
-        while self._open:
-            self._open.popitem()[1].discard()
+        """Throw away what was not put in place; all of it, even where one removal fails."""
+        with ExitStack() as stack:
+            while self._open:
+                stack.callback(self._open.popitem()[1].discard)
 
     @property
     def _data(self) -> TableFile:

@@ -15,7 +15,7 @@ from rollout_cli.chunk import Chunk
 from rollout_cli.dataset.card import render_card
 from rollout_cli.dataset.columns import Array
 from rollout_cli.dataset.cuts import CutLimits
-from rollout_cli.dataset.files import FileStore
+from rollout_cli.dataset.files import FileStore, tidy_up
 from rollout_cli.dataset.holdback import Holdback
 from rollout_cli.dataset.lane import Lane, LaneSetting
 from rollout_cli.dataset.layout import info_path, prepare_folder, remove_replaced, write_json
@@ -23,7 +23,7 @@ from rollout_cli.dataset.schema import FORMAT, FORMAT_VERSION, DatasetSchema, Sp
 from rollout_cli.dataset.shard import CommittedShard, Place
 from rollout_cli.dataset.stats import TableStats
 from rollout_cli.episode_batch import EnvSpec
-from rollout_cli.errors import InternalError, RolloutError, UsageError
+from rollout_cli.errors import InternalError, StorageError, UsageError
 
 FILES_PER_CHUNK = 1_000
 """Files in one chunk folder of a dataset with one lane."""
@@ -170,11 +170,11 @@ class DatasetWriter:
         if not self._open:
             return
         self._open = False
-        failures: list[RolloutError] = []
+        failures: list[StorageError] = []
         for step in (*(lane.discard for lane in self._lanes), lambda: self._end("interrupted"), self._write_card):
             try:
                 step()
-            except RolloutError as error:
+            except StorageError as error:
                 failures.append(error)
         if failures:
             raise failures[0]
@@ -198,12 +198,10 @@ class DatasetWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        try:
+        if error is None:
             self.abort()
-        except RolloutError as another:
-            if error is None:
-                raise
-            error.add_note(another.message)  # The first failure is the one to tell.
+        else:
+            tidy_up(error, self.abort)
 
     def _check_open(self) -> None:
         if not self._open:

@@ -1,0 +1,85 @@
+"""Cuts: pure, closed before the episode that would pass a limit."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rollout_cli.chunk import concatenate
+from rollout_cli.dataset.cuts import Cut, CutLimits, Cutter, group_edges, nominal_bytes
+from tests.support.chunks import episode, in_parts
+
+LIMITS = CutLimits(shard_bytes=1000, min_shard_bytes=100, group_bytes=300, group_rows=10)
+
+
+def test_a_group_closes_before_the_episode_that_would_pass_its_rows() -> None:
+    """Ten rows fit, the eleventh does not."""
+    cutter = Cutter(LIMITS)
+    assert [Cut.NONE, Cut.NONE, Cut.GROUP] == [cutter.place(5, 1) for _ in range(3)]
+
+
+def test_a_group_closes_before_the_episode_that_would_pass_its_bytes() -> None:
+    """300 bytes fit; one more does not."""
+    cutter = Cutter(LIMITS)
+    assert [Cut.NONE, Cut.NONE, Cut.GROUP] == [cutter.place(1, size) for size in (150, 150, 1)]
+
+
+def test_a_shard_closes_before_the_episode_that_would_pass_its_bytes() -> None:
+    """Groups of 300 until 900; the next 300 would pass 1000."""
+    cutter = Cutter(LIMITS)
+    assert [Cut.NONE, Cut.GROUP, Cut.GROUP, Cut.SHARD] == [cutter.place(1, 300) for _ in range(4)]
+
+
+def test_an_episode_over_a_limit_has_its_own_row_groups() -> None:
+    """The group before it closes, and so does its last one before the next episode."""
+    cutter = Cutter(LIMITS)
+    assert [Cut.NONE, Cut.GROUP, Cut.GROUP] == [cutter.place(length, 10) for length in (3, 25, 3)]
+    assert 3 == LIMITS.groups_needed(25, 10)
+    assert [8, 16, 25] == group_edges(25, 3)
+
+
+def test_an_episode_larger_than_a_shard_is_not_split_across_shards() -> None:
+    """It has a shard to itself."""
+    cutter = Cutter(LIMITS)
+    assert [Cut.NONE, Cut.SHARD, Cut.SHARD] == [cutter.place(5, size) for size in (10, 5000, 10)]
+
+
+def test_lanes_share_the_bytes_of_a_shard() -> None:
+    """Each lane has its share, but no less than the least."""
+    assert 250 == LIMITS.for_lanes(4).shard_bytes
+    assert 100 == LIMITS.for_lanes(40).shard_bytes
+
+
+@given(st.lists(st.tuples(st.integers(1, 30), st.integers(1, 1500)), min_size=1, max_size=60))
+def test_no_limit_is_passed_but_by_one_episode_alone(episodes: list[tuple[int, int]]) -> None:
+    """Row groups and shards stay within their limits, unless they hold a single episode."""
+    cutter = Cutter(LIMITS)
+    shards: list[list[list[tuple[int, int]]]] = []
+    for size in episodes:
+        cut = cutter.place(*size)
+        if not shards or cut is Cut.SHARD:
+            shards.append([])
+        if cut is not Cut.NONE or not shards[-1]:
+            shards[-1].append([])
+        shards[-1][-1].append(size)
+    for shard in shards:
+        whole = [size for group in shard for size in group]
+        assert len(whole) == 1 or sum(nominal for _, nominal in whole) <= LIMITS.shard_bytes
+        for group in shard:
+            assert len(group) == 1 or sum(length for length, _ in group) <= LIMITS.group_rows
+            assert len(group) == 1 or sum(nominal for _, nominal in group) <= LIMITS.group_bytes
+
+
+def test_nominal_bytes_do_not_depend_on_how_episodes_travel() -> None:
+    """One by one, together, or in parts: the same number an episode."""
+    whole = [episode(n, 4 + n, env_info=lambda n, s: {"t": "ä" * s, "x": 1.0} if s % 2 else {}) for n in range(4)]
+    alone = [int(nominal_bytes(chunk, row_bytes=50, episode_bytes=7)[0]) for chunk in whole]
+    assert alone == nominal_bytes(concatenate(whole), row_bytes=50, episode_bytes=7).tolist()
+    parts = in_parts(whole[3], [2, 3, 7])
+    assert [alone[3]] * 3 == [int(nominal_bytes(part, row_bytes=50, episode_bytes=7)[0]) for part in parts]
+
+
+def test_nominal_bytes_count_rows_texts_and_info_values() -> None:
+    """Four rows of 50, and at steps 1 and 3 a float and a text of two bytes a letter."""
+    chunk = episode(0, 4, env_info=lambda n, s: {"t": "ä" * s, "x": 1.0} if s % 2 else {})
+    assert [4 * 50 + 7 + 2 * 8 + 2 * (1 + 3)] == nominal_bytes(chunk, row_bytes=50, episode_bytes=7).tolist()
