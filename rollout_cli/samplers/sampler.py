@@ -170,8 +170,8 @@ class Sampler(abc.ABC):
         return self._batch(self.stream(plan, agent_update=agent_update, env_update=env_update))
 
     def _batch(self, chunks: Iterator[Chunk]) -> EpisodeBatch:
-        # Lanes interleave; sorting is stable, so the parts of one episode stay in their order. The run comes first: it is
-        # what makes the env_spec known.
+        # Lanes interleave; sorting is stable, so the parts of one episode stay in their order. The run comes before the
+        # env_spec, which is known only once a worker has started.
         ordered = sorted(chunks, key=lambda chunk: int(chunk.numbers[0]))
         return EpisodeBatch.from_chunks(self.env_spec, ordered)
 
