@@ -23,7 +23,7 @@ from rollout_cli.chunk import pack, unpack
 
 _SIZE = struct.Struct("<Q")
 _IOV_MAX = 512
-_READ = 1 << 18
+_READ = 1 << 16
 
 
 class PipeChannel:
@@ -164,6 +164,9 @@ class _FrameReader:
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
+        # Read into the same memory each time: fresh memory of this size would cost more than the reading.
+        self._scratch = bytearray(_READ)
+        self._pipe_is_empty = False
         self._buffer = bytearray()
         self._at = 0
         self._body: memoryview | None = None
@@ -222,25 +225,38 @@ class _FrameReader:
 
     def _read_body(self) -> bool:
         assert self._body is not None
-        try:
-            count = os.readv(self._fd, [self._body[self._filled :]])
-        except BlockingIOError:
+        count = self._read_into(self._body[self._filled :])
+        if count is None:
             return False
-        if count == 0:
-            raise EOFError
         self._filled += count
         return True
 
     def _read_ahead(self) -> bool:
-        try:
-            data = os.read(self._fd, _READ)
-        except BlockingIOError:
+        if self._pipe_is_empty:
+            self._pipe_is_empty = False
             return False
-        except ConnectionResetError as error:
-            raise EOFError from error
-        if not data:
-            raise EOFError
+        count = self._read_into(self._scratch)
+        if count is None:
+            return False
+        # A short read took all there was; whoever asks again after waiting asks the pipe again.
+        self._pipe_is_empty = count < _READ
         # What was cut already is dropped here, once a read, so that the buffer stays small.
-        self._buffer = self._buffer[self._at :] + data
+        self._buffer = self._buffer[self._at :] + memoryview(self._scratch)[:count]
         self._at = 0
         return True
+
+    def _read_into(self, target: bytearray | memoryview) -> int | None:
+        """Read what is there; None where that is nothing.
+
+        Raises:
+            EOFError: If the pipe is closed.
+        """
+        try:
+            count = os.readv(self._fd, [target])
+        except BlockingIOError:
+            return None
+        except ConnectionResetError as error:
+            raise EOFError from error
+        if count == 0:
+            raise EOFError
+        return count

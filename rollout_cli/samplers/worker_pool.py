@@ -120,6 +120,8 @@ class WorkerPool:
         for worker in more:
             yield from self._receive(worker, _MESSAGES_A_TURN)
         for worker in dead:
+            # Once more after all was read, for a reading that ended early says only that the pipe was empty then.
+            yield from self._receive(worker, None)
             yield from self._receive(worker, None)
             yield self._bury(worker)
 
