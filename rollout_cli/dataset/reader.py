@@ -16,6 +16,7 @@ from rollout_cli.dataset.features import SpaceColumn
 from rollout_cli.dataset.info_columns import decode_infos
 from rollout_cli.dataset.layout import read_info
 from rollout_cli.dataset.schema import SpaceSchema
+from rollout_cli.dataset.shard import data_path
 from rollout_cli.dataset.space_json import space_from_json
 from rollout_cli.dataset.tables import EpisodeFile, RowReader, read_episodes
 from rollout_cli.episode_batch import EnvSpec, EpisodeBatch, Tree
@@ -53,10 +54,8 @@ class _Source:
     spaces: SpaceSchema
     table: pa.Table
     files: list[EpisodeFile]
-    rows: RowReader = field(init=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "rows", RowReader(self.root))
+    steps: RowReader = field(default_factory=RowReader)
+    own_rows: RowReader = field(default_factory=RowReader)
 
 
 class Dataset:
@@ -156,8 +155,10 @@ class Dataset:
                 runs[-1][3] += length
             else:
                 runs.append([chunk, file, row, row + length])
-        rows = self._source.rows
-        return pa.concat_tables([rows.read((chunk, file), start, stop) for chunk, file, start, stop in runs])
+        root, steps = self._source.root, self._source.steps
+        return pa.concat_tables(
+            [steps.read(data_path(root, (chunk, file)), start, stop) for chunk, file, start, stop in runs]
+        )
 
     def _own_rows(self) -> pa.Table:
         """Return the whole rows of `meta/episodes` of these episodes."""
@@ -166,7 +167,9 @@ class Dataset:
         for file in self._source.files:
             inside = wanted[(wanted >= file.first) & (wanted < file.first + file.rows)]
             if len(inside):
-                tables.append(file.read().take(pa.array(inside - file.first)))
+                first, last = int(inside[0]), int(inside[-1])
+                rows = self._source.own_rows.read(file.path, first - file.first, last + 1 - file.first)
+                tables.append(rows.take(pa.array(inside - first)))
         table = pa.concat_tables(tables)
         # The files were read forwards; a view may go backwards.
         return table if self._places.step > 0 else table.take(pa.array(range(len(self))[::-1]))

@@ -87,7 +87,7 @@ class ColumnStats:
     def update(self, values: Array) -> None:
         """Count `values`, (n, *shape) with n of at least 1."""
         with np.errstate(over="ignore", invalid="ignore"):
-            self._add(_sums_of(values.astype(np.float64)))
+            self._add(_sums_of(values))
 
     def merge(self, other: ColumnStats) -> None:
         """Count what `other` counted."""
@@ -120,19 +120,18 @@ class _Sums:
     squares: Array
 
 
-def _sums_of(numbers: Array) -> _Sums:
+def _sums_of(values: Array) -> _Sums:
+    # Rows last: summing along contiguous memory is several times as fast.
+    numbers = np.ascontiguousarray(np.moveaxis(values, 0, -1), np.float64)
     finite = np.isfinite(numbers)
-    count = np.asarray(finite.sum(axis=0))
+    count = np.asarray(finite.sum(axis=-1))
     where: Any = True if finite.all() else finite
-    mean = np.sum(numbers, axis=0, where=where) / np.maximum(count, 1)
-    apart = numbers - mean
-    return _Sums(
-        count,
-        low=np.min(numbers, axis=0, where=where, initial=math.inf),
-        high=np.max(numbers, axis=0, where=where, initial=-math.inf),
-        mean=mean,
-        squares=np.sum(apart * apart, axis=0, where=where),
-    )
+    mean = np.asarray(np.sum(numbers, axis=-1, where=where) / np.maximum(count, 1))
+    low = np.min(numbers, axis=-1, where=where, initial=math.inf)
+    high = np.max(numbers, axis=-1, where=where, initial=-math.inf)
+    numbers = numbers - mean[..., None]
+    numbers *= numbers
+    return _Sums(count, low, high, mean, squares=np.sum(numbers, axis=-1, where=where))
 
 
 def _joined(first: _Sums, second: _Sums) -> _Sums:

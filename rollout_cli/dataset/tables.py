@@ -12,7 +12,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rollout_cli.dataset.schema import EPISODE_FIELDS
-from rollout_cli.dataset.shard import Place, data_path
 from rollout_cli.errors import DatasetFormatError, StorageError
 
 
@@ -30,11 +29,6 @@ class EpisodeFile:
     first: int
     rows: int
 
-    def read(self) -> pa.Table:
-        """Return all its columns."""
-        with _reading(self.path):
-            return pq.ParquetFile(self.path).read()
-
 
 def read_episodes(root: Path) -> tuple[pa.Table, list[EpisodeFile]]:
     """Return the numbers of all episodes of the dataset in `root`, in order, and the files that hold them."""
@@ -51,26 +45,24 @@ def read_episodes(root: Path) -> tuple[pa.Table, list[EpisodeFile]]:
 
 
 class RowReader:
-    """Reads ranges of rows of data files; the last row group read is kept, for the episode that comes next."""
+    """Reads ranges of rows of Parquet files; the last row group read is kept, for the episode that comes next."""
 
-    def __init__(self, root: Path) -> None:
-        self._root = root
+    def __init__(self) -> None:
         self._path: Path | None = None
         self._file: pq.ParquetFile | None = None
         self._edges = np.zeros(1, np.int64)
         self._group: tuple[int, pa.Table] | None = None
 
-    def read(self, place: Place, start: int, stop: int) -> pa.Table:
-        """Return rows `start` to `stop - 1` of the data file at `place`.
+    def read(self, path: Path, start: int, stop: int) -> pa.Table:
+        """Return rows `start` to `stop - 1` of the file `path`.
 
         Raises:
             DatasetFormatError: If the file is not there, is broken, or has fewer rows.
         """
-        path = data_path(self._root, place)
         self._open(path)
         if stop > int(self._edges[-1]):
             raise DatasetFormatError(
-                f"{path} has {int(self._edges[-1])} rows, but its episodes file states rows up to {stop}"
+                f"{path} has {int(self._edges[-1])} rows, but meta/episodes states rows up to {stop}"
             )
         first, last = np.searchsorted(self._edges, (start, stop - 1), side="right") - 1
         with _reading(path):
