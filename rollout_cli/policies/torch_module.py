@@ -60,8 +60,8 @@ class TorchPolicy:
         self.wrapped = wrapped.eval()
         self._torch = _torch()
         self._deterministic = deterministic
-        self._observations = env_spec.observation_space
-        self._actions = env_spec.action_space
+        # Not the spaces themselves: they are the environment's, and are looked for and seeded there.
+        self._env_spec = env_spec
         self._leaves = space_leaves(env_spec.observation_space)
         parameter = next(iter(wrapped.parameters()), None)
         self._device = None if parameter is None else parameter.device
@@ -72,12 +72,12 @@ class TorchPolicy:
 
     def get_action(self, observation: Any) -> tuple[Any, dict[str, Any]]:
         """Choose the action for one observation."""
-        batch = stack_samples(self._observations, [observation])
-        return take_rows(self._actions, self._act(batch, [self._generator]))[0], {}
+        batch = stack_samples(self._env_spec.observation_space, [observation])
+        return take_rows(self._env_spec.action_space, self._act(batch, [self._generator]))[0], {}
 
     def get_actions(self, observations: Tree) -> tuple[Tree, dict[str, Any]]:
         """Choose actions for n observations, a tree of arrays (n, *shape)."""
-        n_rows = len(flatten(self._observations, observations)[0])
+        n_rows = len(flatten(self._env_spec.observation_space, observations)[0])
         return self._act(observations, self._sized_generators(n_rows)), {}
 
     def seed(self, seed: int) -> None:
@@ -105,29 +105,29 @@ class TorchPolicy:
         with self._torch.no_grad():
             output = self.wrapped(self._as_tensors(observations))
             logits = getattr(output, "logits", None) if _is_distribution(output) else output
-            if isinstance(self._actions, spaces.Discrete) and self._torch.is_tensor(logits):
+            if isinstance(self._env_spec.action_space, spaces.Discrete) and self._torch.is_tensor(logits):
                 return self._choose(logits, generators)
             if _is_distribution(output):
                 output = output.mode if self._deterministic else output.sample()
-            elif not isinstance(self._actions, spaces.Box):
+            elif not isinstance(self._env_spec.action_space, spaces.Box):
                 raise PolicyError(
-                    f"the module gave {type(output).__name__}, which is no action of {self._actions}",
+                    f"the module gave {type(output).__name__}, which is no action of {self._env_spec.action_space}",
                     hint="let it return a torch Distribution, or wrap it in a policy with get_action",
                 )
             return self._as_actions(output, len(generators))
 
     def _as_tensors(self, observations: Tree) -> Tree:
         tensors = []
-        for leaf, column in zip(self._leaves, flatten(self._observations, observations), strict=True):
+        for leaf, column in zip(self._leaves, flatten(self._env_spec.observation_space, observations), strict=True):
             # Copied, as from_numpy warns of arrays that are read-only and would share the others.
             tensor = self._torch.from_numpy(np.array(column))
             tensors.append(tensor.to(device=self._device, dtype=self._dtype if leaf.kind == "box" else tensor.dtype))
-        return unflatten(self._observations, tensors)
+        return unflatten(self._env_spec.observation_space, tensors)
 
     def _choose(self, logits: Any, generators: list[np.random.Generator]) -> Array:
-        assert isinstance(self._actions, spaces.Discrete)
+        assert isinstance(self._env_spec.action_space, spaces.Discrete)
         values = logits.double().cpu().numpy()
-        expected = (len(generators), int(self._actions.n))
+        expected = (len(generators), int(self._env_spec.action_space.n))
         if values.shape != expected:
             raise PolicyError(
                 f"the module gave logits of shape {values.shape}, expected {expected}", hint="one row an observation"
@@ -138,11 +138,11 @@ class TorchPolicy:
             chosen = values.argmax(axis=1)
         else:
             chosen = _draw_categories(values, np.array([generator.random() for generator in generators]))
-        return np.asarray(self._actions.start + chosen, np.int64)
+        return np.asarray(self._env_spec.action_space.start + chosen, np.int64)
 
     def _as_actions(self, output: Any, n_rows: int) -> Array:
         values = output.cpu().numpy()
-        leaf = space_leaves(self._actions)[0]
+        leaf = space_leaves(self._env_spec.action_space)[0]
         if values.shape != (n_rows, *leaf.shape):
             raise PolicyError(
                 f"the module gave actions of shape {values.shape}, expected {(n_rows, *leaf.shape)}",

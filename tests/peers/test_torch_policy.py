@@ -15,6 +15,7 @@ from gymnasium import spaces
 
 from rollout_cli.episode_batch import EnvSpec
 from rollout_cli.errors import PolicyError, PolicyLoadError
+from rollout_cli.generators import GeneratorSet
 from rollout_cli.policies import adapt_policy, check_policy, policy_class, policy_source
 from rollout_cli.policies.adapters import instantiate
 from tests.support.projects import project, run_python
@@ -155,6 +156,16 @@ def test_observations_become_tensors(torch: Any) -> None:
     assert (torch.int64, [2]) == (seen[0]["mode"].dtype, seen[0]["mode"].tolist())
 
 
+def test_a_module_may_edit_its_input(torch: Any) -> None:
+    """The module gets copies: a batch that is read-only is taken, and one that is edited stays as it was."""
+    policy = adapt_policy(module_of(torch, lambda x: x.zero_()[:, :2]), BOX)
+    observations = np.ones((2, 3), np.float32)
+    policy.get_actions(observations)
+    assert 6.0 == observations.sum()
+    observations.flags.writeable = False
+    assert (2, 2) == policy.get_actions(observations)[0].shape
+
+
 def test_parameters_are_a_copy(torch: Any) -> None:
     """Parameters taken from one module and given to another make them act alike; later training does not leak."""
     first, second = torch.nn.Linear(3, 2), torch.nn.Linear(3, 2)
@@ -227,3 +238,10 @@ def test_a_pickled_module_loads_where_torch_is_not_loaded_yet(torch: Any, projec
         print(before, type(policy).__name__, policy.get_action([0.0, 0.0, 0.0])[0].shape)
     """
     assert "False TorchPolicy (2,)\n" == run_python(project, text)
+
+
+def test_the_environments_spaces_are_not_the_policys(torch: Any) -> None:
+    """The search for generators finds the adapter's own, and no space of the environment."""
+    seeded = EnvSpec(spaces.Box(-1.0, 1.0, (3,), seed=0), spaces.Discrete(4, seed=0))
+    policy = adapt_policy(torch.nn.Linear(3, 4), seeded)
+    assert ["policy._generator"] == GeneratorSet({"policy": policy}).paths

@@ -77,7 +77,11 @@ def test_record_without_a_spec() -> None:
 
 def test_record_of_a_spec_that_json_cannot_hold() -> None:
     """The spec is left out where it holds a callable; the id stays."""
-    gymnasium.register("Callable-v0", lambda **kwargs: ChainEnv(**kwargs))
+
+    def build(**kwargs: Any) -> ChainEnv:
+        return ChainEnv(**kwargs)
+
+    gymnasium.register("Callable-v0", build)
     try:
         record = env_record(gymnasium.make("Callable-v0"))
     finally:

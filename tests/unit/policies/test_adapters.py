@@ -10,6 +10,7 @@ from gymnasium import spaces
 
 from rollout_cli.episode_batch import EnvSpec
 from rollout_cli.errors import PolicyError, PolicyLoadError
+from rollout_cli.generators import GeneratorSet
 from rollout_cli.policies import Policy, adapt_policy, check_policy, policy_class
 from rollout_cli.policies.adapters import instantiate
 from tests.support import policies as samples
@@ -240,13 +241,17 @@ def test_instantiate() -> None:
         def __init__(self, spec: EnvSpec) -> None:
             self.env_spec = spec
 
-    linear, torch_like = samples.LinearPolicy(ENV_SPEC), Lone()
+    class Called(Lone):
+        def __call__(self) -> None:
+            raise AssertionError
+
+    linear, both = samples.LinearPolicy(ENV_SPEC), Called()
     assert isinstance(instantiate(samples.LinearPolicy, ENV_SPEC), samples.LinearPolicy)
     assert isinstance(instantiate(samples.make_linear, ENV_SPEC), samples.LinearPolicy)
     assert instantiate(samples.make_plain, ENV_SPEC) is samples.plain_policy
     assert instantiate(samples.plain_policy, ENV_SPEC) is samples.plain_policy
     assert instantiate(linear, ENV_SPEC) is linear
-    assert instantiate(torch_like, ENV_SPEC) is torch_like
+    assert instantiate(both, ENV_SPEC) is both
     assert isinstance(instantiate(Lone, ENV_SPEC), Lone)
     assert instantiate(Optional, ENV_SPEC).env_spec is ENV_SPEC
     assert instantiate(Positional, ENV_SPEC).env_spec is ENV_SPEC
@@ -294,3 +299,15 @@ def test_the_check_finds_faults(broken: dict[str, Any], message: str) -> None:
     vars(policy).update(broken)
     with pytest.raises(PolicyError, match=message):
         check_policy(policy, ENV_SPEC, list(BATCH))
+
+
+def test_the_environments_spaces_are_not_the_policys() -> None:
+    """The search for generators finds those of the wrapped policy, and no space of the environment below it."""
+
+    class Drawing(Lone):
+        def __init__(self) -> None:
+            self.rng = np.random.default_rng(0)
+
+    space = spaces.Discrete(4, seed=0)
+    policy = adapt_policy(Drawing(), EnvSpec(ENV_SPEC.observation_space, space))
+    assert ["policy.wrapped.rng"] == GeneratorSet({"policy": policy}).paths

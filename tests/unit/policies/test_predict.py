@@ -40,6 +40,22 @@ def test_episode_start_is_true_in_the_first_step_alone() -> None:
     assert ([1], [False], False) == (model.calls[1][0].tolist(), model.calls[1][1].tolist(), model.calls[1][2])
 
 
+def test_an_object_may_keep_what_it_was_given() -> None:
+    """The mask that predict got in one step is not changed for the next."""
+    kept = []
+
+    class Keeping:
+        def predict(self, observation: Any, episode_start: Any) -> Any:
+            kept.append(episode_start)
+            return np.int64(0), None
+
+    policy = adapt_policy(Keeping(), ENV_SPEC)
+    policy.reset()
+    for _ in range(3):
+        policy.get_action(OBSERVATION)
+    assert [[True], [False], [False]] == [start.tolist() for start in kept]
+
+
 def test_rows_are_reset_by_mask() -> None:
     """In a batch, only the rows of the mask begin anew."""
     policy = adapt_policy(PredictPolicy(ENV_SPEC), ENV_SPEC)

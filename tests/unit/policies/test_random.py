@@ -113,6 +113,19 @@ def test_reset_drops_what_was_drawn_ahead() -> None:
     assert ahead[64:] == [policy.get_action(None)[0] for _ in range(64)]
 
 
+def test_a_seed_alone_begins_anew() -> None:
+    """What was drawn ahead under another seed is not used, with or without a reset."""
+    policy = RandomPolicy(SPACES["discrete"])
+    expected = episode(policy, 5, length=40)
+    episode(policy, 6, length=3)
+    policy.seed(5)
+    assert expected == [policy.get_action(None)[0] for _ in range(40)]
+    for seed in (6, 5):
+        policy.seed_rows(np.ones(1, bool), [seed])
+        rows = [policy.get_actions(np.zeros((1, 2)))[0][0] for _ in range(40)]
+    assert expected == rows
+
+
 def test_distribution_of_a_bounded_box() -> None:
     """A bounded Box is drawn uniformly: mean and spread are those of the interval."""
     actions = np.array(episode(RandomPolicy(spaces.Box(-2.0, 4.0, (1,), np.float64)), 0, length=20_000))
@@ -129,8 +142,9 @@ def test_distribution_of_a_half_bounded_box() -> None:
 
 def test_distribution_of_half_bounded_integers() -> None:
     """Integers with one bound are the floor of gymnasium's draws: the bound itself comes with 1 - 1/e."""
-    actions = np.array(episode(RandomPolicy(spaces.Box(3, np.inf, (1,), np.int32)), 0, length=20_000))
-    assert np.isclose(1 - np.exp(-1), (actions == 3).mean(), atol=0.02)
+    for low, high in ((3, np.inf), (-np.inf, 3)):
+        actions = np.array(episode(RandomPolicy(spaces.Box(low, high, (1,), np.int32)), 0, length=20_000))
+        assert np.isclose(1 - np.exp(-1), (actions == 3).mean(), atol=0.02)
 
 
 @pytest.mark.parametrize("name", ["discrete from -1", "signed box", "bool box"])

@@ -64,10 +64,14 @@ def test_looking_for_a_module_does_not_import_it(project: Path) -> None:
 def test_the_working_folder_is_first_on_the_path(project: Path) -> None:
     """The working folder is in front of all others, once, however often it is put there."""
     write_module(project, "this_folder", "def go(observation): return 1")
+    sys.path.append(str(project))
     for _ in range(2):
         policy_source("this_folder:go")
     assert str(project) == sys.path[0]
     assert 1 == sys.path.count(str(project))
+    sys.path.insert(0, "elsewhere")
+    policy_source("this_folder:go")
+    assert [str(project), "elsewhere"] == sys.path[:2]
 
 
 @pytest.mark.parametrize(
