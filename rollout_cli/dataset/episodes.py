@@ -37,8 +37,8 @@ class EpisodeFacts:
 def episode_returns(rewards: Array, lengths: Array) -> Array:
     """Return each episode's sum of rewards, float64 (N,): always the same bits for the same rewards."""
     starts = np.cumsum(lengths) - lengths
-    # A fresh copy is aligned: numpy sums an unaligned view (of a message) block by block, which rounds otherwise.
-    return np.asarray(np.add.reduceat(np.array(rewards, np.float64), starts))
+    # Not `np.sum`: it adds unaligned values (views of a message) block by block, which rounds otherwise; measured.
+    return np.asarray(np.add.reduceat(rewards, starts))
 
 
 def encode_episodes(

@@ -25,9 +25,10 @@ def test_a_group_closes_before_the_episode_that_would_pass_its_bytes() -> None:
 
 
 def test_a_shard_closes_before_the_episode_that_would_pass_its_bytes() -> None:
-    """Groups of 300 until 900; the next 300 would pass 1000."""
+    """Groups of 300 until 900; 100 more fit exactly, and the next byte would pass 1000."""
     cutter = Cutter(LIMITS)
-    assert [Cut.NONE, Cut.GROUP, Cut.GROUP, Cut.SHARD] == [cutter.place(1, 300) for _ in range(4)]
+    expected = [Cut.NONE, Cut.GROUP, Cut.GROUP, Cut.GROUP, Cut.SHARD]
+    assert expected == [cutter.place(1, size) for size in (300, 300, 300, 100, 1)]
 
 
 def test_an_episode_over_a_limit_has_its_own_row_groups() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -76,6 +77,20 @@ def test_every_rename_follows_the_fsync_of_its_file_and_is_followed_by_that_of_i
         if name == "rename":
             assert ("fsync", path.with_name(f".{path.name}.tmp")) in operations[:at]
             assert ("fsync", path.parent) == operations[at + 1]
+
+
+def test_every_fsync_reaches_the_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of files and folders alike."""
+    synced = []
+    original = os.fsync
+
+    def counted(descriptor: int) -> None:
+        synced.append(descriptor)
+        original(descriptor)
+
+    monkeypatch.setattr(os, "fsync", counted)
+    operations = healthy_run(tmp_path / "out")
+    assert len([name for name, _ in operations if name == "fsync"]) == len(synced)
 
 
 def test_the_first_failure_is_the_one_told(tmp_path: Path) -> None:

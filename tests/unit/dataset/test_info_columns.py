@@ -68,6 +68,7 @@ def test_each_value_is_decided_by_itself() -> None:
 
 def test_keys_without_a_column_are_sorted_in_the_remainder() -> None:
     """Nested keys are dotted, whatever order they were met in."""
+    assert ['{"a.b": 3, "a.c": 4}'] == [row["i_extra"] for row in encoded([], {"a": {"c": 4}, "a.b": 3})]
     assert ['{"a": 1, "b.c": 2}', None] == [row["i_extra"] for row in encoded([], {"b": {"c": 2}, "a": 1}, {})]
 
 
