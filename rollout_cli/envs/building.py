@@ -69,7 +69,7 @@ def _call(factory: Callable[..., Any], kwargs: Mapping[str, Any], name: str) -> 
     except RolloutError:
         raise
     except gymnasium.error.UnregisteredEnv as error:
-        raise EnvLoadError(f"there is no environment {name!r}: {error}", hint=_similar_ids(name)) from error
+        raise EnvLoadError(f"there is no environment {name!r}", hint=_similar_ids(name)) from error
     except gymnasium.error.DependencyNotInstalled as error:
         lines = _PIP_LINE.findall(str(error))
         hint = f"run {' && '.join(lines)}" if lines else "install the package that it names"
