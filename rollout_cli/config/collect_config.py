@@ -100,7 +100,8 @@ class CollectConfig:
         ),
     ] = field(default_factory=dict)
     deterministic: Annotated[
-        bool, Option(_SWITCH, WHAT, "Ask the policy for its deterministic actions; one that has no such mode is refused.")
+        bool,
+        Option(_SWITCH, WHAT, "Ask the policy for its deterministic actions; one that has no such mode is refused."),
     ] = False
 
     workers: Annotated[
