@@ -103,11 +103,14 @@ class Tally:
             facts.append(f"mean return {self.return_sum / self.episodes:.4g}")
         if self.failures:
             facts.append(f"{self.failures:,} failures")
-        if self.share is None or self.share == 1.0:
-            facts.append(f"in {_duration(elapsed)}")
-        elif self.share > 0.0:
-            facts.append(f"ETA {_duration(elapsed / self.share - elapsed)}")
         return facts
+
+    def outlook(self, now: float) -> str:
+        """Return how long it takes yet, or took where it is done or has no known end; empty where nothing is known."""
+        elapsed = now - self.started
+        if self.share is None or self.share == 1.0:
+            return f"in {_duration(elapsed)}"
+        return f"ETA {_duration(elapsed / self.share - elapsed)}" if self.share > 0.0 else ""
 
 
 def _amount(number: int, total: int | None, unit: str) -> str:
@@ -188,13 +191,14 @@ class LineProgress(MessageProgress):
     def _tell(self) -> None:
         assert self._tally is not None
         self._told_at = self._clock()
-        self._write(f"{self._label}: " + ", ".join(self._tally.facts(self._told_at)))
+        facts = [*self._tally.facts(self._told_at), self._tally.outlook(self._told_at)]
+        self._write(f"{self._label}: " + ", ".join(filter(None, facts)))
 
 
 class RichProgress:
-    """A bar on a terminal, redrawn by the updates themselves.
+    """A bar and a line of facts on a terminal, redrawn by the updates themselves.
 
-    A thread that redraws it would be there when workers are forked, so there is none.
+    A thread that redraws them would be there when workers are forked, so there is none.
 
     Args:
         stream: The terminal.
@@ -206,6 +210,7 @@ class RichProgress:
 
         self._console = Console(file=stream, markup=False, highlight=False, emoji=False)
         self._clock = clock
+        self._live: Any = None
         self._bar: Any = None
         self._task: Any = None
         self._tally: Tally | None = None
@@ -213,24 +218,24 @@ class RichProgress:
 
     def start(self, *, label: str, total_steps: int | None, total_episodes: int | None) -> None:
         """Draw an empty bar, or a moving one where the end is not known."""
-        from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn  # noqa: PLC0415 - as above
+        from rich.live import Live  # noqa: PLC0415 - as above
+        from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn  # noqa: PLC0415
 
         self._drawn_at = self._clock()
         self._tally = Tally(total_steps, total_episodes, self._drawn_at)
-        self._bar = Progress(
-            SpinnerColumn(),
-            TextColumn("{task.description}", markup=False),
-            BarColumn(bar_width=24),
-            TextColumn("{task.fields[facts]}", markup=False),
+        known = total_steps is not None or total_episodes is not None
+        name = TextColumn("{task.description}", markup=False)
+        outlook = TextColumn("{task.fields[outlook]}", markup=False)
+        self._bar = Progress(SpinnerColumn(), name, BarColumn(), outlook, disable=True)
+        self._task = self._bar.add_task(printable(label), total=1.0 if known else None, outlook="")
+        self._live = Live(
+            get_renderable=self._picture,
             console=self._console,
             auto_refresh=False,
             redirect_stdout=False,
             redirect_stderr=False,
         )
-        known = total_steps is not None or total_episodes is not None
-        self._task = self._bar.add_task(printable(label), total=1.0 if known else None, facts="starting workers")
-        self._bar.start()
-        self._bar.refresh()
+        self._live.start(refresh=True)
 
     def update(self, *, episodes: int, steps: int, return_sum: float, failures: int = 0) -> None:
         """Count, and redraw when the last time is long enough ago."""
@@ -248,17 +253,25 @@ class RichProgress:
         self._console.print(f"warning: {printable(text)}", style="yellow")
 
     def finish(self) -> None:
-        """Draw the bar for the last time and leave the line."""
-        if self._bar is not None:
+        """Draw the bar for the last time and leave its lines."""
+        if self._live is not None:
             self._draw()
-            self._bar.stop()
-            self._bar = None
+            self._live.stop()
+            self._live = None
 
     def _draw(self) -> None:
         assert self._tally is not None
         self._drawn_at = self._clock()
-        facts = "  ".join(self._tally.facts(self._drawn_at))
-        self._bar.update(self._task, completed=self._tally.share or 0.0, facts=facts, refresh=True)
+        self._bar.update(self._task, completed=self._tally.share or 0.0, outlook=self._tally.outlook(self._drawn_at))
+        self._live.refresh()
+
+    def _picture(self) -> Any:
+        """Return the bar above the facts, which would not fit beside it."""
+        from rich.console import Group  # noqa: PLC0415 - as above
+        from rich.text import Text  # noqa: PLC0415
+
+        assert self._tally is not None
+        return Group(self._bar, Text("  " + "  ".join(self._tally.facts(self._drawn_at))))
 
 
 def choose_progress(
