@@ -5,12 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import gymnasium
 import numpy as np
+from gymnasium import spaces
 
 from rollout_cli.spaces import Leaf, flatten, space_leaves
+from rollout_cli.step_types import derive_step_types
 
 if TYPE_CHECKING:
     from rollout_cli.episode_batch import EnvSpec, EpisodeBatch
+
+_STEP_DTYPES = {"rewards": np.float64, "step_types": np.uint8}
+_EPISODE_DTYPES = {"terminated": np.bool_, "truncated": np.bool_, "numbers": np.int64, "seeds": np.int64}
 
 
 def check_batch(batch: EpisodeBatch) -> None:
@@ -19,18 +25,17 @@ def check_batch(batch: EpisodeBatch) -> None:
     Raises:
         ValueError: At the first field that does not fit.
     """
-    _check_lengths(batch)
+    _check_lengths(batch.lengths)
     n_episodes, n_steps = len(batch.lengths), int(batch.lengths.sum())
     _check_tree("observations", batch.observations, batch.env_spec.observation_space, n_steps)
     _check_tree("last_observations", batch.last_observations, batch.env_spec.observation_space, n_episodes)
     _check_tree("actions", batch.actions, batch.env_spec.action_space, n_steps)
-    for name in ("rewards", "step_types"):
-        _check_shape(name, getattr(batch, name), (n_steps,))
-    for name in ("terminated", "truncated", "numbers", "seeds"):
-        _check_shape(name, getattr(batch, name), (n_episodes,))
+    for dtypes, rows in ((_STEP_DTYPES, n_steps), (_EPISODE_DTYPES, n_episodes)):
+        for name, dtype in dtypes.items():
+            _check_array(name, getattr(batch, name), (rows,), dtype)
     for name, rows in (("env_infos", n_steps), ("agent_infos", n_steps), ("episode_infos", n_episodes)):
         for key, values in getattr(batch, name).items():
-            _check_shape(f"{name}[{key!r}]", values, (rows, *values.shape[1:]))
+            _check_rows(f"{name}[{key!r}]", values, rows)
     _check_step_types(batch)
 
 
@@ -46,43 +51,63 @@ def check_same_spaces(specs: Sequence[EnvSpec]) -> None:
                 raise ValueError(f"{name} differs: {getattr(specs[0], name)} and {getattr(spec, name)}")
 
 
-def _check_lengths(batch: EpisodeBatch) -> None:
-    if batch.lengths.ndim != 1 or batch.lengths.dtype.kind not in "iu":
-        raise ValueError(f"lengths must be one row of integers, but is {batch.lengths.dtype}{batch.lengths.shape}")
-    if len(batch.lengths) == 0:
+def _check_lengths(lengths: Any) -> None:
+    if not isinstance(lengths, np.ndarray) or lengths.ndim != 1 or lengths.dtype != np.int64:
+        raise ValueError(f"lengths is {_what(lengths)}, expected int64 of shape (episodes,)")
+    if len(lengths) == 0:
         raise ValueError("lengths is empty: a batch holds at least one episode")
-    if int(batch.lengths.min()) < 1:
-        at = int(batch.lengths.argmin())
-        raise ValueError(f"lengths[{at}] is {batch.lengths[at]}: an episode has at least one step")
+    if int(lengths.min()) < 1:
+        at = int(lengths.argmin())
+        raise ValueError(f"lengths[{at}] is {lengths[at]}: an episode has at least one step")
 
 
-def _check_shape(name: str, values: Any, expected: tuple[int, ...]) -> None:
-    if tuple(values.shape) != expected:
-        raise ValueError(f"{name} has shape {tuple(values.shape)}, expected {expected}")
+def _check_array(name: str, values: Any, shape: tuple[int, ...], dtype: Any) -> None:
+    if not isinstance(values, np.ndarray) or values.shape != shape or values.dtype != dtype:
+        raise ValueError(f"{name} is {_what(values)}, expected {np.dtype(dtype)} of shape {shape}")
 
 
-def _check_tree(name: str, tree: Any, space: Any, rows: int) -> None:
-    try:
-        columns = flatten(space, tree)
-    except (KeyError, IndexError, TypeError) as error:
-        raise ValueError(f"{name} does not have the structure of {space}: {error!r} is missing") from error
-    for leaf, values in zip(space_leaves(space), columns, strict=True):
+def _check_rows(name: str, values: Any, rows: int) -> None:
+    if not isinstance(values, np.ndarray) or values.shape[:1] != (rows,):
+        raise ValueError(f"{name} is {_what(values)}, expected shape {(rows, *np.shape(values)[1:])}")
+
+
+def _what(values: Any) -> str:
+    if isinstance(values, np.ndarray):
+        return f"{values.dtype} of shape {values.shape}"
+    return f"a {type(values).__name__}"
+
+
+def _check_tree(name: str, tree: Any, space: gymnasium.Space[Any], rows: int) -> None:
+    _check_structure(name, tree, space)
+    for leaf, values in zip(space_leaves(space), flatten(space, tree), strict=True):
         field = f"{name}.{leaf.name}" if leaf.path else name
-        _check_shape(field, values, (rows, *leaf.shape))
-        _check_values(field, leaf, values)
+        _check_array(field, values, (rows, *leaf.shape), leaf.dtype)
+        _check_texts(field, leaf, values)
 
 
-def _check_values(field: str, leaf: Leaf, values: Any) -> None:
+def _check_structure(name: str, tree: Any, space: gymnasium.Space[Any]) -> None:
+    if isinstance(space, spaces.Dict):
+        if not isinstance(tree, dict) or tree.keys() != space.spaces.keys():
+            keys = f"a dict of {list(tree)}" if isinstance(tree, dict) else _what(tree)
+            raise ValueError(f"{name} is {keys}, expected a dict of {list(space.spaces)}")
+        for key, child in space.spaces.items():
+            _check_structure(f"{name}.{key}", tree[key], child)
+    elif isinstance(space, spaces.Tuple):
+        if not isinstance(tree, tuple) or len(tree) != len(space.spaces):
+            parts = f"a tuple of {len(tree)}" if isinstance(tree, tuple) else _what(tree)
+            raise ValueError(f"{name} is {parts}, expected a tuple of {len(space.spaces)}")
+        for at, child in enumerate(space.spaces):
+            _check_structure(f"{name}.{at}", tree[at], child)
+
+
+def _check_texts(field: str, leaf: Leaf, values: Any) -> None:
     if leaf.kind == "text":
-        if not all(isinstance(value, str) for value in values):
-            raise ValueError(f"{field} must hold texts")
-    elif values.dtype != leaf.dtype:
-        raise ValueError(f"{field} has dtype {values.dtype}, expected {leaf.dtype}")
+        wrong = next((row for row, value in enumerate(values) if not isinstance(value, str)), None)
+        if wrong is not None:
+            raise ValueError(f"{field}[{wrong}] is a {type(values[wrong]).__name__}, expected a text")
 
 
 def _check_step_types(batch: EpisodeBatch) -> None:
-    from rollout_cli.episode_batch import derive_step_types
-
     expected = derive_step_types(batch.lengths, batch.terminated, batch.truncated)
     wrong = np.flatnonzero(batch.step_types != expected)
     if len(wrong):

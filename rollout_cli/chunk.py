@@ -49,7 +49,7 @@ class Part:
         return self.index == self.count - 1
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Chunk:
     """N episodes in T rows; T is the sum of `lengths`.
 

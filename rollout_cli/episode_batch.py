@@ -6,7 +6,6 @@ The fields and methods are those of garage's `EpisodeBatch`, for gymnasium's two
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,22 +15,17 @@ import numpy as np
 import numpy.typing as npt
 
 from rollout_cli import _batch_checks as checks
+from rollout_cli._info_arrays import concatenate_infos, pad_info
 from rollout_cli.chunk import Chunk
 from rollout_cli.chunk import concatenate as concatenate_chunks
 from rollout_cli.spaces import map_tree, unflatten
+from rollout_cli.step_types import StepType, derive_step_types
+
+__all__ = ["EnvSpec", "EpisodeBatch", "StepType", "Tree", "derive_step_types"]
 
 Array = npt.NDArray[Any]
 Tree = Any
 """An array, or a dict or tuple of trees."""
-
-
-class StepType(enum.IntEnum):
-    """Where in its episode a step stands; stored as uint8."""
-
-    FIRST = 0
-    MID = 1
-    TERMINAL = 2
-    TIMEOUT = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,22 +43,7 @@ class EnvSpec:
     max_episode_length: int | None = None
 
 
-def derive_step_types(lengths: Array, terminated: Array, truncated: Array) -> Array:
-    """Return the step types of flat episodes, uint8 (sum of lengths,).
-
-    Terminal wins over timeout, and an ending wins over FIRST in an episode of one step. An episode that neither
-    terminated nor was truncated (a fragment) ends with MID.
-    """
-    ends = np.cumsum(lengths)
-    out = np.full(int(ends[-1]) if len(ends) else 0, StepType.MID, np.uint8)
-    nonempty = lengths > 0
-    out[(ends - lengths)[nonempty]] = StepType.FIRST
-    out[ends[nonempty & truncated] - 1] = StepType.TIMEOUT
-    out[ends[nonempty & terminated] - 1] = StepType.TERMINAL
-    return out
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class EpisodeBatch:
     """N episodes in T rows, flat: T is the sum of `lengths`, and every episode's rows follow one another.
 
@@ -146,12 +125,16 @@ class EpisodeBatch:
             fields[name] = np.concatenate([getattr(batch, name) for batch in batches])
         for name, rows in _INFO_ROWS.items():
             sizes = [len(getattr(batch, rows)) for batch in batches]
-            fields[name] = _concatenate_infos([getattr(batch, name) for batch in batches], sizes)
+            fields[name] = concatenate_infos([getattr(batch, name) for batch in batches], sizes)
         return cls(**fields)
 
     @classmethod
     def from_list(cls, env_spec: EnvSpec, episodes: Sequence[Mapping[str, Any]]) -> EpisodeBatch:
-        """Build a batch from what `to_list` gives: one dictionary an episode, with its own fields."""
+        """Build a batch from what `to_list` gives: one dictionary an episode, with its own fields.
+
+        Raises:
+            ValueError: If there is no episode, or one's fields are not those of `to_list` or do not fit each other.
+        """
         return cls.concatenate(*(cls(env_spec=env_spec, **_as_fields(episode)) for episode in episodes))
 
     def to_list(self) -> list[dict[str, Any]]:
@@ -195,17 +178,17 @@ class EpisodeBatch:
 
     @property
     def padded_observations(self) -> Tree:
-        """Return observations padded with zeros, tree of arrays (N, longest episode, *shape)."""
+        """Return observations padded with zeros (empty texts), tree of arrays (N, longest episode, *shape)."""
         return map_tree(self._pad, self.observations)
 
     @property
     def padded_next_observations(self) -> Tree:
-        """Return next observations padded with zeros, tree of arrays (N, longest episode, *shape)."""
+        """Return next observations padded with zeros (empty texts), tree of arrays (N, longest episode, *shape)."""
         return map_tree(self._pad, self.next_observations)
 
     @property
     def padded_actions(self) -> Tree:
-        """Return actions padded with zeros, tree of arrays (N, longest episode, *shape)."""
+        """Return actions padded with zeros (empty texts), tree of arrays (N, longest episode, *shape)."""
         return map_tree(self._pad, self.actions)
 
     @property
@@ -220,13 +203,13 @@ class EpisodeBatch:
 
     @property
     def padded_env_infos(self) -> dict[str, Array]:
-        """Return the env infos padded, each (N, longest episode, ...)."""
-        return {key: self._pad(values) for key, values in self.env_infos.items()}
+        """Return the env infos padded (masked and object arrays with what they have for none), (N, longest, ...)."""
+        return {key: pad_info(values, self.valids) for key, values in self.env_infos.items()}
 
     @property
     def padded_agent_infos(self) -> dict[str, Array]:
-        """Return the agent infos padded, each (N, longest episode, ...)."""
-        return {key: self._pad(values) for key, values in self.agent_infos.items()}
+        """Return the agent infos padded likewise."""
+        return {key: pad_info(values, self.valids) for key, values in self.agent_infos.items()}
 
     @property
     def observations_list(self) -> list[Tree]:
@@ -243,8 +226,9 @@ class EpisodeBatch:
         return list(zip((ends - self.lengths).tolist(), ends.tolist(), strict=True))
 
     def _pad(self, leaf: Array) -> Array:
-        out = np.zeros((*self.valids.shape, *leaf.shape[1:]), leaf.dtype)
-        out[self.valids] = leaf
+        valids = self.valids
+        out = np.full((*valids.shape, *leaf.shape[1:]), "" if leaf.dtype == object else 0, leaf.dtype)
+        out[valids] = leaf
         return out
 
     def _episode(self, at: int, start: int, stop: int) -> EpisodeBatch:
@@ -270,42 +254,19 @@ _SINGULAR = {
     "seeds": "seed",
 }
 _INFO_ROWS = {"env_infos": "rewards", "agent_infos": "rewards", "episode_infos": "lengths"}
+_LIST_KEYS = {"observations", "actions", "last_observation", *_STEP_FIELDS, *_INFO_ROWS, *_SINGULAR.values()}
 
 
 def _as_fields(episode: Mapping[str, Any]) -> dict[str, Any]:
+    if episode.keys() != _LIST_KEYS:
+        odd = sorted(episode.keys() ^ _LIST_KEYS)
+        raise ValueError(f"an episode has the keys {sorted(episode)}, expected {sorted(_LIST_KEYS)}: see {odd}")
     fields = dict(episode)
     for plural, singular in _SINGULAR.items():
         fields[plural] = np.array([fields.pop(singular)])
-    fields["last_observations"] = map_tree(lambda leaf: np.asarray(leaf)[None], fields.pop("last_observation"))
+    fields["last_observations"] = map_tree(_one_row, fields.pop("last_observation"))
     return fields
 
 
-def _concatenate_infos(infos: list[Mapping[str, Array]], sizes: list[int]) -> dict[str, Array]:
-    """Join info columns; a batch that lacks a key, or has it in another type, gives a masked or object column."""
-    keys = dict.fromkeys(key for info in infos for key in info)
-    return {key: _join_info([info.get(key) for info in infos], sizes) for key in keys}
-
-
-def _join_info(columns: list[Array | None], sizes: list[int]) -> Array:
-    known = [column for column in columns if column is not None]
-    like = known[0]
-    if any(column.dtype != like.dtype or column.shape[1:] != like.shape[1:] for column in known):
-        return np.concatenate([_objects(column, size) for column, size in zip(columns, sizes, strict=True)])
-    if like.dtype == object:
-        return np.concatenate([_objects(column, size) for column, size in zip(columns, sizes, strict=True)])
-    if len(known) == len(columns) and not any(isinstance(column, np.ma.MaskedArray) for column in known):
-        return np.concatenate(known)
-    filled = [
-        np.ma.masked_all((size, *like.shape[1:]), like.dtype) if column is None else column
-        for column, size in zip(columns, sizes, strict=True)
-    ]
-    return np.asanyarray(np.ma.concatenate(filled))
-
-
-def _objects(column: Array | None, size: int) -> Array:
-    out = np.full(size, None, dtype=object)
-    if column is not None:
-        mask = np.ma.getmaskarray(column).reshape(size, -1)[:, 0]
-        for row in np.flatnonzero(~mask):
-            out[row] = column[row]
-    return out
+def _one_row(value: Any) -> Array:
+    return np.asarray(value, dtype=object if isinstance(value, str) else None)[None]

@@ -1,31 +1,21 @@
-"""Finding the random generators that a policy or environment carries, and seeding them for an episode.
+"""The random generators that a policy or environment carries, seeded for each episode.
 
-A pickled policy with a generator of its own would explore in every worker alike, and otherwise again in each run. So the
-generators among the attributes of the policy and of each wrapper of the environment are found once and seeded before each
-episode, each from a stream named by its path.
+A pickled policy with a generator of its own would explore alike in every worker, and otherwise again in each run. So
+the generators among the attributes of the policy and of each wrapper of the environment are found once and seeded
+before each episode, each from a stream named by its path.
 """
 
 from __future__ import annotations
 
 import random
-import sys
-import types
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import gymnasium
 import numpy as np
 
+from rollout_cli._generator_search import SPACE_GENERATOR, search
 from rollout_cli.seeding import derive_seed, seed_digest
-
-MAX_DEPTH = 4
-"""How many attributes, list items and dictionary values deep a generator is looked for."""
-
-MAX_OBJECTS = 20_000
-"""Objects looked at below one policy or environment; a replay buffer held by a policy must not cost seconds."""
-
-Seeder = Callable[[int, int | str, str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +31,7 @@ class FoundGenerator:
         if isinstance(generator, np.random.Generator):
             _seed_numpy(generator, root, number, self.path)
         elif isinstance(generator, np.random.RandomState):
-            generator.seed(derive_seed(root, number, self.path) >> 31)
+            _seed_legacy_numpy(generator, derive_seed(root, number, self.path) >> 31)
         elif isinstance(generator, random.Random):
             generator.seed(derive_seed(root, number, self.path))
         else:
@@ -64,6 +54,15 @@ def _seed_numpy(generator: np.random.Generator, root: int, number: int | str, pa
         bits.state = type(bits)(derive_seed(root, number, path)).state
 
 
+def _seed_legacy_numpy(generator: np.random.RandomState, seed: int) -> None:
+    try:
+        generator.seed(seed)
+    except TypeError:  # It stands on another bit generator than its own MT19937, and `seed` knows no other.
+        state: Any = generator.get_state(legacy=False)
+        fresh: Any = np.random.RandomState(getattr(np.random, state["bit_generator"])(seed))
+        generator.set_state(fresh.get_state(legacy=False))
+
+
 class GeneratorSet:
     """The generators found below some named objects, kept up to date.
 
@@ -74,9 +73,9 @@ class GeneratorSet:
 
     def __init__(self, roots: dict[str, Any]) -> None:
         self._roots = roots
-        self._known: dict[str, int] = {}
+        self._known: dict[str, Any] = {}
         self._found: list[FoundGenerator] = []
-        self._asleep: list[tuple[str, gymnasium.Space[Any]]] = []
+        self._asleep: list[gymnasium.Space[Any]] = []
         self.look_again()
 
     @property
@@ -91,17 +90,20 @@ class GeneratorSet:
 
     def look_again(self) -> bool:
         """Search all roots once more; return whether there is a generator where there was none before."""
-        before, self._known = self._known, {}
-        self._found, self._asleep = [], []
+        before, self._known, self._asleep = self._known, {}, []
         _make_env_generators(self._roots)
-        for path, item in _walk_roots(self._roots):
-            if isinstance(item, gymnasium.Space):
-                self._add_space(path, item)
+        for path, item in search(self._roots):
+            generator = _space_generator(item) if isinstance(item, gymnasium.Space) else item
+            if generator is None:
+                self._asleep.append(item)
             else:
-                self._found.append(FoundGenerator(path, item))
-        self._known = {found.path: id(found.generator) for found in self._found}
+                self._known[_unused(path, self._known)] = generator
         # Where `reset(seed=...)` makes the environment's generator anew, seeding the one it has is work for nothing.
-        self._found = [found for found in self._found if not _made_by_reset(found, before)]
+        self._found = [
+            FoundGenerator(path, generator)
+            for path, generator in self._known.items()
+            if not _made_by_reset(path, generator, before.get(path))
+        ]
         return any(path not in before for path in self._known)
 
     def woken(self) -> bool:
@@ -110,19 +112,21 @@ class GeneratorSet:
         A space makes its generator, with a seed of its own choice, when it first draws. Most spaces never do, and
         looking costs far less than seeding them all.
         """
-        # gymnasium has no public way to ask whether a space has drawn without making it draw.
-        if not any(space._np_random is not None for _, space in self._asleep):
+        if all(_space_generator(space) is None for space in self._asleep):
             return False
         return self.look_again()
 
-    def _add_space(self, path: str, space: gymnasium.Space[Any]) -> None:
-        if space._np_random is None:
-            self._asleep.append((path, space))
-        else:
-            self._found.append(FoundGenerator(path, space._np_random))
+
+def _space_generator(space: gymnasium.Space[Any]) -> Any:
+    # gymnasium has no public way to ask whether a space has drawn without making it draw.
+    return vars(space).get(SPACE_GENERATOR)
 
 
-_ENV_GENERATOR = "._np_random"
+def _unused(path: str, known: dict[str, Any]) -> str:
+    """Return `path`, marked where another generator has it: the keys 1 and "1" of a dictionary read alike."""
+    while path in known:
+        path += "'"
+    return path
 
 
 def _make_env_generators(roots: dict[str, Any]) -> None:
@@ -132,82 +136,5 @@ def _make_env_generators(roots: dict[str, Any]) -> None:
             _ = root.unwrapped.np_random
 
 
-def _made_by_reset(found: FoundGenerator, before: dict[str, int]) -> bool:
-    known = before.get(found.path)
-    return found.path.endswith(_ENV_GENERATOR) and known is not None and known != id(found.generator)
-
-
-def _walk_roots(roots: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    seen: set[int] = set()
-    for name, root in roots.items():
-        yield from _Walk(seen).below(name, root, 0)
-
-
-def is_generator(item: Any) -> bool:
-    """Return whether `item` is a random generator that can be seeded."""
-    if isinstance(item, np.random.Generator | np.random.RandomState | random.Random):
-        return not isinstance(item, random.SystemRandom)
-    torch = sys.modules.get("torch")
-    return torch is not None and isinstance(item, torch.Generator)
-
-
-_OPAQUE = (str, bytes, int, float, complex, bool, type(None), np.ndarray, np.generic, type, types.ModuleType)
-
-
-class _Walk:
-    """One search; each object is visited once, so that a cycle ends and a shared generator has one path."""
-
-    def __init__(self, seen: set[int]) -> None:
-        self._seen = seen
-        # `id` is only a name while the object lives: properties may give fresh objects.
-        self._alive: list[Any] = []
-
-    def below(self, path: str, item: Any, depth: int) -> Iterator[tuple[str, Any]]:
-        if isinstance(item, _OPAQUE) or id(item) in self._seen or len(self._seen) >= MAX_OBJECTS:
-            return
-        self._seen.add(id(item))
-        self._alive.append(item)
-        if is_generator(item):
-            yield path, item
-        elif isinstance(item, gymnasium.Space):
-            yield from self._space(path, item, depth)
-        elif depth < MAX_DEPTH:
-            for key, child, step in _children(item):
-                yield from self.below(f"{path}{key}", child, depth + step)
-
-    def _space(self, path: str, space: gymnasium.Space[Any], depth: int) -> Iterator[tuple[str, Any]]:
-        yield path, space
-        for key, child, step in _children(space):
-            if isinstance(child, dict | list | tuple | gymnasium.Space):
-                yield from self.below(f"{path}{key}", child, depth + step)
-
-
-def _children(item: Any) -> Iterator[tuple[str, Any, int]]:
-    """Give (path suffix, object, depth it costs) for what `item` holds."""
-    if isinstance(item, dict):
-        yield from ((f".{key}", child, 1) for key, child in list(item.items()))
-    elif isinstance(item, list | tuple):
-        yield from ((f".{at}", child, 1) for at, child in enumerate(item))
-    elif isinstance(item, types.FunctionType):
-        yield from _function_children(item)
-    elif isinstance(item, types.MethodType):
-        yield ".__self__", item.__self__, 1
-    elif hasattr(item, "__dict__"):
-        for key, child in list(vars(item).items()):
-            # A wrapper's inner environment starts afresh: the chain may be longer than the depth.
-            wrapped = isinstance(item, gymnasium.Wrapper) and key == "env"
-            yield f".{key}", child, -MAX_DEPTH if wrapped else 1
-
-
-def _function_children(function: types.FunctionType) -> Iterator[tuple[str, Any, int]]:
-    """A plain function carries state in its closure, its defaults, and the globals that its code names."""
-    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-        try:
-            yield f".{name}", cell.cell_contents, 1
-        except ValueError:
-            continue  # The cell is still empty: the name is bound later.
-    for name in function.__code__.co_names:
-        if name in function.__globals__:
-            yield f".{name}", function.__globals__[name], 1
-    for at, default in enumerate(function.__defaults__ or ()):
-        yield f".default{at}", default, 1
+def _made_by_reset(path: str, generator: Any, before: Any) -> bool:
+    return path.endswith(f".{SPACE_GENERATOR}") and before is not None and before is not generator

@@ -1,8 +1,8 @@
 """Info dictionaries as typed columns.
 
-The info dictionaries of gymnasium and of policies hold anything, at any step. An `InfoTable` holds many of them as sparse
-columns, one for each (path, type) that was met, so that nothing is lost or cast here; which column becomes a column of
-the dataset, and what goes into its JSON remainder, is for the dataset's schema to decide.
+The info dictionaries of gymnasium and of policies hold anything, at any step. An `InfoTable` holds many of them as
+sparse columns, one for each (path, type) that was met, so that nothing is lost or cast here; which column becomes a
+column of the dataset, and what goes into its JSON remainder, is for the dataset's schema to decide.
 """
 
 from __future__ import annotations
@@ -23,8 +23,11 @@ STRING = "string"
 JSON = "json"
 """The kind of a value with no column type of its own: its column holds JSON texts."""
 
+MAX_NESTING = 16
+"""Dictionaries nested deeper than this are JSON, so that one that holds itself ends (JSON refuses it)."""
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(frozen=True, slots=True, eq=False)
 class InfoColumn:
     """The values of one kind at one path, and the rows that have them.
 
@@ -49,7 +52,7 @@ class InfoColumn:
         return np.arange(len(self.values)) if self.rows is None else self.rows
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class InfoTable:
     """`n_rows` info dictionaries as columns, in the order in which the columns were first met.
 
@@ -81,8 +84,8 @@ class InfoTable:
     def to_arrays(self) -> dict[str, Array]:
         """Return one array a dotted path, length `n_rows`.
 
-        A path that every row has with one kind is a plain array; one with one kind that some rows lack is a masked array;
-        one of several kinds, or JSON, is an object array with None where a row lacks it.
+        A path that every row has with one kind is a plain array; one with one kind that some rows lack is a masked
+        array; one of several kinds, or text or JSON, is an object array with None where a row lacks it.
         """
         by_path: dict[str, list[InfoColumn]] = {}
         for column in self.columns:
@@ -143,7 +146,7 @@ def tabulate(infos: Sequence[Mapping[Any, Any]]) -> InfoTable:
 
     Python and numpy scalars and arrays of numbers keep their type (Python's int is int64, its float float64), text is
     `string`, nested dictionaries give longer paths, None, lists and the like become JSON, and what JSON cannot hold is
-    left out and counted.
+    left out and counted; so is the second of two keys with one text, such as 1 and "1".
     """
     table = _Tabulator()
     for row, info in enumerate(infos):
@@ -163,19 +166,24 @@ class _Tabulator:
     def add(self, row: int, prefix: InfoPath, items: Iterable[tuple[Any, Any]]) -> None:
         for key, value in items:
             path = (*prefix, str(key))
-            if isinstance(value, Mapping) and value:
+            if isinstance(value, Mapping) and value and len(prefix) < MAX_NESTING:
                 self.add(row, path, value.items())
                 continue
             kind, stored = classify(value)
-            if kind is None:
-                name = ".".join(path)
-                self._dropped[name] = self._dropped.get(name, 0) + 1
-                continue
-            rows = self._rows.setdefault((path, kind), [])
-            if rows and rows[-1] == row:
-                continue  # Two keys with one text, such as 1 and "1": the first one stays.
-            rows.append(row)
-            self._values.setdefault((path, kind), []).append(stored)
+            if kind is None or not self._keep(row, (path, kind), stored):
+                self._drop(path)
+
+    def _keep(self, row: int, column: tuple[InfoPath, str], stored: Any) -> bool:
+        rows = self._rows.setdefault(column, [])
+        if rows and rows[-1] == row:
+            return False  # Two keys with one text: the first one stays.
+        rows.append(row)
+        self._values.setdefault(column, []).append(stored)
+        return True
+
+    def _drop(self, path: InfoPath) -> None:
+        name = ".".join(path)
+        self._dropped[name] = self._dropped.get(name, 0) + 1
 
     def finish(self, n_rows: int) -> InfoTable:
         columns = []
@@ -204,37 +212,57 @@ def kind_type(kind: str) -> tuple[np.dtype[Any], tuple[int, ...]]:
 def classify(value: Any) -> tuple[str | None, Any]:
     """Return the kind of one info value and the value as its column stores it; (None, None) if nothing can store it."""
     kind = _FAST_KINDS.get(type(value))
-    if kind is not None:
-        if kind == "int64" and not -(2**63) <= value < 2**63:
-            return JSON, str(value)
+    if kind is not None and _fits(kind, value):
         return kind, value
     if isinstance(value, np.ndarray | np.generic):
         return _classify_numpy(value)
     if hasattr(value, "__array__") and not isinstance(value, type):
-        try:
-            return _classify_numpy(np.asarray(value))
-        except Exception:  # The conversion is foreign code (a tensor with a gradient, a device array) and may raise anything.
-            return None, None
-    try:
-        return JSON, json.dumps(_plain(value), sort_keys=True, allow_nan=False)
-    except (TypeError, ValueError, RecursionError):
-        return None, None
+        return _classify_foreign(value)
+    return _classify_json(value)
 
 
 _FAST_KINDS: dict[type, str] = {bool: "bool", int: "int64", float: "float64", str: STRING}
+_WIDEST_BYTES = 8
 
 
-def _classify_numpy(value: Array | np.generic) -> tuple[str | None, Any]:
-    if value.dtype.kind in "biuf" and value.dtype.itemsize <= 8:
+def _fits(kind: str, value: Any) -> bool:
+    if kind == "int64":
+        return bool(-(2**63) <= value < 2**63)
+    return kind != STRING or _is_unicode(value)
+
+
+def _is_unicode(text: str) -> bool:
+    """Return whether a text column can hold `text`: a lone surrogate, as in the name of an odd file, has no UTF-8."""
+    try:
+        return text.isascii() or bool(text.encode())
+    except UnicodeEncodeError:
+        return False
+
+
+def _classify_numpy(value: Any) -> tuple[str | None, Any]:
+    if value.dtype.kind in "biuf" and value.dtype.itemsize <= _WIDEST_BYTES:
         name = value.dtype.newbyteorder("=").name
         if value.ndim == 0:
-            return name, value.item() if name in ("bool", "int64", "float64") else value
-        if value.size and 0 not in value.shape:
+            # `[()]` takes a scalar out of what may be an environment's own buffer.
+            return name, value.item() if name in ("bool", "int64", "float64") else value[()]
+        if value.size:
             return f"{name}[{','.join(map(str, value.shape))}]", np.array(value)
     if value.ndim == 0 and value.dtype.kind == "U":
-        return STRING, str(value)
+        return classify(str(value))
+    return _classify_json(value)
+
+
+def _classify_foreign(value: Any) -> tuple[str | None, Any]:
     try:
-        return JSON, json.dumps(_plain(value.tolist()), sort_keys=True, allow_nan=False)
+        array = np.asarray(value)
+    except Exception:  # noqa: BLE001  Foreign code (a tensor with a gradient, a device array) may raise anything.
+        return None, None
+    return _classify_numpy(array)
+
+
+def _classify_json(value: Any) -> tuple[str | None, Any]:
+    try:
+        return JSON, json.dumps(_plain(value), sort_keys=True, allow_nan=False)
     except (TypeError, ValueError, RecursionError):
         return None, None
 

@@ -9,8 +9,6 @@ from __future__ import annotations
 import random
 import secrets
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from hashlib import blake2b
 from typing import Any
 
@@ -77,8 +75,8 @@ class GlobalGenerators:
 class BorrowedGenerators:
     """The global generators, borrowed from a caller whose own states must not change.
 
-    Code that must run in the caller's process (a local worker) runs inside `with borrowed:`; at each entry the borrower's
-    states are put in, at each exit the caller's come back, whatever was raised.
+    Code that must run in the caller's process (a local worker) runs inside `with borrowed:`; at each entry the
+    borrower's states are put in, at each exit the caller's come back, whatever was raised.
     """
 
     def __init__(self) -> None:
@@ -95,10 +93,3 @@ class BorrowedGenerators:
         self._mine = GlobalGenerators()
         self._callers.restore()
         self._callers = None
-
-
-@contextmanager
-def preserved_generators() -> Iterator[None]:
-    """Run a block that may draw from the global generators, and put their states back after it."""
-    with BorrowedGenerators():
-        yield

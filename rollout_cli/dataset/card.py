@@ -23,9 +23,8 @@ configs:
 _LAYOUT = """\
 ## Layout
 
-- `data/`: one row a step. `episode_id` and `step` name it; `observation`, `action`, `reward`, `terminated`, `truncated`
-and
-  `step_type` (0 first, 1 middle, 2 terminal, 3 timeout) describe it.
+- `data/`: one row a step. `episode_id` and `step` name it; `observation`, `action`, `reward`, `terminated`,
+  `truncated` and `step_type` (0 first, 1 middle, 2 terminal, 3 timeout) describe it.
 - `meta/episodes/`: one row an episode, with its number, seed, length, return and the observation after its last step.
 - `meta/info.json`: how the dataset was made, and what its columns are.
 - `meta/stats.json`: minimum, maximum, mean and standard deviation of the columns.
@@ -55,6 +54,9 @@ def render_card(info: Mapping[str, Any]) -> str:
 
 
 def _env_name(info: Mapping[str, Any]) -> str:
-    env = info.get("env")
-    name = env.get("id") if isinstance(env, Mapping) else None
-    return str(name) if name else "an environment"
+    """Return gymnasium's id, or else how the environment was named when the dataset was made."""
+    for part, key in (("env", "id"), ("env_source", "spec")):
+        found = info.get(part)
+        if isinstance(found, Mapping) and found.get(key):
+            return str(found[key])
+    return "an environment"

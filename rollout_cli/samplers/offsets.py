@@ -41,6 +41,13 @@ class OffsetPool:
         """Return how many offsets came back and wait for `worker`."""
         return len(self._returned[worker if self._owners > 1 else 0])
 
+    def next_offset(self, worker: int) -> int | None:
+        """Return the lowest offset that `worker` can be leased; None where none is left for it."""
+        owner = worker if self._owners > 1 else 0
+        fresh = self._next[owner]
+        free = [*self._returned[owner][:1], *([fresh] if self._stop is None or fresh < self._stop else [])]
+        return min(free, default=None)
+
     @property
     def is_shared(self) -> bool:
         """Return whether any worker may run any offset."""

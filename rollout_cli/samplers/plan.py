@@ -95,6 +95,9 @@ class PlanState(Protocol):
     def n_returned(self, worker: int) -> int:
         """Return how many offsets that were given back wait for this worker."""
 
+    def next_offset(self, worker: int) -> int | None:
+        """Return the lowest offset that the worker can be leased; None where none is left for it."""
+
     def still_needed(self) -> int | None:
         """Return about how many more offsets are worth leasing now; None where all that are left are."""
 
@@ -170,6 +173,9 @@ class _RangePlan:
     def n_returned(self, worker: int) -> int:
         return self._pool.n_returned(worker)
 
+    def next_offset(self, worker: int) -> int | None:
+        return self._pool.next_offset(worker)
+
     def still_needed(self) -> int | None:
         return self._pool.n_free if self._pool.is_shared else None
 
@@ -213,6 +219,9 @@ class _PerWorkerPlan:
 
     def n_returned(self, worker: int) -> int:
         return self._pools[worker].n_returned(0)
+
+    def next_offset(self, worker: int) -> int | None:
+        return self._pools[worker].next_offset(0)
 
     def still_needed(self) -> int | None:
         return None
@@ -263,6 +272,9 @@ class _PrefixPlan:
 
     def n_returned(self, worker: int) -> int:
         return self._pool.n_returned(worker)
+
+    def next_offset(self, worker: int) -> int | None:
+        return self._pool.next_offset(worker)
 
     def still_needed(self) -> int | None:
         if not self._pool.is_shared:

@@ -15,6 +15,7 @@ from rollout_cli.chunk import Chunk
 from rollout_cli.envs import EnvUpdate, as_env_source
 from rollout_cli.episode_batch import EnvSpec, EpisodeBatch
 from rollout_cli.errors import InternalError, UsageError
+from rollout_cli.policies import policy_source
 from rollout_cli.samplers.messages import Pickled
 from rollout_cli.samplers.plan import EpisodesPerWorker, MinTimesteps, Order, Plan, PlanState, begin_plan
 from rollout_cli.samplers.updates import UpdateHistory
@@ -27,7 +28,7 @@ class Sampler(abc.ABC):
     """Samples episodes with several workers.
 
     Args:
-        agents: A policy for all workers, or a list with one a worker. Whatever `adapt_policy` knows, or a PolicySource.
+        agents: A policy for all workers, or a list with one a worker: a SPEC, or whatever `adapt_policy` knows.
         envs: An environment (or EnvSource) for all workers, or a list with one a worker. Each worker gets its own copy.
         worker_factory: Builds the workers; in its place the following may be given.
         max_episode_length: Steps after which an episode is truncated; None for no limit.
@@ -67,7 +68,8 @@ class Sampler(abc.ABC):
         )
         self._by_worker = isinstance(agents, list) or isinstance(envs, list)
         sources = self._factory.prepare_worker_messages(envs, as_env_source)
-        pairs = zip(self._messages(agents), self._messages(sources), strict=True)
+        policies = self._factory.prepare_worker_messages(agents, _policy)
+        pairs = zip(self._messages(policies), self._messages(sources), strict=True)
         self._histories = [UpdateHistory(agent, env) for agent, env in pairs]
         self._labels = [source.label for source in sources]
         self._env_spec: EnvSpec | None = None
@@ -240,7 +242,7 @@ class Sampler(abc.ABC):
 
     def _note_updates(self, agent_update: Any, env_update: Any) -> Updates:
         self._by_worker = self._by_worker or isinstance(agent_update, list) or isinstance(env_update, list)
-        given_agents = self._factory.prepare_worker_messages(agent_update)
+        given_agents = self._factory.prepare_worker_messages(agent_update, _policy)
         given_envs = self._factory.prepare_worker_messages(env_update, _env_update)
         if env_update is not None:
             self._env_spec = None  # The new environment may have other spaces.
@@ -249,6 +251,11 @@ class Sampler(abc.ABC):
         for history, update, objects in zip(self._histories, updates, given, strict=True):
             history.add(update, objects)
         return updates
+
+
+def _policy(agent: Any) -> Any:
+    """Return what to send for a policy: a text is a SPEC, as on the command line."""
+    return policy_source(agent) if isinstance(agent, str) else agent
 
 
 def _env_update(env: Any) -> Any:

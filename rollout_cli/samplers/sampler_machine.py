@@ -216,14 +216,23 @@ class SamplerMachine:
             count = 0
         # What came back lies below what others run: it must run first, or the buffer could never drain.
         count = max(count, self.plan.n_returned(worker))
-        if count <= 0 and not any(self._open):
-            count = 1  # Whatever was estimated: somebody must run the lowest missing number.
+        if count <= 0 and self._lowest_missing_waits_for(worker):
+            count = 1
         if count <= 0:
             return ()
         ranges = self.plan.lease(worker, count)
         lease = tuple(range(r.start + self._base, r.stop + self._base, r.step) for r in ranges)
         self._open[worker].update(number for numbers in lease for number in numbers)
         return lease
+
+    def _lowest_missing_waits_for(self, worker: int) -> bool:
+        """Return whether the worker's next number is the lowest missing one: it must run, or nothing would go on."""
+        if any(self._open) and not self.buffer_is_full:
+            return False  # What is open moves the run on; only a full buffer asks whether it is the lowest.
+        own = self.plan.next_offset(worker)
+        free = [self.plan.next_offset(other) for other in range(len(self._open))]
+        missing = [*(min(numbers) - self._base for numbers in self._open if numbers), *free]
+        return own is not None and own == min(offset for offset in missing if offset is not None)
 
     def _ceiling(self) -> int | None:
         ceiling = self.plan.ceiling

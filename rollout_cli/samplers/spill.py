@@ -35,7 +35,7 @@ class SpillStore:
 
     Args:
         memory_limit: Bytes kept in memory.
-        disk_limit: Bytes kept in temporary files, after which the store calls itself full (it still keeps more).
+        disk_limit: Bytes kept in temporary files, at least 1; from there on the store is full, but keeps more.
     """
 
     def __init__(self, *, memory_limit: int, disk_limit: int) -> None:
@@ -45,8 +45,8 @@ class SpillStore:
 
     @property
     def is_full(self) -> bool:
-        """Return whether both limits are reached."""
-        return self._in_memory >= self._memory_limit and self.on_disk >= self._disk_limit
+        """Return whether both limits are reached: what is on disk is there because it had no place in memory."""
+        return self.on_disk >= self._disk_limit
 
     @property
     def on_disk(self) -> int:
@@ -77,7 +77,7 @@ class SpillStore:
         segment.file.seek(handle.offset)
         payload = segment.file.read(handle.size)
         segment.live -= 1
-        if segment.live == 0 and (segment is not self._segments[-1] or segment.size >= SEGMENT_BYTES):
+        if segment.live == 0:
             self._drop(segment)
         return payload
 

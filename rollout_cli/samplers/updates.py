@@ -37,7 +37,8 @@ class UpdateHistory:
             parameters = isinstance(given[0], dict | tuple | np.ndarray)
             self._agents = [self._agents[0], agent] if parameters else [agent]
         if env is not None:
-            self._envs = [*self._envs, env] if isinstance(given[1], EnvUpdate) else [env]
+            builds_on = isinstance(given[1], EnvUpdate) and not given[1].replaces_env
+            self._envs = [*self._envs, env] if builds_on else [env]
 
     @property
     def updates(self) -> list[Update]:

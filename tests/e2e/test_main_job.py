@@ -31,19 +31,17 @@ def test_timesteps_are_reached_by_the_last_episode(cartpole: Dataset) -> None:
 
 
 def _returns(cartpole: Dataset) -> dict[int, float]:
-    return dict(
-        zip(cartpole.episodes["episode_id"].to_pylist(), cartpole.episodes["return"].to_pylist(), strict=True)
-    )
+    return dict(zip(cartpole.episodes["episode_id"].to_pylist(), cartpole.episodes["return"].to_pylist(), strict=True))
 
 
 def test_duckdb_reads_the_data(cartpole: Dataset) -> None:
     """DuckDB's returns by episode are those of the episodes table."""
     query = f"select episode_id, sum(reward) from '{cartpole.path}/data/*/*.parquet' group by episode_id"
-    assert _returns(cartpole) == dict(duckdb.sql(query).fetchall())
+    assert _returns(cartpole) == dict(duckdb.execute(query).fetchall())
 
 
 def test_polars_reads_the_data(cartpole: Dataset) -> None:
-    """polars' returns by episode are those of the episodes table, and an observation is an array of four floats."""
+    """In polars, the returns by episode are those of the episodes table, and an observation is an array of four floats."""
     frame = pl.read_parquet(f"{cartpole.path}/data/*/*.parquet")
     sums = frame.group_by("episode_id").agg(pl.col("reward").sum())
     assert _returns(cartpole) == dict(sums.iter_rows())
@@ -51,7 +49,7 @@ def test_polars_reads_the_data(cartpole: Dataset) -> None:
 
 
 def test_pandas_reads_the_data(cartpole: Dataset) -> None:
-    """pandas' returns by episode are those of the episodes table."""
+    """In pandas, the returns by episode are those of the episodes table."""
     frame = pd.read_parquet(f"{cartpole.path}/data")
     assert _returns(cartpole) == frame.groupby("episode_id")["reward"].sum().to_dict()
 

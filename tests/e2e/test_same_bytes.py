@@ -68,7 +68,8 @@ def test_late_info_keys_change_nothing(tmp_path: Path) -> None:
     assert "env_info.late" not in features
     assert "env_info.later" not in features
     remainders = {number: _remainder(tmp_path / "0", number) for number in (50, 80, 300, 301, 5)}
-    assert {50: {"late": 1}, 80: {"late": "text"}, 300: {"later": 1.5}, 301: {"position": "a text"}, 5: {}} == remainders
+    expected = {50: {"late": 1}, 80: {"late": "text"}, 300: {"later": 1.5}, 301: {"position": "a text"}, 5: {}}
+    assert expected == remainders
 
 
 def _range(first: int, stop: int) -> Any:
