@@ -1,0 +1,1 @@
+"""One suite over every backend: what a sampler promises, whatever runs the episodes."""

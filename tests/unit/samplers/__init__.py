@@ -1,0 +1,1 @@
+"""Tests of plans, state machines, buffers and channels."""

@@ -1,0 +1,265 @@
+"""An in-memory twin of the worker processes: both state machines and their shells, with no process and no time.
+
+The sampler's shell asks a `SimulatedPool` for events; the pool lets one worker's shell take one turn at a time, in an
+order drawn from a seed, until something has arrived. Clocks are a counter of turns. If nothing can happen any more, the
+run would hang, and the pool says so.
+"""
+
+from __future__ import annotations
+
+import queue
+import random
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+
+from rollout_cli.chunk import Chunk
+from rollout_cli.episode_batch import EnvSpec, EpisodeBatch
+from rollout_cli.infos import InfoTable
+from rollout_cli.samplers import multiprocessing_sampler, worker_process
+from rollout_cli.samplers.leasing import LeaseSizer
+from rollout_cli.samplers.plan import Order, Plan, begin_plan
+from rollout_cli.samplers.reorder import episode_buffer
+from rollout_cli.samplers.sampler_machine import SamplerMachine
+from rollout_cli.samplers.worker_machine import WorkerState
+from rollout_cli.workers import Worker
+
+SPEC = EnvSpec(gymnasium.spaces.Discrete(2), gymnasium.spaces.Discrete(2))
+
+Lengths = Callable[[int], int]
+"""From an episode's number to its length."""
+
+
+class Counter:
+    """A clock that counts turns."""
+
+    def __init__(self) -> None:
+        self.turns = 0
+
+    def __call__(self) -> float:
+        return self.turns * 0.01
+
+
+class CountingWorker(Worker):
+    """Counts steps instead of taking them; its rewards are the policy that it was given last."""
+
+    def __init__(self, number: int, lengths: Lengths, speed: int) -> None:
+        super().__init__(seed=0, max_episode_length=None, worker_number=number)
+        self.begun: list[int] = []
+        self._lengths, self._speed = lengths, speed
+        self._policy = 0.0
+        self._running: int | None = None
+        self._left = 0
+        self._finished: list[int] = []
+
+    def update_agent(self, agent_update: Any) -> None:
+        self._policy = self._policy if agent_update is None else float(agent_update)
+
+    def update_env(self, env_update: Any) -> None:
+        pass
+
+    @property
+    def env_spec(self) -> EnvSpec:
+        return SPEC
+
+    def start_episode(self) -> None:
+        self._running = self._next_number()
+        self._left = self._lengths(self._running)
+        self.begun.append(self._running)
+
+    def step_episode(self) -> bool:
+        assert self._running is not None
+        self._left -= 1
+        if self._left > 0:
+            return False
+        self._finished.append(self._running)
+        self._running = None
+        return True
+
+    def collect_episode(self) -> EpisodeBatch:
+        raise NotImplementedError
+
+    def advance(self, deadline: float) -> None:
+        for _ in range(self._speed):
+            if not self.has_work:
+                return
+            if not self.running:
+                self.start_episode()
+            self.step_episode()
+
+    def take(self) -> Chunk | None:
+        numbers, self._finished = self._finished, []
+        return chunk_of(numbers, self._lengths, self._policy, self._worker_number) if numbers else None
+
+    @property
+    def finished_numbers(self) -> list[int]:
+        return self._finished
+
+    @property
+    def finished_rows(self) -> int:
+        return sum(map(self._lengths, self._finished))
+
+    @property
+    def running(self) -> bool:
+        return self._running is not None
+
+    def retract(self, *, above: int | None = None) -> None:
+        super().retract(above=above)
+        if self._running is not None and (above is None or self._running > above):
+            self._running = None
+
+
+def chunk_of(numbers: Sequence[int], lengths: Lengths, policy: float = 0.0, worker: int = 0) -> Chunk:
+    """Return episodes without observations and actions, whose rewards are all `policy`."""
+    sizes = [lengths(number) for number in numbers]
+    rows = sum(sizes)
+    return Chunk(
+        numbers=np.array(numbers, np.int64),
+        seeds=np.array(numbers, np.int64),
+        lengths=np.array(sizes, np.int64),
+        terminated=np.ones(len(numbers), bool),
+        truncated=np.zeros(len(numbers), bool),
+        workers=np.full(len(numbers), worker, np.int32),
+        wall_times=np.zeros(len(numbers)),
+        observations=(),
+        actions=(),
+        rewards=np.full(rows, policy),
+        last_observations=(),
+        env_infos=InfoTable(rows),
+        agent_infos=InfoTable(rows),
+        episode_infos=InfoTable(len(numbers)),
+    )
+
+
+class SimulatedLink:
+    """Both directions between one worker and the sampler; the way back holds `capacity` messages."""
+
+    def __init__(self, capacity: int) -> None:
+        self.inbox: deque[Any] = deque()
+        self.outbox: deque[Any] = deque()
+        self._capacity = capacity
+
+    @property
+    def has_room(self) -> bool:
+        return len(self.outbox) < self._capacity
+
+    def poll(self) -> Any | None:
+        return self.inbox.popleft() if self.inbox else None
+
+    def wait(self, *, keeping: bool) -> Any | None:
+        command = self.poll()
+        assert command is not None or keeping, "a worker waited for a command that nobody had sent"
+        return command
+
+    def put_nowait(self, message: Any) -> None:
+        if not self.has_room:
+            raise queue.Full
+        self.outbox.append(message)
+
+    def close(self) -> None:
+        self.inbox.clear()
+
+
+@dataclass
+class SimulatedPool:
+    """Workers whose turns come in an order drawn from `seed`.
+
+    Args:
+        lengths: How long each episode is.
+        n_workers: How many workers there are.
+        seed: Decides who takes the next turn.
+        speeds: Steps that each worker takes in one turn.
+        weights: How often each worker takes a turn, and after them how often the sampler takes a message.
+        capacity: Messages that the way from each worker to the sampler holds.
+    """
+
+    lengths: Lengths
+    n_workers: int
+    seed: int
+    speeds: Sequence[int]
+    weights: Sequence[float]
+    capacity: int
+    clock: Counter = field(default_factory=Counter)
+
+    def __post_init__(self) -> None:
+        self._random = random.Random(self.seed)
+        self.workers = [
+            CountingWorker(number, self.lengths, self.speeds[number % len(self.speeds)])
+            for number in range(self.n_workers)
+        ]
+        self.links = [SimulatedLink(self.capacity) for _ in range(self.n_workers)]
+        self._shells = [
+            worker_process._Shell(lambda number: self.workers[number], link, number, 0.0, None)  # type: ignore[arg-type]
+            for number, link in enumerate(self.links)
+        ]
+
+    def send(self, worker: int, message: Any) -> None:
+        self.links[worker].inbox.append(message)
+
+    def wait(self) -> Iterator[Any]:
+        """Let turns pass until the sampler takes a message."""
+        while True:
+            actors = [number for number in range(self.n_workers) if self._may_act(number)]
+            senders = [number for number, link in enumerate(self.links) if link.outbox]
+            assert actors or senders, "nothing can happen any more: the run hangs"
+            choices = [*actors, self.n_workers] if senders else actors
+            weights = [self.weights[choice % len(self.weights)] for choice in choices]
+            self.clock.turns += 1
+            chosen = self._random.choices(choices, weights)[0]
+            if chosen < self.n_workers:
+                self._shells[chosen]._turn()
+                continue
+            outbox = self.links[self._random.choice(senders)].outbox
+            for _ in range(self._random.randint(1, len(outbox))):
+                yield outbox.popleft()
+            return
+
+    def _may_act(self, worker: int) -> bool:
+        shell, link = self._shells[worker], self.links[worker]
+        if shell._machine.state is WorkerState.STREAMING:
+            return True
+        return bool(link.inbox) or (bool(shell._backlog) and link.has_room)
+
+
+@dataclass
+class SimulatedSampler:
+    """Runs plans with a pool, as MultiprocessingSampler does with real workers."""
+
+    pool: SimulatedPool
+    memory_limit: int = 1 << 20
+    disk_limit: int = 1 << 30
+    version: int = 0
+
+    def stream(
+        self,
+        plan: Plan,
+        sizer: LeaseSizer,
+        monkeypatch: pytest.MonkeyPatch,
+        *,
+        by_worker: bool = False,
+        base: int = 0,
+        policy: float | None = None,
+        order: Order = "index",
+    ) -> Iterator[Chunk]:
+        monkeypatch.setattr(worker_process, "_clock", self.pool.clock)
+        monkeypatch.setattr(multiprocessing_sampler, "_clock", self.pool.clock)
+        self.version += 1
+        n_workers = self.pool.n_workers
+        state = begin_plan(plan, n_workers=n_workers, by_worker=by_worker, order=order)
+        machine = SamplerMachine(state, base=base, version=self.version, n_workers=n_workers, sizer=sizer)
+        buffer = episode_buffer(state, base, order=order, memory_limit=self.memory_limit, disk_limit=self.disk_limit)
+        call = multiprocessing_sampler._Call(machine, buffer, self.pool, lambda spec, facts: None)  # type: ignore[arg-type]
+        yield from call.run([(policy, None)] * n_workers, stopped=lambda: False)  # type: ignore[list-item]
+
+
+def serial_prefix(lengths: Lengths, timesteps: int, base: int = 0) -> list[int]:
+    """Return the numbers of the shortest run of episodes from `base` on with at least `timesteps` steps."""
+    numbers: list[int] = []
+    while sum(map(lengths, numbers)) < timesteps:
+        numbers.append(base + len(numbers))
+    return numbers

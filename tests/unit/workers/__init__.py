@@ -1,0 +1,1 @@
+"""Tests of workers, recorders and the worker factory."""
