@@ -41,7 +41,7 @@ def test_duckdb_reads_the_data(cartpole: Dataset) -> None:
 
 
 def test_polars_reads_the_data(cartpole: Dataset) -> None:
-    """In polars, the returns by episode are those of the episodes table, and an observation is an array of four floats."""
+    """In polars, returns by episode are those of the episodes table; an observation is an array of four floats."""
     frame = pl.read_parquet(f"{cartpole.path}/data/*/*.parquet")
     sums = frame.group_by("episode_id").agg(pl.col("reward").sum())
     assert _returns(cartpole) == dict(sums.iter_rows())

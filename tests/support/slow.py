@@ -49,5 +49,10 @@ def chain() -> Slow:
 
 def late_info() -> Slow:
     """An info key that appears first in episode 50 and is a text in episode 80; another one after the schema window."""
-    scripts = {50: {"late": 1}, 80: {"late": "text"}, 300: {"later": 1.5}, 301: {"position": "a text"}}
+    scripts: dict[int, dict[str, Any]] = {
+        50: {"late": 1},
+        80: {"late": "text"},
+        300: {"later": 1.5},
+        301: {"position": "a text"},
+    }
     return Slow(ScriptedInfoEnv({derive_seed(ROOT_SEED, number, "env"): extra for number, extra in scripts.items()}))
