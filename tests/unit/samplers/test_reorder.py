@@ -1,0 +1,192 @@
+"""The buffers between workers and whoever takes the episodes: batches in any order, chunks in the order of the plan."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rollout_cli.chunk import Chunk, Part, pack
+from rollout_cli.samplers.messages import Batch
+from rollout_cli.samplers.plan import Episodes, EpisodesPerWorker, MinTimesteps, begin_plan
+from rollout_cli.samplers.reorder import EpisodeBuffer, episode_buffer
+from tests.unit.samplers.simulation import chunk_of
+
+BASE = 100
+
+
+def length_of(number: int) -> int:
+    return 1 + number % 7
+
+
+def batch(numbers: Sequence[int], policy: float = 0.0) -> Batch:
+    chunk = chunk_of(numbers, length_of, policy)
+    return Batch(0, 1, tuple(numbers), tuple(chunk.lengths.tolist()), b"".join(pack(chunk)))
+
+
+def batches_in_parts(number: int, count: int, policy: float = 0.0) -> list[Batch]:
+    """Return one episode of 2 * `count` steps in `count` parts."""
+    whole = chunk_of([number], lambda _: 2 * count, policy)
+    parts = [replace(whole.rows(2 * at, 2 * at + 2), part=Part(at, count, 2 * at, 2 * count, 0)) for at in range(count)]
+    return [Batch(0, 1, (number,), (2 * count,), b"".join(pack(part)), part.part) for part in parts]
+
+
+def numbers_of(chunks: Sequence[Chunk]) -> list[int]:
+    return [int(number) for chunk in chunks for number in chunk.numbers]
+
+
+@st.composite
+def arrivals(draw: st.DrawFn) -> list[Batch]:
+    """Return the batches of episodes BASE … in a random order: short ones together, with gaps, and some in parts."""
+    count = draw(st.integers(1, 40))
+    in_parts = draw(st.sets(st.integers(0, count - 1), max_size=4))
+    groups: list[list[Batch]] = [batches_in_parts(BASE + offset, 3) for offset in in_parts]
+    rest = [offset for offset in range(count) if offset not in in_parts]
+    of_batch = draw(st.lists(st.integers(0, 9), min_size=len(rest), max_size=len(rest)))
+    for label in range(10):
+        numbers = [BASE + offset for offset, chosen in zip(rest, of_batch, strict=True) if chosen == label]
+        groups += [[batch(numbers)]] if numbers else []
+    return [one for group in draw(st.permutations(groups)) for one in group]
+
+
+@given(batches=arrivals(), memory=st.sampled_from([0, 700, 1 << 20]), data=st.data())
+def test_episodes_come_in_order_however_they_arrive(batches: list[Batch], memory: int, data: st.DataObject) -> None:
+    """Whatever arrives when, and whether it was spilled: what comes out is the serial run."""
+    count = len({number for one in batches for number in one.numbers})
+    buffer = episode_buffer(
+        begin_plan(Episodes(0, count), n_workers=1), BASE, order="index", memory_limit=memory, disk_limit=1 << 20
+    )
+    chunks: list[Chunk] = []
+    known: set[int] = set()
+    with closing(buffer):
+        for one in batches:
+            buffer.add(one)
+            known |= set(one.numbers) if one.part is None or one.part.is_last else set()
+            if data.draw(st.booleans(), label="taken now"):
+                chunks += buffer.ready()
+                prefix = next(n for n in range(BASE, BASE + count + 1) if n not in known)
+                assert prefix == BASE + len(dict.fromkeys(numbers_of(chunks)))
+        chunks += buffer.ready()
+    in_parts = {one.numbers[0] for one in batches if one.part is not None}
+    expected = [n for n in range(BASE, BASE + count) for _ in range(3 if n in in_parts else 1)]
+    assert expected == numbers_of(chunks)
+    for chunk in chunks:
+        assert [2] * chunk.n_episodes == chunk.lengths.tolist() or [
+            length_of(int(number)) for number in chunk.numbers
+        ] == chunk.lengths.tolist()
+
+
+def index_buffer(plan: Episodes | MinTimesteps | EpisodesPerWorker, n_workers: int = 1) -> EpisodeBuffer:
+    return episode_buffer(begin_plan(plan, n_workers=n_workers), BASE, order="index")
+
+
+def test_parts_wait_for_the_last_one() -> None:
+    """An episode in parts goes on when its last part is there, all parts in their order."""
+    buffer = index_buffer(Episodes(0, 2))
+    first, second, third = batches_in_parts(BASE, 3)
+    buffer.add(first)
+    buffer.add(second)
+    assert [] == list(buffer.ready())
+    buffer.add(third)
+    assert [0, 1, 2] == [chunk.part.index for chunk in buffer.ready() if chunk.part]
+
+
+@pytest.mark.parametrize("order", ["index", "arrival"])
+def test_a_rerun_replaces_the_parts_of_a_worker_that_died(order: str) -> None:
+    """Parts that came before a worker died are forgotten when the episode's first part comes again."""
+    plan = begin_plan(Episodes(0, 1), n_workers=1)
+    buffer = episode_buffer(plan, BASE, order="index" if order == "index" else "arrival")
+    buffer.add(batches_in_parts(BASE, 3, policy=1.0)[0])
+    buffer.add(batches_in_parts(BASE, 3, policy=1.0)[1])
+    for one in batches_in_parts(BASE, 3, policy=2.0):
+        buffer.add(one)
+    chunks = list(buffer.ready())
+    assert ([0, 1, 2], {2.0}) == (
+        [chunk.part.index for chunk in chunks if chunk.part],
+        {float(reward) for chunk in chunks for reward in chunk.rewards},
+    )
+
+
+def test_lanes_do_not_wait_for_each_other() -> None:
+    """Under EpisodesPerWorker, the second worker's episodes go on while the first one's are missing."""
+    buffer = index_buffer(EpisodesPerWorker(3), n_workers=2)
+    buffer.add(batch([BASE + 3, BASE + 4]))
+    buffer.add(batch([BASE + 1]))
+    assert [BASE + 3, BASE + 4] == numbers_of(list(buffer.ready()))
+    buffer.add(batch([BASE]))
+    assert [BASE, BASE + 1] == numbers_of(list(buffer.ready()))
+
+
+def test_nothing_above_the_ceiling_goes_on() -> None:
+    """Episodes that ended before their worker heard of the ceiling are left out, within a chunk and after it."""
+    plan = begin_plan(MinTimesteps(6), n_workers=1)
+    buffer = episode_buffer(plan, 0, order="index")
+    plan.lease(0, 9)
+    for numbers in ([0, 1, 2, 3, 4], [5, 6]):
+        one = batch(numbers)
+        plan.settle(0, numbers, one.lengths)
+        buffer.add(one)
+    assert [0, 1, 2] == numbers_of(list(buffer.ready()))
+    assert [] == list(buffer.ready())
+
+
+def test_what_comes_after_a_gap_is_kept() -> None:
+    """A batch with a hole gives what lies before it now, and the rest once the hole is filled."""
+    buffer = index_buffer(Episodes(0, 6))
+    buffer.add(batch([BASE, BASE + 1, BASE + 3, BASE + 5]))
+    assert [BASE, BASE + 1] == numbers_of(list(buffer.ready()))
+    buffer.add(batch([BASE + 4]))
+    assert [] == list(buffer.ready())
+    buffer.add(batch([BASE + 2]))
+    assert [BASE + 2, BASE + 3, BASE + 4, BASE + 5] == numbers_of(list(buffer.ready()))
+
+
+def test_rows_stay_with_their_episodes_when_a_chunk_is_cut() -> None:
+    """Cutting a chunk at a gap cuts its rows at the same place."""
+    buffer = index_buffer(Episodes(0, 4))
+    whole = chunk_of([BASE, BASE + 1, BASE + 3], length_of)
+    whole = replace(whole, rewards=np.repeat(whole.numbers, whole.lengths).astype(np.float64))
+    buffer.add(Batch(0, 1, (BASE, BASE + 1, BASE + 3), tuple(whole.lengths.tolist()), b"".join(pack(whole))))
+    chunks = list(buffer.ready())
+    buffer.add(batch([BASE + 2], policy=BASE + 2))
+    chunks += buffer.ready()
+    for chunk in chunks:
+        assert np.repeat(chunk.numbers, chunk.lengths).tolist() == chunk.rewards.tolist()
+
+
+def test_in_order_of_arrival_chunks_come_as_they_are() -> None:
+    """`arrival` gives what has come, in that order, once."""
+    buffer = episode_buffer(begin_plan(MinTimesteps(99), n_workers=1), BASE, order="arrival")
+    buffer.add(batch([BASE + 5, BASE + 9]))
+    buffer.add(batch([BASE]))
+    assert [BASE + 5, BASE + 9, BASE] == numbers_of(list(buffer.ready()))
+    assert [] == list(buffer.ready())
+    assert not buffer.is_full
+    buffer.close()
+
+
+@pytest.mark.parametrize("order", ["index", "arrival"])
+def test_a_buffer_is_full_when_memory_and_disk_are(order: str) -> None:
+    """What does not fit is kept all the same, but the buffer says that no new number should be begun."""
+    plan = begin_plan(MinTimesteps(999), n_workers=1)
+    size = max(len(batch([BASE + offset]).payload) for offset in range(3))
+    buffer = episode_buffer(
+        plan,
+        BASE,
+        order="index" if order == "index" else "arrival",
+        memory_limit=size,
+        disk_limit=size + 1,
+    )
+    buffer.add(batch([BASE + 1]))
+    full = [buffer.is_full]
+    for offset in (2, 0):
+        buffer.add(batch([BASE + offset]))
+        full.append(buffer.is_full)
+    assert [False, False, True] == full
+    assert [BASE, BASE + 1, BASE + 2] == sorted(numbers_of(list(buffer.ready())))
+    assert not buffer.is_full
