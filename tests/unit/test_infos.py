@@ -1,0 +1,249 @@
+"""Info dictionaries as typed columns, and back."""
+
+from __future__ import annotations
+
+import math
+import pickle
+from enum import Enum
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rollout_cli.infos import (
+    JSON,
+    MAX_NESTING,
+    InfoTable,
+    classify,
+    concatenate_tables,
+    kind_type,
+    tabulate,
+)
+from tests.support.strategies import info_dicts
+
+
+def contents(table: InfoTable) -> Any:
+    """Return all that a table holds as plain values that compare."""
+    columns = [
+        (column.path, column.kind, column.row_numbers().tolist(), column.values.dtype, column.values.tolist())
+        for column in table.columns
+    ]
+    return table.n_rows, columns, dict(table.dropped)
+
+
+class Colour(Enum):
+    RED = "red"
+
+
+class Foreign:
+    """Converts to an array, or fails to."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+        if isinstance(self.value, Exception):
+            raise self.value
+        return np.asarray(self.value)
+
+
+@pytest.mark.parametrize(
+    ("value", "kind"),
+    [
+        (True, "bool"),
+        (np.bool_(True), "bool"),
+        (3, "int64"),
+        (-(2**63), "int64"),
+        (2**63 - 1, "int64"),
+        (2**63, JSON),
+        pytest.param(10**5000, None, id="too long to print"),
+        (0.5, "float64"),
+        (math.nan, "float64"),
+        ("text", "string"),
+        (np.str_("text"), "string"),
+        ("\ud800", JSON),
+        (np.str_("\ud800"), JSON),
+        (np.float32(0.5), "float32"),
+        (np.array(0.5, np.float16), "float16"),
+        (np.array(3, ">i4"), "int32"),
+        (np.uint64(2**64 - 1), "uint64"),
+        (np.zeros((3, 2), np.float32), "float32[3,2]"),
+        (np.zeros(2, ">f8"), "float64[2]"),
+        (np.array([True]), "bool[1]"),
+        (np.zeros((0, 2)), JSON),
+        (np.zeros((2, 0)), JSON),
+        (np.array(["a", "b"]), JSON),
+        (np.zeros(2, np.complex128), None),
+        (np.datetime64("2020-01-01"), None),
+        (None, JSON),
+        ([1, 2], JSON),
+        ((1, "a"), JSON),
+        ({3, 1}, JSON),
+        ({}, JSON),
+        (Foreign([1.0, 2.0]), "float64[2]"),
+        (Foreign(RuntimeError("needs grad")), None),
+        (Colour.RED, None),
+        (b"bytes", None),
+        (lambda: 0, None),
+        (Foreign, None),
+        ([lambda: 0], None),
+    ],
+)
+def test_kinds(value: Any, kind: str | None) -> None:
+    """Numbers, arrays of numbers and text keep their type; JSON takes what it can; the rest has no kind."""
+    assert kind == classify(value)[0]
+
+
+@pytest.mark.parametrize("value", [np.float32(0.1), np.array([[1, 2]], np.int8), 7, True, 0.1, "ä"])
+def test_values_are_kept_exactly(value: Any) -> None:
+    """What goes into a typed column comes out with the same dtype and bits."""
+    (column,) = tabulate([{"x": value}]).columns
+    dtype, shape = kind_type(column.kind) if column.kind != "string" else (np.dtype(object), ())
+    assert (dtype, (1, *shape)) == (column.values.dtype, column.values.shape)
+    assert np.array_equal(np.asarray(value, dtype), column.values[0])
+
+
+@pytest.mark.parametrize(
+    ("value", "decoded"),
+    [
+        (None, None),
+        (2**70, 2**70),
+        ([1, math.inf, -math.inf, math.nan], [1, "Infinity", "-Infinity", "NaN"]),
+        ({"b", "a"}, ["a", "b"]),
+        ([{"k": (np.int8(1), np.zeros(2))}], [{"k": [1, [0.0, 0.0]]}]),
+        ("\ud800", "\ud800"),
+        (np.array(["a"]), ["a"]),
+        ({}, {}),
+    ],
+)
+def test_json_values(value: Any, decoded: Any) -> None:
+    """JSON values come back decoded; numbers that JSON lacks are texts, sets are sorted."""
+    assert [{"x": decoded}] == tabulate([{"x": value}]).to_dicts()
+
+
+def test_nested_dictionaries_give_paths() -> None:
+    """Keys become texts, nested ones longer paths; columns stand in the order in which they were first met."""
+    table = tabulate([{"b": {"c": 1, 2: {"d": 2}}, "a": 3}, {"e": 4}])
+    assert [("b", "c"), ("b", "2", "d"), ("a",), ("e",)] == [column.path for column in table.columns]
+    assert [{"b.c": 1, "b.2.d": 2, "a": 3}, {"e": 4}] == table.to_dicts()
+
+
+def test_a_changing_type_gives_two_columns() -> None:
+    """Nothing is cast: each type at a path has its own column with its own rows."""
+    table = tabulate([{"x": 1}, {"x": "one"}, {"x": 2}, {}])
+    assert (4, [(("x",), "int64", [0, 2], np.int64, [1, 2]), (("x",), "string", [1], object, ["one"])], {}) == contents(
+        table
+    )
+
+
+def test_rows_are_none_where_every_row_has_a_value() -> None:
+    """A dense column needs no row numbers."""
+    dense, sparse = tabulate([{"x": 1, "y": 1}, {"x": 2}]).columns
+    assert dense.rows is None
+    assert [0, 1] == dense.row_numbers().tolist()
+    assert [0] == sparse.row_numbers().tolist()
+
+
+def test_what_nothing_can_store_is_counted() -> None:
+    """It is left out, and counted by its dotted path."""
+    table = tabulate([{"f": len, "x": 1}, {"g": {"h": open}}, {"f": len}])
+    assert {"f": 2, "g.h": 1} == dict(table.dropped)
+    assert [{"x": 1}, {}, {}] == table.to_dicts()
+
+
+def test_two_keys_with_one_text() -> None:
+    """The first one stays and the second is counted as left out."""
+    table = tabulate([{1: 10, "1": 20}])
+    assert ([{"1": 10}], {"1": 1}) == (table.to_dicts(), dict(table.dropped))
+
+
+def test_a_dictionary_that_holds_itself_ends() -> None:
+    """Endless nesting is left out and counted; what stands beside it is kept."""
+    endless: dict[str, Any] = {"x": 1}
+    endless["self"] = endless
+    table = tabulate([endless])
+    assert 1 == sum(table.dropped.values())
+    assert MAX_NESTING + 1 == len(table.columns)
+    assert 1 == table.to_dicts()[0]["x"]
+
+
+def test_an_array_that_is_written_to_later() -> None:
+    """The table holds values of its own, also of arrays of no dimensions."""
+    vector, scalar = np.zeros(2), np.array(0.5, np.float32)
+    kind_and_values = classify(vector), classify(scalar)
+    vector[:], scalar[...] = 9, 9
+    assert [("float64[2]", [0.0, 0.0]), ("float32", 0.5)] == [(k, v.tolist()) for k, v in kind_and_values]
+
+
+@given(info_dicts(), st.data())
+def test_slices_and_joins_are_those_of_the_list(infos: list[dict[str, Any]], data: st.DataObject) -> None:
+    """tabulate(list)[a:b] equals tabulate(list[a:b]), and cutting a table up and joining it gives the table."""
+    table = tabulate(infos)
+    start = data.draw(st.integers(0, len(infos)))
+    stop = data.draw(st.integers(start, len(infos)))
+    assert _unordered(tabulate(infos[start:stop])) == _unordered(table.slice(start, stop))
+    pieces = [table.slice(0, start), table.slice(start, stop), table.slice(stop, len(infos))]
+    assert contents(table) == contents(concatenate_tables(pieces))
+    assert contents(table) == contents(concatenate_tables([tabulate(infos[:start]), tabulate(infos[start:])]))
+
+
+def _unordered(table: InfoTable) -> Any:
+    n_rows, columns, _ = contents(table)
+    return n_rows, sorted(columns, key=repr)
+
+
+@given(info_dicts())
+def test_rows_without_a_value_are_left_out(infos: list[dict[str, Any]]) -> None:
+    """Row numbers rise, fit the values, and are given exactly where some row lacks a value."""
+    for column in tabulate(infos).columns:
+        rows = column.row_numbers().tolist()
+        assert (sorted(set(rows)), len(column.values)) == (rows, len(rows))
+        assert (column.rows is None) == (len(rows) == len(infos))
+
+
+def test_counts_of_left_out_values_stay_with_the_first_row() -> None:
+    """Slices never count a value twice, so joined slices have the table's counts."""
+    table = tabulate([{"f": len}, {"f": len}])
+    assert ({"f": 2}, {}) == (dict(table.slice(0, 1).dropped), dict(table.slice(1, 2).dropped))
+    assert {"f": 4} == dict(concatenate_tables([table, table]).dropped)
+
+
+def test_arrays() -> None:
+    """Full columns are plain arrays, sparse ones masked, and mixed types, text and JSON are objects with None."""
+    infos = [
+        {"full": 1, "some": np.float32(2), "mix": 1, "text": "a", "v": np.ones(2), "list": [1]},
+        {"full": 2, "mix": "b", "v": np.zeros(2)},
+        {"full": 3, "some": np.float32(4)},
+    ]
+    arrays = tabulate(infos).to_arrays()
+    assert ("int64", [1, 2, 3]) == (arrays["full"].dtype.name, arrays["full"].tolist())
+    assert type(arrays["full"]) is np.ndarray
+    assert ("float32", [2, None, 4]) == (arrays["some"].dtype.name, arrays["some"].tolist())
+    assert [[1, 1], [0, 0], [None, None]] == arrays["v"].tolist()
+    assert [[1, "b", None], ["a", None, None], [[1], None, None]] == [
+        arrays[k].tolist() for k in ("mix", "text", "list")
+    ]
+
+
+@given(info_dicts())
+def test_arrays_hold_what_the_dictionaries_hold(infos: list[dict[str, Any]]) -> None:
+    """Each value is found in its path's array at its row; rows that lack one are masked or None."""
+    table = tabulate(infos)
+    arrays = {key: values.tolist() for key, values in table.to_arrays().items()}
+    for row, found in enumerate(table.to_dicts()):
+        for key, values in arrays.items():
+            assert repr(np.array(found.get(key)).tolist()) == repr(np.array(_none(values[row])).tolist())
+
+
+def _none(value: Any) -> Any:
+    # A masked row of a vector is a list of None.
+    return None if isinstance(value, list) and value and all(item is None for item in value) else value
+
+
+@given(info_dicts())
+def test_pickling(infos: list[dict[str, Any]]) -> None:
+    """A table that crossed a process border is the same table."""
+    table = tabulate(infos)
+    assert contents(table) == contents(pickle.loads(pickle.dumps(table)))
