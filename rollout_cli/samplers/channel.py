@@ -101,7 +101,8 @@ class PipeChannel:
         """Return the next message.
 
         Raises:
-            queue.Empty: If no whole message is there.
+            queue.Empty: If no whole message is there. It may come once more just after one has arrived, and not twice
+                in a row.
             EOFError: If the other end is closed and every whole message was given.
         """
         frame = self._reader.next_frame()
