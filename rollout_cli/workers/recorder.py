@@ -1,10 +1,14 @@
-"""EpisodeRecorder: the columns of the running episode and of those that are finished but not yet handed on."""
+"""Recording: EpisodeRecorder holds the episode that runs, EpisodeStore those that are finished and not yet handed on.
+
+Several recorders (one an environment) may fill one store; what it hands on is sorted by episode number.
+"""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -12,10 +16,13 @@ import numpy as np
 from rollout_cli.chunk import Chunk
 from rollout_cli.episode_batch import EnvSpec
 from rollout_cli.infos import InfoTable, tabulate
-from rollout_cli.workers.space_recorder import SpaceRecorder
+from rollout_cli.workers.space_recorder import LeafRows, SpaceRecorder
 
 _VALUES = (bool, int, float, str, np.generic, type(None))
 _EMPTY: Mapping[Any, Any] = {}
+
+Infos = dict[int, dict[Any, Any]]
+"""Info dictionaries by row; rows with an empty one are left out."""
 
 
 def frozen_copy(info: Mapping[Any, Any]) -> dict[Any, Any]:
@@ -34,133 +41,146 @@ def _copied(value: Any) -> Any:
         return value
 
 
-class InfoRecorder:
-    """Info dictionaries by row; rows with an empty one cost nothing."""
+@dataclass(frozen=True, slots=True)
+class FinishedEpisode:
+    """One episode as it was recorded: lists of rows, not yet joined."""
 
-    def __init__(self) -> None:
-        self._infos: dict[int, dict[Any, Any]] = {}
-
-    def record(self, row: int, info: Mapping[Any, Any]) -> None:
-        """Keep `info` for `row`."""
-        self._infos[row] = frozen_copy(info)
-
-    def truncate(self, rows: int) -> None:
-        """Forget all rows from row number `rows` on."""
-        # Rows rise in the order of insertion, so the ones to go are the last ones.
-        while self._infos and next(reversed(self._infos)) >= rows:
-            self._infos.popitem()
-
-    def take(self, rows: int) -> InfoTable:
-        """Remove the first `rows` rows and return them as a table."""
-        if not self._infos:
-            return InfoTable(rows)
-        taken = [self._infos.get(row, _EMPTY) for row in range(rows)]
-        self._infos = {row - rows: info for row, info in self._infos.items() if row >= rows}
-        return tabulate(taken)
+    number: int
+    seed: int
+    terminated: bool
+    truncated: bool
+    wall_time: float
+    observations: list[LeafRows]
+    actions: list[LeafRows]
+    rewards: list[float]
+    last_observation: list[LeafRows]
+    env_infos: Infos
+    agent_infos: Infos
+    episode_info: dict[Any, Any]
 
 
-@dataclass(slots=True)
-class _Finished:
-    """What is known of each finished episode, one list a field of `Chunk`."""
+class EpisodeStore:
+    """Finished episodes, joined into a chunk when they are taken.
 
-    numbers: list[int] = field(default_factory=list)
-    seeds: list[int] = field(default_factory=list)
-    lengths: list[int] = field(default_factory=list)
-    terminated: list[bool] = field(default_factory=list)
-    truncated: list[bool] = field(default_factory=list)
-    wall_times: list[float] = field(default_factory=list)
+    Args:
+        env_spec: The spaces of the episodes.
+        worker_number: Who runs them.
+    """
+
+    def __init__(self, env_spec: EnvSpec, *, worker_number: int) -> None:
+        self.env_spec = env_spec
+        self.numbers: list[int] = []
+        self.n_rows = 0
+        self._worker_number = worker_number
+        self._observations = SpaceRecorder(env_spec.observation_space)
+        self._actions = SpaceRecorder(env_spec.action_space)
+        self._episodes: list[FinishedEpisode] = []
+
+    def add(self, episode: FinishedEpisode) -> None:
+        """Take a finished episode."""
+        self._episodes.append(episode)
+        self.numbers.append(episode.number)
+        self.n_rows += len(episode.rewards)
+
+    def take(self) -> Chunk | None:
+        """Remove all episodes and return them in the order of their numbers; None where there are none."""
+        if not self._episodes:
+            return None
+        episodes = sorted(self._episodes, key=lambda episode: episode.number)
+        self._episodes, self.numbers, self.n_rows = [], [], 0
+        return self._joined(episodes)
+
+    def _joined(self, episodes: list[FinishedEpisode]) -> Chunk:
+        lengths = [len(episode.rewards) for episode in episodes]
+        return Chunk(
+            numbers=np.array([episode.number for episode in episodes], np.int64),
+            seeds=np.array([episode.seed for episode in episodes], np.int64),
+            lengths=np.array(lengths, np.int64),
+            terminated=np.array([episode.terminated for episode in episodes], bool),
+            truncated=np.array([episode.truncated for episode in episodes], bool),
+            workers=np.full(len(episodes), self._worker_number, np.int32),
+            wall_times=np.array([episode.wall_time for episode in episodes], np.float64),
+            observations=self._observations.join([episode.observations for episode in episodes]),
+            actions=self._actions.join([episode.actions for episode in episodes]),
+            rewards=np.array(list(chain.from_iterable(episode.rewards for episode in episodes)), np.float64),
+            last_observations=self._observations.join([episode.last_observation for episode in episodes]),
+            env_infos=_table([episode.env_infos for episode in episodes], lengths),
+            agent_infos=_table([episode.agent_infos for episode in episodes], lengths),
+            episode_infos=tabulate([episode.episode_info for episode in episodes]),
+        )
+
+
+def _table(infos: list[Infos], lengths: list[int]) -> InfoTable:
+    if not any(infos):
+        return InfoTable(sum(lengths))
+    rows = (found.get(row, _EMPTY) for found, length in zip(infos, lengths, strict=True) for row in range(length))
+    return tabulate(list(rows))
 
 
 class EpisodeRecorder:
-    """Records one episode after another; finished ones are taken as a chunk.
+    """Records the episode that runs in one environment.
 
     Attributes:
         record_observation: Append an observation and return a private copy of it.
         record_action: Append an action and return it in its space's types.
-        rewards: Append rewards here, one a step.
-        env_infos, agent_infos: Record non-empty info dictionaries at row `len(rewards)` before the reward is appended.
+        rewards: Append rewards here, one a step; its length is the number of steps so far.
+        env_infos, agent_infos: Put `frozen_copy` of non-empty info dictionaries here, by step.
+
+    Args:
+        store: Where finished episodes go.
     """
 
-    def __init__(self, env_spec: EnvSpec, *, worker_number: int) -> None:
-        self._worker_number = worker_number
-        self._observations = SpaceRecorder(env_spec.observation_space)
-        self._actions = SpaceRecorder(env_spec.action_space, copy=False)
-        self._last_observations = SpaceRecorder(env_spec.observation_space)
-        self._episode_infos = InfoRecorder()
-        self._finished = _Finished()
-        self._finished_rows = 0
-        self.record_observation: Callable[[Any], Any] = self._observations.record
-        self.record_action: Callable[[Any], Any] = self._actions.record
+    def __init__(self, store: EpisodeStore) -> None:
+        spec = store.env_spec
+        self._store = store
+        self._observations = SpaceRecorder(spec.observation_space)
+        self._actions = SpaceRecorder(spec.action_space, copy=False)
+        self._last_observation = SpaceRecorder(spec.observation_space)
+        self._episode_info: dict[Any, Any] = {}
+        self.record_observation = self._observations.record
+        self.record_action = self._actions.record
         self.rewards: list[float] = []
-        self.env_infos = InfoRecorder()
-        self.agent_infos = InfoRecorder()
-
-    @property
-    def finished_numbers(self) -> list[int]:
-        """Return the numbers of the episodes that wait to be taken."""
-        return self._finished.numbers
-
-    @property
-    def finished_rows(self) -> int:
-        """Return how many rows wait to be taken."""
-        return self._finished_rows
-
-    @property
-    def running_rows(self) -> int:
-        """Return how many rows the running episode has."""
-        return len(self.rewards) - self._finished_rows
+        self.env_infos: Infos = {}
+        self.agent_infos: Infos = {}
 
     def begin(self, episode_info: Mapping[Any, Any]) -> None:
         """Begin an episode with what `env.reset` told."""
-        if episode_info:
-            self._episode_infos.record(len(self._finished.numbers), episode_info)
+        self.discard()
+        self._episode_info = frozen_copy(episode_info) if episode_info else {}
 
     def finish(
         self, *, number: int, seed: int, last_observation: Any, terminated: bool, truncated: bool, wall_time: float
     ) -> None:
-        """End the running episode, which has at least one row."""
-        self._last_observations.record(last_observation)
-        done = self._finished
-        done.numbers.append(number)
-        done.seeds.append(seed)
-        done.lengths.append(self.running_rows)
-        done.terminated.append(terminated)
-        done.truncated.append(truncated)
-        done.wall_times.append(wall_time)
-        self._finished_rows = len(self.rewards)
+        """End the episode, which has at least one step, and put it into the store.
 
-    def discard_running(self) -> None:
-        """Forget the running episode."""
-        rows, episodes = self._finished_rows, len(self._finished.numbers)
-        self._observations.truncate(rows)
-        self._actions.truncate(rows)
-        del self.rewards[rows:]
-        self.env_infos.truncate(rows)
-        self.agent_infos.truncate(rows)
-        self._last_observations.truncate(episodes)
-        self._episode_infos.truncate(episodes)
-
-    def take(self) -> Chunk | None:
-        """Remove the finished episodes and return them as one chunk; None where there are none."""
-        done, rows = self._finished, self._finished_rows
-        episodes = len(done.numbers)
-        if not episodes:
-            return None
-        self._finished, self._finished_rows = _Finished(), 0
-        rewards, self.rewards[:rows] = self.rewards[:rows], []
-        return Chunk(
-            numbers=np.array(done.numbers, np.int64),
-            seeds=np.array(done.seeds, np.int64),
-            lengths=np.array(done.lengths, np.int64),
-            terminated=np.array(done.terminated, bool),
-            truncated=np.array(done.truncated, bool),
-            workers=np.full(episodes, self._worker_number, np.int32),
-            wall_times=np.array(done.wall_times, np.float64),
-            observations=self._observations.take(rows),
-            actions=self._actions.take(rows),
-            rewards=np.array(rewards, np.float64),
-            last_observations=self._last_observations.take(episodes),
-            env_infos=self.env_infos.take(rows),
-            agent_infos=self.agent_infos.take(rows),
-            episode_infos=self._episode_infos.take(episodes),
+        Raises:
+            BadSampleError: If the last observation is none of its space.
+        """
+        self._last_observation.record(last_observation)
+        self._store.add(
+            FinishedEpisode(
+                number=number,
+                seed=seed,
+                terminated=terminated,
+                truncated=truncated,
+                wall_time=wall_time,
+                observations=self._observations.cut(),
+                actions=self._actions.cut(),
+                rewards=self.rewards.copy(),
+                last_observation=self._last_observation.cut(),
+                env_infos=self.env_infos.copy(),
+                agent_infos=self.agent_infos.copy(),
+                episode_info=self._episode_info,
+            )
         )
+        self.discard()
+
+    def discard(self) -> None:
+        """Forget the episode that runs."""
+        # Emptied in place: the stepping loop holds on to these lists.
+        for recorder in (self._observations, self._actions, self._last_observation):
+            recorder.cut()
+        self.rewards.clear()
+        self.env_infos.clear()
+        self.agent_infos.clear()
+        self._episode_info = {}

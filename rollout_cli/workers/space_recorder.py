@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import abc
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import chain
 from typing import Any
 
 import gymnasium
@@ -19,6 +20,8 @@ import numpy.typing as npt
 from rollout_cli.spaces import Leaf, leaf_getters, space_leaves, unflatten
 
 Array = npt.NDArray[Any]
+LeafRows = list[Any]
+"""Rows of one leaf as they are kept: bytes, integers or texts."""
 
 
 class BadSampleError(Exception):
@@ -46,14 +49,16 @@ class SpaceRecorder:
         else:
             self.record = _tree_recorder(space, self._columns)
 
-    def truncate(self, rows: int) -> None:
-        """Forget all rows from row number `rows` on."""
-        for column in self._columns:
-            del column.rows[rows:]
+    def cut(self) -> list[LeafRows]:
+        """Remove all rows and return them as they were kept, one list a leaf; `join` makes arrays of them."""
+        return [column.cut() for column in self._columns]
 
-    def take(self, rows: int) -> tuple[Array, ...]:
-        """Remove the first `rows` rows and return them, one array `(rows, *leaf.shape)` a leaf."""
-        return tuple(column.take(rows) for column in self._columns)
+    def join(self, parts: Sequence[list[LeafRows]]) -> tuple[Array, ...]:
+        """Return the rows of several cuts after one another, one array `(rows, *leaf.shape)` a leaf."""
+        return tuple(
+            column.join(list(chain.from_iterable(part[at] for part in parts)))
+            for at, column in enumerate(self._columns)
+        )
 
 
 def _tree_recorder(space: gymnasium.Space[Any], columns: list[_Column]) -> Callable[[Any], Any]:
@@ -78,12 +83,14 @@ class _Column(abc.ABC):
         self.leaf = leaf
         self.rows: list[Any] = []
 
-    def take(self, rows: int) -> Array:
-        taken, self.rows[:rows] = self.rows[:rows], []
-        return self._join(taken)
+    def cut(self) -> LeafRows:
+        """Remove all rows and return them; the list that rows are appended to stays the same."""
+        rows = self.rows.copy()
+        self.rows.clear()
+        return rows
 
     @abc.abstractmethod
-    def _join(self, rows: list[Any]) -> Array:
+    def join(self, rows: LeafRows) -> Array:
         """Return rows as one array."""
 
     def _refusal(self, value: Any) -> BadSampleError:
@@ -130,7 +137,7 @@ class _ArrayColumn(_Column):
             raise self._refusal(value)
         return np.asarray(array, self._dtype)
 
-    def _join(self, rows: list[Any]) -> Array:
+    def join(self, rows: LeafRows) -> Array:
         # A bytearray rather than bytes, so that the arrays can be written to by whoever gets them.
         return np.frombuffer(bytearray().join(rows), self._dtype).reshape(len(rows), *self.leaf.shape)
 
@@ -138,7 +145,7 @@ class _ArrayColumn(_Column):
 class _EmptyColumn(_ArrayColumn):
     """A Box with a zero in its shape: there is nothing to keep but the number of rows."""
 
-    def _join(self, rows: list[Any]) -> Array:
+    def join(self, rows: LeafRows) -> Array:
         return np.zeros((len(rows), *self.leaf.shape), self._dtype)
 
 
@@ -161,7 +168,7 @@ class _DiscreteColumn(_Column):
         self.rows.append(value)
         return value
 
-    def _join(self, rows: list[Any]) -> Array:
+    def join(self, rows: LeafRows) -> Array:
         return np.array(rows, np.int64)
 
 
@@ -178,7 +185,7 @@ class _TextColumn(_Column):
         self.rows.append(str(value))
         return value
 
-    def _join(self, rows: list[Any]) -> Array:
+    def join(self, rows: LeafRows) -> Array:
         column = np.empty(len(rows), object)
         column[:] = rows
         return column

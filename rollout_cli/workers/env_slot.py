@@ -1,0 +1,156 @@
+"""EnvSlot: one environment, the episode that runs in it, and its recorder."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium
+
+from rollout_cli.envs import EnvSource, EnvUpdate, describe_env
+from rollout_cli.episode_batch import EnvSpec
+from rollout_cli.errors import EnvError, InternalError, PolicyError, RolloutError, UserCodeError
+from rollout_cli.user_code import first_line
+from rollout_cli.workers.recorder import EpisodeRecorder, EpisodeStore
+from rollout_cli.workers.seeder import EpisodeSeeder
+from rollout_cli.workers.space_recorder import BadSampleError
+
+Env = gymnasium.Env[Any, Any]
+_clock = time.perf_counter
+
+
+class EnvSlot:
+    """One environment of a worker.
+
+    Attributes:
+        seeder: Seeds what this environment's episodes draw from.
+        number: The number of the episode that runs; None where none does.
+        episode_seed: The seed given to its `reset`.
+        observation: What the environment gave last, as it gave it.
+
+    Args:
+        root_seed: The run's root seed.
+        worker_number: Which worker this belongs to, for messages.
+    """
+
+    def __init__(self, root_seed: int, worker_number: int) -> None:
+        self.seeder = EpisodeSeeder(root_seed)
+        self.number: int | None = None
+        self.episode_seed = 0
+        self.observation: Any = None
+        self._worker_number = worker_number
+        self._env: Env | None = None
+        self._recorder: EpisodeRecorder | None = None
+        self._started_at = 0.0
+
+    @property
+    def env(self) -> Env:
+        """Return the environment."""
+        if self._env is None:
+            raise InternalError("the worker has no environment yet: call update_env first")
+        return self._env
+
+    @property
+    def recorder(self) -> EpisodeRecorder:
+        """Return the recorder of the episode that runs."""
+        if self._recorder is None:
+            raise InternalError("the worker has no environment yet: call update_env first")
+        return self._recorder
+
+    def update_env(self, env_update: Any) -> EnvSpec:
+        """Take a new environment (an env, an EnvSource) or apply an EnvUpdate; return what is known of it.
+
+        Raises:
+            EnvLoadError: If it cannot be built, or has a space that cannot be recorded.
+        """
+        self.forget()
+        self.seeder.before_build()
+        self._env = _updated_env(self._env, env_update)
+        return describe_env(self._env)
+
+    def record_into(self, store: EpisodeStore) -> None:
+        """Put finished episodes into `store` from now on."""
+        self._recorder = EpisodeRecorder(store)
+
+    def prepare(self, number: int) -> None:
+        """Seed everything that episode `number` draws from but the environment itself, and note that it begins."""
+        self.number, self._started_at = number, _clock()
+        self.episode_seed = self.seeder.begin(number)
+
+    def reset(self) -> None:
+        """Reset the environment for the episode that was prepared.
+
+        Raises:
+            EnvError: If it raises.
+        """
+        try:
+            self.observation, episode_info = self.env.reset(seed=self.episode_seed)
+            self.recorder.begin(episode_info)
+        except Exception as error:
+            raise self.error(EnvError, "env.reset", error) from error
+
+    def finish(self, *, terminated: bool, truncated: bool) -> bool:
+        """End the episode; return False where it must be run again, since it drew from a generator nobody knew.
+
+        Raises:
+            EnvError: If the last observation is none of its space.
+        """
+        assert self.number is not None
+        if self.seeder.must_run_again():
+            self.recorder.discard()
+            return False
+        try:
+            self.recorder.finish(
+                number=self.number,
+                seed=self.episode_seed,
+                last_observation=self.observation,
+                terminated=terminated,
+                truncated=truncated,
+                wall_time=_clock() - self._started_at,
+            )
+        except BadSampleError as error:
+            raise self.error(EnvError, "the last observation", error) from error
+        self.number = None
+        return True
+
+    def forget(self) -> None:
+        """Give up the episode that runs."""
+        if self._recorder is not None:
+            self._recorder.discard()
+        self.number = None
+
+    def close(self) -> None:
+        """Close the environment."""
+        if self._env is not None:
+            self._env.close()
+            self._env = None
+
+    def error(self, kind: type[UserCodeError], where: str, error: Exception) -> RolloutError:
+        """Return the error of `kind` that tells what failed, and in which worker, episode, seed and step."""
+        if isinstance(error, RolloutError):
+            return error
+        step = len(self._recorder.rewards) if self._recorder else 0
+        at = f"worker {self._worker_number}, episode {self.number}, seed {self.episode_seed}, step {step}"
+        if isinstance(error, BadSampleError):
+            what = "the policy gave a bad action" if kind is PolicyError else f"{where} is not of its space"
+            return kind(f"{what}: {error} ({at})", hint="make it match the space, or the space match it")
+        hint = "the traceback below shows where; the seed repeats it"
+        return kind(f"{where} raised {first_line(error)} ({at})", hint=hint)
+
+
+def _updated_env(old_env: Env | None, env_update: Any) -> Env:
+    if isinstance(env_update, EnvUpdate):
+        return env_update(old_env)
+    if old_env is not None and old_env is not env_update:
+        old_env.close()
+    env: Env = env_update.build() if isinstance(env_update, EnvSource) else env_update
+    return env
+
+
+def called(slot: EnvSlot, kind: type[UserCodeError], where: str, function: Callable[[], Any]) -> Any:
+    """Return what a call of user code returns; what it raises becomes an error of `kind`."""
+    try:
+        return function()
+    except Exception as error:
+        raise slot.error(kind, where, error) from error
