@@ -1,0 +1,1 @@
+"""The cases, by what kind of figure they give."""

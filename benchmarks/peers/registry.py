@@ -1,0 +1,127 @@
+"""Which peers there are, what each needs, and where its environment lives."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+TORCH = "torch==2.13.0"
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """A virtual environment that one or more peers share.
+
+    Attributes:
+        name: The folder's name.
+        steps: What is given to `pip install`, one call after the other.
+    """
+
+    name: str
+    steps: tuple[tuple[str, ...], ...]
+
+    @property
+    def folder(self) -> Path:
+        """Return where it lives, or would."""
+        return cache_folder() / self.name
+
+    @property
+    def python(self) -> Path:
+        """Return its interpreter."""
+        return self.folder / "bin" / "python"
+
+    @property
+    def marker(self) -> Path:
+        """Return the file that says that everything was installed."""
+        return self.folder / "installed.txt"
+
+    @property
+    def failure(self) -> Path:
+        """Return the file that says why it could not be."""
+        return cache_folder() / f"{self.name}.failed.txt"
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """One way of another tool to collect steps.
+
+    Attributes:
+        name: What it is called on the command line.
+        title: What it is called in the table.
+        environment: Where it is installed.
+        module: Its driver, run as `python -m benchmarks.peers.<module>`.
+        mode: The driver's `--mode`.
+        policies: The policies that it runs.
+        saves: How it saves what it collected; else that it cannot.
+    """
+
+    name: str
+    title: str
+    environment: Environment
+    module: str
+    mode: str
+    saves: str
+    policies: tuple[str, ...] = ("random", "linear")
+
+    @property
+    def missing(self) -> str | None:
+        """Return why it cannot be run now; None where it can."""
+        if self.environment.marker.exists():
+            return None
+        if self.environment.failure.exists():
+            return f"could not be installed: {self.environment.failure.read_text(encoding='utf-8').strip()}"
+        return f"not installed: python -m benchmarks.peers install {self.name}"
+
+    def command(self, policy: str, steps: int, output: Path) -> list[str]:
+        """Return the command that collects `steps` steps and saves them in the folder `output`."""
+        driver = [str(self.environment.python), "-m", f"benchmarks.peers.{self.module}"]
+        return [*driver, "--mode", self.mode, "--policy", policy, "--steps", str(steps), "--output", str(output)]
+
+
+def cache_folder() -> Path:
+    """Return the folder of all environments: `$ROLLOUT_BENCHMARKS_CACHE`, else one in the user's cache."""
+    given = os.environ.get("ROLLOUT_BENCHMARKS_CACHE")
+    return Path(given) if given else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rollout-peers"
+
+
+GYMNASIUM = Environment("gymnasium", (("gymnasium>=1.2", "numpy"),))
+SB3 = Environment("sb3", ((TORCH,), ("stable-baselines3",)))
+IMITATION = Environment("imitation", ((TORCH,), ("imitation",)))
+TIANSHOU = Environment("tianshou", ((TORCH,), ("tianshou",)))
+TORCHRL = Environment("torchrl", ((TORCH,), ("torchrl", "gymnasium")))
+RLLIB = Environment("rllib", ((TORCH,), ("ray[rllib]",)))
+MINARI = Environment("minari", (("minari[create,hdf5,arrow]",),))
+PUFFERLIB = Environment("pufferlib", ((TORCH,), ("pufferlib",)))
+
+_NOTHING = "no: it has no saver; rows are kept in memory"
+
+PEERS: tuple[Peer, ...] = (
+    Peer("gymnasium-async", "gymnasium AsyncVectorEnv", GYMNASIUM, "gymnasium_vector", "async", _NOTHING),
+    Peer("gymnasium-sync", "gymnasium SyncVectorEnv", GYMNASIUM, "gymnasium_vector", "sync", _NOTHING),
+    Peer("sb3-subproc", "Stable-Baselines3 SubprocVecEnv", SB3, "sb3", "subproc", "ReplayBuffer, save_to_pkl"),
+    Peer("sb3-dummy", "Stable-Baselines3 DummyVecEnv", SB3, "sb3", "dummy", "ReplayBuffer, save_to_pkl"),
+    Peer("imitation", "imitation rollout", IMITATION, "imitation", "rollout", "serialize.save (Hugging Face)"),
+    Peer("tianshou", "tianshou Collector", TIANSHOU, "tianshou", "collector", "ReplayBuffer.save_hdf5"),
+    Peer("torchrl", "TorchRL collector", TORCHRL, "torchrl", "single", "LazyMemmapStorage"),
+    Peer("torchrl-multi", "TorchRL multi-process collector", TORCHRL, "torchrl", "multi", "LazyMemmapStorage"),
+    Peer("rllib", "RLlib env runners, recording", RLLIB, "rllib", "recording", "Parquet of msgpacked episodes"),
+    Peer("minari", "Minari DataCollector", MINARI, "minari", "hdf5", "HDF5, as it goes"),
+    Peer("minari-arrow", "Minari DataCollector, Arrow", MINARI, "minari", "arrow", "Arrow IPC, as it goes"),
+    Peer("pufferlib", "PufferLib vector", PUFFERLIB, "pufferlib", "multiprocessing", _NOTHING),
+)
+
+
+def find_peers(names: list[str]) -> list[Peer]:
+    """Return the peers of these names; all for `all`.
+
+    Raises:
+        ValueError: If there is no such peer.
+    """
+    if names == ["all"]:
+        return list(PEERS)
+    known = {peer.name: peer for peer in PEERS}
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise ValueError(f"there is no peer {', '.join(unknown)}; there are {', '.join(known)}")
+    return [known[name] for name in names]
