@@ -159,12 +159,13 @@ class _DiscreteColumn(_Column):
     def _record(self, value: Any) -> Any:
         if type(value) is not int:
             try:
-                number = operator.index(value)
+                # A comparison of numpy values, such as `observation[2] > 0`, gives numpy's bool, which is no index.
+                number = int(value) if isinstance(value, np.bool_) else operator.index(value)
             except TypeError as error:
                 raise self._refusal(value) from error
             self.rows.append(number)
-            # An array of no dimensions could be a reused buffer; numpy's scalars are values.
-            return number if isinstance(value, np.ndarray) else value
+            # An array of no dimensions could be a reused buffer, and no Discrete space holds numpy's bool.
+            return number if isinstance(value, np.ndarray | np.bool_) else value
         self.rows.append(value)
         return value
 
