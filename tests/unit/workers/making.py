@@ -1,0 +1,53 @@
+"""Building workers for tests, and comparing what they recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from rollout_cli.chunk import Chunk
+from rollout_cli.envs import describe_env
+from rollout_cli.episode_batch import EnvSpec
+from rollout_cli.workers import DefaultWorker
+from tests.support.policies import LinearPolicy
+
+SEED = 11
+
+
+def make_worker(
+    env: gymnasium.Env[Any, Any],
+    policy: Callable[[EnvSpec], Any] = LinearPolicy,
+    *,
+    max_episode_length: float | None = None,
+    **options: Any,
+) -> DefaultWorker:
+    """Return a worker with this environment, and a policy made for its spaces."""
+    worker = DefaultWorker(seed=SEED, max_episode_length=max_episode_length, worker_number=2, **options)
+    worker.update_env(env)
+    worker.update_agent(policy(describe_env(env)))
+    return worker
+
+
+def run_numbers(worker: DefaultWorker, numbers: Iterable[int]) -> Chunk:
+    """Run these episodes and return them."""
+    worker.assign(numbers)
+    while worker.has_work:
+        worker.advance(-1.0)
+    chunk = worker.take()
+    assert chunk is not None
+    return chunk
+
+
+def assert_same_episodes(expected: Chunk, actual: Chunk) -> None:
+    """Check that two chunks hold the same episodes, bit for bit, wherever and however fast they were run."""
+    for name in ("numbers", "seeds", "lengths", "terminated", "truncated", "rewards"):
+        np.testing.assert_array_equal(getattr(expected, name), getattr(actual, name), err_msg=name)
+    for name in ("observations", "actions", "last_observations"):
+        for one, other in zip(getattr(expected, name), getattr(actual, name), strict=True):
+            assert one.dtype == other.dtype
+            np.testing.assert_array_equal(one, other, err_msg=name)
+    for name in ("env_infos", "agent_infos", "episode_infos"):
+        assert getattr(expected, name).to_dicts() == getattr(actual, name).to_dicts(), name
