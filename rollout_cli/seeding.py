@@ -46,6 +46,11 @@ def seed_global_generators(root: int, number: int | str) -> None:
     """Seed `random`, `numpy.random` and, where torch is loaded, torch's default generator."""
     random.seed(derive_seed(root, number, "random"))
     np.random.seed(derive_seed(root, number, "numpy.random") >> 31)
+    seed_torch(root, number)
+
+
+def seed_torch(root: int, number: int | str) -> None:
+    """Seed torch's default generator, where torch is loaded."""
     torch = sys.modules.get("torch")
     if torch is not None:
         # torch.manual_seed also walks the CUDA and MPS devices, which takes a hundred times as long.

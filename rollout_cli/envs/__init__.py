@@ -2,6 +2,7 @@
 
 from rollout_cli.envs.describe import check_spaces, describe_env, env_record, has_time_limit
 from rollout_cli.envs.sources import EnvSource, as_env_source, env_source
+from rollout_cli.envs.stripping import strip_env
 from rollout_cli.envs.updates import EnvUpdate, ExistingEnvUpdate, NewEnvUpdate, SetTaskUpdate
 
 __all__ = [
@@ -16,4 +17,5 @@ __all__ = [
     "env_record",
     "env_source",
     "has_time_limit",
+    "strip_env",
 ]

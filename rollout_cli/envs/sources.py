@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium
 from gymnasium.envs.registration import EnvSpec as GymSpec
@@ -35,6 +35,9 @@ JSON_SUFFIXES = (".json",)
 
 class EnvSource(abc.ABC):
     """Where environments come from: small, picklable, and built from in each worker."""
+
+    made_by_gymnasium: ClassVar[bool] = False
+    """Whether `gymnasium.make` builds it, so that its outer wrappers are known to be nobody's."""
 
     @property
     @abc.abstractmethod
@@ -117,6 +120,7 @@ class IdEnvSource(EnvSource):
     env_id: str
     folder: str
     kwargs: dict[str, Any] = field(default_factory=dict)
+    made_by_gymnasium: ClassVar[bool] = True
 
     @property
     def label(self) -> str:
@@ -150,6 +154,7 @@ class JsonEnvSource(EnvSource):
     sha256: str
     folder: str
     kwargs: dict[str, Any] = field(default_factory=dict)
+    made_by_gymnasium: ClassVar[bool] = True
 
     @classmethod
     def read(cls, spec: str, kwargs: dict[str, Any]) -> JsonEnvSource:

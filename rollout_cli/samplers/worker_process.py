@@ -20,6 +20,7 @@ from typing import Any
 
 import setproctitle
 
+from rollout_cli import fast_reset
 from rollout_cli.chunk import Chunk, for_transport, pack
 from rollout_cli.errors import EnvLoadError, InternalError, PolicyLoadError, RolloutError
 from rollout_cli.samplers import worker_machine as wm
@@ -31,7 +32,7 @@ from rollout_cli.spaces import space_leaves
 from rollout_cli.user_code import first_line
 from rollout_cli.workers import Worker, WorkerFactory
 
-COMMAND_SECONDS = 0.001
+COMMAND_SECONDS = 0.004
 """How often a streaming worker looks for commands: a look after every step would cost as much as a small env's step."""
 
 FLUSH_SECONDS = 0.05
@@ -248,6 +249,7 @@ def worker_main(connection: Connection[Any, Any], payload: bytes, worker_number:
         os.setpgid(0, 0)
     setproctitle.setproctitle(title)
     _end_with_parent()
+    fast_reset.install()
     channel = PipeChannel(connection)
     factory, agent, env = pickle.loads(payload)
     run_worker(factory, channel, channel, worker_number, agent, env)

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
+from sys import getrefcount
 from typing import Any
+
+from numpy import ndarray
 
 from rollout_cli.chunk import Chunk
 from rollout_cli.envs import env_record
 from rollout_cli.episode_batch import EnvSpec, EpisodeBatch
 from rollout_cli.errors import EnvError, InternalError, PolicyError
 from rollout_cli.policies import policy_class
+from rollout_cli.sleepers import GlobalSeeder
 from rollout_cli.workers.agent import AgentHolder
 from rollout_cli.workers.env_slot import EnvSlot, called
 from rollout_cli.workers.recorder import EpisodeStore, frozen_copy
@@ -17,6 +22,9 @@ from rollout_cli.workers.space_recorder import BadSampleError
 from rollout_cli.workers.worker import Worker
 
 _clock = time.perf_counter
+_OURS_ALONE = 2
+"""What `getrefcount` tells of an object that one variable holds: that variable, and the argument of the call."""
+
 _NOW = -1.0
 """A deadline that has passed."""
 
@@ -35,7 +43,7 @@ class DefaultWorker(Worker):
         self, *, seed: int, max_episode_length: float | None, worker_number: int, deterministic: bool = False
     ) -> None:
         super().__init__(seed=seed, max_episode_length=max_episode_length, worker_number=worker_number)
-        self._slot = EnvSlot(seed, worker_number)
+        self._slot = EnvSlot(seed, GlobalSeeder(seed), worker_number)
         self._agent = AgentHolder(self._slot.seeder, deterministic=deterministic)
         self._store: EpisodeStore | None = None
 
@@ -93,6 +101,11 @@ class DefaultWorker(Worker):
         slot.reset()
         called(slot, PolicyError, "policy.reset", policy.reset)
 
+    def assign(self, numbers: Iterable[int]) -> None:
+        """Add episode numbers to run; the lowest is run first."""
+        super().assign(numbers)
+        self._slot.seeder.prepare(self._waiting)
+
     def step_episode(self) -> bool:
         """Take one step; return whether the episode ended."""
         if self._slot.number is None:
@@ -108,33 +121,46 @@ class DefaultWorker(Worker):
             if _clock() >= deadline:
                 return
 
-    def _step_until(self, deadline: float) -> bool:
-        """Step until the episode ends (True) or the deadline passed: the loop that all the time is spent in."""
+    def _step_until(self, deadline: float) -> bool:  # noqa: C901  One loop: every call in it would cost a hundredth.
+        """Step until the episode ends (True) or the deadline passed: the loop that all the time is spent in.
+
+        An observation that is an array of its space's dtype is recorded here, without a call. The policy gets it as it
+        is where nobody else holds it (no reference but ours, no memory but its own), else a copy: so neither a policy
+        that edits what it sees nor an environment that uses its buffer again changes anything for the other.
+        """
         slot = self._slot
-        recorder, observation = slot.recorder, slot.observation
-        record_observation, record_action = recorder.record_observation, recorder.record_action
-        get_action, env_step = self._agent.policy.get_action, slot.env.step
-        rewards, env_infos, agent_infos = recorder.rewards, recorder.env_infos, recorder.agent_infos
-        step, last_step = len(rewards), self._max_episode_length
+        recorder, observation, slot.observation = slot.recorder, slot.observation, None
+        record_observation, append_bytes = recorder.record_observation, recorder.observation_rows.append
+        get_action, env_step = self._agent.policy.get_action, slot.stepped.step
+        record_action, append_reward = recorder.record_action, recorder.rewards.append
+        step, last_step = len(recorder.rewards), self._last_step()
+        # The first observation of an episode is checked in full.
+        dtype, row_bytes = recorder.plain_dtype if step else None, recorder.row_bytes
         while True:
+            if type(observation) is ndarray and observation.dtype is dtype and observation.nbytes == row_bytes:
+                append_bytes(observation.tobytes())
+                if getrefcount(observation) != _OURS_ALONE or observation.base is not None:
+                    observation = observation.copy()
+            else:
+                try:
+                    observation = record_observation(observation)
+                except BadSampleError as error:
+                    raise slot.error(EnvError, "the observation", error) from error
+                dtype = recorder.plain_dtype
             try:
-                seen = record_observation(observation)
-            except BadSampleError as error:
-                raise slot.error(EnvError, "the observation", error) from error
-            try:
-                action, agent_info = get_action(seen)
+                action, agent_info = get_action(observation)
                 action = record_action(action)
             except Exception as error:
                 raise slot.error(PolicyError, "policy.get_action", error) from error
             try:
                 observation, reward, terminated, truncated, env_info = env_step(action)
                 if env_info:
-                    env_infos[step] = frozen_copy(env_info)
-                rewards.append(float(reward))
+                    recorder.env_infos[step] = frozen_copy(env_info)
+                append_reward(float(reward))
             except Exception as error:
                 raise slot.error(EnvError, "env.step", error) from error
             if agent_info:
-                agent_infos[step] = frozen_copy(agent_info)
+                recorder.agent_infos[step] = frozen_copy(agent_info)
             step += 1
             if terminated or truncated or step >= last_step:
                 slot.observation = observation
@@ -142,6 +168,10 @@ class DefaultWorker(Worker):
             if _clock() >= deadline:
                 slot.observation = observation
                 return False
+
+    def _last_step(self) -> float:
+        limit = self._slot.limit
+        return self._max_episode_length if limit is None else min(limit, self._max_episode_length)
 
     def _finish(self, *, terminated: bool, truncated: bool) -> bool:
         number = self._slot.number

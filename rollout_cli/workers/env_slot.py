@@ -8,9 +8,10 @@ from typing import Any
 
 import gymnasium
 
-from rollout_cli.envs import EnvSource, EnvUpdate, describe_env
+from rollout_cli.envs import EnvSource, EnvUpdate, describe_env, strip_env
 from rollout_cli.episode_batch import EnvSpec
 from rollout_cli.errors import EnvError, InternalError, PolicyError, RolloutError, UserCodeError
+from rollout_cli.sleepers import GlobalSeeder
 from rollout_cli.user_code import first_line
 from rollout_cli.workers.recorder import EpisodeRecorder, EpisodeStore
 from rollout_cli.workers.seeder import EpisodeSeeder
@@ -28,28 +29,39 @@ class EnvSlot:
         number: The number of the episode that runs; None where none does.
         episode_seed: The seed given to its `reset`.
         observation: What the environment gave last, as it gave it.
+        limit: Steps after which the worker must truncate an episode in place of a wrapper; None for no limit.
 
     Args:
         root_seed: The run's root seed.
+        global_seeder: Seeds the global generators, which all of the worker's environments share.
         worker_number: Which worker this belongs to, for messages.
     """
 
-    def __init__(self, root_seed: int, worker_number: int) -> None:
-        self.seeder = EpisodeSeeder(root_seed)
+    def __init__(self, root_seed: int, global_seeder: GlobalSeeder, worker_number: int) -> None:
+        self.seeder = EpisodeSeeder(root_seed, global_seeder)
         self.number: int | None = None
         self.episode_seed = 0
         self.observation: Any = None
+        self.limit: int | None = None
         self._worker_number = worker_number
         self._env: Env | None = None
+        self._stepped: Env | None = None
         self._recorder: EpisodeRecorder | None = None
         self._started_at = 0.0
 
     @property
     def env(self) -> Env:
-        """Return the environment."""
+        """Return the environment as it was built, with all its wrappers."""
         if self._env is None:
             raise InternalError("the worker has no environment yet: call update_env first")
         return self._env
+
+    @property
+    def stepped(self) -> Env:
+        """Return what is reset and stepped: the environment, without the wrappers that `strip_env` takes off."""
+        if self._stepped is None:
+            raise InternalError("the worker has no environment yet: call update_env first")
+        return self._stepped
 
     @property
     def recorder(self) -> EpisodeRecorder:
@@ -66,8 +78,12 @@ class EnvSlot:
         """
         self.forget()
         self.seeder.before_build()
-        self._env = _updated_env(self._env, env_update)
-        return describe_env(self._env)
+        self._env = self._stepped = _updated_env(self._env, env_update)
+        self.limit = None
+        spec = describe_env(self._env)
+        if isinstance(env_update, EnvSource) and env_update.made_by_gymnasium:
+            self._stepped, self.limit = called(self, EnvError, "the first reset or step", lambda: strip_env(self.env))
+        return spec
 
     def record_into(self, store: EpisodeStore) -> None:
         """Put finished episodes into `store` from now on."""
@@ -85,7 +101,7 @@ class EnvSlot:
             EnvError: If it raises.
         """
         try:
-            self.observation, episode_info = self.env.reset(seed=self.episode_seed)
+            self.observation, episode_info = self.stepped.reset(seed=self.episode_seed)
             self.recorder.begin(episode_info)
         except Exception as error:
             raise self.error(EnvError, "env.reset", error) from error
@@ -124,7 +140,7 @@ class EnvSlot:
         """Close the environment."""
         if self._env is not None:
             self._env.close()
-            self._env = None
+            self._env = self._stepped = None
 
     def error(self, kind: type[UserCodeError], where: str, error: Exception) -> RolloutError:
         """Return the error of `kind` that tells what failed, and in which worker, episode, seed and step."""

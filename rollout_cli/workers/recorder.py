@@ -16,6 +16,7 @@ import numpy as np
 from rollout_cli.chunk import Chunk
 from rollout_cli.episode_batch import EnvSpec
 from rollout_cli.infos import InfoTable, tabulate
+from rollout_cli.spaces import space_leaves
 from rollout_cli.workers.space_recorder import LeafRows, SpaceRecorder
 
 _VALUES = (bool, int, float, str, np.generic, type(None))
@@ -123,6 +124,9 @@ class EpisodeRecorder:
     Attributes:
         record_observation: Append an observation and return a private copy of it.
         record_action: Append an action and return it in its space's types.
+        plain_dtype: The dtype of observations that are one array, else None.
+        row_bytes: The bytes of one observation.
+        observation_rows: Append the bytes of such observations here, after the first one of an episode.
         rewards: Append rewards here, one a step; its length is the number of steps so far.
         env_infos, agent_infos: Put `frozen_copy` of non-empty info dictionaries here, by step.
 
@@ -139,6 +143,9 @@ class EpisodeRecorder:
         self._episode_info: dict[Any, Any] = {}
         self.record_observation = self._observations.record
         self.record_action = self._actions.record
+        self.plain_dtype = self._observations.plain_dtype
+        self.row_bytes = sum(leaf.row_bytes for leaf in space_leaves(spec.observation_space))
+        self.observation_rows = self._observations.rows
         self.rewards: list[float] = []
         self.env_infos: Infos = {}
         self.agent_infos: Infos = {}

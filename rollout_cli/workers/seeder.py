@@ -3,36 +3,59 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from typing import Any
 
+from rollout_cli.fast_reset import prepare_seeds
 from rollout_cli.generators import GeneratorSet
-from rollout_cli.seeding import SETUP, derive_seed, seed_global_generators
+from rollout_cli.seeding import SETUP, derive_seed
+from rollout_cli.sleepers import GlobalSeeder
 
 
 class EpisodeSeeder:
-    """Seeds builds, updates and episodes of one policy and its environments from one root seed."""
+    """Seeds builds, updates and episodes from one root seed.
 
-    def __init__(self, root_seed: int) -> None:
+    Args:
+        root_seed: The run's root seed.
+        global_seeder: Seeds the global generators; shared by all seeders of one worker.
+    """
+
+    def __init__(self, root_seed: int, global_seeder: GlobalSeeder) -> None:
         self._root = root_seed
+        self._global = global_seeder
         self._generators = GeneratorSet({})
         self._torch_was_loaded = False
         self._first_episode = True
 
     def before_build(self) -> None:
         """Seed for one build or update of a policy or environment."""
-        seed_global_generators(self._root, SETUP)
+        self._global.before_build()
         self._generators.seed(self._root, SETUP)
 
     def watch(self, **roots: Any) -> None:
         """Look for generators below these objects, by the name that begins their paths; again after each build."""
         self._generators = GeneratorSet(roots)
+        self._global.watch()
         self._torch_was_loaded = "torch" in sys.modules
         self._first_episode = True
 
+    @property
+    def paths(self) -> list[str]:
+        """Return the streams of the generators that were found."""
+        return self._generators.paths
+
+    def prepare(self, numbers: Iterable[int]) -> None:
+        """Do at once, for the episodes that come next, what their resets have in common."""
+        prepare_seeds([self.env_seed(number) for number in numbers])
+
     def begin(self, number: int) -> int:
         """Seed the global generators and those found; return the seed for `env.reset` of this episode."""
-        seed_global_generators(self._root, number)
+        self._global.begin(number)
         self._generators.seed(self._root, number)
+        return self.env_seed(number)
+
+    def env_seed(self, number: int) -> int:
+        """Return the seed for `env.reset`."""
         return derive_seed(self._root, number, "env")
 
     def policy_seed(self, number: int) -> int:
@@ -40,13 +63,14 @@ class EpisodeSeeder:
         return derive_seed(self._root, number, "policy")
 
     def must_run_again(self) -> bool:
-        """Return whether the episode just run drew from a generator that was not known when it began.
+        """Return whether the episode just run drew from a generator that was not seeded for it.
 
-        That is so where a generator was made lazily in the first episode, where torch was imported in it, or where a
-        space drew for the first time. The generator is known from now on.
+        That is so where somebody draws from a global generator for the first time, where a generator was made lazily in
+        the first episode or torch imported in it, or where a space drew for the first time. From now on it is seeded.
         """
+        global_woke = self._global.woken()
         if not self._first_episode:
-            return self._generators.woken()
+            return self._generators.woken() or global_woke
         self._first_episode = False
         torch_is_new = not self._torch_was_loaded and "torch" in sys.modules
-        return self._generators.look_again() or torch_is_new
+        return self._generators.look_again() or torch_is_new or global_woke

@@ -49,6 +49,22 @@ class SpaceRecorder:
         else:
             self.record = _tree_recorder(space, self._columns)
 
+    @property
+    def plain_dtype(self) -> np.dtype[Any] | None:
+        """Return the dtype of a space that is one array; None for every other space.
+
+        Where the first sample of an episode was recorded, the caller may append the bytes of the next ones to `rows`
+        itself, if they are of exactly this dtype and size.
+        """
+        column = self._columns[0]
+        is_plain = len(self._columns) == 1 and not column.leaf.path and type(column) is _ArrayColumn
+        return column.dtype if is_plain and isinstance(column, _ArrayColumn) else None
+
+    @property
+    def rows(self) -> LeafRows:
+        """Return the list that the first leaf's rows are appended to; it stays the same list."""
+        return self._columns[0].rows
+
     def cut(self) -> list[LeafRows]:
         """Remove all rows and return them as they were kept, one list a leaf; `join` makes arrays of them."""
         return [column.cut() for column in self._columns]
@@ -107,11 +123,11 @@ class _ArrayColumn(_Column):
     def __init__(self, leaf: Leaf, *, copy: bool) -> None:
         super().__init__(leaf)
         # A space that was pickled has a dtype object of its own; the usual one lets `is` take the place of `==`.
-        self._dtype: np.dtype[Any] = np.dtype(leaf.dtype.type)
+        self.dtype: np.dtype[Any] = np.dtype(leaf.dtype.type)
         self.record = self._fast_record(copy=copy)
 
     def _fast_record(self, *, copy: bool) -> Callable[[Any], Any]:
-        dtype, shape, append, slow = self._dtype, self.leaf.shape, self.rows.append, self._convert
+        dtype, shape, append, slow = self.dtype, self.leaf.shape, self.rows.append, self._convert
         ndarray = np.ndarray
 
         def record_copy(value: Any) -> Any:
@@ -133,20 +149,26 @@ class _ArrayColumn(_Column):
             array = np.asarray(value)
         except ValueError as error:
             raise self._refusal(value) from error
-        if array.shape != self.leaf.shape or not np.can_cast(array.dtype, self._dtype, "same_kind"):
+        if array.shape != self.leaf.shape or not np.can_cast(array.dtype, self.dtype, "same_kind"):
             raise self._refusal(value)
-        return np.asarray(array, self._dtype)
+        return np.asarray(array, self.dtype)
 
     def join(self, rows: LeafRows) -> Array:
         # A bytearray rather than bytes, so that the arrays can be written to by whoever gets them.
-        return np.frombuffer(bytearray().join(rows), self._dtype).reshape(len(rows), *self.leaf.shape)
+        joined = bytearray().join(rows)
+        if len(joined) != len(rows) * self.leaf.row_bytes:
+            sizes = sorted({len(row) for row in rows})
+            raise BadSampleError(
+                f"its size changed: {sizes} bytes, expected {self.leaf.row_bytes} of {self.leaf.space}"
+            )
+        return np.frombuffer(joined, self.dtype).reshape(len(rows), *self.leaf.shape)
 
 
 class _EmptyColumn(_ArrayColumn):
     """A Box with a zero in its shape: there is nothing to keep but the number of rows."""
 
     def join(self, rows: LeafRows) -> Array:
-        return np.zeros((len(rows), *self.leaf.shape), self._dtype)
+        return np.zeros((len(rows), *self.leaf.shape), self.dtype)
 
 
 class _DiscreteColumn(_Column):
