@@ -1,14 +1,24 @@
-"""`python -m benchmarks.peers list | install NAME ... | install all`: makes the environments of the peers."""
+"""`python -m benchmarks.peers list | install NAME ... | install all | sweep NAME ...`.
+
+Makes the environments of the peers, and finds how many environments each should step at once.
+"""
 
 from __future__ import annotations
 
 import argparse
+import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import venv
+from pathlib import Path
 
-from benchmarks.peers.registry import PEERS, Environment, find_peers
+from benchmarks.pairs import Settings, Side, alternate
+from benchmarks.peers.registry import PEERS, Environment, Peer, find_peers
+from benchmarks.stats import Spread
+
+WIDTHS = (1, 2, 4, 8, 16, 64, 256)
 
 
 def main() -> int:
@@ -18,6 +28,11 @@ def main() -> int:
     commands.add_parser("list", help="list the peers and whether each can be run")
     install = commands.add_parser("install", help="install peers, each in an environment of its own")
     install.add_argument("names", nargs="+", metavar="NAME|all")
+    sweep = commands.add_parser("sweep", help="measure peers with several numbers of environments at once")
+    sweep.add_argument("names", nargs="+", metavar="NAME|all")
+    sweep.add_argument("--seconds", type=float, default=3.0, help="length of a long run (default 3)")
+    sweep.add_argument("--pairs", type=int, default=3, help="rounds (default 3)")
+    sweep.add_argument("--widths", type=int, nargs="+", default=WIDTHS, metavar="N", help="how many environments")
     arguments = parser.parse_args()
     if arguments.command == "list":
         for peer in PEERS:
@@ -27,9 +42,28 @@ def main() -> int:
         peers = find_peers(arguments.names)
     except ValueError as error:
         parser.error(str(error))
+    if arguments.command == "sweep":
+        for peer in peers:
+            print(sweep_widths(peer, arguments.widths, arguments.pairs, arguments.seconds), flush=True)
+        return 0
     environments = dict.fromkeys(peer.environment for peer in peers)
     # All are tried, whatever becomes of the first.
     return int(not all([install_environment(environment) for environment in environments]))
+
+
+def sweep_widths(peer: Peer, widths: list[int], pairs: int, seconds: float) -> str:
+    """Return a line with the peer's median steps a second for each number of environments."""
+    if peer.missing:
+        return f"{peer.name}: {peer.missing}"
+
+    def side(width: int) -> Side:
+        return Side(str(width), lambda steps, output: peer.command("random", steps, output, width))
+
+    with tempfile.TemporaryDirectory() as scratch:
+        settings = Settings(pairs, seconds, Path(scratch), lambda _: None)
+        costs = alternate([side(width) for width in widths], settings)
+    rates = {width: Spread.of(cost.rate for cost in costs[str(width)]).median for width in widths}
+    return f"{peer.name}: " + ", ".join(f"{width}: {rate:,.0f}" for width, rate in rates.items())
 
 
 def install_environment(environment: Environment) -> bool:
@@ -56,8 +90,10 @@ def _pip(environment: Environment, *requirements: str) -> str | None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode == 0:
         return None
-    errors = [line for line in done.stderr.splitlines() if "error" in line.lower()]
-    return (errors or done.stderr.splitlines() or ["pip said nothing"])[-1].strip()
+    lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
+    # pip closes with advice; the error itself stands before it.
+    raised = [line for line in lines if re.match(r"[\w.]*(Error|ERROR):", line)]
+    return (raised or lines or ["pip said nothing"])[-1]
 
 
 if __name__ == "__main__":

@@ -73,10 +73,14 @@ class Peer:
             return f"could not be installed: {self.environment.failure.read_text(encoding='utf-8').strip()}"
         return f"not installed: python -m benchmarks.peers install {self.name}"
 
-    def command(self, policy: str, steps: int, output: Path) -> list[str]:
-        """Return the command that collects `steps` steps and saves them in the folder `output`."""
-        driver = [str(self.environment.python), "-m", f"benchmarks.peers.{self.module}"]
-        return [*driver, "--mode", self.mode, "--policy", policy, "--steps", str(steps), "--output", str(output)]
+    def command(self, policy: str, steps: int, output: Path, n_envs: int | None = None) -> list[str]:
+        """Return the command that collects `steps` steps and saves them in the folder `output`.
+
+        `n_envs` is how many environments it steps at once; by default what was found best.
+        """
+        driver = [str(self.environment.python), "-m", f"benchmarks.peers.{self.module}", "--mode", self.mode]
+        width = [] if n_envs is None else ["--envs", str(n_envs)]
+        return [*driver, "--policy", policy, "--steps", str(steps), "--output", str(output), *width]
 
 
 def cache_folder() -> Path:
@@ -90,9 +94,9 @@ SB3 = Environment("sb3", ((TORCH,), ("stable-baselines3",)))
 IMITATION = Environment("imitation", ((TORCH,), ("imitation",)))
 TIANSHOU = Environment("tianshou", ((TORCH,), ("tianshou",)))
 TORCHRL = Environment("torchrl", ((TORCH,), ("torchrl", "gymnasium")))
-RLLIB = Environment("rllib", ((TORCH,), ("ray[rllib]",)))
-MINARI = Environment("minari", (("minari[create,hdf5,arrow]",),))
-PUFFERLIB = Environment("pufferlib", ((TORCH,), ("pufferlib",)))
+RLLIB = Environment("rllib", ((TORCH,), ("ray[rllib]", "msgpack-numpy")))
+MINARI = Environment("minari", (("minari[create,hdf5,arrow]", "pillow"),))
+PUFFERLIB = Environment("pufferlib", ((TORCH,), ("pufferlib-core",)))
 
 _NOTHING = "no: it has no saver; rows are kept in memory"
 
@@ -105,7 +109,7 @@ PEERS: tuple[Peer, ...] = (
     Peer("tianshou", "tianshou Collector", TIANSHOU, "tianshou", "collector", "ReplayBuffer.save_hdf5"),
     Peer("torchrl", "TorchRL collector", TORCHRL, "torchrl", "single", "LazyMemmapStorage"),
     Peer("torchrl-multi", "TorchRL multi-process collector", TORCHRL, "torchrl", "multi", "LazyMemmapStorage"),
-    Peer("rllib", "RLlib env runners, recording", RLLIB, "rllib", "recording", "Parquet of msgpacked episodes"),
+    Peer("rllib", "RLlib env runners", RLLIB, "rllib", "recording", "Parquet of packed episodes", ("random",)),
     Peer("minari", "Minari DataCollector", MINARI, "minari", "hdf5", "HDF5, as it goes"),
     Peer("minari-arrow", "Minari DataCollector, Arrow", MINARI, "minari", "arrow", "Arrow IPC, as it goes"),
     Peer("pufferlib", "PufferLib vector", PUFFERLIB, "pufferlib", "multiprocessing", _NOTHING),
