@@ -74,23 +74,30 @@ class HashedSeed(ISpawnableSeedSequence):
     def __init__(self, entropy: int, words: Words) -> None:
         self.entropy = entropy
         self._words = words
+        self._real: np.random.SeedSequence | None = None
 
     def generate_state(self, n_words: int, dtype: Any = np.uint32) -> Any:
         """Return the words; whatever else is asked, the real SeedSequence answers."""
         if n_words == _POOL and dtype is np.uint64:
             return self._words
-        return self._real().generate_state(n_words, dtype)
+        return self._sequence().generate_state(n_words, dtype)
 
     def spawn(self, n_children: int) -> Any:
         """Return children as the real SeedSequence has them."""
-        return self._real().spawn(n_children)
+        return self._sequence().spawn(n_children)
 
-    def _real(self) -> np.random.SeedSequence:
-        return np.random.SeedSequence(self.entropy)
+    def __getattr__(self, name: str) -> Any:
+        """Return what the real SeedSequence has beside."""
+        return getattr(self._sequence(), name)
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def _sequence(self) -> np.random.SeedSequence:
+        # One and the same: it counts the children it has had, so that the next ones are others.
+        self._real = self._real or np.random.SeedSequence(self.entropy)
+        return self._real
+
+    def __reduce__(self) -> Any:
         """Pickle as the real SeedSequence, so that a copy needs nothing of ours."""
-        return np.random.SeedSequence, (self.entropy,)
+        return self._sequence().__reduce__()
 
 
 _plain_np_random = seeding.np_random

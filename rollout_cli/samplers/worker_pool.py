@@ -88,6 +88,8 @@ class WorkerPool:
 
     def send(self, worker: int, message: Any) -> None:
         """Send a message to a worker; never waits. To a dead worker it is lost: its death is an event of its own."""
+        if not self._finalizer.still_active():
+            return  # The pool was shut down while a stream was under way, which is being closed now.
         channel = self._channels[worker]
         with suppress(BrokenPipeError):
             channel.put_behind(message)
@@ -106,7 +108,13 @@ class WorkerPool:
             os.write(self._waker, b"w")
 
     def wait(self, timeout: float | None = None) -> Iterator[Any]:
-        """Wait until a worker sent something or died; give the messages, and `Died` after a dead worker's last one."""
+        """Wait until a worker sent something or died; give the messages, and `Died` after a dead worker's last one.
+
+        Raises:
+            UsageError: If the pool was shut down.
+        """
+        if not self._finalizer.still_active():
+            raise UsageError("the workers were shut down while their stream was under way", hint="begin a new stream")
         more, self._may_have_more = self._may_have_more, set()
         dead = []
         for key, _ in self._selector.select(0 if more else timeout):
