@@ -50,4 +50,7 @@ def assert_same_episodes(expected: Chunk, actual: Chunk) -> None:
             assert one.dtype == other.dtype
             np.testing.assert_array_equal(one, other, err_msg=name)
     for name in ("env_infos", "agent_infos", "episode_infos"):
-        assert getattr(expected, name).to_dicts() == getattr(actual, name).to_dicts(), name
+        for left, right in zip(getattr(expected, name).columns, getattr(actual, name).columns, strict=True):
+            assert (left.path, left.kind) == (right.path, right.kind), name
+            np.testing.assert_array_equal(left.row_numbers(), right.row_numbers(), err_msg=name)
+            np.testing.assert_array_equal(left.values, right.values, err_msg=name)
