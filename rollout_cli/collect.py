@@ -30,7 +30,7 @@ from rollout_cli.samplers import (
     Sampler,
 )
 from rollout_cli.user_code import put_working_folder_first
-from rollout_cli.workers import DefaultWorker, WorkerFactory
+from rollout_cli.workers import DefaultWorker, VecWorker, Worker, WorkerFactory
 from rollout_cli.workers.factory import load_worker_class
 
 
@@ -197,12 +197,27 @@ def _sampler(config: CollectConfig, policy: PolicySource, env: EnvSource) -> Sam
         max_episode_length=config.max_episode_length,
         n_workers=config.workers,
         seed=config.seed,
-        worker_class=load_worker_class(config.worker_class) if config.worker_class else DefaultWorker,
-        worker_args={"deterministic": True} if config.deterministic else {},
+        worker_class=_worker_class(config),
+        worker_args=_worker_args(config),
     )
     if config.sampler == "local":
         return LocalSampler(policy, env, worker_factory=factory)
     return MultiprocessingSampler(policy, env, worker_factory=factory, start_method=config.start_method)
+
+
+def _worker_class(config: CollectConfig) -> type[Worker]:
+    if config.worker_class is not None:
+        return load_worker_class(config.worker_class)
+    return VecWorker if config.envs_per_worker > 1 else DefaultWorker
+
+
+def _worker_args(config: CollectConfig) -> dict[str, Any]:
+    arguments: dict[str, Any] = {}
+    if config.deterministic:
+        arguments["deterministic"] = True
+    if config.envs_per_worker > 1:
+        arguments["n_envs"] = config.envs_per_worker
+    return arguments
 
 
 def _totals(config: CollectConfig) -> dict[str, int | None]:

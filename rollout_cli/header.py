@@ -34,7 +34,7 @@ def dataset_header(
         "env_source": {"spec": source["spec"], "path": source["path"]},
         "policy": {**policy.describe(), "class": facts.get("policy_class")},
         "collector": _collector(config),
-        "reproducible": _reproducible(config),
+        "reproducible": _reproducible(config, facts),
         "versions": _versions(),
         "git": _git_commit(),
     }
@@ -51,15 +51,18 @@ def _collector(config: CollectConfig) -> dict[str, Any]:
         "order": config.order,
         "sampler": config.sampler,
         "workers": config.workers,
+        "envs_per_worker": config.envs_per_worker,
         "worker_class": config.worker_class,
     }
 
 
-def _reproducible(config: CollectConfig) -> dict[str, Any]:
+def _reproducible(config: CollectConfig, facts: dict[str, Any]) -> dict[str, Any]:
     if config.order == "arrival":
         reason = "episodes were kept as they ended: short ones are favoured, and another run keeps others"
         return {"status": "failed", "reason": reason}
-    return {"status": "unchecked", "scope": "any"}
+    if "not_reproducible" in facts:
+        return {"status": "failed", "reason": facts["not_reproducible"]}
+    return {"status": "unchecked", "scope": facts.get("scope", "any")}
 
 
 def _versions() -> dict[str, str]:

@@ -107,6 +107,16 @@ class CollectConfig:
     workers: Annotated[
         int, Option(_COUNT, HOW, "How many workers step environments.", short="-w", default="the usable cores")
     ] = field(default_factory=usable_cores)
+    envs_per_worker: Annotated[
+        int,
+        Option(
+            _COUNT,
+            HOW,
+            "Step N copies of the environment in each worker, with one batched policy call a step.",
+            short="-m",
+            default="1",
+        ),
+    ] = 1
     sampler: Annotated[
         Literal["multiprocessing", "local"],
         Option(

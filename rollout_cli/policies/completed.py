@@ -54,6 +54,7 @@ class CompletedPolicy:
         self.get_actions = get_actions or self._row_by_row
         self._reset = own_method(wrapped, "reset")
         self._resets_rows = self._reset is not None and accepts_positional(self._reset, 1)
+        self.row_by_row = get_actions is None
         self.row_wise = bool(getattr(wrapped, "row_wise", get_actions is None and self._reset is None))
         for name in ("seed", "seed_rows"):
             if (method := own_method(wrapped, name)) is not None:

@@ -6,6 +6,8 @@ import time
 from collections.abc import Generator
 from typing import Any
 
+import numpy as np
+
 from rollout_cli.chunk import Chunk, for_transport
 from rollout_cli.episode_batch import EnvSpec
 from rollout_cli.errors import EnvLoadError, PolicyLoadError
@@ -17,6 +19,9 @@ from rollout_cli.seeding import BorrowedGenerators
 from rollout_cli.workers import Worker
 
 FLUSH_ROWS = 2048
+FLUSH_SECONDS = 0.1
+"""Finished episodes are handed on at so many rows, or after so long."""
+
 STOP_SECONDS = 0.1
 """How often a running episode is looked up from, to see whether the run is to end."""
 
@@ -55,43 +60,53 @@ class LocalSampler(Sampler):
 
     def _run(self, state: PlanState, base: int, updates: Updates, order: Order) -> Generator[Chunk, None, None]:
         del order  # One after another, episodes end in the order of their numbers.
-        with self._borrowed:
-            self._update(updates)
-        whose = _Turns(state, self.n_workers, by_worker=self._by_worker)
+        self._update(updates)
+        order_of = _Order(state, base)
+        turns = _Turns(state, self.n_workers, by_worker=self._by_worker, block=self.numbers_at_once)
         while not state.done and not self._stop_requested:
             error: Exception | None = None
+            turn = turns.worker
             with self._borrowed:
-                worker = self._worker(whose.worker)
+                worker = self._worker(turn)
+                worker.number_stride = self._stride(state)
                 try:
-                    self._run_some(worker, whose, base)
+                    self._run_some(worker, turns, base)
                 except Exception as caught:  # noqa: BLE001  What was finished before is handed on first.
                     error = caught
                 chunk = worker.take()
-            if chunk is not None:
-                yield from for_transport(chunk)
+            if chunk is not None and (wanted := order_of.next_part(chunk)) is not None:
+                yield from for_transport(wanted)
             if error is not None:
                 worker.retract()
                 raise as_reported(error)
 
-    def _run_some(self, worker: Worker, whose: _Turns, base: int) -> None:
+    def _run_some(self, worker: Worker, turns: _Turns, base: int) -> None:
         """Run episodes of one worker until a chunk is worth handing on, or it is another's turn."""
-        turn = whose.worker
-        while whose.worker == turn and worker.finished_rows < FLUSH_ROWS and not whose.state.done:
-            offset = whose.lease()
-            before = worker.finished_rows
-            worker.assign([base + offset])
+        turn = turns.worker
+        flush_at = time.perf_counter() + FLUSH_SECONDS
+        while turns.worker == turn and worker.finished_rows < FLUSH_ROWS and not turns.state.done:
+            before = len(worker.finished_numbers)
+            worker.assign([base + offset for offset in turns.lease()])
             while worker.has_work:
                 worker.advance(time.perf_counter() + STOP_SECONDS)
                 if self._stop_requested:
                     worker.retract()
-                    return
-            whose.settle(turn, offset, worker.finished_rows - before)
+            finished = zip(worker.finished_numbers[before:], worker.finished_lengths[before:], strict=True)
+            turns.settle([(number - base, length) for number, length in sorted(finished)])
+            if self._stop_requested or time.perf_counter() >= flush_at:
+                return
 
     def _update(self, updates: Updates) -> None:
         """Apply one call's updates to the workers that are there; later ones get them from their histories."""
-        for number, worker in self._workers.items():
-            _apply(worker, *updates[number])
-            self._learn(worker.env_spec, worker.facts())
+        try:
+            with self._borrowed:
+                for number, worker in self._workers.items():
+                    _apply(worker, *updates[number])
+                    self._learn(worker.env_spec, worker.facts())
+        except BaseException:
+            # Between the old policy and environment and the new ones, no worker is of any use to a later call.
+            self.shutdown_worker()
+            raise
 
     def _worker(self, number: int) -> Worker:
         if number not in self._workers:
@@ -111,25 +126,54 @@ def _apply(worker: Worker, agent: Any, env: Any) -> None:
         raise as_reported(error) from error
 
 
+class _Order:
+    """Sees to it that episodes are handed on in order, though some that run beside each other may have not ended."""
+
+    def __init__(self, state: PlanState, base: int) -> None:
+        self._state, self._base = state, base
+        self._next = {state.first_of_lane(lane) for lane in range(state.n_lanes)}
+
+    def next_part(self, chunk: Chunk) -> Chunk | None:
+        """Return the chunk's episodes up to the first gap and the plan's end; None where it does not come next."""
+        first = int(chunk.numbers[0]) - self._base
+        if first not in self._next:
+            return None
+        count = int(np.argmin(np.append(chunk.numbers == chunk.numbers[0] + np.arange(chunk.n_episodes), False)))
+        last = self._state.last_of_lane(self._state.lane(first))
+        if last is not None:
+            count = min(count, last - first + 1)
+        self._next = (self._next - {first}) | {first + count}
+        return chunk.episodes(0, count)
+
+
 class _Turns:
-    """Whose turn it is, so that episodes come in the order of their offsets."""
+    """Whose turn it is, so that episodes come in the order of their offsets.
 
-    def __init__(self, state: PlanState, n_workers: int, *, by_worker: bool) -> None:
+    Args:
+        state: The plan under way.
+        n_workers: How many workers there are.
+        by_worker: Whether offset i belongs to worker i % n_workers.
+        block: How many offsets a worker runs at once.
+    """
+
+    def __init__(self, state: PlanState, n_workers: int, *, by_worker: bool, block: int) -> None:
         self.state = state
-        self.worker = 0
         self._n_workers = n_workers
-        self._by_worker = by_worker
-        self._left_in_lane: int | None = None
+        self._by_worker = by_worker and state.n_lanes == 1
+        self.worker = state.first_of_lane(0) % n_workers if self._by_worker else 0
+        self._block = 1 if self._by_worker else block
 
-    def lease(self) -> int:
-        """Lease the next offset to the worker whose turn it is."""
-        (offsets,) = self.state.lease(self.worker, 1)
-        return offsets.start
+    def lease(self) -> list[int]:
+        """Lease the next offsets to the worker whose turn it is."""
+        return [offset for offsets in self.state.lease(self.worker, self._block) for offset in offsets]
 
-    def settle(self, worker: int, offset: int, length: int) -> None:
-        """Settle an offset, and pass the turn on where the next one is another worker's."""
-        self.state.settle(worker, [offset], [length])
+    def settle(self, finished: list[tuple[int, int]]) -> None:
+        """Settle (offset, length) pairs, and pass the turn on where the next offset is another worker's."""
+        if not finished:
+            return
+        offsets, lengths = zip(*finished, strict=True)
+        self.state.settle(self.worker, offsets, lengths)
         if self.state.n_lanes > 1:
-            self.worker += offset == self.state.last_of_lane(self.worker)
+            self.worker += offsets[-1] == self.state.last_of_lane(self.worker)
         elif self._by_worker:
-            self.worker = (worker + 1) % self._n_workers
+            self.worker = (self.worker + 1) % self._n_workers

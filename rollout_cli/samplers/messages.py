@@ -55,6 +55,7 @@ class Start:
         env_update: An environment, EnvSource or EnvUpdate; None changes nothing.
         lease: Episode numbers to run.
         ceiling: The highest number that is still wanted; None for no limit.
+        stride: The step from one of the worker's numbers to the next, where it owns every m-th number.
     """
 
     version: int
@@ -62,6 +63,7 @@ class Start:
     env_update: Pickled | None = None
     lease: Lease = ()
     ceiling: int | None = None
+    stride: int = 1
 
 
 @dataclass(frozen=True, slots=True)

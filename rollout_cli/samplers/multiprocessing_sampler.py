@@ -117,13 +117,22 @@ class MultiprocessingSampler(Sampler):
             updates = [(None, None)] * self.n_workers  # They are in the histories, which new workers are built from.
         self._version += 1
         sizer = self._sizer()
-        machine = sm.SamplerMachine(state, base=base, version=self._version, n_workers=self.n_workers, sizer=sizer)
+        machine = sm.SamplerMachine(
+            state,
+            base=base,
+            version=self._version,
+            n_workers=self.n_workers,
+            sizer=sizer,
+            stride=self._stride(state),
+        )
         call = _Call(machine, episode_buffer(state, base, order=order), self._the_pool(), self._learn)
         with self._torn_down_on_error():
             yield from call.run(updates, stopped=lambda: self._stop_requested)
 
     def _sizer(self) -> LeaseSizer:
-        return FixedLeases(self._lease_size) if self._lease_size else ThroughputLeases(n_workers=self.n_workers)
+        if self._lease_size:
+            return FixedLeases(self._lease_size)
+        return ThroughputLeases(n_workers=self.n_workers, block=self.numbers_at_once)
 
 
 class _Call:

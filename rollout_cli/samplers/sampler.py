@@ -67,11 +67,11 @@ class Sampler(abc.ABC):
             worker_args=worker_args,
         )
         self._by_worker = isinstance(agents, list) or isinstance(envs, list)
-        sources = self._factory.prepare_worker_messages(envs, as_env_source)
+        sources = self._factory.prepare_worker_messages(envs, _env)
         policies = self._factory.prepare_worker_messages(agents, _policy)
         pairs = zip(self._messages(policies), self._messages(sources), strict=True)
         self._histories = [UpdateHistory(agent, env) for agent, env in pairs]
-        self._labels = [source.label for source in sources]
+        self._labels = [_label(source) for source in sources]
         self._env_spec: EnvSpec | None = None
         self._call = 0
         self._stop_requested = False
@@ -88,6 +88,11 @@ class Sampler(abc.ABC):
     def n_workers(self) -> int:
         """Return how many workers there are."""
         return self._factory.n_workers
+
+    @property
+    def numbers_at_once(self) -> int:
+        """Return how many episodes a worker runs at the same time."""
+        return self._factory.worker_class.numbers_at_once(self._factory.worker_args)
 
     @property
     def seed(self) -> int:
@@ -132,7 +137,9 @@ class Sampler(abc.ABC):
             RolloutError: What went wrong in a worker, after everything finished before it was yielded.
         """
         updates = self._note_updates(agent_update, env_update)
-        state = begin_plan(plan, n_workers=self.n_workers, by_worker=self._by_worker, order=order)
+        state = begin_plan(
+            plan, n_workers=self.n_workers, by_worker=self._by_worker, block=self.numbers_at_once, order=order
+        )
         self._call += 1
         call = self._call
         try:
@@ -222,6 +229,10 @@ class Sampler(abc.ABC):
     def _process_state(self) -> dict[str, Any]:
         """Return the attributes that belong to this process, as a sampler without workers has them."""
 
+    def _stride(self, state: PlanState) -> int:
+        """Return the step from one of a worker's numbers to the next."""
+        return self.n_workers if self._by_worker and state.n_lanes == 1 else 1
+
     def _learn(self, env_spec: EnvSpec, facts: dict[str, Any]) -> None:
         """Take what a worker told of its environment."""
         if self._env_spec is None:
@@ -258,5 +269,16 @@ def _policy(agent: Any) -> Any:
     return policy_source(agent) if isinstance(agent, str) else agent
 
 
+def _env(env: Any) -> Any:
+    """Return what to send for an environment; a worker with several may have a list with one a row."""
+    return [as_env_source(row) for row in env] if isinstance(env, list) else as_env_source(env)
+
+
+def _label(source: Any) -> str:
+    return _label(source[0]) if isinstance(source, list) else str(source.label)
+
+
 def _env_update(env: Any) -> Any:
+    if isinstance(env, list):
+        return [_env_update(row) for row in env]
     return env if env is None or isinstance(env, EnvUpdate) else as_env_source(env)

@@ -94,9 +94,13 @@ class SamplerMachine:
         version: The call's version; messages of older ones are discarded.
         n_workers: How many workers there are.
         sizer: How far ahead workers are leased numbers.
+        stride: The step from one of a worker's numbers to the next, where it owns every m-th number.
     """
 
-    def __init__(self, plan: PlanState, *, base: int, version: int, n_workers: int, sizer: LeaseSizer) -> None:
+    def __init__(
+        self, plan: PlanState, *, base: int, version: int, n_workers: int, sizer: LeaseSizer, stride: int = 1
+    ) -> None:
+        self._stride = stride
         self.plan = plan
         self.history: deque[str] = deque(maxlen=50)
         self.buffer_is_full = False
@@ -111,7 +115,7 @@ class SamplerMachine:
         for worker, (agent_update, env_update) in enumerate(updates):
             lease = self._lease(worker)
             self._sizer.began(worker, now)
-            message = Start(self._version, agent_update, env_update, lease, self._ceiling())
+            message = Start(self._version, agent_update, env_update, lease, self._ceiling(), self._stride)
             instructions.append(SendTo(worker, message))
         return instructions
 

@@ -37,7 +37,8 @@ class UpdateHistory:
             parameters = isinstance(given[0], dict | tuple | np.ndarray)
             self._agents = [self._agents[0], agent] if parameters else [agent]
         if env is not None:
-            builds_on = isinstance(given[1], EnvUpdate) and not given[1].replaces_env
+            rows = given[1] if isinstance(given[1], list) else [given[1]]
+            builds_on = any(isinstance(row, EnvUpdate) and not row.replaces_env for row in rows)
             self._envs = [*self._envs, env] if builds_on else [env]
 
     @property

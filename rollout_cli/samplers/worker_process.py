@@ -66,7 +66,7 @@ class _Shell:
 
     def __init__(self, factory: WorkerFactory, link_: Link, number: int, agent: Any, env: Any) -> None:
         self._factory, self._link, self._number = factory, link_, number
-        self._first: tuple[Any, Any] | None = (agent, env)
+        self._unapplied: list[tuple[Any, Any]] = [(agent, env)]
         self._machine = wm.WorkerMachine()
         self._worker: Worker | None = None
         self._version = 0
@@ -159,21 +159,21 @@ class _Shell:
         self._counted = 0
         self._apply(start)
         worker = self._the_worker()
+        worker.number_stride = start.stride
         row_bytes = sum(leaf.row_bytes for leaf in space_leaves(worker.env_spec.observation_space))
         self._flush_rows = max(1, min(FLUSH_ROWS, FLUSH_BYTES // max(1, row_bytes)))
         self._send(Started(self._number, self._version, worker.env_spec, worker.facts()))
 
     def _apply(self, start: Start) -> None:
-        if self._first is not None:
-            agent, env = self._first
-            if self._worker is None:
-                self._worker = self._factory(self._number)
+        """Apply the updates; one that fails is tried again with the next `Start`, for no worker runs on without it."""
+        if self._worker is None:
+            self._worker = self._factory(self._number)
+        self._unapplied.append((start.agent_update, start.env_update))
+        while self._unapplied:
+            agent, env = self._unapplied[0]
             self._worker.update_env(load_pickled(env, EnvLoadError))
             self._worker.update_agent(load_pickled(agent, PolicyLoadError))
-            self._first = None
-        worker = self._the_worker()
-        worker.update_env(load_pickled(start.env_update, EnvLoadError))
-        worker.update_agent(load_pickled(start.agent_update, PolicyLoadError))
+            del self._unapplied[0]
 
     def _send_finished(self) -> None:
         chunk = self._worker.take() if self._worker is not None else None

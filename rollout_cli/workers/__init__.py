@@ -6,6 +6,7 @@ chunks. It knows nothing of other workers, messages or files.
 
 from rollout_cli.workers.default_worker import DefaultWorker
 from rollout_cli.workers.factory import WorkerFactory
+from rollout_cli.workers.vec_worker import DEFAULT_N_ENVS, VecWorker
 from rollout_cli.workers.worker import Worker
 
-__all__ = ["DefaultWorker", "Worker", "WorkerFactory"]
+__all__ = ["DEFAULT_N_ENVS", "DefaultWorker", "VecWorker", "Worker", "WorkerFactory"]

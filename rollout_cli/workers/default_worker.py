@@ -9,17 +9,15 @@ from typing import Any
 
 from numpy import ndarray
 
-from rollout_cli.chunk import Chunk
 from rollout_cli.envs import env_record
-from rollout_cli.episode_batch import EnvSpec, EpisodeBatch
 from rollout_cli.errors import EnvError, InternalError, PolicyError
 from rollout_cli.policies import policy_class
 from rollout_cli.sleepers import GlobalSeeder
 from rollout_cli.workers.agent import AgentHolder
 from rollout_cli.workers.env_slot import EnvSlot, called
-from rollout_cli.workers.recorder import EpisodeStore, frozen_copy
+from rollout_cli.workers.recorder import frozen_copy
+from rollout_cli.workers.recording_worker import RecordingWorker
 from rollout_cli.workers.space_recorder import BadSampleError
-from rollout_cli.workers.worker import Worker
 
 _clock = time.perf_counter
 _OURS_ALONE = 2
@@ -29,7 +27,7 @@ _NOW = -1.0
 """A deadline that has passed."""
 
 
-class DefaultWorker(Worker):
+class DefaultWorker(RecordingWorker):
     """Runs one policy in one environment, one episode after another.
 
     Args:
@@ -45,7 +43,6 @@ class DefaultWorker(Worker):
         super().__init__(seed=seed, max_episode_length=max_episode_length, worker_number=worker_number)
         self._slot = EnvSlot(seed, GlobalSeeder(seed), worker_number)
         self._agent = AgentHolder(self._slot.seeder, deterministic=deterministic)
-        self._store: EpisodeStore | None = None
 
     # -- updates ----------------------------------------------------------------------------------------------------
 
@@ -57,12 +54,8 @@ class DefaultWorker(Worker):
         """
         if env_update is None:
             return
-        spec = self._slot.update_env(env_update)
-        if self._store is None or spec != self._store.env_spec:
-            if self.finished_numbers:
-                raise InternalError("the environment was replaced before the finished episodes were taken")
-            self._store = EpisodeStore(spec, worker_number=self._worker_number)
-            self._slot.record_into(self._store)
+        if self._take_spec(self._slot.update_env(env_update)):
+            self._slot.record_into(self._the_store())
             self._agent.forget_policy()
         self._make_ready()
 
@@ -81,7 +74,7 @@ class DefaultWorker(Worker):
     def _make_ready(self) -> None:
         """Adapt the policy once both it and the spaces are known, and find what both draw from."""
         if self._store is not None:
-            self._agent.adapt(self._store.env_spec)
+            self._agent.adapt(self.env_spec)
         if self._agent.is_ready:
             self._slot.seeder.watch(policy=self._agent.policy, env=self._slot.env)
 
@@ -133,7 +126,7 @@ class DefaultWorker(Worker):
         record_observation, append_bytes = recorder.record_observation, recorder.observation_rows.append
         get_action, env_step = self._agent.policy.get_action, slot.stepped.step
         record_action, append_reward = recorder.record_action, recorder.rewards.append
-        step, last_step = len(recorder.rewards), self._last_step()
+        step, last_step = len(recorder.rewards), slot.last_step(self._max_episode_length)
         # The first observation of an episode is checked in full.
         dtype, row_bytes = recorder.plain_dtype if step else None, recorder.row_bytes
         while True:
@@ -169,10 +162,6 @@ class DefaultWorker(Worker):
                 slot.observation = observation
                 return False
 
-    def _last_step(self) -> float:
-        limit = self._slot.limit
-        return self._max_episode_length if limit is None else min(limit, self._max_episode_length)
-
     def _finish(self, *, terminated: bool, truncated: bool) -> bool:
         number = self._slot.number
         assert number is not None
@@ -182,38 +171,6 @@ class DefaultWorker(Worker):
         return False
 
     # -- what a sampler asks ----------------------------------------------------------------------------------------
-
-    def collect_episode(self) -> EpisodeBatch:
-        """Return the finished episodes that were not collected yet.
-
-        Raises:
-            InternalError: If no episode was finished.
-        """
-        chunk = self.take()
-        if chunk is None:
-            raise InternalError("collect_episode was called with no finished episode")
-        return EpisodeBatch.from_chunks(self.env_spec, [chunk])
-
-    def take(self) -> Chunk | None:
-        """Remove the finished episodes and return them; None where there are none."""
-        return self._store.take() if self._store else None
-
-    @property
-    def env_spec(self) -> EnvSpec:
-        """Return spaces and limit of its environment."""
-        if self._store is None:
-            raise InternalError("the worker has no environment yet: call update_env first")
-        return self._store.env_spec
-
-    @property
-    def finished_numbers(self) -> list[int]:
-        """Return the numbers of the finished episodes that wait to be taken."""
-        return self._store.numbers if self._store else []
-
-    @property
-    def finished_rows(self) -> int:
-        """Return how many rows wait to be taken."""
-        return self._store.n_rows if self._store else 0
 
     @property
     def running(self) -> bool:

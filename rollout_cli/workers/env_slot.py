@@ -106,6 +106,10 @@ class EnvSlot:
         except Exception as error:
             raise self.error(EnvError, "env.reset", error) from error
 
+    def last_step(self, max_episode_length: float) -> float:
+        """Return after how many steps an episode is truncated, by the run's limit or the environment's own."""
+        return max_episode_length if self.limit is None else min(self.limit, max_episode_length)
+
     def finish(self, *, terminated: bool, truncated: bool) -> bool:
         """End the episode; return False where it must be run again, since it drew from a generator nobody knew.
 

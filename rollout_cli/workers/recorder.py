@@ -71,6 +71,7 @@ class EpisodeStore:
     def __init__(self, env_spec: EnvSpec, *, worker_number: int) -> None:
         self.env_spec = env_spec
         self.numbers: list[int] = []
+        self.lengths: list[int] = []
         self.n_rows = 0
         self._worker_number = worker_number
         self._observations = SpaceRecorder(env_spec.observation_space)
@@ -81,6 +82,7 @@ class EpisodeStore:
         """Take a finished episode."""
         self._episodes.append(episode)
         self.numbers.append(episode.number)
+        self.lengths.append(len(episode.rewards))
         self.n_rows += len(episode.rewards)
 
     def take(self) -> Chunk | None:
@@ -88,7 +90,7 @@ class EpisodeStore:
         if not self._episodes:
             return None
         episodes = sorted(self._episodes, key=lambda episode: episode.number)
-        self._episodes, self.numbers, self.n_rows = [], [], 0
+        self._episodes, self.numbers, self.lengths, self.n_rows = [], [], [], 0
         return self._joined(episodes)
 
     def _joined(self, episodes: list[FinishedEpisode]) -> Chunk:

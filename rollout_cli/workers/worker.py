@@ -27,6 +27,9 @@ class Worker(abc.ABC):
         seed: The root seed of the run; every episode's seeds come from it and the episode's number.
         max_episode_length: Steps after which an episode is truncated; None or infinity for no limit.
         worker_number: Which of the run's workers this is, from 0.
+
+    Attributes:
+        number_stride: The step from one of this worker's numbers to the next, where it owns every m-th number.
     """
 
     def __init__(self, *, seed: int, max_episode_length: float | None, worker_number: int) -> None:
@@ -35,7 +38,14 @@ class Worker(abc.ABC):
         self._worker_number = worker_number
         self._waiting: deque[int] = deque()
         self._own_next = 0
+        self.number_stride = 1
         self.worker_init()
+
+    @classmethod
+    def numbers_at_once(cls, worker_args: dict[str, Any]) -> int:
+        """Return how many numbers a worker built with these arguments runs at the same time."""
+        del worker_args
+        return 1
 
     @property
     def worker_number(self) -> int:
@@ -89,6 +99,11 @@ class Worker(abc.ABC):
     @abc.abstractmethod
     def finished_numbers(self) -> list[int]:
         """Return the numbers of the finished episodes that wait to be taken."""
+
+    @property
+    @abc.abstractmethod
+    def finished_lengths(self) -> list[int]:
+        """Return their lengths, in the same order."""
 
     @property
     @abc.abstractmethod

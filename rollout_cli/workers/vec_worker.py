@@ -1,0 +1,257 @@
+"""VecWorker: one policy in several copies of an environment, with one batched policy call a step."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterable
+from functools import partial
+from typing import Any
+
+from rollout_cli.envs import env_record
+from rollout_cli.errors import EnvError, EnvLoadError, InternalError, PolicyError
+from rollout_cli.policies import policy_class
+from rollout_cli.sleepers import GlobalSeeder
+from rollout_cli.workers.acting import Act, Actors, OnePolicy, OwnPolicies
+from rollout_cli.workers.agent import AgentHolder
+from rollout_cli.workers.env_slot import EnvSlot, called
+from rollout_cli.workers.recorder import frozen_copy
+from rollout_cli.workers.recording_worker import RecordingWorker
+from rollout_cli.workers.seeder import EpisodeSeeder
+from rollout_cli.workers.space_recorder import BadSampleError
+
+DEFAULT_N_ENVS = 8
+
+_clock = time.perf_counter
+
+
+class VecWorker(RecordingWorker):
+    """Runs one policy in `n_envs` environments at once. Each row takes its own next number when its episode ends.
+
+    Number i always runs in row i % n_envs (of this worker's own numbers, where it owns every m-th), so an episode is a
+    function of (number, n_envs) alone; for policies that act row by row, in any row, and bit-equal to DefaultWorker.
+
+    Args:
+        seed: The root seed of the run.
+        max_episode_length: Steps after which an episode is truncated; None or infinity for no limit.
+        worker_number: Which of the run's workers this is, from 0.
+        n_envs: How many environments.
+        deterministic: Whether a policy that has a deterministic mode uses it.
+    """
+
+    def __init__(
+        self,
+        *,
+        seed: int,
+        max_episode_length: float | None,
+        worker_number: int,
+        n_envs: int = DEFAULT_N_ENVS,
+        deterministic: bool = False,
+    ) -> None:
+        super().__init__(seed=seed, max_episode_length=max_episode_length, worker_number=worker_number)
+        if n_envs < 1:
+            raise ValueError(f"n_envs is {n_envs}, must be at least 1")
+        global_seeder = GlobalSeeder(seed)
+        self._seeder = EpisodeSeeder(seed, global_seeder)
+        self._agent = AgentHolder(self._seeder, deterministic=deterministic)
+        self._slots = [EnvSlot(seed, global_seeder, worker_number) for _ in range(n_envs)]
+        self._queues: list[deque[int]] = [deque() for _ in range(n_envs)]
+        self._actors: Actors | None = None
+        self._row_wise = False
+
+    @classmethod
+    def numbers_at_once(cls, worker_args: dict[str, Any]) -> int:
+        """Return `n_envs`: as many numbers run at the same time."""
+        return int(worker_args.get("n_envs", DEFAULT_N_ENVS))
+
+    # -- updates ----------------------------------------------------------------------------------------------------
+
+    def update_env(self, env_update: Any) -> None:
+        """Take new environments or apply updates: one for all rows, or a list with one a row; None changes nothing.
+
+        Raises:
+            EnvLoadError: If one cannot be built or recorded, or they have different spaces.
+        """
+        if env_update is None:
+            return
+        updates = env_update if isinstance(env_update, list) else [env_update] * len(self._slots)
+        if len(updates) != len(self._slots):
+            raise EnvLoadError(f"a list with one environment a row has {len(self._slots)} entries, not {len(updates)}")
+        first, *others = [slot.update_env(update) for slot, update in zip(self._slots, updates, strict=True)]
+        if any(other != first for other in others):
+            raise EnvLoadError("the environments of one worker have different spaces or limits")
+        if self._take_spec(first):
+            for slot in self._slots:
+                slot.record_into(self._the_store())
+            self._agent.forget_policy()
+        self._make_ready()
+
+    def update_agent(self, agent_update: Any) -> None:
+        """Take a new policy (any kind that `adapt_policy` knows, or a PolicySource) or new parameters for it.
+
+        Raises:
+            PolicyLoadError: If it cannot be loaded or recognised.
+        """
+        if agent_update is None:
+            return
+        for slot in self._slots:
+            slot.forget()
+        self._agent.update(agent_update)
+        self._make_ready()
+
+    def _make_ready(self) -> None:
+        if self._store is not None:
+            self._agent.adapt(self.env_spec)
+        if not self._agent.is_ready:
+            return
+        policy, count = self._agent.policy, len(self._slots)
+        self._row_wise = bool(getattr(policy, "row_wise", False))
+        if getattr(policy, "row_by_row", False):
+            self._row_wise = True
+            policies = [policy, *(self._agent.another(self.env_spec) for _ in range(count - 1))]
+            self._actors = OwnPolicies(policies)
+            for slot, own in zip(self._slots, policies, strict=True):
+                slot.seeder.watch(policy=own, env=slot.env)
+            return
+        self._actors = OnePolicy(policy, self.env_spec, count)
+        self._seeder.watch(policy=policy)
+        for slot in self._slots:
+            slot.seeder.watch(env=slot.env)
+
+    # -- episodes ---------------------------------------------------------------------------------------------------
+
+    def assign(self, numbers: Iterable[int]) -> None:
+        """Add episode numbers to run; each row runs its lowest first."""
+        super().assign(numbers)
+        self._slots[0].seeder.prepare(self._waiting)
+        for queue in self._queues:
+            queue.clear()
+        for number in self._waiting:
+            self._queues[number // self.number_stride % len(self._queues)].append(number)
+
+    def retract(self, *, above: int | None = None) -> None:
+        """Give up the numbers that are higher than `above`, waiting or running; all of them where it is None."""
+        super().retract(above=above)
+        self.assign(())
+        for slot in self._slots:
+            if slot.number is not None and (above is None or slot.number > above):
+                slot.forget()
+
+    def start_episode(self) -> None:
+        """Begin an episode in every row that has a number; in row 0 the next number where none is assigned."""
+        for slot in self._slots:
+            slot.forget()
+        if not self._waiting:
+            self.assign([self._own_next])
+        self._begin_rows()
+
+    def step_episode(self) -> bool:
+        """Take one step in every row; return whether an episode ended."""
+        if not self.running:
+            raise InternalError("step_episode was called with no episode under way: call start_episode first")
+        before = len(self.finished_numbers)
+        self._step_rows()
+        return len(self.finished_numbers) > before
+
+    def advance(self, deadline: float) -> None:
+        """Run assigned numbers until `time.perf_counter()` passes `deadline`, or none is left; at least one step."""
+        while self.has_work:
+            self._begin_rows()
+            self._step_rows()
+            if _clock() >= deadline:
+                return
+
+    def _begin_rows(self, again: dict[int, int] | None = None) -> None:
+        """Begin episodes in the rows that have none; `again` gives rows and the numbers that they begin once more."""
+        numbers = dict(again or {})
+        for row, slot in enumerate(self._slots):
+            if slot.number is None and row not in numbers and (number := self._next_of(row)) is not None:
+                numbers[row] = number
+        if not numbers:
+            return
+        actors = self._the_actors()
+        for row, number in numbers.items():
+            slot = self._slots[row]
+            slot.prepare(number)
+            seed = slot.seeder.policy_seed(number)
+            called(slot, PolicyError, "policy.seed", partial(actors.seed, row, seed))
+            slot.reset()
+        first = self._slots[min(numbers)]
+        called(first, PolicyError, "policy.reset", lambda: actors.reset(list(numbers)))
+
+    def _next_of(self, row: int) -> int | None:
+        queue = self._waiting if self._row_wise else self._queues[row]
+        if not queue:
+            return None
+        number = queue[0]
+        self._waiting.remove(number)
+        if not self._row_wise:
+            queue.popleft()
+        self._own_next = number + 1
+        return number
+
+    def _step_rows(self) -> None:
+        running = {row: slot for row, slot in enumerate(self._slots) if slot.number is not None}
+        seen = {row: self._see(slot) for row, slot in running.items()}
+        first = next(iter(running.values()))
+        acts = called(first, PolicyError, "policy.get_actions", lambda: self._the_actors().act(seen))
+        again = [row for row, slot in running.items() if not self._step_row(slot, acts[row])]
+        if again:
+            # A generator that nobody knew was drawn from: what else runs may have drawn from it too.
+            self._begin_rows({row: slot.number for row, slot in enumerate(self._slots) if slot.number is not None})
+
+    def _see(self, slot: EnvSlot) -> Any:
+        try:
+            return slot.recorder.record_observation(slot.observation)
+        except BadSampleError as error:
+            raise slot.error(EnvError, "the observation", error) from error
+
+    def _step_row(self, slot: EnvSlot, act: Act) -> bool:
+        """Take one step in one environment; return False where its episode must be run again."""
+        recorder = slot.recorder
+        step = len(recorder.rewards)
+        action, agent_info = act
+        action = called(slot, PolicyError, "policy.get_actions", lambda: recorder.record_action(action))
+        try:
+            slot.observation, reward, terminated, truncated, env_info = slot.stepped.step(action)
+            if env_info:
+                recorder.env_infos[step] = frozen_copy(env_info)
+            recorder.rewards.append(float(reward))
+        except Exception as error:
+            raise slot.error(EnvError, "env.step", error) from error
+        if agent_info:
+            recorder.agent_infos[step] = frozen_copy(agent_info)
+        is_last = step + 1 >= slot.last_step(self._max_episode_length)
+        if not (terminated or truncated or is_last):
+            return True
+        return slot.finish(terminated=bool(terminated), truncated=bool(truncated) or is_last)
+
+    def _the_actors(self) -> Actors:
+        if self._actors is None:
+            raise InternalError("the worker needs both a policy and an environment: update_agent and update_env")
+        return self._actors
+
+    # -- what a sampler asks ----------------------------------------------------------------------------------------
+
+    @property
+    def running(self) -> bool:
+        """Return whether an episode is under way."""
+        return any(slot.number is not None for slot in self._slots)
+
+    def facts(self) -> dict[str, Any]:
+        """Return the policy's class, the record of the environment, and how far the episodes can be reproduced."""
+        policy = self._agent.policy
+        facts: dict[str, Any] = {"policy_class": policy_class(policy), "env": env_record(self._slots[0].env)}
+        if not self._row_wise:
+            facts["scope"] = "n_envs"
+            if self._seeder.paths and not callable(getattr(policy, "seed_rows", None)):
+                facts["not_reproducible"] = (
+                    f"the policy draws for all rows from one generator ({', '.join(self._seeder.paths)}): give it "
+                    "seed_rows(mask, seeds) and a generator a row, or run one environment a worker"
+                )
+        return facts
+
+    def shutdown(self) -> None:
+        """Close the environments."""
+        for slot in self._slots:
+            slot.close()
