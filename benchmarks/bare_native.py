@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from typing import Any
 
 import gymnasium
 
@@ -15,8 +16,8 @@ if __name__ == "__main__":
     envs = gymnasium.make_vec(env_id, num_envs=n_envs, vectorization_mode="vector_entry_point")
     batched = policies.BatchedMlp()
     rounds = steps // n_envs
-    observations, _ = envs.reset(seed=0)
+    observations: Any = envs.reset(seed=0)[0]
     for _ in range(rounds):
         actions = envs.action_space.sample() if policy == "random" else batched.get_actions(observations)[0]
-        observations, *_ = envs.step(actions)
+        observations = envs.step(actions)[0]
     json.dump({"steps": rounds * n_envs}, sys.stdout)

@@ -94,7 +94,8 @@ def read_document(output: str) -> dict[str, Any]:
 def calibrate(side: Side, settings: Settings) -> Amounts:
     """Find how many steps a side takes in the time that is wanted."""
     start = run_side(side, side.granule, settings)[0].wall
-    long_enough = min(1.0, settings.seconds / 2)
+    # Long beside the start too, which varies by a part of its own length.
+    long_enough = max(min(1.0, settings.seconds / 2), start / 3)
     steps = 1000
     while True:
         cost = run_side(side, _whole(steps, side.granule), settings)[0]

@@ -1,7 +1,7 @@
 """The policies that both sides of a comparison run: as functions of one observation, and in batches.
 
-The command line takes them as `benchmarks.policies:linear` and so on; the bare loops import them. Torch is imported only
-by what needs it.
+The command line takes them as `benchmarks.policies:linear` and so on; the bare loops import them. Torch is imported
+only by what needs it.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class BatchedMlp:
 
 
 def torch_mlp() -> Any:
-    """Return an untrained 64 x 64 network that gives logits for two actions: episodes of about 22 steps when sampled."""
+    """Return an untrained 64 x 64 network that gives logits for two actions; sampled, episodes last about 22 steps."""
     import torch  # noqa: PLC0415  It takes seconds and most cases do without it.
 
     torch.manual_seed(0)

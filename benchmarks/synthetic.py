@@ -1,14 +1,10 @@
 """Workers that hand over ready-made episodes, to find how fast the parent takes them in.
 
-Everything else is the product's own: processes, leases, pipe, reordering, dataset. `python -m benchmarks.synthetic` takes
-the same episodes and throws them away, which leaves the writing out.
+Everything else is the product's own: processes, leases, pipe, reordering, dataset. They are given to `--worker-class`.
 """
 
 from __future__ import annotations
 
-import json
-import sys
-from collections import deque
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -17,12 +13,9 @@ import numpy.typing as npt
 from gymnasium import spaces
 
 from rollout_cli.chunk import Chunk
-from rollout_cli.envs import env_source
 from rollout_cli.episode_batch import EnvSpec, EpisodeBatch
 from rollout_cli.infos import InfoTable
-from rollout_cli.policies import policy_source
-from rollout_cli.samplers import MinTimesteps, MultiprocessingSampler
-from rollout_cli.workers import Worker, WorkerFactory
+from rollout_cli.workers import Worker
 
 Array = npt.NDArray[Any]
 
@@ -46,7 +39,7 @@ class SyntheticWorker(Worker):
     def worker_init(self) -> None:
         """Make the episodes."""
         self._ready = _episodes(self.observation_space, self.group, self.length, self.worker_number)
-        self._finished: deque[int] = deque()
+        self._finished: list[int] = []
 
     def update_agent(self, agent_update: Any) -> None:
         """Nothing is asked of a policy."""
@@ -84,13 +77,18 @@ class SyntheticWorker(Worker):
         if count == 0:
             return None
         numbers = np.array(self._finished, np.int64)
-        self._finished.clear()
+        self._finished = []
         return replace(self._ready.episodes(0, count), numbers=numbers, seeds=numbers)
 
     @property
     def finished_numbers(self) -> list[int]:
         """Return the numbers that wait to be taken."""
-        return list(self._finished)
+        return self._finished
+
+    @property
+    def finished_lengths(self) -> list[int]:
+        """Return their lengths, in the same order."""
+        return [self.length] * len(self._finished)
 
     @property
     def finished_rows(self) -> int:
@@ -150,19 +148,3 @@ def _observations(space: spaces.Box, rows: int, rng: np.random.Generator) -> Arr
     for frame, (top, left) in zip(frames, rng.integers(0, 120, (rows, 2)), strict=True):
         frame[top : top + 16, left : left + 16] = rng.integers(0, 255, (16, 16, 3), dtype=np.uint8)
     return frames
-
-
-def main(kind: str, n_workers: int, steps: int) -> int:
-    """Take at least `steps` steps of episodes of a kind, write nothing, and return how many came."""
-    factory = WorkerFactory(n_workers=n_workers, seed=0, worker_class=_KINDS[kind])
-    with MultiprocessingSampler(policy_source("random"), env_source("CartPole-v1"), worker_factory=factory) as sampler:
-        return sum(chunk.n_steps for chunk in sampler.stream(MinTimesteps(steps)))
-
-
-_KINDS = {kind.__name__: kind for kind in (ShortEpisodes, LongEpisodes, ImageEpisodes)}
-
-if __name__ == "__main__":
-    # The classes by the name under which a worker process finds them.
-    from benchmarks import synthetic
-
-    json.dump({"steps": synthetic.main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))}, sys.stdout)

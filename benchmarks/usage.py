@@ -1,12 +1,14 @@
 """Runs one command and tells what it cost: wall time, CPU time and peak memory, of itself and of all that it started.
 
-Figures are the kernel's own, from `wait4`, so nothing is sampled while the command runs. `rollout`'s workers are children
-of a fork server that `rollout` itself never waits for; this process asks to inherit such orphans, and so is told of them.
+Figures are the kernel's own, from `wait4`, so nothing is sampled while the command runs. `rollout`'s workers are
+children of a fork server that `rollout` itself never waits for; this process asks to inherit such orphans, and so is
+told of them.
 """
 
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import resource
 import signal
@@ -17,6 +19,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 ROOT = Path(__file__).resolve().parent.parent
 """Where commands run, so that `benchmarks` can be imported by all of them."""
@@ -24,8 +27,11 @@ ROOT = Path(__file__).resolve().parent.parent
 ORPHAN_SECONDS = 10.0
 """How long what a command left behind may go on before it is killed."""
 
+_LINES = 6
+"""How many of the last lines tell why a command failed."""
+
 _PR_SET_CHILD_SUBREAPER = 36
-_ONE_THREAD_EACH = {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")}
+_ONE_THREAD_EACH = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 
 
 class CommandError(Exception):
@@ -90,14 +96,21 @@ def _cpu(used: resource.struct_rusage) -> float:
     return used.ru_utime + used.ru_stime
 
 
-def _text(file: tempfile._TemporaryFileWrapper[bytes]) -> str:  # type: ignore[name-defined]
+def _text(file: IO[bytes]) -> str:
     file.seek(0)
     return file.read().decode(errors="replace")
 
 
 def _failure(command: Sequence[str], code: int, errors: str, output: str) -> str:
-    last = [line for line in (errors.strip() or output.strip()).splitlines() if line.strip()][-6:]
-    return "\n".join([f"exit code {code} of: {' '.join(command)}", *last])
+    return "\n".join([f"exit code {code} of: {' '.join(command)}", *_reason(errors, output)])
+
+
+def _reason(errors: str, output: str) -> list[str]:
+    """Return what a failed command said: the product's error document, else the last lines."""
+    try:
+        return [str(json.loads(output)["error"]["message"])]
+    except (ValueError, TypeError, KeyError):
+        return [line.strip() for line in (errors.strip() or output.strip()).splitlines()[-_LINES:]]
 
 
 def _inherit_orphans() -> None:
@@ -109,7 +122,7 @@ def _inherit_orphans() -> None:
 
 def _reap_orphans() -> list[resource.struct_rusage]:
     """Wait for all that the command left behind; what does not end is killed."""
-    reaped = []
+    reaped: list[resource.struct_rusage] = []
     deadline = time.perf_counter() + ORPHAN_SECONDS
     while True:
         try:

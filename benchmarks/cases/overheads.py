@@ -197,13 +197,15 @@ class Ingest:
             busy = Spread.of(cost.main_share for cost in side).median
             detail = f"{number(megabytes)} MB/s, parent {number(busy)} core; {describe(side)}"
             rows.append(Row(f"ingest, {self.title}, {name}", "", rates, "episodes/s", detail))
-        rates = [[cost.rate for cost in costs[side.name]] for side in (writing, dropping)]
-        ratio = Spread.of(paired_ratios(*rates))
+        written, dropped = ([cost.rate for cost in costs[side.name]] for side in (writing, dropping))
+        ratio = Spread.of(paired_ratios(written, dropped))
         rows.append(Row(f"ingest, {self.title}, written", "taken in only", ratio))
-        return Result(self.name, tuple(rows), raw={name: [asdict(cost) for cost in side] for name, side in costs.items()})
+        return Result(
+            self.name, tuple(rows), raw={name: [asdict(cost) for cost in side] for name, side in costs.items()}
+        )
 
     def _drop(self, steps: int, _: object) -> list[str]:
-        return [*module("synthetic"), self.kind, str(WORKERS), str(steps)]
+        return [*module("intake"), self.kind, str(WORKERS), str(steps)]
 
 
 _NATIVE = ("--vectorization", "native", "--envs-per-worker", "1024")

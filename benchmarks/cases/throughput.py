@@ -175,5 +175,3 @@ def _peer_case(peer: Peer, policy: str) -> Comparison:
 
 
 PEER_CASES: tuple[Comparison, ...] = tuple(_peer_case(peer, policy) for peer in PEERS for policy in peer.policies)
-
-

@@ -17,6 +17,7 @@ from pathlib import Path
 from benchmarks.pairs import Settings, Side, alternate
 from benchmarks.peers.registry import PEERS, Environment, Peer, find_peers
 from benchmarks.stats import Spread
+from benchmarks.usage import CommandError
 
 WIDTHS = (1, 2, 4, 8, 16, 64, 256)
 
@@ -48,7 +49,8 @@ def main() -> int:
         return 0
     environments = dict.fromkeys(peer.environment for peer in peers)
     # All are tried, whatever becomes of the first.
-    return int(not all([install_environment(environment) for environment in environments]))
+    installed = [install_environment(environment) for environment in environments]
+    return int(not all(installed))
 
 
 def sweep_widths(peer: Peer, widths: list[int], pairs: int, seconds: float) -> str:
@@ -61,7 +63,10 @@ def sweep_widths(peer: Peer, widths: list[int], pairs: int, seconds: float) -> s
 
     with tempfile.TemporaryDirectory() as scratch:
         settings = Settings(pairs, seconds, Path(scratch), lambda _: None)
-        costs = alternate([side(width) for width in widths], settings)
+        try:
+            costs = alternate([side(width) for width in widths], settings)
+        except CommandError as error:
+            return f"{peer.name}: failed: {error}"
     rates = {width: Spread.of(cost.rate for cost in costs[str(width)]).median for width in widths}
     return f"{peer.name}: " + ", ".join(f"{width}: {rate:,.0f}" for width, rate in rates.items())
 

@@ -18,7 +18,9 @@ WORKERS = 2
 
 def run(task: Task) -> int:
     """Step environments in two processes, each with half of them."""
-    make = functools.partial(pufferlib.emulation.GymnasiumPufferEnv, env_creator=functools.partial(gymnasium.make, ENV_ID))
+    make = functools.partial(
+        pufferlib.emulation.GymnasiumPufferEnv, env_creator=functools.partial(gymnasium.make, ENV_ID)
+    )
     n_envs = task.envs(BEST)
     envs: Any = pufferlib.vector.make(
         make, backend=pufferlib.vector.Multiprocessing, num_envs=n_envs, num_workers=WORKERS

@@ -44,7 +44,7 @@ def run(task: Task) -> int:
             taken += sum(map(len, runner.sample(num_timesteps=STEPS_A_CALL, random_actions=True)))
         return taken
 
-    taken = sum(runners.foreach_env_runner(sample, local_env_runner=False, timeout_seconds=None))
+    taken: int = sum(runners.foreach_env_runner(sample, local_env_runner=False, timeout_seconds=None))
     runners.foreach_env_runner(lambda runner: runner.stop(), local_env_runner=False, timeout_seconds=None)
     ray.shutdown()
     if not any(task.output.rglob("*.parquet")):
