@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 
 from rollout_cli.episode_batch import EnvSpec
-from rollout_cli.errors import InternalError
+from rollout_cli.errors import InternalError, PolicyError
 from rollout_cli.policies import Policy, PolicySource, adapt_policy
+from rollout_cli.user_code import first_line
 from rollout_cli.workers.seeder import EpisodeSeeder
 
 
@@ -39,14 +40,22 @@ class AgentHolder:
         return self._policy is not None
 
     def update(self, agent_update: Any) -> None:
-        """Take a new policy, or parameters (a dict, tuple or array) for the one there is."""
+        """Take a new policy, or parameters (a dict, tuple or array) for the one there is.
+
+        Raises:
+            PolicyError: If the policy refuses the parameters.
+        """
         if not isinstance(agent_update, dict | tuple | np.ndarray):
             self._agent, self._policy = agent_update, None
             return
         if self._policy is None:
             raise InternalError("parameters were sent to a worker that has no policy yet")
         self._seeder.before_build()
-        self._policy.set_param_values(agent_update)
+        try:
+            self._policy.set_param_values(agent_update)
+        except Exception as error:
+            hint = "parameters go from one policy's get_param_values to another of its kind"
+            raise PolicyError(f"policy.set_param_values raised {first_line(error)}", hint=hint) from error
 
     def forget_policy(self) -> None:
         """Adapt anew: the spaces have changed."""

@@ -46,15 +46,21 @@ class Counter:
 
 
 class CountingWorker(Worker):
-    """Counts steps instead of taking them; its rewards are the policy that it was given last."""
+    """Counts steps instead of taking them, in several episodes at once; its rewards are its policy's number.
 
-    def __init__(self, number: int, lengths: Lengths, speed: int) -> None:
+    Args:
+        number: Which worker this is.
+        lengths: How long each episode is.
+        speed: Steps of each running episode in one turn.
+        at_once: How many episodes it runs at the same time; they end in any order.
+    """
+
+    def __init__(self, number: int, lengths: Lengths, speed: int, at_once: int) -> None:
         super().__init__(seed=0, max_episode_length=None, worker_number=number)
         self.begun: list[int] = []
-        self._lengths, self._speed = lengths, speed
+        self._lengths, self._speed, self._at_once = lengths, speed, at_once
         self._policy = 0.0
-        self._running: int | None = None
-        self._left = 0
+        self._left: dict[int, int] = {}
         self._finished: list[int] = []
 
     def update_agent(self, agent_update: Any) -> None:
@@ -68,32 +74,29 @@ class CountingWorker(Worker):
         return SPEC
 
     def start_episode(self) -> None:
-        self._running = self._next_number()
-        self._left = self._lengths(self._running)
-        self.begun.append(self._running)
+        number = self._next_number()
+        self._left[number] = self._lengths(number)
+        self.begun.append(number)
 
     def step_episode(self) -> bool:
-        assert self._running is not None
-        self._left -= 1
-        if self._left > 0:
-            return False
-        self._finished.append(self._running)
-        self._running = None
-        return True
+        self._left = {number: left - 1 for number, left in self._left.items()}
+        ended = [number for number, left in self._left.items() if left <= 0]
+        for number in ended:
+            del self._left[number]
+        self._finished += ended
+        return bool(ended)
 
     def collect_episode(self) -> EpisodeBatch:
         raise NotImplementedError
 
     def advance(self, deadline: float) -> None:
         for _ in range(self._speed):
-            if not self.has_work:
-                return
-            if not self.running:
+            while self._waiting and len(self._left) < self._at_once:
                 self.start_episode()
             self.step_episode()
 
     def take(self) -> Chunk | None:
-        numbers, self._finished = self._finished, []
+        numbers, self._finished = sorted(self._finished), []
         return chunk_of(numbers, self._lengths, self._policy, self._worker_number) if numbers else None
 
     @property
@@ -101,17 +104,20 @@ class CountingWorker(Worker):
         return self._finished
 
     @property
+    def finished_lengths(self) -> list[int]:
+        return [self._lengths(number) for number in self._finished]
+
+    @property
     def finished_rows(self) -> int:
-        return sum(map(self._lengths, self._finished))
+        return sum(self.finished_lengths)
 
     @property
     def running(self) -> bool:
-        return self._running is not None
+        return bool(self._left)
 
     def retract(self, *, above: int | None = None) -> None:
         super().retract(above=above)
-        if self._running is not None and (above is None or self._running > above):
-            self._running = None
+        self._left = {n: left for n, left in self._left.items() if above is not None and n <= above}
 
 
 def chunk_of(numbers: Sequence[int], lengths: Lengths, policy: float = 0.0, worker: int = 0) -> Chunk:
@@ -176,6 +182,7 @@ class SimulatedPool:
         speeds: Steps that each worker takes in one turn.
         weights: How often each worker takes a turn, and after them how often the sampler takes a message.
         capacity: Messages that the way from each worker to the sampler holds.
+        at_once: How many episodes each worker runs at the same time.
     """
 
     lengths: Lengths
@@ -184,12 +191,13 @@ class SimulatedPool:
     speeds: Sequence[int]
     weights: Sequence[float]
     capacity: int
+    at_once: int = 1
     clock: Counter = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
         self._random = random.Random(self.seed)
         self.workers = [
-            CountingWorker(number, self.lengths, self.speeds[number % len(self.speeds)])
+            CountingWorker(number, self.lengths, self.speeds[number % len(self.speeds)], self.at_once)
             for number in range(self.n_workers)
         ]
         self.links = [SimulatedLink(self.capacity) for _ in range(self.n_workers)]
@@ -250,7 +258,7 @@ class SimulatedSampler:
         monkeypatch.setattr(multiprocessing_sampler, "_clock", self.pool.clock)
         self.version += 1
         n_workers = self.pool.n_workers
-        state = begin_plan(plan, n_workers=n_workers, by_worker=by_worker, order=order)
+        state = begin_plan(plan, n_workers=n_workers, by_worker=by_worker, block=self.pool.at_once, order=order)
         machine = SamplerMachine(state, base=base, version=self.version, n_workers=n_workers, sizer=sizer)
         buffer = episode_buffer(state, base, order=order, memory_limit=self.memory_limit, disk_limit=self.disk_limit)
         call = multiprocessing_sampler._Call(machine, buffer, self.pool, lambda spec, facts: None)  # type: ignore[arg-type]

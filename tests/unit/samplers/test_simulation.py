@@ -28,7 +28,7 @@ plans = st.one_of(
 
 @st.composite
 def samplers(draw: st.DrawFn) -> SimulatedSampler:
-    """Return a sampler with 1 to 5 workers of differing speeds, small ways back and small buffers."""
+    """Return a sampler with 1 to 5 workers of one or several episodes at once, small ways back and small buffers."""
     table = draw(st.lists(st.one_of(st.integers(1, 3), st.integers(1, 60)), min_size=1, max_size=20))
     n_workers = draw(st.integers(1, 5))
     pool = SimulatedPool(
@@ -38,6 +38,7 @@ def samplers(draw: st.DrawFn) -> SimulatedSampler:
         speeds=draw(st.lists(st.integers(1, 50), min_size=n_workers, max_size=n_workers)),
         weights=draw(st.lists(st.floats(0.05, 20), min_size=n_workers + 1, max_size=n_workers + 1)),
         capacity=draw(st.integers(1, 4)),
+        at_once=draw(st.sampled_from([1, 1, 3, 8])),
     )
     return SimulatedSampler(
         pool,
