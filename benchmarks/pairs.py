@@ -93,15 +93,16 @@ def read_document(output: str) -> dict[str, Any]:
 
 def calibrate(side: Side, settings: Settings) -> Amounts:
     """Find how many steps a side takes in the time that is wanted."""
-    start = run_side(side, side.granule, settings)[0].wall
+    start = run_side(side, side.granule, settings)[0]
     # Long beside the start too, which varies by a part of its own length.
-    long_enough = max(min(1.0, settings.seconds / 2), start / 3)
+    long_enough = max(min(1.0, settings.seconds / 2), start.wall / 3)
     steps = 1000
     while True:
         cost = run_side(side, _whole(steps, side.granule), settings)[0]
-        if cost.wall - start >= long_enough:
-            return amounts(cost.steps / (cost.wall - start), settings.seconds, side.granule)
-        steps *= 8 if cost.wall - start < long_enough / 8 else 2
+        beyond = cost.wall - start.wall
+        if beyond >= long_enough and cost.steps > start.steps:
+            return amounts(cost.beyond(start).rate, settings.seconds, side.granule)
+        steps *= 8 if beyond < long_enough / 8 else 2
 
 
 def amounts(rate: float, seconds: float, granule: int) -> Amounts:

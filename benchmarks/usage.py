@@ -62,6 +62,8 @@ class Usage:
 def run(command: Sequence[str], *, environment: Mapping[str, str] | None = None, timeout: float = 3600) -> Usage:
     """Run a command to its end, with one thread for linear algebra in every process.
 
+    It waits for all children of this process, which must have none of its own beside the command.
+
     Raises:
         CommandError: If it cannot be started, fails, or takes longer than `timeout` seconds.
     """
