@@ -103,6 +103,9 @@ class HashedSeed(ISpawnableSeedSequence):
 _plain_np_random = seeding.np_random
 _prepared: dict[int, Words] = {}
 
+MOST_PREPARED = 100_000
+"""Seeds that were prepared for episodes that then were not run are forgotten at this many."""
+
 
 def _np_random(seed: int | None = None) -> tuple[np.random.Generator, int]:
     if seed is None or (words := _prepared.pop(seed, None)) is None:
@@ -118,7 +121,8 @@ def _pcg64(seed: int, words: Words) -> np.random.PCG64:
 
 def prepare_seeds(seeds: Sequence[int]) -> None:
     """Hash the seeds of the next episodes, if `install` was called; what was prepared and not used is forgotten."""
-    _prepared.clear()
+    if len(_prepared) > MOST_PREPARED:
+        _prepared.clear()
     if seeding.np_random is _np_random and len(seeds) > 1:  # One seed alone is hashed faster by numpy itself.
         _prepared.update(zip(seeds, seed_sequence_words(seeds), strict=True))
 

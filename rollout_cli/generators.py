@@ -112,9 +112,10 @@ class GeneratorSet:
         A space makes its generator, with a seed of its own choice, when it first draws. Most spaces never do, and
         looking costs far less than seeding them all.
         """
-        if all(_space_generator(space) is None for space in self._asleep):
-            return False
-        return self.look_again()
+        for space in self._asleep:
+            if _space_generator(space) is not None:
+                return self.look_again()
+        return False
 
 
 def _space_generator(space: gymnasium.Space[Any]) -> Any:

@@ -59,7 +59,7 @@ class TwisterProbe:
 
     def moved(self) -> bool:
         """Return whether something was drawn since `rest`."""
-        return not self.works or self._place.value != self._rest[0] or self._word.value != self._rest[1]
+        return self._place.value != self._rest[0] or self._word.value != self._rest[1] or not self.works
 
 
 def python_probe() -> TwisterProbe:
@@ -109,7 +109,7 @@ class GlobalSeeder:
 
     def woken(self) -> bool:
         """Return whether somebody has drawn for the first time; from now on every episode is seeded."""
-        if self._awake or not any(probe.moved() for probe in self._probes):
+        if self._awake or not (self._probes[0].moved() or self._probes[1].moved()):
             return False
         self._awake = True
         return True

@@ -23,6 +23,9 @@ _clock = time.perf_counter
 _OURS_ALONE = 2
 """What `getrefcount` tells of an object that one variable holds: that variable, and the argument of the call."""
 
+_MOST_STEPS, _SHORT_SECONDS = 16, 0.0002
+"""At most so many steps between two looks at the clock, and one only where they took longer than this."""
+
 _NOW = -1.0
 """A deadline that has passed."""
 
@@ -96,8 +99,9 @@ class DefaultWorker(RecordingWorker):
 
     def assign(self, numbers: Iterable[int]) -> None:
         """Add episode numbers to run; the lowest is run first."""
+        numbers = list(numbers)
         super().assign(numbers)
-        self._slot.seeder.prepare(self._waiting)
+        self._slot.seeder.prepare(numbers)
 
     def step_episode(self) -> bool:
         """Take one step; return whether the episode ended."""
@@ -114,7 +118,7 @@ class DefaultWorker(RecordingWorker):
             if _clock() >= deadline:
                 return
 
-    def _step_until(self, deadline: float) -> bool:  # noqa: C901  One loop: every call in it would cost a hundredth.
+    def _step_until(self, deadline: float) -> bool:  # noqa: C901, PLR0912  One loop: a call costs a hundredth.
         """Step until the episode ends (True) or the deadline passed: the loop that all the time is spent in.
 
         An observation that is an array of its space's dtype is recorded here, without a call. The policy gets it as it
@@ -125,13 +129,21 @@ class DefaultWorker(RecordingWorker):
         recorder, observation, slot.observation = slot.recorder, slot.observation, None
         record_observation, append_bytes = recorder.record_observation, recorder.observation_rows.append
         get_action, env_step = self._agent.policy.get_action, slot.stepped.step
-        record_action, append_reward = recorder.record_action, recorder.rewards.append
+        record_action, append_action = recorder.record_action, recorder.action_rows.append
+        append_reward = recorder.rewards.append
         step, last_step = len(recorder.rewards), slot.last_step(self._max_episode_length)
         # The first observation of an episode is checked in full.
         dtype, row_bytes = recorder.plain_dtype if step else None, recorder.row_bytes
+        int_actions = recorder.int_actions
+        # The clock is looked at every few steps, as long as these take next to no time.
+        stride, pause, looked_at = 1, step + 1, _clock()
         while True:
-            if type(observation) is ndarray and observation.dtype is dtype and observation.nbytes == row_bytes:
-                append_bytes(observation.tobytes())
+            if (
+                type(observation) is ndarray
+                and observation.dtype is dtype
+                and len(row := observation.tobytes()) == row_bytes
+            ):
+                append_bytes(row)
                 if getrefcount(observation) != _OURS_ALONE or observation.base is not None:
                     observation = observation.copy()
             else:
@@ -142,7 +154,10 @@ class DefaultWorker(RecordingWorker):
                 dtype = recorder.plain_dtype
             try:
                 action, agent_info = get_action(observation)
-                action = record_action(action)
+                if int_actions and type(action) is int:
+                    append_action(action)
+                else:
+                    action = record_action(action)
             except Exception as error:
                 raise slot.error(PolicyError, "policy.get_action", error) from error
             try:
@@ -158,9 +173,13 @@ class DefaultWorker(RecordingWorker):
             if terminated or truncated or step >= last_step:
                 slot.observation = observation
                 return self._finish(terminated=bool(terminated), truncated=bool(truncated) or step >= last_step)
-            if _clock() >= deadline:
-                slot.observation = observation
-                return False
+            if step >= pause:
+                now = _clock()
+                if now >= deadline:
+                    slot.observation = observation
+                    return False
+                stride = min(2 * stride, _MOST_STEPS) if now - looked_at < _SHORT_SECONDS else 1
+                looked_at, pause = now, step + stride
 
     def _finish(self, *, terminated: bool, truncated: bool) -> bool:
         number = self._slot.number

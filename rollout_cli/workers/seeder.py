@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any
 
 from rollout_cli.fast_reset import prepare_seeds
@@ -44,8 +44,8 @@ class EpisodeSeeder:
         """Return the streams of the generators that were found."""
         return self._generators.paths
 
-    def prepare(self, numbers: Iterable[int]) -> None:
-        """Do at once, for the episodes that come next, what their resets have in common."""
+    def prepare(self, numbers: Sequence[int]) -> None:
+        """Do at once, for episodes that come later, what their resets have in common."""
         prepare_seeds([self.env_seed(number) for number in numbers])
 
     def begin(self, number: int) -> int:
@@ -68,9 +68,9 @@ class EpisodeSeeder:
         That is so where somebody draws from a global generator for the first time, where a generator was made lazily in
         the first episode or torch imported in it, or where a space drew for the first time. From now on it is seeded.
         """
-        global_woke = self._global.woken()
         if not self._first_episode:
-            return self._generators.woken() or global_woke
+            return self._global.woken() or self._generators.woken()
         self._first_episode = False
         torch_is_new = not self._torch_was_loaded and "torch" in sys.modules
+        global_woke = self._global.woken()
         return self._generators.look_again() or torch_is_new or global_woke

@@ -61,6 +61,11 @@ class SpaceRecorder:
         return column.dtype if is_plain and isinstance(column, _ArrayColumn) else None
 
     @property
+    def is_discrete(self) -> bool:
+        """Return whether the space is one Discrete, whose rows are Python integers."""
+        return type(self._columns[0]) is _DiscreteColumn and not self._columns[0].leaf.path
+
+    @property
     def rows(self) -> LeafRows:
         """Return the list that the first leaf's rows are appended to; it stays the same list."""
         return self._columns[0].rows
@@ -71,10 +76,8 @@ class SpaceRecorder:
 
     def join(self, parts: Sequence[list[LeafRows]]) -> tuple[Array, ...]:
         """Return the rows of several cuts after one another, one array `(rows, *leaf.shape)` a leaf."""
-        return tuple(
-            column.join(list(chain.from_iterable(part[at] for part in parts)))
-            for at, column in enumerate(self._columns)
-        )
+        columns = zip(self._columns, zip(*parts, strict=True), strict=True)
+        return tuple(column.join(list(chain.from_iterable(cuts))) for column, cuts in columns)
 
 
 def _tree_recorder(space: gymnasium.Space[Any], columns: list[_Column]) -> Callable[[Any], Any]:
@@ -179,17 +182,16 @@ class _DiscreteColumn(_Column):
         self.record = self._record
 
     def _record(self, value: Any) -> Any:
-        if type(value) is not int:
-            try:
-                # A comparison of numpy values, such as `observation[2] > 0`, gives numpy's bool, which is no index.
-                number = int(value) if isinstance(value, np.bool_) else operator.index(value)
-            except TypeError as error:
+        try:
+            number = operator.index(value)
+        except TypeError as error:
+            # A comparison of numpy values, such as `observation[2] > 0`, gives numpy's bool, which is no index.
+            if not isinstance(value, np.bool_):
                 raise self._refusal(value) from error
-            self.rows.append(number)
-            # An array of no dimensions could be a reused buffer, and no Discrete space holds numpy's bool.
-            return number if isinstance(value, np.ndarray | np.bool_) else value
-        self.rows.append(value)
-        return value
+            value = number = int(value)
+        self.rows.append(number)
+        # An array could be a buffer that is used again; numbers are values.
+        return number if type(value) is np.ndarray else value
 
     def join(self, rows: LeafRows) -> Array:
         return np.array(rows, np.int64)

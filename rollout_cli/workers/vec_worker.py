@@ -122,8 +122,9 @@ class VecWorker(RecordingWorker):
 
     def assign(self, numbers: Iterable[int]) -> None:
         """Add episode numbers to run; each row runs its lowest first."""
+        numbers = list(numbers)
         super().assign(numbers)
-        self._slots[0].seeder.prepare(self._waiting)
+        self._slots[0].seeder.prepare(numbers)
         for queue in self._queues:
             queue.clear()
         for number in self._waiting:
