@@ -17,9 +17,6 @@ import numpy as np
 SETUP = "setup"
 """In place of an episode number: the seed of every build and update."""
 
-_TORCH_DEFAULT_SEED = 67280421310721
-"""What `torch.initial_seed()` gives in a process that has just imported torch."""
-
 
 def seed_digest(root: int, number: int | str, stream: str, *, size: int) -> bytes:
     """Return `size` bytes (at most 64) that are a pure function of the three."""
@@ -67,14 +64,15 @@ class GlobalGenerators:
         self._torch: Any = None if torch is None else torch.default_generator.get_state()
 
     def restore(self) -> None:
-        """Put the states back; torch, where it was loaded since they were taken, gets the state it loads with."""
+        """Put the states back; torch, where it was loaded since they were taken, gets a seed from the system."""
         random.setstate(self._random)
         np.random.set_state(self._numpy)
         torch = sys.modules.get("torch")
         if self._torch is not None and torch is not None:
             torch.default_generator.set_state(self._torch)
         elif torch is not None:
-            torch.default_generator.manual_seed(_TORCH_DEFAULT_SEED)
+            # That is what it gives itself when it is imported.
+            torch.default_generator.seed()
 
 
 class BorrowedGenerators:
