@@ -24,7 +24,6 @@ from rollout_cli.seeding import (
     seed_global_generators,
 )
 
-
 FROM_THE_SYSTEM = -1
 
 
