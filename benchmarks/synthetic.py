@@ -15,7 +15,7 @@ from gymnasium import spaces
 from rollout_cli.chunk import Chunk
 from rollout_cli.episode_batch import EnvSpec, EpisodeBatch
 from rollout_cli.infos import InfoTable
-from rollout_cli.workers import Worker
+from rollout_cli.workers import NumberedWorker
 
 Array = npt.NDArray[Any]
 
@@ -23,7 +23,7 @@ _IMAGE = spaces.Box(0, 255, (210, 160, 3), np.uint8)
 _VECTOR = spaces.Box(-np.inf, np.inf, (4,), np.float32)
 
 
-class SyntheticWorker(Worker):
+class SyntheticWorker(NumberedWorker):
     """Gives its ready-made episodes again and again, under the numbers that it is assigned.
 
     Attributes:

@@ -163,13 +163,13 @@ BARE_CASES: tuple[Comparison, ...] = (
 
 
 def _peer_case(peer: Peer, policy: str) -> Comparison:
-    theirs = Side(f"{peer.title} (saves: {peer.saves})", lambda steps, output: peer.command(policy, steps, output))
+    theirs = Side(f"{peer.title}, {peer.saves}", lambda steps, output: peer.command(policy, steps, output))
     return Comparison(
         f"peer-{peer.name}" if policy == "random" else f"peer-{peer.name}-{policy}",
         f"CartPole, {policy} policy, collected and saved",
         collect(*(() if policy == "random" else _policy(policy))),
         (theirs,),
-        ("ahead / 5 of the best that saves",),
+        ("ahead / 5",),
         obstacle=lambda: peer.missing,
     )
 

@@ -53,7 +53,7 @@ class Peer:
         module: Its driver, run as `python -m benchmarks.peers.<module>`.
         mode: The driver's `--mode`.
         policies: The policies that it runs.
-        saves: How it saves what it collected; else that it cannot.
+        saves: How it saves what it collected, or that it saves nothing; rows are then kept in memory.
     """
 
     name: str
@@ -98,20 +98,22 @@ RLLIB = Environment("rllib", ((TORCH,), ("ray[rllib]", "msgpack-numpy")))
 MINARI = Environment("minari", (("minari[create,hdf5,arrow]", "pillow"),))
 PUFFERLIB = Environment("pufferlib", ((TORCH,), ("pufferlib-core",)))
 
-_NOTHING = "no: it has no saver; rows are kept in memory"
+_NOTHING = "saves nothing"
 
 PEERS: tuple[Peer, ...] = (
     Peer("gymnasium-async", "gymnasium AsyncVectorEnv", GYMNASIUM, "gymnasium_vector", "async", _NOTHING),
     Peer("gymnasium-sync", "gymnasium SyncVectorEnv", GYMNASIUM, "gymnasium_vector", "sync", _NOTHING),
-    Peer("sb3-subproc", "Stable-Baselines3 SubprocVecEnv", SB3, "sb3", "subproc", "ReplayBuffer, save_to_pkl"),
-    Peer("sb3-dummy", "Stable-Baselines3 DummyVecEnv", SB3, "sb3", "dummy", "ReplayBuffer, save_to_pkl"),
-    Peer("imitation", "imitation rollout", IMITATION, "imitation", "rollout", "serialize.save (Hugging Face)"),
-    Peer("tianshou", "tianshou Collector", TIANSHOU, "tianshou", "collector", "ReplayBuffer.save_hdf5"),
-    Peer("torchrl", "TorchRL collector", TORCHRL, "torchrl", "single", "LazyMemmapStorage"),
-    Peer("torchrl-multi", "TorchRL multi-process collector", TORCHRL, "torchrl", "multi", "LazyMemmapStorage"),
-    Peer("rllib", "RLlib env runners", RLLIB, "rllib", "recording", "Parquet of packed episodes", ("random",)),
-    Peer("minari", "Minari DataCollector", MINARI, "minari", "hdf5", "HDF5, as it goes"),
-    Peer("minari-arrow", "Minari DataCollector, Arrow", MINARI, "minari", "arrow", "Arrow IPC, as it goes"),
+    Peer("sb3-subproc", "Stable-Baselines3 SubprocVecEnv", SB3, "sb3", "subproc", "saves a pickled ReplayBuffer"),
+    Peer("sb3-dummy", "Stable-Baselines3 DummyVecEnv", SB3, "sb3", "dummy", "saves a pickled ReplayBuffer"),
+    Peer("imitation", "imitation rollout", IMITATION, "imitation", "rollout", "saves a Hugging Face dataset"),
+    Peer("tianshou", "tianshou Collector", TIANSHOU, "tianshou", "collector", "saves its buffer as HDF5"),
+    Peer("torchrl", "TorchRL collector", TORCHRL, "torchrl", "single", "saves to memory-mapped files"),
+    Peer(
+        "torchrl-multi", "TorchRL multi-process collector", TORCHRL, "torchrl", "multi", "saves to memory-mapped files"
+    ),
+    Peer("rllib", "RLlib env runners", RLLIB, "rllib", "recording", "saves packed episodes as Parquet", ("random",)),
+    Peer("minari", "Minari DataCollector", MINARI, "minari", "hdf5", "saves a dataset in HDF5"),
+    Peer("minari-arrow", "Minari DataCollector, Arrow", MINARI, "minari", "arrow", "saves a dataset in Arrow"),
     Peer("pufferlib", "PufferLib vector", PUFFERLIB, "pufferlib", "multiprocessing", _NOTHING),
 )
 
