@@ -83,6 +83,11 @@ class GeneratorSet:
         """Return the streams that are seeded, in order."""
         return [found.path for found in self._found]
 
+    @property
+    def generators(self) -> list[Any]:
+        """Return the generators that are seeded, in the same order."""
+        return [found.generator for found in self._found]
+
     def seed(self, root: int, number: int | str) -> None:
         """Seed every generator found for one episode (or for `SETUP`)."""
         for found in self._found:

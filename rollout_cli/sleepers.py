@@ -55,7 +55,16 @@ class TwisterProbe:
 
     def rest(self) -> None:
         """Remember the present state as untouched."""
-        self._rest = (self._place.value, self._word.value)
+        self._rest = self.look()
+
+    def look(self) -> tuple[int, int]:
+        """Return where it stands, to be compared with another look."""
+        return self._place.value, self._word.value
+
+    def excuse(self, before: tuple[int, int]) -> None:
+        """Take what was drawn since a look as not drawn, if nothing was drawn before that look."""
+        if self._rest == before:
+            self.rest()
 
     def moved(self) -> bool:
         """Return whether something was drawn since `rest`."""
@@ -76,6 +85,31 @@ def numpy_probe() -> TwisterProbe:
     return TwisterProbe(block + _BLOCK * _INT, block + _INT, np.random.seed, np.random.random)
 
 
+class TorchProbe:
+    """Tells whether torch's default generator was drawn from, at the cost of a copy of its state."""
+
+    def __init__(self) -> None:
+        self._rest: bytes | None = None
+
+    @property
+    def is_resting(self) -> bool:
+        """Return whether its state is known, as it is once torch is loaded."""
+        return self._rest is not None
+
+    def look(self) -> bytes | None:
+        """Return its state; None where torch is not loaded."""
+        torch = sys.modules.get("torch")
+        return None if torch is None else torch.default_generator.get_state().numpy().tobytes()
+
+    def rest(self) -> None:
+        """Remember the present state as untouched."""
+        self._rest = self.look()
+
+    def moved(self) -> bool:
+        """Return whether something was drawn since `rest`."""
+        return self._rest is not None and self._rest != self.look()
+
+
 class GlobalSeeder:
     """Seeds the global generators before episodes: always where somebody draws from them, else only at first.
 
@@ -87,7 +121,29 @@ class GlobalSeeder:
         self._root = root_seed
         self._probes = (python_probe(), numpy_probe())
         self._awake = not all(probe.works for probe in self._probes)
+        self._torch: TorchProbe | None = None
         self.before_build()
+
+    @property
+    def awake(self) -> bool:
+        """Return whether somebody draws from `random` or `numpy.random`, so that every episode is seeded."""
+        return self._awake
+
+    def let_torch_sleep(self, *, asleep: bool) -> None:
+        """Say whether torch's default generator sleeps like the others; else it is seeded in every episode.
+
+        For several environments whose episodes overlap: seeding it for one would change what the others draw.
+        """
+        self._torch = TorchProbe() if asleep else None
+
+    def look(self) -> list[tuple[int, int]]:
+        """Return where the generators stand, to be compared with another look."""
+        return [probe.look() for probe in self._probes]
+
+    def excuse(self, before: list[tuple[int, int]]) -> None:
+        """Let what was drawn since a look wake nobody."""
+        for probe, seen in zip(self._probes, before, strict=True):
+            probe.excuse(seen)
 
     def before_build(self) -> None:
         """Seed for one build or update."""
@@ -98,14 +154,19 @@ class GlobalSeeder:
         self.before_build()
         for probe in self._probes:
             probe.rest()
+        if self._torch is not None:
+            self._torch.rest()
         self._awake = not all(probe.works for probe in self._probes)
 
     def begin(self, number: int) -> None:
         """Seed for one episode, unless nobody has ever drawn."""
         if self._awake:
             seed_global_generators(self._root, number)
-        elif "torch" in sys.modules:
+        elif self._torch is None:
             seed_torch(self._root, number)
+        elif not self._torch.is_resting:
+            seed_torch(self._root, SETUP)
+            self._torch.rest()
 
     def woken(self) -> bool:
         """Return whether somebody has drawn for the first time; from now on every episode is seeded."""

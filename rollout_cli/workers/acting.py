@@ -9,10 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from rollout_cli.episode_batch import EnvSpec
-from rollout_cli.errors import PolicyError
 from rollout_cli.policies import Policy
-from rollout_cli.policies.rows import count_rows, take_rows
-from rollout_cli.spaces import empty_column, flatten, map_tree, space_leaves, unflatten
+from rollout_cli.policies.rows import take_rows
+from rollout_cli.spaces import empty_column, flatten, map_tree, space_leaves, tree_leaves, unflatten
+from rollout_cli.workers.space_recorder import BadSampleError
 
 Array = npt.NDArray[Any]
 Act = tuple[Any, dict[str, Any]]
@@ -25,8 +25,11 @@ class Actors(Protocol):
     def seed(self, row: int, seed: int) -> None:
         """Seed the episode that begins in a row; before its environment is reset."""
 
-    def reset(self, rows: Sequence[int]) -> None:
-        """Begin episodes in these rows; after their environments were reset."""
+    def begin(self, row: int) -> None:
+        """Begin the episode in a row; after its environment was reset."""
+
+    def begun(self) -> None:
+        """Learn that all rows which begin before this step have begun."""
 
     def act(self, seen: dict[int, Any]) -> dict[int, Act]:
         """Return what each row does, from what each row sees."""
@@ -50,10 +53,12 @@ class OwnPolicies:
         if callable(seed_policy):
             seed_policy(seed)
 
-    def reset(self, rows: Sequence[int]) -> None:
-        """Reset the policies of these rows."""
-        for row in rows:
-            self._policies[row].reset()
+    def begin(self, row: int) -> None:
+        """Reset the row's policy."""
+        self._policies[row].reset()
+
+    def begun(self) -> None:
+        """Do nothing: each row has begun by itself."""
 
     def act(self, seen: dict[int, Any]) -> dict[int, Act]:
         """Ask each row's policy."""
@@ -76,23 +81,24 @@ class OnePolicy:
         self._policy, self._spec, self._n_rows = policy, env_spec, n_rows
         self._seen = [empty_column(leaf, n_rows) for leaf in space_leaves(env_spec.observation_space)]
         self._seeds = np.zeros(n_rows, np.int64)
-        self._to_seed = np.zeros(n_rows, bool)
-        self._was_reset = False
+        # The first time all rows begin, so that the policy learns how many there are.
+        self._to_begin = np.ones(n_rows, bool)
 
     def seed(self, row: int, seed: int) -> None:
         """Note the seed; all rows that begin are seeded together, before their reset."""
-        self._seeds[row], self._to_seed[row] = seed, True
+        self._seeds[row] = seed
 
-    def reset(self, rows: Sequence[int]) -> None:
-        """Seed and reset these rows; the first time all of them, so that the policy learns how many there are."""
-        mask = np.zeros(self._n_rows, bool)
-        mask[list(rows)] = True
+    def begin(self, row: int) -> None:
+        """Note that the row begins."""
+        self._to_begin[row] = True
+
+    def begun(self) -> None:
+        """Seed and reset the rows that begin."""
+        mask, self._to_begin = self._to_begin, np.zeros(self._n_rows, bool)
         seed_rows = getattr(self._policy, "seed_rows", None)
-        first, self._was_reset = not self._was_reset, True
         if callable(seed_rows):
-            seed_rows(np.ones_like(mask) if first else self._to_seed.copy(), self._seeds.copy())
-        self._to_seed[:] = False
-        self._policy.reset(np.ones_like(mask) if first else mask)
+            seed_rows(mask.copy(), self._seeds.copy())
+        self._policy.reset(mask)
 
     def act(self, seen: dict[int, Any]) -> dict[int, Act]:
         """Call the policy once with all rows."""
@@ -108,16 +114,19 @@ class OnePolicy:
         return {row: (rows[row], _info_of(infos, row)) for row in seen}
 
     def _check_rows(self, actions: Any) -> None:
-        count = count_rows(actions)
-        if count != self._n_rows:
-            raise PolicyError(
-                f"the policy's get_actions gave {count} actions for {self._n_rows} observations",
-                hint="it must give one action for each row of the batch, in the same order",
-            )
+        counts = {len(leaf) for leaf in tree_leaves(actions)}
+        if counts - {self._n_rows}:
+            given = " and ".join(map(str, sorted(counts)))
+            raise BadSampleError(f"get_actions gave {given} for {self._n_rows} observations, expected one a row")
 
 
 def _info_of(infos: dict[str, Any], row: int) -> dict[str, Any]:
     if not infos:
         return {}
     values = {key: map_tree(lambda column: column[row], value) for key, value in infos.items()}
-    return {key: value for key, value in values.items() if value is not np.ma.masked}
+    return {key: value for key, value in values.items() if not _is_missing(value)}
+
+
+def _is_missing(value: Any) -> bool:
+    """Return whether a row has no value: of a masked column, its row is masked, which for a number is one constant."""
+    return value is np.ma.masked or (isinstance(value, np.ma.MaskedArray) and bool(np.all(value.mask)))

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from rollout_cli.episode_batch import EnvSpec
-from rollout_cli.errors import InternalError, PolicyError
+from rollout_cli.errors import InternalError, PolicyError, PolicyLoadError
 from rollout_cli.policies import Policy, PolicySource, adapt_policy
-from rollout_cli.user_code import first_line
+from rollout_cli.user_code import PickleFile, first_line
 from rollout_cli.workers.seeder import EpisodeSeeder
+
+
+def is_parameters(agent_update: Any) -> bool:
+    """Return whether an update is parameters for the policy there is, and not a policy."""
+    return isinstance(agent_update, dict | tuple | np.ndarray)
 
 
 class AgentHolder:
@@ -25,54 +31,75 @@ class AgentHolder:
         self._seeder = seeder
         self._deterministic = deterministic
         self._agent: Any = None
-        self._policy: Policy | None = None
+        self._policies: list[Policy] = []
 
     @property
     def policy(self) -> Policy:
         """Return the adapted policy."""
-        if self._policy is None:
+        return self.policies[0]
+
+    @property
+    def policies(self) -> Sequence[Policy]:
+        """Return the adapted policy, or its copies: one for each environment it was adapted to."""
+        if not self._policies:
             raise InternalError("the worker needs both a policy and an environment: update_agent and update_env")
-        return self._policy
+        return self._policies
 
     @property
     def is_ready(self) -> bool:
         """Return whether there is an adapted policy."""
-        return self._policy is not None
+        return bool(self._policies)
 
     def update(self, agent_update: Any) -> None:
-        """Take a new policy, or parameters (a dict, tuple or array) for the one there is.
+        """Take a new policy, or parameters (a dict, tuple or array) for the one there is and all its copies.
 
         Raises:
             PolicyError: If the policy refuses the parameters.
         """
-        if not isinstance(agent_update, dict | tuple | np.ndarray):
-            self._agent, self._policy = agent_update, None
+        if not is_parameters(agent_update):
+            self._agent, self._policies = agent_update, []
             return
-        if self._policy is None:
+        if not self._policies:
             raise InternalError("parameters were sent to a worker that has no policy yet")
-        self._seeder.before_build()
-        try:
-            self._policy.set_param_values(agent_update)
-        except Exception as error:
-            hint = "parameters go from one policy's get_param_values to another of its kind"
-            raise PolicyError(f"policy.set_param_values raised {first_line(error)}", hint=hint) from error
+        for policy in self._policies:
+            self._seeder.before_build()
+            try:
+                policy.set_param_values(agent_update)
+            except Exception as error:
+                hint = "parameters go from one policy's get_param_values to another of its kind"
+                raise PolicyError(f"policy.set_param_values raised {first_line(error)}", hint=hint) from error
 
     def forget_policy(self) -> None:
         """Adapt anew: the spaces have changed."""
-        self._policy = None
+        self._policies = []
 
-    def adapt(self, env_spec: EnvSpec) -> None:
+    def adapt(self, *env_specs: EnvSpec) -> None:
         """Make the policy ready, where there is one and it is not.
 
-        Raises:
-            PolicyLoadError: If it cannot be loaded or recognised.
-        """
-        if self._agent is not None and self._policy is None:
-            self._policy = self.another(env_spec)
+        A policy that acts on one observation at a time is copied for each of several environments.
 
-    def another(self, env_spec: EnvSpec) -> Policy:
-        """Return the policy adapted once more; of a PolicySource, another copy."""
+        Args:
+            env_specs: What is known of each environment; their spaces are equal, but each environment has its own.
+
+        Raises:
+            PolicyLoadError: If it cannot be loaded or recognised, or cannot be copied where it must be.
+        """
+        if self._agent is None or self._policies:
+            return
+        first, *others = env_specs
+        policies = [self._adapted(self._agent, first)]
+        if getattr(policies[0], "row_by_row", False):
+            policies += [self._adapted(self._copy(), env_spec) for env_spec in others]
+        self._policies = policies
+
+    def _adapted(self, agent: Any, env_spec: EnvSpec) -> Policy:
         self._seeder.before_build()
+        if isinstance(agent, PolicySource):
+            return agent.load(env_spec, deterministic=self._deterministic)
+        return adapt_policy(agent, env_spec, deterministic=self._deterministic)
+
+    def _copy(self) -> Any:
         if isinstance(self._agent, PolicySource):
-            return self._agent.load(env_spec, deterministic=self._deterministic)
-        return adapt_policy(self._agent, env_spec, deterministic=self._deterministic)
+            return self._agent  # Each load of it is another copy.
+        hint = "give the policy get_actions, which acts for all rows, or run one environment a worker"
+        return PickleFile.of(self._agent, PolicyLoadError, hint=hint).load(PolicyLoadError)

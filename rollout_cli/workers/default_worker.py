@@ -182,12 +182,14 @@ class DefaultWorker(RecordingWorker):
                 looked_at, pause = now, step + stride
 
     def _finish(self, *, terminated: bool, truncated: bool) -> bool:
-        number = self._slot.number
-        assert number is not None
-        if self._slot.finish(terminated=terminated, truncated=truncated):
-            return True
-        self._begin(number)
-        return False
+        slot = self._slot
+        assert slot.number is not None
+        if slot.seeder.must_run_again():
+            slot.recorder.discard()
+            self._begin(slot.number)
+            return False
+        slot.finish(terminated=terminated, truncated=truncated)
+        return True
 
     # -- what a sampler asks ----------------------------------------------------------------------------------------
 

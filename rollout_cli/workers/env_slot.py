@@ -16,6 +16,7 @@ from rollout_cli.user_code import first_line
 from rollout_cli.workers.recorder import EpisodeRecorder, EpisodeStore
 from rollout_cli.workers.seeder import EpisodeSeeder
 from rollout_cli.workers.space_recorder import BadSampleError
+from rollout_cli.workers.turns import GeneratorTurn
 
 Env = gymnasium.Env[Any, Any]
 _clock = time.perf_counter
@@ -30,6 +31,8 @@ class EnvSlot:
         episode_seed: The seed given to its `reset`.
         observation: What the environment gave last, as it gave it.
         limit: Steps after which the worker must truncate an episode in place of a wrapper; None for no limit.
+        spec: What is known of the environment; its spaces are the environment's own.
+        turn: The generators as this slot has them, where several slots share them.
 
     Args:
         root_seed: The run's root seed.
@@ -43,6 +46,8 @@ class EnvSlot:
         self.episode_seed = 0
         self.observation: Any = None
         self.limit: int | None = None
+        self.spec: EnvSpec | None = None
+        self.turn = GeneratorTurn(global_seeder)
         self._worker_number = worker_number
         self._env: Env | None = None
         self._stepped: Env | None = None
@@ -80,7 +85,7 @@ class EnvSlot:
         self.seeder.before_build()
         self._env = self._stepped = _updated_env(self._env, env_update)
         self.limit = None
-        spec = describe_env(self._env)
+        self.spec = spec = describe_env(self._env)
         if isinstance(env_update, EnvSource) and env_update.made_by_gymnasium:
             self._stepped, self.limit = called(self, EnvError, "the first reset or step", lambda: strip_env(self.env))
         return spec
@@ -110,16 +115,13 @@ class EnvSlot:
         """Return after how many steps an episode is truncated, by the run's limit or the environment's own."""
         return max_episode_length if self.limit is None else min(self.limit, max_episode_length)
 
-    def finish(self, *, terminated: bool, truncated: bool) -> bool:
-        """End the episode; return False where it must be run again, since it drew from a generator nobody knew.
+    def finish(self, *, terminated: bool, truncated: bool) -> None:
+        """End the episode, unless its seeder says that it must be run again.
 
         Raises:
             EnvError: If the last observation is none of its space.
         """
         assert self.number is not None
-        if self.seeder.must_run_again():
-            self.recorder.discard()
-            return False
         try:
             self.recorder.finish(
                 number=self.number,
@@ -132,7 +134,6 @@ class EnvSlot:
         except BadSampleError as error:
             raise self.error(EnvError, "the last observation", error) from error
         self.number = None
-        return True
 
     def forget(self) -> None:
         """Give up the episode that runs."""

@@ -44,6 +44,11 @@ class EpisodeSeeder:
         """Return the streams of the generators that were found."""
         return self._generators.paths
 
+    @property
+    def generators(self) -> list[Any]:
+        """Return the generators that were found."""
+        return self._generators.generators
+
     def prepare(self, numbers: Sequence[int]) -> None:
         """Do at once, for episodes that come later, what their resets have in common."""
         prepare_seeds([self.env_seed(number) for number in numbers])

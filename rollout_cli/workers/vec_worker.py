@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
 
-from rollout_cli.envs import env_record
+import gymnasium
+
+from rollout_cli.envs import copy_env, env_record
 from rollout_cli.errors import EnvError, EnvLoadError, InternalError, PolicyError
-from rollout_cli.policies import policy_class
+from rollout_cli.policies import Policy, policy_class
 from rollout_cli.sleepers import GlobalSeeder
 from rollout_cli.workers.acting import Act, Actors, OnePolicy, OwnPolicies
 from rollout_cli.workers.agent import AgentHolder
@@ -19,8 +21,12 @@ from rollout_cli.workers.recorder import frozen_copy
 from rollout_cli.workers.recording_worker import RecordingWorker
 from rollout_cli.workers.seeder import EpisodeSeeder
 from rollout_cli.workers.space_recorder import BadSampleError
+from rollout_cli.workers.turns import SharedDraws, share_out
 
 DEFAULT_N_ENVS = 8
+
+_Flags = tuple[bool, bool]
+"""How an episode ended: terminated, truncated."""
 
 _clock = time.perf_counter
 
@@ -51,13 +57,14 @@ class VecWorker(RecordingWorker):
         super().__init__(seed=seed, max_episode_length=max_episode_length, worker_number=worker_number)
         if n_envs < 1:
             raise ValueError(f"n_envs is {n_envs}, must be at least 1")
-        global_seeder = GlobalSeeder(seed)
-        self._seeder = EpisodeSeeder(seed, global_seeder)
+        self._global = GlobalSeeder(seed)
+        self._seeder = EpisodeSeeder(seed, self._global)
         self._agent = AgentHolder(self._seeder, deterministic=deterministic)
-        self._slots = [EnvSlot(seed, global_seeder, worker_number) for _ in range(n_envs)]
+        self._slots = [EnvSlot(seed, self._global, worker_number) for _ in range(n_envs)]
         self._queues: list[deque[int]] = [deque() for _ in range(n_envs)]
         self._actors: Actors | None = None
-        self._row_wise = False
+        self._row_wise = self._row_by_row = self._takes_turns = False
+        self._draws = SharedDraws(self._global)
 
     @classmethod
     def numbers_at_once(cls, worker_args: dict[str, Any]) -> int:
@@ -77,7 +84,8 @@ class VecWorker(RecordingWorker):
         updates = env_update if isinstance(env_update, list) else [env_update] * len(self._slots)
         if len(updates) != len(self._slots):
             raise EnvLoadError(f"a list with one environment a row has {len(self._slots)} entries, not {len(updates)}")
-        first, *others = [slot.update_env(update) for slot, update in zip(self._slots, updates, strict=True)]
+        pairs = zip(self._slots, _apart(updates), strict=True)
+        first, *others = [slot.update_env(update) for slot, update in pairs]
         if any(other != first for other in others):
             raise EnvLoadError("the environments of one worker have different spaces or limits")
         if self._take_spec(first):
@@ -100,23 +108,40 @@ class VecWorker(RecordingWorker):
         self._make_ready()
 
     def _make_ready(self) -> None:
+        """Adapt the policy once both it and the spaces are known, and find what it and the environments draw from."""
         if self._store is not None:
-            self._agent.adapt(self.env_spec)
+            self._agent.adapt(*(slot.spec for slot in self._slots if slot.spec is not None))
         if not self._agent.is_ready:
             return
-        policy, count = self._agent.policy, len(self._slots)
-        self._row_wise = bool(getattr(policy, "row_wise", False))
-        if getattr(policy, "row_by_row", False):
-            self._row_wise = True
-            policies = [policy, *(self._agent.another(self.env_spec) for _ in range(count - 1))]
-            self._actors = OwnPolicies(policies)
-            for slot, own in zip(self._slots, policies, strict=True):
-                slot.seeder.watch(policy=own, env=slot.env)
-            return
-        self._actors = OnePolicy(policy, self.env_spec, count)
+        policy = self._agent.policy
+        self._row_by_row = bool(getattr(policy, "row_by_row", False))
+        self._row_wise = self._row_by_row or bool(getattr(policy, "row_wise", False))
+        if self._row_by_row:
+            self._act_by_row(self._agent.policies)
+        else:
+            self._act_together(policy)
+        self._share_out()
+
+    def _act_by_row(self, policies: Sequence[Policy]) -> None:
+        self._actors = OwnPolicies(policies)
+        self._global.let_torch_sleep(asleep=True)
+        for slot, policy in zip(self._slots, policies, strict=True):
+            slot.seeder.watch(policy=policy, env=slot.env)
+
+    def _act_together(self, policy: Policy) -> None:
+        self._actors = OnePolicy(policy, self.env_spec, len(self._slots))
+        self._global.let_torch_sleep(asleep=False)
         self._seeder.watch(policy=policy)
         for slot in self._slots:
             slot.seeder.watch(env=slot.env)
+        # What it draws from for all rows cannot be seeded for one episode; so it is once, to be the same in each run.
+        self._seeder.before_build()
+        self._draws = SharedDraws(self._global)
+
+    def _share_out(self) -> None:
+        turns = [slot.turn for slot in self._slots]
+        share_out(turns, [slot.seeder.generators for slot in self._slots])
+        self._takes_turns = any(turn.is_needed for turn in turns)
 
     # -- episodes ---------------------------------------------------------------------------------------------------
 
@@ -139,10 +164,11 @@ class VecWorker(RecordingWorker):
                 slot.forget()
 
     def start_episode(self) -> None:
-        """Begin an episode in every row that has a number; in row 0 the next number where none is assigned."""
-        for slot in self._slots:
-            slot.forget()
-        if not self._waiting:
+        """Begin an episode in each free row that has a number; the next number where none is assigned and none runs.
+
+        What runs goes on, so that no assigned number is lost.
+        """
+        if not self.has_work:
             self.assign([self._own_next])
         self._begin_rows()
 
@@ -170,15 +196,19 @@ class VecWorker(RecordingWorker):
                 numbers[row] = number
         if not numbers:
             return
-        actors = self._the_actors()
         for row, number in numbers.items():
-            slot = self._slots[row]
-            slot.prepare(number)
-            seed = slot.seeder.policy_seed(number)
-            called(slot, PolicyError, "policy.seed", partial(actors.seed, row, seed))
-            slot.reset()
+            with self._slots[row].turn:
+                self._begin_row(row, number)
         first = self._slots[min(numbers)]
-        called(first, PolicyError, "policy.reset", lambda: actors.reset(list(numbers)))
+        called(first, PolicyError, "policy.reset", self._the_actors().begun)
+
+    def _begin_row(self, row: int, number: int) -> None:
+        actors, slot = self._the_actors(), self._slots[row]
+        slot.prepare(number)
+        seed = slot.seeder.policy_seed(number)
+        called(slot, PolicyError, "policy.seed", partial(actors.seed, row, seed))
+        slot.reset()
+        called(slot, PolicyError, "policy.reset", partial(actors.begin, row))
 
     def _next_of(self, row: int) -> int | None:
         queue = self._waiting if self._row_wise else self._queues[row]
@@ -188,18 +218,50 @@ class VecWorker(RecordingWorker):
         self._waiting.remove(number)
         if not self._row_wise:
             queue.popleft()
-        self._own_next = number + 1
+        self._own_next = max(self._own_next, number + 1)
         return number
 
     def _step_rows(self) -> None:
         running = {row: slot for row, slot in enumerate(self._slots) if slot.number is not None}
-        seen = {row: self._see(slot) for row, slot in running.items()}
-        first = next(iter(running.values()))
-        acts = called(first, PolicyError, "policy.get_actions", lambda: self._the_actors().act(seen))
-        again = [row for row, slot in running.items() if not self._step_row(slot, acts[row])]
-        if again:
-            # A generator that nobody knew was drawn from: what else runs may have drawn from it too.
-            self._begin_rows({row: slot.number for row, slot in enumerate(self._slots) if slot.number is not None})
+        acts = self._act({row: self._see(slot) for row, slot in running.items()})
+        ended: list[tuple[EnvSlot, _Flags]] = []
+        for row, slot in running.items():
+            if (flags := self._step_row(slot, acts[row])) is not None:
+                ended.append((slot, flags))
+        # All of them are asked, for each looks for generators below its own environment.
+        if True in [seeder.must_run_again() for seeder in self._seeders(ended)]:
+            self._run_again(running)
+            return
+        for slot, (terminated, truncated) in ended:
+            slot.finish(terminated=terminated, truncated=truncated)
+
+    def _seeders(self, ended: list[tuple[EnvSlot, _Flags]]) -> list[EpisodeSeeder]:
+        own = [self._seeder] if ended and not self._row_by_row else []
+        return [*own, *(slot.seeder for slot, _ in ended)]
+
+    def _run_again(self, running: dict[int, EnvSlot]) -> None:
+        """Begin all running episodes once more: they may have drawn from a generator that nobody knew, too."""
+        self._seeder.before_build()
+        self._share_out()
+        for slot in running.values():
+            slot.recorder.discard()
+        self._begin_rows({row: slot.number for row, slot in running.items() if slot.number is not None})
+
+    def _act(self, seen: dict[int, Any]) -> dict[int, Act]:
+        if self._row_by_row:
+            return {row: self._act_alone(row, observation) for row, observation in seen.items()}
+        first, actors = self._slots[next(iter(seen))], self._the_actors()
+        with self._draws:
+            acts: dict[int, Act] = called(first, PolicyError, "policy.get_actions", lambda: actors.act(seen))
+        return acts
+
+    def _act_alone(self, row: int, observation: Any) -> Act:
+        slot, actors = self._slots[row], self._the_actors()
+        with slot.turn:
+            acts: dict[int, Act] = called(
+                slot, PolicyError, "policy.get_action", lambda: actors.act({row: observation})
+            )
+        return acts[row]
 
     def _see(self, slot: EnvSlot) -> Any:
         try:
@@ -207,14 +269,15 @@ class VecWorker(RecordingWorker):
         except BadSampleError as error:
             raise slot.error(EnvError, "the observation", error) from error
 
-    def _step_row(self, slot: EnvSlot, act: Act) -> bool:
-        """Take one step in one environment; return False where its episode must be run again."""
+    def _step_row(self, slot: EnvSlot, act: Act) -> _Flags | None:
+        """Take one step in one environment; return the flags of an episode that ended."""
         recorder = slot.recorder
         step = len(recorder.rewards)
         action, agent_info = act
-        action = called(slot, PolicyError, "policy.get_actions", lambda: recorder.record_action(action))
+        action = called(slot, PolicyError, "the policy", lambda: recorder.record_action(action))
         try:
-            slot.observation, reward, terminated, truncated, env_info = slot.stepped.step(action)
+            result = self._step_in_turn(slot, action) if self._takes_turns else slot.stepped.step(action)
+            slot.observation, reward, terminated, truncated, env_info = result
             if env_info:
                 recorder.env_infos[step] = frozen_copy(env_info)
             recorder.rewards.append(float(reward))
@@ -223,9 +286,14 @@ class VecWorker(RecordingWorker):
         if agent_info:
             recorder.agent_infos[step] = frozen_copy(agent_info)
         is_last = step + 1 >= slot.last_step(self._max_episode_length)
-        if not (terminated or truncated or is_last):
-            return True
-        return slot.finish(terminated=bool(terminated), truncated=bool(truncated) or is_last)
+        if terminated or truncated or is_last:
+            return bool(terminated), bool(truncated) or is_last
+        return None
+
+    @staticmethod
+    def _step_in_turn(slot: EnvSlot, action: Any) -> Any:
+        with slot.turn:
+            return slot.stepped.step(action)
 
     def _the_actors(self) -> Actors:
         if self._actors is None:
@@ -241,18 +309,39 @@ class VecWorker(RecordingWorker):
 
     def facts(self) -> dict[str, Any]:
         """Return the policy's class, the record of the environment, and how far the episodes can be reproduced."""
-        policy = self._agent.policy
-        facts: dict[str, Any] = {"policy_class": policy_class(policy), "env": env_record(self._slots[0].env)}
+        facts = {"policy_class": policy_class(self._agent.policy), "env": env_record(self._slots[0].env)}
         if not self._row_wise:
             facts["scope"] = "n_envs"
-            if self._seeder.paths and not callable(getattr(policy, "seed_rows", None)):
-                facts["not_reproducible"] = (
-                    f"the policy draws for all rows from one generator ({', '.join(self._seeder.paths)}): give it "
-                    "seed_rows(mask, seeds) and a generator a row, or run one environment a worker"
-                )
+        if self.not_reproducible is not None:
+            facts["not_reproducible"] = self.not_reproducible
         return facts
+
+    @property
+    def not_reproducible(self) -> str | None:
+        """Return why the episodes cannot be reproduced, as far as it is known by now."""
+        if not self._agent.is_ready or self._row_by_row:
+            return None
+        found = [] if callable(getattr(self._agent.policy, "seed_rows", None)) else self._seeder.paths
+        drawn_from = [*found, *self._draws.seen]
+        if not drawn_from:
+            return None
+        return (
+            f"the policy draws for all rows from one generator ({', '.join(drawn_from)}): give it "
+            "seed_rows(mask, seeds) and a generator a row, or run one environment a worker"
+        )
 
     def shutdown(self) -> None:
         """Close the environments."""
         for slot in self._slots:
             slot.close()
+
+
+def _apart(updates: list[Any]) -> list[Any]:
+    """Return the updates, with copies of an environment that is given for several rows."""
+    given: set[int] = set()
+    apart = []
+    for update in updates:
+        is_again = isinstance(update, gymnasium.Env) and id(update) in given
+        given.add(id(update))
+        apart.append(copy_env(update, "the environment") if is_again else update)
+    return apart

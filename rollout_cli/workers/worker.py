@@ -132,6 +132,11 @@ class Worker(abc.ABC):
         """Return what a dataset's header should tell of the policy and environment that only a worker knows."""
         return {}
 
+    @property
+    def not_reproducible(self) -> str | None:
+        """Return why the episodes cannot be reproduced, as far as it is known by now; None where nothing speaks so."""
+        return None
+
     def shutdown(self) -> None:  # noqa: B027  A place for subclasses.
         """Close the environment."""
 

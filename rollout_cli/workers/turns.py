@@ -1,0 +1,122 @@
+"""GeneratorTurn: what several environments of one worker would draw from together, as each of them has it alone."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from rollout_cli.seeding import GlobalGenerators
+from rollout_cli.sleepers import GlobalSeeder, TorchProbe
+
+_GLOBAL = ("random", "numpy.random")
+"""The global generators, as `GlobalSeeder` looks at them."""
+
+
+class GeneratorTurn:
+    """A context in which one row begins an episode or takes a step: shared generators stand where this row left them.
+
+    Shared are the global generators, as soon as anybody draws from them, and those that were found below several rows
+    (of a class or a module). Without this, what a row draws would depend on what the other rows do.
+
+    Attributes:
+        shared: The found generators that other rows have too.
+
+    Args:
+        global_seeder: Knows whether anybody draws from the global generators.
+    """
+
+    def __init__(self, global_seeder: GlobalSeeder) -> None:
+        self._global = global_seeder
+        self._global_states: GlobalGenerators | None = None
+        self._states: list[Any] = []
+        self.shared: list[Any] = []
+
+    @property
+    def is_needed(self) -> bool:
+        """Return whether there is anything shared; without it, nothing need be entered."""
+        return self._global.awake or bool(self.shared)
+
+    def __enter__(self) -> None:
+        """Put in what this row left, unless it has had no turn yet."""
+        if self._global_states is not None and self._global.awake:
+            self._global_states.restore()
+        if len(self._states) == len(self.shared):
+            for generator, state in zip(self.shared, self._states, strict=True):
+                set_state(generator, state)
+
+    def __exit__(self, *_: object) -> None:
+        """Remember where the generators stand."""
+        if self._global.awake:
+            self._global_states = GlobalGenerators()
+        self._states = [state_of(generator) for generator in self.shared]
+
+
+class SharedDraws:
+    """A context in which a policy acts for all rows; it sees whether that draws from a global generator.
+
+    Such draws wake nobody: they cannot be seeded for one episode, as those of an environment can.
+
+    Attributes:
+        seen: The generators that were drawn from.
+
+    Args:
+        global_seeder: Looks at them.
+    """
+
+    def __init__(self, global_seeder: GlobalSeeder) -> None:
+        self._global = global_seeder
+        self._torch = TorchProbe()
+        # A policy that draws from torch does so soon, and looking costs more there.
+        self._torch_looks = 8
+        self._before: list[tuple[int, int]] = []
+        self.seen: list[str] = []
+
+    def __enter__(self) -> None:
+        """Look before the call."""
+        self._before = self._global.look()
+        if self._torch_looks:
+            self._torch.rest()
+
+    def __exit__(self, *_: object) -> None:
+        """Look after it."""
+        after = self._global.look()
+        if after != self._before:
+            moved = [name for name, one, other in zip(_GLOBAL, self._before, after, strict=True) if one != other]
+            self._note(moved)
+            self._global.excuse(self._before)
+        if self._torch_looks:
+            self._torch_looks -= 1
+            self._note(["torch"] if self._torch.moved() else [])
+
+    def _note(self, names: list[str]) -> None:
+        self.seen += [name for name in names if name not in self.seen]
+
+
+def share_out(turns: Iterable[GeneratorTurn], found: Iterable[Iterable[Any]]) -> None:
+    """Tell each turn which of the generators found below its row were found below another row too."""
+    rows = [{id(generator): generator for generator in generators} for generators in found]
+    for row, turn in enumerate(turns):
+        others = {key for other, known in enumerate(rows) if other != row for key in known}
+        turn.shared = [generator for key, generator in rows[row].items() if key in others]
+
+
+def state_of(generator: Any) -> Any:
+    """Return the state of a generator of any kind that is looked for."""
+    if isinstance(generator, np.random.Generator):
+        return generator.bit_generator.state
+    if isinstance(generator, np.random.RandomState):
+        return generator.get_state(legacy=False)
+    return generator.getstate() if isinstance(generator, random.Random) else generator.get_state()
+
+
+def set_state(generator: Any, state: Any) -> None:
+    """Put a generator into a state of its own kind."""
+    if isinstance(generator, np.random.Generator):
+        generator.bit_generator.state = state
+    elif isinstance(generator, random.Random):
+        generator.setstate(state)
+    else:
+        generator.set_state(state)
