@@ -122,13 +122,14 @@ def test_a_worker_that_ends_with_a_code(make_sampler: MakeSampler) -> None:
 def test_a_worker_that_is_killed_from_outside(make_sampler: MakeSampler, moment: str) -> None:
     """Whenever it happens, the call that needs the worker ends with an error, does not hang, and the next one works."""
     sampler = make_sampler(noisy(slow_env()), slow_env())
+    assert isinstance(sampler, MultiprocessingSampler)
     if moment != "while starting":
         sampler.obtain_samples(0, 30, None)
     sampler.start_worker()
     stream = sampler.stream(MinTimesteps(100_000))
     if moment == "in a call":
         next(stream)
-    victim = running_workers()[1]
+    victim = psutil.Process(sampler._the_pool().pids[1])
     victim.kill()
     if moment == "between calls":
         psutil.wait_procs([victim], timeout=10)

@@ -26,7 +26,7 @@ from rollout_cli.workers import WorkerFactory
 from tests.contract.conftest import BACKENDS, MakeSampler, running_workers, sampler_of
 from tests.contract.making import assert_same_batches, noisy, numbers_of, serial, serial_batch, shares, slow_env
 from tests.support.envs import ChainEnv, DictEnv, EndlessEnv, LateInfoEnv, SpaceEnv, TextEnv
-from tests.support.policies import OwnGeneratorPolicy, RecurrentPolicy
+from tests.support.policies import LinearPolicy, OwnGeneratorPolicy, RecurrentPolicy
 
 
 def test_obtain_samples_is_the_shortest_prefix(make_sampler: MakeSampler) -> None:
@@ -157,14 +157,15 @@ def test_asked_to_stop_a_stream_ends_with_a_prefix(make_sampler: MakeSampler) ->
 
 def test_a_pickled_sampler_goes_on_where_the_first_one_stood(make_sampler: MakeSampler) -> None:
     """A copy keeps numbering, seed and every update; its workers are its own."""
-    sampler = make_sampler(noisy(ChainEnv()), ChainEnv())
+    policy = noisy(ChainEnv(), LinearPolicy)
+    sampler = make_sampler(policy, ChainEnv())
     sampler.obtain_samples(0, 60, {"gain": 0.3})
     with pickle.loads(pickle.dumps(sampler)) as copy:
         assert (sampler.next_number, sampler.total_env_steps) == (copy.next_number, copy.total_env_steps)
         theirs = copy.obtain_samples(1, 60, None)
     ours = sampler.obtain_samples(1, 60, None)
     assert_same_batches(ours, theirs)
-    without_update = serial(Episodes(int(ours.numbers[0]), int(ours.numbers[-1]) + 1), ChainEnv())
+    without_update = serial(Episodes(int(ours.numbers[0]), int(ours.numbers[-1]) + 1), ChainEnv(), policy)
     assert without_update.lengths.tolist() == ours.lengths.tolist()
     assert without_update.agent_infos.to_arrays()["place"].tolist() != ours.agent_infos["place"].tolist()
 

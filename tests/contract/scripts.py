@@ -1,0 +1,64 @@
+"""What is run in processes of their own: forking needs one without threads, and a parent's death needs a parent."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from typing import Any
+
+from rollout_cli.chunk import concatenate
+from rollout_cli.errors import WorkerError
+from rollout_cli.samplers import EpisodesPerWorker, MinTimesteps, MultiprocessingSampler
+from tests.contract.making import noisy, slow_env
+from tests.support.envs import ChainEnv, KillingEnv
+
+
+def tell(found: Any) -> None:
+    """Write one line for the test to read."""
+    sys.stdout.write(json.dumps(found) + "\n")
+    sys.stdout.flush()
+
+
+def fork() -> None:
+    """Tell what forked workers gave: a plan in order, exact episodes, and what follows a death."""
+    sampler = MultiprocessingSampler(noisy(slow_env()), slow_env(), n_workers=3, seed=5, start_method="fork")
+    with sampler:
+        chunks = list(sampler.stream(MinTimesteps(200)))
+        exact = sorted(int(number) for chunk in sampler.stream(EpisodesPerWorker(2)) for number in chunk.numbers)
+        try:
+            sampler.obtain_samples(0, 100, None, KillingEnv(5))
+        except WorkerError as error:
+            message = error.message
+        again = sampler.obtain_samples(0, 30, None, ChainEnv())
+    whole = concatenate(chunks)
+    found = {
+        "numbers": whole.numbers.tolist(),
+        "rewards": whole.rewards.tolist(),
+        "workers": sorted(set(whole.workers.tolist())),
+        "exact": exact,
+        "message": message,
+        "again": int(again.lengths.sum()),
+    }
+    tell(found)
+
+
+def wait_to_be_killed() -> None:
+    """Tell the workers' process ids while they are in the middle of a run, then do nothing."""
+    sampler = MultiprocessingSampler(noisy(slow_env()), slow_env(), n_workers=2, seed=5)
+    stream = sampler.stream(MinTimesteps(10**9))
+    next(stream)
+    tell(sampler._the_pool().pids)
+    time.sleep(600)
+
+
+def leave_without_shutting_down() -> None:
+    """End the process with workers running and nothing closed."""
+    sampler = MultiprocessingSampler(noisy(slow_env()), slow_env(), n_workers=2, seed=5)
+    stream = sampler.stream(MinTimesteps(10**9))
+    next(stream)
+    tell(sampler._the_pool().pids)
+
+
+if __name__ == "__main__":
+    {"fork": fork, "wait": wait_to_be_killed, "leave": leave_without_shutting_down}[sys.argv[1]]()

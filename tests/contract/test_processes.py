@@ -1,0 +1,78 @@
+"""Workers under other parents: forked ones, and those whose parent dies or forgets them."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from rollout_cli.samplers import MinTimesteps
+from tests.contract.making import serial, slow_env
+
+ROOT = Path(__file__).parents[2]
+
+
+def start(script: str) -> subprocess.Popen[str]:
+    """Start one of the scripts in a process of its own."""
+    return subprocess.Popen(
+        [sys.executable, "-W", "error", "-m", "tests.contract.scripts", script],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def gone(pids: list[int]) -> bool:
+    """Return whether these processes end within ten seconds."""
+    alive = [psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)]
+    return not psutil.wait_procs(alive, timeout=10)[1]
+
+
+def test_forked_workers_give_the_same_episodes() -> None:
+    """Over fork: the serial run's episodes from all workers, exact ones, a death that is told, and work after it."""
+    output, errors = start("fork").communicate(timeout=60)
+    assert "" == errors
+    found = json.loads(output)
+    expected = serial(MinTimesteps(200), slow_env())
+    assert (expected.numbers.tolist(), expected.rewards.tolist()) == (found["numbers"], found["rewards"])
+    assert [0, 1, 2] == found["workers"]
+    after = len(expected.numbers)
+    assert list(range(after, after + 6)) == found["exact"]
+    assert found["message"].endswith("was killed by SIGKILL")
+    assert 30 <= found["again"] < 40
+
+
+def test_workers_end_when_their_parent_is_killed() -> None:
+    """A parent that is killed cannot say goodbye; its workers end all the same, in the middle of an episode."""
+    parent = start("wait")
+    assert parent.stdout is not None
+    pids = json.loads(parent.stdout.readline())
+    assert all(psutil.pid_exists(pid) for pid in pids)
+    parent.send_signal(signal.SIGKILL)
+    parent.communicate(timeout=10)
+    assert gone(pids)
+
+
+def test_workers_end_when_their_parent_just_leaves() -> None:
+    """A program that ends without shutting its sampler down ends at once, quietly, and so do its workers."""
+    parent = start("leave")
+    output, errors = parent.communicate(timeout=30)
+    assert (0, "") == (parent.returncode, errors)
+    assert gone(json.loads(output))
+
+
+@pytest.mark.parametrize("script", ["wait"])
+def test_workers_end_with_a_terminated_parent(script: str) -> None:
+    """The usual signal to end has the same effect as any other death."""
+    parent = start(script)
+    assert parent.stdout is not None
+    pids = json.loads(parent.stdout.readline())
+    parent.terminate()
+    parent.communicate(timeout=10)
+    assert gone(pids)
