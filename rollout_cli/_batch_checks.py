@@ -16,7 +16,13 @@ if TYPE_CHECKING:
     from rollout_cli.episode_batch import EnvSpec, EpisodeBatch
 
 _STEP_DTYPES = {"rewards": np.float64, "step_types": np.uint8}
-_EPISODE_DTYPES = {"terminated": np.bool_, "truncated": np.bool_, "numbers": np.int64, "seeds": np.int64}
+_EPISODE_DTYPES = {
+    "terminated": np.bool_,
+    "truncated": np.bool_,
+    "numbers": np.int64,
+    "seeds": np.int64,
+    "first_steps": np.int64,
+}
 
 
 def check_batch(batch: EpisodeBatch) -> None:
@@ -36,6 +42,7 @@ def check_batch(batch: EpisodeBatch) -> None:
     for name, rows in (("env_infos", n_steps), ("agent_infos", n_steps), ("episode_infos", n_episodes)):
         for key, values in getattr(batch, name).items():
             _check_rows(f"{name}[{key!r}]", values, rows)
+    _check_first_steps(batch.first_steps)
     _check_step_types(batch)
 
 
@@ -107,14 +114,21 @@ def _check_texts(field: str, leaf: Leaf, values: Any) -> None:
             raise ValueError(f"{field}[{wrong}] is a {type(values[wrong]).__name__}, expected a text")
 
 
+def _check_first_steps(first_steps: Any) -> None:
+    if int(first_steps.min()) < 0:
+        at = int(first_steps.argmin())
+        raise ValueError(f"first_steps[{at}] is {first_steps[at]}: the first step of an episode is step 0")
+
+
 def _check_step_types(batch: EpisodeBatch) -> None:
-    expected = derive_step_types(batch.lengths, batch.terminated, batch.truncated)
+    expected = derive_step_types(batch.lengths, batch.terminated, batch.truncated, batch.first_steps)
     wrong = np.flatnonzero(batch.step_types != expected)
     if len(wrong):
         row = int(wrong[0])
         episode = int(np.searchsorted(np.cumsum(batch.lengths), row, side="right"))
+        first = f", first step {batch.first_steps[episode]}" if batch.first_steps[episode] else ""
         raise ValueError(
             f"step_types[{row}] is {int(batch.step_types[row])}, but the lengths and flags of episode {episode} "
-            f"(terminated {bool(batch.terminated[episode])}, truncated {bool(batch.truncated[episode])}) "
+            f"(terminated {bool(batch.terminated[episode])}, truncated {bool(batch.truncated[episode])}{first}) "
             f"give {int(expected[row])}"
         )

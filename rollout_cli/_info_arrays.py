@@ -53,6 +53,12 @@ def _objects(column: Array | None, size: int) -> Array:
     return out
 
 
+def info_rows(infos: Mapping[str, Array], n_rows: int) -> list[dict[str, Any]]:
+    """Return one dictionary a row from info arrays, without the keys that a row lacks (masked, or None)."""
+    columns = {key: _objects(values, n_rows) for key, values in infos.items()}
+    return [{key: column[row] for key, column in columns.items() if column[row] is not None} for row in range(n_rows)]
+
+
 def pad_info(values: Array, valids: Array) -> Array:
     """Return flat info values (T, ...) as rows of episodes (N, longest episode, ...), where `valids` is true.
 

@@ -7,7 +7,7 @@ The fields and methods are those of garage's `EpisodeBatch`, for gymnasium's two
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import gymnasium
@@ -26,6 +26,10 @@ __all__ = ["EnvSpec", "EpisodeBatch", "StepType", "Tree", "derive_step_types"]
 Array = npt.NDArray[Any]
 Tree = Any
 """An array, or a dict or tuple of trees."""
+
+
+_NOT_GIVEN = np.zeros(0, np.int64)
+"""In place of `first_steps`: zeros for as many episodes as there are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +51,9 @@ class EnvSpec:
 class EpisodeBatch:
     """N episodes in T rows, flat: T is the sum of `lengths`, and every episode's rows follow one another.
 
+    A FragmentWorker's batches hold fragments: stretches of episodes. A fragment has its episode's number and seed, and
+    neither flag is set where the episode goes on after it.
+
     Attributes:
         env_spec: Spaces and limit of the environment.
         observations: Tree of arrays (T, *shape): what the policy saw at each step.
@@ -62,6 +69,7 @@ class EpisodeBatch:
         truncated: bool (N,): whether it was cut off; both may be true.
         numbers: Episode numbers, int64 (N,).
         seeds: The seeds given to `env.reset`, int64 (N,).
+        first_steps: Which step of its episode each one's first row is, int64 (N,): zeros, where none is a fragment.
 
     Raises:
         ValueError: On construction, where fields do not fit each other; it names the field and prints both sides.
@@ -81,15 +89,28 @@ class EpisodeBatch:
     truncated: Array
     numbers: Array
     seeds: Array
+    first_steps: Array = field(default_factory=lambda: _NOT_GIVEN)
 
     def __post_init__(self) -> None:
         """Check every row, vectorised."""
+        if self.first_steps is _NOT_GIVEN:
+            object.__setattr__(self, "first_steps", np.zeros(np.shape(self.lengths), np.int64))
         checks.check_batch(self)
 
     @classmethod
-    def from_chunks(cls, env_spec: EnvSpec, chunks: Sequence[Chunk]) -> EpisodeBatch:
-        """Build a batch from chunks in their order; parts of one episode follow one another."""
+    def from_chunks(
+        cls, env_spec: EnvSpec, chunks: Sequence[Chunk], *, first_steps: Array | None = None
+    ) -> EpisodeBatch:
+        """Build a batch from chunks in their order; parts of one episode follow one another.
+
+        Args:
+            env_spec: Their environment's spaces and limit.
+            chunks: At least one.
+            first_steps: As the field, where the chunks hold fragments.
+        """
         chunk = concatenate_chunks(chunks)
+        if first_steps is None:
+            first_steps = np.zeros(chunk.n_episodes, np.int64)
         return cls(
             env_spec=env_spec,
             episode_infos=chunk.episode_infos.to_arrays(),
@@ -99,12 +120,13 @@ class EpisodeBatch:
             rewards=chunk.rewards,
             env_infos=chunk.env_infos.to_arrays(),
             agent_infos=chunk.agent_infos.to_arrays(),
-            step_types=derive_step_types(chunk.lengths, chunk.terminated, chunk.truncated),
+            step_types=derive_step_types(chunk.lengths, chunk.terminated, chunk.truncated, first_steps),
             lengths=chunk.lengths,
             terminated=chunk.terminated,
             truncated=chunk.truncated,
             numbers=chunk.numbers,
             seeds=chunk.seeds,
+            first_steps=first_steps,
         )
 
     @classmethod
@@ -245,13 +267,14 @@ class EpisodeBatch:
 
 
 _STEP_FIELDS = ("rewards", "step_types")
-_EPISODE_FIELDS = ("lengths", "terminated", "truncated", "numbers", "seeds")
+_EPISODE_FIELDS = ("lengths", "terminated", "truncated", "numbers", "seeds", "first_steps")
 _SINGULAR = {
     "lengths": "length",
     "terminated": "terminated",
     "truncated": "truncated",
     "numbers": "number",
     "seeds": "seed",
+    "first_steps": "first_step",
 }
 _INFO_ROWS = {"env_infos": "rewards", "agent_infos": "rewards", "episode_infos": "lengths"}
 _LIST_KEYS = {"observations", "actions", "last_observation", *_STEP_FIELDS, *_INFO_ROWS, *_SINGULAR.values()}

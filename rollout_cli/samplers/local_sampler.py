@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Generator
+from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from rollout_cli.samplers.reports import as_reported
 from rollout_cli.samplers.sampler import Sampler, Updates
 from rollout_cli.samplers.worker_process import load_pickled
 from rollout_cli.seeding import BorrowedGenerators
-from rollout_cli.workers import Worker
+from rollout_cli.workers import NumberedWorker
 
 FLUSH_ROWS = 2048
 FLUSH_SECONDS = 0.1
@@ -35,8 +36,9 @@ class LocalSampler(Sampler):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._workers: dict[int, Worker] = {}
+        self._workers: dict[int, NumberedWorker] = {}
         self._borrowed = BorrowedGenerators()
+        self._setup = ExitStack()
 
     def start_worker(self) -> None:
         """Build the first worker."""
@@ -49,14 +51,15 @@ class LocalSampler(Sampler):
         return self.env_spec
 
     def shutdown_worker(self) -> None:
-        """Close the workers' environments."""
+        """Close the workers' environments, and leave their set-up."""
         workers, self._workers = self._workers, {}
-        with self._borrowed:
+        setup, self._setup = self._setup, ExitStack()
+        with self._borrowed, setup:
             for worker in workers.values():
                 worker.shutdown()
 
     def _process_state(self) -> dict[str, Any]:
-        return {"_workers": {}, "_borrowed": BorrowedGenerators(), "_env_spec": None}
+        return {"_workers": {}, "_borrowed": BorrowedGenerators(), "_setup": ExitStack(), "_env_spec": None}
 
     def _run(self, state: PlanState, base: int, updates: Updates, order: Order) -> Generator[Chunk, None, None]:
         del order  # One after another, episodes end in the order of their numbers.
@@ -80,7 +83,7 @@ class LocalSampler(Sampler):
                 worker.retract()
                 raise as_reported(error)
 
-    def _run_some(self, worker: Worker, turns: _Turns, base: int) -> None:
+    def _run_some(self, worker: NumberedWorker, turns: _Turns, base: int) -> None:
         """Run episodes of one worker until a chunk is worth handing on, or it is another's turn."""
         turn = turns.worker
         flush_at = time.perf_counter() + FLUSH_SECONDS
@@ -108,8 +111,12 @@ class LocalSampler(Sampler):
             self.shutdown_worker()
             raise
 
-    def _worker(self, number: int) -> Worker:
+    def _worker(self, number: int) -> NumberedWorker:
         if number not in self._workers:
+            if not self._workers:
+                # One for all workers: they share the process, and are closed together.
+                self._setup.close()
+                self._setup.enter_context(self._factory.setup())
             worker = self._factory(number)
             for update in self._histories[number].updates:
                 _apply(worker, *update)
@@ -118,7 +125,7 @@ class LocalSampler(Sampler):
         return self._workers[number]
 
 
-def _apply(worker: Worker, agent: Any, env: Any) -> None:
+def _apply(worker: NumberedWorker, agent: Any, env: Any) -> None:
     try:
         worker.update_env(load_pickled(env, EnvLoadError))
         worker.update_agent(load_pickled(agent, PolicyLoadError))

@@ -19,7 +19,9 @@ from rollout_cli.policies import policy_source
 from rollout_cli.samplers.messages import Pickled
 from rollout_cli.samplers.plan import EpisodesPerWorker, MinTimesteps, Order, Plan, PlanState, begin_plan
 from rollout_cli.samplers.updates import UpdateHistory
-from rollout_cli.workers import DefaultWorker, Worker, WorkerFactory
+from rollout_cli.workers import DefaultWorker, WorkerFactory
+from rollout_cli.workers.factory import WorkerClass
+from rollout_cli.workers.setting_up import WorkerSetup
 
 Updates = list[tuple[Pickled | None, Pickled | None]]
 
@@ -36,6 +38,8 @@ class Sampler(abc.ABC):
         n_workers: How many workers; by default one a usable core.
         worker_class: The class of the workers.
         worker_args: Further keyword arguments of that class.
+        is_tf_worker: Whether a TensorFlow session is open in each worker.
+        worker_setup: Makes a context manager that is entered in each worker before its policy is unpickled.
 
     A WorkerFactory as the first argument selects the order (worker_factory, agents, envs).
 
@@ -54,17 +58,24 @@ class Sampler(abc.ABC):
         max_episode_length: float | None = None,
         seed: int | None = None,
         n_workers: int | None = None,
-        worker_class: type[Worker] = DefaultWorker,
+        worker_class: WorkerClass = DefaultWorker,
         worker_args: Mapping[str, Any] | None = None,
+        is_tf_worker: bool = False,
+        worker_setup: WorkerSetup | None = None,
     ) -> None:
         if isinstance(agents, WorkerFactory):
             worker_factory, agents, envs = agents, envs, third
+        if worker_factory is not None and (is_tf_worker or worker_setup is not None):
+            hint = "give them to WorkerFactory"
+            raise UsageError("is_tf_worker and worker_setup stand beside a worker_factory, which has them", hint=hint)
         self._factory = worker_factory or WorkerFactory(
             max_episode_length=max_episode_length,
             n_workers=n_workers,
             seed=seed,
             worker_class=worker_class,
             worker_args=worker_args,
+            is_tf_worker=is_tf_worker,
+            worker_setup=worker_setup,
         )
         self._by_worker = isinstance(agents, list) or isinstance(envs, list)
         sources = self._factory.prepare_worker_messages(envs, _env)
@@ -91,8 +102,8 @@ class Sampler(abc.ABC):
 
     @property
     def numbers_at_once(self) -> int:
-        """Return how many episodes a worker runs at the same time."""
-        return self._factory.worker_class.numbers_at_once(self._factory.worker_args)
+        """Return in blocks of how many episode numbers a worker gets its work."""
+        return self._factory.numbers_at_once
 
     @property
     def seed(self) -> int:

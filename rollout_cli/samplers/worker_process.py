@@ -30,7 +30,7 @@ from rollout_cli.samplers.messages import Batch, Failed, Pickled, Returned, Star
 from rollout_cli.samplers.reports import pack_error
 from rollout_cli.spaces import space_leaves
 from rollout_cli.user_code import first_line
-from rollout_cli.workers import Worker, WorkerFactory
+from rollout_cli.workers import NumberedWorker, WorkerFactory
 
 COMMAND_SECONDS = 0.004
 """How often a streaming worker looks for commands: a look after every step would cost as much as a small env's step."""
@@ -66,9 +66,10 @@ class _Shell:
 
     def __init__(self, factory: WorkerFactory, link_: Link, number: int, agent: Any, env: Any) -> None:
         self._factory, self._link, self._number = factory, link_, number
+        self._setup = contextlib.ExitStack()
         self._unapplied: list[tuple[Any, Any]] = [(agent, env)]
         self._machine = wm.WorkerMachine()
-        self._worker: Worker | None = None
+        self._worker: NumberedWorker | None = None
         self._version = 0
         self._backlog: deque[Any] = deque()
         self._counted = 0
@@ -78,12 +79,17 @@ class _Shell:
     def run(self) -> None:
         """Run until the machine has exited."""
         try:
+            with self._setup:
+                self._run()
+        finally:
+            self._link.close()
+
+    def _run(self) -> None:
+        try:
             while self._machine.state is not wm.WorkerState.EXITED:
                 self._turn()
         except (EOFError, BrokenPipeError):
             return  # The sampler's end is closed: there is nobody left to work for.
-        finally:
-            self._link.close()
 
     def _turn(self) -> None:
         try:
@@ -124,7 +130,7 @@ class _Shell:
         self._counted += len(numbers)
         self._handle(wm.EpisodesFinished(numbers))
 
-    def _batch_is_due(self, worker: Worker) -> bool:
+    def _batch_is_due(self, worker: NumberedWorker) -> bool:
         return worker.finished_rows >= self._flush_rows or _clock() - self._waiting_since >= FLUSH_SECONDS
 
     # -- what is done ----------------------------------------------------------------------------------------------
@@ -167,13 +173,22 @@ class _Shell:
     def _apply(self, start: Start) -> None:
         """Apply the updates; one that fails is tried again with the next `Start`, for no worker runs on without it."""
         if self._worker is None:
-            self._worker = self._factory(self._number)
+            self._worker = self._built()
         self._unapplied.append((start.agent_update, start.env_update))
         while self._unapplied:
             agent, env = self._unapplied[0]
             self._worker.update_env(load_pickled(env, EnvLoadError))
             self._worker.update_agent(load_pickled(agent, PolicyLoadError))
             del self._unapplied[0]
+        self._factory.after_updates()
+
+    def _built(self) -> NumberedWorker:
+        with contextlib.ExitStack() as entered:
+            entered.enter_context(self._factory.setup())
+            worker = self._factory(self._number)
+            # Left when the process ends, and not now, as where the building fails.
+            self._setup.enter_context(entered.pop_all())
+        return worker
 
     def _send_finished(self) -> None:
         chunk = self._worker.take() if self._worker is not None else None
@@ -204,7 +219,7 @@ class _Shell:
         if self._worker is not None:
             self._worker.shutdown()
 
-    def _the_worker(self) -> Worker:
+    def _the_worker(self) -> NumberedWorker:
         if self._worker is None:
             raise InternalError("the worker was given work before its first update")
         return self._worker

@@ -83,7 +83,7 @@ class EnvSlot:
         """
         self.forget()
         self.seeder.before_build()
-        self._env = self._stepped = _updated_env(self._env, env_update)
+        self._env = self._stepped = updated_env(self._env, env_update)
         self.limit = None
         self.spec = spec = describe_env(self._env)
         if isinstance(env_update, EnvSource) and env_update.made_by_gymnasium:
@@ -160,7 +160,8 @@ class EnvSlot:
         return kind(f"{where} raised {first_line(error)} ({at})", hint=hint)
 
 
-def _updated_env(old_env: Env | None, env_update: Any) -> Env:
+def updated_env(old_env: Env | None, env_update: Any) -> Env:
+    """Return the environment that an update gives in place of `old_env`, which is closed where it is replaced."""
     if isinstance(env_update, EnvUpdate):
         return env_update(old_env)
     if old_env is not None and old_env is not env_update:

@@ -3,29 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 
 from rollout_cli.cores import usable_cores
-from rollout_cli.errors import UsageError, UserCodeError
+from rollout_cli.errors import RolloutError, UsageError, UserCodeError
 from rollout_cli.seeding import draw_root_seed
-from rollout_cli.user_code import ModuleAttribute
+from rollout_cli.user_code import ModuleAttribute, failure
 from rollout_cli.workers.default_worker import DefaultWorker
-from rollout_cli.workers.worker import Worker
+from rollout_cli.workers.setting_up import WorkerSetup, entering, one_torch_thread
+from rollout_cli.workers.tf_setup import tensorflow_session
+from rollout_cli.workers.verbs_adapter import VERBS, VerbsAdapter, has_verbs
+from rollout_cli.workers.worker import NumberedWorker
+
+WorkerClass = type[Any]
+"""A Worker, or any class with its verbs."""
 
 
-def load_worker_class(spec: str) -> type[Worker]:
+def load_worker_class(spec: str) -> WorkerClass:
     """Return the worker class that `package.module:Class` names.
 
     Raises:
-        UsageError: If it cannot be imported, or is no Worker.
+        UsageError: If it cannot be imported, or lacks the verbs of a worker.
     """
     try:
         found = ModuleAttribute.find(spec, UserCodeError).load(UserCodeError)
     except UserCodeError as error:
         raise UsageError(f"the worker class cannot be loaded: {error.message}", hint=error.hint) from error
-    if not (isinstance(found, type) and issubclass(found, Worker)):
-        raise UsageError(f"{spec!r} is no worker class", hint="a worker class derives from rollout_cli.Worker")
-    return found
+    if not has_verbs(found):
+        hint = f"derive it from rollout_cli.DefaultWorker or rollout_cli.Worker, or give it {', '.join(VERBS)}"
+        raise UsageError(f"{spec!r} is no worker class", hint=hint)
+    worker_class: WorkerClass = found
+    return worker_class
 
 
 class WorkerFactory:
@@ -35,11 +44,15 @@ class WorkerFactory:
         max_episode_length: Steps after which an episode is truncated; None or infinity for no limit.
         n_workers: How many workers there will be; by default one a usable core.
         seed: The root seed; drawn where it is None.
-        worker_class: The class of the workers.
+        worker_class: The class of the workers: a Worker, or any class with its verbs.
         worker_args: Further keyword arguments of that class.
+        is_tf_worker: Whether a TensorFlow session is open in each worker; the same as `tensorflow_session` for
+            `worker_setup`.
+        worker_setup: Makes a context manager that is entered in each worker before the policy is unpickled there, and
+            left when the worker ends; in place of the default, which holds torch to one thread.
 
     Raises:
-        ValueError: If `n_workers`, `seed` or `max_episode_length` is out of range.
+        ValueError: If `n_workers`, `seed` or `max_episode_length` is out of range, or two set-ups are given.
     """
 
     def __init__(
@@ -48,20 +61,37 @@ class WorkerFactory:
         max_episode_length: float | None = None,
         n_workers: int | None = None,
         seed: int | None = None,
-        worker_class: type[Worker] = DefaultWorker,
+        worker_class: WorkerClass = DefaultWorker,
         worker_args: Mapping[str, Any] | None = None,
+        is_tf_worker: bool = False,
+        worker_setup: WorkerSetup | None = None,
     ) -> None:
         self.n_workers = usable_cores() if n_workers is None else n_workers
         self.seed = draw_root_seed() if seed is None else seed
         self.max_episode_length = max_episode_length
         self.worker_class = worker_class
         self.worker_args = dict(worker_args or {})
+        self.worker_setup = tensorflow_session if is_tf_worker else worker_setup
         if self.n_workers < 1:
             raise ValueError(f"n_workers is {self.n_workers}, must be at least 1")
         if self.seed < 0:
             raise ValueError(f"seed is {self.seed}, must be at least 0")
         if max_episode_length is not None and max_episode_length < 1:
             raise ValueError(f"max_episode_length is {max_episode_length}, must be at least 1")
+        if is_tf_worker and worker_setup is not None:
+            raise ValueError("is_tf_worker=True is a worker_setup itself: give one of the two")
+
+    @property
+    def numbers_at_once(self) -> int:
+        """Return in blocks of how many numbers a worker wants its work."""
+        if issubclass(self.worker_class, NumberedWorker):
+            return self.worker_class.numbers_at_once(self.worker_args)
+        return 1
+
+    @property
+    def whole_episodes(self) -> bool:
+        """Return whether the workers give whole episodes only."""
+        return not issubclass(self.worker_class, NumberedWorker) or self.worker_class.whole_episodes
 
     def prepare_worker_messages(self, objs: Any, preprocess: Callable[[Any], Any] = lambda obj: obj) -> list[Any]:
         """Return one object a worker, each through `preprocess`: a list as it is, anything else for all.
@@ -75,17 +105,47 @@ class WorkerFactory:
             return [preprocess(obj) for obj in objs]
         return [preprocess(objs)] * self.n_workers
 
-    def __call__(self, worker_number: int) -> Worker:
+    def setup(self) -> AbstractContextManager[None]:
+        """Return the context that a worker lives in: to be entered before it is built.
+
+        Raises:
+            RolloutError: On entry and on exit, if `worker_setup` fails.
+        """
+        return entering(self.worker_setup)
+
+    def after_updates(self) -> None:
+        """Do what is set up once a policy is loaded, in a process of the worker's own."""
+        if self.worker_setup is None:
+            one_torch_thread()
+
+    def __call__(self, worker_number: int) -> NumberedWorker:
         """Build worker number `worker_number`.
 
         Raises:
             ValueError: If there is no such worker.
+            UserCodeError: If the class cannot be built with its arguments.
         """
         if not 0 <= worker_number < self.n_workers:
             raise ValueError(f"worker_number is {worker_number}, must be from 0 to {self.n_workers - 1}")
-        return self.worker_class(
-            seed=self.seed,
-            max_episode_length=self.max_episode_length,
-            worker_number=worker_number,
-            **self.worker_args,
-        )
+        common: dict[str, Any] = {
+            "seed": self.seed,
+            "max_episode_length": self.max_episode_length,
+            "worker_number": worker_number,
+        }
+        if issubclass(self.worker_class, NumberedWorker):
+            worker: NumberedWorker = self._built(common | self.worker_args)
+            return worker
+        # What it cannot know of, the adapter does for it.
+        own = {name: value for name, value in self.worker_args.items() if name != "deterministic"}
+        deterministic = bool(self.worker_args.get("deterministic", False))
+        return VerbsAdapter(self._built(common | own), deterministic=deterministic, **common)
+
+    def _built(self, arguments: dict[str, Any]) -> Any:
+        try:
+            return self.worker_class(**arguments)
+        except (RolloutError, ValueError):
+            raise
+        except Exception as error:
+            what = f"the worker class {self.worker_class.__name__} cannot be built"
+            hint = f"it is called with {', '.join(arguments)}; the traceback below shows where"
+            raise failure(UserCodeError, what, error, hint=hint) from error

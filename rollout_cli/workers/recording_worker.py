@@ -6,10 +6,10 @@ from rollout_cli.chunk import Chunk
 from rollout_cli.episode_batch import EnvSpec, EpisodeBatch
 from rollout_cli.errors import InternalError
 from rollout_cli.workers.recorder import EpisodeStore
-from rollout_cli.workers.worker import Worker
+from rollout_cli.workers.worker import NumberedWorker
 
 
-class RecordingWorker(Worker):
+class RecordingWorker(NumberedWorker):
     """A worker whose finished episodes wait in an EpisodeStore, made when the environment's spaces are known."""
 
     _store: EpisodeStore | None = None

@@ -1,7 +1,7 @@
-"""Worker: what every worker offers.
+"""Worker and NumberedWorker: what workers offer.
 
-The verbs are those of garage's `Worker`, and the few that let a sampler give it episode numbers and take finished
-episodes as chunks.
+The verbs of Worker are garage's. Those that NumberedWorker adds let a sampler give it episode numbers and take finished
+episodes as chunks; a class of the user's that has garage's verbs alone works through an adapter (`verbs_adapter.py`).
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import abc
 from collections import deque
 from collections.abc import Iterable
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 from rollout_cli.chunk import Chunk
 from rollout_cli.episode_batch import EnvSpec, EpisodeBatch
@@ -20,32 +20,19 @@ class Worker(abc.ABC):
     """Runs episodes of one policy. A worker is built where it runs, by a WorkerFactory, and never pickled.
 
     The legal order: `update_agent` and `update_env` at least once each; then any number of episodes, each by
-    `start_episode`, `step_episode` until it returns True, and `collect_episode`; `rollout` does these three. A sampler
-    uses `assign`, `advance` and `take` instead, and may call both updates again between them.
+    `start_episode`, `step_episode` until it returns True, and `collect_episode`; `rollout` does these three.
 
     Args:
         seed: The root seed of the run; every episode's seeds come from it and the episode's number.
         max_episode_length: Steps after which an episode is truncated; None or infinity for no limit.
         worker_number: Which of the run's workers this is, from 0.
-
-    Attributes:
-        number_stride: The step from one of this worker's numbers to the next, where it owns every m-th number.
     """
 
     def __init__(self, *, seed: int, max_episode_length: float | None, worker_number: int) -> None:
         self._seed = seed
         self._max_episode_length = float("inf") if max_episode_length is None else max_episode_length
         self._worker_number = worker_number
-        self._waiting: deque[int] = deque()
-        self._own_next = 0
-        self.number_stride = 1
         self.worker_init()
-
-    @classmethod
-    def numbers_at_once(cls, worker_args: dict[str, Any]) -> int:
-        """Return how many numbers a worker built with these arguments runs at the same time."""
-        del worker_args
-        return 1
 
     @property
     def worker_number(self) -> int:
@@ -63,14 +50,9 @@ class Worker(abc.ABC):
     def update_env(self, env_update: Any) -> None:
         """Take a new environment, or an EnvUpdate to apply to the one it has; None changes nothing."""
 
-    @property
-    @abc.abstractmethod
-    def env_spec(self) -> EnvSpec:
-        """Return spaces and limit of its environment."""
-
     @abc.abstractmethod
     def start_episode(self) -> None:
-        """Begin the lowest assigned number; the next one after the last where none is assigned."""
+        """Begin an episode; of a NumberedWorker the lowest assigned number, or where none is the one after the last."""
 
     @abc.abstractmethod
     def step_episode(self) -> bool:
@@ -86,6 +68,58 @@ class Worker(abc.ABC):
         while not self.step_episode():
             pass
         return self.collect_episode()
+
+    @property
+    def not_reproducible(self) -> str | None:
+        """Return why the episodes cannot be reproduced, as far as it is known by now; None where nothing speaks so."""
+        return None
+
+    def shutdown(self) -> None:  # noqa: B027  A place for subclasses.
+        """Close the environment."""
+
+    def __getstate__(self) -> NoReturn:
+        """Refuse: what a worker holds belongs to its process."""
+        raise InternalError(
+            f"a {type(self).__name__} cannot be pickled", hint="pickle its WorkerFactory, and build the worker from it"
+        )
+
+
+class NumberedWorker(Worker):
+    """A worker that takes part in the numbering: a sampler gives it numbers, and each of them is a certain episode.
+
+    A sampler uses `assign`, `advance` and `take`, and may call both updates again between them.
+
+    Args:
+        seed: As in Worker.
+        max_episode_length: As in Worker.
+        worker_number: As in Worker.
+
+    Attributes:
+        whole_episodes: Whether it gives whole episodes only, as everything but a FragmentWorker does.
+        number_stride: The step from one of this worker's numbers to the next, where it owns every m-th number.
+    """
+
+    whole_episodes: ClassVar[bool] = True
+
+    def __init__(self, *, seed: int, max_episode_length: float | None, worker_number: int) -> None:
+        self._waiting: deque[int] = deque()
+        self._own_next = 0
+        self.number_stride = 1
+        super().__init__(seed=seed, max_episode_length=max_episode_length, worker_number=worker_number)
+
+    @classmethod
+    def numbers_at_once(cls, worker_args: dict[str, Any]) -> int:
+        """Return in blocks of how many numbers a worker with these arguments wants its work.
+
+        They are the numbers that it runs at the same time, or whose episodes depend on each other.
+        """
+        del worker_args
+        return 1
+
+    @property
+    @abc.abstractmethod
+    def env_spec(self) -> EnvSpec:
+        """Return spaces and limit of its environment."""
 
     @abc.abstractmethod
     def advance(self, deadline: float) -> None:
@@ -132,21 +166,7 @@ class Worker(abc.ABC):
         """Return what a dataset's header should tell of the policy and environment that only a worker knows."""
         return {}
 
-    @property
-    def not_reproducible(self) -> str | None:
-        """Return why the episodes cannot be reproduced, as far as it is known by now; None where nothing speaks so."""
-        return None
-
-    def shutdown(self) -> None:  # noqa: B027  A place for subclasses.
-        """Close the environment."""
-
     def _next_number(self) -> int:
         number = self._waiting.popleft() if self._waiting else self._own_next
         self._own_next = number + 1
         return number
-
-    def __getstate__(self) -> NoReturn:
-        """Refuse: what a worker holds belongs to its process."""
-        raise InternalError(
-            f"a {type(self).__name__} cannot be pickled", hint="pickle its WorkerFactory, and build the worker from it"
-        )

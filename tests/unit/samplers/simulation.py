@@ -27,7 +27,7 @@ from rollout_cli.samplers.plan import Order, Plan, begin_plan
 from rollout_cli.samplers.reorder import episode_buffer
 from rollout_cli.samplers.sampler_machine import SamplerMachine
 from rollout_cli.samplers.worker_machine import WorkerState
-from rollout_cli.workers import Worker
+from rollout_cli.workers import NumberedWorker, WorkerFactory
 
 SPEC = EnvSpec(gymnasium.spaces.Discrete(2), gymnasium.spaces.Discrete(2))
 
@@ -45,7 +45,7 @@ class Counter:
         return self.turns * 0.01
 
 
-class CountingWorker(Worker):
+class CountingWorker(NumberedWorker):
     """Counts steps instead of taking them, in several episodes at once; its rewards are its policy's number.
 
     Args:
@@ -118,6 +118,17 @@ class CountingWorker(Worker):
     def retract(self, *, above: int | None = None) -> None:
         super().retract(above=above)
         self._left = {n: left for n, left in self._left.items() if above is not None and n <= above}
+
+
+class ReadyFactory(WorkerFactory):
+    """Gives workers that are there already."""
+
+    def __init__(self, workers: Sequence[NumberedWorker]) -> None:
+        super().__init__(n_workers=len(workers), seed=0)
+        self._workers = workers
+
+    def __call__(self, worker_number: int) -> NumberedWorker:
+        return self._workers[worker_number]
 
 
 def chunk_of(numbers: Sequence[int], lengths: Lengths, policy: float = 0.0, worker: int = 0) -> Chunk:
@@ -202,7 +213,7 @@ class SimulatedPool:
         ]
         self.links = [SimulatedLink(self.capacity) for _ in range(self.n_workers)]
         self._shells = [
-            worker_process._Shell(lambda number: self.workers[number], link, number, 0.0, None)  # type: ignore[arg-type]
+            worker_process._Shell(ReadyFactory(self.workers), link, number, 0.0, None)  # type: ignore[arg-type]
             for number, link in enumerate(self.links)
         ]
 
