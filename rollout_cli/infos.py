@@ -189,12 +189,13 @@ class _Tabulator:
         columns = []
         for (path, kind), rows in self._rows.items():
             dense = len(rows) == n_rows
-            values = _column_values(kind, self._values[path, kind])
+            values = column_values(kind, self._values[path, kind])
             columns.append(InfoColumn(path, kind, None if dense else np.array(rows, np.int64), values))
         return InfoTable(n_rows, tuple(columns), self._dropped)
 
 
-def _column_values(kind: str, values: list[Any]) -> Array:
+def column_values(kind: str, values: list[Any]) -> Array:
+    """Return values of one kind, as `classify` gave them, as the array of a column."""
     if kind in (STRING, JSON):
         column = np.empty(len(values), dtype=object)
         column[:] = values

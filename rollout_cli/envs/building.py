@@ -41,7 +41,7 @@ def build_env(found: Any, kwargs: Mapping[str, Any], name: str) -> Env:
         return found
     if not callable(found) or _foreign_kind(found):
         raise _no_env(found, name)
-    return checked_env(_call(found, kwargs, name), name)
+    return checked_env(called_builder(found, kwargs, name), name)
 
 
 def copy_env(env: Env, name: str) -> Env:
@@ -60,16 +60,33 @@ def make_env(spec: str | GymSpec, kwargs: Mapping[str, Any], name: str) -> Env:
     Raises:
         EnvLoadError: If the id is unknown (similar ones are named), a package is missing, or it raises.
     """
-    return checked_env(_call(lambda **options: gymnasium.make(spec, **options), kwargs, name), name)
+    return checked_env(called_builder(lambda **options: gymnasium.make(spec, **options), kwargs, name), name)
 
 
-def _call(factory: Callable[..., Any], kwargs: Mapping[str, Any], name: str) -> Any:
+def registered_spec(env_id: str) -> GymSpec:
+    """Return the EnvSpec of a gymnasium id.
+
+    Raises:
+        EnvLoadError: If there is none (similar ids are named).
+    """
+    try:
+        return gymnasium.spec(env_id)
+    except gymnasium.error.Error as error:
+        raise EnvLoadError(f"there is no environment {env_id!r}", hint=similar_ids(env_id)) from error
+
+
+def called_builder(factory: Callable[..., Any], kwargs: Mapping[str, Any], name: str) -> Any:
+    """Return what a constructor or factory gives.
+
+    Raises:
+        EnvLoadError: If it raises; the hint tells what to install or check.
+    """
     try:
         return factory(**kwargs)
     except RolloutError:
         raise
     except gymnasium.error.UnregisteredEnv as error:
-        raise EnvLoadError(f"there is no environment {name!r}", hint=_similar_ids(name)) from error
+        raise EnvLoadError(f"there is no environment {name!r}", hint=similar_ids(name)) from error
     except gymnasium.error.DependencyNotInstalled as error:
         lines = _PIP_LINE.findall(str(error))
         hint = f"run {' && '.join(lines)}" if lines else "install the package that it names"
@@ -87,7 +104,8 @@ def _build_failure(error: BaseException, kwargs: Mapping[str, Any], name: str) -
     return failure(EnvLoadError, f"{name!r} cannot be built", error, hint=hint)
 
 
-def _similar_ids(name: str) -> str:
+def similar_ids(name: str) -> str:
+    """Return a hint that names the registered ids most like `name`."""
     by_lower = {env_id.lower(): env_id for env_id in gymnasium.registry}
     similar = difflib.get_close_matches(name.partition(":")[2].lower() or name.lower(), by_lower, n=3, cutoff=0.7)
     if similar:

@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 import gymnasium
 from gymnasium.envs.registration import EnvSpec as GymSpec
 
-from rollout_cli.envs.building import Env, build_env, copy_env, make_env
+from rollout_cli.envs.building import Env, build_env, copy_env, make_env, registered_spec
 from rollout_cli.errors import EnvLoadError
 from rollout_cli.user_code import (
     ModuleAttribute,
@@ -38,6 +38,17 @@ class EnvSource(abc.ABC):
 
     made_by_gymnasium: ClassVar[bool] = False
     """Whether `gymnasium.make` builds it, so that its outer wrappers are known to be nobody's."""
+
+    kwargs: dict[str, Any]
+    """Arguments of the constructor, the factory, or `gymnasium.make`."""
+
+    def named(self) -> Any:
+        """Return what it names, with nothing built yet: a gymnasium EnvSpec, a class, a factory, or an environment.
+
+        Raises:
+            EnvLoadError: If that cannot be found or loaded.
+        """
+        raise EnvLoadError(f"{self.label} cannot tell what it builds", hint="name a gymnasium id or module:attr")
 
     @property
     @abc.abstractmethod
@@ -133,12 +144,24 @@ class IdEnvSource(EnvSource):
         Raises:
             EnvLoadError: If the id is unknown, a package is missing, or the environment raises.
         """
+        self._import_module()
+        return make_env(self.env_id, self.kwargs, self.env_id)
+
+    def named(self) -> GymSpec:
+        """Import the registering module and return the EnvSpec.
+
+        Raises:
+            EnvLoadError: If the id is unknown.
+        """
+        self._import_module()
+        return registered_spec(self.env_id)
+
+    def _import_module(self) -> None:
         put_working_folder_first(self.folder)
         module, colon, _ = self.env_id.rpartition(":")
         if colon:
             # Imported here, since gymnasium's own message for a missing module does not say where it was looked for.
             import_module(module, EnvLoadError, folder=self.folder)
-        return make_env(self.env_id, self.kwargs, self.env_id)
 
     def describe(self) -> dict[str, Any]:
         """Return what a dataset records of it."""
@@ -184,8 +207,12 @@ class JsonEnvSource(EnvSource):
         Raises:
             EnvLoadError: If a package is missing, or the environment raises.
         """
+        return make_env(self.named(), self.kwargs, self.path)
+
+    def named(self) -> GymSpec:
+        """Return the EnvSpec."""
         put_working_folder_first(self.folder)
-        return make_env(_parse(self.text), self.kwargs, self.path)
+        return _parse(self.text)
 
     def describe(self) -> dict[str, Any]:
         """Return what a dataset records of it."""
@@ -217,7 +244,15 @@ class PickledEnvSource(EnvSource):
         Raises:
             EnvLoadError: If the bytes cannot be unpickled, or what they hold builds no environment.
         """
-        return build_env(self.pickle.load(EnvLoadError), self.kwargs, self.name or self.pickle.path)
+        return build_env(self.named(), self.kwargs, self.name or self.pickle.path)
+
+    def named(self) -> Any:
+        """Unpickle and return the object.
+
+        Raises:
+            EnvLoadError: If the bytes cannot be unpickled.
+        """
+        return self.pickle.load(EnvLoadError)
 
     def describe(self) -> dict[str, Any]:
         """Return what a dataset records of it; an object has no hash, since a fresh pickle differs every time."""
@@ -245,9 +280,17 @@ class ModuleEnvSource(EnvSource):
         Raises:
             EnvLoadError: If the import fails, the attribute is missing, or it builds no environment.
         """
-        found = self.attribute.load(EnvLoadError)
+        found = self.named()
         env = build_env(found, self.kwargs, self.label)
         return copy_env(env, self.label) if env is found else env
+
+    def named(self) -> Any:
+        """Import the module and return the attribute.
+
+        Raises:
+            EnvLoadError: If the import fails, or the attribute is missing.
+        """
+        return self.attribute.load(EnvLoadError)
 
     def describe(self) -> dict[str, Any]:
         """Return what a dataset records of it; the hash is that of the module's source."""

@@ -1,0 +1,90 @@
+"""Building native vector environments: one object that steps many copies of an environment at once."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import gymnasium
+from gymnasium.envs.registration import EnvSpec as GymSpec
+from gymnasium.envs.registration import load_env_creator
+from gymnasium.vector import AutoresetMode, VectorEnv
+
+from rollout_cli.envs.building import called_builder
+from rollout_cli.envs.sources import EnvSource
+from rollout_cli.errors import EnvLoadError
+
+Vector = Any
+"""A `gymnasium.vector.VectorEnv`, or what behaves like one (EnvPool's pools are none in every version)."""
+
+_MODE = "autoreset_mode"
+_SYNC_HINT = "leave --vectorization native away: --envs-per-worker then steps that many copies of the environment"
+
+
+def build_vector_env(source: EnvSource, n_envs: int, *, seed: int) -> Vector:
+    """Build a vector environment of `n_envs` rows from what a source names.
+
+    A gymnasium id or EnvSpec must have a vector entry point; a class or factory is called with `num_envs`, and with
+    `seed` where it takes one (EnvPool is seeded when it is built). Where it has an argument `autoreset_mode` that is
+    not given, it is asked not to reset itself, since episodes can then be reproduced.
+
+    Args:
+        source: Where the environment comes from.
+        n_envs: How many rows.
+        seed: 31 bits.
+
+    Raises:
+        EnvLoadError: If it has no vector form, raises, or gives something else.
+    """
+    found, name = source.named(), source.label
+    if isinstance(found, GymSpec):
+        return _checked(_make_vec(found, source.kwargs, n_envs, name), n_envs, name)
+    if not callable(found) or isinstance(found, gymnasium.Env):
+        raise EnvLoadError(f"{name!r} is no vector environment, but a {type(found).__name__}", hint=_what_hint())
+    if isinstance(found, type) and issubclass(found, gymnasium.Env) and not issubclass(found, VectorEnv):
+        raise EnvLoadError(f"{name!r} is a single environment, no vector environment", hint=_SYNC_HINT)
+    options = {"num_envs": n_envs, **_asked(found, source.kwargs, seed=seed), **source.kwargs}
+    return _checked(called_builder(found, options, name), n_envs, name)
+
+
+def _what_hint() -> str:
+    return "name a gymnasium.vector.VectorEnv class, or a factory that is called with num_envs"
+
+
+def _make_vec(spec: GymSpec, kwargs: Mapping[str, Any], n_envs: int, name: str) -> Vector:
+    if spec.vector_entry_point is None:
+        raise EnvLoadError(f"{name!r} has no vector entry point, so it cannot be vectorized natively", hint=_SYNC_HINT)
+    entry = spec.vector_entry_point
+    creator = load_env_creator(entry) if isinstance(entry, str) else entry
+    options = {**_asked(creator, {**spec.kwargs, **kwargs}), **kwargs}
+
+    def make(**arguments: Any) -> Vector:
+        return gymnasium.make_vec(spec, num_envs=n_envs, vectorization_mode="vector_entry_point", **arguments)
+
+    return called_builder(make, options, name)
+
+
+def _asked(creator: Callable[..., Any], given: Mapping[str, Any], *, seed: int | None = None) -> dict[str, Any]:
+    """Return the arguments beside `given` that a constructor or factory is to get."""
+    try:
+        names = inspect.signature(creator).parameters
+    except (TypeError, ValueError):  # Built in a language that tells no signature.
+        return {}
+    wanted: dict[str, Any] = {_MODE: AutoresetMode.DISABLED}
+    if seed is not None:
+        wanted["seed"] = seed
+    return {key: value for key, value in wanted.items() if key in names and key not in given}
+
+
+def _checked(built: Any, n_envs: int, name: str) -> Vector:
+    lacking = [verb for verb in ("reset", "step", "close", "num_envs") if not hasattr(built, verb)]
+    if lacking:
+        what = f"a {type(built).__name__} without {', '.join(lacking)}"
+        raise EnvLoadError(f"{name!r} is no vector environment, but {what}", hint=_what_hint())
+    if int(built.num_envs) != n_envs:
+        built.close()
+        raise EnvLoadError(
+            f"{name!r} has {built.num_envs} rows, but {n_envs} were asked for", hint="let the factory take num_envs"
+        )
+    return built

@@ -1,0 +1,110 @@
+"""How all rows of a vector environment act at once: one policy call, or a policy of its own for each row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from rollout_cli.errors import PolicyError
+from rollout_cli.policies import Policy
+from rollout_cli.policies.rows import stack_infos, stack_samples, take_rows
+from rollout_cli.spaces import flatten, space_leaves
+from rollout_cli.workers.seeder import EpisodeSeeder
+
+Array = npt.NDArray[Any]
+Seeds = Callable[[Array], Array]
+"""Gives the policy seeds of episode numbers (k,), int64 (k,)."""
+
+
+class BatchActors(Protocol):
+    """Chooses actions for n rows."""
+
+    def begin(self, rows: Array, numbers: Array) -> None:
+        """Begin episodes in some rows (k,), ascending; their numbers (k,)."""
+
+    def act(self, observations: Any) -> tuple[Sequence[Any], Mapping[str, Any]]:
+        """Return one array (n, *shape) a leaf of the action space, and infos."""
+
+
+class OneForAll:
+    """One policy, called once a step with all rows; a row that runs no episode acts like any other.
+
+    Args:
+        policy: A policy with `get_actions`.
+        action_space: Of one row.
+        n_rows: n.
+        seeds: Gives the policy seeds of episode numbers.
+        seeder: Seeds what the rows share.
+    """
+
+    def __init__(
+        self, policy: Policy, action_space: Any, *, n_rows: int, seeds: Seeds, seeder: EpisodeSeeder
+    ) -> None:
+        self._get_actions = policy.get_actions
+        self._policy, self._space, self._n_rows = policy, action_space, n_rows
+        self._is_leaf = not space_leaves(action_space)[0].path if len(space_leaves(action_space)) == 1 else False
+        self._seed_rows = getattr(policy, "seed_rows", None)
+        self._seeds_of = seeds
+        self._seeder = seeder
+        self._seeds = np.zeros(n_rows, np.int64)
+        self._everyone = np.ones(n_rows, bool)
+        self._was_reset = False
+
+    def begin(self, rows: Array, numbers: Array) -> None:
+        """Seed and reset these rows; the first time all of them, so that the policy learns how many there are."""
+        self._seeder.begin(int(numbers[0]))
+        mask = self._everyone.copy()
+        if self._was_reset:
+            mask[:] = False
+            mask[rows] = True
+        self._was_reset = True
+        if self._seed_rows is not None:
+            self._seeds[rows] = self._seeds_of(numbers)
+            self._seed_rows(mask, self._seeds.copy())
+        self._policy.reset(mask)
+
+    def act(self, observations: Any) -> tuple[Sequence[Any], Mapping[str, Any]]:
+        """Call the policy once with all rows."""
+        actions, infos = self._get_actions(observations)
+        return (actions,) if self._is_leaf else flatten(self._space, actions), infos
+
+
+class OneForEach:
+    """A policy for each row, for a policy that acts on one observation at a time.
+
+    Args:
+        policies: One for each row, none of them shared.
+        spaces: The observation space and the action space of one row.
+        seeders: One for each row, which watches its policy.
+    """
+
+    def __init__(
+        self, policies: Sequence[Policy], spaces: tuple[Any, Any], *, seeders: Sequence[EpisodeSeeder]
+    ) -> None:
+        self._policies, self._seeders = policies, seeders
+        self._observation_space, self._action_space = spaces
+
+    def begin(self, rows: Array, numbers: Array) -> None:
+        """Seed and reset the policies of these rows."""
+        for row, number in zip(rows.tolist(), numbers.tolist(), strict=True):
+            policy, seeder = self._policies[row], self._seeders[row]
+            seeder.begin(number)
+            seed = getattr(policy, "seed", None)
+            if callable(seed):
+                seed(seeder.policy_seed(number))
+            policy.reset()
+
+    def act(self, observations: Any) -> tuple[Sequence[Any], Mapping[str, Any]]:
+        """Ask each row's policy."""
+        seen = take_rows(self._observation_space, observations)
+        acts = [policy.get_action(one) for policy, one in zip(self._policies, seen, strict=True)]
+        try:
+            columns = flatten(self._action_space, stack_samples(self._action_space, [action for action, _ in acts]))
+        except (TypeError, ValueError, KeyError, IndexError) as error:
+            hint = "make it match the action space"
+            raise PolicyError(f"the policy gave an action that is none of its space: {error}", hint=hint) from error
+        infos = [info for _, info in acts]
+        return columns, stack_infos(infos) if any(infos) else {}

@@ -1,0 +1,267 @@
+"""NativeStepper: steps all rows of a native vector environment, and tells whose episodes end and begin.
+
+There are three ways in which a row begins anew. DISABLED: it is reset here, from its next number's seed. NEXT_STEP: the
+environment resets it in the step after its last one, which is no step of any episode. SAME_STEP: the environment resets
+it in the last step itself, and hands the last observation and info on beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from gymnasium.vector import AutoresetMode
+
+from rollout_cli.envs.vector_rows import VectorRows
+from rollout_cli.errors import EnvError, PolicyError, RolloutError, UserCodeError
+from rollout_cli.policies.rows import stack_samples
+from rollout_cli.seeding import SETUP, derive_seed, seed_global_generators
+from rollout_cli.spaces import flatten, map_tree, space_leaves, unflatten
+from rollout_cli.user_code import first_line
+from rollout_cli.workers.batch_actors import BatchActors
+from rollout_cli.workers.block_recorder import BlockRecorder
+from rollout_cli.workers.recorder import frozen_copy
+from rollout_cli.workers.row_episodes import RowEpisodes
+from rollout_cli.workers.row_numbers import NONE, RowNumbers
+from rollout_cli.workers.space_recorder import BadSampleError
+from rollout_cli.workers.vector_infos import ODD, BatchColumn, batch_columns
+
+Array = npt.NDArray[Any]
+Infos = Mapping[Any, Any]
+_NOBODY = np.empty(0, np.int64)
+_FINAL_OBSERVATIONS = ("final_obs", "final_observation")
+_FINAL_INFO = "final_info"
+_FINAL = {mask + key for key in (*_FINAL_OBSERVATIONS, _FINAL_INFO) for mask in ("", "_")}
+_ENV, _AGENT = 0, 1
+
+
+class NativeStepper:
+    """The loop of a NativeVecWorker.
+
+    Attributes:
+        episodes: What runs in each row.
+        highest: The highest number that was begun.
+
+    Args:
+        rows: The vector environment.
+        actors: How its rows act.
+        recorder: Where steps and finished episodes go.
+        queue: The numbers that wait.
+        root_seed: The run's root seed.
+        worker_number: Which worker this is, for messages.
+        max_episode_length: Steps after which an episode is truncated; only for an environment that does not reset
+            itself.
+    """
+
+    def __init__(
+        self,
+        rows: VectorRows,
+        actors: BatchActors,
+        recorder: BlockRecorder,
+        queue: RowNumbers,
+        *,
+        root_seed: int,
+        worker_number: int,
+        max_episode_length: float,
+    ) -> None:
+        self._rows, self._actors, self._recorder, self._queue = rows, actors, recorder, queue
+        self._root, self._worker_number, self._limit = root_seed, worker_number, max_episode_length
+        self.episodes = RowEpisodes(rows.n_rows)
+        self.highest = NONE
+        self._observations: tuple[Any, ...] = ()
+        self._dead = _NOBODY
+        spec = rows.env_spec
+        leaves = space_leaves(spec.observation_space)
+        self._n_leaves, self._n_action_leaves = len(leaves), len(space_leaves(spec.action_space))
+        self._is_leaf = len(leaves) == 1 and not leaves[0].path
+        self._acts_on_leaf = self._n_action_leaves == 1 and not space_leaves(spec.action_space)[0].path
+        after: dict[AutoresetMode, Callable[..., None]] = {
+            AutoresetMode.DISABLED: self._after_step_of_disabled,
+            AutoresetMode.NEXT_STEP: self._after_next_step,
+            AutoresetMode.SAME_STEP: self._after_same_step,
+        }
+        self._after = after[rows.mode]
+        self._resets_itself = rows.mode is not AutoresetMode.DISABLED
+
+    # -- beginning -------------------------------------------------------------------------------------------------
+
+    def begin_waiting(self) -> None:
+        """Begin the numbers that need not wait for a row to end: all, where no row has begun or none runs any."""
+        if not len(self._queue) or self.episodes.count == self._rows.n_rows:
+            return
+        if self._resets_itself:
+            if not self.episodes.count:
+                self._begin_all()
+            return
+        if not self._observations:
+            self._reset(np.arange(self._rows.n_rows))
+            return
+        idle = np.flatnonzero(self.episodes.numbers == NONE)
+        numbers = self._queue.take(idle)
+        has = numbers != NONE
+        if has.any():
+            self._reset(idle[has], numbers[has])
+
+    def _begin_all(self) -> None:
+        """Reset the whole environment, from the seed of the lowest number."""
+        number = self._queue.lowest
+        assert number is not None
+        # For an environment that draws from a global generator: no two workers may begin alike.
+        seed_global_generators(self._root, number)
+        seed = derive_seed(self._root, number, "env") >> 32
+        observations, infos = self._called(EnvError, "env.reset", lambda: self._rows.reset_all(seed))
+        self._observations = self._leaves(observations)
+        self._dead = _NOBODY
+        self._begin(np.arange(self._rows.n_rows), infos)
+
+    def _reset(self, rows: Array, numbers: Array | None = None) -> None:
+        """Reset rows of an environment that does not do so itself, and begin an episode in those that have a number."""
+        numbers = self._queue.take(rows) if numbers is None else numbers
+        mask, seeds = np.zeros(self._rows.n_rows, bool), np.zeros(self._rows.n_rows, np.int64)
+        mask[rows] = True
+        seeds[rows] = [derive_seed(self._root, SETUP if number == NONE else number, "env") for number in numbers.tolist()]
+        observations, infos = self._called(EnvError, "env.reset", lambda: self._rows.reset_rows(mask, seeds))
+        self._observations = self._leaves(observations)
+        self._begin(rows, infos, numbers, self._rows.given_seeds(seeds[rows]))
+
+    def _begin(self, rows: Array, infos: Infos, numbers: Array | None = None, seeds: Array | None = None) -> None:
+        numbers = self._queue.take(rows) if numbers is None else numbers
+        has = numbers != NONE
+        if not has.all():
+            rows, numbers = rows[has], numbers[has]
+            seeds = None if seeds is None else seeds[has]
+        if not len(rows):
+            return
+        self.episodes.begin(rows, numbers, seeds, infos, step=self._recorder.step)
+        self.highest = max(self.highest, int(numbers[-1]), int(numbers[0]))
+        self._called(PolicyError, "policy.reset", lambda: self._actors.begin(rows, numbers))
+
+    # -- one step --------------------------------------------------------------------------------------------------
+
+    def step(self) -> None:
+        """Take one step in every row; `begin_waiting` comes before."""
+        self._recorder.make_room(self.episodes)
+        block = self._recorder.block
+        self._put(EnvError, "the observation", 0, self._observations)
+        acts, agent_infos = self._called(
+            PolicyError, "policy.get_actions", lambda: self._actors.act(self._seen())
+        )
+        self._put(PolicyError, "the action", self._n_leaves, acts)
+        given = [block.given(self._n_leaves + at) for at in range(self._n_action_leaves)]
+        actions = given[0] if self._acts_on_leaf else unflatten(self._rows.env_spec.action_space, given)
+        observations, rewards, terminated, truncated, infos = self._called(
+            EnvError, "env.step", lambda: self._rows.env.step(actions)
+        )
+        self._put(EnvError, "the reward", self._n_leaves + self._n_action_leaves, (rewards,))
+        for column in batch_columns(agent_infos, self._rows.n_rows) if agent_infos else ():
+            block.put_info(_AGENT, _frozen(column))
+        self._observations = self._leaves(observations)
+        self._after(np.asarray(terminated, bool), np.asarray(truncated, bool), infos)
+
+    def _seen(self) -> Any:
+        # A copy, for a policy may edit what it sees, and the environment may keep it for itself.
+        copies = [np.array(leaf) for leaf in self._observations]
+        return copies[0] if self._is_leaf else unflatten(self._rows.env_spec.observation_space, copies)
+
+    def _after_step_of_disabled(self, terminated: Array, truncated: Array, infos: Infos) -> None:
+        self._put_infos(infos)
+        self._recorder.stepped()
+        if self._limit < np.inf:
+            truncated = truncated | (self._recorder.step - self.episodes.starts >= self._limit)
+        ended = np.flatnonzero(terminated | truncated)
+        if len(ended):
+            self._finish(ended, terminated, truncated, self._last(ended))
+            self._reset(ended)
+
+    def _after_next_step(self, terminated: Array, truncated: Array, infos: Infos) -> None:
+        self._put_infos(infos)
+        self._recorder.stepped()
+        began, over = self._dead, terminated | truncated
+        over[began] = False  # The step in which a row was reset is no step of an episode, whatever its flags.
+        ended = np.flatnonzero(over)
+        if len(ended):
+            self._finish(ended, terminated, truncated, self._last(ended))
+        if len(began):
+            self._begin(began, infos)
+        self._dead = ended
+
+    def _after_same_step(self, terminated: Array, truncated: Array, infos: Infos) -> None:
+        over = terminated | truncated
+        ended = np.flatnonzero(over)
+        if not len(ended):
+            self._put_infos(infos)
+            self._recorder.stepped()
+            return
+        begun_infos = {key: value for key, value in infos.items() if key not in _FINAL}
+        self._put_infos(begun_infos, within=~over)
+        self._put_infos(infos.get(_FINAL_INFO) or {}, within=over)
+        self._recorder.stepped()
+        self._finish(ended, terminated, truncated, self._final(ended, infos))
+        self._begin(ended, begun_infos)
+
+    def _finish(self, rows: Array, terminated: Array, truncated: Array, last: tuple[Array, ...]) -> None:
+        self.episodes.finish(
+            rows, terminated=terminated[rows], truncated=truncated[rows], last=last, recorder=self._recorder
+        )
+
+    def _last(self, rows: Array) -> tuple[Array, ...]:
+        return tuple(self._recorder.block.typed(at, leaf)[rows] for at, leaf in enumerate(self._observations))
+
+    def _final(self, rows: Array, infos: Infos) -> tuple[Array, ...]:
+        """Return the last observations that the environment hands on beside those of the next episodes."""
+        space = self._rows.env_spec.observation_space
+        found = next((infos[key] for key in _FINAL_OBSERVATIONS if key in infos), None)
+        if found is None:
+            raise self._error(EnvError, "env.step", KeyError("infos has no 'final_obs' though episodes ended"))
+        if isinstance(found, np.ndarray) and found.dtype == object:
+            leaves = flatten(space, stack_samples(space, [found[row] for row in rows.tolist()]))
+            return tuple(np.asarray(leaf) for leaf in leaves)
+        return tuple(self._recorder.block.typed(at, leaf)[rows] for at, leaf in enumerate(flatten(space, found)))
+
+    # -- recording -------------------------------------------------------------------------------------------------
+
+    def _put(self, kind: type[UserCodeError], what: str, at: int, leaves: Any) -> None:
+        try:
+            for leaf in leaves:
+                self._recorder.block.put(at, leaf)
+                at += 1
+        except BadSampleError as error:
+            raise self._error(kind, what, error) from error
+
+    def _put_infos(self, infos: Infos, within: Array | None = None) -> None:
+        for column in batch_columns(infos, self._rows.n_rows) if infos else ():
+            if within is not None:
+                column = column._replace(has=within if column.has is None else column.has & within)
+            self._recorder.block.put_info(_ENV, _frozen(column))
+
+    def _leaves(self, observations: Any) -> tuple[Any, ...]:
+        return (observations,) if self._is_leaf else self._rows.leaves(observations)
+
+    # -- errors ----------------------------------------------------------------------------------------------------
+
+    def _called(self, kind: type[UserCodeError], where: str, function: Callable[[], Any]) -> Any:
+        try:
+            return function()
+        except Exception as error:
+            raise self._error(kind, where, error) from error
+
+    def _error(self, kind: type[UserCodeError], where: str, error: Exception) -> RolloutError:
+        if isinstance(error, RolloutError):
+            return error
+        running = self.episodes.numbers[self.episodes.running]
+        which = f"episodes {running.min()} to {running.max()}" if len(running) else "no episode"
+        at = f"worker {self._worker_number}, {which}, step {self._recorder.step} of {self._rows.n_rows} rows"
+        if isinstance(error, BadSampleError):
+            return kind(f"{where} is not of its space: {error} ({at})", hint="make it match the space")
+        return kind(f"{where} raised {first_line(error)} ({at})", hint="the traceback below shows where")
+
+
+def _frozen(column: BatchColumn) -> BatchColumn:
+    """Return the column with objects that nobody changes any more; arrays of numbers are copied when recorded."""
+    if column.key[1] != ODD or column.values.dtype != object:
+        return column
+    values = np.empty(len(column.values), object)
+    values[:] = [frozen_copy({"": value})[""] for value in column.values]
+    return column._replace(values=values)

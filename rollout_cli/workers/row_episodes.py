@@ -1,0 +1,115 @@
+"""RowEpisodes: which episode runs in each row of a native vector environment."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rollout_cli.workers.block_recorder import BlockRecorder
+from rollout_cli.workers.row_numbers import NONE
+from rollout_cli.workers.vector_infos import row_info
+
+Array = npt.NDArray[Any]
+_clock = time.perf_counter
+
+NEVER = np.iinfo(np.int64).max // 2
+"""The first step of a row that runs no episode: it never reaches a limit."""
+
+_NOTHING: dict[Any, Any] = {}
+
+
+class RowEpisodes:
+    """The episodes under way in n rows.
+
+    Attributes:
+        numbers: Each row's episode number, int64 (n,); NONE where it runs none.
+        starts: The step that each row's episode began with, int64 (n,).
+        count: How many run.
+
+    Args:
+        n_rows: n.
+    """
+
+    def __init__(self, n_rows: int) -> None:
+        self._n_rows = n_rows
+        self.numbers = np.full(n_rows, NONE)
+        self.starts = np.full(n_rows, NEVER)
+        self.count = 0
+        self._seeds = np.full(n_rows, NONE)
+        self._began_at = np.zeros(n_rows)
+        self._infos = np.full(n_rows, None, object)
+
+    @property
+    def running(self) -> Array:
+        """Return the rows that run an episode."""
+        return np.flatnonzero(self.numbers != NONE)
+
+    @property
+    def lowest(self) -> int | None:
+        """Return the lowest number that runs."""
+        if not self.count:
+            return None
+        return int(self.numbers.min() if self.count == self._n_rows else self.numbers[self.running].min())
+
+    def begin(self, rows: Array, numbers: Array, seeds: Array | None, infos: Mapping[Any, Any], *, step: int) -> None:
+        """Begin episodes.
+
+        Args:
+            rows: Which rows (k,), none of which runs one.
+            numbers: Their numbers (k,).
+            seeds: The seeds that their resets were given (k,); None where they were given none.
+            infos: What the reset told, of all rows.
+            step: The number of the step that comes next.
+        """
+        self.numbers[rows], self.starts[rows], self._began_at[rows] = numbers, step, _clock()
+        self._seeds[rows] = NONE if seeds is None else seeds
+        self.count += len(rows)
+        if infos:
+            for row in rows.tolist():
+                self._infos[row] = row_info(infos, row, self._n_rows)
+
+    def finish(
+        self, rows: Array, *, terminated: Array, truncated: Array, last: tuple[Array, ...], recorder: BlockRecorder
+    ) -> None:
+        """End the episodes of some rows; a row that ran none is passed over.
+
+        Args:
+            rows: Which rows (k,).
+            terminated: Whether their last steps terminated them (k,).
+            truncated: Whether they truncated them (k,).
+            last: Their last observations, one array (k, *shape) a leaf.
+            recorder: Where they go.
+        """
+        known = self.numbers[rows] != NONE
+        if not known.all():
+            rows, terminated, truncated = rows[known], terminated[known], truncated[known]
+            last = tuple(leaf[known] for leaf in last)
+        if not len(rows):
+            return
+        infos = self._infos[rows]
+        infos[np.equal(infos, None)] = _NOTHING
+        recorder.finish(
+            rows,
+            last,
+            number=self.numbers[rows],
+            start=self.starts[rows],
+            seed=self._seeds[rows],
+            terminated=terminated,
+            truncated=truncated,
+            wall_time=_clock() - self._began_at[rows],
+            info=infos,
+        )
+        self.forget(rows)
+
+    def forget(self, rows: Array) -> None:
+        """Give up the episodes of some rows, which all run one."""
+        self.numbers[rows], self.starts[rows], self._infos[rows] = NONE, NEVER, None
+        self.count -= len(rows)
+
+    def forget_above(self, above: int | None) -> None:
+        """Give up the episodes with higher numbers; all of them where it is None."""
+        self.forget(np.flatnonzero(self.numbers > (NONE if above is None else above)))

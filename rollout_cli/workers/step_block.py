@@ -1,0 +1,183 @@
+"""StepBlock: the last steps of all rows of a vector environment, in arrays ordered by time; and gathering from them.
+
+One vectorised copy a column records a step of all rows. Episodes are gathered from there by computed indices, so that
+nothing is done for a single row in Python.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rollout_cli.spaces import Leaf
+from rollout_cli.workers.space_recorder import BadSampleError
+from rollout_cli.workers.vector_infos import BatchColumn, InfoKey
+
+Array = npt.NDArray[Any]
+InfoColumns = dict[InfoKey, tuple[Array, Array]]
+"""Values (rows, ...) and which rows have one (rows,)."""
+
+
+@dataclass(slots=True)
+class Columns:
+    """Steps as flat columns, T rows.
+
+    Attributes:
+        leaves: One array (T, *shape) a leaf: of the observation, then of the action; rewards are the last.
+        infos: The infos of the environment, and those of the policy.
+    """
+
+    leaves: list[Array]
+    infos: tuple[InfoColumns, InfoColumns] = field(default_factory=lambda: ({}, {}))
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Where the rows of some episodes lie: `count[e]` rows of `source`, from `first[e]`, every `stride`-th.
+
+    They go to the rows from `to[e]` on.
+    """
+
+    source: Columns
+    first: Array
+    count: Array
+    stride: int
+    to: Array
+
+
+def spread(first: Array, count: Array, stride: int = 1) -> Array:
+    """Return first[e], first[e] + stride, … (count[e] of them) for all e, after one another."""
+    ends = np.cumsum(count)
+    total = int(ends[-1]) if len(ends) else 0
+    within = np.arange(total) - np.repeat(ends - count, count)
+    if stride != 1:
+        within *= stride
+    return np.asarray(np.repeat(first, count) + within)
+
+
+def gather(stretches: Sequence[Stretch], n_rows: int) -> Columns:
+    """Return `n_rows` rows, put together from stretches that cover each of them once."""
+    if len(stretches) == 1 and _is_in_order(stretches[0]):
+        one = stretches[0]
+        rows = spread(one.first, one.count, one.stride)
+        infos = tuple(
+            {key: (values.take(rows, axis=0), has.take(rows)) for key, (values, has) in columns.items()}
+            for columns in one.source.infos
+        )
+        return Columns([leaf.take(rows, axis=0) for leaf in one.source.leaves], (infos[0], infos[1]))
+    return _scattered(stretches, n_rows)
+
+
+def _is_in_order(stretch: Stretch) -> bool:
+    return bool(np.array_equal(stretch.to, np.cumsum(stretch.count) - stretch.count))
+
+
+def _scattered(stretches: Sequence[Stretch], n_rows: int) -> Columns:
+    like = stretches[0].source.leaves
+    out = Columns([np.empty((n_rows, *leaf.shape[1:]), leaf.dtype) for leaf in like])
+    for stretch in stretches:
+        rows, to = spread(stretch.first, stretch.count, stretch.stride), spread(stretch.to, stretch.count)
+        for target, leaf in zip(out.leaves, stretch.source.leaves, strict=True):
+            target[to] = leaf.take(rows, axis=0)
+        for targets, columns in zip(out.infos, stretch.source.infos, strict=True):
+            for key, (values, has) in columns.items():
+                if key not in targets:
+                    targets[key] = _empty_info(n_rows, values)
+                targets[key][0][to] = values.take(rows, axis=0)
+                targets[key][1][to] = has.take(rows)
+    return out
+
+
+def _empty_info(n_rows: int, like: Array) -> tuple[Array, Array]:
+    return np.zeros((n_rows, *like.shape[1:]), like.dtype), np.zeros(n_rows, bool)
+
+
+class StepBlock:
+    """Up to `n_steps` steps of `n_rows` rows; row r of step t is row t * n_rows + r of its columns.
+
+    Args:
+        leaves: The leaves of the observation, then of the action.
+        n_rows: Rows of the vector environment.
+        n_steps: Steps that it has room for.
+    """
+
+    def __init__(self, leaves: Sequence[Leaf], *, n_rows: int, n_steps: int) -> None:
+        self.n_rows, self.n_steps = n_rows, n_steps
+        self.length = 0
+        self._leaves = leaves
+        dtypes = [(leaf.dtype, leaf.shape) for leaf in leaves] + [(np.dtype(np.float64), ())]
+        self._by_step = [np.empty((n_steps, n_rows, *shape), dtype) for dtype, shape in dtypes]
+        self.columns = Columns([column.reshape(-1, *column.shape[2:]) for column in self._by_step])
+        self._shapes = [column.shape[1:] for column in self._by_step]
+
+    @property
+    def is_full(self) -> bool:
+        """Return whether there is no room for a further step."""
+        return self.length == self.n_steps
+
+    def put(self, at: int, value: Any) -> None:
+        """Record a leaf of the step under way, (n_rows, *shape); leaves are counted as `Columns` has them.
+
+        Raises:
+            BadSampleError: If it has another shape, or a type that cannot be converted without loss of meaning.
+        """
+        self._by_step[at][self.length] = self.typed(at, value)
+
+    def typed(self, at: int, value: Any) -> Array:
+        """Return `value` as its leaf has it: itself where it has the leaf's type.
+
+        Raises:
+            BadSampleError: As `put`.
+        """
+        if type(value) is np.ndarray and value.dtype == self._by_step[at].dtype and value.shape == self._shapes[at]:
+            return value
+        return self._converted(at, value)
+
+    def given(self, at: int) -> Array:
+        """Return what `put` recorded of the step under way, in its leaf's type."""
+        return self._by_step[at][self.length].copy()
+
+    def _converted(self, at: int, value: Any) -> Array:
+        dtype, shape = self._by_step[at].dtype, self._shapes[at]
+        if dtype == object:
+            return self._texts(at, value)
+        array = np.asarray(value)
+        if array.shape != shape or not np.can_cast(array.dtype, dtype, "same_kind"):
+            raise self._refusal(at, f"{array.dtype}{array.shape}")
+        return array.astype(dtype)
+
+    def _texts(self, at: int, value: Any) -> Array:
+        rows = list(value)
+        if len(rows) != self.n_rows or not all(isinstance(text, str) for text in rows):
+            raise self._refusal(at, f"{len(rows)} values, {type(rows[0]).__name__ if rows else 'none'} the first")
+        column = np.empty(self.n_rows, object)
+        column[:] = [str(text) for text in rows]
+        return column
+
+    def _refusal(self, at: int, got: str) -> BadSampleError:
+        name = self._leaves[at].name if at < len(self._leaves) else "the reward"
+        where = f" at {name!r}" if name else ""
+        return BadSampleError(f"got {got}{where}, expected {self._by_step[at].dtype}{self._shapes[at]}")
+
+    def put_info(self, which: int, column: BatchColumn) -> None:
+        """Add infos to the step under way, in the rows that have them: of the environment (0) or of the policy (1)."""
+        columns = self.columns.infos[which]
+        if column.key not in columns:
+            columns[column.key] = _empty_info(self.n_steps * self.n_rows, column.values)
+        values, has = columns[column.key]
+        now = slice(self.length * self.n_rows, (self.length + 1) * self.n_rows)
+        if column.has is None:
+            values[now], has[now] = column.values, True
+        else:
+            values[now][column.has] = column.values[column.has]
+            has[now] |= column.has
+
+    def clear(self) -> None:
+        """Forget all steps."""
+        self.length = 0
+        for columns in self.columns.infos:
+            columns.clear()
