@@ -33,6 +33,9 @@ _NOW = -1.0
 class DefaultWorker(RecordingWorker):
     """Runs one policy in one environment, one episode after another.
 
+    A subclass may override the verbs, or one of three smaller places: `follows`, where an episode depends on the one
+    before; `reset_options`, for what an environment must be told; `begin_policy`, for what a policy keeps.
+
     Args:
         seed: The root seed of the run.
         max_episode_length: Steps after which an episode is truncated; None or infinity for no limit.
@@ -46,6 +49,10 @@ class DefaultWorker(RecordingWorker):
         super().__init__(seed=seed, max_episode_length=max_episode_length, worker_number=worker_number)
         self._slot = EnvSlot(seed, GlobalSeeder(seed), worker_number)
         self._agent = AgentHolder(self._slot.seeder, deterministic=deterministic)
+        self._steps_by_verb = type(self).step_episode is not DefaultWorker.step_episode
+        self._wanted = 0
+        self._lead: list[int] = []
+        self._ended: int | None = None
 
     # -- updates ----------------------------------------------------------------------------------------------------
 
@@ -57,6 +64,7 @@ class DefaultWorker(RecordingWorker):
         """
         if env_update is None:
             return
+        self._ended = None
         if self._take_spec(self._slot.update_env(env_update)):
             self._slot.record_into(self._the_store())
             self._agent.forget_policy()
@@ -71,6 +79,7 @@ class DefaultWorker(RecordingWorker):
         if agent_update is None:
             return
         self._slot.forget()
+        self._ended = None
         self._agent.update(agent_update)
         self._make_ready()
 
@@ -85,17 +94,48 @@ class DefaultWorker(RecordingWorker):
 
     def start_episode(self) -> None:
         """Begin the lowest assigned number; the next one after the last where none is assigned."""
-        self._slot.forget()
-        self._begin(self._next_number())
+        if self._slot.number is not None:
+            self._slot.forget()
+        self._wanted = self._next_number()
+        self._lead = self._leading_to(self._wanted)
+        self._begin(self._lead.pop())
+
+    def _leading_to(self, number: int) -> list[int]:
+        """Return the numbers to run, last one first: `number`, and what it depends on and has not just ended here."""
+        lead = [number]
+        while (before := self.follows(lead[-1])) is not None and before != self._ended:
+            lead.append(before)
+        return lead
+
+    def follows(self, number: int) -> int | None:
+        """Return the number whose episode must end in this worker just before `number` begins; None for no such.
+
+        A sampler gives such numbers to one worker one after another, in blocks of `numbers_at_once`. Where the one
+        before was not run here (the worker is new, or the plan begins between the two) it is run and not recorded, so
+        an episode is still a function of its number.
+        """
+        del number
+        return None
+
+    def reset_options(self, number: int) -> dict[str, Any] | None:
+        """Return the `options` for `env.reset` at the beginning of an episode."""
+        del number
+        return None
+
+    def begin_policy(self, number: int) -> None:
+        """Let the policy begin an episode, after the environment's reset; here by its `reset`."""
+        del number
+        self._agent.policy.reset()
 
     def _begin(self, number: int) -> None:
-        slot, policy = self._slot, self._agent.policy
+        slot = self._slot
+        self._ended = None
         slot.prepare(number)
-        seed_policy = getattr(policy, "seed", None)
+        seed_policy = getattr(self._agent.policy, "seed", None)
         if callable(seed_policy):
             called(slot, PolicyError, "policy.seed", lambda: seed_policy(slot.seeder.policy_seed(number)))
-        slot.reset()
-        called(slot, PolicyError, "policy.reset", policy.reset)
+        slot.reset(self.reset_options(number))
+        called(slot, PolicyError, "policy.reset", lambda: self.begin_policy(number))
 
     def assign(self, numbers: Iterable[int]) -> None:
         """Add episode numbers to run; the lowest is run first."""
@@ -113,8 +153,11 @@ class DefaultWorker(RecordingWorker):
         """Run assigned numbers until `time.perf_counter()` passes `deadline`, or none is left; at least one step."""
         while self.has_work:
             if self._slot.number is None:
-                self._begin(self._next_number())
-            self._step_until(deadline)
+                self.start_episode()
+            if self._steps_by_verb:
+                self.step_episode()
+            else:
+                self._step_until(deadline)
             if _clock() >= deadline:
                 return
 
@@ -185,8 +228,14 @@ class DefaultWorker(RecordingWorker):
         slot = self._slot
         assert slot.number is not None
         if slot.seeder.must_run_again():
-            slot.recorder.discard()
-            self._begin(slot.number)
+            self._waiting.appendleft(self._wanted)
+            self.start_episode()
+            return False
+        self._ended = slot.number
+        if self._lead:
+            # It was run for the sake of the one that follows it.
+            slot.forget()
+            self._begin(self._lead.pop())
             return False
         slot.finish(terminated=terminated, truncated=truncated)
         return True
@@ -201,7 +250,7 @@ class DefaultWorker(RecordingWorker):
     def retract(self, *, above: int | None = None) -> None:
         """Give up the numbers that are higher than `above`, waiting or running; all of them where it is None."""
         super().retract(above=above)
-        if self._slot.number is not None and (above is None or self._slot.number > above):
+        if self._slot.number is not None and (above is None or self._wanted > above):
             self._slot.forget()
 
     def facts(self) -> dict[str, Any]:

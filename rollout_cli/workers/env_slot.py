@@ -99,14 +99,19 @@ class EnvSlot:
         self.number, self._started_at = number, _clock()
         self.episode_seed = self.seeder.begin(number)
 
-    def reset(self) -> None:
+    def reset(self, options: dict[str, Any] | None = None) -> None:
         """Reset the environment for the episode that was prepared.
+
+        Args:
+            options: What to tell the environment, as gymnasium has it.
 
         Raises:
             EnvError: If it raises.
         """
+        # Many an environment's own `reset` knows no options.
+        told = {} if options is None else {"options": options}
         try:
-            self.observation, episode_info = self.stepped.reset(seed=self.episode_seed)
+            self.observation, episode_info = self.stepped.reset(seed=self.episode_seed, **told)
             self.recorder.begin(episode_info)
         except Exception as error:
             raise self.error(EnvError, "env.reset", error) from error

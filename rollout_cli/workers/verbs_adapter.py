@@ -115,11 +115,12 @@ class VerbsAdapter(NumberedWorker):
         self._give_policy()
 
     def _give_policy(self) -> None:
-        """Give the worker the policy, once both it and the spaces are there."""
-        if self._spec is None or not self._agent.has_agent:
+        """Give the worker a new policy, once both it and the spaces are there."""
+        is_old = self._agent.is_ready
+        if self._spec is None or is_old:
             return
-        if not self._agent.is_ready:
-            self._agent.adapt(self._spec)
+        self._agent.adapt(self._spec)
+        if self._agent.is_ready:
             self._call("update_agent", self._agent.policy)
 
     # -- episodes ---------------------------------------------------------------------------------------------------
@@ -281,11 +282,16 @@ class VerbsAdapter(NumberedWorker):
         return {
             "policy_class": policy_class(self._agent.policy),
             "env": env_record(self._envs[0]),
-            "not_reproducible": (
-                f"the worker class {self._name} takes no episode numbers: an episode depends on those that its worker "
-                "ran before"
-            ),
+            "not_reproducible": self.not_reproducible,
         }
+
+    @property
+    def not_reproducible(self) -> str:
+        """Return why the episodes cannot be reproduced."""
+        return (
+            f"the worker class {self._name} takes no episode numbers: an episode depends on those that its worker ran "
+            "before"
+        )
 
     def shutdown(self) -> None:
         """Let the worker close what it has."""

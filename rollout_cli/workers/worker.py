@@ -69,11 +69,6 @@ class Worker(abc.ABC):
             pass
         return self.collect_episode()
 
-    @property
-    def not_reproducible(self) -> str | None:
-        """Return why the episodes cannot be reproduced, as far as it is known by now; None where nothing speaks so."""
-        return None
-
     def shutdown(self) -> None:  # noqa: B027  A place for subclasses.
         """Close the environment."""
 
@@ -165,6 +160,11 @@ class NumberedWorker(Worker):
     def facts(self) -> dict[str, Any]:
         """Return what a dataset's header should tell of the policy and environment that only a worker knows."""
         return {}
+
+    @property
+    def not_reproducible(self) -> str | None:
+        """Return why the episodes cannot be reproduced, as far as it is known by now; None where nothing speaks so."""
+        return None
 
     def _next_number(self) -> int:
         number = self._waiting.popleft() if self._waiting else self._own_next
