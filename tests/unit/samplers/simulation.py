@@ -213,7 +213,7 @@ class SimulatedPool:
         ]
         self.links = [SimulatedLink(self.capacity) for _ in range(self.n_workers)]
         self._shells = [
-            worker_process._Shell(ReadyFactory(self.workers), link, number, 0.0, None)  # type: ignore[arg-type]
+            worker_process._Shell(ReadyFactory(self.workers), link, number, 0.0, None)
             for number, link in enumerate(self.links)
         ]
 

@@ -112,6 +112,19 @@ def test_a_rerun_replaces_the_parts_of_a_worker_that_died(order: str) -> None:
     )
 
 
+@pytest.mark.parametrize("order", ["index", "arrival"])
+def test_replaced_parts_leave_nothing_in_the_store(order: str) -> None:
+    """The space of parts that were replaced is given back: an empty buffer is never full."""
+    plan = begin_plan(Episodes(0, 1), n_workers=1)
+    buffer = episode_buffer(plan, BASE, order="index" if order == "index" else "arrival", memory_limit=0, disk_limit=1)
+    for one in (batches_in_parts(BASE, 3)[0], *batches_in_parts(BASE, 3)):
+        buffer.add(one)
+    assert 3 == len(list(buffer.ready()))
+    full = buffer.is_full
+    buffer.close()
+    assert not full
+
+
 def test_lanes_do_not_wait_for_each_other() -> None:
     """Under EpisodesPerWorker, the second worker's episodes go on while the first one's are missing."""
     buffer = index_buffer(EpisodesPerWorker(3), n_workers=2)

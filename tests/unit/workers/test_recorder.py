@@ -122,18 +122,25 @@ def test_a_discarded_episode_leaves_no_trace() -> None:
 
 
 def test_rows_without_infos_stay_empty() -> None:
-    """Infos belong to their rows, also where most rows have none."""
+    """Infos belong to their rows and to their episode, also where most rows have none."""
     episodes = store()
     recorder = EpisodeRecorder(episodes)
-    for number, with_info in ((1, 1), (2, 0)):
-        record_steps(recorder, number, 2)
-        recorder.env_infos.pop(1 - with_info)
-        recorder.agent_infos.clear()
-        finish(recorder, number, 2)
+    record_steps(recorder, 1, 2)
+    recorder.env_infos.pop(0)
+    recorder.agent_infos.clear()
+    finish(recorder, 1, 2)
+    recorder.begin({})
+    for step in range(3):
+        recorder.record_observation(step)
+        recorder.record_action(step)
+        recorder.rewards.append(0.0)
+    recorder.env_infos[0] = {"env": 7}
+    finish(recorder, 2, 3)
     chunk = episodes.take()
     assert chunk is not None
-    assert [{}, {"env": 1}, {"env": 0}, {}] == chunk.env_infos.to_dicts()
-    assert ([{}] * 4, ()) == (chunk.agent_infos.to_dicts(), chunk.agent_infos.columns)
+    assert [{}, {"env": 1}, {"env": 7}, {}, {}] == chunk.env_infos.to_dicts()
+    assert ([{}] * 5, ()) == (chunk.agent_infos.to_dicts(), chunk.agent_infos.columns)
+    assert [{"begun": 1}, {}] == chunk.episode_infos.to_dicts()
 
 
 class Uncopyable:
