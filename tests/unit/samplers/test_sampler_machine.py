@@ -247,6 +247,15 @@ def test_with_a_full_buffer_only_the_owner_of_the_lowest_number_goes_on() -> Non
     assert {0: [4]} == leases(machine.handle(batch(0, [0, 2]), 2.0))
 
 
+def test_with_a_full_buffer_the_one_that_is_behind_does_not_wait_for_the_others() -> None:
+    """The owner of the lowest missing number goes on at once, though the ones ahead still have numbers."""
+    machine = machine_of(Episodes(0, 20), by_worker=True)
+    assert {1: [5, 7]} == leases(machine.handle(batch(1, [1, 3]), 1.0))
+    machine.buffer_is_full = True
+    assert {0: [4]} == leases(machine.handle(batch(0, [0, 2]), 2.0))
+    assert {5, 7} == open_offsets(machine, 1)
+
+
 def test_a_full_buffer_does_not_hold_back_what_came_back() -> None:
     """A number that was given back lies below what others run, so it is leased whatever the buffer holds."""
     machine = machine_of(Episodes(0, 20))
