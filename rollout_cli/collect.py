@@ -200,6 +200,7 @@ def _sampler(config: CollectConfig, policy: PolicySource, env: EnvSource) -> Sam
         worker_class=_worker_class(config),
         worker_args=_worker_args(config),
     )
+    factory.require_whole_episodes("a dataset")
     if config.sampler == "local":
         return LocalSampler(policy, env, worker_factory=factory)
     return MultiprocessingSampler(policy, env, worker_factory=factory, start_method=config.start_method)

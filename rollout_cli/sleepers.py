@@ -158,7 +158,7 @@ class GlobalSeeder:
             self._torch.rest()
         self._awake = not all(probe.works for probe in self._probes)
 
-    def begin(self, number: int) -> None:
+    def begin(self, number: int | str) -> None:
         """Seed for one episode, unless nobody has ever drawn."""
         if self._awake:
             seed_global_generators(self._root, number)

@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 
 from rollout_cli.chunk import Chunk, for_transport
-from rollout_cli.episode_batch import EnvSpec
+from rollout_cli.episode_batch import EnvSpec, EpisodeBatch
 from rollout_cli.errors import EnvLoadError, PolicyLoadError
-from rollout_cli.samplers.plan import Order, PlanState
+from rollout_cli.samplers.plan import MinTimesteps, Order, PlanState
 from rollout_cli.samplers.reports import as_reported
 from rollout_cli.samplers.sampler import Sampler, Updates
 from rollout_cli.samplers.worker_process import load_pickled
 from rollout_cli.seeding import BorrowedGenerators
-from rollout_cli.workers import NumberedWorker
+from rollout_cli.workers import FragmentWorker, NumberedWorker
 
 FLUSH_ROWS = 2048
 FLUSH_SECONDS = 0.1
@@ -39,6 +39,7 @@ class LocalSampler(Sampler):
         self._workers: dict[int, NumberedWorker] = {}
         self._borrowed = BorrowedGenerators()
         self._setup = ExitStack()
+        self._turn = self._first_number = 0
 
     def start_worker(self) -> None:
         """Build the first worker."""
@@ -58,11 +59,55 @@ class LocalSampler(Sampler):
             for worker in workers.values():
                 worker.shutdown()
 
+    def obtain_samples(self, itr: int, num_samples: int, agent_update: Any, env_update: Any = None) -> EpisodeBatch:
+        """Return the shortest run of episodes from `next_number` on with at least `num_samples` steps.
+
+        With a FragmentWorker: what as many of its rollouts give as have at least `num_samples` steps, of all workers in
+        turn where policies or environments differ by worker, else of one.
+
+        Args:
+            itr: The caller's iteration; only for the caller's own records.
+            num_samples: Steps wanted, at least 1.
+            agent_update: As in `stream`.
+            env_update: As in `stream`.
+        """
+        if self._factory.whole_episodes:
+            return super().obtain_samples(itr, num_samples, agent_update, env_update)
+        plan = MinTimesteps(num_samples)
+        self._update(self._note_updates(agent_update, env_update))
+        batches: list[EpisodeBatch] = []
+        while sum(map(_steps, batches)) < plan.timesteps:
+            batches.append(self._roll_out(self._turn))
+            self._turn = (self._turn + 1) % self.n_workers if self._by_worker else 0
+        batch = EpisodeBatch.concatenate(*batches)
+        self.total_env_steps += _steps(batch)
+        return batch
+
+    def _roll_out(self, turn: int) -> EpisodeBatch:
+        """Let a worker of fragments run once."""
+        if not self._workers:
+            self._first_number = self.next_number
+        with self._borrowed:
+            is_new = turn not in self._workers
+            worker = self._worker(turn)
+            assert isinstance(worker, FragmentWorker)
+            if is_new:
+                worker.number_stride = self.n_workers if self._by_worker else 1
+                worker.go_on_from(self._first_number)
+            try:
+                batch = worker.rollout()
+            except Exception as error:
+                worker.retract()
+                raise as_reported(error) from error
+        self.next_number = max(self.next_number, int(batch.numbers.max()) + 1)
+        return batch
+
     def _process_state(self) -> dict[str, Any]:
         return {"_workers": {}, "_borrowed": BorrowedGenerators(), "_setup": ExitStack(), "_env_spec": None}
 
     def _run(self, state: PlanState, base: int, updates: Updates, order: Order) -> Generator[Chunk, None, None]:
         del order  # One after another, episodes end in the order of their numbers.
+        self._forget_last_call()
         self._update(updates)
         order_of = _Order(state, base)
         turns = _Turns(state, self.n_workers, by_worker=self._by_worker, block=self.numbers_at_once)
@@ -99,6 +144,12 @@ class LocalSampler(Sampler):
             if self._stop_requested or time.perf_counter() >= flush_at:
                 return
 
+    def _forget_last_call(self) -> None:
+        """Drop what an earlier call left behind that was interrupted (Ctrl-C) in the middle of an episode."""
+        for worker in self._workers.values():
+            worker.retract()
+            worker.take()
+
     def _update(self, updates: Updates) -> None:
         """Apply one call's updates to the workers that are there; later ones get them from their histories."""
         try:
@@ -131,6 +182,10 @@ def _apply(worker: NumberedWorker, agent: Any, env: Any) -> None:
         worker.update_agent(load_pickled(agent, PolicyLoadError))
     except Exception as error:
         raise as_reported(error) from error
+
+
+def _steps(batch: EpisodeBatch) -> int:
+    return len(batch.rewards)
 
 
 class _Order:

@@ -35,12 +35,16 @@ class MultiprocessingSampler(Sampler):
         start_method: `forkserver`, `spawn`, or `fork` (only where the process has no threads).
         lease_size: Numbers leased at a time; by default as many as a worker runs in 0.2 s.
         kwargs: As in `Sampler`.
+
+    Raises:
+        UsageError: If the workers give parts of episodes.
     """
 
     def __init__(
         self, *args: Any, start_method: StartMethod = "forkserver", lease_size: int | None = None, **kwargs: Any
     ) -> None:
         super().__init__(*args, **kwargs)
+        self._factory.require_whole_episodes("MultiprocessingSampler")
         self._start_method: StartMethod = start_method
         self._lease_size = lease_size
         self._pool: WorkerPool | None = None

@@ -145,8 +145,10 @@ class Sampler(abc.ABC):
             base: The episode number of offset 0, to run known numbers again; by default `next_number`.
 
         Raises:
+            UsageError: If the workers give parts of episodes.
             RolloutError: What went wrong in a worker, after everything finished before it was yielded.
         """
+        self._factory.require_whole_episodes("a stream of whole episodes")
         updates = self._note_updates(agent_update, env_update)
         state = begin_plan(
             plan, n_workers=self.n_workers, by_worker=self._by_worker, block=self.numbers_at_once, order=order
@@ -186,6 +188,7 @@ class Sampler(abc.ABC):
             agent_update: As in `stream`.
             env_update: As in `stream`.
         """
+        self._factory.require_whole_episodes("obtain_exact_episodes")
         plan = EpisodesPerWorker(n_eps_per_worker)
         return self._batch(self.stream(plan, agent_update=agent_update, env_update=env_update))
 

@@ -29,6 +29,7 @@ class EnvSlot:
         seeder: Seeds what this environment's episodes draw from.
         number: The number of the episode that runs; None where none does.
         episode_seed: The seed given to its `reset`.
+        first_step: How many of its steps were handed on already, in fragments.
         observation: What the environment gave last, as it gave it.
         limit: Steps after which the worker must truncate an episode in place of a wrapper; None for no limit.
         spec: What is known of the environment; its spaces are the environment's own.
@@ -44,6 +45,7 @@ class EnvSlot:
         self.seeder = EpisodeSeeder(root_seed, global_seeder)
         self.number: int | None = None
         self.episode_seed = 0
+        self.first_step = 0
         self.observation: Any = None
         self.limit: int | None = None
         self.spec: EnvSpec | None = None
@@ -96,7 +98,7 @@ class EnvSlot:
 
     def prepare(self, number: int) -> None:
         """Seed everything that episode `number` draws from but the environment itself, and note that it begins."""
-        self.number, self._started_at = number, _clock()
+        self.number, self.first_step, self._started_at = number, 0, _clock()
         self.episode_seed = self.seeder.begin(number)
 
     def reset(self, options: dict[str, Any] | None = None) -> None:
@@ -117,8 +119,9 @@ class EnvSlot:
             raise self.error(EnvError, "env.reset", error) from error
 
     def last_step(self, max_episode_length: float) -> float:
-        """Return after how many steps an episode is truncated, by the run's limit or the environment's own."""
-        return max_episode_length if self.limit is None else min(self.limit, max_episode_length)
+        """Return at how many recorded steps an episode is truncated, by the run's limit or the environment's own."""
+        limit = max_episode_length if self.limit is None else min(self.limit, max_episode_length)
+        return limit - self.first_step
 
     def finish(self, *, terminated: bool, truncated: bool) -> None:
         """End the episode, unless its seeder says that it must be run again.
@@ -126,6 +129,21 @@ class EnvSlot:
         Raises:
             EnvError: If the last observation is none of its space.
         """
+        self._hand_on(terminated=terminated, truncated=truncated)
+        self.number = None
+
+    def cut(self) -> None:
+        """Hand on the steps recorded so far as a fragment; the episode goes on.
+
+        Raises:
+            EnvError: If the last observation is none of its space.
+        """
+        episode_info, steps = self.recorder.episode_info, len(self.recorder.rewards)
+        self._hand_on(terminated=False, truncated=False)
+        self.recorder.begin(episode_info)
+        self.first_step += steps
+
+    def _hand_on(self, *, terminated: bool, truncated: bool) -> None:
         assert self.number is not None
         try:
             self.recorder.finish(
@@ -138,7 +156,6 @@ class EnvSlot:
             )
         except BadSampleError as error:
             raise self.error(EnvError, "the last observation", error) from error
-        self.number = None
 
     def forget(self) -> None:
         """Give up the episode that runs."""
@@ -156,7 +173,7 @@ class EnvSlot:
         """Return the error of `kind` that tells what failed, and in which worker, episode, seed and step."""
         if isinstance(error, RolloutError):
             return error
-        step = len(self._recorder.rewards) if self._recorder else 0
+        step = self.first_step + len(self._recorder.rewards) if self._recorder else 0
         at = f"worker {self._worker_number}, episode {self.number}, seed {self.episode_seed}, step {step}"
         if isinstance(error, BadSampleError):
             what = "the policy gave a bad action" if kind is PolicyError else f"{where} is not of its space"

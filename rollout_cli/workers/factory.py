@@ -105,6 +105,20 @@ class WorkerFactory:
             return [preprocess(obj) for obj in objs]
         return [preprocess(objs)] * self.n_workers
 
+    def require_whole_episodes(self, where: str) -> None:
+        """Refuse workers that give parts of episodes.
+
+        Args:
+            where: What cannot use them, for the message.
+
+        Raises:
+            UsageError: If the workers are such.
+        """
+        if not self.whole_episodes:
+            name = self.worker_class.__name__
+            hint = "use it by itself or with LocalSampler.obtain_samples; elsewhere DefaultWorker or VecWorker"
+            raise UsageError(f"{name} gives parts of episodes, which {where} cannot use", hint=hint)
+
     def setup(self) -> AbstractContextManager[None]:
         """Return the context that a worker lives in: to be entered before it is built.
 

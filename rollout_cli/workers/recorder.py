@@ -156,6 +156,11 @@ class EpisodeRecorder:
         self.env_infos: Infos = {}
         self.agent_infos: Infos = {}
 
+    @property
+    def episode_info(self) -> Mapping[Any, Any]:
+        """Return what `env.reset` told of the episode that runs."""
+        return self._episode_info
+
     def begin(self, episode_info: Mapping[Any, Any]) -> None:
         """Begin an episode with what `env.reset` told."""
         self._episode_info = frozen_copy(episode_info) if episode_info else {}

@@ -65,6 +65,7 @@ class VecWorker(RecordingWorker):
         self._actors: Actors | None = None
         self._row_wise = self._row_by_row = self._takes_turns = False
         self._draws = SharedDraws(self._global)
+        self._steps_by_verb = type(self).step_episode is not VecWorker.step_episode
 
     @classmethod
     def numbers_at_once(cls, worker_args: dict[str, Any]) -> int:
@@ -183,8 +184,14 @@ class VecWorker(RecordingWorker):
     def advance(self, deadline: float) -> None:
         """Run assigned numbers until `time.perf_counter()` passes `deadline`, or none is left; at least one step."""
         while self.has_work:
-            self._begin_rows()
-            self._step_rows()
+            if self.running:
+                self._begin_rows()
+            else:
+                self.start_episode()
+            if self._steps_by_verb:
+                self.step_episode()
+            else:
+                self._step_rows()
             if _clock() >= deadline:
                 return
 
@@ -228,12 +235,15 @@ class VecWorker(RecordingWorker):
         for row, slot in running.items():
             if (flags := self._step_row(slot, acts[row])) is not None:
                 ended.append((slot, flags))
-        # All of them are asked, for each looks for generators below its own environment.
-        if True in [seeder.must_run_again() for seeder in self._seeders(ended)]:
+        if self._must_run_again(ended):
             self._run_again(running)
             return
         for slot, (terminated, truncated) in ended:
             slot.finish(terminated=terminated, truncated=truncated)
+
+    def _must_run_again(self, ended: list[tuple[EnvSlot, _Flags]]) -> bool:
+        # All of them are asked, for each looks for generators below its own environment.
+        return True in [seeder.must_run_again() for seeder in self._seeders(ended)]
 
     def _seeders(self, ended: list[tuple[EnvSlot, _Flags]]) -> list[EpisodeSeeder]:
         own = [self._seeder] if ended and not self._row_by_row else []
