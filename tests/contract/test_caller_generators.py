@@ -162,21 +162,29 @@ def test_an_error_leaves_the_callers_generators_alone() -> None:
         assert before == states()
 
 
-class InterruptedEnv(ChainEnv):
-    """Is interrupted as by Ctrl-C."""
+class InterruptedOnceEnv(ChainEnv):
+    """Is interrupted as by Ctrl-C in the middle of its fifth step."""
+
+    steps = 0
 
     def step(self, action: Any) -> Any:
-        raise KeyboardInterrupt
+        self.steps += 1
+        if self.steps == 5:
+            raise KeyboardInterrupt
+        return super().step(action)
 
 
 def test_an_interrupt_leaves_the_callers_generators_alone() -> None:
-    """Ctrl-C inside of an episode reaches the caller, with its own generators; the sampler can be used again."""
-    with LocalSampler(noisy(ChainEnv()), InterruptedEnv(), n_workers=1, seed=5) as sampler:
+    """Ctrl-C in an episode reaches the caller, with its own generators; the episode is run again, from its start."""
+    with LocalSampler(noisy(ChainEnv()), InterruptedOnceEnv(), n_workers=1, seed=5) as sampler:
         before = states()
         with pytest.raises(KeyboardInterrupt):
-            sampler.obtain_samples(0, 10, None)
+            sampler.obtain_samples(0, 100, None)
         assert before == states()
-        assert 0 == sampler.obtain_samples(0, 10, None, ChainEnv()).numbers[0]
+        batch = sampler.obtain_samples(0, 100, None)
+    expected = serial(MinTimesteps(100), ChainEnv())
+    assert expected.numbers.tolist() == batch.numbers.tolist()
+    assert expected.observations[0].tolist() == batch.observations.tolist()
 
 
 def test_two_samplers_at_once() -> None:
