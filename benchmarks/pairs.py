@@ -101,7 +101,8 @@ def calibrate(side: Side, settings: Settings) -> Amounts:
         cost = run_side(side, _whole(steps, side.granule), settings)[0]
         beyond = cost.wall - start.wall
         if beyond >= long_enough and cost.steps > start.steps:
-            return amounts(cost.beyond(start).rate, settings.seconds, side.granule)
+            # A start of many seconds varies by seconds: the long run must be long beside it.
+            return amounts(cost.beyond(start).rate, max(settings.seconds, start.wall / 2), side.granule)
         steps *= 8 if beyond < long_enough / 8 else 2
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 
 from benchmarks.pairs import Settings, Side, alternate
 from benchmarks.peers.registry import PEERS, Peer
@@ -163,12 +164,14 @@ BARE_CASES: tuple[Comparison, ...] = (
 
 
 def _peer_case(peer: Peer, policy: str) -> Comparison:
-    theirs = Side(f"{peer.title}, {peer.saves}", lambda steps, output: peer.command(policy, steps, output))
+    def command(steps: int, output: Path) -> list[str]:
+        return peer.command(policy, steps, output)
+
     return Comparison(
         f"peer-{peer.name}" if policy == "random" else f"peer-{peer.name}-{policy}",
         f"CartPole, {policy} policy, collected and saved",
         collect(*(() if policy == "random" else _policy(policy))),
-        (theirs,),
+        (Side(f"{peer.title}, {peer.saves}", command, peer.granule),),
         ("ahead / 5",),
         obstacle=lambda: peer.missing,
     )

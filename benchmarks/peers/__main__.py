@@ -59,7 +59,7 @@ def sweep_widths(peer: Peer, widths: list[int], pairs: int, seconds: float) -> s
         return f"{peer.name}: {peer.missing}"
 
     def side(width: int) -> Side:
-        return Side(str(width), lambda steps, output: peer.command("random", steps, output, width))
+        return Side(str(width), lambda steps, output: peer.command("random", steps, output, width), peer.granule)
 
     with tempfile.TemporaryDirectory() as scratch:
         settings = Settings(pairs, seconds, Path(scratch), lambda _: None)

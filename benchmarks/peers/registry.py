@@ -53,6 +53,7 @@ class Peer:
         module: Its driver, run as `python -m benchmarks.peers.<module>`.
         mode: The driver's `--mode`.
         policies: The policies that it runs.
+        granule: Its driver takes a whole multiple of so many steps.
         saves: How it saves what it collected, or that it saves nothing; rows are then kept in memory.
     """
 
@@ -63,6 +64,7 @@ class Peer:
     mode: str
     saves: str
     policies: tuple[str, ...] = ("random", "linear")
+    granule: int = 1
 
     @property
     def missing(self) -> str | None:
@@ -99,22 +101,31 @@ MINARI = Environment("minari", (("minari[create,hdf5,arrow]", "pillow"),))
 PUFFERLIB = Environment("pufferlib", ((TORCH,), ("pufferlib-core",)))
 
 _NOTHING = "saves nothing"
+_REPLAY_BUFFER = "saves a pickled ReplayBuffer"
+_MEMMAP = "saves to memory-mapped files"
 
 PEERS: tuple[Peer, ...] = (
     Peer("gymnasium-async", "gymnasium AsyncVectorEnv", GYMNASIUM, "gymnasium_vector", "async", _NOTHING),
     Peer("gymnasium-sync", "gymnasium SyncVectorEnv", GYMNASIUM, "gymnasium_vector", "sync", _NOTHING),
-    Peer("sb3-subproc", "Stable-Baselines3 SubprocVecEnv", SB3, "sb3", "subproc", "saves a pickled ReplayBuffer"),
-    Peer("sb3-dummy", "Stable-Baselines3 DummyVecEnv", SB3, "sb3", "dummy", "saves a pickled ReplayBuffer"),
+    Peer("sb3-subproc", "Stable-Baselines3 SubprocVecEnv", SB3, "sb3", "subproc", _REPLAY_BUFFER),
+    Peer("sb3-dummy", "Stable-Baselines3 DummyVecEnv", SB3, "sb3", "dummy", _REPLAY_BUFFER),
     Peer("imitation", "imitation rollout", IMITATION, "imitation", "rollout", "saves a Hugging Face dataset"),
     Peer("tianshou", "tianshou Collector", TIANSHOU, "tianshou", "collector", "saves its buffer as HDF5"),
-    Peer("torchrl", "TorchRL collector", TORCHRL, "torchrl", "single", "saves to memory-mapped files"),
+    Peer("torchrl", "TorchRL Collector", TORCHRL, "torchrl", "single", _MEMMAP, granule=2000),
+    Peer("torchrl-multi", "TorchRL MultiSyncCollector x2", TORCHRL, "torchrl", "multi", _MEMMAP, granule=2000),
     Peer(
-        "torchrl-multi", "TorchRL multi-process collector", TORCHRL, "torchrl", "multi", "saves to memory-mapped files"
+        "rllib",
+        "RLlib env runners x2",
+        RLLIB,
+        "rllib",
+        "recording",
+        "saves packed episodes as Parquet",
+        policies=("random",),
+        granule=2,
     ),
-    Peer("rllib", "RLlib env runners", RLLIB, "rllib", "recording", "saves packed episodes as Parquet", ("random",)),
     Peer("minari", "Minari DataCollector", MINARI, "minari", "hdf5", "saves a dataset in HDF5"),
-    Peer("minari-arrow", "Minari DataCollector, Arrow", MINARI, "minari", "arrow", "saves a dataset in Arrow"),
-    Peer("pufferlib", "PufferLib vector", PUFFERLIB, "pufferlib", "multiprocessing", _NOTHING),
+    Peer("minari-arrow", "Minari DataCollector", MINARI, "minari", "arrow", "saves a dataset in Arrow"),
+    Peer("pufferlib", "PufferLib vector x2", PUFFERLIB, "pufferlib", "multiprocessing", _NOTHING),
 )
 
 
