@@ -7,7 +7,6 @@ import sys
 import types
 from collections import deque
 from collections.abc import Iterator, Mapping
-from functools import partial
 from typing import Any, cast
 
 import gymnasium
@@ -104,12 +103,10 @@ def _dict_children(item: dict[Any, Any]) -> Iterator[_Child]:
 
 
 def _attributes(item: Any) -> Iterator[_Child]:
-    """Yield the values of `__dict__` and of slots; the parts of a `partial` are kept like slots."""
+    """Yield the values of `__dict__` and of slots, which is where a `partial` has its parts, too."""
     if hasattr(item, "__dict__"):
         yield from ((f".{name}", value) for name, value in list(vars(item).items()) if not _is_lent(item, value))
-    if isinstance(item, partial):
-        yield from ((".func", item.func), (".args", item.args), (".keywords", item.keywords))
-    elif isinstance(item, EnvSpec) or not _is_ours(item):
+    if isinstance(item, EnvSpec) or not _is_ours(item):
         # Slots hide what this package's own policies seed by themselves.
         yield from _slots(item)
 

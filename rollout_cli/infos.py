@@ -280,6 +280,8 @@ def _plain(value: Any) -> Any:
         return [_plain(item) for item in value]
     if isinstance(value, set | frozenset):
         return sorted((_plain(item) for item in value), key=repr)
-    if isinstance(value, np.ndarray | np.generic):
-        return _plain(value.tolist())
+    plain = value.tolist() if isinstance(value, np.ndarray | np.generic) else value
+    # What Python has no number for, such as a long double, stays numpy's.
+    if plain is not value and not isinstance(plain, np.generic):
+        return _plain(plain)
     raise TypeError(type(value).__name__)

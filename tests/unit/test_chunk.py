@@ -69,6 +69,7 @@ def test_episodes_are_views() -> None:
     assert np.shares_memory(whole.rewards, cut.rewards)
     assert np.shares_memory(whole.observations[0], cut.observations[0])
     assert whole.episodes(0, 2) is whole
+    assert concatenate([whole]) is whole
 
 
 def test_no_episodes() -> None:
@@ -93,6 +94,7 @@ def test_parts_of_a_long_episode(space: Any, length: int, limit: int) -> None:
         assert [(len(parts), length, variable_bytes(whole))] * len(parts) == [
             (part.count, part.episode_length, part.variable_bytes) for part in told
         ]
+        assert [[part.n_steps] for part in parts] == [part.lengths.tolist() for part in parts]
         assert [sum(p.n_steps for p in parts[:at]) for at in range(len(parts))] == [part.first_step for part in told]
         assert [False] * (len(parts) - 1) + [True] == [part.is_last for part in told]
 

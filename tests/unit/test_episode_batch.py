@@ -81,8 +81,8 @@ def test_an_episode_of_one_step(terminated: bool, truncated: bool, only: int) ->
 
 def test_step_types_of_several_episodes() -> None:
     """Each episode has its own; none at all gives no rows; an empty one takes none."""
-    flags = np.array([True, False, False, True]), np.array([False, True, False, False])
-    assert [0, 2, 3, 2] == derive_step_types(np.array([2, 1, 0, 1]), *flags).tolist()
+    flags = np.array([True, False, True, True, False]), np.array([False, True, False, False, True])
+    assert [0, 2, 3, 2] == derive_step_types(np.array([2, 1, 0, 1, 0]), *flags).tolist()
     nothing = np.zeros(0, bool)
     assert [] == derive_step_types(np.zeros(0, np.int64), nothing, nothing).tolist()
 

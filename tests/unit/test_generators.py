@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
+from hashlib import blake2b
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,7 +22,7 @@ from hypothesis import strategies as st
 from rollout_cli._generator_search import MAX_DEPTH, MAX_OBJECTS, is_generator, search
 from rollout_cli.episode_batch import EnvSpec
 from rollout_cli.generators import FoundGenerator, GeneratorSet
-from rollout_cli.seeding import SETUP
+from rollout_cli.seeding import SETUP, derive_seed
 
 module_rng = np.random.default_rng(0)
 helper_rng = np.random.default_rng(0)
@@ -101,6 +102,32 @@ def test_a_generator_follows_its_path_and_episode(name: str) -> None:
         seen.append(draw())
     assert seen[0] == seen[1]
     assert 5 == len(set(seen))
+
+
+@pytest.mark.parametrize("bits", [np.random.PCG64, np.random.PCG64DXSM])
+def test_the_state_is_the_hash_itself(bits: Any) -> None:
+    """A PCG64 gets 128 bits of state and an odd increment from the hash of its path, and no half-used draw."""
+    generator = np.random.Generator(bits())
+    generator.integers(2**31, dtype=np.int32)
+    FoundGenerator("policy.own", generator).seed(7, 3)
+    digest = blake2b(b"7/3/policy.own", digest_size=32).digest()
+    state = {"state": int.from_bytes(digest[:16], "big"), "inc": int.from_bytes(digest[16:], "big") | 1}
+    assert {
+        "bit_generator": bits.__name__,
+        "state": state,
+        "has_uint32": 0,
+        "uinteger": 0,
+    } == generator.bit_generator.state
+
+
+def test_other_generators_get_the_seed_of_their_path() -> None:
+    """Old numpy generators take the upper 32 of its 63 bits, and Python's take it whole."""
+    old, python = np.random.RandomState(), random.Random()
+    for generator in (old, python):
+        FoundGenerator("a", generator).seed(7, 3)
+    seed = derive_seed(7, 3, "a")
+    assert np.random.RandomState(seed // 2**31).random_sample() == old.random_sample()
+    assert random.Random(seed).random() == python.random()
 
 
 def test_a_generator_of_torch(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -275,6 +302,14 @@ def test_many_objects_do_not_hide_a_generator() -> None:
     buffer = [(1, 2.0) for _ in range(2 * MAX_OBJECTS)]
     policy = Holder(buffer=buffer, own=rng(), sampler=Holder(own=rng()))
     assert ["policy.own", "policy.sampler.own"] == paths_below(policy)
+
+
+def test_the_search_is_bounded() -> None:
+    """Of very many containers only so many are opened, so that a search costs no seconds."""
+    crowd: list[list[Any]] = [[0] for _ in range(MAX_OBJECTS)]
+    crowd[10].append(rng())
+    crowd[-1].append(rng())
+    assert ["policy.10.1"] == paths_below(crowd)
 
 
 @given(st.recursive(st.builds(rng) | st.integers(), lambda part: st.lists(part, max_size=3), max_leaves=8))

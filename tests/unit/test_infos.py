@@ -77,6 +77,8 @@ class Foreign:
         (np.array(["a", "b"]), JSON),
         (np.zeros(2, np.complex128), None),
         (np.datetime64("2020-01-01"), None),
+        (np.longdouble(1), None),
+        (np.zeros(2, np.longdouble), None),
         (None, JSON),
         ([1, 2], JSON),
         ((1, "a"), JSON),
@@ -121,6 +123,12 @@ def test_values_are_kept_exactly(value: Any) -> None:
 def test_json_values(value: Any, decoded: Any) -> None:
     """JSON values come back decoded; numbers that JSON lacks are texts, sets are sorted."""
     assert [{"x": decoded}] == tabulate([{"x": value}]).to_dicts()
+
+
+def test_equal_json_values_have_equal_texts() -> None:
+    """The order of keys and the order of a set do not show."""
+    one, other = {"b": {"x", "y"}, "a": 1}, {"a": 1, "b": {"y", "x"}}
+    assert classify([one]) == classify([other])
 
 
 def test_nested_dictionaries_give_paths() -> None:
@@ -194,13 +202,15 @@ def _unordered(table: InfoTable) -> Any:
     return n_rows, sorted(columns, key=repr)
 
 
-@given(info_dicts())
-def test_rows_without_a_value_are_left_out(infos: list[dict[str, Any]]) -> None:
-    """Row numbers rise, fit the values, and are given exactly where some row lacks a value."""
-    for column in tabulate(infos).columns:
-        rows = column.row_numbers().tolist()
-        assert (sorted(set(rows)), len(column.values)) == (rows, len(rows))
-        assert (column.rows is None) == (len(rows) == len(infos))
+@given(info_dicts(), st.integers(0, 8))
+def test_rows_without_a_value_are_left_out(infos: list[dict[str, Any]], cut: int) -> None:
+    """Row numbers rise, fit the values, and are given exactly where some row lacks a value, also after a cut."""
+    whole = tabulate(infos)
+    for table in (whole, whole.slice(min(cut, len(infos)), len(infos))):
+        for column in table.columns:
+            rows = column.row_numbers().tolist()
+            assert (sorted(set(rows)), len(column.values)) == (rows, len(rows))
+            assert (column.rows is None) == (len(rows) == table.n_rows)
 
 
 def test_counts_of_left_out_values_stay_with_the_first_row() -> None:

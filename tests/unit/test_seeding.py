@@ -139,6 +139,14 @@ def test_global_generators_follow_the_episode() -> None:
     assert 3 == len({python for python, _ in seen}) == len({numpy for _, numpy in seen})
 
 
+def test_global_generators_get_the_seeds_of_their_streams() -> None:
+    """Python's takes 63 bits, and numpy's the upper 32 of its own."""
+    seed_global_generators(7, 3)
+    python = random.Random(derive_seed(7, 3, "random")).random()
+    numpy = np.random.RandomState(derive_seed(7, 3, "numpy.random") // 2**31).random_sample()
+    assert (python, numpy) == draw()
+
+
 def test_torch_is_seeded_where_it_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its default generator gets the stream `torch`."""
     generator = load_torch(monkeypatch)
