@@ -170,7 +170,10 @@ class GlobalSeeder:
 
     def woken(self) -> bool:
         """Return whether somebody has drawn for the first time; from now on every episode is seeded."""
-        if self._awake or not (self._probes[0].moved() or self._probes[1].moved()):
+        if self._awake or not (self._probes[0].moved() or self._probes[1].moved() or self._torch_moved()):
             return False
         self._awake = True
         return True
+
+    def _torch_moved(self) -> bool:
+        return self._torch is not None and self._torch.moved()

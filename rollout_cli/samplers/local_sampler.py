@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from rollout_cli.chunk import Chunk, for_transport
+from rollout_cli.chunk import Chunk, concatenate, for_transport
 from rollout_cli.episode_batch import EnvSpec, EpisodeBatch
 from rollout_cli.errors import EnvLoadError, PolicyLoadError
 from rollout_cli.samplers.plan import MinTimesteps, Order, PlanState
@@ -189,22 +189,35 @@ def _steps(batch: EpisodeBatch) -> int:
 
 
 class _Order:
-    """Sees to it that episodes are handed on in order, though some that run beside each other may have not ended."""
+    """Sees to it that episodes are handed on in order: those that came too early are held until their turn."""
 
     def __init__(self, state: PlanState, base: int) -> None:
         self._state, self._base = state, base
-        self._next = {state.first_of_lane(lane) for lane in range(state.n_lanes)}
+        self._next = [base + state.first_of_lane(lane) for lane in range(state.n_lanes)]
+        self._held: dict[int, Chunk] = {}
 
     def next_part(self, chunk: Chunk) -> Chunk | None:
-        """Return the chunk's episodes up to the first gap and the plan's end; None where it does not come next."""
-        first = int(chunk.numbers[0]) - self._base
-        if first not in self._next:
+        """Return the episodes that come next, up to the first gap and the plan's end; None where there are none."""
+        lane = self._state.lane(int(chunk.numbers[0]) - self._base)
+        if self._held or chunk.numbers[0] != self._next[lane] or np.any(np.diff(chunk.numbers) != 1):
+            return self._cut(lane, self._through_hold(lane, chunk))
+        return self._cut(lane, chunk)
+
+    def _through_hold(self, lane: int, chunk: Chunk) -> Chunk | None:
+        self._held |= {number: chunk.episodes(at, at + 1) for at, number in enumerate(chunk.numbers.tolist())}
+        ready: list[Chunk] = []
+        while (number := self._next[lane] + len(ready)) in self._held:
+            ready.append(self._held.pop(number))
+        return concatenate(ready) if ready else None
+
+    def _cut(self, lane: int, chunk: Chunk | None) -> Chunk | None:
+        if chunk is None:
             return None
-        count = int(np.argmin(np.append(chunk.numbers == chunk.numbers[0] + np.arange(chunk.n_episodes), False)))
-        last = self._state.last_of_lane(self._state.lane(first))
+        last = self._state.last_of_lane(lane)
+        count = chunk.n_episodes
         if last is not None:
-            count = min(count, last - first + 1)
-        self._next = (self._next - {first}) | {first + count}
+            count = min(count, self._base + last - self._next[lane] + 1)
+        self._next[lane] += count
         return chunk.episodes(0, count)
 
 

@@ -139,7 +139,7 @@ class NativeVecWorker(NumberedWorker):
         if self._recorder is None or self._rows is None:
             return
         self._recorder.drop_above(None)
-        self._agent.adapt(self.env_spec)
+        self._agent.adapt(*[self.env_spec] * self._n_envs)
         if not self._agent.is_ready:
             return
         if self._rows.mode is AutoresetMode.DISABLED:
@@ -160,7 +160,7 @@ class NativeVecWorker(NumberedWorker):
         policy, spec = self._agent.policy, self.env_spec
         self._shared_generators = []
         if getattr(policy, "row_by_row", False):
-            policies = [policy, *(self._agent.another(spec) for _ in range(self._n_envs - 1))]
+            policies = self._agent.policies
             seeders = [EpisodeSeeder(self._seed, self._global_seeder) for _ in policies]
             for seeder, own in zip(seeders, policies, strict=True):
                 seeder.watch(policy=own)
@@ -168,9 +168,7 @@ class NativeVecWorker(NumberedWorker):
         self._seeder.watch(policy=policy)
         if not callable(getattr(policy, "seed_rows", None)):
             self._shared_generators = self._seeder.paths
-        return OneForAll(
-            policy, spec.action_space, n_rows=self._n_envs, seeds=self._policy_seeds, seeder=self._seeder
-        )
+        return OneForAll(policy, spec.action_space, n_rows=self._n_envs, seeds=self._policy_seeds, seeder=self._seeder)
 
     def _policy_seeds(self, numbers: Array) -> Array:
         if isinstance(self._queue, OwnNumbers):

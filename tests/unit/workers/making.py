@@ -12,6 +12,7 @@ from rollout_cli.chunk import Chunk
 from rollout_cli.envs import describe_env
 from rollout_cli.episode_batch import EnvSpec
 from rollout_cli.workers import DefaultWorker
+from rollout_cli.workers.recording_worker import RecordingWorker
 from tests.support.policies import LinearPolicy
 
 SEED = 11
@@ -31,7 +32,7 @@ def make_worker(
     return worker
 
 
-def run_numbers(worker: DefaultWorker, numbers: Iterable[int]) -> Chunk:
+def run_numbers(worker: RecordingWorker, numbers: Iterable[int]) -> Chunk:
     """Run these episodes and return them."""
     worker.assign(numbers)
     while worker.has_work:
