@@ -30,7 +30,7 @@ from rollout_cli.samplers import (
     Sampler,
 )
 from rollout_cli.user_code import put_working_folder_first
-from rollout_cli.workers import DefaultWorker, VecWorker, Worker, WorkerFactory
+from rollout_cli.workers import DefaultWorker, NativeVecWorker, VecWorker, Worker, WorkerFactory
 from rollout_cli.workers.factory import load_worker_class
 
 
@@ -209,6 +209,8 @@ def _sampler(config: CollectConfig, policy: PolicySource, env: EnvSource) -> Sam
 def _worker_class(config: CollectConfig) -> type[Worker]:
     if config.worker_class is not None:
         return load_worker_class(config.worker_class)
+    if config.vectorization == "native":
+        return NativeVecWorker
     return VecWorker if config.envs_per_worker > 1 else DefaultWorker
 
 
@@ -216,7 +218,7 @@ def _worker_args(config: CollectConfig) -> dict[str, Any]:
     arguments: dict[str, Any] = {}
     if config.deterministic:
         arguments["deterministic"] = True
-    if config.envs_per_worker > 1:
+    if config.envs_per_worker > 1 or config.vectorization == "native":
         arguments["n_envs"] = config.envs_per_worker
     return arguments
 

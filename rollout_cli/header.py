@@ -52,6 +52,7 @@ def _collector(config: CollectConfig) -> dict[str, Any]:
         "sampler": config.sampler,
         "workers": config.workers,
         "envs_per_worker": config.envs_per_worker,
+        "vectorization": config.vectorization,
         "worker_class": config.worker_class,
     }
 

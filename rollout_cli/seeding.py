@@ -37,30 +37,31 @@ def derive_seed(root: int, number: int | str, stream: str) -> int:
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MIX_A, _MIX_B = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
+_SHIFTS = np.uint64(30), np.uint64(27), np.uint64(31)
 
 
-def mixed_words(counters: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    """Return 64 well mixed bits for each counter, in one vectorised pass: splitmix64 (S. Vigna, G. Steele, D. Lea)."""
-    words = counters * _GOLDEN
-    words ^= words >> np.uint64(30)
+def mix_words(words: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """Mix 64-bit words in place, and return them: the last step of splitmix64 (G. Steele, D. Lea, C. Flood)."""
+    words ^= words >> _SHIFTS[0]
     words *= _MIX_A
-    words ^= words >> np.uint64(27)
+    words ^= words >> _SHIFTS[1]
     words *= _MIX_B
-    words ^= words >> np.uint64(31)
+    words ^= words >> _SHIFTS[2]
     return words
 
 
-def mix_seeds(base: int, numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+def spread_seeds(base: int, numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """Return a seed of 63 bits for each number, where one hash an episode would cost more than its steps.
 
     Args:
         base: 63 bits, such as `derive_seed(root, SETUP, stream)` gives.
         numbers: Episode numbers, int64 (k,).
     """
-    # Mixed twice, so that the seeds of neighbouring bases and numbers have nothing in common.
-    offset = mixed_words(np.array([base], np.uint64))
-    words = mixed_words(mixed_words(numbers.astype(np.uint64) + np.uint64(1)) ^ offset)
-    return (words >> np.uint64(1)).astype(np.int64)
+    # An odd factor keeps them apart; the generators that take them mix their seeds themselves.
+    words = numbers.view(np.uint64) * _GOLDEN
+    words += np.uint64(base)
+    words >>= np.uint64(1)
+    return words.view(np.int64)
 
 
 def draw_root_seed() -> int:

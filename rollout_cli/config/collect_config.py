@@ -117,6 +117,14 @@ class CollectConfig:
             default="1",
         ),
     ] = 1
+    vectorization: Annotated[
+        Literal["sync", "native"],
+        Option(
+            Choice("NAME", "'sync' or 'native'", choices=("sync", "native")),
+            HOW,
+            "Step copies of the environment one by one (sync), or its own vector environment (native).",
+        ),
+    ] = "sync"
     sampler: Annotated[
         Literal["multiprocessing", "local"],
         Option(
@@ -184,6 +192,11 @@ class CollectConfig:
         for option in OPTIONS.values():
             option.check(getattr(self, option.name), option.name)
         _check_amount(self)
+        if self.worker_class is not None and self.vectorization == "native":
+            raise ConfigError(
+                "--vectorization native has a worker class of its own, so --worker-class cannot be given beside it",
+                hint="leave one of them away",
+            )
 
 
 def _declared_options() -> Iterator[Option]:

@@ -9,7 +9,7 @@ from typing import Any
 import gymnasium
 from gymnasium.envs.registration import EnvSpec as GymSpec
 from gymnasium.envs.registration import load_env_creator
-from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector import AutoresetMode
 
 from rollout_cli.envs.building import called_builder
 from rollout_cli.envs.sources import EnvSource
@@ -42,7 +42,7 @@ def build_vector_env(source: EnvSource, n_envs: int, *, seed: int) -> Vector:
         return _checked(_make_vec(found, source.kwargs, n_envs, name), n_envs, name)
     if not callable(found) or isinstance(found, gymnasium.Env):
         raise EnvLoadError(f"{name!r} is no vector environment, but a {type(found).__name__}", hint=_what_hint())
-    if isinstance(found, type) and issubclass(found, gymnasium.Env) and not issubclass(found, VectorEnv):
+    if isinstance(found, type) and issubclass(found, gymnasium.Env) and not hasattr(found, "num_envs"):
         raise EnvLoadError(f"{name!r} is a single environment, no vector environment", hint=_SYNC_HINT)
     options = {"num_envs": n_envs, **_asked(found, source.kwargs, seed=seed), **source.kwargs}
     return _checked(called_builder(found, options, name), n_envs, name)

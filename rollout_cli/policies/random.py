@@ -1,15 +1,14 @@
-"""The built-in policy `random`: actions drawn as the action space's own `sample` draws them, but in blocks.
+"""The built-in policy `random`: actions distributed as the action space's own `sample` draws them.
 
-A call of `space.sample()` costs more than a step of a small environment. Here a block of actions is drawn at once, from
-a generator that is set anew for each episode, so that an episode's actions are a pure function of its seed.
+A call of `space.sample()` costs more than a step of a small environment. Here actions are a function of the episode's
+seed and the step: drawn in blocks for one environment, and for all rows at once for many.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,16 +18,16 @@ from rollout_cli.episode_batch import EnvSpec
 from rollout_cli.errors import PolicyError, PolicyLoadError
 from rollout_cli.generators import FoundGenerator
 from rollout_cli.policies.base import PolicySource, Tree
+from rollout_cli.policies.counted_draws import CountedDraws, stream_keys
 from rollout_cli.policies.rows import count_rows, rows_of
-from rollout_cli.spaces import Leaf, space_leaves, unflatten
+from rollout_cli.seeding import draw_root_seed
+from rollout_cli.spaces import unflatten
 
 Array = npt.NDArray[Any]
-Draw = Callable[[np.random.Generator, int], Array]
-"""Draws a column (rows, *shape)."""
 
-BLOCK_ROWS = 64
+BLOCK_STEPS = 64
 BLOCK_BYTES = 16_384
-"""A block is shorter where its rows are large: a batch holds one block for each of its rows."""
+"""A block has fewer steps where its rows are large."""
 
 
 class RandomPolicy:
@@ -38,48 +37,68 @@ class RandomPolicy:
         action_space: Any space that has columns; it is only read, never drawn from.
     """
 
-    # Without a __dict__ the generators below are not found and seeded a second time beside `seed`.
-    __slots__ = ("_blocks", "_generator", "_rows", "_samples")
+    __slots__ = ("_block", "_draws", "_is_leaf", "_next", "_rows", "_samples", "_space", "_stream")
 
     row_wise = True
+    hands_off = True
+    """It leaves observations alone, and gives arrays that nobody else holds: neither need be copied."""
 
     def __init__(self, action_space: spaces.Space[Any]) -> None:
-        self._blocks = _Blocks(action_space)
-        self._generator = np.random.Generator(np.random.PCG64())
+        self._space = action_space
+        self._draws = CountedDraws(action_space)
+        self._is_leaf = len(self._draws.leaves) == 1 and not self._draws.leaves[0].path
+        steps = max(1, min(BLOCK_STEPS, BLOCK_BYTES // max(1, self._draws.row_bytes)))
+        self._block = np.arange(steps, dtype=np.uint64)
         self._samples: Iterator[Any] = iter(())
         self._rows: _Rows | None = None
+        self.seed(draw_root_seed())
 
     def get_action(self, observation: Any) -> tuple[Any, dict[str, Any]]:  # noqa: ARG002
         """Return the next action and no info."""
         for action in self._samples:
             return action, {}
-        self._samples = iter(self._blocks.samples(self._generator))
+        self._samples = iter(self._next_block())
         return next(self._samples), {}
+
+    def _next_block(self) -> list[Any]:
+        keys, gammas = self._stream
+        columns = self._draws.columns(keys, gammas, self._block + np.uint64(self._next))
+        self._next += len(self._block)
+        rows = [rows_of(leaf.kind, column) for leaf, column in zip(self._draws.leaves, columns, strict=True)]
+        return _assemble(self._space, iter(rows), len(self._block))
 
     def get_actions(self, observations: Tree) -> tuple[Tree, dict[str, Any]]:
         """Return each row's next action, a tree of arrays (n, *shape), and no infos."""
-        return self._sized_rows(count_rows(observations)).draw(), {}
+        rows = self._sized_rows(count_rows(observations))
+        columns = self._draws.columns(rows.keys, rows.gammas, rows.steps)
+        rows.steps += np.uint64(1)
+        return (columns[0] if self._is_leaf else unflatten(self._space, columns)), {}
 
     def seed(self, seed: int) -> None:
         """Begin the actions that belong to `seed`."""
-        set_generator(self._generator, seed)
+        self._stream = stream_keys(np.array([seed], np.uint64))
+        self._next = 0
         self._samples = iter(())
 
     def seed_rows(self, mask: Array, seeds: Any) -> None:
         """Begin the actions that belong to `seeds[j]` in each row j where `mask`, bool (n,), is true."""
-        rows = self._sized_rows(len(mask))
-        for row in np.flatnonzero(mask).tolist():
-            set_generator(rows.generators[row], int(seeds[row]))
-        rows.forget(mask)
+        begun = np.flatnonzero(mask)
+        self.begin_rows(begun, np.asarray(seeds)[begun], len(mask))
+
+    def begin_rows(self, begun: Array, seeds: Array, n_rows: int) -> None:
+        """Do what `seed_rows` and `reset` do for some of `n_rows` rows (k,), from their seeds (k,)."""
+        rows = self._sized_rows(n_rows)
+        rows.keys[begun], rows.gammas[begun] = stream_keys(seeds)
+        rows.steps[begun] = 0
 
     def reset(self, do_resets: Array | None = None) -> None:
         """Drop what is left of the blocks that were drawn ahead."""
         if do_resets is not None:
-            self._sized_rows(len(do_resets)).forget(do_resets)
+            self._sized_rows(len(do_resets)).forget(do_resets, len(self._block))
             return
         self._samples = iter(())
         if self._rows is not None:
-            self._rows.forget(np.ones(len(self._rows.generators), bool))
+            self._rows.forget(np.ones(len(self._rows.steps), bool), len(self._block))
 
     def get_param_values(self) -> dict[str, Any]:
         """Return nothing: there are no parameters."""
@@ -95,44 +114,36 @@ class RandomPolicy:
             raise PolicyError("the random policy has no parameters to set", hint="send a whole policy instead")
 
     def _sized_rows(self, n_rows: int) -> _Rows:
-        if self._rows is None or len(self._rows.generators) != n_rows:
-            self._rows = _Rows(self._blocks, n_rows)
+        if self._rows is None or len(self._rows.steps) != n_rows:
+            self._rows = _Rows(n_rows)
         return self._rows
+
+
+class _Rows:
+    """Where each row of a batch stands.
+
+    Attributes:
+        keys: Where its counter begins (n,).
+        gammas: How far it goes at once (n,).
+        steps: The next step (n,).
+    """
+
+    __slots__ = ("gammas", "keys", "steps")
+
+    def __init__(self, n_rows: int) -> None:
+        self.keys, self.gammas = stream_keys(draw_root_seed() + np.arange(n_rows))
+        self.steps = np.zeros(n_rows, np.uint64)
+
+    def forget(self, mask: Array, block: int) -> None:
+        """Go on with the next block, as one row alone would, where `mask` is true; a row that was just seeded stays."""
+        begun = np.flatnonzero(mask)
+        size = np.uint64(block)
+        self.steps[begun] = (self.steps[begun] + size - np.uint64(1)) // size * size
 
 
 def set_generator(generator: np.random.Generator, seed: int) -> None:
     """Put `generator` into the state that belongs to `seed`: a tenth of what building a seeded one costs."""
     FoundGenerator("actions", generator).seed(seed, 0)
-
-
-class _Blocks:
-    """Draws blocks of one action space."""
-
-    __slots__ = ("_draws", "_leaves", "_space", "n_rows")
-
-    def __init__(self, space: spaces.Space[Any]) -> None:
-        self._space = space
-        self._leaves = space_leaves(space)
-        self._draws = [_leaf_draw(leaf) for leaf in self._leaves]
-        row_bytes = sum(leaf.row_bytes for leaf in self._leaves)
-        self.n_rows = max(1, min(BLOCK_ROWS, BLOCK_BYTES // max(1, row_bytes)))
-
-    def columns(self, generator: np.random.Generator) -> list[Array]:
-        """Return the next block as one array a leaf, (n_rows, *shape)."""
-        return [draw(generator, self.n_rows) for draw in self._draws]
-
-    def samples(self, generator: np.random.Generator) -> list[Any]:
-        """Return the next block as a list of samples."""
-        columns = zip(self._leaves, self.columns(generator), strict=True)
-        return _assemble(self._space, iter([rows_of(leaf.kind, column) for leaf, column in columns]), self.n_rows)
-
-    def empty(self, n_rows: int) -> list[Array]:
-        """Return room for a block in each of `n_rows` rows: arrays (n_rows, block, *shape)."""
-        return [np.empty((n_rows, self.n_rows, *leaf.shape), leaf.dtype) for leaf in self._leaves]
-
-    def tree(self, columns: list[Array]) -> Tree:
-        """Return one array a leaf as the space's tree."""
-        return unflatten(self._space, columns)
 
 
 def _assemble(space: spaces.Space[Any], columns: Iterator[list[Any]], n_rows: int) -> list[Any]:
@@ -145,106 +156,6 @@ def _assemble(space: spaces.Space[Any], columns: Iterator[list[Any]], n_rows: in
         parts = [_assemble(child, columns, n_rows) for child in space.spaces]
         return list(zip(*parts, strict=True)) if parts else [()] * n_rows
     return next(columns)
-
-
-class _Rows:
-    """The generator and the block of each row of a batch."""
-
-    __slots__ = ("_blocks", "_columns", "_next", "_numbers", "generators")
-
-    def __init__(self, blocks: _Blocks, n_rows: int) -> None:
-        self._blocks = blocks
-        self.generators = [np.random.Generator(np.random.PCG64()) for _ in range(n_rows)]
-        self._columns = blocks.empty(n_rows)
-        self._numbers = np.arange(n_rows)
-        self._next = np.full(n_rows, blocks.n_rows)
-
-    def forget(self, mask: Array) -> None:
-        """Drop the blocks of the rows where `mask` is true."""
-        self._next[mask] = self._blocks.n_rows
-
-    def draw(self) -> Tree:
-        """Return every row's next action, a tree of arrays (n, *shape)."""
-        for row in np.flatnonzero(self._next == self._blocks.n_rows).tolist():
-            for column, block in zip(self._columns, self._blocks.columns(self.generators[row]), strict=True):
-                column[row] = block
-            self._next[row] = 0
-        taken = [column[self._numbers, self._next] for column in self._columns]
-        self._next += 1
-        return self._blocks.tree(taken)
-
-
-class _Range(NamedTuple):
-    """Numbers between two bounds, both included; a bound is a number or an array that the shape broadcasts."""
-
-    low: Any
-    high: Any
-    shape: tuple[int, ...]
-    dtype: Any
-
-
-def _leaf_draw(leaf: Leaf) -> Draw:
-    space: Any = leaf.space
-    if isinstance(space, spaces.Box):
-        bounded = np.all(space.bounded_below & space.bounded_above)
-        return _range_draw(_box_range(space)) if bounded else partial(_draw_unbounded, space)
-    if isinstance(space, spaces.Text):
-        return partial(_draw_texts, space.min_length, space.max_length, "".join(sorted(space.character_set)))
-    low: Any
-    high: Any
-    if isinstance(space, spaces.Discrete):
-        low, high = int(space.start), int(space.start + space.n - 1)
-    elif isinstance(space, spaces.MultiDiscrete):
-        low, high = space.start, space.start + space.nvec - 1
-    else:
-        low, high = 0, 1
-    return _range_draw(_Range(low, high, leaf.shape, leaf.dtype))
-
-
-def _range_draw(bounds: _Range) -> Draw:
-    return partial(_draw_uniform if np.dtype(bounds.dtype).kind == "f" else _draw_integers, bounds)
-
-
-def _box_range(space: spaces.Box) -> _Range:
-    return _Range(_bound(space.low), _bound(space.high), space.shape, space.dtype)
-
-
-def _bound(bound: Array) -> Any:
-    """Return a bound that is one everywhere as a number: numpy draws such arrays twice as fast."""
-    return bound.flat[0].item() if bound.size and np.all(bound == bound.flat[0]) else bound
-
-
-def _draw_integers(bounds: _Range, generator: np.random.Generator, rows: int) -> Array:
-    low, high, shape, dtype = bounds
-    return generator.integers(low, high, size=(rows, *shape), dtype=dtype, endpoint=True)
-
-
-def _draw_uniform(bounds: _Range, generator: np.random.Generator, rows: int) -> Array:
-    low, high, shape, dtype = bounds
-    return generator.uniform(low, high, size=(rows, *shape)).astype(dtype)
-
-
-def _draw_unbounded(space: spaces.Box, generator: np.random.Generator, rows: int) -> Array:
-    """Draw as Box does: normal without bounds, exponential from a single bound, uniform between two."""
-    below, above = space.bounded_below.ravel(), space.bounded_above.ravel()
-    low, high = space.low.ravel(), space.high.ravel()
-    only_low, only_high, both = below & ~above, above & ~below, below & above
-    whole = np.dtype(space.dtype).kind != "f"
-    draws = generator.normal(size=(rows, below.size))
-    draws[:, only_low] = low[only_low] + generator.exponential(size=(rows, int(only_low.sum())))
-    # An integer is the floor of a draw, so the highest one needs an interval that is one longer.
-    top = high[only_high].astype(np.float64) + whole
-    draws[:, only_high] = top - generator.exponential(size=(rows, int(only_high.sum())))
-    out = (np.clip(np.floor(draws), low, high) if whole else draws).astype(space.dtype)
-    out[:, both] = _range_draw(_Range(low[both], high[both], (int(both.sum()),), space.dtype))(generator, rows)
-    return out.reshape(rows, *space.shape)
-
-
-def _draw_texts(shortest: int, longest: int, characters: str, generator: np.random.Generator, rows: int) -> Array:
-    out = np.empty(rows, object)
-    for row, length in enumerate(generator.integers(shortest, longest, size=rows, endpoint=True).tolist()):
-        out[row] = "".join(characters[at] for at in generator.integers(0, len(characters), size=length).tolist())
-    return out
 
 
 @dataclass(frozen=True, slots=True)

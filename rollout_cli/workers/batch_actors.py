@@ -20,7 +20,13 @@ Seeds = Callable[[Array], Array]
 
 
 class BatchActors(Protocol):
-    """Chooses actions for n rows."""
+    """Chooses actions for n rows.
+
+    Attributes:
+        hands_off: Whether it leaves observations as they are, and gives arrays that nobody else holds.
+    """
+
+    hands_off: bool
 
     def begin(self, rows: Array, numbers: Array) -> None:
         """Begin episodes in some rows (k,), ascending; their numbers (k,)."""
@@ -40,26 +46,27 @@ class OneForAll:
         seeder: Seeds what the rows share.
     """
 
-    def __init__(
-        self, policy: Policy, action_space: Any, *, n_rows: int, seeds: Seeds, seeder: EpisodeSeeder
-    ) -> None:
+    def __init__(self, policy: Policy, action_space: Any, *, n_rows: int, seeds: Seeds, seeder: EpisodeSeeder) -> None:
         self._get_actions = policy.get_actions
         self._policy, self._space, self._n_rows = policy, action_space, n_rows
-        self._is_leaf = not space_leaves(action_space)[0].path if len(space_leaves(action_space)) == 1 else False
+        leaves = space_leaves(action_space)
+        self._is_leaf = len(leaves) == 1 and not leaves[0].path
+        self.hands_off = bool(getattr(policy, "hands_off", False))
+        self._begin_rows = getattr(policy, "begin_rows", None)
         self._seed_rows = getattr(policy, "seed_rows", None)
         self._seeds_of = seeds
         self._seeder = seeder
         self._seeds = np.zeros(n_rows, np.int64)
-        self._everyone = np.ones(n_rows, bool)
         self._was_reset = False
 
     def begin(self, rows: Array, numbers: Array) -> None:
         """Seed and reset these rows; the first time all of them, so that the policy learns how many there are."""
-        self._seeder.begin(int(numbers[0]))
-        mask = self._everyone.copy()
-        if self._was_reset:
-            mask[:] = False
-            mask[rows] = True
+        self._seeder.share(int(numbers[0]))
+        if self._begin_rows is not None:
+            self._begin_rows(rows, self._seeds_of(numbers), self._n_rows)
+            return
+        mask = np.full(self._n_rows, not self._was_reset)
+        mask[rows] = True
         self._was_reset = True
         if self._seed_rows is not None:
             self._seeds[rows] = self._seeds_of(numbers)
@@ -84,6 +91,7 @@ class OneForEach:
     def __init__(
         self, policies: Sequence[Policy], spaces: tuple[Any, Any], *, seeders: Sequence[EpisodeSeeder]
     ) -> None:
+        self.hands_off = False
         self._policies, self._seeders = policies, seeders
         self._observation_space, self._action_space = spaces
 

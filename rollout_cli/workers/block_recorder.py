@@ -8,7 +8,7 @@ up for a moment only.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -18,6 +18,7 @@ from rollout_cli.chunk import Chunk
 from rollout_cli.episode_batch import EnvSpec
 from rollout_cli.infos import InfoTable, tabulate
 from rollout_cli.spaces import space_leaves
+from rollout_cli.workers.finished import IN_BLOCKS, Finished, FinishedLog, joined
 from rollout_cli.workers.step_block import Columns, StepBlock, Stretch, gather
 from rollout_cli.workers.vector_infos import info_table
 
@@ -30,56 +31,6 @@ BLOCK_BYTES = 16 << 20
 LEAST_STEPS = 4
 HOLD_SECONDS = 0.25
 """How long a finished episode waits for lower numbers."""
-
-IN_BLOCKS = -1
-"""The store of an episode that still lies in the blocks of running rows."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Finished:
-    """Finished episodes, K of them; every field is an array (K,), but for the leaves of the last observation.
-
-    Attributes:
-        number, row, seed, terminated, truncated, wall_time: Of each episode.
-        start, stop: Its steps, counted over all that the recorder has seen.
-        store, offset: Where its steps lie, once they were gathered.
-        last: One array (K, *shape) a leaf of the observation space.
-        info: What the reset told: an object array of dictionaries.
-    """
-
-    number: Array
-    row: Array
-    seed: Array
-    terminated: Array
-    truncated: Array
-    wall_time: Array
-    start: Array
-    stop: Array
-    store: Array
-    offset: Array
-    info: Array
-    last: tuple[Array, ...]
-
-    def at(self, where: Any) -> Finished:
-        """Return those that an index or mask selects."""
-        arrays = (getattr(self, name)[where] for name in _ARRAYS)
-        return Finished(*arrays, last=tuple(leaf[where] for leaf in self.last))
-
-    @property
-    def lengths(self) -> Array:
-        """Return the steps of each."""
-        return np.asarray(self.stop - self.start)
-
-
-_ARRAYS = [item.name for item in fields(Finished) if item.name != "last"]
-
-
-def _joined(parts: Sequence[Finished]) -> Finished:
-    if len(parts) == 1:
-        return parts[0]
-    arrays = (np.concatenate([getattr(part, name) for part in parts]) for name in _ARRAYS)
-    leaves = zip(*(part.last for part in parts), strict=True)
-    return Finished(*arrays, last=tuple(np.concatenate(leaf) for leaf in leaves))
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +90,7 @@ class BlockRecorder:
         self._carried: list[_Carried] = []
         self._stores: dict[int, Columns] = {}
         self._next_store = 0
-        self._new: list[Finished] = []
+        self._log = FinishedLog(leaves[: self._n_observation_leaves])
         self._held: list[Finished] = []
         self._held_since = 0.0
         self._ready: list[Finished] = []
@@ -152,25 +103,48 @@ class BlockRecorder:
         self.block.length += 1
         self.step += 1
 
-    def finish(self, rows: Array, last: tuple[Array, ...], **facts: Array) -> None:
+    def finish(
+        self,
+        rows: Array,
+        last: tuple[Array, ...],
+        info: Any,
+        *,
+        ids: Array,
+        terminated: Array,
+        truncated: Array,
+        wall_time: Array,
+    ) -> None:
         """Take the episodes that ended with the last step in some rows.
 
         Args:
             rows: Which rows (K,).
             last: Their last observations, one array (K, *shape) a leaf.
-            facts: Fields of `Finished`: number, seed, terminated, truncated, wall_time, start, info.
+            info: What their resets told: dictionaries (K,), or None for nothing.
+            ids: Their numbers, first steps and seeds, int64 (3, K).
+            terminated: Whether their last steps terminated them (K,).
+            truncated: Whether they truncated them (K,).
+            wall_time: Seconds from their resets (K,).
         """
-        count = len(rows)
-        self._new.append(
-            Finished(
-                row=rows,
-                last=last,
-                stop=np.full(count, self.step),
-                store=np.full(count, IN_BLOCKS),
-                offset=np.zeros(count, np.int64),
-                **facts,
-            )
+        number, start, seed = ids
+        self._log.add(
+            len(rows),
+            info,
+            last,
+            number=number,
+            start=start,
+            seed=seed,
+            row=rows,
+            stop=self.step,
+            terminated=terminated,
+            truncated=truncated,
+            wall_time=wall_time,
         )
+
+    def _empty_log(self) -> None:
+        """Put what finished lately to what is held."""
+        if self._log.count:
+            self._held.append(self._log.take())
+            self._log.count = 0
 
     def release(self, lowest: int | None, now: float) -> None:
         """Let episodes be taken that no lower number holds up.
@@ -179,12 +153,14 @@ class BlockRecorder:
             lowest: The lowest number that waits or runs; None where there is none.
             now: Seconds, of any one clock.
         """
-        if not self._new and not self._held:
-            return
+        was_empty = not self._held
+        self._empty_log()
         if not self._held:
+            return
+        if was_empty:
             self._held_since = now
-        waiting, self._new, self._held = _joined([*self._held, *self._new]), [], []
-        free = np.full(len(waiting.number), True)
+        waiting, self._held = joined(self._held), []
+        free = np.ones(len(waiting.number), bool)
         if lowest is not None and now - self._held_since < HOLD_SECONDS:
             free = waiting.number < lowest
         if not free.all():
@@ -198,17 +174,16 @@ class BlockRecorder:
             self.n_rows += int(ready.lengths.sum())
 
     def drop_above(self, above: int | None) -> None:
-        """Drop finished episodes that nobody was told of, and whose numbers are higher; all of them where it is None."""
-        held = [*self._held, *self._new]
-        self._new = []
-        self._held = [part.at(part.number <= above) for part in held] if above is not None else []
+        """Drop finished episodes that nobody was told of, with higher numbers; all of them where it is None."""
+        self._empty_log()
+        self._held = [part.at(part.number <= above) for part in self._held] if above is not None else []
         self._held = [part for part in self._held if len(part.number)]
 
     def take(self) -> Chunk | None:
         """Remove the episodes that can be taken and return them in the order of their numbers; None for none."""
         if not self._ready:
             return None
-        ready = _joined(self._ready)
+        ready = joined(self._ready)
         ready = ready.at(np.argsort(ready.number))
         self._ready, self.numbers, self.lengths, self.n_rows = [], [], [], 0
         chunk = self._chunk(ready, self._gathered(ready))
@@ -231,7 +206,8 @@ class BlockRecorder:
 
     def _store_finished(self) -> None:
         """Gather the finished episodes, so that nothing of them lies in blocks any more."""
-        for parts in (self._ready, self._held, self._new):
+        self._empty_log()
+        for parts in (self._ready, self._held):
             for at, part in enumerate(parts):
                 inside = part.store == IN_BLOCKS
                 if inside.any():
@@ -244,11 +220,10 @@ class BlockRecorder:
         store[inside] = self._next_store
         offset[inside] = np.cumsum(moved.lengths) - moved.lengths
         self._next_store += 1
-        arrays = {name: getattr(part, name) for name in _ARRAYS} | {"store": store, "offset": offset}
-        return Finished(**arrays, last=part.last)
+        return replace(part, store=store, offset=offset)
 
     def _forget_stores(self) -> None:
-        used = {store for part in (*self._held, *self._new) for store in np.unique(part.store).tolist()}
+        used = {store for part in self._held for store in np.unique(part.store).tolist()}
         self._stores = {store: columns for store, columns in self._stores.items() if store in used}
 
     def _gathered(self, episodes: Finished) -> Columns:
@@ -258,7 +233,8 @@ class BlockRecorder:
             inside = episodes.store == store
             part = episodes.at(inside)
             if store == IN_BLOCKS:
-                stretches += self._stretches(part.row, part.start, part.stop, to[inside])
+                facts = part.facts
+                stretches += self._stretches(facts["row"], facts["start"], facts["stop"], to[inside])
             else:
                 stretches.append(Stretch(self._stores[store], part.offset, part.lengths, 1, to[inside]))
         return gather(stretches, int(episodes.lengths.sum()))
@@ -306,15 +282,15 @@ class BlockRecorder:
     # -- chunks ----------------------------------------------------------------------------------------------------
 
     def _chunk(self, ready: Finished, columns: Columns) -> Chunk:
-        n_rows, split = int(ready.lengths.sum()), self._n_observation_leaves
+        n_rows, split, facts = int(ready.lengths.sum()), self._n_observation_leaves, ready.facts
         return Chunk(
             numbers=ready.number,
-            seeds=ready.seed,
+            seeds=facts["seed"],
             lengths=ready.lengths,
-            terminated=ready.terminated,
-            truncated=ready.truncated,
+            terminated=facts["terminated"],
+            truncated=facts["truncated"],
             workers=np.full(len(ready.number), self._worker_number, np.int32),
-            wall_times=ready.wall_time,
+            wall_times=facts["wall_time"],
             observations=tuple(columns.leaves[:split]),
             actions=tuple(columns.leaves[split:-1]),
             rewards=columns.leaves[-1],
@@ -325,8 +301,8 @@ class BlockRecorder:
         )
 
 
-def _episode_infos(infos: Sequence[Mapping[Any, Any]]) -> InfoTable:
-    return tabulate(infos) if any(infos) else InfoTable(len(infos))
+def _episode_infos(infos: Sequence[Mapping[Any, Any] | None]) -> InfoTable:
+    return tabulate([info or {} for info in infos]) if any(infos) else InfoTable(len(infos))
 
 
 def _is_mostly_dead(carried: Sequence[_Carried], running: Array, starts: Array) -> bool:

@@ -18,7 +18,7 @@ from rollout_cli.envs.vector_rows import VectorRows
 from rollout_cli.errors import EnvError, PolicyError, RolloutError, UserCodeError
 from rollout_cli.policies.rows import stack_samples
 from rollout_cli.seeding import SETUP, derive_seed, seed_global_generators
-from rollout_cli.spaces import flatten, map_tree, space_leaves, unflatten
+from rollout_cli.spaces import flatten, space_leaves, unflatten
 from rollout_cli.user_code import first_line
 from rollout_cli.workers.batch_actors import BatchActors
 from rollout_cli.workers.block_recorder import BlockRecorder
@@ -96,7 +96,7 @@ class NativeStepper:
                 self._begin_all()
             return
         if not self._observations:
-            self._reset(np.arange(self._rows.n_rows))
+            self._reset(np.arange(self._rows.n_rows))  # Also those without a number: none may be left from before.
             return
         idle = np.flatnonzero(self.episodes.numbers == NONE)
         numbers = self._queue.take(idle)
@@ -121,15 +121,18 @@ class NativeStepper:
         numbers = self._queue.take(rows) if numbers is None else numbers
         mask, seeds = np.zeros(self._rows.n_rows, bool), np.zeros(self._rows.n_rows, np.int64)
         mask[rows] = True
-        seeds[rows] = [derive_seed(self._root, SETUP if number == NONE else number, "env") for number in numbers.tolist()]
+        seeds[rows] = [self._env_seed(number) for number in numbers.tolist()]
         observations, infos = self._called(EnvError, "env.reset", lambda: self._rows.reset_rows(mask, seeds))
         self._observations = self._leaves(observations)
         self._begin(rows, infos, numbers, self._rows.given_seeds(seeds[rows]))
 
+    def _env_seed(self, number: int) -> int:
+        return derive_seed(self._root, SETUP if number == NONE else number, "env")
+
     def _begin(self, rows: Array, infos: Infos, numbers: Array | None = None, seeds: Array | None = None) -> None:
         numbers = self._queue.take(rows) if numbers is None else numbers
-        has = numbers != NONE
-        if not has.all():
+        if numbers.min() == NONE:
+            has = numbers != NONE
             rows, numbers = rows[has], numbers[has]
             seeds = None if seeds is None else seeds[has]
         if not len(rows):
@@ -145,12 +148,9 @@ class NativeStepper:
         self._recorder.make_room(self.episodes)
         block = self._recorder.block
         self._put(EnvError, "the observation", 0, self._observations)
-        acts, agent_infos = self._called(
-            PolicyError, "policy.get_actions", lambda: self._actors.act(self._seen())
-        )
+        acts, agent_infos = self._called(PolicyError, "policy.get_actions", lambda: self._actors.act(self._seen()))
         self._put(PolicyError, "the action", self._n_leaves, acts)
-        given = [block.given(self._n_leaves + at) for at in range(self._n_action_leaves)]
-        actions = given[0] if self._acts_on_leaf else unflatten(self._rows.env_spec.action_space, given)
+        actions = self._given(acts)
         observations, rewards, terminated, truncated, infos = self._called(
             EnvError, "env.step", lambda: self._rows.env.step(actions)
         )
@@ -161,16 +161,25 @@ class NativeStepper:
         self._after(np.asarray(terminated, bool), np.asarray(truncated, bool), infos)
 
     def _seen(self) -> Any:
-        # A copy, for a policy may edit what it sees, and the environment may keep it for itself.
-        copies = [np.array(leaf) for leaf in self._observations]
-        return copies[0] if self._is_leaf else unflatten(self._rows.env_spec.observation_space, copies)
+        leaves: Any = self._observations
+        if not self._actors.hands_off:
+            # A copy, for a policy may edit what it sees, and the environment may keep it for itself.
+            leaves = [np.array(leaf) for leaf in leaves]
+        return leaves[0] if self._is_leaf else unflatten(self._rows.env_spec.observation_space, leaves)
+
+    def _given(self, acts: Any) -> Any:
+        leaves = [self._recorder.block.typed(at, leaf) for at, leaf in enumerate(acts, self._n_leaves)]
+        if not self._actors.hands_off:
+            # A copy, for an environment may keep its action, and the policy may fill the same buffer next time.
+            leaves = [leaf.copy() for leaf in leaves]
+        return leaves[0] if self._acts_on_leaf else unflatten(self._rows.env_spec.action_space, leaves)
 
     def _after_step_of_disabled(self, terminated: Array, truncated: Array, infos: Infos) -> None:
         self._put_infos(infos)
         self._recorder.stepped()
         if self._limit < np.inf:
             truncated = truncated | (self._recorder.step - self.episodes.starts >= self._limit)
-        ended = np.flatnonzero(terminated | truncated)
+        ended = (terminated | truncated).nonzero()[0]
         if len(ended):
             self._finish(ended, terminated, truncated, self._last(ended))
             self._reset(ended)
@@ -180,7 +189,7 @@ class NativeStepper:
         self._recorder.stepped()
         began, over = self._dead, terminated | truncated
         over[began] = False  # The step in which a row was reset is no step of an episode, whatever its flags.
-        ended = np.flatnonzero(over)
+        ended = over.nonzero()[0]
         if len(ended):
             self._finish(ended, terminated, truncated, self._last(ended))
         if len(began):
@@ -189,7 +198,7 @@ class NativeStepper:
 
     def _after_same_step(self, terminated: Array, truncated: Array, infos: Infos) -> None:
         over = terminated | truncated
-        ended = np.flatnonzero(over)
+        ended = over.nonzero()[0]
         if not len(ended):
             self._put_infos(infos)
             self._recorder.stepped()
@@ -232,9 +241,10 @@ class NativeStepper:
 
     def _put_infos(self, infos: Infos, within: Array | None = None) -> None:
         for column in batch_columns(infos, self._rows.n_rows) if infos else ():
+            has = column.has
             if within is not None:
-                column = column._replace(has=within if column.has is None else column.has & within)
-            self._recorder.block.put_info(_ENV, _frozen(column))
+                has = within if has is None else has & within
+            self._recorder.block.put_info(_ENV, _frozen(column._replace(has=has)))
 
     def _leaves(self, observations: Any) -> tuple[Any, ...]:
         return (observations,) if self._is_leaf else self._rows.leaves(observations)

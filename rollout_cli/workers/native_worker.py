@@ -18,7 +18,7 @@ from rollout_cli.envs.vector_sources import build_vector_env
 from rollout_cli.episode_batch import EnvSpec, EpisodeBatch
 from rollout_cli.errors import EnvLoadError, InternalError
 from rollout_cli.policies import policy_class
-from rollout_cli.seeding import SETUP, derive_seed, mix_seeds
+from rollout_cli.seeding import SETUP, derive_seed, spread_seeds
 from rollout_cli.sleepers import GlobalSeeder
 from rollout_cli.workers.agent import AgentHolder
 from rollout_cli.workers.batch_actors import BatchActors, OneForAll, OneForEach
@@ -31,6 +31,9 @@ from rollout_cli.workers.worker import NumberedWorker
 
 Array = npt.NDArray[Any]
 _clock = time.perf_counter
+
+RELEASE_SECONDS = 0.01
+"""How often finished episodes are looked through for those that nothing holds up."""
 
 
 class NativeVecWorker(NumberedWorker):
@@ -69,7 +72,9 @@ class NativeVecWorker(NumberedWorker):
         self._recorder: BlockRecorder | None = None
         self._stepper: NativeStepper | None = None
         self._queue: RowNumbers = SharedNumbers()
-        self._shared_generators: list[str] = []
+        self._shared: list[str] = []
+        self._released_at = 0.0
+        self._seed_base = derive_seed(seed, SETUP, "policy rows")
 
     @classmethod
     def numbers_at_once(cls, worker_args: dict[str, Any]) -> int:
@@ -119,7 +124,7 @@ class NativeVecWorker(NumberedWorker):
             return
         what = "no limit that is known" if own is None else f"a limit of {own} steps"
         raise EnvLoadError(
-            f"{vector_name(rows.env)} resets its rows itself and has {what}, so episodes cannot be cut at {limit:g} steps",
+            f"{vector_name(rows.env)} resets its rows itself and has {what}, so none can be cut at {limit:g} steps",
             hint="give the limit to the environment, as in --env-kwargs max_episode_steps=N, or leave it away",
         )
 
@@ -158,7 +163,7 @@ class NativeVecWorker(NumberedWorker):
 
     def _actors(self) -> BatchActors:
         policy, spec = self._agent.policy, self.env_spec
-        self._shared_generators = []
+        self._shared = []
         if getattr(policy, "row_by_row", False):
             policies = self._agent.policies
             seeders = [EpisodeSeeder(self._seed, self._global_seeder) for _ in policies]
@@ -167,14 +172,14 @@ class NativeVecWorker(NumberedWorker):
             return OneForEach(policies, (spec.observation_space, spec.action_space), seeders=seeders)
         self._seeder.watch(policy=policy)
         if not callable(getattr(policy, "seed_rows", None)):
-            self._shared_generators = self._seeder.paths
+            self._shared += self._seeder.paths
         return OneForAll(policy, spec.action_space, n_rows=self._n_envs, seeds=self._policy_seeds, seeder=self._seeder)
 
     def _policy_seeds(self, numbers: Array) -> Array:
         if isinstance(self._queue, OwnNumbers):
             return np.array([derive_seed(self._seed, number, "policy") for number in numbers.tolist()], np.int64)
         # Episodes that no seed can repeat need no hash each, which would cost half of their steps' time.
-        return mix_seeds(derive_seed(self._seed, SETUP, "policy rows"), numbers)
+        return spread_seeds(self._seed_base, numbers)
 
     # -- episodes ---------------------------------------------------------------------------------------------------
 
@@ -221,9 +226,13 @@ class NativeVecWorker(NumberedWorker):
             step()
             if _clock() >= deadline:
                 break
-        self._release()
+        if not self.has_work or _clock() - self._released_at >= RELEASE_SECONDS:
+            self._release()
 
     def _release(self) -> None:
+        self._released_at = _clock()
+        if self._global_seeder.woken():
+            self._shared.append("a global one")
         lowest = [number for number in (self._the_stepper().episodes.lowest, self._queue.lowest) if number is not None]
         self._the_recorder().release(min(lowest, default=None), _clock())
 
@@ -282,13 +291,18 @@ class NativeVecWorker(NumberedWorker):
             "env": vector_record(self._rows.env),
             "scope": "n_envs",
         }
-        reasons = [self._rows.not_reproducible] if self._rows.not_reproducible else []
-        if self._shared_generators:
+        return facts | ({"not_reproducible": self.not_reproducible} if self.not_reproducible else {})
+
+    @property
+    def not_reproducible(self) -> str | None:
+        """Return why the episodes cannot be reproduced, as far as it is known by now."""
+        reasons = [self._rows.not_reproducible] if self._rows is not None and self._rows.not_reproducible else []
+        if self._shared:
             reasons.append(
-                f"the policy draws for all rows from one generator ({', '.join(self._shared_generators)}): give it "
+                f"all rows draw from one generator ({', '.join(self._shared)}): a policy that draws needs "
                 "seed_rows(mask, seeds) and a generator a row"
             )
-        return facts | ({"not_reproducible": "; ".join(reasons)} if reasons else {})
+        return "; ".join(reasons) or None
 
     def shutdown(self) -> None:
         """Close the environment."""

@@ -16,10 +16,9 @@ from rollout_cli.workers.vector_infos import row_info
 Array = npt.NDArray[Any]
 _clock = time.perf_counter
 
+_ALL = np.True_
 NEVER = np.iinfo(np.int64).max // 2
 """The first step of a row that runs no episode: it never reaches a limit."""
-
-_NOTHING: dict[Any, Any] = {}
 
 
 class RowEpisodes:
@@ -36,12 +35,13 @@ class RowEpisodes:
 
     def __init__(self, n_rows: int) -> None:
         self._n_rows = n_rows
-        self.numbers = np.full(n_rows, NONE)
-        self.starts = np.full(n_rows, NEVER)
+        # One array, so that all that is known of some rows is gathered at once.
+        self._state = np.array([[NONE], [NEVER], [NONE]]).repeat(n_rows, axis=1)
+        self.numbers, self.starts, self._seeds = self._state
         self.count = 0
-        self._seeds = np.full(n_rows, NONE)
         self._began_at = np.zeros(n_rows)
         self._infos = np.full(n_rows, None, object)
+        self._told = False
 
     @property
     def running(self) -> Array:
@@ -69,6 +69,7 @@ class RowEpisodes:
         self._seeds[rows] = NONE if seeds is None else seeds
         self.count += len(rows)
         if infos:
+            self._told = True
             for row in rows.tolist():
                 self._infos[row] = row_info(infos, row, self._n_rows)
 
@@ -84,30 +85,28 @@ class RowEpisodes:
             last: Their last observations, one array (k, *shape) a leaf.
             recorder: Where they go.
         """
-        known = self.numbers[rows] != NONE
-        if not known.all():
+        known = self.numbers[rows] != NONE if self.count < self._n_rows else _ALL
+        if known is not _ALL and not known.all():
             rows, terminated, truncated = rows[known], terminated[known], truncated[known]
             last = tuple(leaf[known] for leaf in last)
         if not len(rows):
             return
-        infos = self._infos[rows]
-        infos[np.equal(infos, None)] = _NOTHING
         recorder.finish(
             rows,
             last,
-            number=self.numbers[rows],
-            start=self.starts[rows],
-            seed=self._seeds[rows],
+            self._infos[rows] if self._told else None,
+            ids=self._state[:, rows],
             terminated=terminated,
             truncated=truncated,
             wall_time=_clock() - self._began_at[rows],
-            info=infos,
         )
         self.forget(rows)
 
     def forget(self, rows: Array) -> None:
         """Give up the episodes of some rows, which all run one."""
-        self.numbers[rows], self.starts[rows], self._infos[rows] = NONE, NEVER, None
+        self.numbers[rows], self.starts[rows] = NONE, NEVER
+        if self._told:
+            self._infos[rows] = None
         self.count -= len(rows)
 
     def forget_above(self, above: int | None) -> None:

@@ -52,11 +52,11 @@ class Stretch:
 def spread(first: Array, count: Array, stride: int = 1) -> Array:
     """Return first[e], first[e] + stride, … (count[e] of them) for all e, after one another."""
     ends = np.cumsum(count)
-    total = int(ends[-1]) if len(ends) else 0
-    within = np.arange(total) - np.repeat(ends - count, count)
+    rows = np.arange(int(ends[-1]) if len(ends) else 0)
     if stride != 1:
-        within *= stride
-    return np.asarray(np.repeat(first, count) + within)
+        rows *= stride
+    rows += np.repeat(first - (ends - count) * stride, count)
+    return rows
 
 
 def gather(stretches: Sequence[Stretch], n_rows: int) -> Columns:
@@ -137,13 +137,9 @@ class StepBlock:
             return value
         return self._converted(at, value)
 
-    def given(self, at: int) -> Array:
-        """Return what `put` recorded of the step under way, in its leaf's type."""
-        return self._by_step[at][self.length].copy()
-
     def _converted(self, at: int, value: Any) -> Array:
         dtype, shape = self._by_step[at].dtype, self._shapes[at]
-        if dtype == object:
+        if dtype.kind == "O":
             return self._texts(at, value)
         array = np.asarray(value)
         if array.shape != shape or not np.can_cast(array.dtype, dtype, "same_kind"):

@@ -52,7 +52,7 @@ def _column(path: InfoPath, value: Any, has: Any, n_rows: int) -> BatchColumn:
     mask = None if has is None else np.asarray(has, bool)
     if isinstance(value, np.ma.MaskedArray):
         lacks = np.ma.getmaskarray(value).reshape(len(value), -1)
-        mask, value = ~lacks.all(axis=1), np.ma.getdata(value)
+        mask, value = np.asarray(~lacks.all(axis=1)), np.ma.getdata(value)
     values = _per_row(value, n_rows)
     kind = _kind(values)
     return BatchColumn((path, kind), values, mask)
@@ -121,6 +121,4 @@ def _classified(
         at.append(row)
         kept.append(stored)
     for kind, (at, kept) in found.items():
-        yield InfoColumn(
-            path, kind, None if len(at) == n_rows else np.array(at, np.int64), column_values(kind, kept)
-        )
+        yield InfoColumn(path, kind, None if len(at) == n_rows else np.array(at, np.int64), column_values(kind, kept))
