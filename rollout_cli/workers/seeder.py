@@ -53,13 +53,17 @@ class EpisodeSeeder:
         """Do at once, for episodes that come later, what their resets have in common."""
         prepare_seeds([self.env_seed(number) for number in numbers])
 
-    def begin(self, number: int) -> int:
+    def begin(self, number: int | str) -> int:
         """Seed the global generators and those found; return the seed for `env.reset` of this episode."""
-        self._global.begin(number)
-        self._generators.seed(self._root, number)
+        self.share(number)
         return self.env_seed(number)
 
-    def env_seed(self, number: int) -> int:
+    def share(self, number: int | str) -> None:
+        """Seed the global generators and those found, from the lowest number of all that share them from now on."""
+        self._global.begin(number)
+        self._generators.seed(self._root, number)
+
+    def env_seed(self, number: int | str) -> int:
         """Return the seed for `env.reset`."""
         return derive_seed(self._root, number, "env")
 
