@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
@@ -22,7 +23,7 @@ class GeneratorTurn:
     (of a class or a module). Without this, what a row draws would depend on what the other rows do.
 
     Attributes:
-        shared: The found generators that other rows have too.
+        shared: The found generators that other rows have too; set by `share`.
 
     Args:
         global_seeder: Knows whether anybody draws from the global generators.
@@ -33,6 +34,10 @@ class GeneratorTurn:
         self._global_states: GlobalGenerators | None = None
         self._states: list[Any] = []
         self.shared: list[Any] = []
+
+    def share(self, generators: list[Any]) -> None:
+        """Take turns with these generators from now on; they stand where the next episodes' seeds put them."""
+        self.shared, self._states = generators, []
 
     @property
     def is_needed(self) -> bool:
@@ -98,9 +103,9 @@ class SharedDraws:
 def share_out(turns: Iterable[GeneratorTurn], found: Iterable[Iterable[Any]]) -> None:
     """Tell each turn which of the generators found below its row were found below another row too."""
     rows = [{id(generator): generator for generator in generators} for generators in found]
-    for row, turn in enumerate(turns):
-        others = {key for other, known in enumerate(rows) if other != row for key in known}
-        turn.shared = [generator for key, generator in rows[row].items() if key in others]
+    counts = Counter(key for known in rows for key in known)
+    for turn, known in zip(turns, rows, strict=True):
+        turn.share([generator for key, generator in known.items() if counts[key] > 1])
 
 
 def state_of(generator: Any) -> Any:
