@@ -59,7 +59,8 @@ class RL2Worker(DefaultWorker):
 class Doors(gymnasium.Env[Observation, np.int64]):
     """Three steps before three doors, one of which pays: which one is the task, which the observation does not tell.
 
-    The observation is what the last step was: its door as three flags, its reward, and whether the episode has just begun.
+    The observation is what the last step was: its door as three flags, its reward, and whether the episode has
+    just begun.
     """
 
     def __init__(self) -> None:

@@ -34,7 +34,7 @@ def run_sample(name: str, output: Path) -> Mapping[str, Any]:
 def test_all_are_tested() -> None:
     """No sample is without its test below."""
     assert [path.stem for path in SAMPLES] == sorted(
-        ["cartpole_smoke", "custom_env", "exact", "image_env", "offline_rl_pendulum"]
+        ["cartpole_smoke", "custom_env", "exact", "image_env", "offline_rl_pendulum", "rl2"]
     )
 
 
@@ -81,6 +81,16 @@ def test_image_env(tmp_path: Path) -> None:
     batch = whole(rollout_cli.load(tmp_path / "out"))
     assert batch.observations.shape[1:] == (32, 32, 3)
     assert (batch.observations[:, :-1].max(axis=(1, 2, 3)) == 255).all()
+
+
+def test_rl2(tmp_path: Path) -> None:
+    """Each trial has one task, which the policy has learnt by its second episode."""
+    run_sample("rl2", tmp_path / "out")
+    dataset = rollout_cli.load(tmp_path / "out")
+    tasks = whole(dataset).episode_infos["task"].reshape(20, 4)
+    assert (tasks == tasks[:, :1]).all()
+    assert set(tasks[:, 0].tolist()) == {0, 1, 2}
+    assert (dataset.episodes["return"].to_numpy().reshape(20, 4)[:, 1:] == 3.0).all()
 
 
 def whole(dataset: Dataset) -> Any:
