@@ -308,6 +308,8 @@ def _pair(rows: int) -> Any:
         ("numbers", np.zeros(3, np.int64), "numbers is int64 of shape (3,), expected int64 of shape (2,)"),
         ("numbers", np.zeros(2), "numbers is float64 of shape (2,), expected int64 of shape (2,)"),
         ("seeds", np.zeros((2, 1), np.int64), "seeds is int64 of shape (2, 1), expected int64 of shape (2,)"),
+        ("first_steps", np.array([0, -1]), "first_steps[1] is -1: the first step of an episode is step 0"),
+        ("first_steps", np.zeros(3, np.int64), "first_steps is int64 of shape (3,), expected int64 of shape (2,)"),
         ("actions", _box(5), "actions is float32 of shape (5, 2), expected int64 of shape (5, 2)"),
         ("observations", _box(5), "observations is float32 of shape (5, 2), expected a dict of ['box', 'pair']"),
         ("observations", {"box": _box(5)}, "observations is a dict of ['box'], expected a dict of ['box', 'pair']"),
