@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import random
 import sys
 import types
 from collections import deque
 from collections.abc import Iterator, Mapping
+from functools import cache
 from typing import Any, cast
 
 import gymnasium
@@ -104,11 +106,48 @@ def _dict_children(item: dict[Any, Any]) -> Iterator[_Child]:
 
 def _attributes(item: Any) -> Iterator[_Child]:
     """Yield the values of `__dict__` and of slots, which is where a `partial` has its parts, too."""
-    if hasattr(item, "__dict__"):
-        yield from ((f".{name}", value) for name, value in list(vars(item).items()) if not _is_lent(item, value))
+    if hasattr(type(item), "__dict__"):
+        # By name, so that two paths to one object are met in the same order in every process.
+        parts = sorted(_instance_items(item))
+        yield from ((f".{name}", value) for name, value in parts if not _is_lent(item, value))
     if isinstance(item, EnvSpec) or not _is_ours(item):
         # Slots hide what this package's own policies seed by themselves.
         yield from _slots(item)
+
+
+def _instance_items(item: Any) -> list[_Child]:
+    """Return the names and values of an instance's attributes.
+
+    CPython keeps these inside the object until somebody asks for its `__dict__`; from then on every attribute costs it
+    more, a twentieth of a small environment's step. So the names are taken from the code of the class, and `__dict__`
+    is asked for only where they do not account for everything that the object holds.
+    """
+    named = [(name, getattr(item, name, None)) for name in _names_in_class(cast("Any", type(item)))]
+    known = {id(value) for _, value in named}
+    if hasattr(type(item), "__getattr__") or not all(id(held) in known for held in _held_by(item)):
+        return list(getattr(item, "__dict__", {}).items())
+    return named
+
+
+def _held_by(item: Any) -> list[Any]:
+    return [held for held in gc.get_referents(item) if not isinstance(held, _OPAQUE)]
+
+
+@cache
+def _names_in_class(owner: type) -> tuple[str, ...]:
+    """Return the names in the code of a class's methods, and of its plain values, which an instance may replace."""
+    names: dict[str, None] = {}
+    computed: set[str] = set()
+    for kind in owner.__mro__:
+        for name, member in vars(kind).items():
+            if hasattr(type(member), "__get__"):
+                computed.add(name)
+            elif not name.startswith("__"):
+                names[name] = None
+            function = _plain_function(member)
+            if function is not None:
+                names |= _names(function.__code__)
+    return tuple(name for name in names if name not in computed)
 
 
 def _slots(item: Any) -> Iterator[_Child]:

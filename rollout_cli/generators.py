@@ -125,7 +125,7 @@ class GeneratorSet:
 
 def _space_generator(space: gymnasium.Space[Any]) -> Any:
     # gymnasium has no public way to ask whether a space has drawn without making it draw.
-    return vars(space).get(SPACE_GENERATOR)
+    return getattr(space, SPACE_GENERATOR, None)
 
 
 def _unused(path: str, known: dict[str, Any]) -> str:

@@ -6,11 +6,12 @@ for there nobody else holds the wrappers, and only from the outside in, up to th
 
 from __future__ import annotations
 
-import copy
 from typing import Any, NamedTuple
 
 import gymnasium
 from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker, TimeLimit
+
+from rollout_cli.policies.random import RandomPolicy
 
 Env = gymnasium.Env[Any, Any]
 
@@ -37,8 +38,8 @@ def strip_env(env: Env) -> Stripped:
     limit: int | None = None
     if type(env) in _WATCHERS:
         env.reset(seed=0)
-        # A copy of the space draws, for one that has drawn would be seeded before every episode.
-        env.step(copy.deepcopy(env.action_space).sample())
+        # Not from the space itself, for one that has drawn would be seeded before every episode.
+        env.step(RandomPolicy(env.action_space).get_action(None)[0])
     while type(inner) in _WATCHERS:
         assert isinstance(inner, gymnasium.Wrapper)
         if isinstance(inner, TimeLimit):

@@ -34,10 +34,8 @@ def frozen_copy(info: Mapping[Any, Any]) -> dict[Any, Any]:
 def _copied(value: Any) -> Any:
     if isinstance(value, np.ndarray) and value.dtype != object:
         return value.copy()
-    if isinstance(value, Mapping):
-        return frozen_copy(value)
     try:
-        return copy.deepcopy(value)
+        return frozen_copy(value) if isinstance(value, Mapping) else copy.deepcopy(value)
     except Exception:  # noqa: BLE001  A foreign object may refuse in any way; it is kept and counted as unstorable later.
         return value
 
