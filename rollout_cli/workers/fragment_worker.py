@@ -74,7 +74,6 @@ class FragmentWorker(VecWorker):
         """
         super().update_env(env_update)
         if env_update is not None:
-            self._first_steps.clear()
             self._is_tried = False
 
     def update_agent(self, agent_update: Any) -> None:

@@ -95,6 +95,34 @@ def test_a_trial_that_was_interrupted_is_led_up_to_again(interruption: str) -> N
     assert_same_episodes(whole.episodes(2, 4), run_numbers(worker, [2, 3]))
 
 
+class Remembering(Doors):
+    """Counts the episodes of its trial, and tells the count."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        observation, info = super().reset(seed=seed, options=options)
+        self.count = self.count + 1 if options and options["place"] else 0
+        return observation, {**info, "count": self.count}
+
+
+class PlaceTellingWorker(RL2Worker):
+    """Tells the environment which episode of its trial begins."""
+
+    def reset_options(self, number: int) -> dict[str, Any]:
+        return {**super().reset_options(number), "place": self._place(number)}
+
+
+def test_a_new_environment_remembers_nothing_of_the_trial() -> None:
+    """It is brought to where the trial stands before the next episode."""
+    worker = PlaceTellingWorker(seed=SEED, max_episode_length=None, worker_number=0)
+    worker.update_env(Remembering())
+    worker.update_agent(Searcher())
+    run_numbers(worker, [0, 1])
+    fresh = Remembering()
+    fresh.count = 40
+    worker.update_env(fresh)
+    assert [2, 3, 0] == run_numbers(worker, [2, 3, 4]).episode_infos.to_arrays()["count"].tolist()
+
+
 def test_an_episode_that_is_run_again_is_led_up_to_again() -> None:
     """Where a generator appears in the middle of a trial, all of the trial so far is run again for that episode."""
 

@@ -61,6 +61,7 @@ def whole_episodes(batches: Iterable[EpisodeBatch]) -> Mapping[int, list[Episode
 def test_each_call_takes_its_steps_in_every_row() -> None:
     """A call gives n_envs * timesteps_per_call steps, however many episodes begin and end in it."""
     assert [12] * 20 == [len(batch.rewards) for batch in rollouts(make(), 20)]
+    assert [12] * 3 == [len(batch.rewards) for batch in rollouts(make(EndlessEnv, max_episode_length=1), 3)]
 
 
 @pytest.mark.parametrize("env", [ChainEnv, BothFlagsEnv, LateInfoEnv, ReusedBufferEnv])
@@ -157,8 +158,10 @@ class GlobalDrawingPolicy(DrawingPolicy):
 class OneByOne:
     """Acts on one observation at a time, and has parameters."""
 
+    drawing: type[GaragePolicy] = GlobalDrawingPolicy
+
     def __init__(self, env_spec: EnvSpec) -> None:
-        self._policy = GlobalDrawingPolicy(env_spec)
+        self._policy = self.drawing(env_spec)
 
     def get_action(self, observation: Any) -> Any:
         return self._policy.get_action(observation)
@@ -167,7 +170,13 @@ class OneByOne:
         self._policy.set_param_values(params)
 
 
-@pytest.mark.parametrize("policy", [DrawingPolicy, GlobalDrawingPolicy, OneByOne])
+class OneByOneAlone(OneByOne):
+    """The same with a generator of its own."""
+
+    drawing = DrawingPolicy
+
+
+@pytest.mark.parametrize("policy", [DrawingPolicy, GlobalDrawingPolicy, OneByOne, OneByOneAlone])
 @pytest.mark.parametrize("parameters", [False, True])
 def test_each_call_draws_anew_though_the_policy_is_sent_again(policy: Any, parameters: bool) -> None:
     """An update in the middle of episodes does not put what the policy draws from back to where it was before."""
@@ -358,7 +367,7 @@ def test_after_an_error_new_episodes_begin() -> None:
         with pytest.raises(EnvError, match=r"^env\.step raised ValueError") as caught:
             used.update(_numbers_until_it_fails(source))
         assert "step 9 is broken" in caught.value.details
-        batch = source.obtain_samples(0, 8, None, ChainEnv())
+        batch = source.obtain_samples(0, 8, None)
     assert not batch.first_steps.any()
     assert used.isdisjoint(batch.numbers.tolist())
 
