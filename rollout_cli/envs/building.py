@@ -64,13 +64,13 @@ def make_env(spec: str | GymSpec, kwargs: Mapping[str, Any], name: str) -> Env:
 
 
 def registered_spec(env_id: str) -> GymSpec:
-    """Return the EnvSpec of a gymnasium id.
+    """Return the EnvSpec of a gymnasium id; a module that registers it was imported before.
 
     Raises:
         EnvLoadError: If there is none (similar ids are named).
     """
     try:
-        return gymnasium.spec(env_id)
+        return gymnasium.spec(env_id.rpartition(":")[2])
     except gymnasium.error.Error as error:
         raise EnvLoadError(f"there is no environment {env_id!r}", hint=similar_ids(env_id)) from error
 

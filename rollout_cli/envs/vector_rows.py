@@ -8,7 +8,7 @@ the other rows are left alone.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import gymnasium
@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium.vector import AutoresetMode
 
+from rollout_cli._generator_search import SPACE_GENERATOR
 from rollout_cli.envs.vector_record import vector_limit, vector_name
 from rollout_cli.episode_batch import EnvSpec
 from rollout_cli.errors import EnvLoadError
@@ -182,4 +183,16 @@ def _spec(env: Any) -> EnvSpec:
         if not isinstance(space, gymnasium.Space):
             raise EnvLoadError(f"{vector_name(env)} has no gymnasium space, but a {type(space).__name__}")
         space_leaves(space)
-    return EnvSpec(observation_space, action_space, vector_limit(env))
+    return EnvSpec(_at_rest(observation_space), _at_rest(action_space), vector_limit(env))
+
+
+def _at_rest(space: gymnasium.Space[Any]) -> gymnasium.Space[Any]:
+    """Return a copy that never drew: making a batched space of one wakes its generator, and nobody draws from it."""
+    resting = copy.deepcopy(space)
+    waiting = [resting]
+    while waiting:
+        part: Any = waiting.pop()
+        vars(part)[SPACE_GENERATOR] = None
+        children = getattr(part, "spaces", ())
+        waiting += children.values() if isinstance(children, Mapping) else children
+    return resting

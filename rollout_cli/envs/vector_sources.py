@@ -44,8 +44,10 @@ def build_vector_env(source: EnvSource, n_envs: int, *, seed: int) -> Vector:
         raise EnvLoadError(f"{name!r} is no vector environment, but a {type(found).__name__}", hint=_what_hint())
     if isinstance(found, type) and issubclass(found, gymnasium.Env) and not hasattr(found, "num_envs"):
         raise EnvLoadError(f"{name!r} is a single environment, no vector environment", hint=_SYNC_HINT)
-    options = {"num_envs": n_envs, **_asked(found, source.kwargs, seed=seed), **source.kwargs}
-    return _checked(called_builder(found, options, name), n_envs, name)
+    given = dict(source.kwargs)
+    if _takes(found, "seed"):
+        given = {"seed": seed, **given}
+    return _checked(_built(found, {"num_envs": n_envs, **given}, given, found, name), n_envs, name)
 
 
 def _what_hint() -> str:
@@ -57,24 +59,39 @@ def _make_vec(spec: GymSpec, kwargs: Mapping[str, Any], n_envs: int, name: str) 
         raise EnvLoadError(f"{name!r} has no vector entry point, so it cannot be vectorized natively", hint=_SYNC_HINT)
     entry = spec.vector_entry_point
     creator = load_env_creator(entry) if isinstance(entry, str) else entry
-    options = {**_asked(creator, {**spec.kwargs, **kwargs}), **kwargs}
 
     def make(**arguments: Any) -> Vector:
         return gymnasium.make_vec(spec, num_envs=n_envs, vectorization_mode="vector_entry_point", **arguments)
 
-    return called_builder(make, options, name)
+    return _built(make, kwargs, {**spec.kwargs, **kwargs}, creator, name)
 
 
-def _asked(creator: Callable[..., Any], given: Mapping[str, Any], *, seed: int | None = None) -> dict[str, Any]:
-    """Return the arguments beside `given` that a constructor or factory is to get."""
+def _built(
+    build: Callable[..., Vector], kwargs: Mapping[str, Any], given: Mapping[str, Any], creator: Any, name: str
+) -> Vector:
+    """Build, where it can be asked for such a thing without resets by the environment itself.
+
+    Args:
+        build: Is called.
+        kwargs: What it gets.
+        given: The arguments that reach `creator` anyway.
+        creator: Whose signature tells what can be asked for.
+        name: What to call it in messages.
+    """
+    if _MODE not in given and _takes(creator, _MODE):
+        try:
+            return called_builder(build, {**kwargs, _MODE: AutoresetMode.DISABLED}, name)
+        except EnvLoadError:
+            # It has other modes only (ALE up to 0.12), and resets itself; the dataset says what comes of that.
+            return called_builder(build, kwargs, name)
+    return called_builder(build, kwargs, name)
+
+
+def _takes(creator: Any, argument: str) -> bool:
     try:
-        names = inspect.signature(creator).parameters
+        return argument in inspect.signature(creator).parameters
     except (TypeError, ValueError):  # Built in a language that tells no signature.
-        return {}
-    wanted: dict[str, Any] = {_MODE: AutoresetMode.DISABLED}
-    if seed is not None:
-        wanted["seed"] = seed
-    return {key: value for key, value in wanted.items() if key in names and key not in given}
+        return False
 
 
 def _checked(built: Any, n_envs: int, name: str) -> Vector:

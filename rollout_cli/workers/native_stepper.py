@@ -216,7 +216,7 @@ class NativeStepper:
         )
 
     def _last(self, rows: Array) -> tuple[Array, ...]:
-        return tuple(self._recorder.block.typed(at, leaf)[rows] for at, leaf in enumerate(self._observations))
+        return tuple(leaf[rows] for leaf in self._observations)
 
     def _final(self, rows: Array, infos: Infos) -> tuple[Array, ...]:
         """Return the last observations that the environment hands on beside those of the next episodes."""
@@ -227,7 +227,7 @@ class NativeStepper:
         if isinstance(found, np.ndarray) and found.dtype == object:
             leaves = flatten(space, stack_samples(space, [found[row] for row in rows.tolist()]))
             return tuple(np.asarray(leaf) for leaf in leaves)
-        return tuple(self._recorder.block.typed(at, leaf)[rows] for at, leaf in enumerate(flatten(space, found)))
+        return tuple(leaf[rows] for leaf in self._leaves(found))
 
     # -- recording -------------------------------------------------------------------------------------------------
 
@@ -247,7 +247,12 @@ class NativeStepper:
             self._recorder.block.put_info(_ENV, _frozen(column._replace(has=has)))
 
     def _leaves(self, observations: Any) -> tuple[Any, ...]:
-        return (observations,) if self._is_leaf else self._rows.leaves(observations)
+        """Return the observations' leaves in their space's types, as policy and dataset see them."""
+        try:
+            leaves = (observations,) if self._is_leaf else self._rows.leaves(observations)
+            return tuple(self._recorder.block.typed(at, leaf) for at, leaf in enumerate(leaves))
+        except (BadSampleError, KeyError, IndexError, TypeError) as error:
+            raise self._error(EnvError, "the observation", error) from error
 
     # -- errors ----------------------------------------------------------------------------------------------------
 
