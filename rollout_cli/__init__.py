@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from rollout_cli.samplers.plan import EpisodesPerWorker as EpisodesPerWorker
     from rollout_cli.samplers.plan import MinTimesteps as MinTimesteps
     from rollout_cli.workers import DefaultWorker as DefaultWorker
+    from rollout_cli.workers import FragmentWorker as FragmentWorker
+    from rollout_cli.workers import VecWorker as VecWorker
     from rollout_cli.workers import Worker as Worker
     from rollout_cli.workers import WorkerFactory as WorkerFactory
 
@@ -38,6 +40,7 @@ _HOMES = {
     "Episodes": "samplers.plan",
     "EpisodesPerWorker": "samplers.plan",
     "ExistingEnvUpdate": "envs",
+    "FragmentWorker": "workers",
     "LocalSampler": "samplers",
     "MinTimesteps": "samplers.plan",
     "MultiprocessingSampler": "samplers",
@@ -45,6 +48,7 @@ _HOMES = {
     "RolloutError": "errors",
     "SetTaskUpdate": "envs",
     "StepType": "episode_batch",
+    "VecWorker": "workers",
     "Worker": "workers",
     "WorkerFactory": "workers",
     "load": "dataset",

@@ -52,7 +52,7 @@ class ConfigError(UsageError):
 
 
 class UserCodeError(RolloutError):
-    """The user's policy or environment cannot be used; the subclasses say which and how."""
+    """The user's policy, environment, worker class or set-up cannot be used; the subclasses say which and how."""
 
     exit_code = 3
 

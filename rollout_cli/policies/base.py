@@ -24,7 +24,8 @@ class Policy(Protocol):
     Legal sequences, of one environment: `reset()`, then `get_action` once a step until the episode ends, then `reset()`
     again. Of n environments at once: `reset(do_resets)` with an all-true mask of length n, then `get_actions` with n
     rows at every step; before a step in which some rows begin a new episode, `reset(do_resets)` with those rows true. n
-    stays the same until the next all-true mask. `set_param_values` comes between episodes only, before a `reset`.
+    stays the same until the next all-true mask. `set_param_values` comes between episodes only, before a `reset`; but
+    between any two steps under a FragmentWorker, whose calls end in the middle of episodes.
 
     A policy that draws may offer two more. They are called before the `reset` of the episode that they seed, and from
     then on the actions must follow from the seed and the observations alone:

@@ -98,6 +98,8 @@ def test_a_trial_that_was_interrupted_is_led_up_to_again(interruption: str) -> N
 class Remembering(Doors):
     """Counts the episodes of its trial, and tells the count."""
 
+    count = 0
+
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         observation, info = super().reset(seed=seed, options=options)
         self.count = self.count + 1 if options and options["place"] else 0
