@@ -96,6 +96,7 @@ class NativeStepper:
                 self._begin_all()
             return
         if not self._observations:
+            self._draw_apart()
             self._reset(np.arange(self._rows.n_rows))  # Also those without a number: none may be left from before.
             return
         idle = np.flatnonzero(self.episodes.numbers == NONE)
@@ -106,15 +107,18 @@ class NativeStepper:
 
     def _begin_all(self) -> None:
         """Reset the whole environment, from the seed of the lowest number."""
-        number = self._queue.lowest
-        assert number is not None
-        # For an environment that draws from a global generator: no two workers may begin alike.
-        seed_global_generators(self._root, number)
-        seed = derive_seed(self._root, number, "env") >> 32
+        seed = derive_seed(self._root, self._draw_apart(), "env") >> 32
         observations, infos = self._called(EnvError, "env.reset", lambda: self._rows.reset_all(seed))
         self._observations = self._leaves(observations)
         self._dead = _NOBODY
         self._begin(np.arange(self._rows.n_rows), infos)
+
+    def _draw_apart(self) -> int:
+        """Seed the global generators from the lowest number that waits: no two workers may begin alike."""
+        number = self._queue.lowest
+        assert number is not None
+        seed_global_generators(self._root, number)
+        return number
 
     def _reset(self, rows: Array, numbers: Array | None = None) -> None:
         """Reset rows of an environment that does not do so itself, and begin an episode in those that have a number."""

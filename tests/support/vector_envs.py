@@ -171,6 +171,20 @@ class SilentVectorEnv(SyncVectorEnv):
         self.metadata = {}
 
 
+class DenseFinal(ScriptedVectorEnv):
+    """Resets in the same step, and gives the last observations of all rows as one array, as ALE does; no last infos."""
+
+    def __init__(self, num_envs: int) -> None:
+        super().__init__(num_envs, lambda row, k: 1 + row, AutoresetMode.SAME_STEP)
+
+    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        observations, rewards, terminated, truncated, infos = super().step(actions)
+        final = observations.copy()
+        for row in np.flatnonzero(terminated | truncated).tolist():
+            final[row] = infos["final_obs"][row]
+        return observations, rewards, terminated, truncated, {"final_obs": final}
+
+
 class GivesNoFinal(ScriptedVectorEnv):
     """Resets in the same step and keeps the last observations for itself."""
 

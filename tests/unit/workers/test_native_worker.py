@@ -395,14 +395,65 @@ def test_shared_generators_are_told() -> None:
     assert native(vector_envs.chain(3, DISABLED)).not_reproducible is None
 
 
+class TellingNoisePolicy(LinearPolicy):
+    """Draws from a global generator for all rows, and tells what it drew."""
+
+    def get_actions(self, observations: Any) -> tuple[Any, dict[str, Any]]:
+        count = len(observations)
+        return np.zeros(count, np.int64), {"noise": np.random.random(count)}
+
+
 @each_mode
 def test_workers_draw_apart(mode: AutoresetMode) -> None:
-    """A policy that draws from a global generator does not explore alike in two workers."""
-    actions = [
-        run(native(vector_envs.chain(3, mode), GlobalNoisePolicy, worker=at), range(30 * at, 30 * at + 30)).actions[0]
-        for at in (0, 1)
-    ]
-    assert actions[0][:40].tolist() != actions[1][:40].tolist()
+    """A policy that draws from a global generator does not explore alike in two workers, from the first step on."""
+    noise = []
+    for at in (0, 1):
+        worker = native(vector_envs.chain(3, mode), TellingNoisePolicy, worker=at)
+        noise.append(run(worker, range(30 * at, 30 * at + 30)).agent_infos.to_arrays()["noise"].tolist())
+    assert set(noise[0]).isdisjoint(noise[1])
+
+
+# -- rows and memory ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+def test_a_number_has_its_row(stride: int) -> None:
+    """Number i runs in row i % n_envs of the worker's own numbers, whatever order numbers come in."""
+    worker = native(vector_envs.chain(4, DISABLED), n_envs=4)
+    worker.number_stride = stride
+    worker.assign([9 * stride, 5 * stride])
+    worker.assign([stride, 2 * stride])
+    worker.advance(-1.0)
+    running = worker._the_stepper().episodes.numbers
+    finished = set(worker.finished_numbers)
+    assert running[1] == stride or stride in finished
+    assert running[2] == 2 * stride or 2 * stride in finished
+    assert [-1, -1] == running[[0, 3]].tolist()
+
+
+def test_one_long_episode_keeps_only_its_own_steps() -> None:
+    """What was carried along with an episode that runs on and on is let go when the other rows' episodes have ended."""
+    worker = native(vector_envs.ScriptedVectorEnv(8, lambda row, k: 400 if row == 0 else 7), n_envs=8)
+    worker.assign(range(3000))
+    most = 0
+    while 0 in worker._the_stepper().episodes.numbers or not most:
+        worker.advance(-1.0)
+        worker.take()
+        carried = sum(len(part.columns.leaves[-1]) for part in worker._the_recorder()._carried)
+        step = worker._the_recorder().step
+        most = max(most, carried)
+        assert carried <= 2 * (step + 8 * 12)
+    assert most >= 380
+
+
+def test_a_dense_array_of_last_observations() -> None:
+    """Last observations may come as one array for all rows; a last step without infos has none."""
+    chunk = run(native(vector_envs.DenseFinal(3)), range(9))
+    for at in range(9):
+        one = chunk.episodes(at, at + 1)
+        row, k, _ = one.observations[0][0].tolist()
+        assert [row, k, row + 1] == one.last_observations[0][0].tolist()
+        assert [[row, k, step] for step in range(row + 1)] == one.observations[0].tolist()
 
 
 # -- errors and facts --------------------------------------------------------------------------------------------------
