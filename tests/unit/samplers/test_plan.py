@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollout_cli.samplers.plan import Episodes, EpisodesPerWorker, MinTimesteps, PrefixSum, begin_plan
+from rollout_cli.samplers.plan import Episodes, EpisodesPerWorker, MinTimesteps, begin_plan
+from rollout_cli.samplers.prefix import PrefixSum
 
 lengths = st.lists(st.integers(0, 12), min_size=1, max_size=40)
 
