@@ -16,7 +16,7 @@ from rollout_cli.dataset.writer import DatasetSummary, DatasetWriter
 from rollout_cli.envs import EnvSource, env_source
 from rollout_cli.episode_batch import EnvSpec
 from rollout_cli.errors import RolloutError
-from rollout_cli.header import dataset_header
+from rollout_cli.header import dataset_header, reproducible
 from rollout_cli.interrupts import StopSignals, stop_on_signals
 from rollout_cli.policies import PolicySource, policy_source
 from rollout_cli.progress import NullProgress, Progress
@@ -97,7 +97,7 @@ class _Run:
             self._tell_limit(spec)
             with self._writer(sampler, spec, policy, env) as writer:
                 failure = self._fill(writer, sampler)
-                summary = self._close(writer, failure, signals)
+                summary = self._close(writer, sampler, failure, signals)
         return self._result(summary, sampler)
 
     def _tell_limit(self, spec: EnvSpec) -> None:
@@ -137,12 +137,16 @@ class _Run:
         self._return_sum += return_sum
         self._progress.update(episodes=episodes, steps=chunk.n_steps, return_sum=return_sum)
 
-    def _close(self, writer: DatasetWriter, failure: RolloutError | None, signals: StopSignals) -> DatasetSummary:
+    def _close(
+        self, writer: DatasetWriter, sampler: Sampler, failure: RolloutError | None, signals: StopSignals
+    ) -> DatasetSummary:
         """Commit what is there, and end as the run did."""
+        # Told once more, for a policy's draws may be seen only when it acts.
+        told = reproducible(self._config, sampler.facts)
         if failure is None and signals.received is None:
-            return writer.close(status="complete")
+            return writer.close(status="complete", reproducible=told)
         if writer.has_episodes:
-            summary = writer.close(status="interrupted")
+            summary = writer.close(status="interrupted", reproducible=told)
             kept = f"{summary.episodes:,} finished episodes ({summary.steps:,} steps) are in {summary.path}"
         else:
             writer.remove()

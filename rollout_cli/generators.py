@@ -20,10 +20,22 @@ from rollout_cli.seeding import derive_seed, seed_digest
 
 @dataclass(frozen=True, slots=True)
 class FoundGenerator:
-    """A generator, and the stream (its path) that it is seeded from."""
+    """A generator, and the stream (its path) that it is seeded from.
+
+    Attributes:
+        path: The stream.
+        generator: The generator.
+        space: The space that draws from it, where it is a space's; None for any other.
+    """
 
     path: str
     generator: Any
+    space: gymnasium.Space[Any] | None = None
+
+    @property
+    def current(self) -> Any:
+        """Return the generator, or what a space has now: seeding a space makes its generator anew."""
+        return self.generator if self.space is None else _space_generator(self.space)
 
     def seed(self, root: int, number: int | str) -> None:
         """Put the generator into the state that belongs to (root, number, path)."""
@@ -84,9 +96,9 @@ class GeneratorSet:
         return [found.path for found in self._found]
 
     @property
-    def generators(self) -> list[Any]:
+    def found(self) -> list[FoundGenerator]:
         """Return the generators that are seeded, in the same order."""
-        return [found.generator for found in self._found]
+        return list(self._found)
 
     def seed(self, root: int, number: int | str) -> None:
         """Seed every generator found for one episode (or for `SETUP`)."""
@@ -96,16 +108,19 @@ class GeneratorSet:
     def look_again(self) -> bool:
         """Search all roots once more; return whether there is a generator where there was none before."""
         before, self._known, self._asleep = self._known, {}, []
+        spaces: dict[int, gymnasium.Space[Any]] = {}
         _make_env_generators(self._roots)
         for path, item in search(self._roots):
             generator = _space_generator(item) if isinstance(item, gymnasium.Space) else item
             if generator is None:
                 self._asleep.append(item)
-            else:
-                self._known[_unused(path, self._known)] = generator
+                continue
+            if generator is not item:
+                spaces[id(generator)] = item
+            self._known[_unused(path, self._known)] = generator
         # Where `reset(seed=...)` makes the environment's generator anew, seeding the one it has is work for nothing.
         self._found = [
-            FoundGenerator(path, generator)
+            FoundGenerator(path, generator, spaces.get(id(generator)))
             for path, generator in self._known.items()
             if not _made_by_reset(path, generator, before.get(path))
         ]

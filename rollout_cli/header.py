@@ -34,7 +34,7 @@ def dataset_header(
         "env_source": {"spec": source["spec"], "path": source["path"]},
         "policy": {**policy.describe(), "class": facts.get("policy_class")},
         "collector": _collector(config),
-        "reproducible": _reproducible(config, facts),
+        "reproducible": reproducible(config, facts),
         "versions": _versions(),
         "git": _git_commit(),
     }
@@ -57,7 +57,8 @@ def _collector(config: CollectConfig) -> dict[str, Any]:
     }
 
 
-def _reproducible(config: CollectConfig, facts: dict[str, Any]) -> dict[str, Any]:
+def reproducible(config: CollectConfig, facts: dict[str, Any]) -> dict[str, Any]:
+    """Return what a dataset says of being reproduced: its status, and for which settings or why not."""
     if config.order == "arrival":
         reason = "episodes were kept as they ended: short ones are favoured, and another run keeps others"
         return {"status": "failed", "reason": reason}

@@ -108,6 +108,7 @@ class Batch:
         lengths: Their lengths; of a part, the whole episode's.
         payload: The packed chunk (`chunk.pack`, joined).
         part: Set where this is one part of a long episode.
+        not_reproducible: Why the worker's episodes cannot be reproduced, where it has seen that.
     """
 
     worker: int
@@ -116,11 +117,13 @@ class Batch:
     lengths: tuple[int, ...]
     payload: bytes | bytearray | memoryview
     part: Part | None = None
+    not_reproducible: str | None = None
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
         # Protocol 5 leaves the payload where it is, so that it is copied only when it is written.
         payload = pickle.PickleBuffer(self.payload) if protocol >= 5 else bytes(self.payload)  # noqa: PLR2004
-        return Batch, (self.worker, self.version, self.numbers, self.lengths, payload, self.part)
+        rest = (self.part, self.not_reproducible)
+        return Batch, (self.worker, self.version, self.numbers, self.lengths, payload, *rest)
 
 
 @dataclass(frozen=True, slots=True)

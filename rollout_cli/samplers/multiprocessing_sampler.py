@@ -129,7 +129,8 @@ class MultiprocessingSampler(Sampler):
             sizer=sizer,
             stride=self._stride(state),
         )
-        call = _Call(machine, episode_buffer(state, base, order=order), self._the_pool(), self._learn)
+        buffer = episode_buffer(state, base, order=order)
+        call = _Call(machine, buffer, self._the_pool(), learn=self._learn, note=self._note_reason)
         with self._torn_down_on_error():
             yield from call.run(updates, stopped=lambda: self._stop_requested)
 
@@ -147,9 +148,12 @@ class _Call:
         machine: sm.SamplerMachine,
         buffer: EpisodeBuffer,
         pool: WorkerPool,
+        *,
         learn: Callable[[EnvSpec, dict[str, Any]], None],
+        note: Callable[[str | None], None],
     ) -> None:
-        self._machine, self._buffer, self._pool, self._learn = machine, buffer, pool, learn
+        self._machine, self._buffer, self._pool = machine, buffer, pool
+        self._learn, self._note = learn, note
         self._failure: Failed | sm.Died | None = None
 
     def run(self, updates: Updates, *, stopped: Callable[[], bool]) -> Generator[Chunk, None, None]:
@@ -181,6 +185,7 @@ class _Call:
                 case sm.SendTo(worker, message):
                     self._pool.send(worker, message)
                 case sm.Keep(batch):
+                    self._note(batch.not_reproducible)
                     self._buffer.add(batch)
                 case sm.Learn(started):
                     self._learn(started.env_spec, started.facts)

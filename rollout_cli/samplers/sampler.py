@@ -252,6 +252,11 @@ class Sampler(abc.ABC):
         if self._env_spec is None:
             self._env_spec, self.facts = env_spec, facts
 
+    def _note_reason(self, not_reproducible: str | None) -> None:
+        """Take why a worker's episodes cannot be reproduced, which it may see only when they run."""
+        if not_reproducible:
+            self.facts.setdefault("not_reproducible", not_reproducible)
+
     # -- updates ---------------------------------------------------------------------------------------------------
 
     def _messages(self, objs: Any) -> list[Pickled | None]:

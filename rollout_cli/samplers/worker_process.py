@@ -191,10 +191,13 @@ class _Shell:
         return worker
 
     def _send_finished(self) -> None:
-        chunk = self._worker.take() if self._worker is not None else None
         self._counted = 0
-        for part in for_transport(chunk) if chunk is not None else ():
-            self._send(_batch(self._number, self._version, part))
+        chunk = self._worker.take() if self._worker is not None else None
+        if chunk is None or self._worker is None:
+            return
+        reason = self._worker.not_reproducible
+        for part in for_transport(chunk):
+            self._send(_batch(self._number, self._version, part, reason))
 
     def _send(self, message: Any) -> None:
         if self._backlog:
@@ -243,10 +246,11 @@ def load_pickled(value: Any, kind: type[RolloutError]) -> Any:
         ) from error
 
 
-def _batch(worker: int, version: int, chunk: Chunk) -> Batch:
+def _batch(worker: int, version: int, chunk: Chunk, not_reproducible: str | None) -> Batch:
     part = chunk.part
     lengths = (part.episode_length,) if part else tuple(chunk.lengths.tolist())
-    return Batch(worker, version, tuple(chunk.numbers.tolist()), lengths, b"".join(pack(chunk)), part)
+    numbers = tuple(chunk.numbers.tolist())
+    return Batch(worker, version, numbers, lengths, b"".join(pack(chunk)), part, not_reproducible)
 
 
 def worker_main(connection: Connection[Any, Any], payload: bytes, worker_number: int, title: str) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rollout_cli.fast_reset import prepare_seeds
-from rollout_cli.generators import GeneratorSet
+from rollout_cli.generators import FoundGenerator, GeneratorSet
 from rollout_cli.seeding import SETUP, derive_seed
 from rollout_cli.sleepers import GlobalSeeder
 
@@ -45,9 +45,9 @@ class EpisodeSeeder:
         return self._generators.paths
 
     @property
-    def generators(self) -> list[Any]:
+    def found(self) -> list[FoundGenerator]:
         """Return the generators that were found."""
-        return self._generators.generators
+        return self._generators.found
 
     def prepare(self, numbers: Sequence[int]) -> None:
         """Do at once, for episodes that come later, what their resets have in common."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import random
 from collections import Counter
 from collections.abc import Iterable
@@ -9,8 +10,12 @@ from typing import Any
 
 import numpy as np
 
+from rollout_cli.generators import FoundGenerator
 from rollout_cli.seeding import GlobalGenerators
 from rollout_cli.sleepers import GlobalSeeder, TorchProbe
+
+_CLOSE_LOOKS = 8
+"""A policy that draws does so soon, and some looks cost much."""
 
 _GLOBAL = ("random", "numpy.random")
 """The global generators, as `GlobalSeeder` looks at them."""
@@ -74,16 +79,22 @@ class SharedDraws:
     def __init__(self, global_seeder: GlobalSeeder) -> None:
         self._global = global_seeder
         self._torch = TorchProbe()
-        # A policy that draws from torch does so soon, and looking costs more there.
-        self._torch_looks = 8
         self._before: list[tuple[int, int]] = []
+        self._lent: list[FoundGenerator] = []
+        self._lent_before: list[bytes] = []
+        self._close_looks = _CLOSE_LOOKS
         self.seen: list[str] = []
+
+    def watch(self, lent: list[FoundGenerator]) -> None:
+        """Look closely for some calls: at torch's generator, and at those that may be an environment's as well."""
+        self._lent, self._close_looks = lent, _CLOSE_LOOKS
 
     def __enter__(self) -> None:
         """Look before the call."""
         self._before = self._global.look()
-        if self._torch_looks:
+        if self._close_looks:
             self._torch.rest()
+            self._lent_before = self._lent_states()
 
     def __exit__(self, *_: object) -> None:
         """Look after it."""
@@ -92,9 +103,14 @@ class SharedDraws:
             moved = [name for name, one, other in zip(_GLOBAL, self._before, after, strict=True) if one != other]
             self._note(moved)
             self._global.excuse(self._before)
-        if self._torch_looks:
-            self._torch_looks -= 1
+        if self._close_looks:
+            self._close_looks -= 1
             self._note(["torch"] if self._torch.moved() else [])
+            states = zip(self._lent, self._lent_before, self._lent_states(), strict=True)
+            self._note([found.path for found, one, other in states if one != other])
+
+    def _lent_states(self) -> list[bytes]:
+        return [pickle.dumps(state_of(found.current)) for found in self._lent]
 
     def _note(self, names: list[str]) -> None:
         self.seen += [name for name in names if name not in self.seen]

@@ -65,6 +65,7 @@ class VecWorker(RecordingWorker):
         self._actors: Actors | None = None
         self._row_wise = self._row_by_row = self._takes_turns = False
         self._draws = SharedDraws(self._global)
+        self._own_paths: list[str] = []
         self._steps_by_verb = type(self).step_episode is not VecWorker.step_episode
 
     @classmethod
@@ -141,8 +142,14 @@ class VecWorker(RecordingWorker):
 
     def _share_out(self) -> None:
         turns = [slot.turn for slot in self._slots]
-        share_out(turns, [slot.seeder.generators for slot in self._slots])
+        found = [[one.generator for one in slot.seeder.found] for slot in self._slots]
+        share_out(turns, found)
         self._takes_turns = any(turn.is_needed for turn in turns)
+        # What a policy holds may be the environment's, whose spaces it has: then it must be seen to draw.
+        of_envs = {id(generator) for generators in found for generator in generators}
+        lent = [one for one in self._seeder.found if one.space is not None or id(one.generator) in of_envs]
+        self._own_paths = [one.path for one in self._seeder.found if one not in lent]
+        self._draws.watch(lent)
 
     # -- episodes ---------------------------------------------------------------------------------------------------
 
@@ -331,8 +338,8 @@ class VecWorker(RecordingWorker):
         """Return why the episodes cannot be reproduced, as far as it is known by now."""
         if not self._agent.is_ready or self._row_by_row:
             return None
-        found = [] if callable(getattr(self._agent.policy, "seed_rows", None)) else self._seeder.paths
-        drawn_from = [*found, *self._draws.seen]
+        own = [] if callable(getattr(self._agent.policy, "seed_rows", None)) else self._own_paths
+        drawn_from = [*own, *self._draws.seen]
         if not drawn_from:
             return None
         return (

@@ -272,7 +272,10 @@ class SimulatedSampler:
         state = begin_plan(plan, n_workers=n_workers, by_worker=by_worker, block=self.pool.at_once, order=order)
         machine = SamplerMachine(state, base=base, version=self.version, n_workers=n_workers, sizer=sizer)
         buffer = episode_buffer(state, base, order=order, memory_limit=self.memory_limit, disk_limit=self.disk_limit)
-        call = multiprocessing_sampler._Call(machine, buffer, self.pool, lambda spec, facts: None)  # type: ignore[arg-type]
+        pool: Any = self.pool
+        call = multiprocessing_sampler._Call(
+            machine, buffer, pool, learn=lambda spec, facts: None, note=lambda reason: None
+        )
         yield from call.run([(policy, None)] * n_workers, stopped=lambda: False)  # type: ignore[list-item]
 
 

@@ -511,6 +511,13 @@ class LateBatch(OwnBatch):
         return super().place(observation)
 
 
+class SpaceBatch(rows.TablePolicy):
+    """Draws from the action space of the first environment."""
+
+    def get_action(self, observation: Any) -> tuple[Any, dict[str, Any]]:
+        return self.spec.action_space.sample(), {"place": 0}
+
+
 class SeededBatch(OwnBatch):
     """Has a generator for each row."""
 
@@ -561,7 +568,13 @@ class TorchBatch(BatchPolicy):
         return float(sys.modules["torch"].default_generator.draw())
 
 
-REASONS = [(OwnBatch, "policy.rng"), (GlobalBatch, "numpy.random"), (LateBatch, "policy.rng"), (TorchBatch, "torch")]
+REASONS = [
+    (OwnBatch, "policy.rng"),
+    (GlobalBatch, "numpy.random"),
+    (LateBatch, "policy.rng"),
+    (TorchBatch, "torch"),
+    (SpaceBatch, "policy.spec.action_space"),
+]
 
 
 @pytest.mark.parametrize(("policy", "generator"), REASONS)
@@ -585,6 +598,15 @@ def test_what_can_be_reproduced(policy: type[Any], scope: str | None) -> None:
     worker = make_vec([rows.GlobalDrawEnv() for _ in range(3)], policy)
     run_numbers(worker, range(6))
     assert (None, scope) == (worker.not_reproducible, worker.facts().get("scope"))
+
+
+def test_an_environment_that_draws_from_its_spaces_is_no_draw_of_the_policy() -> None:
+    """A policy that holds the first environment's spaces does not draw from them where the environment does."""
+    worker = VecWorker(seed=SEED, max_episode_length=None, worker_number=2, n_envs=3)
+    worker.update_env(as_env_source(envs.DictEnv))
+    worker.update_agent(rows.TablePolicy(worker.env_spec))
+    run_numbers(worker, range(9))
+    assert worker.not_reproducible is None
 
 
 class TorchAlone(rows.AlonePolicy):
