@@ -55,7 +55,7 @@ class Chunk:
 
     Attributes:
         numbers: Episode numbers, int64 (N,), rising.
-        seeds: The seeds given to `env.reset`, int64 (N,).
+        seeds: The seeds given to `env.reset`, int64 (N,); -1 where an environment began the episode by itself.
         lengths: Rows of each episode in this chunk, int64 (N,); of a part, the part's rows.
         terminated: Whether the episode's last step terminated it, bool (N,).
         truncated: Whether its last step truncated it, bool (N,); both may be true.
@@ -214,10 +214,13 @@ def concatenate(chunks: Sequence[Chunk]) -> Chunk:
 
 
 def for_transport(chunk: Chunk) -> list[Chunk]:
-    """Return `chunk` in pieces of about `PART_BYTES` at most: itself, or episode by episode and those in parts."""
+    """Return `chunk` in pieces of about `PART_BYTES` at most: itself, or some episodes at a time, long ones in parts."""
     if chunk.n_bytes <= PART_BYTES:
         return [chunk]
-    return [part for at in range(chunk.n_episodes) for part in chunk.episodes(at, at + 1).parts()]
+    if chunk.n_episodes == 1:
+        return chunk.parts()
+    middle = chunk.n_episodes // 2
+    return [*for_transport(chunk.episodes(0, middle)), *for_transport(chunk.episodes(middle, chunk.n_episodes))]
 
 
 _HEAD = struct.Struct("<I")
