@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import gymnasium
@@ -52,6 +52,21 @@ def copy_env(env: Env, name: str) -> Env:
     """
     hint = f"let {name} be a class or a factory, which builds an environment for each worker"
     return checked_env(PickleFile.of(env, EnvLoadError, hint=hint).load(EnvLoadError), name)
+
+
+def each_its_own(updates: Sequence[Any]) -> list[Any]:
+    """Return updates for several rows, with a copy of an environment wherever it was given for another row already.
+
+    Raises:
+        EnvLoadError: If it cannot be pickled.
+    """
+    given: set[int] = set()
+    apart = []
+    for update in updates:
+        is_again = isinstance(update, gymnasium.Env) and id(update) in given
+        given.add(id(update))
+        apart.append(copy_env(update, "the environment") if is_again else update)
+    return apart
 
 
 def make_env(spec: str | GymSpec, kwargs: Mapping[str, Any], name: str) -> Env:

@@ -70,7 +70,8 @@ class SharedDraws:
     Such draws wake nobody: they cannot be seeded for one episode, as those of an environment can.
 
     Attributes:
-        seen: The generators that were drawn from.
+        own: The generators that the policy alone holds; it is taken to draw from them.
+        seen: The others that it was seen to draw from.
 
     Args:
         global_seeder: Looks at them.
@@ -83,11 +84,22 @@ class SharedDraws:
         self._lent: list[FoundGenerator] = []
         self._lent_before: list[bytes] = []
         self._close_looks = _CLOSE_LOOKS
+        self.own: list[str] = []
         self.seen: list[str] = []
 
-    def watch(self, lent: list[FoundGenerator]) -> None:
-        """Look closely for some calls: at torch's generator, and at those that may be an environment's as well."""
-        self._lent, self._close_looks = lent, _CLOSE_LOOKS
+    def watch(self, found: list[FoundGenerator], of_envs: list[Any]) -> None:
+        """Look closely for some calls: at torch's generator, and at what the policy may have from an environment.
+
+        A policy that holds an environment's spaces, which the environment draws from, does not draw from them for that.
+
+        Args:
+            found: What was found below the policy.
+            of_envs: The generators that were found below environments.
+        """
+        known = {id(generator) for generator in of_envs}
+        self._lent = [one for one in found if one.space is not None or id(one.generator) in known]
+        self.own = [one.path for one in found if one.space is None and id(one.generator) not in known]
+        self._close_looks = _CLOSE_LOOKS
 
     def __enter__(self) -> None:
         """Look before the call."""

@@ -8,25 +8,18 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
 
-import gymnasium
-
-from rollout_cli.envs import copy_env, env_record
-from rollout_cli.errors import EnvError, EnvLoadError, InternalError, PolicyError
+from rollout_cli.envs import each_its_own, env_record
+from rollout_cli.errors import EnvLoadError, InternalError, PolicyError
 from rollout_cli.policies import Policy, policy_class
 from rollout_cli.sleepers import GlobalSeeder
 from rollout_cli.workers.acting import Act, Actors, OnePolicy, OwnPolicies
 from rollout_cli.workers.agent import AgentHolder
-from rollout_cli.workers.env_slot import EnvSlot, called
-from rollout_cli.workers.recorder import frozen_copy
+from rollout_cli.workers.env_slot import EnvSlot, Flags, called
 from rollout_cli.workers.recording_worker import RecordingWorker
 from rollout_cli.workers.seeder import EpisodeSeeder
-from rollout_cli.workers.space_recorder import BadSampleError
 from rollout_cli.workers.turns import SharedDraws, share_out
 
 DEFAULT_N_ENVS = 8
-
-_Flags = tuple[bool, bool]
-"""How an episode ended: terminated, truncated."""
 
 _clock = time.perf_counter
 
@@ -65,7 +58,6 @@ class VecWorker(RecordingWorker):
         self._actors: Actors | None = None
         self._row_wise = self._row_by_row = self._takes_turns = False
         self._draws = SharedDraws(self._global)
-        self._own_paths: list[str] = []
         self._steps_by_verb = type(self).step_episode is not VecWorker.step_episode
 
     @classmethod
@@ -86,7 +78,7 @@ class VecWorker(RecordingWorker):
         updates = env_update if isinstance(env_update, list) else [env_update] * len(self._slots)
         if len(updates) != len(self._slots):
             raise EnvLoadError(f"a list with one environment a row has {len(self._slots)} entries, not {len(updates)}")
-        pairs = zip(self._slots, _apart(updates), strict=True)
+        pairs = zip(self._slots, each_its_own(updates), strict=True)
         first, *others = [slot.update_env(update) for slot, update in pairs]
         if any(other != first for other in others):
             raise EnvLoadError("the environments of one worker have different spaces or limits")
@@ -145,11 +137,7 @@ class VecWorker(RecordingWorker):
         found = [[one.generator for one in slot.seeder.found] for slot in self._slots]
         share_out(turns, found)
         self._takes_turns = any(turn.is_needed for turn in turns)
-        # What a policy holds may be the environment's, whose spaces it has: then it must be seen to draw.
-        of_envs = {id(generator) for generators in found for generator in generators}
-        lent = [one for one in self._seeder.found if one.space is not None or id(one.generator) in of_envs]
-        self._own_paths = [one.path for one in self._seeder.found if one not in lent]
-        self._draws.watch(lent)
+        self._draws.watch(self._seeder.found, [generator for generators in found for generator in generators])
 
     # -- episodes ---------------------------------------------------------------------------------------------------
 
@@ -237,10 +225,11 @@ class VecWorker(RecordingWorker):
 
     def _step_rows(self) -> None:
         running = {row: slot for row, slot in enumerate(self._slots) if slot.number is not None}
-        acts = self._act({row: self._see(slot) for row, slot in running.items()})
-        ended: list[tuple[EnvSlot, _Flags]] = []
+        acts = self._act({row: slot.see() for row, slot in running.items()})
+        ended: list[tuple[EnvSlot, Flags]] = []
         for row, slot in running.items():
-            if (flags := self._step_row(slot, acts[row])) is not None:
+            flags = slot.step(*acts[row], limit=self._max_episode_length, in_turn=self._takes_turns)
+            if flags is not None:
                 ended.append((slot, flags))
         if self._must_run_again(ended):
             self._run_again(running)
@@ -248,11 +237,11 @@ class VecWorker(RecordingWorker):
         for slot, (terminated, truncated) in ended:
             slot.finish(terminated=terminated, truncated=truncated)
 
-    def _must_run_again(self, ended: list[tuple[EnvSlot, _Flags]]) -> bool:
+    def _must_run_again(self, ended: list[tuple[EnvSlot, Flags]]) -> bool:
         # All of them are asked, for each looks for generators below its own environment.
         return True in [seeder.must_run_again() for seeder in self._seeders(ended)]
 
-    def _seeders(self, ended: list[tuple[EnvSlot, _Flags]]) -> list[EpisodeSeeder]:
+    def _seeders(self, ended: list[tuple[EnvSlot, Flags]]) -> list[EpisodeSeeder]:
         own = [self._seeder] if ended and not self._row_by_row else []
         return [*own, *(slot.seeder for slot, _ in ended)]
 
@@ -280,38 +269,6 @@ class VecWorker(RecordingWorker):
             )
         return acts[row]
 
-    def _see(self, slot: EnvSlot) -> Any:
-        try:
-            return slot.recorder.record_observation(slot.observation)
-        except BadSampleError as error:
-            raise slot.error(EnvError, "the observation", error) from error
-
-    def _step_row(self, slot: EnvSlot, act: Act) -> _Flags | None:
-        """Take one step in one environment; return the flags of an episode that ended."""
-        recorder = slot.recorder
-        step = len(recorder.rewards)
-        action, agent_info = act
-        action = called(slot, PolicyError, "the policy", lambda: recorder.record_action(action))
-        try:
-            result = self._step_in_turn(slot, action) if self._takes_turns else slot.stepped.step(action)
-            slot.observation, reward, terminated, truncated, env_info = result
-            if env_info:
-                recorder.env_infos[step] = frozen_copy(env_info)
-            recorder.rewards.append(float(reward))
-        except Exception as error:
-            raise slot.error(EnvError, "env.step", error) from error
-        if agent_info:
-            recorder.agent_infos[step] = frozen_copy(agent_info)
-        is_last = step + 1 >= slot.last_step(self._max_episode_length)
-        if terminated or truncated or is_last:
-            return bool(terminated), bool(truncated) or is_last
-        return None
-
-    @staticmethod
-    def _step_in_turn(slot: EnvSlot, action: Any) -> Any:
-        with slot.turn:
-            return slot.stepped.step(action)
-
     def _the_actors(self) -> Actors:
         if self._actors is None:
             raise InternalError("the worker needs both a policy and an environment: update_agent and update_env")
@@ -338,7 +295,7 @@ class VecWorker(RecordingWorker):
         """Return why the episodes cannot be reproduced, as far as it is known by now."""
         if not self._agent.is_ready or self._row_by_row:
             return None
-        own = [] if callable(getattr(self._agent.policy, "seed_rows", None)) else self._own_paths
+        own = [] if callable(getattr(self._agent.policy, "seed_rows", None)) else self._draws.own
         drawn_from = [*own, *self._draws.seen]
         if not drawn_from:
             return None
@@ -351,14 +308,3 @@ class VecWorker(RecordingWorker):
         """Close the environments."""
         for slot in self._slots:
             slot.close()
-
-
-def _apart(updates: list[Any]) -> list[Any]:
-    """Return the updates, with copies of an environment that is given for several rows."""
-    given: set[int] = set()
-    apart = []
-    for update in updates:
-        is_again = isinstance(update, gymnasium.Env) and id(update) in given
-        given.add(id(update))
-        apart.append(copy_env(update, "the environment") if is_again else update)
-    return apart
