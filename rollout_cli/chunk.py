@@ -214,7 +214,7 @@ def concatenate(chunks: Sequence[Chunk]) -> Chunk:
 
 
 def for_transport(chunk: Chunk) -> list[Chunk]:
-    """Return `chunk` in pieces of about `PART_BYTES` at most: itself, or some episodes at a time, long ones in parts."""
+    """Return `chunk` in pieces of about `PART_BYTES` at most: itself, some episodes at a time, or parts of one."""
     if chunk.n_bytes <= PART_BYTES:
         return [chunk]
     if chunk.n_episodes == 1:

@@ -158,6 +158,12 @@ class GlobalSeeder:
             self._torch.rest()
         self._awake = not all(probe.works for probe in self._probes)
 
+    def begin_anew(self, number: int) -> None:
+        """Seed everything from a number, whoever draws; what was drawn before wakes nobody any more."""
+        seed_global_generators(self._root, number)
+        for probe in self._probes:
+            probe.rest()
+
     def begin(self, number: int | str) -> None:
         """Seed for one episode, unless nobody has ever drawn."""
         if self._awake:

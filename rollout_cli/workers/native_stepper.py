@@ -17,7 +17,7 @@ from gymnasium.vector import AutoresetMode
 from rollout_cli.envs.vector_rows import VectorRows
 from rollout_cli.errors import EnvError, PolicyError, RolloutError, UserCodeError
 from rollout_cli.policies.rows import stack_samples
-from rollout_cli.seeding import SETUP, derive_seed, seed_global_generators
+from rollout_cli.seeding import SETUP, derive_seed
 from rollout_cli.spaces import flatten, space_leaves, unflatten
 from rollout_cli.user_code import first_line
 from rollout_cli.workers.batch_actors import BatchActors
@@ -49,6 +49,7 @@ class NativeStepper:
         actors: How its rows act.
         recorder: Where steps and finished episodes go.
         queue: The numbers that wait.
+        begin_anew: Seeds the global generators from an episode number.
         root_seed: The run's root seed.
         worker_number: Which worker this is, for messages.
         max_episode_length: Steps after which an episode is truncated; only for an environment that does not reset
@@ -62,10 +63,12 @@ class NativeStepper:
         recorder: BlockRecorder,
         queue: RowNumbers,
         *,
+        begin_anew: Callable[[int], None],
         root_seed: int,
         worker_number: int,
         max_episode_length: float,
     ) -> None:
+        self._begin_anew = begin_anew
         self._rows, self._actors, self._recorder, self._queue = rows, actors, recorder, queue
         self._root, self._worker_number, self._limit = root_seed, worker_number, max_episode_length
         self.episodes = RowEpisodes(rows.n_rows)
@@ -117,7 +120,7 @@ class NativeStepper:
         """Seed the global generators from the lowest number that waits: no two workers may begin alike."""
         number = self._queue.lowest
         assert number is not None
-        seed_global_generators(self._root, number)
+        self._begin_anew(number)
         return number
 
     def _reset(self, rows: Array, numbers: Array | None = None) -> None:

@@ -156,6 +156,7 @@ class NativeVecWorker(NumberedWorker):
             self._actors(),
             self._recorder,
             self._queue,
+            begin_anew=self._begin_anew,
             root_seed=self._seed,
             worker_number=self._worker_number,
             max_episode_length=self._max_episode_length,
@@ -174,6 +175,14 @@ class NativeVecWorker(NumberedWorker):
         if not callable(getattr(policy, "seed_rows", None)):
             self._shared += self._seeder.paths
         return OneForAll(policy, spec.action_space, n_rows=self._n_envs, seeds=self._policy_seeds, seeder=self._seeder)
+
+    def _begin_anew(self, number: int) -> None:
+        self._look_at_generators()
+        self._global_seeder.begin_anew(number)
+
+    def _look_at_generators(self) -> None:
+        if self._global_seeder.woken():
+            self._shared.append("a global one")
 
     def _policy_seeds(self, numbers: Array) -> Array:
         if isinstance(self._queue, OwnNumbers):
@@ -231,8 +240,7 @@ class NativeVecWorker(NumberedWorker):
 
     def _release(self) -> None:
         self._released_at = _clock()
-        if self._global_seeder.woken():
-            self._shared.append("a global one")
+        self._look_at_generators()
         lowest = [number for number in (self._the_stepper().episodes.lowest, self._queue.lowest) if number is not None]
         self._the_recorder().release(min(lowest, default=None), _clock())
 
