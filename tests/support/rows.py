@@ -152,7 +152,10 @@ def _size(space: spaces.Space[Any]) -> int:
 
 
 class LoggingPolicy(TablePolicy):
-    """Writes down how it is called: ("seed_rows", mask, seeds), ("reset", mask), ("act", columns that were seen)."""
+    """Writes down how it is called: ("seed_rows", mask, seeds), ("reset", mask), ("act", columns that were seen).
+
+    Afterwards it overwrites the columns.
+    """
 
     def __init__(self, env_spec: EnvSpec) -> None:
         super().__init__(env_spec)
@@ -168,7 +171,10 @@ class LoggingPolicy(TablePolicy):
     def get_actions(self, observations: Any) -> tuple[Any, dict[str, Any]]:
         columns = flatten(self.spec.observation_space, observations)
         self.calls.append(("act", [column.tolist() for column in columns]))
-        return super().get_actions(observations)
+        result = super().get_actions(observations)
+        for column in columns:
+            column[...] = "overwritten" if column.dtype == object else 9
+        return result
 
 
 class RowEnv(ChainEnv):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import pickle
 import sys
@@ -141,7 +142,10 @@ def test_a_new_policy_is_told_of_all_rows_again() -> None:
 
 
 def test_idle_rows_repeat_what_they_saw() -> None:
-    """A batch has all rows: one that has not run yet shows zeros, one that is idle what its policy saw last."""
+    """A batch has all rows: one that has not run yet shows zeros, one that is idle what its policy saw last.
+
+    The policy overwrites its batches, and sees nothing of that again.
+    """
     calls = calls_of([2, 4, 1], [0, 1])
     batches = [columns[0] for verb, columns, *_ in calls if verb == "act"]
     assert {3} == {len(batch) for batch in batches}
@@ -275,7 +279,8 @@ def test_rollout_loses_no_assigned_number() -> None:
 def test_without_assigned_numbers_each_number_comes_once() -> None:
     """`rollout` runs the number after the highest there was, one at a time."""
     worker = make_vec([Row(tag) for tag in range(3)])
-    run_numbers(worker, [4, 1])
+    for numbers in ([4], [1]):
+        run_numbers(worker, numbers)
     assert [5, 6, 7, 8] == [int(worker.rollout().numbers[0]) for _ in range(4)]
 
 
@@ -518,6 +523,14 @@ class SpaceBatch(rows.TablePolicy):
         return self.spec.action_space.sample(), {"place": 0}
 
 
+class OwnSpaceBatch(SpaceBatch):
+    """Draws from a space of its own."""
+
+    def __init__(self, env_spec: Any) -> None:
+        super().__init__(env_spec)
+        self.spec = copy.deepcopy(env_spec)
+
+
 class SeededBatch(OwnBatch):
     """Has a generator for each row."""
 
@@ -574,6 +587,7 @@ REASONS = [
     (LateBatch, "policy.rng"),
     (TorchBatch, "torch"),
     (SpaceBatch, "policy.spec.action_space"),
+    (OwnSpaceBatch, "policy.spec.action_space"),
 ]
 
 
@@ -607,6 +621,13 @@ def test_an_environment_that_draws_from_its_spaces_is_no_draw_of_the_policy() ->
     worker.update_agent(rows.TablePolicy(worker.env_spec))
     run_numbers(worker, range(9))
     assert worker.not_reproducible is None
+
+
+def test_a_batch_that_draws_wakes_nobody() -> None:
+    """Episodes are not run again for what their policy draws for all rows, which no seeding could make repeat."""
+    made = [Row(tag) for tag in range(3)]
+    run_numbers(make_vec(made, GlobalBatch), range(6))
+    assert 6 == sum(env.resets for env in made)
 
 
 class TorchAlone(rows.AlonePolicy):
