@@ -46,7 +46,7 @@ class FixedLeases:
 
 
 AHEAD_SECONDS = 0.2
-MAX_LEASE = 8192
+MAX_LEASE = 32768
 
 
 class ThroughputLeases:
