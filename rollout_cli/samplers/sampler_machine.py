@@ -212,10 +212,12 @@ class SamplerMachine:
         return [SendTo(worker, Continue(lease, self._ceiling()))] if lease else []
 
     def _lease(self, worker: int) -> Lease:
-        count = self._sizer.wanted(worker, len(self._open[worker]))
-        needed = self.plan.still_needed()
-        if needed is not None:
-            count = min(count, self._sizer.share(needed))
+        has = len(self._open[worker])
+        count = self._sizer.wanted(worker, has)
+        left = self.plan.still_needed() if count else None
+        if left is not None:
+            open_by_all = sum(map(len, self._open))
+            count = min(count, self._sizer.share(worker, left=left, open_numbers=has, open_by_all=open_by_all))
         if self.buffer_is_full:
             count = 0
         # What came back lies below what others run: it must run first, or the buffer could never drain.
