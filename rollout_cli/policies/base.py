@@ -6,6 +6,8 @@ The verbs are garage's. Nothing needs to be subclassed: `adapt_policy` makes a P
 from __future__ import annotations
 
 import abc
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import numpy.typing as npt
@@ -60,6 +62,29 @@ class Policy(Protocol):
 
     def set_param_values(self, params: Any) -> None:
         """Take parameters over."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shortcut:
+    """A way to act on one observation that spares a step the making of a pair and an empty dictionary.
+
+    A policy of ours offers it as its attribute `shortcut`.
+
+    Attributes:
+        act: Gives an answer for an observation: the action alone, or what `pair` can tell apart.
+        pair: Makes of an answer what `get_action` would have given.
+        prepare: Does at once, for some seeds that `seed` will be called with, what the episodes have in common.
+    """
+
+    act: Callable[[Any], Any]
+    pair: Callable[[Any], tuple[Any, dict[str, Any]]]
+    prepare: Callable[[Sequence[int]], None] | None = None
+
+
+def shortcut_of(policy: Policy) -> Shortcut | None:
+    """Return the policy's shortcut, if it is one of ours and has one."""
+    found = getattr(policy, "shortcut", None)
+    return found if isinstance(found, Shortcut) else None
 
 
 POLICY_METHODS = ("get_action", "get_actions", "reset", "get_param_values", "set_param_values")

@@ -13,7 +13,7 @@ from gymnasium import spaces
 
 from rollout_cli.episode_batch import EnvSpec
 from rollout_cli.errors import PolicyError, PolicyLoadError
-from rollout_cli.policies.base import POLICY_METHODS, Policy, Tree
+from rollout_cli.policies.base import POLICY_METHODS, Policy, Shortcut, Tree
 from rollout_cli.policies.rows import is_action_and_info, stack_infos, stack_samples, take_rows
 from rollout_cli.policies.signatures import accepts_keyword, accepts_positional
 from rollout_cli.spaces import map_tree
@@ -34,6 +34,7 @@ class CompletedPolicy:
         env_spec: The spaces that it is for.
         get_action: Its `get_action`, or None.
         get_actions: Its `get_actions`, or None where `get_action` is given.
+        shortcut: A faster way to do what `get_action` does, if there is one.
     """
 
     get_action: GetAction
@@ -46,8 +47,10 @@ class CompletedPolicy:
         *,
         get_action: GetAction | None,
         get_actions: Callable[[Tree], tuple[Tree, dict[str, Any]]] | None,
+        shortcut: Shortcut | None = None,
     ) -> None:
         self.wrapped = wrapped
+        self.shortcut = shortcut
         self._env_spec = env_spec
         # As attributes of the instance, the wrapped methods cost a step no further call.
         self.get_action = get_action or self._one_row
@@ -160,19 +163,21 @@ def complete_callable(function: Callable[..., Any], env_spec: EnvSpec, *, determ
             f"{_name(function)} has no deterministic mode", hint="give the callable a keyword `deterministic`"
         )
     act = partial(function, deterministic=True) if deterministic else function
-    return CompletedPolicy(function, env_spec, get_action=_pair(act, env_spec.action_space), get_actions=None)
+    pair = _pairing(env_spec.action_space)
+    return CompletedPolicy(
+        function,
+        env_spec,
+        get_action=lambda observation: pair(act(observation)),
+        get_actions=None,
+        shortcut=Shortcut(act, pair),
+    )
 
 
-def _pair(act: Callable[[Any], Any], space: spaces.Space[Any]) -> GetAction:
+def _pairing(space: spaces.Space[Any]) -> Callable[[Any], tuple[Any, dict[str, Any]]]:
     # An action of such a space looks like (action, info) itself, so there the result is always the action.
     if isinstance(space, spaces.Tuple) and [type(child) for child in space.spaces][1:] == [spaces.Dict]:
-        return lambda observation: (act(observation), {})
-
-    def get_action(observation: Any) -> tuple[Any, dict[str, Any]]:
-        result = act(observation)
-        return result if is_action_and_info(result) else (result, {})
-
-    return get_action
+        return lambda result: (result, {})
+    return lambda result: result if is_action_and_info(result) else (result, {})
 
 
 def own_method(item: Any, name: str) -> Callable[..., Any] | None:

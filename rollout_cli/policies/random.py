@@ -6,8 +6,9 @@ seed and the step: drawn in blocks for one environment, and for all rows at once
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from operator import length_hint
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from gymnasium import spaces
 from rollout_cli.episode_batch import EnvSpec
 from rollout_cli.errors import PolicyError, PolicyLoadError
 from rollout_cli.generators import FoundGenerator
-from rollout_cli.policies.base import PolicySource, Tree
+from rollout_cli.policies.base import PolicySource, Shortcut, Tree
 from rollout_cli.policies.counted_draws import CountedDraws, stream_keys
 from rollout_cli.policies.rows import count_rows, rows_of
 from rollout_cli.seeding import draw_root_seed
@@ -37,7 +38,18 @@ class RandomPolicy:
         action_space: Any space that has columns; it is only read, never drawn from.
     """
 
-    __slots__ = ("_block", "_draws", "_is_leaf", "_next", "_rows", "_samples", "_space", "_stream")
+    __slots__ = (
+        "_block",
+        "_draws",
+        "_is_leaf",
+        "_next",
+        "_prepared",
+        "_rows",
+        "_samples",
+        "_seed",
+        "_space",
+        "shortcut",
+    )
 
     row_wise = True
     hands_off = True
@@ -51,21 +63,38 @@ class RandomPolicy:
         self._block = np.arange(steps, dtype=np.uint64)
         self._samples: Iterator[Any] = iter(())
         self._rows: _Rows | None = None
+        self._prepared: dict[int, list[Any]] = {}
+        self.shortcut = Shortcut(self._act, _alone, self._prepare)
         self.seed(draw_root_seed())
 
-    def get_action(self, observation: Any) -> tuple[Any, dict[str, Any]]:  # noqa: ARG002
+    def get_action(self, observation: Any) -> tuple[Any, dict[str, Any]]:
         """Return the next action and no info."""
+        return self._act(observation), {}
+
+    def _act(self, observation: Any) -> Any:  # noqa: ARG002
         for action in self._samples:
-            return action, {}
+            return action
         self._samples = iter(self._next_block())
-        return next(self._samples), {}
+        return next(self._samples)
 
     def _next_block(self) -> list[Any]:
-        keys, gammas = self._stream
+        keys, gammas = stream_keys(np.array([self._seed], np.uint64))
         columns = self._draws.columns(keys, gammas, self._block + np.uint64(self._next))
         self._next += len(self._block)
         rows = [rows_of(leaf.kind, column) for leaf, column in zip(self._draws.leaves, columns, strict=True)]
         return _assemble(self._space, iter(rows), len(self._block))
+
+    def _prepare(self, seeds: Sequence[int]) -> None:
+        """Draw the first block of each of these seeds in one pass, for `seed` to begin with.
+
+        An episode that ends within its first block would otherwise spend as long on drawing it as on several steps.
+        """
+        if not self._is_leaf or self._draws.leaves[0].kind != "discrete":
+            return  # Rows that are arrays are dear to keep, and their episodes are seldom short.
+        keys, gammas = (np.repeat(words, len(self._block)) for words in stream_keys(np.array(seeds, np.uint64)))
+        (column,) = self._draws.columns(keys, gammas, np.tile(self._block, len(seeds)))
+        # What was prepared before and not used belongs to episodes that will not be run.
+        self._prepared = dict(zip(seeds, column.reshape(len(seeds), -1).tolist(), strict=True))
 
     def get_actions(self, observations: Tree) -> tuple[Tree, dict[str, Any]]:
         """Return each row's next action, a tree of arrays (n, *shape), and no infos."""
@@ -76,9 +105,10 @@ class RandomPolicy:
 
     def seed(self, seed: int) -> None:
         """Begin the actions that belong to `seed`."""
-        self._stream = stream_keys(np.array([seed], np.uint64))
-        self._next = 0
-        self._samples = iter(())
+        self._seed = seed
+        samples = self._prepared.pop(seed, ())
+        self._next = len(samples)
+        self._samples = iter(samples)
 
     def seed_rows(self, mask: Array, seeds: Any) -> None:
         """Begin the actions that belong to `seeds[j]` in each row j where `mask`, bool (n,), is true."""
@@ -96,7 +126,8 @@ class RandomPolicy:
         if do_resets is not None:
             self._sized_rows(len(do_resets)).forget(do_resets, len(self._block))
             return
-        self._samples = iter(())
+        if length_hint(self._samples) < len(self._block):  # Not where it was just seeded, with a block drawn ahead.
+            self._samples = iter(())
         if self._rows is not None:
             self._rows.forget(np.ones(len(self._rows.steps), bool), len(self._block))
 
@@ -117,6 +148,10 @@ class RandomPolicy:
         if self._rows is None or len(self._rows.steps) != n_rows:
             self._rows = _Rows(n_rows)
         return self._rows
+
+
+def _alone(action: Any) -> tuple[Any, dict[str, Any]]:
+    return action, {}
 
 
 class _Rows:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from rollout_cli.episode_batch import EnvSpec
 from rollout_cli.errors import InternalError, PolicyError, PolicyLoadError
-from rollout_cli.policies import Policy, PolicySource, adapt_policy
+from rollout_cli.policies import Policy, PolicySource, Shortcut, adapt_policy, shortcut_of
 from rollout_cli.user_code import PickleFile, first_line
 from rollout_cli.workers.seeder import EpisodeSeeder
 
@@ -32,6 +32,22 @@ class AgentHolder:
         self._deterministic = deterministic
         self._agent: Any = None
         self._policies: list[Policy] = []
+        self._shortcut: Shortcut | None = None
+
+    @property
+    def act(self) -> Callable[[Any], Any]:
+        """Return what chooses an action for one observation: the policy's `get_action`, or its shortcut."""
+        return self._shortcut.act if self._shortcut else self.policy.get_action
+
+    @property
+    def pair(self) -> Callable[[Any], tuple[Any, dict[str, Any]]] | None:
+        """Return what makes (action, info) of the answer that `act` gives; None where it gives these itself."""
+        return self._shortcut.pair if self._shortcut else None
+
+    def prepare(self, numbers: Sequence[int]) -> None:
+        """Let the policy do at once, for the episodes that come next, what they have in common."""
+        if self._shortcut is not None and self._shortcut.prepare is not None:
+            self._shortcut.prepare(self._seeder.prepare_policy(numbers))
 
     @property
     def policy(self) -> Policy:
@@ -91,6 +107,7 @@ class AgentHolder:
         if getattr(policies[0], "row_by_row", False):
             policies += [self._adapted(self._copy(), env_spec) for env_spec in others]
         self._policies = policies
+        self._shortcut = shortcut_of(policies[0])
 
     def _adapted(self, agent: Any, env_spec: EnvSpec) -> Policy:
         self._seeder.before_build()

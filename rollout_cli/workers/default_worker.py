@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from itertools import islice
 from sys import getrefcount
 from typing import Any
 
@@ -25,6 +25,8 @@ _OURS_ALONE = 2
 
 _MOST_STEPS, _SHORT_SECONDS = 16, 0.0002
 """At most so many steps between two looks at the clock, and one only where they took longer than this."""
+
+_PREPARED_AT_ONCE = 255
 
 _NOW = -1.0
 """A deadline that has passed."""
@@ -51,6 +53,7 @@ class DefaultWorker(RecordingWorker):
         self._agent = AgentHolder(self._slot.seeder, deterministic=deterministic)
         self._steps_by_verb = type(self).step_episode is not DefaultWorker.step_episode
         self._wanted = 0
+        self._prepared: set[int] = set()
         self._lead: list[int] = []
         self._ended: int | None = None
 
@@ -97,8 +100,17 @@ class DefaultWorker(RecordingWorker):
         if self._slot.number is not None:
             self._slot.forget()
         self._wanted = self._next_number()
+        if self._wanted not in self._prepared:
+            self._prepare()
         self._lead = self._leading_to(self._wanted)
         self._begin(self._lead.pop())
+
+    def _prepare(self) -> None:
+        """Do at once, for the numbers that come next, what their beginnings have in common."""
+        numbers = [self._wanted, *islice(self._waiting, _PREPARED_AT_ONCE)]
+        self._slot.seeder.prepare(numbers)
+        self._agent.prepare(numbers)
+        self._prepared = set(numbers)
 
     def _leading_to(self, number: int) -> list[int]:
         """Return the numbers to run, last one first: `number`, and what it depends on and has not just ended here."""
@@ -137,12 +149,6 @@ class DefaultWorker(RecordingWorker):
         slot.reset(self.reset_options(number))
         called(slot, PolicyError, "policy.reset", lambda: self.begin_policy(number))
 
-    def assign(self, numbers: Iterable[int]) -> None:
-        """Add episode numbers to run; the lowest is run first."""
-        numbers = list(numbers)
-        super().assign(numbers)
-        self._slot.seeder.prepare(numbers)
-
     def step_episode(self) -> bool:
         """Take one step; return whether the episode ended."""
         if self._slot.number is None:
@@ -161,68 +167,74 @@ class DefaultWorker(RecordingWorker):
             if _clock() >= deadline:
                 return
 
-    def _step_until(self, deadline: float) -> bool:  # noqa: C901, PLR0912  One loop: a call costs a hundredth.
+    def _step_until(self, deadline: float) -> bool:  # noqa: C901, PLR0912, PLR0915  One loop: a call costs a hundredth.
         """Step until the episode ends (True) or the deadline passed: the loop that all the time is spent in.
 
         An observation that is an array of its space's dtype is recorded here, without a call. The policy gets it as it
         is where nobody else holds it (no reference but ours, no memory but its own), else a copy: so neither a policy
         that edits what it sees nor an environment that uses its buffer again changes anything for the other.
         """
-        slot = self._slot
+        slot, agent = self._slot, self._agent
         recorder, observation, slot.observation = slot.recorder, slot.observation, None
         record_observation, append_bytes = recorder.record_observation, recorder.observation_rows.append
-        get_action, env_step = self._agent.policy.get_action, slot.stepped.step
         record_action, append_action = recorder.record_action, recorder.action_rows.append
-        append_reward = recorder.rewards.append
+        append_reward, env_step = recorder.rewards.append, slot.stepped.step
+        act, pair, shortcut_type = agent.act, agent.pair, recorder.int_type if agent.pair else None
+        row_bytes, int_type = recorder.row_bytes, recorder.int_type
         step, last_step = len(recorder.rewards), slot.last_step(self._max_episode_length)
         # The first observation of an episode is checked in full.
-        dtype, row_bytes = recorder.plain_dtype if step else None, recorder.row_bytes
-        int_actions = recorder.int_actions
+        dtype = recorder.plain_dtype if step else None
         # The clock is looked at every few steps, as long as these take next to no time.
-        stride, pause, looked_at = 1, step + 1, _clock()
+        stride, looked_at = 1, _clock()
         while True:
-            if (
-                type(observation) is ndarray
-                and observation.dtype is dtype
-                and len(row := observation.tobytes()) == row_bytes
-            ):
-                append_bytes(row)
-                if getrefcount(observation) != _OURS_ALONE or observation.base is not None:
-                    observation = observation.copy()
-            else:
-                try:
-                    observation = record_observation(observation)
-                except BadSampleError as error:
-                    raise slot.error(EnvError, "the observation", error) from error
-                dtype = recorder.plain_dtype
-            try:
-                action, agent_info = get_action(observation)
-                if int_actions and type(action) is int:
-                    append_action(action)
+            for step in range(step, min(step + stride, last_step)):  # noqa: B020  It goes on where it was.
+                if (
+                    type(observation) is ndarray
+                    and observation.dtype is dtype
+                    and len(row := observation.tobytes()) == row_bytes
+                ):
+                    append_bytes(row)
+                    if getrefcount(observation) != _OURS_ALONE or observation.base is not None:
+                        observation = observation.copy()
                 else:
-                    action = record_action(action)
-            except Exception as error:
-                raise slot.error(PolicyError, "policy.get_action", error) from error
-            try:
-                observation, reward, terminated, truncated, env_info = env_step(action)
-                if env_info:
-                    recorder.env_infos[step] = frozen_copy(env_info)
-                append_reward(float(reward))
-            except Exception as error:
-                raise slot.error(EnvError, "env.step", error) from error
-            if agent_info:
-                recorder.agent_infos[step] = frozen_copy(agent_info)
+                    try:
+                        observation = record_observation(observation)
+                    except BadSampleError as error:
+                        raise slot.error(EnvError, "the observation", error) from error
+                    dtype = recorder.plain_dtype
+                try:
+                    action = act(observation)
+                    if type(action) is shortcut_type:
+                        append_action(action)
+                    else:
+                        action, agent_info = pair(action) if pair else action
+                        if type(action) is int_type:
+                            append_action(action)
+                        else:
+                            action = record_action(action)
+                        if agent_info:
+                            recorder.agent_infos[step] = frozen_copy(agent_info)
+                except Exception as error:
+                    raise slot.error(PolicyError, "policy.get_action", error) from error
+                try:
+                    observation, reward, terminated, truncated, env_info = env_step(action)
+                    if env_info:
+                        recorder.env_infos[step] = frozen_copy(env_info)
+                    append_reward(float(reward))
+                except Exception as error:
+                    raise slot.error(EnvError, "env.step", error) from error
+                if terminated or truncated:
+                    break
             step += 1
             if terminated or truncated or step >= last_step:
                 slot.observation = observation
                 return self._finish(terminated=bool(terminated), truncated=bool(truncated) or step >= last_step)
-            if step >= pause:
-                now = _clock()
-                if now >= deadline:
-                    slot.observation = observation
-                    return False
-                stride = min(2 * stride, _MOST_STEPS) if now - looked_at < _SHORT_SECONDS else 1
-                looked_at, pause = now, step + stride
+            now = _clock()
+            if now >= deadline:
+                slot.observation = observation
+                return False
+            stride = min(2 * stride, _MOST_STEPS) if now - looked_at < _SHORT_SECONDS else 1
+            looked_at = now
 
     def _finish(self, *, terminated: bool, truncated: bool) -> bool:
         slot = self._slot

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import sys
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -167,10 +169,10 @@ class EnvSlot:
         with self.turn:
             return self.stepped.step(action)
 
-    def last_step(self, max_episode_length: float) -> float:
+    def last_step(self, max_episode_length: float) -> int:
         """Return at how many recorded steps an episode is truncated, by the run's limit or the environment's own."""
         limit = max_episode_length if self.limit is None else min(self.limit, max_episode_length)
-        return limit - self.first_step
+        return sys.maxsize if math.isinf(limit) else math.ceil(limit) - self.first_step
 
     def finish(self, *, terminated: bool, truncated: bool) -> None:
         """End the episode, unless its seeder says that it must be run again.

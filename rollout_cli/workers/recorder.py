@@ -127,7 +127,7 @@ class EpisodeRecorder:
         record_action: Append an action and return it in its space's types.
         plain_dtype: The dtype of observations that are one array, else None.
         row_bytes: The bytes of one observation.
-        int_actions: Whether actions are integers, which may be appended to `action_rows` as they are.
+        int_type: `int` where actions are integers, which may be appended to `action_rows` as they are; else None.
         observation_rows: Append the bytes of such observations here, after the first one of an episode.
         rewards: Append rewards here, one a step; its length is the number of steps so far.
         env_infos, agent_infos: Put `frozen_copy` of non-empty info dictionaries here, by step.
@@ -149,7 +149,7 @@ class EpisodeRecorder:
         self.row_bytes = sum(leaf.row_bytes for leaf in space_leaves(spec.observation_space))
         self.observation_rows = self._observations.rows
         self.action_rows = self._actions.rows
-        self.int_actions = self._actions.is_discrete
+        self.int_type = int if self._actions.is_discrete else None
         self.rewards: list[float] = []
         self.env_infos: Infos = {}
         self.agent_infos: Infos = {}

@@ -26,6 +26,8 @@ class EpisodeSeeder:
         self._generators = GeneratorSet({})
         self._torch_was_loaded = False
         self._first_episode = True
+        self._env_seeds: dict[int | str, int] = {}
+        self._policy_seeds: dict[int, int] = {}
 
     def before_build(self) -> None:
         """Seed for one build or update of a policy or environment."""
@@ -50,8 +52,14 @@ class EpisodeSeeder:
         return self._generators.found
 
     def prepare(self, numbers: Sequence[int]) -> None:
-        """Do at once, for episodes that come later, what their resets have in common."""
-        prepare_seeds([self.env_seed(number) for number in numbers])
+        """Do at once, for the episodes that come next, what their resets have in common."""
+        self._env_seeds = {number: derive_seed(self._root, number, "env") for number in numbers}
+        prepare_seeds(list(self._env_seeds.values()))
+
+    def prepare_policy(self, numbers: Sequence[int]) -> list[int]:
+        """Return the seeds of the policy for the episodes that come next."""
+        self._policy_seeds = {number: derive_seed(self._root, number, "policy") for number in numbers}
+        return list(self._policy_seeds.values())
 
     def begin(self, number: int | str) -> int:
         """Seed the global generators and those found; return the seed for `env.reset` of this episode."""
@@ -65,11 +73,13 @@ class EpisodeSeeder:
 
     def env_seed(self, number: int | str) -> int:
         """Return the seed for `env.reset`."""
-        return derive_seed(self._root, number, "env")
+        seed = self._env_seeds.get(number)
+        return derive_seed(self._root, number, "env") if seed is None else seed
 
     def policy_seed(self, number: int) -> int:
         """Return the seed for a policy's own `seed`."""
-        return derive_seed(self._root, number, "policy")
+        seed = self._policy_seeds.get(number)
+        return derive_seed(self._root, number, "policy") if seed is None else seed
 
     def must_run_again(self) -> bool:
         """Return whether the episode just run drew from a generator that was not seeded for it.

@@ -175,7 +175,7 @@ class _EmptyColumn(_ArrayColumn):
 
 
 class _DiscreteColumn(_Column):
-    """Discrete: integers as they are."""
+    """Discrete: Python's integers, also for whoever gets the value; numpy's are slower in all that they do."""
 
     def __init__(self, leaf: Leaf) -> None:
         super().__init__(leaf)
@@ -188,10 +188,9 @@ class _DiscreteColumn(_Column):
             # A comparison of numpy values, such as `observation[2] > 0`, gives numpy's bool, which is no index.
             if not isinstance(value, np.bool_):
                 raise self._refusal(value) from error
-            value = number = int(value)
+            number = int(value)
         self.rows.append(number)
-        # An array could be a buffer that is used again; numbers are values.
-        return number if type(value) is np.ndarray else value
+        return number
 
     def join(self, rows: LeafRows) -> Array:
         return np.array(rows, np.int64)

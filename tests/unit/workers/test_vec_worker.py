@@ -174,7 +174,7 @@ BATCHES: list[tuple[Callable[[Any], Any], str]] = [
     (lambda actions: actions[:-1], "get_actions gave 2 for 3 observations, expected one a row"),
     (lambda actions: np.repeat(actions, 2), "get_actions gave 6 for 3 observations, expected one a row"),
     (lambda actions: actions[0], "policy.get_actions raised TypeError"),
-    (lambda actions: np.stack([actions, actions], 1), "the policy gave a bad action: got int64"),
+    (lambda actions: np.stack([actions, actions], 1), "the policy gave a bad action: got list"),
 ]
 
 
