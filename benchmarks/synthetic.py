@@ -15,6 +15,7 @@ from gymnasium import spaces
 from rollout_cli.chunk import Chunk
 from rollout_cli.episode_batch import EnvSpec, EpisodeBatch
 from rollout_cli.infos import InfoTable
+from rollout_cli.samplers.worker_process import FLUSH_ROWS
 from rollout_cli.workers import NumberedWorker
 
 Array = npt.NDArray[Any]
@@ -104,13 +105,13 @@ class SyntheticWorker(NumberedWorker):
 class ShortEpisodes(SyntheticWorker):
     """22 steps of four floats: CartPole with random actions."""
 
-    observation_space, length, group = _VECTOR, 22, 94
+    observation_space, length, group = _VECTOR, 22, -(-FLUSH_ROWS // 22)
 
 
 class LongEpisodes(SyntheticWorker):
     """500 steps of four floats: CartPole with a policy that balances."""
 
-    observation_space, length, group = _VECTOR, 500, 5
+    observation_space, length, group = _VECTOR, 500, -(-FLUSH_ROWS // 500)
 
 
 class ImageEpisodes(SyntheticWorker):

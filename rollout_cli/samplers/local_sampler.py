@@ -13,15 +13,15 @@ from rollout_cli.chunk import Chunk, concatenate, for_transport
 from rollout_cli.episode_batch import EnvSpec, EpisodeBatch
 from rollout_cli.errors import EnvLoadError, PolicyLoadError
 from rollout_cli.samplers.plan import MinTimesteps, Order, PlanState
+from rollout_cli.samplers.ranges import contiguous_ranges, with_lengths
 from rollout_cli.samplers.reports import as_reported
 from rollout_cli.samplers.sampler import Sampler, Updates
-from rollout_cli.samplers.worker_process import load_pickled
+from rollout_cli.samplers.worker_process import FLUSH_ROWS, load_pickled
 from rollout_cli.seeding import BorrowedGenerators
 from rollout_cli.workers import FragmentWorker, NumberedWorker
 
-FLUSH_ROWS = 2048
 FLUSH_SECONDS = 0.1
-"""Finished episodes are handed on at so many rows, or after so long."""
+"""Finished episodes are handed on at `FLUSH_ROWS` rows, or after so long."""
 
 STOP_SECONDS = 0.1
 """How often a running episode is looked up from, to see whether the run is to end."""
@@ -247,9 +247,10 @@ class _Turns:
         """Settle (offset, length) pairs, and pass the turn on where the next offset is another worker's."""
         if not finished:
             return
-        offsets, lengths = zip(*finished, strict=True)
-        self.state.settle(self.worker, offsets, lengths)
+        offsets, lengths = np.array(finished, np.int64).T
+        for run, of_run in with_lengths(contiguous_ranges(offsets), lengths):
+            self.state.settle(self.worker, run, of_run)
         if self.state.n_lanes > 1:
-            self.worker += offsets[-1] == self.state.last_of_lane(self.worker)
+            self.worker += finished[-1][0] == self.state.last_of_lane(self.worker)
         elif self._by_worker:
             self.worker = (self.worker + 1) % self._n_workers

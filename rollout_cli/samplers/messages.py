@@ -7,14 +7,18 @@ works under, and the sampler discards what belongs to an older one.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 import cloudpickle
+import numpy as np
+import numpy.typing as npt
 
 from rollout_cli.chunk import Part
 from rollout_cli.episode_batch import EnvSpec
+
+Array = npt.NDArray[Any]
 
 Lease = tuple[range, ...]
 """Episode numbers that a worker is to run."""
@@ -22,7 +26,7 @@ Lease = tuple[range, ...]
 
 def lease_numbers(lease: Lease) -> list[int]:
     """Return the episode numbers of a lease."""
-    return [number for numbers in lease for number in numbers]
+    return list(chain.from_iterable(lease))
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,15 +101,15 @@ class Started:
     facts: dict[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Batch:
     """Finished episodes.
 
     Attributes:
         worker: Who ran them.
         version: Under which version.
-        numbers: Their episode numbers, rising.
-        lengths: Their lengths; of a part, the whole episode's.
+        numbers: Their episode numbers: rising ranges without gaps; one, unless others of the worker's still run.
+        lengths: Their lengths, int64 (N,), those of all ranges in one; of a part, the whole episode's.
         payload: The packed chunk (`chunk.pack`, joined).
         part: Set where this is one part of a long episode.
         not_reproducible: Why the worker's episodes cannot be reproduced, where it has seen that.
@@ -113,17 +117,30 @@ class Batch:
 
     worker: int
     version: int
-    numbers: tuple[int, ...]
-    lengths: tuple[int, ...]
-    payload: bytes | bytearray | memoryview
+    numbers: tuple[range, ...]
+    lengths: Array = field(repr=False)
+    payload: bytes | bytearray | memoryview = field(repr=False)
     part: Part | None = None
     not_reproducible: str | None = None
 
+    def __post_init__(self) -> None:
+        """Check that every number has a length."""
+        if sum(map(len, self.numbers)) != len(self.lengths):
+            raise ValueError(f"a batch has the lengths of {len(self.lengths)} episodes, and numbers {self.numbers}")
+
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
-        # Protocol 5 leaves the payload where it is, so that it is copied only when it is written.
+        # Protocol 5 leaves the payload where it is, so that it is copied only when it is written. The lengths are few,
+        # and are kept for longer: in memory of their own they do not hold on to what was read together with them.
         payload = pickle.PickleBuffer(self.payload) if protocol >= 5 else bytes(self.payload)  # noqa: PLR2004
-        rest = (self.part, self.not_reproducible)
-        return Batch, (self.worker, self.version, self.numbers, self.lengths, payload, *rest)
+        edges = tuple(edge for numbers in self.numbers for edge in (numbers.start, numbers.stop))
+        rest = (payload, self.part, self.not_reproducible)
+        return _unpickled_batch, (self.worker, self.version, edges, self.lengths.tobytes(), *rest)
+
+
+def _unpickled_batch(worker: int, version: int, edges: tuple[int, ...], lengths: bytes, *rest: Any) -> Batch:
+    """Return a batch from plain values, which are pickled faster than ranges and arrays."""
+    edge = iter(edges)
+    return Batch(worker, version, tuple(map(range, edge, edge)), np.frombuffer(lengths, np.int64), *rest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,8 +168,3 @@ class Failed:
 
 
 ToSampler = Started | Batch | Returned | Failed
-
-
-def drop_above(numbers: Iterable[int], ceiling: int | None) -> set[int]:
-    """Return the numbers that a ceiling leaves."""
-    return {number for number in numbers if ceiling is None or number <= ceiling}

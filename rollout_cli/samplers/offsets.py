@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
+
+from rollout_cli.samplers.ranges import drop_above
 
 
 class OffsetPool:
@@ -88,17 +90,16 @@ class OffsetPool:
                 self._leased.remove(offset)
                 heapq.heappush(self._returned[owner], offset)
 
-    def settle(self, worker: int, offsets: Sequence[int]) -> None:
+    def settle(self, worker: int, offsets: range) -> None:
         """Forget leased offsets, whose episodes ended."""
         del worker
-        for offset in offsets:
-            # A worker may have finished an offset before it heard of the ceiling that dropped it.
-            self._leased.discard(offset)
+        # A worker may have finished an offset before it heard of the ceiling that dropped it.
+        self._leased.difference_update(offsets)
 
     def cut(self, stop: int) -> None:
         """End the pool earlier: offsets from `stop` on are no longer given out, and no longer count as leased."""
         self._stop = stop
-        self._leased = {offset for offset in self._leased if offset < stop}
+        drop_above(self._leased, stop - 1)
         for owner, returned in enumerate(self._returned):
             self._returned[owner] = [offset for offset in returned if offset < stop]
             heapq.heapify(self._returned[owner])

@@ -3,6 +3,27 @@
 from __future__ import annotations
 
 import bisect
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(slots=True)
+class _Run:
+    """Lengths of the offsets `start` to `stop - 1`, and their sum."""
+
+    start: int
+    stop: int
+    lengths: Array
+    steps: int
+
+
+_start = attrgetter("start")
 
 
 class PrefixSum:
@@ -10,16 +31,19 @@ class PrefixSum:
 
     As soon as the known lengths of the offsets up to some j sum to the target, the lowest such j is a ceiling. What is
     unknown below it still runs and may lower it; nothing above it can belong to the prefix.
+
+    Lengths come in runs of offsets without a gap, and a run costs the same however many short episodes it holds.
     """
 
     def __init__(self, target: int) -> None:
         self._target = target
+        # How many lengths are known without a gap.
         self._next = 0
-        self._sum = 0
-        # Offsets above the contiguous prefix, ascending, and their lengths: few, bounded by what is leased.
-        self._ahead: list[int] = []
-        self._lengths: dict[int, int] = {}
-        self._ahead_sum = 0
+        # What is known above them, ascending: few runs, bounded by what is leased and by what waits in order.
+        self._ahead: list[_Run] = []
+        # Of how many episodes the lengths were learnt, and the sum of those up to the ceiling.
+        self._episodes = 0
+        self._steps = 0
         self.ceiling: int | None = None
 
     @property
@@ -27,44 +51,62 @@ class PrefixSum:
         """Return whether all lengths up to the ceiling are known."""
         return self.ceiling is not None and self._next > self.ceiling
 
-    def add(self, offset: int, length: int) -> None:
-        """Learn one length; those above the ceiling are ignored."""
-        if self.ceiling is not None and offset > self.ceiling:
+    def add(self, offsets: range, lengths: Array) -> None:
+        """Learn the lengths of offsets without a gap; those above the ceiling are ignored.
+
+        Args:
+            offsets: At least one, rising by 1.
+            lengths: Their lengths, int64 (N,); kept, so nobody may change them.
+
+        Raises:
+            ValueError: If one of them was known already; then none of them is learnt.
+        """
+        if self.ceiling is not None and offsets.start > self.ceiling:
             return
-        if offset < self._next or offset in self._lengths:
-            raise ValueError(f"the length of offset {offset} was already known")
-        bisect.insort(self._ahead, offset)
-        self._lengths[offset] = length
-        self._ahead_sum += length
-        self._lower_ceiling()
+        place = bisect.bisect_left(self._ahead, offsets.start, key=_start)
+        self._refuse_known(offsets, place)
+        # Runs of one episode are common too: where others still run, and in a LocalSampler.
+        steps = int(lengths[0] if len(lengths) == 1 else lengths.sum())
+        run = _Run(offsets.start, offsets.stop, lengths, steps)
+        self._ahead.insert(place, run)
+        self._episodes += len(offsets)
+        self._steps += steps
+        if self._steps >= self._target:
+            self._lower_ceiling()
         self._advance()
 
     def expected_episodes(self) -> int | None:
         """Return about how many episodes are missing, from the mean length so far; None while nothing is known."""
-        known = self._next + len(self._ahead)
-        steps = self._sum + self._ahead_sum
-        if steps == 0:
+        if self._steps == 0:
             return None
-        return max(0, -(-(self._target - steps) * known // steps))
+        return max(0, -(-(self._target - self._steps) * self._episodes // self._steps))
+
+    def _refuse_known(self, offsets: range, place: int) -> None:
+        """Raise where offsets that would be put at `place` are known."""
+        known_below = self._ahead[place - 1].stop if place else self._next
+        if offsets.start < known_below:
+            raise ValueError(f"the length of offset {offsets.start} was already known")
+        if place < len(self._ahead) and self._ahead[place].start < offsets.stop:
+            raise ValueError(f"the length of offset {self._ahead[place].start} was already known")
 
     def _lower_ceiling(self) -> None:
-        known = self._sum + self._ahead_sum
-        while len(self._ahead) > 1 and known - self._lengths[self._ahead[-1]] >= self._target:
-            known -= self._drop_last()
-        if known >= self._target:
-            self.ceiling = self._ahead[-1]
+        """Forget what the target is reached without: whole runs from the top, then the end of one."""
+        while self._steps - self._ahead[-1].steps >= self._target:
+            self._steps -= self._ahead.pop().steps
+        self._cut(self._ahead[-1])
 
-    def _drop_last(self) -> int:
-        length = self._lengths.pop(self._ahead.pop())
-        self._ahead_sum -= length
-        return length
+    def _cut(self, run: _Run) -> None:
+        below = self._steps - run.steps
+        sums = np.cumsum(run.lengths)
+        # The first place at which it is reached, so that what follows with no steps (a skipped episode) is left out.
+        last = int(np.searchsorted(sums, self._target - below))
+        self.ceiling = run.start + last
+        self._steps = below + int(sums[last])
+        run.stop, run.lengths, run.steps = self.ceiling + 1, run.lengths[: last + 1], int(sums[last])
 
     def _advance(self) -> None:
         taken = 0
-        while taken < len(self._ahead) and self._ahead[taken] == self._next:
-            length = self._lengths.pop(self._next)
-            self._sum += length
-            self._ahead_sum -= length
-            self._next += 1
+        while taken < len(self._ahead) and self._ahead[taken].start == self._next:
+            self._next = self._ahead[taken].stop
             taken += 1
         del self._ahead[:taken]

@@ -13,6 +13,7 @@ from typing import Protocol
 from rollout_cli.chunk import Chunk, unpack
 from rollout_cli.samplers.messages import Batch
 from rollout_cli.samplers.plan import Order, PlanState
+from rollout_cli.samplers.ranges import contiguous_ranges
 from rollout_cli.samplers.spill import Handle, SpillStore
 
 MEMORY_BYTES = 256 << 20
@@ -48,7 +49,6 @@ def episode_buffer(
 class _Entry:
     """Batches that begin at one offset: one of many episodes, or the parts of one."""
 
-    offsets: tuple[int, ...]
     handles: list[Handle]
     missing_parts: int
 
@@ -70,15 +70,15 @@ class ReorderBuffer:
 
     def add(self, batch: Batch) -> None:
         """Take a batch of the current call; its numbers were not given before."""
-        offsets = tuple(number - self._base for number in batch.numbers)
+        first = batch.numbers[0].start - self._base
         handle = self._store.put(batch.payload)
-        entry = self._entries.get(offsets[0])
+        entry = self._entries.get(first)
         if entry is None or batch.part is None or batch.part.index == 0:
             parts = batch.part.count if batch.part else 1
             if entry is not None:  # The parts that a worker sent before it died.
                 for old in entry.handles:
                     self._store.take(old)
-            self._entries[offsets[0]] = _Entry(offsets, [handle], parts - 1)
+            self._entries[first] = _Entry([handle], parts - 1)
         else:
             entry.handles.append(handle)
             entry.missing_parts -= 1
@@ -132,11 +132,7 @@ class ReorderBuffer:
 
 def _run_length(chunk: Chunk) -> int:
     """Return how many numbers from the first one on follow each other without a gap."""
-    numbers = chunk.numbers
-    first, last, count = int(numbers[0]), int(numbers[-1]), len(numbers)
-    if last - first == count - 1:
-        return count
-    return next(at for at in range(count) if int(numbers[at]) != first + at)
+    return len(contiguous_ranges(chunk.numbers)[0])
 
 
 class ArrivalBuffer:
@@ -158,7 +154,7 @@ class ArrivalBuffer:
         if batch.part is None:
             self._whole.append(handle)
             return
-        number = batch.numbers[0]
+        number = batch.numbers[0].start
         if batch.part.index == 0:
             for old in self._parts.pop(number, []):  # The parts that a worker sent before it died.
                 self._store.take(old)

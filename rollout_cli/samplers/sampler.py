@@ -17,7 +17,8 @@ from rollout_cli.episode_batch import EnvSpec, EpisodeBatch
 from rollout_cli.errors import InternalError, UsageError
 from rollout_cli.policies import policy_source
 from rollout_cli.samplers.messages import Pickled
-from rollout_cli.samplers.plan import EpisodesPerWorker, MinTimesteps, Order, Plan, PlanState, begin_plan
+from rollout_cli.samplers.plan import EpisodesPerWorker, MinTimesteps, Order, Plan, PlanState
+from rollout_cli.samplers.plan_states import begin_plan
 from rollout_cli.samplers.updates import UpdateHistory
 from rollout_cli.workers import DefaultWorker, WorkerFactory
 from rollout_cli.workers.factory import WorkerClass

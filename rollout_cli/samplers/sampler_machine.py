@@ -15,8 +15,9 @@ from typing import Any, ClassVar
 
 from rollout_cli.errors import InternalError
 from rollout_cli.samplers.leasing import LeaseSizer
-from rollout_cli.samplers.messages import Batch, Continue, Failed, Lease, Returned, Start, Started, Stop, drop_above
+from rollout_cli.samplers.messages import Batch, Continue, Failed, Lease, Returned, Start, Started, Stop
 from rollout_cli.samplers.plan import PlanState
+from rollout_cli.samplers.ranges import drop_above, shifted, with_lengths
 
 
 class Known(enum.Enum):
@@ -153,10 +154,10 @@ class SamplerMachine:
         worker = event.worker
         if event.part is not None and not event.part.is_last:
             return [Keep(event)]
-        offsets = [number - self._base for number in event.numbers]
-        self._open[worker].difference_update(event.numbers)
-        self._sizer.finished(worker, len(offsets), now)
-        self.plan.settle(worker, offsets, event.lengths)
+        self._sizer.finished(worker, len(event.lengths), now)
+        self._open[worker].difference_update(*event.numbers)
+        for numbers, lengths in with_lengths(event.numbers, event.lengths):
+            self.plan.settle(worker, shifted(numbers, -self._base), lengths)
         return [Keep(event), *self._tell_ceiling(), *self._top_up(worker), *self._top_up_idle()]
 
     def _returned(self, event: Returned, now: float) -> Instructions:
@@ -191,9 +192,7 @@ class SamplerMachine:
         self._told_ceiling = ceiling
         instructions: Instructions = []
         for worker, numbers in enumerate(self._open):
-            kept = drop_above(numbers, ceiling)
-            if kept != numbers:
-                self._open[worker] = kept
+            if drop_above(numbers, ceiling):
                 instructions.append(SendTo(worker, Continue((), ceiling)))
                 self._settle_state(worker)
         return instructions
@@ -226,9 +225,8 @@ class SamplerMachine:
             count = 1
         if count <= 0:
             return ()
-        ranges = self.plan.lease(worker, count)
-        lease = tuple(range(r.start + self._base, r.stop + self._base, r.step) for r in ranges)
-        self._open[worker].update(number for numbers in lease for number in numbers)
+        lease = tuple(shifted(offsets, self._base) for offsets in self.plan.lease(worker, count))
+        self._open[worker].update(*lease)
         return lease
 
     def _lowest_missing_waits_for(self, worker: int) -> bool:

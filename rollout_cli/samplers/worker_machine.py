@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from rollout_cli.errors import InternalError
-from rollout_cli.samplers.messages import Continue, Exit, Start, Stop, drop_above, lease_numbers
+from rollout_cli.samplers.messages import Continue, Exit, Start, Stop, lease_numbers
+from rollout_cli.samplers.ranges import drop_above, up_to
 
 
 class WorkerState(enum.Enum):
@@ -156,11 +157,10 @@ class WorkerMachine:
     def _take_on(self, event: Continue) -> Instructions:
         """Add a lease, drop what is above the ceiling, and stream if that leaves any work."""
         instructions: Instructions = []
-        wanted = drop_above(lease_numbers(event.lease), event.ceiling)
-        kept = drop_above(self.open_numbers, event.ceiling)
-        if kept != self.open_numbers:
+        if drop_above(self.open_numbers, event.ceiling):
             instructions.append(Retract(event.ceiling))
-        self.open_numbers = kept | wanted
+        wanted = lease_numbers(tuple(up_to(numbers, event.ceiling) for numbers in event.lease))
+        self.open_numbers.update(wanted)
         if wanted:
             instructions.append(Assign(tuple(sorted(wanted))))
         self.state = WorkerState.STREAMING if self.open_numbers else WorkerState.IDLE

@@ -18,6 +18,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import parent_process
 from typing import Any
 
+import numpy as np
 import setproctitle
 
 from rollout_cli import fast_reset
@@ -27,6 +28,7 @@ from rollout_cli.samplers import worker_machine as wm
 from rollout_cli.samplers.channel import PipeChannel
 from rollout_cli.samplers.links import Link, link
 from rollout_cli.samplers.messages import Batch, Failed, Pickled, Returned, Start, Started
+from rollout_cli.samplers.ranges import contiguous_ranges
 from rollout_cli.samplers.reports import pack_error
 from rollout_cli.spaces import space_leaves
 from rollout_cli.user_code import first_line
@@ -38,7 +40,7 @@ COMMAND_SECONDS = 0.004
 FLUSH_SECONDS = 0.05
 """How long a finished episode waits at most for others to be sent with it."""
 
-FLUSH_ROWS = 2048
+FLUSH_ROWS = 8192
 FLUSH_BYTES = 4 << 20
 """Finished episodes of so many rows or bytes are sent at once."""
 
@@ -248,9 +250,10 @@ def load_pickled(value: Any, kind: type[RolloutError]) -> Any:
 
 def _batch(worker: int, version: int, chunk: Chunk, not_reproducible: str | None) -> Batch:
     part = chunk.part
-    lengths = (part.episode_length,) if part else tuple(chunk.lengths.tolist())
-    numbers = tuple(chunk.numbers.tolist())
-    return Batch(worker, version, numbers, lengths, b"".join(pack(chunk)), part, not_reproducible)
+    lengths = np.asarray([part.episode_length] if part else chunk.lengths, np.int64)
+    return Batch(
+        worker, version, contiguous_ranges(chunk.numbers), lengths, b"".join(pack(chunk)), part, not_reproducible
+    )
 
 
 def worker_main(connection: Connection[Any, Any], payload: bytes, worker_number: int, title: str) -> None:

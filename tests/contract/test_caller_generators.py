@@ -13,7 +13,7 @@ import pytest
 
 from rollout_cli.envs import describe_env
 from rollout_cli.errors import EnvError
-from rollout_cli.samplers import Episodes, LocalSampler, MinTimesteps
+from rollout_cli.samplers import Episodes, LocalSampler, MinTimesteps, local_sampler
 from tests.contract.making import noisy, numbers_of, serial
 from tests.support.envs import ChainEnv, FailingEnv
 from tests.support.policies import GaragePolicy
@@ -112,8 +112,9 @@ def test_every_verb_leaves_the_callers_generators_alone() -> None:
     sampler.shutdown_worker()
 
 
-def test_between_the_chunks_of_a_stream_too() -> None:
+def test_between_the_chunks_of_a_stream_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whenever the caller has its turn, its generators stand where it left them, whatever it draws meanwhile."""
+    monkeypatch.setattr(local_sampler, "FLUSH_ROWS", 2000)
     with drawing_sampler() as sampler:
         expected = states()
         seen = []

@@ -12,7 +12,7 @@ import pytest
 from rollout_cli.chunk import unpack
 from rollout_cli.errors import PolicyError
 from rollout_cli.samplers import Episodes
-from rollout_cli.samplers.messages import Batch, Continue, Exit, Failed, Returned, Start, Started, Stop
+from rollout_cli.samplers.messages import Batch, Continue, Exit, Failed, Returned, Start, Started, Stop, lease_numbers
 from rollout_cli.samplers.reports import unpack_error
 from rollout_cli.samplers.worker_process import run_worker
 from rollout_cli.workers import WorkerFactory
@@ -57,8 +57,9 @@ class Conversation:
             batch = self.receive()
             assert isinstance(batch, Batch), batch
             assert (0, version) == (batch.worker, batch.version)
-            assert batch.numbers == tuple(unpack(bytes(batch.payload)).numbers.tolist())
-            numbers += batch.numbers
+            own = lease_numbers(batch.numbers)
+            assert own == unpack(bytes(batch.payload)).numbers.tolist()
+            numbers += own
         return numbers
 
     def silent(self) -> bool:
@@ -147,7 +148,7 @@ def test_stop_sends_what_is_finished_and_returns_the_rest(talk: Talk) -> None:
     worker.send(Stop())
     message = worker.receive()
     while isinstance(message, Batch):
-        done += message.numbers
+        done += lease_numbers(message.numbers)
         message = worker.receive()
     assert isinstance(message, Returned)
     assert list(range(100_000, 110_000)) == [*done, *message.numbers]

@@ -23,7 +23,8 @@ from rollout_cli.episode_batch import EnvSpec, EpisodeBatch
 from rollout_cli.infos import InfoTable
 from rollout_cli.samplers import multiprocessing_sampler, worker_process
 from rollout_cli.samplers.leasing import LeaseSizer
-from rollout_cli.samplers.plan import Order, Plan, begin_plan
+from rollout_cli.samplers.plan import Order, Plan
+from rollout_cli.samplers.plan_states import begin_plan
 from rollout_cli.samplers.reorder import episode_buffer
 from rollout_cli.samplers.sampler_machine import SamplerMachine
 from rollout_cli.samplers.worker_machine import WorkerState

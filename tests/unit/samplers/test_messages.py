@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pickle
+from typing import Any
 
+import numpy as np
 import pytest
 
 from rollout_cli.chunk import Part, pack, unpack
@@ -18,7 +20,6 @@ from rollout_cli.samplers.messages import (
     Start,
     Started,
     Stop,
-    drop_above,
     lease_numbers,
 )
 from rollout_cli.samplers.reports import as_reported, pack_error, unpack_error
@@ -30,8 +31,6 @@ MESSAGES = [
     Stop(),
     Exit(),
     Started(1, 3, SPEC, {"policy_class": "a.B"}),
-    Batch(1, 3, (4, 7), (10, 2), b"payload"),
-    Batch(1, 3, (4,), (10,), b"payload", Part(0, 2, 0, 10, 5)),
     Returned(1, 3, (5, 6)),
     Failed(1, 3, b"error"),
 ]
@@ -43,27 +42,61 @@ def test_messages_survive_the_pipe(message: object) -> None:
     assert message == unpack(b"".join(pack(message)))
 
 
+BATCHES = [
+    Batch(1, 3, (range(4, 6), range(7, 8)), np.array([10, 2, 5]), memoryview(bytearray(b"payload")), None, "a reason"),
+    Batch(1, 3, (range(4, 5),), np.array([10]), memoryview(bytearray(b"payload")), Part(0, 2, 0, 10, 5)),
+]
+
+
+def fields_of(batch: Batch) -> tuple[Any, ...]:
+    lengths = (batch.lengths.dtype, batch.lengths.tolist())
+    whose = (batch.worker, batch.version, batch.numbers)
+    return *whose, *lengths, bytes(batch.payload), batch.part, batch.not_reproducible
+
+
+@pytest.mark.parametrize("batch", BATCHES, ids=["episodes", "part"])
+def test_batches_survive_the_pipe(batch: Batch) -> None:
+    """Packed and unpacked, a batch has what it had."""
+    assert fields_of(batch) == fields_of(unpack(b"".join(pack(batch))))
+
+
+@pytest.mark.parametrize("batch", BATCHES, ids=["episodes", "part"])
 @pytest.mark.parametrize("protocol", [4, 5])
-def test_batches_survive_a_queue(protocol: int) -> None:
-    """A queue pickles with a protocol of its own choice; the payload comes through with each."""
-    batch = Batch(1, 3, (4, 7), (10, 2), memoryview(bytearray(b"payload")))
-    assert b"payload" == bytes(pickle.loads(pickle.dumps(batch, protocol)).payload)
+def test_batches_survive_a_queue(batch: Batch, protocol: int) -> None:
+    """A queue pickles with a protocol of its own choice; a batch comes through with each."""
+    assert fields_of(batch) == fields_of(pickle.loads(pickle.dumps(batch, protocol)))
+
+
+def test_lengths_do_not_hold_on_to_the_message() -> None:
+    """Lengths are kept until a run's end is known; the memory that was read from the pipe must go before."""
+    message = bytearray(b"".join(pack(BATCHES[0])))
+    lengths = unpack(message).lengths
+    message.extend(b"more")  # It could not be made longer while anything refers to it.
+    assert [10, 2, 5] == lengths.tolist()
+
+
+def test_every_number_of_a_batch_has_a_length() -> None:
+    """Numbers and lengths that do not match are an error where the batch is made, also from what was sent."""
+    with pytest.raises(ValueError, match=r"lengths of 2 episodes, and numbers \(range\(4, 7\),\)"):
+        Batch(1, 3, (range(4, 7),), np.array([10, 2]), b"")
+
+
+def test_a_story_does_not_tell_payloads() -> None:
+    """What is noted of each event for an error is short, however much the event brings."""
+    assert len(repr(Batch(1, 3, (range(900),), np.ones(900, np.int64), b"payload" * 1000))) < 120
 
 
 def test_large_payloads_are_not_copied_into_the_message() -> None:
     """The payload is a piece of its own, written from where it is."""
     payload = bytearray(1000)
-    pieces = pack(Batch(0, 1, (0,), (1,), payload))
+    pieces = pack(Batch(0, 1, (range(1),), np.array([1]), payload))
     payload[0] = 7
     assert 7 == pieces[-1][0]
 
 
 def test_leases_are_numbers() -> None:
-    """A lease of ranges stands for the numbers in them; a ceiling leaves those up to it."""
-    numbers = lease_numbers((range(2, 5), range(9, 20, 3)))
-    assert [2, 3, 4, 9, 12, 15, 18] == numbers
-    assert {2, 3, 4, 9} == drop_above(numbers, 9)
-    assert set(numbers) == drop_above(numbers, None)
+    """A lease of ranges stands for the numbers in them."""
+    assert [2, 3, 4, 9, 12, 15, 18] == lease_numbers((range(2, 5), range(9, 20, 3)))
 
 
 def test_pickled_takes_what_the_main_script_defines() -> None:

@@ -67,6 +67,6 @@ def test_settled_offsets_are_forgotten() -> None:
     """What is settled cannot be given back, also where the cut had dropped it before."""
     pool = OffsetPool(0, 4)
     pool.lease(0, 4)
-    pool.settle(0, [0, 1])
+    pool.settle(0, range(2))
     pool.give_back(0, [0, 1, 2])
     assert [2] == numbers_of(pool.lease(0, 9))

@@ -2,62 +2,17 @@
 
 from __future__ import annotations
 
-from itertools import accumulate
-
+import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from rollout_cli.samplers.plan import Episodes, EpisodesPerWorker, MinTimesteps, begin_plan
-from rollout_cli.samplers.prefix import PrefixSum
-
-lengths = st.lists(st.integers(0, 12), min_size=1, max_size=40)
+from rollout_cli.samplers.plan import Episodes, EpisodesPerWorker, MinTimesteps, PlanState
+from rollout_cli.samplers.plan_states import begin_plan
 
 
-def lowest_ceiling(known: dict[int, int], target: int) -> int | None:
-    """Return the lowest j with known lengths of offsets up to j that sum to `target`: the definition, term by term."""
-    for j in sorted(known):
-        if sum(length for offset, length in known.items() if offset <= j) >= target:
-            return j
-    return None
-
-
-@given(values=lengths, target=st.integers(1, 150), data=st.data())
-def test_prefix_sum_has_the_lowest_ceiling_at_every_moment(values: list[int], target: int, data: st.DataObject) -> None:
-    """After each length, in any order, the ceiling is the lowest offset up to which known lengths reach the target."""
-    order = data.draw(st.permutations(range(len(values))))
-    prefix = PrefixSum(target)
-    known: dict[int, int] = {}
-    for offset in order:
-        if prefix.ceiling is None or offset <= prefix.ceiling:
-            known[offset] = values[offset]
-        prefix.add(offset, values[offset])
-        assert lowest_ceiling(known, target) == prefix.ceiling
-        assert prefix.complete == (prefix.ceiling is not None and set(range(prefix.ceiling + 1)) <= known.keys())
-    serial = next((at for at, total in enumerate(accumulate(values)) if total >= target), None)
-    assert serial == prefix.ceiling
-
-
-@given(values=lengths, data=st.data())
-def test_prefix_sum_expects_what_the_mean_length_says(values: list[int], data: st.DataObject) -> None:
-    """While the target is out of reach, the estimate is the missing steps over the mean length so far, rounded up."""
-    prefix = PrefixSum(1000)
-    steps = 0
-    for count, offset in enumerate(data.draw(st.permutations(range(len(values)))), start=1):
-        prefix.add(offset, values[offset])
-        steps += values[offset]
-        expected = None if steps == 0 else -(-(1000 - steps) * count // steps)
-        assert expected == prefix.expected_episodes()
-
-
-def test_a_length_that_is_known_is_refused() -> None:
-    """The same offset cannot count twice, in the prefix or ahead of it."""
-    prefix = PrefixSum(100)
-    prefix.add(0, 1)
-    prefix.add(5, 1)
-    for offset in (0, 5):
-        with pytest.raises(ValueError, match=f"offset {offset} was already known"):
-            prefix.add(offset, 1)
+def settle(state: PlanState, worker: int, lengths: dict[int, int]) -> None:
+    """Settle offsets, each for itself."""
+    for offset, length in lengths.items():
+        state.settle(worker, range(offset, offset + 1), np.array([length]))
 
 
 @pytest.mark.parametrize("plan", [lambda: MinTimesteps(0), lambda: EpisodesPerWorker(0), lambda: Episodes(3, 3)])
@@ -99,9 +54,9 @@ def test_a_fixed_range_is_done_when_all_of_it_is_settled() -> None:
     state = begin_plan(Episodes(2, 5), n_workers=1)
     state.lease(0, 3)
     assert (False, 4, 2) == (state.done, state.ceiling, state.first_of_lane(0))
-    state.settle(0, [4, 2], [1, 1])
+    settle(state, 0, {4: 1, 2: 1})
     assert not state.done
-    state.settle(0, [3], [1])
+    settle(state, 0, {3: 1})
     assert state.done
 
 
@@ -109,12 +64,12 @@ def test_above_the_ceiling_nothing_is_leased_and_nothing_counts() -> None:
     """A ceiling ends the pool: what lies above is not leased, not even again, and its late lengths change nothing."""
     state = begin_plan(MinTimesteps(10), n_workers=2)
     state.lease(0, 6)
-    state.settle(0, [3], [10])
+    settle(state, 0, {3: 10})
     assert (3, False) == (state.ceiling, state.done)
     state.give_back(0, [2, 4, 5])
-    state.settle(0, [4], [50])
+    settle(state, 0, {4: 50})
     assert ([2], 3) == (numbers_of(state.lease(1, 10)), state.ceiling)
-    state.settle(1, [0, 1, 2], [1, 1, 8])
+    state.settle(1, range(3), np.array([1, 1, 8]))
     assert (2, True) == (state.ceiling, state.done)
 
 
@@ -131,7 +86,7 @@ def test_skipped_episodes_count_no_steps() -> None:
     """An episode of length 0 belongs to the prefix without bringing its end nearer."""
     state = begin_plan(MinTimesteps(3), n_workers=1)
     state.lease(0, 4)
-    state.settle(0, [0, 1, 2, 3], [0, 2, 0, 1])
+    state.settle(0, range(4), np.array([0, 2, 0, 1]))
     assert (3, True) == (state.ceiling, state.done)
 
 
@@ -139,7 +94,16 @@ def test_in_order_of_arrival_whatever_ends_counts() -> None:
     """`arrival` is done as soon as the lengths of any episodes sum to the target, and never has a ceiling."""
     state = begin_plan(MinTimesteps(5), n_workers=2, order="arrival")
     state.lease(0, 4)
-    state.settle(0, [3], [4])
+    settle(state, 0, {3: 4})
     assert (False, 0) == (state.done, state.still_needed())
-    state.settle(0, [1], [1])
+    settle(state, 0, {1: 1})
     assert (True, None, None) == (state.done, state.ceiling, state.last_of_lane(0))
+
+
+def test_in_order_of_arrival_the_mean_length_says_how_many_more() -> None:
+    """With 80 steps missing and 10 steps an episode so far, eight more are worth leasing, less what is leased."""
+    state = begin_plan(MinTimesteps(100), n_workers=2, order="arrival")
+    state.lease(0, 5)
+    assert state.still_needed() is None
+    state.settle(0, range(1, 3), np.array([4, 16]))
+    assert 8 - 3 == state.still_needed()

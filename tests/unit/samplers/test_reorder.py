@@ -12,8 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rollout_cli.chunk import Chunk, Part, pack
-from rollout_cli.samplers.messages import Batch
-from rollout_cli.samplers.plan import Episodes, EpisodesPerWorker, MinTimesteps, begin_plan
+from rollout_cli.samplers.messages import Batch, lease_numbers
+from rollout_cli.samplers.plan import Episodes, EpisodesPerWorker, MinTimesteps
+from rollout_cli.samplers.plan_states import begin_plan
+from rollout_cli.samplers.ranges import contiguous_ranges
 from rollout_cli.samplers.reorder import EpisodeBuffer, episode_buffer
 from tests.unit.samplers.simulation import chunk_of
 
@@ -26,14 +28,15 @@ def length_of(number: int) -> int:
 
 def batch(numbers: Sequence[int], policy: float = 0.0) -> Batch:
     chunk = chunk_of(numbers, length_of, policy)
-    return Batch(0, 1, tuple(numbers), tuple(chunk.lengths.tolist()), b"".join(pack(chunk)))
+    return Batch(0, 1, contiguous_ranges(chunk.numbers), chunk.lengths, b"".join(pack(chunk)))
 
 
 def batches_in_parts(number: int, count: int, policy: float = 0.0) -> list[Batch]:
     """Return one episode of 2 * `count` steps in `count` parts."""
     whole = chunk_of([number], lambda _: 2 * count, policy)
     parts = [replace(whole.rows(2 * at, 2 * at + 2), part=Part(at, count, 2 * at, 2 * count, 0)) for at in range(count)]
-    return [Batch(0, 1, (number,), (2 * count,), b"".join(pack(part)), part.part) for part in parts]
+    numbers, lengths = (range(number, number + 1),), np.array([2 * count])
+    return [Batch(0, 1, numbers, lengths, b"".join(pack(part)), part.part) for part in parts]
 
 
 def numbers_of(chunks: Sequence[Chunk]) -> list[int]:
@@ -57,7 +60,7 @@ def arrivals(draw: st.DrawFn) -> list[Batch]:
 @given(batches=arrivals(), memory=st.sampled_from([0, 700, 1 << 20]), data=st.data())
 def test_episodes_come_in_order_however_they_arrive(batches: list[Batch], memory: int, data: st.DataObject) -> None:
     """Whatever arrives when, and whether it was spilled: what comes out is the serial run."""
-    count = len({number for one in batches for number in one.numbers})
+    count = len({number for one in batches for number in lease_numbers(one.numbers)})
     buffer = episode_buffer(
         begin_plan(Episodes(0, count), n_workers=1), BASE, order="index", memory_limit=memory, disk_limit=1 << 20
     )
@@ -66,13 +69,13 @@ def test_episodes_come_in_order_however_they_arrive(batches: list[Batch], memory
     with closing(buffer):
         for one in batches:
             buffer.add(one)
-            known |= set(one.numbers) if one.part is None or one.part.is_last else set()
+            known |= set(lease_numbers(one.numbers)) if one.part is None or one.part.is_last else set()
             if data.draw(st.booleans(), label="taken now"):
                 chunks += buffer.ready()
                 prefix = next(n for n in range(BASE, BASE + count + 1) if n not in known)
                 assert prefix == BASE + len(dict.fromkeys(numbers_of(chunks)))
         chunks += buffer.ready()
-    in_parts = {one.numbers[0] for one in batches if one.part is not None}
+    in_parts = {one.numbers[0].start for one in batches if one.part is not None}
     expected = [n for n in range(BASE, BASE + count) for _ in range(3 if n in in_parts else 1)]
     assert expected == numbers_of(chunks)
     for chunk in chunks:
@@ -140,7 +143,7 @@ def test_nothing_above_the_ceiling_goes_on() -> None:
     plan = begin_plan(MinTimesteps(6), n_workers=1)
     buffer = episode_buffer(plan, 0, order="index")
     plan.lease(0, 9)
-    for numbers in ([0, 1, 2, 3, 4], [5, 6]):
+    for numbers in (range(5), range(5, 7)):
         one = batch(numbers)
         plan.settle(0, numbers, one.lengths)
         buffer.add(one)
@@ -164,7 +167,7 @@ def test_rows_stay_with_their_episodes_when_a_chunk_is_cut() -> None:
     buffer = index_buffer(Episodes(0, 4))
     whole = chunk_of([BASE, BASE + 1, BASE + 3], length_of)
     whole = replace(whole, rewards=np.repeat(whole.numbers, whole.lengths).astype(np.float64))
-    buffer.add(Batch(0, 1, (BASE, BASE + 1, BASE + 3), tuple(whole.lengths.tolist()), b"".join(pack(whole))))
+    buffer.add(Batch(0, 1, contiguous_ranges(whole.numbers), whole.lengths, b"".join(pack(whole))))
     chunks = list(buffer.ready())
     buffer.add(batch([BASE + 2], policy=BASE + 2))
     chunks += buffer.ready()

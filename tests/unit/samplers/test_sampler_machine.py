@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from rollout_cli.chunk import Part
@@ -22,7 +23,9 @@ from rollout_cli.samplers.messages import (
     Stop,
     lease_numbers,
 )
-from rollout_cli.samplers.plan import Episodes, EpisodesPerWorker, MinTimesteps, Plan, begin_plan
+from rollout_cli.samplers.plan import Episodes, EpisodesPerWorker, MinTimesteps, Plan
+from rollout_cli.samplers.plan_states import begin_plan
+from rollout_cli.samplers.ranges import contiguous_ranges
 from rollout_cli.samplers.sampler_machine import (
     BufferDrained,
     Died,
@@ -53,7 +56,8 @@ def machine_of(
 
 
 def batch(worker: int, offsets: Sequence[int], length: int = 1, version: int = VERSION) -> Batch:
-    return Batch(worker, version, tuple(BASE + at for at in offsets), (length,) * len(offsets), b"")
+    numbers = contiguous_ranges(BASE + np.array(offsets))
+    return Batch(worker, version, numbers, np.full(len(offsets), length), b"")
 
 
 def leases(instructions: Instructions) -> dict[int, list[int]]:
@@ -118,7 +122,7 @@ def test_the_error_carries_the_last_fifty_events() -> None:
         machine.handle(Started(0, VERSION, SPEC), 2.0)
     lines = caught.value.details.splitlines()
     assert 50 == len(lines)
-    assert f"numbers=({BASE + 11},)" in lines[0]
+    assert f"numbers=({range(BASE + 11, BASE + 12)},)" in lines[0]
 
 
 def test_begin_gives_everyone_updates_and_a_first_lease() -> None:

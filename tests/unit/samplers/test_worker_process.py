@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from rollout_cli.chunk import Part
 from rollout_cli.errors import EnvLoadError, InternalError, PolicyLoadError, RolloutError
-from rollout_cli.samplers.messages import Batch, Continue, Failed, Pickled, Returned, Start, Started, Stop
+from rollout_cli.samplers.messages import (
+    Batch,
+    Continue,
+    Failed,
+    Pickled,
+    Returned,
+    Start,
+    Started,
+    Stop,
+    lease_numbers,
+)
 from rollout_cli.samplers.reports import unpack_error
 from rollout_cli.samplers.worker_machine import WorkerState
-from rollout_cli.samplers.worker_process import _Shell, load_pickled
-from tests.unit.samplers.simulation import CountingWorker, ReadyFactory, SimulatedLink
+from rollout_cli.samplers.worker_process import _batch, _Shell, load_pickled
+from tests.unit.samplers.simulation import CountingWorker, ReadyFactory, SimulatedLink, chunk_of
 
 
 def shell_of(worker: CountingWorker, capacity: int, agent: Any = 0.0) -> tuple[_Shell, SimulatedLink]:
@@ -50,7 +62,7 @@ def test_a_new_version_drops_the_episodes_that_waited() -> None:
     shell, link = shell_of(counting_worker(), capacity=9)
     turns(shell, link, Start(1, lease=(range(9),)), until=lambda: shell._counted > 0)
     came = turns(shell, link, Start(2, lease=(range(50, 52),)))
-    assert [(50, 51)] == [message.numbers for message in came if isinstance(message, Batch)]
+    assert [(range(50, 52),)] == [message.numbers for message in came if isinstance(message, Batch)]
 
 
 def test_a_lease_of_what_was_kept_back_is_complete() -> None:
@@ -63,7 +75,7 @@ def test_a_lease_of_what_was_kept_back_is_complete() -> None:
     turns(shell, link, Stop(), until=lambda: not link.inbox)
     while shell._backlog:
         came += turns(shell, link)
-    numbers = [number for message in came if isinstance(message, Batch) for number in message.numbers]
+    numbers = [n for message in came if isinstance(message, Batch) for n in lease_numbers(message.numbers)]
     assert list(range(4)) == numbers[:4]
     returned = [message for message in came if isinstance(message, Returned)]
     assert sorted([*numbers, *returned[-1].numbers]) == list(range(7))
@@ -99,3 +111,11 @@ def test_what_cannot_be_unpickled_says_what_it_was(kind: type[RolloutError], wha
         load_pickled(Pickled(b"no pickle"), kind)
     assert caught.value.hint
     assert (None, 5) == (load_pickled(None, kind), load_pickled(5, kind))
+
+
+def test_a_part_tells_the_length_of_the_whole_episode() -> None:
+    """Where a run ends is decided by whole episodes, also when one travels in parts."""
+    whole = chunk_of([7], lambda number: 6)
+    part = replace(whole.rows(0, 2), part=Part(0, 3, 0, 6, 0))
+    batches = [_batch(0, 1, chunk, None) for chunk in (whole, part)]
+    assert [((range(7, 8),), [6])] * 2 == [(batch.numbers, batch.lengths.tolist()) for batch in batches]

@@ -1,0 +1,224 @@
+"""Plans under way: one class of state for each way in which a run's episodes are determined."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy.typing as npt
+
+from rollout_cli.samplers.offsets import OffsetPool
+from rollout_cli.samplers.plan import Episodes, EpisodesPerWorker, MinTimesteps, Order, Plan, PlanState
+from rollout_cli.samplers.prefix import PrefixSum
+
+Array = npt.NDArray[Any]
+
+
+def begin_plan(
+    plan: Plan, *, n_workers: int, by_worker: bool = False, block: int = 1, order: Order = "index"
+) -> PlanState:
+    """Return the state of a plan that begins.
+
+    Args:
+        plan: What to run.
+        n_workers: How many workers there are.
+        by_worker: Whether policies or environments differ by worker: then offset i belongs to worker i % n_workers.
+        block: Leases are whole blocks of so many offsets (a worker's number of environments).
+        order: Whether `MinTimesteps` is a prefix of the numbers, or whatever ends first.
+    """
+    owners = n_workers if by_worker else 1
+    match plan:
+        case MinTimesteps(timesteps):
+            prefix = _PrefixPlan if order == "index" else _ArrivalPlan
+            return prefix(timesteps, OffsetPool(0, None, owners=owners, block=block))
+        case Episodes(first, stop):
+            return _RangePlan(first, stop, OffsetPool(first, stop, owners=owners, block=block))
+        case EpisodesPerWorker(episodes):
+            return _PerWorkerPlan(episodes, n_workers, block=block)
+
+
+class _RangePlan:
+    """`Episodes`: a fixed range in one lane."""
+
+    n_lanes = 1
+
+    def __init__(self, first: int, stop: int, pool: OffsetPool) -> None:
+        self._first, self._stop = first, stop
+        self._pool = pool
+        self._left = stop - first
+
+    @property
+    def done(self) -> bool:
+        return self._left == 0
+
+    @property
+    def ceiling(self) -> int | None:
+        return self._stop - 1
+
+    def lane(self, offset: int) -> int:
+        del offset
+        return 0
+
+    def first_of_lane(self, lane: int) -> int:
+        del lane
+        return self._first
+
+    def last_of_lane(self, lane: int) -> int | None:
+        del lane
+        return self._stop - 1
+
+    def lease(self, worker: int, count: int) -> list[range]:
+        return self._pool.lease(worker, count)
+
+    def give_back(self, worker: int, offsets: Iterable[int]) -> None:
+        self._pool.give_back(worker, offsets)
+
+    def settle(self, worker: int, offsets: range, lengths: Array) -> None:
+        del lengths
+        self._pool.settle(worker, offsets)
+        self._left -= len(offsets)
+
+    def n_returned(self, worker: int) -> int:
+        return self._pool.n_returned(worker)
+
+    def next_offset(self, worker: int) -> int | None:
+        return self._pool.next_offset(worker)
+
+    def still_needed(self) -> int | None:
+        return self._pool.n_free if self._pool.is_shared else None
+
+
+class _PerWorkerPlan:
+    """`EpisodesPerWorker`: one range and one lane a worker."""
+
+    def __init__(self, episodes: int, n_workers: int, *, block: int) -> None:
+        self.n_lanes = n_workers
+        self._episodes = episodes
+        self._pools = [OffsetPool(w * episodes, (w + 1) * episodes, owners=1, block=block) for w in range(n_workers)]
+        self._left = episodes * n_workers
+
+    @property
+    def done(self) -> bool:
+        return self._left == 0
+
+    @property
+    def ceiling(self) -> int | None:
+        return self._episodes * self.n_lanes - 1
+
+    def lane(self, offset: int) -> int:
+        return offset // self._episodes
+
+    def first_of_lane(self, lane: int) -> int:
+        return lane * self._episodes
+
+    def last_of_lane(self, lane: int) -> int | None:
+        return (lane + 1) * self._episodes - 1
+
+    def lease(self, worker: int, count: int) -> list[range]:
+        return self._pools[worker].lease(0, count)
+
+    def give_back(self, worker: int, offsets: Iterable[int]) -> None:
+        self._pools[worker].give_back(0, offsets)
+
+    def settle(self, worker: int, offsets: range, lengths: Array) -> None:
+        del lengths
+        self._pools[worker].settle(0, offsets)
+        self._left -= len(offsets)
+
+    def n_returned(self, worker: int) -> int:
+        return self._pools[worker].n_returned(0)
+
+    def next_offset(self, worker: int) -> int | None:
+        return self._pools[worker].next_offset(0)
+
+    def still_needed(self) -> int | None:
+        return None
+
+
+class _PrefixPlan:
+    """`MinTimesteps`: a prefix whose end becomes known while it runs."""
+
+    n_lanes = 1
+
+    def __init__(self, timesteps: int, pool: OffsetPool) -> None:
+        self._pool = pool
+        self._prefix = PrefixSum(timesteps)
+
+    @property
+    def done(self) -> bool:
+        return self._prefix.complete
+
+    @property
+    def ceiling(self) -> int | None:
+        return self._prefix.ceiling
+
+    def lane(self, offset: int) -> int:
+        del offset
+        return 0
+
+    def first_of_lane(self, lane: int) -> int:
+        del lane
+        return 0
+
+    def last_of_lane(self, lane: int) -> int | None:
+        del lane
+        return self._prefix.ceiling
+
+    def lease(self, worker: int, count: int) -> list[range]:
+        return self._pool.lease(worker, count)
+
+    def give_back(self, worker: int, offsets: Iterable[int]) -> None:
+        self._pool.give_back(worker, offsets)
+
+    def settle(self, worker: int, offsets: range, lengths: Array) -> None:
+        self._pool.settle(worker, offsets)
+        before = self._prefix.ceiling
+        self._prefix.add(offsets, lengths)
+        if self._prefix.ceiling is not None and self._prefix.ceiling != before:
+            self._pool.cut(self._prefix.ceiling + 1)
+
+    def n_returned(self, worker: int) -> int:
+        return self._pool.n_returned(worker)
+
+    def next_offset(self, worker: int) -> int | None:
+        return self._pool.next_offset(worker)
+
+    def still_needed(self) -> int | None:
+        if not self._pool.is_shared:
+            return None  # What one worker is leased says nothing of what another one must run.
+        episodes = self._prefix.expected_episodes()
+        return None if episodes is None else max(0, episodes - self._pool.n_leased)
+
+
+class _ArrivalPlan(_PrefixPlan):
+    """`MinTimesteps` in the order of arrival: whatever ends first counts, which favours short episodes."""
+
+    def __init__(self, timesteps: int, pool: OffsetPool) -> None:
+        super().__init__(timesteps, pool)
+        self._missing = timesteps
+        self._episodes = 0
+        self._steps = 0
+
+    @property
+    def done(self) -> bool:
+        return self._missing <= 0
+
+    @property
+    def ceiling(self) -> int | None:
+        return None
+
+    def last_of_lane(self, lane: int) -> int | None:
+        del lane
+        return None
+
+    def settle(self, worker: int, offsets: range, lengths: Array) -> None:
+        self._pool.settle(worker, offsets)
+        self._episodes += len(offsets)
+        steps = int(lengths.sum())
+        self._steps += steps
+        self._missing -= steps
+
+    def still_needed(self) -> int | None:
+        if not self._pool.is_shared or not self._steps:
+            return None
+        return max(0, -(-self._missing * self._episodes // self._steps) - self._pool.n_leased)
