@@ -44,6 +44,11 @@ class AgentHolder:
         """Return what makes (action, info) of the answer that `act` gives; None where it gives these itself."""
         return self._shortcut.pair if self._shortcut else None
 
+    @property
+    def hands_off(self) -> bool:
+        """Return whether the policy leaves observations alone, and need not get copies of them."""
+        return bool(getattr(self.policy, "hands_off", False))
+
     def prepare(self, numbers: Sequence[int]) -> None:
         """Let the policy do at once, for the episodes that come next, what they have in common."""
         if self._shortcut is not None and self._shortcut.prepare is not None:

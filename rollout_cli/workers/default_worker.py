@@ -176,7 +176,8 @@ class DefaultWorker(RecordingWorker):
         """
         slot, agent = self._slot, self._agent
         recorder, observation, slot.observation = slot.recorder, slot.observation, None
-        record_observation, append_bytes = recorder.record_observation, recorder.observation_rows.append
+        record_observation = recorder.keep_observation if agent.hands_off else recorder.record_observation
+        append_bytes = recorder.observation_rows.append
         record_action, append_action = recorder.record_action, recorder.action_rows.append
         append_reward, env_step = recorder.rewards.append, slot.stepped.step
         act, pair, shortcut_type = agent.act, agent.pair, recorder.int_type if agent.pair else None

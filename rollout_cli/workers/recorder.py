@@ -104,7 +104,7 @@ class EpisodeStore:
             wall_times=np.array([episode.wall_time for episode in episodes], np.float64),
             observations=self._observations.join([episode.observations for episode in episodes]),
             actions=self._actions.join([episode.actions for episode in episodes]),
-            rewards=np.array(list(chain.from_iterable(episode.rewards for episode in episodes)), np.float64),
+            rewards=np.fromiter(chain.from_iterable(episode.rewards for episode in episodes), np.float64, sum(lengths)),
             last_observations=self._observations.join([episode.last_observation for episode in episodes]),
             env_infos=_table([episode.env_infos for episode in episodes], lengths),
             agent_infos=_table([episode.agent_infos for episode in episodes], lengths),
@@ -124,6 +124,7 @@ class EpisodeRecorder:
 
     Attributes:
         record_observation: Append an observation and return a private copy of it.
+        keep_observation: The same for a policy that leaves observations alone: it is not copied.
         record_action: Append an action and return it in its space's types.
         plain_dtype: The dtype of observations that are one array, else None.
         row_bytes: The bytes of one observation.
@@ -140,11 +141,12 @@ class EpisodeRecorder:
         spec = store.env_spec
         self._store = store
         self._observations = SpaceRecorder(spec.observation_space)
-        self._actions = SpaceRecorder(spec.action_space, copy=False)
-        self._last_observation = SpaceRecorder(spec.observation_space, copy=False)
+        self._actions = SpaceRecorder(spec.action_space)
+        self._last_observation = SpaceRecorder(spec.observation_space)
         self._episode_info: dict[Any, Any] = {}
         self.record_observation = self._observations.record
-        self.record_action = self._actions.record
+        self.keep_observation = self._observations.keep
+        self.record_action = self._actions.keep
         self.plain_dtype = self._observations.plain_dtype
         self.row_bytes = sum(leaf.row_bytes for leaf in space_leaves(spec.observation_space))
         self.observation_rows = self._observations.rows
@@ -171,7 +173,7 @@ class EpisodeRecorder:
         Raises:
             BadSampleError: If the last observation is none of its space.
         """
-        self._last_observation.record(last_observation)
+        self._last_observation.keep(last_observation)
         self._store.add(
             FinishedEpisode(
                 number,

@@ -20,8 +20,11 @@ import numpy.typing as npt
 from rollout_cli.spaces import Leaf, leaf_getters, space_leaves, unflatten
 
 Array = npt.NDArray[Any]
-LeafRows = list[Any]
-"""Rows of one leaf as they are kept: bytes, integers or texts."""
+LeafRows = Any
+"""Rows of one leaf as they are kept: a list of bytes, integers or texts, or an array of big rows."""
+
+_BIG_ROW = 1 << 12
+_BLOCK_BYTES = 32 << 20
 
 
 class BadSampleError(Exception):
@@ -34,20 +37,22 @@ class SpaceRecorder:
     Attributes:
         record: Append one sample. Returns the same sample in its space's own types, and private to the caller: what an
             environment or policy does to its own buffer afterwards changes neither the rows nor the returned value.
+        keep: The same, but what is returned may be the environment's or policy's own.
 
     Args:
         space: What is recorded.
-        copy: Whether array leaves are copied before they are returned; without it they are returned as they came.
     """
 
     record: Callable[[Any], Any]
+    keep: Callable[[Any], Any]
 
-    def __init__(self, space: gymnasium.Space[Any], *, copy: bool = True) -> None:
-        self._columns = [_column(leaf, copy=copy) for leaf in space_leaves(space)]
+    def __init__(self, space: gymnasium.Space[Any]) -> None:
+        self._columns = [_column(leaf) for leaf in space_leaves(space)]
         if len(self._columns) == 1 and not self._columns[0].leaf.path:
-            self.record = self._columns[0].record
+            self.record, self.keep = self._columns[0].record, self._columns[0].keep
         else:
-            self.record = _tree_recorder(space, self._columns)
+            self.record = _tree_recorder(space, [column.record for column in self._columns])
+            self.keep = _tree_recorder(space, [column.keep for column in self._columns])
 
     @property
     def plain_dtype(self) -> np.dtype[Any] | None:
@@ -71,32 +76,32 @@ class SpaceRecorder:
         return self._columns[0].rows
 
     def cut(self) -> list[LeafRows]:
-        """Remove all rows and return them as they were kept, one list a leaf; `join` makes arrays of them."""
+        """Remove all rows and return them as they were kept, one value a leaf; `join` makes arrays of them."""
         return [column.cut() for column in self._columns]
 
     def join(self, parts: Sequence[list[LeafRows]]) -> tuple[Array, ...]:
         """Return the rows of several cuts after one another, one array `(rows, *leaf.shape)` a leaf."""
-        columns = zip(self._columns, zip(*parts, strict=True), strict=True)
-        return tuple(column.join(list(chain.from_iterable(cuts))) for column, cuts in columns)
+        return tuple(column.join(cuts) for column, cuts in zip(self._columns, zip(*parts, strict=True), strict=True))
 
 
-def _tree_recorder(space: gymnasium.Space[Any], columns: list[_Column]) -> Callable[[Any], Any]:
-    records = [(get, column.record) for get, column in zip(leaf_getters(space), columns, strict=True)]
+def _tree_recorder(space: gymnasium.Space[Any], records: list[Callable[[Any], Any]]) -> Callable[[Any], Any]:
+    getters = leaf_getters(space)
 
     def record(sample: Any) -> Any:
         try:
-            values = [get(sample) for get, _ in records]
+            values = [get(sample) for get in getters]
         except (KeyError, IndexError, TypeError) as error:
             raise BadSampleError(f"it lacks {error!r}: got {sample!r:.200}, expected a sample of {space}") from error
-        return unflatten(space, [keep(value) for value, (_, keep) in zip(values, records, strict=True)])
+        return unflatten(space, [record(value) for value, record in zip(values, records, strict=True)])
 
     return record
 
 
 class _Column(abc.ABC):
-    """The rows of one leaf; subclasses say in `record` how a value is recorded, and what is given back for it."""
+    """The rows of one leaf; subclasses say how a value is recorded and what is given back: `record`, or else `keep`."""
 
     record: Callable[[Any], Any]
+    keep: Callable[[Any], Any]
 
     def __init__(self, leaf: Leaf) -> None:
         self.leaf = leaf
@@ -109,8 +114,8 @@ class _Column(abc.ABC):
         return rows
 
     @abc.abstractmethod
-    def join(self, rows: LeafRows) -> Array:
-        """Return rows as one array."""
+    def join(self, cuts: Sequence[LeafRows]) -> Array:
+        """Return the rows of several cuts as one array."""
 
     def _refusal(self, value: Any) -> BadSampleError:
         where = f" at {self.leaf.name!r}" if self.leaf.path else ""
@@ -123,29 +128,29 @@ class _Column(abc.ABC):
 class _ArrayColumn(_Column):
     """Box, MultiDiscrete and MultiBinary: rows of bytes, joined once for many steps (cheaper than stacking arrays)."""
 
-    def __init__(self, leaf: Leaf, *, copy: bool) -> None:
+    def __init__(self, leaf: Leaf) -> None:
         super().__init__(leaf)
         # A space that was pickled has a dtype object of its own; the usual one lets `is` take the place of `==`.
         self.dtype: np.dtype[Any] = np.dtype(leaf.dtype.type)
-        self.record = self._fast_record(copy=copy)
+        self.record, self.keep = self._recorders()
 
-    def _fast_record(self, *, copy: bool) -> Callable[[Any], Any]:
+    def _recorders(self) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
         dtype, shape, append, slow = self.dtype, self.leaf.shape, self.rows.append, self._convert
         ndarray = np.ndarray
-
-        def record_copy(value: Any) -> Any:
-            if type(value) is not ndarray or value.dtype is not dtype or value.shape != shape:
-                value = slow(value)
-            append(value.tobytes())
-            return value.copy()
 
         def record(value: Any) -> Any:
             if type(value) is not ndarray or value.dtype is not dtype or value.shape != shape:
                 value = slow(value)
             append(value.tobytes())
+            return value.copy()
+
+        def keep(value: Any) -> Any:
+            if type(value) is not ndarray or value.dtype is not dtype or value.shape != shape:
+                value = slow(value)
+            append(value.tobytes())
             return value
 
-        return record_copy if copy else record
+        return record, keep
 
     def _convert(self, value: Any) -> Array:
         try:
@@ -156,7 +161,8 @@ class _ArrayColumn(_Column):
             raise self._refusal(value)
         return np.asarray(array, self.dtype)
 
-    def join(self, rows: LeafRows) -> Array:
+    def join(self, cuts: Sequence[LeafRows]) -> Array:
+        rows = list(chain.from_iterable(cuts))
         # A bytearray rather than bytes, so that the arrays can be written to by whoever gets them.
         joined = bytearray().join(rows)
         if len(joined) != len(rows) * self.leaf.row_bytes:
@@ -167,11 +173,53 @@ class _ArrayColumn(_Column):
         return np.frombuffer(joined, self.dtype).reshape(len(rows), *self.leaf.shape)
 
 
+class _BigColumn(_ArrayColumn):
+    """Rows so big that memory is what they cost: they are copied once, into blocks that many of them share.
+
+    Memory that is touched for the first time costs several times as much as the copy, but for blocks of many megabytes,
+    which numpy asks the system for in pages of two megabytes.
+    """
+
+    def __init__(self, leaf: Leaf) -> None:
+        super().__init__(leaf)
+        self._block: Array = np.empty((0, *leaf.shape), self.dtype)
+        self._first = self._count = 0
+
+    def _recorders(self) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
+        return (lambda value: self._add(value).copy()), self._add
+
+    def _add(self, value: Any) -> Array:
+        if type(value) is not np.ndarray or value.dtype is not self.dtype or value.shape != self.leaf.shape:
+            value = self._convert(value)
+        if self._count == len(self._block):
+            self._begin_block()
+        self._block[self._count] = value
+        self._count += 1
+        added: Array = value
+        return added
+
+    def _begin_block(self) -> None:
+        """Go on in a new block, with the rows of the episode that runs; the old one lives as long as what was cut."""
+        running = self._block[self._first : self._count]
+        size = max(_BLOCK_BYTES // self.leaf.row_bytes, 2 * len(running), 1)
+        self._block = np.empty((size, *self.leaf.shape), self.dtype)
+        self._block[: len(running)] = running
+        self._first, self._count = 0, len(running)
+
+    def cut(self) -> LeafRows:
+        rows = self._block[self._first : self._count]
+        self._first = self._count
+        return rows
+
+    def join(self, cuts: Sequence[LeafRows]) -> Array:
+        return cuts[0] if len(cuts) == 1 else np.concatenate(cuts)
+
+
 class _EmptyColumn(_ArrayColumn):
     """A Box with a zero in its shape: there is nothing to keep but the number of rows."""
 
-    def join(self, rows: LeafRows) -> Array:
-        return np.zeros((len(rows), *self.leaf.shape), self.dtype)
+    def join(self, cuts: Sequence[LeafRows]) -> Array:
+        return np.zeros((sum(map(len, cuts)), *self.leaf.shape), self.dtype)
 
 
 class _DiscreteColumn(_Column):
@@ -179,7 +227,7 @@ class _DiscreteColumn(_Column):
 
     def __init__(self, leaf: Leaf) -> None:
         super().__init__(leaf)
-        self.record = self._record
+        self.record = self.keep = self._record
 
     def _record(self, value: Any) -> Any:
         try:
@@ -192,8 +240,8 @@ class _DiscreteColumn(_Column):
         self.rows.append(number)
         return number
 
-    def join(self, rows: LeafRows) -> Array:
-        return np.array(rows, np.int64)
+    def join(self, cuts: Sequence[LeafRows]) -> Array:
+        return np.fromiter(chain.from_iterable(cuts), np.int64, sum(map(len, cuts)))
 
 
 class _TextColumn(_Column):
@@ -201,7 +249,7 @@ class _TextColumn(_Column):
 
     def __init__(self, leaf: Leaf) -> None:
         super().__init__(leaf)
-        self.record = self._record
+        self.record = self.keep = self._record
 
     def _record(self, value: Any) -> Any:
         if not isinstance(value, str):
@@ -209,17 +257,18 @@ class _TextColumn(_Column):
         self.rows.append(str(value))
         return value
 
-    def join(self, rows: LeafRows) -> Array:
+    def join(self, cuts: Sequence[LeafRows]) -> Array:
+        rows = list(chain.from_iterable(cuts))
         column = np.empty(len(rows), object)
         column[:] = rows
         return column
 
 
-def _column(leaf: Leaf, *, copy: bool) -> _Column:
+def _column(leaf: Leaf) -> _Column:
     if leaf.kind == "text":
         return _TextColumn(leaf)
     if leaf.kind == "discrete":
         return _DiscreteColumn(leaf)
     if 0 in leaf.shape:
-        return _EmptyColumn(leaf, copy=copy)
-    return _ArrayColumn(leaf, copy=copy)
+        return _EmptyColumn(leaf)
+    return _BigColumn(leaf) if leaf.row_bytes >= _BIG_ROW else _ArrayColumn(leaf)

@@ -78,18 +78,51 @@ def test_a_zero_d_array_for_a_discrete_space_is_a_value() -> None:
 
 def test_what_a_comparison_gives_is_an_action() -> None:
     """`observation[0] > 0` is numpy's bool, which no Discrete space contains: the environment gets the integer."""
-    recorder = SpaceRecorder(spaces.Discrete(2), copy=False)
-    assert (True, int) == (recorder.record(np.float32(1) > 0) == 1, type(recorder.record(np.True_)))
+    recorder = SpaceRecorder(spaces.Discrete(2))
+    assert (True, int) == (recorder.keep(np.float32(1) > 0) == 1, type(recorder.keep(np.True_)))
 
 
 def test_actions_are_not_copied_but_their_rows_are() -> None:
-    """Without `copy` the environment gets the policy's own array; the row is taken before."""
-    recorder = SpaceRecorder(BOX, copy=False)
+    """What was kept is given back as it came; the row is taken before."""
+    recorder = SpaceRecorder(BOX)
     action = np.ones(2, np.float32)
-    returned = recorder.record(action)
+    returned = recorder.keep(action)
     returned[:] = 5
     assert returned is action
     assert [[1, 1]] == taken(recorder)[0].tolist()
+
+
+@pytest.mark.parametrize("lengths", [[3, 1, 4], [700, 1, 700], [1, 2000]])
+def test_big_rows_are_kept_whatever_block_they_lie_in(lengths: list[int]) -> None:
+    """Episodes that end and go on within blocks, and across them, hold their own rows; what was cut stays as it is."""
+    space = spaces.Box(0, 255, (256, 256), np.uint8)
+    recorder = SpaceRecorder(space)
+    cuts = []
+    for episode, length in enumerate(lengths):
+        for step in range(length):
+            recorder.record(np.full(space.shape, (episode + step) % 251, np.uint8))
+        cuts.append(recorder.cut())
+    (column,) = recorder.join(cuts)
+    expected = [(episode + step) % 251 for episode, length in enumerate(lengths) for step in range(length)]
+    assert (sum(lengths), 256, 256) == column.shape
+    assert expected == column[:, 7, 9].tolist() == column[:, -1, -1].tolist()
+
+
+def test_big_rows_are_private() -> None:
+    """A big observation is copied for the policy as a small one is; one that is kept is not copied."""
+    recorder = SpaceRecorder(spaces.Box(0, 255, (64, 64), np.uint8))
+    buffer = np.zeros((64, 64), np.uint8)
+    recorder.record(buffer)[:] = 5
+    assert recorder.keep(buffer) is buffer
+    buffer[:] = 7
+    assert 0 == taken(recorder)[0].max()
+
+
+def test_a_big_row_of_another_shape_is_refused() -> None:
+    """It names both sides, as for small rows."""
+    recorder = SpaceRecorder(spaces.Box(0, 255, (64, 64), np.uint8))
+    with pytest.raises(BadSampleError, match=r"got uint8\(64, 65\), expected uint8\(64, 64\)"):
+        recorder.record(np.zeros((64, 65), np.uint8))
 
 
 CASTS = [
