@@ -243,7 +243,10 @@ def test_printable() -> None:
 
 
 def test_rich_is_loaded_only_for_a_bar() -> None:
-    """A run with plain lines does not load rich."""
-    code = "import sys, rollout_cli.progress as p; p.LineProgress(sys.stderr); print('rich' in sys.modules)"
+    """A run with plain lines does not load rich, and one with a bar only when there is something to draw."""
+    code = (
+        "import sys, rollout_cli.progress as p; p.LineProgress(sys.stderr); p.RichProgress(sys.stderr); "
+        "print('rich' in sys.modules)"
+    )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ran.stdout == "False\n"
