@@ -7,6 +7,8 @@ and the worker processes need only a part of them each. `rollout_cli.collect.col
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from rollout_cli.lazy_names import lazy_names
+
 if TYPE_CHECKING:
     from rollout_cli.config import CollectConfig as CollectConfig
     from rollout_cli.dataset import load as load
@@ -54,17 +56,15 @@ _HOMES = {
     "load": "dataset",
 }
 
+_find = lazy_names(__name__, _HOMES)
+
 __all__ = sorted([*_HOMES, "__version__"])  # noqa: PLE0605 - a sorted list is a list
 
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
         return import_module("importlib.metadata").version("rollout-cli")
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
-    globals()[name] = value
-    return value
+    return _find(name)
 
 
 def __dir__() -> list[str]:

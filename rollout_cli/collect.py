@@ -16,7 +16,7 @@ from rollout_cli.dataset.writer import DatasetSummary, DatasetWriter
 from rollout_cli.envs import EnvSource, env_source
 from rollout_cli.episode_batch import EnvSpec
 from rollout_cli.errors import RolloutError
-from rollout_cli.header import dataset_header, reproducible
+from rollout_cli.header import dataset_header, reproducible, surroundings
 from rollout_cli.interrupts import StopSignals, stop_on_signals
 from rollout_cli.policies import PolicySource, policy_source
 from rollout_cli.progress import NullProgress, Progress
@@ -92,10 +92,13 @@ class _Run:
         policy, env = policy_source(self._config.policy), env_source(self._config.env, self._config.env_kwargs)
         with _sampler(self._config, policy, env) as sampler, stop_on_signals(sampler.request_stop) as signals:
             sampler.start_worker()
+            # Both take a while, in which the workers build.
             self._progress.start(label=env.label, **_totals(self._config))
+            surrounding = surroundings()
             spec = _limited(sampler.wait_until_started(), self._config.max_episode_length)
             self._tell_limit(spec)
-            with self._writer(sampler, spec, policy, env) as writer:
+            header = dataset_header(self._config, sampler.facts, policy, env, surrounding)
+            with self._writer(sampler, spec, header) as writer:
                 failure = self._fill(writer, sampler)
                 summary = self._close(writer, sampler, failure, signals)
         return self._result(summary, sampler)
@@ -107,13 +110,13 @@ class _Run:
                 "(--max-episode-length N truncates it)"
             )
 
-    def _writer(self, sampler: Sampler, spec: EnvSpec, policy: PolicySource, env: EnvSource) -> DatasetWriter:
+    def _writer(self, sampler: Sampler, spec: EnvSpec, header: dict[str, Any]) -> DatasetWriter:
         return DatasetWriter(
             self._config.output,
             env_spec=spec,
             root_seed=sampler.seed,
             n_lanes=sampler.n_workers if self._config.command == "exact" else 1,
-            header=dataset_header(self._config, sampler.facts, policy, env),
+            header=header,
             next_observation=self._config.next_observation,
             overwrite=self._config.overwrite,
         )

@@ -16,8 +16,17 @@ _PACKAGES = ("rollout-cli", "gymnasium", "numpy", "pyarrow", "cloudpickle")
 _GIT_SECONDS = 5
 
 
+def surroundings() -> dict[str, Any]:
+    """Return what a run is made with: `versions` and `git`. It takes a while, and needs nothing of the run."""
+    return {"versions": _versions(), "git": _git_commit()}
+
+
 def dataset_header(
-    config: CollectConfig, facts: dict[str, Any], policy: PolicySource, env: EnvSource
+    config: CollectConfig,
+    facts: dict[str, Any],
+    policy: PolicySource,
+    env: EnvSource,
+    surrounding: dict[str, Any],
 ) -> dict[str, Any]:
     """Return the header of the dataset that `config` makes.
 
@@ -26,6 +35,7 @@ def dataset_header(
         facts: What a worker told of its policy and environment.
         policy: Where the policy comes from.
         env: Where the environment comes from.
+        surrounding: What `surroundings` told.
     """
     source = env.describe()
     return {
@@ -35,8 +45,7 @@ def dataset_header(
         "policy": {**policy.describe(), "class": facts.get("policy_class")},
         "collector": _collector(config),
         "reproducible": reproducible(config, facts),
-        "versions": _versions(),
-        "git": _git_commit(),
+        **surrounding,
     }
 
 

@@ -22,8 +22,8 @@ def run_collection(command: CommandName, arguments: Arguments) -> None:
     if arguments.dry_run:
         _show_config(config, arguments)
         return
-    progress = _progress(arguments)
-    result = _collect(config, progress)
+    _start_early(config)
+    result = _collect(config, _progress(arguments))
     _show_result(result, arguments)
 
 
@@ -38,6 +38,14 @@ def _progress(arguments: Arguments) -> Progress:
     # With --json nothing but warnings is shown beside the document, unless progress is asked for.
     quiet = arguments.quiet or (arguments.json and not arguments.progress)
     return choose_progress(sys.stderr, wanted=arguments.progress, quiet=quiet, environ=os.environ)
+
+
+def _start_early(config: CollectConfig) -> None:
+    """Let the fork server import what workers need while this process imports what it needs itself."""
+    if config.sampler == "multiprocessing" and config.start_method == "forkserver":
+        from rollout_cli.samplers.starting import start_fork_server  # noqa: PLC0415 - it loads multiprocessing
+
+        start_fork_server()
 
 
 def _collect(config: CollectConfig, progress: Progress) -> CollectResult:

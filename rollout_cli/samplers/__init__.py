@@ -2,12 +2,20 @@
 
 `plan.py` says which episodes a run has; the two state machines (`worker_machine.py`, `sampler_machine.py`) say what
 happens when, and know no process; the rest carries it out.
+
+The names below are loaded when they are first used: worker processes need none of them, and the fork server is started
+before any of them is loaded.
 """
 
-from rollout_cli.samplers.local_sampler import LocalSampler
-from rollout_cli.samplers.multiprocessing_sampler import MultiprocessingSampler
-from rollout_cli.samplers.plan import Episodes, EpisodesPerWorker, MinTimesteps, Plan
-from rollout_cli.samplers.sampler import Sampler
+from typing import TYPE_CHECKING
+
+from rollout_cli.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from rollout_cli.samplers.local_sampler import LocalSampler
+    from rollout_cli.samplers.multiprocessing_sampler import MultiprocessingSampler
+    from rollout_cli.samplers.plan import Episodes, EpisodesPerWorker, MinTimesteps, Plan
+    from rollout_cli.samplers.sampler import Sampler
 
 __all__ = [
     "Episodes",
@@ -18,3 +26,16 @@ __all__ = [
     "Plan",
     "Sampler",
 ]
+
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "Episodes": "plan",
+        "EpisodesPerWorker": "plan",
+        "LocalSampler": "local_sampler",
+        "MinTimesteps": "plan",
+        "MultiprocessingSampler": "multiprocessing_sampler",
+        "Plan": "plan",
+        "Sampler": "sampler",
+    },
+)

@@ -19,7 +19,8 @@ from rollout_cli.samplers.plan import Order, PlanState
 from rollout_cli.samplers.reorder import EpisodeBuffer, episode_buffer
 from rollout_cli.samplers.reports import unpack_error
 from rollout_cli.samplers.sampler import Sampler, Updates
-from rollout_cli.samplers.worker_pool import StartMethod, WorkerPool
+from rollout_cli.samplers.starting import StartMethod
+from rollout_cli.samplers.worker_pool import WorkerPool
 
 _clock = time.monotonic
 

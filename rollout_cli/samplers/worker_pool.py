@@ -8,26 +8,24 @@ import selectors
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
 from multiprocessing.util import Finalize
-from typing import Any, Literal
+from typing import Any
 
 from rollout_cli.errors import UsageError
 from rollout_cli.samplers.channel import PipeChannel
 from rollout_cli.samplers.messages import Exit
 from rollout_cli.samplers.sampler_machine import Died
+from rollout_cli.samplers.starting import StartMethod, one_thread_each, start_fork_server
 from rollout_cli.samplers.worker_process import worker_main
-
-StartMethod = Literal["forkserver", "spawn", "fork"]
 
 EXIT_SECONDS = 2.0
 """How long a worker may take to end when it is told to, before it is killed."""
 
 _MESSAGES_A_TURN = 32
-_THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 
 
 class WorkerPool:
@@ -65,8 +63,9 @@ class WorkerPool:
             args=(self._processes, self._channels, self._selector, (self._woken, self._waker)),
             exitpriority=100,
         )
-        with _one_thread_each():
-            _preload(context, start_method)
+        if start_method == "forkserver":
+            start_fork_server()
+        with one_thread_each():
             for number, (payload, title) in enumerate(zip(payloads, titles, strict=True)):
                 self._start(context, number, payload, title)
 
@@ -201,22 +200,3 @@ def _how_it_ended(exit_code: int | None) -> str:
         with suppress(ValueError):
             return f"was killed by {signal.Signals(-exit_code).name}"
     return f"ended with exit code {exit_code}"
-
-
-@contextmanager
-def _one_thread_each() -> Iterator[None]:
-    """Let processes that are started now use one thread for linear algebra: the workers share the cores already."""
-    missing = [name for name in _THREAD_VARIABLES if name not in os.environ]
-    os.environ.update(dict.fromkeys(missing, "1"))
-    try:
-        yield
-    finally:
-        for name in missing:
-            del os.environ[name]
-
-
-def _preload(context: BaseContext, start_method: StartMethod) -> None:
-    """Let the fork server import once what every worker needs."""
-    preload: Callable[[list[str]], None] | None = getattr(context, "set_forkserver_preload", None)
-    if start_method == "forkserver" and preload is not None:
-        preload(["__main__", "rollout_cli.samplers.worker_process"])

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import COMMAND, run_command, run_process
+from tests.cli.conftest import COMMAND, Ran, run_command, run_process
 
 HEAVY = {"numpy", "gymnasium", "pyarrow", "torch", "cloudpickle", "multiprocessing"}
 
@@ -50,6 +50,75 @@ def test_the_console_script_loads_nothing_as_a_child() -> None:
     """The installed script itself, run under the name that worker processes give it, loads no more than that."""
     code = f"import runpy; runpy.run_path({str(COMMAND)!r}, run_name='__mp_main__')"
     assert loaded_by(code) & (HEAVY | {"typer", "rich", "pydantic"}) == set()
+
+
+def modules_when_the_fork_server_starts(*options: str) -> list[set[str]]:
+    """Run a short collection; return what this process had loaded each time that the fork server was asked for."""
+    script = (
+        "import sys\n"
+        "from multiprocessing import forkserver\n"
+        "ensure, seen = forkserver.ensure_running, []\n"
+        "def noted():\n"
+        "    seen.append(sorted(sys.modules))\n"
+        "    ensure()\n"
+        "forkserver.ensure_running = noted\n"
+        "from rollout_cli.entry import main\n"
+        "code = main()\n"
+        "import json\n"
+        "print(json.dumps(seen))\n"
+        "sys.exit(code)"
+    )
+    command = [sys.executable, "-c", script, "collect", "--timesteps", "5", "-w", "1", "-q", "-o", "out", *options]
+    ran = run_process(command)
+    assert ran.code == 0, ran.stderr
+    return [set(modules) for modules in json.loads(ran.stdout.splitlines()[-1])]
+
+
+def test_the_fork_server_starts_before_anything_heavy_is_loaded() -> None:
+    """It imports what the workers need while the command imports what it needs itself, rather than after that."""
+    loaded = {name.split(".")[0] for name in modules_when_the_fork_server_starts()[0]}
+    assert "typer" in loaded
+    assert loaded & (HEAVY - {"multiprocessing"} | {"rich"}) == set()
+
+
+@pytest.mark.parametrize("options", [["--sampler", "local"], ["--start-method", "fork"]])
+def test_no_fork_server_where_none_is_needed(options: list[str]) -> None:
+    """Workers that are not forked from it do without it."""
+    assert modules_when_the_fork_server_starts(*options) == []
+
+
+@pytest.mark.parametrize("policy", ["random", "plain:policy"])
+def test_torch_is_not_loaded_for_a_policy_that_does_without(
+    policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither the command nor a worker imports torch, where it is installed, unless the policy does."""
+    (tmp_path / "plain.py").write_text("def policy(observation): return 0\n")
+    (tmp_path / "path").mkdir()
+    (tmp_path / "path" / "torch.py").write_text(f"open({str(tmp_path / 'loaded')!r}, 'w').close()\nraise ImportError\n")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(tmp_path / "path"), os.getenv("PYTHONPATH")])))
+    options = ["--timesteps", "50", "-w", "2", "--policy", policy, "-q", "-o", "out"]
+    ran = run_command("collect", *options, cwd=tmp_path)
+    assert (ran.code, ran.stderr) == (0, "")
+    assert not (tmp_path / "loaded").exists()
+    assert run_process([sys.executable, "-c", "import torch"]).code == 1
+    assert (tmp_path / "loaded").exists(), "the module that stands for torch was not within reach"
+
+
+def test_the_fork_server_is_not_interrupted_while_it_imports() -> None:
+    """Ctrl-C in a terminal reaches the fork server too, whose traceback nobody wants; later it is as it was before."""
+    script = (
+        "import signal, sys\n"
+        "class Finder:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name in {'numpy', 'rollout_cli.samplers.worker_process'}:\n"
+        "            signal.raise_signal(signal.SIGINT)\n"
+        "            print(name)\n"
+        "sys.meta_path.insert(0, Finder())\n"
+        "import rollout_cli.samplers.preloaded\n"
+        "print(signal.getsignal(signal.SIGINT) is signal.default_int_handler)\n"
+    )
+    ran = run_process([sys.executable, "-c", script])
+    assert ran == Ran(0, "rollout_cli.samplers.worker_process\nnumpy\nTrue\n", "")
 
 
 def test_python_m() -> None:
