@@ -249,7 +249,7 @@ class _Turns:
             return
         offsets, lengths = np.array(finished, np.int64).T
         for run, of_run in with_lengths(contiguous_ranges(offsets), lengths):
-            self.state.settle(self.worker, run, of_run)
+            self.state.settle(run, of_run)
         if self.state.n_lanes > 1:
             self.worker += finished[-1][0] == self.state.last_of_lane(self.worker)
         elif self._by_worker:

@@ -1,15 +1,15 @@
-"""OffsetPool: the offsets of a plan that are free, and those that are leased."""
+"""OffsetPool: the offsets of a plan that are free."""
 
 from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable
 
-from rollout_cli.samplers.ranges import drop_above
-
 
 class OffsetPool:
     """Gives out the offsets of `first` to `stop - 1`, lowest first, and takes them back.
+
+    Who has which offsets is its user's account.
 
     Args:
         first: The lowest offset.
@@ -24,12 +24,6 @@ class OffsetPool:
         self._block = block
         self._next = [first + (owner - first) % owners for owner in range(owners)]
         self._returned: list[list[int]] = [[] for _ in range(owners)]
-        self._leased: set[int] = set()
-
-    @property
-    def n_leased(self) -> int:
-        """Return how many offsets are leased and not settled."""
-        return len(self._leased)
 
     @property
     def n_free(self) -> int | None:
@@ -66,8 +60,6 @@ class OffsetPool:
         fresh = self._fresh(owner, count)
         if fresh:
             ranges.append(fresh)
-        for leased in ranges:
-            self._leased.update(leased)
         return ranges
 
     def _fresh(self, owner: int, count: int) -> range:
@@ -83,23 +75,15 @@ class OffsetPool:
         return taken
 
     def give_back(self, worker: int, offsets: Iterable[int]) -> None:
-        """Free leased offsets again; those that `cut` dropped stay dropped."""
+        """Free offsets again that are leased to `worker`; those above a cut stay dropped."""
         owner = worker if self._owners > 1 else 0
         for offset in offsets:
-            if offset in self._leased:
-                self._leased.remove(offset)
+            if self._stop is None or offset < self._stop:
                 heapq.heappush(self._returned[owner], offset)
 
-    def settle(self, worker: int, offsets: range) -> None:
-        """Forget leased offsets, whose episodes ended."""
-        del worker
-        # A worker may have finished an offset before it heard of the ceiling that dropped it.
-        self._leased.difference_update(offsets)
-
     def cut(self, stop: int) -> None:
-        """End the pool earlier: offsets from `stop` on are no longer given out, and no longer count as leased."""
+        """End the pool earlier: offsets from `stop` on are no longer given out."""
         self._stop = stop
-        drop_above(self._leased, stop - 1)
         for owner, returned in enumerate(self._returned):
             self._returned[owner] = [offset for offset in returned if offset < stop]
             heapq.heapify(self._returned[owner])

@@ -88,9 +88,9 @@ class PlanState(Protocol):
         """Give a worker up to `count` more offsets, lowest first; empty where none is left for it."""
 
     def give_back(self, worker: int, offsets: Iterable[int]) -> None:
-        """Take offsets back that the worker did not run."""
+        """Take offsets back that were leased to the worker and not run; those above the ceiling are forgotten."""
 
-    def settle(self, worker: int, offsets: range, lengths: Array) -> None:
+    def settle(self, offsets: range, lengths: Array) -> None:
         """Learn that episodes without a gap between them ended, and their lengths, int64 (N,); 0 for a skipped one."""
 
     def n_returned(self, worker: int) -> int:
@@ -99,8 +99,8 @@ class PlanState(Protocol):
     def next_offset(self, worker: int) -> int | None:
         """Return the lowest offset that the worker can be leased; None where none is left for it."""
 
-    def still_needed(self) -> int | None:
-        """Return about how many more offsets are worth leasing now; None where all that are left are."""
+    def still_needed(self, leased: int) -> int | None:
+        """Return about how many more offsets are worth leasing while `leased` run; None where all that are left are."""
 
 
 Order = Literal["index", "arrival"]

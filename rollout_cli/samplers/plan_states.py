@@ -73,9 +73,8 @@ class _RangePlan:
     def give_back(self, worker: int, offsets: Iterable[int]) -> None:
         self._pool.give_back(worker, offsets)
 
-    def settle(self, worker: int, offsets: range, lengths: Array) -> None:
+    def settle(self, offsets: range, lengths: Array) -> None:
         del lengths
-        self._pool.settle(worker, offsets)
         self._left -= len(offsets)
 
     def n_returned(self, worker: int) -> int:
@@ -84,7 +83,8 @@ class _RangePlan:
     def next_offset(self, worker: int) -> int | None:
         return self._pool.next_offset(worker)
 
-    def still_needed(self) -> int | None:
+    def still_needed(self, leased: int) -> int | None:
+        del leased
         return self._pool.n_free if self._pool.is_shared else None
 
 
@@ -120,9 +120,8 @@ class _PerWorkerPlan:
     def give_back(self, worker: int, offsets: Iterable[int]) -> None:
         self._pools[worker].give_back(0, offsets)
 
-    def settle(self, worker: int, offsets: range, lengths: Array) -> None:
+    def settle(self, offsets: range, lengths: Array) -> None:
         del lengths
-        self._pools[worker].settle(0, offsets)
         self._left -= len(offsets)
 
     def n_returned(self, worker: int) -> int:
@@ -131,7 +130,8 @@ class _PerWorkerPlan:
     def next_offset(self, worker: int) -> int | None:
         return self._pools[worker].next_offset(0)
 
-    def still_needed(self) -> int | None:
+    def still_needed(self, leased: int) -> int | None:
+        del leased
         return None
 
 
@@ -170,8 +170,7 @@ class _PrefixPlan:
     def give_back(self, worker: int, offsets: Iterable[int]) -> None:
         self._pool.give_back(worker, offsets)
 
-    def settle(self, worker: int, offsets: range, lengths: Array) -> None:
-        self._pool.settle(worker, offsets)
+    def settle(self, offsets: range, lengths: Array) -> None:
         before = self._prefix.ceiling
         self._prefix.add(offsets, lengths)
         if self._prefix.ceiling is not None and self._prefix.ceiling != before:
@@ -183,11 +182,11 @@ class _PrefixPlan:
     def next_offset(self, worker: int) -> int | None:
         return self._pool.next_offset(worker)
 
-    def still_needed(self) -> int | None:
+    def still_needed(self, leased: int) -> int | None:
         if not self._pool.is_shared:
             return None  # What one worker is leased says nothing of what another one must run.
         episodes = self._prefix.expected_episodes()
-        return None if episodes is None else max(0, episodes - self._pool.n_leased)
+        return None if episodes is None else max(0, episodes - leased)
 
 
 class _ArrivalPlan(_PrefixPlan):
@@ -211,14 +210,13 @@ class _ArrivalPlan(_PrefixPlan):
         del lane
         return None
 
-    def settle(self, worker: int, offsets: range, lengths: Array) -> None:
-        self._pool.settle(worker, offsets)
+    def settle(self, offsets: range, lengths: Array) -> None:
         self._episodes += len(offsets)
         steps = int(lengths.sum())
         self._steps += steps
         self._missing -= steps
 
-    def still_needed(self) -> int | None:
+    def still_needed(self, leased: int) -> int | None:
         if not self._pool.is_shared or not self._steps:
             return None
-        return max(0, -(-self._missing * self._episodes // self._steps) - self._pool.n_leased)
+        return max(0, -(-self._missing * self._episodes // self._steps) - leased)

@@ -157,7 +157,7 @@ class SamplerMachine:
         self._sizer.finished(worker, len(event.lengths), now)
         self._open[worker].difference_update(*event.numbers)
         for numbers, lengths in with_lengths(event.numbers, event.lengths):
-            self.plan.settle(worker, shifted(numbers, -self._base), lengths)
+            self.plan.settle(shifted(numbers, -self._base), lengths)
         return [Keep(event), *self._tell_ceiling(), *self._top_up(worker), *self._top_up_idle()]
 
     def _returned(self, event: Returned, now: float) -> Instructions:
@@ -167,19 +167,20 @@ class SamplerMachine:
 
     def _failed(self, event: Failed, now: float) -> Instructions:
         del now
-        self._give_back(event.worker, self._open[event.worker].copy())
+        self._give_back(event.worker, self._open[event.worker])
         return [Fail(event)]
 
     def _died(self, event: Died, now: float) -> Instructions:
         del now
-        self._give_back(event.worker, self._open[event.worker].copy())
+        self._give_back(event.worker, self._open[event.worker])
         self._known[event.worker] = Known.GONE
         return [Fail(event)]
 
     # -- leases ----------------------------------------------------------------------------------------------------
 
     def _give_back(self, worker: int, numbers: Iterable[int]) -> None:
-        numbers = set(numbers)
+        # A worker may give back what it was told to drop while its answer was on its way.
+        numbers = self._open[worker].intersection(numbers)
         self.plan.give_back(worker, [number - self._base for number in numbers])
         self._open[worker] -= numbers
         self._settle_state(worker)
@@ -213,9 +214,9 @@ class SamplerMachine:
     def _lease(self, worker: int) -> Lease:
         has = len(self._open[worker])
         count = self._sizer.wanted(worker, has)
-        left = self.plan.still_needed() if count else None
+        open_by_all = sum(map(len, self._open))
+        left = self.plan.still_needed(open_by_all) if count else None
         if left is not None:
-            open_by_all = sum(map(len, self._open))
             count = min(count, self._sizer.share(worker, left=left, open_numbers=has, open_by_all=open_by_all))
         if self.buffer_is_full:
             count = 0

@@ -52,6 +52,7 @@ class WorkerPool:
         self._processes: list[BaseProcess] = []
         self._channels: list[PipeChannel] = []
         self._may_have_more: set[int] = set()
+        self._writing: set[int] = set()  # Whose pipes are watched for room.
         self._woken, self._waker = os.pipe()
         os.set_blocking(self._woken, False)
         os.set_blocking(self._waker, False)
@@ -96,10 +97,12 @@ class WorkerPool:
 
     def _watch_writes(self, worker: int) -> None:
         channel = self._channels[worker]
+        if channel.has_unsent == (worker in self._writing):
+            return
+        self._writing.symmetric_difference_update([worker])
+        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if channel.has_unsent else 0)
         with suppress(KeyError):  # A pipe that came to its end is watched no more.
-            events = selectors.EVENT_READ | (selectors.EVENT_WRITE if channel.has_unsent else 0)
-            if self._selector.get_key(channel.fileno()).events != events:
-                self._selector.modify(channel.fileno(), events, ("pipe", worker))
+            self._selector.modify(channel.fileno(), events, ("pipe", worker))
 
     def wake(self) -> None:
         """Let `wait` return; may be called from a signal's handler."""

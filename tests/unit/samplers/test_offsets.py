@@ -35,7 +35,6 @@ def test_each_offset_is_leased_to_one_at_a_time(
         if comes_back and fresh:
             pool.give_back(owner, fresh)
             leased -= set(fresh)
-        assert len(leased) == pool.n_leased
         assert size - len(leased) == pool.n_free
     rest = {offset for owner in range(owners) for offset in numbers_of(pool.lease(owner, 1000))}
     assert set(range(first, first + size)) == leased | rest
@@ -55,18 +54,9 @@ def test_what_is_cut_off_does_not_come_back() -> None:
     pool.cut(5)
     pool.give_back(0, [6])
     assert ([3], []) == (numbers_of(pool.lease(0, 9)), pool.lease(0, 9))
-    assert (5, 0, None) == (pool.n_leased, pool.n_free, pool.next_offset(0))
+    assert (0, None) == (pool.n_free, pool.next_offset(0))
 
 
 def test_a_pool_without_end_has_no_count_of_what_is_free() -> None:
     """Where there is no end, nobody can say how much is left."""
     assert OffsetPool(0, None).n_free is None
-
-
-def test_settled_offsets_are_forgotten() -> None:
-    """What is settled cannot be given back, also where the cut had dropped it before."""
-    pool = OffsetPool(0, 4)
-    pool.lease(0, 4)
-    pool.settle(0, range(2))
-    pool.give_back(0, [0, 1, 2])
-    assert [2] == numbers_of(pool.lease(0, 9))

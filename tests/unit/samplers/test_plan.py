@@ -9,10 +9,10 @@ from rollout_cli.samplers.plan import Episodes, EpisodesPerWorker, MinTimesteps,
 from rollout_cli.samplers.plan_states import begin_plan
 
 
-def settle(state: PlanState, worker: int, lengths: dict[int, int]) -> None:
+def settle(state: PlanState, lengths: dict[int, int]) -> None:
     """Settle offsets, each for itself."""
     for offset, length in lengths.items():
-        state.settle(worker, range(offset, offset + 1), np.array([length]))
+        state.settle(range(offset, offset + 1), np.array([length]))
 
 
 @pytest.mark.parametrize("plan", [lambda: MinTimesteps(0), lambda: EpisodesPerWorker(0), lambda: Episodes(3, 3)])
@@ -54,9 +54,9 @@ def test_a_fixed_range_is_done_when_all_of_it_is_settled() -> None:
     state = begin_plan(Episodes(2, 5), n_workers=1)
     state.lease(0, 3)
     assert (False, 4, 2) == (state.done, state.ceiling, state.first_of_lane(0))
-    settle(state, 0, {4: 1, 2: 1})
+    settle(state, {4: 1, 2: 1})
     assert not state.done
-    settle(state, 0, {3: 1})
+    settle(state, {3: 1})
     assert state.done
 
 
@@ -64,12 +64,12 @@ def test_above_the_ceiling_nothing_is_leased_and_nothing_counts() -> None:
     """A ceiling ends the pool: what lies above is not leased, not even again, and its late lengths change nothing."""
     state = begin_plan(MinTimesteps(10), n_workers=2)
     state.lease(0, 6)
-    settle(state, 0, {3: 10})
+    settle(state, {3: 10})
     assert (3, False) == (state.ceiling, state.done)
     state.give_back(0, [2, 4, 5])
-    settle(state, 0, {4: 50})
+    settle(state, {4: 50})
     assert ([2], 3) == (numbers_of(state.lease(1, 10)), state.ceiling)
-    state.settle(1, range(3), np.array([1, 1, 8]))
+    state.settle(range(3), np.array([1, 1, 8]))
     assert (2, True) == (state.ceiling, state.done)
 
 
@@ -86,7 +86,7 @@ def test_skipped_episodes_count_no_steps() -> None:
     """An episode of length 0 belongs to the prefix without bringing its end nearer."""
     state = begin_plan(MinTimesteps(3), n_workers=1)
     state.lease(0, 4)
-    state.settle(0, range(4), np.array([0, 2, 0, 1]))
+    state.settle(range(4), np.array([0, 2, 0, 1]))
     assert (3, True) == (state.ceiling, state.done)
 
 
@@ -94,9 +94,9 @@ def test_in_order_of_arrival_whatever_ends_counts() -> None:
     """`arrival` is done as soon as the lengths of any episodes sum to the target, and never has a ceiling."""
     state = begin_plan(MinTimesteps(5), n_workers=2, order="arrival")
     state.lease(0, 4)
-    settle(state, 0, {3: 4})
-    assert (False, 0) == (state.done, state.still_needed())
-    settle(state, 0, {1: 1})
+    settle(state, {3: 4})
+    assert (False, 0) == (state.done, state.still_needed(3))
+    settle(state, {1: 1})
     assert (True, None, None) == (state.done, state.ceiling, state.last_of_lane(0))
 
 
@@ -104,6 +104,6 @@ def test_in_order_of_arrival_the_mean_length_says_how_many_more() -> None:
     """With 80 steps missing and 10 steps an episode so far, eight more are worth leasing, less what is leased."""
     state = begin_plan(MinTimesteps(100), n_workers=2, order="arrival")
     state.lease(0, 5)
-    assert state.still_needed() is None
-    state.settle(0, range(1, 3), np.array([4, 16]))
-    assert 8 - 3 == state.still_needed()
+    assert state.still_needed(5) is None
+    state.settle(range(1, 3), np.array([4, 16]))
+    assert 8 - 3 == state.still_needed(3)

@@ -145,7 +145,7 @@ def test_nothing_above_the_ceiling_goes_on() -> None:
     plan.lease(0, 9)
     for numbers in (range(5), range(5, 7)):
         one = batch(numbers)
-        plan.settle(0, numbers, one.lengths)
+        plan.settle(numbers, one.lengths)
         buffer.add(one)
     assert [0, 1, 2] == numbers_of(list(buffer.ready()))
     assert [] == list(buffer.ready())

@@ -218,6 +218,15 @@ def test_returned_numbers_are_leased_again(known: Known) -> None:
         assert [] == machine.handle(Returned(0, VERSION, ()), 2.0)
 
 
+def test_only_what_a_worker_has_can_come_back() -> None:
+    """What was dropped or finished before it came back stays so: nobody is leased it again."""
+    machine = machine_of(MinTimesteps(100), n_workers=2, lease=3)
+    machine.handle(batch(0, [1, 2], 100), 1.0)
+    assert [] == machine.handle(Returned(1, VERSION, (BASE + 3, BASE + 4, BASE + 5)), 2.0)
+    assert {0: [0]} == leases(machine.handle(Returned(0, VERSION, (BASE, BASE + 1, BASE + 2)), 3.0))
+    assert (0, {0}) == (machine.plan.n_returned(0), open_offsets(machine, 0))
+
+
 def test_messages_of_an_older_call_are_discarded() -> None:
     """What belongs to the call before changes nothing: not its episodes, not its failures."""
     machine = machine_of(Episodes(0, 4), started=False)
