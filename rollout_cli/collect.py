@@ -222,7 +222,7 @@ def _worker_class(config: CollectConfig) -> type[Worker]:
 
 
 def _worker_args(config: CollectConfig) -> dict[str, Any]:
-    arguments: dict[str, Any] = {}
+    arguments = dict(config.worker_args)
     if config.deterministic:
         arguments["deterministic"] = True
     if config.envs_per_worker > 1 or config.vectorization == "native":

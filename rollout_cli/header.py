@@ -63,6 +63,7 @@ def _collector(config: CollectConfig) -> dict[str, Any]:
         "envs_per_worker": config.envs_per_worker,
         "vectorization": config.vectorization,
         "worker_class": config.worker_class,
+        "worker_args": dict(config.worker_args),
     }
 
 

@@ -34,7 +34,16 @@ AMOUNT, WHAT, HOW, DATASET = "How much", "Policy and environment", "Workers and 
 _COUNT = Integer("N", "an integer of at least 1", minimum=1)
 _AMOUNTS = frozenset({"timesteps", "episodes"})
 _SWITCH = Switch("", "true or false")
+_KEYWORDS = Keywords("KEY=VALUE", "key=value, where the value is a TOML literal (no date) or plain text")
 _UNSET_OUTPUT = Path()
+_WORKERS_OWN = {
+    "seed": "--seed says it",
+    "max_episode_length": "--max-episode-length says it",
+    "n_envs": "--envs-per-worker says it",
+    "deterministic": "--deterministic says it",
+    "worker_number": "it differs from worker to worker",
+}
+"""Arguments of every worker that `worker_args` cannot hold, and why."""
 _LONGEST_LABEL = 80
 
 
@@ -94,7 +103,7 @@ class CollectConfig:
     env_kwargs: Annotated[
         Mapping[str, Any],
         Option(
-            Keywords("KEY=VALUE", "key=value, where the value is a TOML literal (no date) or plain text"),
+            _KEYWORDS,
             WHAT,
             "A keyword argument for the environment, the value a TOML literal or else text; may be given again.",
         ),
@@ -150,6 +159,14 @@ class CollectConfig:
             default="the built-in worker",
         ),
     ] = None
+    worker_args: Annotated[
+        Mapping[str, Any],
+        Option(
+            _KEYWORDS,
+            HOW,
+            "A keyword argument for the worker class, the value a TOML literal or else text; may be given again.",
+        ),
+    ] = field(default_factory=dict)
     seed: Annotated[
         int | None,
         Option(
@@ -197,6 +214,9 @@ class CollectConfig:
                 "--vectorization native has a worker class of its own, so --worker-class cannot be given beside it",
                 hint="leave one of them away",
             )
+        for name in self.worker_args:
+            if name in _WORKERS_OWN:
+                raise ConfigError(f"--worker-args cannot give {name}", hint=_WORKERS_OWN[name])
 
 
 def _declared_options() -> Iterator[Option]:

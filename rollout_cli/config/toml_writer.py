@@ -17,7 +17,7 @@ def config_to_dict(config: CollectConfig) -> dict[str, object]:
     plain: dict[str, object] = {"command": config.command}
     for option in options_of(config.command):
         value = getattr(config, option.name)
-        if value is not None:
+        if value is not None and value != {}:  # An empty table says nothing.
             plain[option.name] = option.kind.to_plain(value)
     return plain
 
@@ -25,7 +25,7 @@ def config_to_dict(config: CollectConfig) -> dict[str, object]:
 def config_to_toml(config: CollectConfig) -> str:
     """Return a TOML document that `--config` reads back as this configuration."""
     plain = config_to_dict(config)
-    tables = {key: value for key, value in plain.items() if isinstance(value, Mapping) and value}
+    tables = {key: value for key, value in plain.items() if isinstance(value, Mapping)}
     lines = [f"{key} = {_value(value)}" for key, value in plain.items() if not isinstance(value, Mapping)]
     for name, table in tables.items():
         lines += ["", f"[{name}]", *(f"{_key(key)} = {_value(value)}" for key, value in table.items())]

@@ -83,10 +83,18 @@ class WorkerFactory:
 
     @property
     def numbers_at_once(self) -> int:
-        """Return in blocks of how many numbers a worker wants its work."""
-        if issubclass(self.worker_class, NumberedWorker):
+        """Return in blocks of how many numbers a worker wants its work.
+
+        Raises:
+            UserCodeError: If a class of the user's own cannot tell for its arguments.
+        """
+        if not issubclass(self.worker_class, NumberedWorker):
+            return 1
+        try:
             return self.worker_class.numbers_at_once(self.worker_args)
-        return 1
+        except Exception as error:
+            what = f"{self.worker_class.__name__}.numbers_at_once"
+            raise failure(UserCodeError, what, error, hint="it was given the worker's arguments") from error
 
     @property
     def whole_episodes(self) -> bool:

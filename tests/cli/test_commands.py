@@ -78,6 +78,7 @@ def test_flags_reach_the_run(rollout: Rollout, stand_in: StandIn) -> None:
     ran = rollout(
         "collect", "--episodes", "2:5", "-p", "m:p", "-e", "Env-v0", "--env-kwargs", "a=1", "--env-kwargs", "b=x",
         "-o", "out", "-w", "3", "--sampler", "local", "--start-method", "spawn", "--worker-class", "m:W",
+        "--worker-args", "k=2", "--worker-args", "name=x",
         "--max-episode-length", "9", "--seed", "7", "--order", "arrival", "--deterministic", "--next-observation",
         "--overwrite",
     )  # fmt: skip
@@ -92,6 +93,7 @@ def test_flags_reach_the_run(rollout: Rollout, stand_in: StandIn) -> None:
         sampler="local",
         start_method="spawn",
         worker_class="m:W",
+        worker_args={"k": 2, "name": "x"},
         max_episode_length=9,
         seed=7,
         order="arrival",

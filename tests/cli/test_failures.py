@@ -78,6 +78,8 @@ LOADING = [
     (["--output", "full", "--overwrite"], 5, "full"),
     (["--output", "mine.py"], 5, "mine.py"),
     (["--worker-class", "mine:Nothing"], 2, "Nothing"),
+    (["--worker-class", "rollout_cli:DefaultWorker", "--worker-args", "colour=red"], 3, "colour"),
+    (["--worker-args", "seed=1"], 2, "--worker-args cannot give seed"),
 ]
 
 

@@ -18,14 +18,14 @@ from tests.cli.conftest import ROOT, run_command
 SAMPLES = sorted((ROOT / "sample_configs").glob("*.toml"))
 
 
-def run_sample(name: str, output: Path) -> Mapping[str, Any]:
-    """Run the command in the file's comment, from the folder above, with its dataset elsewhere."""
+def run_sample(name: str, output: Path, *more: str) -> Mapping[str, Any]:
+    """Run the command in the file's comment and `more`, from the folder above, with its dataset elsewhere."""
     path = ROOT / "sample_configs" / f"{name}.toml"
     told = re.search(r"^#   rollout (.+)$", path.read_text(), re.MULTILINE)
     assert told, f"{path} does not say how it is run"
     arguments = told[1].split()
     assert arguments[-2:] == ["--config", f"sample_configs/{name}.toml"]
-    ran = run_command(*arguments, "--output", str(output), "--json", cwd=ROOT)
+    ran = run_command(*arguments, "--output", str(output), "--json", *more, cwd=ROOT)
     assert ran.code == 0, ran.stderr
     result: Mapping[str, Any] = json.loads(ran.stdout)
     return result
@@ -91,6 +91,16 @@ def test_rl2(tmp_path: Path) -> None:
     assert (tasks == tasks[:, :1]).all()
     assert set(tasks[:, 0].tolist()) == {0, 1, 2}
     assert (dataset.episodes["return"].to_numpy().reshape(20, 4)[:, 1:] == 3.0).all()
+
+
+def test_arguments_of_the_worker_class(tmp_path: Path) -> None:
+    """They reach the workers from the command line too, over those of the file, and are recorded."""
+    run_sample("rl2", tmp_path / "out", "--worker-args", "episodes_per_trial=2")
+    dataset = rollout_cli.load(tmp_path / "out")
+    tasks = whole(dataset).episode_infos["task"].reshape(40, 2)
+    assert (tasks == tasks[:, :1]).all()
+    assert (tasks[0::2] != tasks[1::2]).any()
+    assert {"episodes_per_trial": 2} == dataset.info["collector"]["worker_args"]
 
 
 def whole(dataset: Dataset) -> Any:

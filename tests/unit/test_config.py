@@ -87,6 +87,7 @@ def test_all_flags() -> None:
             "sampler": "local",
             "start_method": "spawn",
             "worker_class": "my.pkg:Worker",
+            "worker_args": ["trial=4", "task=left", "rates=[0.5, 1]"],
             "seed": "0",
             "output": "some/where",
             "overwrite": True,
@@ -105,6 +106,7 @@ def test_all_flags() -> None:
         sampler="local",
         start_method="spawn",
         worker_class="my.pkg:Worker",
+        worker_args={"trial": 4, "task": "left", "rates": [0.5, 1]},
         seed=0,
         output=Path("some/where"),
         overwrite=True,
@@ -135,6 +137,7 @@ def test_keyword_values_that_are_no_plain_literal_are_text(text: str) -> None:
         ({"episodes": ":2"}, "--episodes must be"),
         ({"timesteps": "1", "env_kwargs": ["size"]}, "--env-kwargs must be key=value"),
         ({"timesteps": "1", "env_kwargs": ["a-b=1"]}, "--env-kwargs must be key=value"),
+        ({"timesteps": "1", "worker_args": ["size"]}, "--worker-args must be key=value"),
         ({"timesteps": "1", "sampler": "ray"}, "--sampler must be 'multiprocessing' or 'local', got 'ray'"),
         ({"timesteps": "1", "order": "random"}, "--order must be 'index' or 'arrival'"),
         ({"timesteps": "1", "worker_class": "Worker"}, "--worker-class must be a class as package.module:Class"),
@@ -240,17 +243,26 @@ def test_a_stronger_amount_overrules_the_other_kind(tmp_path: Path) -> None:
     assert "two ways" in refusal(from_text, tmp_path, "timesteps = 5\nepisodes = 5").message
 
 
-def test_keywords_are_merged_by_key(tmp_path: Path) -> None:
-    """A stronger source replaces single keywords of the environment, not the table."""
+@pytest.mark.parametrize("name", ["env_kwargs", "worker_args"])
+def test_keywords_are_merged_by_key(name: str, tmp_path: Path) -> None:
+    """A stronger source replaces single keywords of the environment or worker, not the table."""
     path = tmp_path / "run.toml"
-    path.write_text("timesteps = 5\n[env_kwargs]\na = 1\nb = 1\nc = 1")
+    path.write_text(f"timesteps = 5\n[{name}]\na = 1\nb = 1\nc = 1")
     config = resolve(
         "collect",
-        flags={"env_kwargs": ["c=3"]},
-        environ={"ROLLOUT_ENV_KWARGS": "b=2 c=2 d='x y'"},
+        flags={name: ["c=3"]},
+        environ={f"ROLLOUT_{name.upper()}": "b=2 c=2 d='x y'"},
         file=path,
     )
-    assert {"a": 1, "b": 2, "c": 3, "d": "x y"} == config.env_kwargs
+    assert {"a": 1, "b": 2, "c": 3, "d": "x y"} == getattr(config, name)
+
+
+@pytest.mark.parametrize("name", ["seed", "max_episode_length", "n_envs", "deterministic", "worker_number"])
+def test_arguments_that_every_worker_has_are_refused(name: str) -> None:
+    """They have options of their own, or are no one's to choose."""
+    error = refusal(from_flags, {"timesteps": "1", "worker_args": [f"{name}=1"]})
+    assert f"--worker-args cannot give {name}" == error.message
+    assert error.hint
 
 
 @pytest.mark.parametrize(("word", "value"), [("1", True), ("TRUE", True), ("on", True), ("no", False), ("0", False)])

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rollout_cli.errors import UsageError
+from rollout_cli.errors import UsageError, UserCodeError
 from rollout_cli.workers import DefaultWorker, WorkerFactory
 from rollout_cli.workers.factory import load_worker_class
 from tests.support import envs
@@ -33,6 +33,21 @@ def test_workers_get_number_seed_limit_and_arguments() -> None:
         worker.update_env(envs.EndlessEnv())
         worker.update_agent(lambda observation: 1)
         assert [4] == worker.rollout().lengths.tolist()
+
+
+class BlockWorker(DefaultWorker):
+    """Wants its numbers in blocks, the length of which is an argument."""
+
+    @classmethod
+    def numbers_at_once(cls, worker_args: dict[str, Any]) -> int:
+        return int(worker_args["block"])
+
+
+def test_arguments_that_blocks_cannot_be_told_from() -> None:
+    """The error is the user's class's, and names it."""
+    assert 3 == WorkerFactory(worker_class=BlockWorker, worker_args={"block": "3"}).numbers_at_once
+    with pytest.raises(UserCodeError, match=r"BlockWorker.numbers_at_once: ValueError: invalid literal.*'x'"):
+        _ = WorkerFactory(worker_class=BlockWorker, worker_args={"block": "x"}).numbers_at_once
 
 
 def test_every_worker_is_another_one() -> None:
