@@ -11,6 +11,7 @@ import abc
 import operator
 from collections.abc import Callable, Sequence
 from itertools import chain
+from sys import getrefcount
 from typing import Any
 
 import gymnasium
@@ -25,6 +26,8 @@ LeafRows = Any
 
 _BIG_ROW = 1 << 12
 _BLOCK_BYTES = 32 << 20
+_HELD_HERE_ALONE = 2
+"""What `getrefcount` tells of an object that one attribute holds: that attribute, and the argument of the call."""
 
 
 class BadSampleError(Exception):
@@ -176,13 +179,14 @@ class _ArrayColumn(_Column):
 class _BigColumn(_ArrayColumn):
     """Rows so big that memory is what they cost: they are copied once, into blocks that many of them share.
 
-    Memory that is touched for the first time costs several times as much as the copy, but for blocks of many megabytes,
-    which numpy asks the system for in pages of two megabytes.
+    Memory that is touched for the first time costs several times as much as the copy; less so in blocks of many
+    megabytes, which numpy asks the system for in pages of two megabytes, and nothing in a block that is used again.
     """
 
     def __init__(self, leaf: Leaf) -> None:
         super().__init__(leaf)
         self._block: Array = np.empty((0, *leaf.shape), self.dtype)
+        self._block_before = self._block
         self._first = self._count = 0
 
     def _recorders(self) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
@@ -200,11 +204,17 @@ class _BigColumn(_ArrayColumn):
 
     def _begin_block(self) -> None:
         """Go on in a new block, with the rows of the episode that runs; the old one lives as long as what was cut."""
-        running = self._block[self._first : self._count]
-        size = max(_BLOCK_BYTES // self.leaf.row_bytes, 2 * len(running), 1)
-        self._block = np.empty((size, *self.leaf.shape), self.dtype)
-        self._block[: len(running)] = running
-        self._first, self._count = 0, len(running)
+        count = self._count - self._first
+        block = self._free_block(max(_BLOCK_BYTES // self.leaf.row_bytes, 2 * count, 1))
+        block[:count] = self._block[self._first : self._count]
+        self._block_before, self._block = self._block, block
+        self._first, self._count = 0, count
+
+    def _free_block(self, size: int) -> Array:
+        # Every array that shows some of it holds a reference to the block itself.
+        if len(self._block_before) >= size and getrefcount(self._block_before) == _HELD_HERE_ALONE:
+            return self._block_before
+        return np.empty((size, *self.leaf.shape), self.dtype)
 
     def cut(self) -> LeafRows:
         rows = self._block[self._first : self._count]

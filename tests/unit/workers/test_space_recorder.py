@@ -108,6 +108,24 @@ def test_big_rows_are_kept_whatever_block_they_lie_in(lengths: list[int]) -> Non
     assert expected == column[:, 7, 9].tolist() == column[:, -1, -1].tolist()
 
 
+@pytest.mark.parametrize("held", [True, False])
+def test_blocks_are_used_again_once_nobody_holds_them(held: bool) -> None:
+    """Rows that somebody holds stay as they are; else the same two blocks serve any number of episodes."""
+    space = spaces.Box(0, 255, (1024, 1024), np.uint8)
+    recorder = SpaceRecorder(space)
+    columns, blocks = [], set()
+    for episode in range(20):
+        for _ in range(10):
+            recorder.record(np.full(space.shape, episode, np.uint8))
+        column = taken(recorder)[0]
+        blocks.add(column.base.ctypes.data if column.base is not None else 0)
+        if held:
+            columns.append(column[:, 3, 3])
+        del column
+    assert [[episode] * 10 for episode in range(20)] == [column.tolist() for column in columns] or not held
+    assert (len(blocks) > 2) == held
+
+
 def test_big_rows_are_private() -> None:
     """A big observation is copied for the policy as a small one is; one that is kept is not copied."""
     recorder = SpaceRecorder(spaces.Box(0, 255, (64, 64), np.uint8))
