@@ -166,14 +166,15 @@ def episode_variable_bytes(chunk: Chunk) -> Array:
     Whether a step has an info value is the environment's choice, so these are counted value by value. The result
     depends on the episodes alone, not on how they were cut into chunks.
     """
-    rows = np.arange(chunk.n_steps)
-    sized = [(rows, _value_bytes(column)) for column in (*chunk.observations, *chunk.actions) if column.dtype == object]
-    tables = (chunk.env_infos, chunk.agent_infos)
-    sized += [(info.row_numbers(), _value_bytes(info.values)) for table in tables for info in table.columns]
-    ends = np.cumsum(chunk.lengths)
     out = np.zeros(chunk.n_episodes, np.int64)
-    for at, sizes in sized:
-        np.add.at(out, np.searchsorted(ends, at, side="right"), sizes)
+    texts = [column for column in (*chunk.observations, *chunk.actions) if column.dtype == object]
+    infos = (*chunk.env_infos.columns, *chunk.agent_infos.columns)
+    sized: list[tuple[Array | None, Array]] = [(None, _value_bytes(column)) for column in texts]
+    sized += [(info.rows, _value_bytes(info.values)) for info in infos]
+    if sized:
+        episodes = np.repeat(np.arange(chunk.n_episodes), chunk.lengths)
+        for rows, sizes in sized:
+            np.add.at(out, episodes if rows is None else episodes[rows], sizes)
     return out
 
 

@@ -11,8 +11,9 @@ from typing import Any
 from rollout_cli.chunk import Chunk
 from rollout_cli.config import CollectConfig
 from rollout_cli.dataset.layout import check_folder
+from rollout_cli.dataset.record import DatasetSummary
 from rollout_cli.dataset.window import WINDOW_STEPS
-from rollout_cli.dataset.writer import DatasetSummary, DatasetWriter
+from rollout_cli.dataset.writer import DatasetWriter
 from rollout_cli.envs import EnvSource, env_source
 from rollout_cli.episode_batch import EnvSpec
 from rollout_cli.errors import RolloutError

@@ -54,6 +54,21 @@ class Cut(enum.IntEnum):
     SHARD = 2
 
 
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """An episode before which something ends, or that fills several row groups.
+
+    Attributes:
+        at: Its place among the episodes given.
+        cut: What ends before it.
+        groups: How many row groups it fills.
+    """
+
+    at: int
+    cut: Cut
+    groups: int
+
+
 class Cutter:
     """Places the episodes of one lane, in order, into row groups and shards.
 
@@ -67,25 +82,72 @@ class Cutter:
         self._group_bytes = 0
         self._group_rows = 0
 
-    def place(self, length: int, nominal: int) -> Cut:
-        """Place the next episode; return what to close before it."""
-        cut = self._cut_before(length, nominal)
+    def place(self, lengths: Array, nominal: Array) -> list[Placement]:
+        """Place the next episodes; return those that do not simply join the open row group.
+
+        Args:
+            lengths: Their steps, int64 (N,), each at least 1.
+            nominal: Their nominal bytes, int64 (N,).
+        """
+        rows, size = int(lengths.sum()), int(nominal.sum())
+        if self._room_for(rows, size):
+            self._add(rows, size)
+            return []
+        return self._place_from_cut_to_cut(lengths, nominal)
+
+    def _place_from_cut_to_cut(self, lengths: Array, nominal: Array) -> list[Placement]:
+        # What all episodes before the one at each place have; so a search finds the first that has no room.
+        rows, size = _sums_before(lengths), _sums_before(nominal)
+        out = []
+        start = 0
+        while start < len(lengths):
+            at = start + self._count_with_room(rows[start:], size[start:])
+            self._add(int(rows[at] - rows[start]), int(size[at] - size[start]))
+            if at == len(lengths):
+                break
+            length, own = int(lengths[at]), int(nominal[at])
+            placement = Placement(at, self._cut_before(own), self._limits.groups_needed(length, own))
+            if placement.cut is not Cut.NONE or placement.groups > 1:
+                out.append(placement)
+            self._close(placement.cut)
+            self._add(length, own)
+            start = at + 1
+        return out
+
+    def _room_for(self, rows: int, size: int) -> bool:
+        return (
+            self._group_rows + rows <= self._limits.group_rows
+            and self._group_bytes + size <= self._limits.group_bytes
+            and self._shard_bytes + size <= self._limits.shard_bytes
+        )
+
+    def _count_with_room(self, rows: Array, size: Array) -> int:
+        """Return how many of the next episodes join the open row group, from sums that begin before the first."""
+        bytes_left = min(self._limits.group_bytes - self._group_bytes, self._limits.shard_bytes - self._shard_bytes)
+        by_rows = np.searchsorted(rows, int(rows[0]) + self._limits.group_rows - self._group_rows, side="right")
+        by_bytes = np.searchsorted(size, int(size[0]) + bytes_left, side="right")
+        return max(0, int(min(by_rows, by_bytes)) - 1)
+
+    def _cut_before(self, nominal: int) -> Cut:
+        """Return what ends before an episode for which the open row group has no room."""
+        if self._group_rows == 0:
+            return Cut.NONE
+        return Cut.SHARD if self._shard_bytes + nominal > self._limits.shard_bytes else Cut.GROUP
+
+    def _close(self, cut: Cut) -> None:
         if cut is Cut.SHARD:
             self._shard_bytes = 0
         if cut is not Cut.NONE:
             self._group_bytes = self._group_rows = 0
-        self._shard_bytes += nominal
-        self._group_bytes += nominal
-        self._group_rows += length
-        return cut
 
-    def _cut_before(self, length: int, nominal: int) -> Cut:
-        if self._group_rows == 0:
-            return Cut.NONE
-        if self._shard_bytes + nominal > self._limits.shard_bytes:
-            return Cut.SHARD
-        full = self._group_rows + length > self._limits.group_rows
-        return Cut.GROUP if full or self._group_bytes + nominal > self._limits.group_bytes else Cut.NONE
+    def _add(self, rows: int, size: int) -> None:
+        self._shard_bytes += size
+        self._group_bytes += size
+        self._group_rows += rows
+
+
+def _sums_before(values: Array) -> Array:
+    return np.concatenate([np.zeros(1, np.int64), np.cumsum(values)])
 
 
 def nominal_bytes(chunk: Chunk, *, row_bytes: int, episode_bytes: int) -> Array:

@@ -12,7 +12,6 @@ from rollout_cli.chunk import Chunk
 from rollout_cli.dataset.columns import Array
 from rollout_cli.dataset.info_columns import encode_infos
 from rollout_cli.dataset.schema import DatasetSchema
-from rollout_cli.infos import concatenate_tables
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,15 +22,13 @@ class EpisodeFacts:
         chunk: Their own columns; its step columns are not looked at.
         ids: Episode ids, int64 (N,).
         lengths: Steps of the whole episodes, int64 (N,).
-        returns: Sums of their rewards, float64 (N,).
-        rows: Their first rows in the data file, int64 (N,).
+        rewards: Their rewards, in stretches of any length, float64.
     """
 
     chunk: Chunk
     ids: Array
     lengths: Array
-    returns: Array
-    rows: Array
+    rewards: tuple[Array, ...]
 
 
 def episode_returns(rewards: Array, lengths: Array) -> Array:
@@ -42,30 +39,33 @@ def episode_returns(rewards: Array, lengths: Array) -> Array:
 
 
 def encode_episodes(
-    schema: DatasetSchema, facts: Sequence[EpisodeFacts], *, root_seed: int, place: tuple[int, int]
+    schema: DatasetSchema, facts: Sequence[EpisodeFacts], *, root_seed: int, place: tuple[int, int], first_row: int
 ) -> tuple[pa.Table, dict[str, int]]:
-    """Return the rows of some episodes, and by column how many info values found no place.
+    """Return the rows of some episodes, and by column how many info values are not among them.
 
     Args:
         schema: The dataset's schema.
-        facts: The episodes.
+        facts: The episodes, whose steps follow one another in their data file.
         root_seed: The run's root seed.
         place: Chunk index and file index of their data file.
+        first_row: The row of their first step in it.
     """
     chunks = [fact.chunk for fact in facts]
-    count = sum(len(fact.ids) for fact in facts)
-    infos, lost = encode_infos(schema.infos.episode, concatenate_tables([chunk.episode_infos for chunk in chunks]))
+    lengths = np.concatenate([fact.lengths for fact in facts])
+    rewards = np.concatenate([part for fact in facts for part in fact.rewards])
+    own = [np.concatenate([getattr(chunk, name) for chunk in chunks]) for name in _OWN]
+    infos, lost = encode_infos("episode_info", schema.infos.episode, [chunk.episode_infos for chunk in chunks])
     last = [np.concatenate(leaf) for leaf in zip(*(chunk.last_observations for chunk in chunks), strict=True)]
     columns = [
         np.concatenate([fact.ids for fact in facts]),
         np.concatenate([chunk.numbers for chunk in chunks]),
-        np.full(count, root_seed, np.int64),
-        np.concatenate([fact.lengths for fact in facts]),
-        np.concatenate([fact.returns for fact in facts]),
-        *(np.concatenate([getattr(chunk, name) for chunk in chunks]) for name in _OWN),
-        np.full(count, place[0], np.int32),
-        np.full(count, place[1], np.int32),
-        np.concatenate([fact.rows for fact in facts]),
+        np.full(len(lengths), root_seed, np.int64),
+        lengths,
+        episode_returns(rewards, lengths),
+        *own,
+        np.full(len(lengths), place[0], np.int32),
+        np.full(len(lengths), place[1], np.int32),
+        first_row + np.cumsum(lengths) - lengths,
     ]
     names = schema.episodes.names[: len(columns)]
     arrays = [pa.array(values, schema.episodes.field(name).type) for name, values in zip(names, columns, strict=True)]
@@ -74,8 +74,7 @@ def encode_episodes(
         for column, values in zip(schema.spaces.last_observation, last, strict=True)
         if column.stored
     ]
-    table = pa.Table.from_arrays([*arrays, *infos], schema=schema.episodes)
-    return table, {f"episode_info.{key}": number for key, number in lost.items()}
+    return pa.Table.from_arrays([*arrays, *infos], schema=schema.episodes), lost
 
 
 _OWN = ("terminated", "truncated", "seeds", "workers", "wall_times")

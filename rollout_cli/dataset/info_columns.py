@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,7 +14,7 @@ import pyarrow as pa
 from rollout_cli.dataset.columns import Array, decode_tensor, encode_tensor
 from rollout_cli.dataset.info_types import fits
 from rollout_cli.dataset.window import InfoField
-from rollout_cli.infos import JSON, STRING, InfoColumn, InfoPath, InfoTable, kind_type
+from rollout_cli.infos import JSON, STRING, InfoColumn, InfoPath, InfoTable, concatenate_tables, kind_type
 
 
 def info_names(prefix: str, fields: Sequence[InfoField]) -> list[str]:
@@ -27,18 +28,24 @@ def info_fields(prefix: str, fields: Sequence[InfoField]) -> list[pa.Field]:
     return [pa.field(name, kind) for name, kind in zip(info_names(prefix, fields), types, strict=True)]
 
 
-def encode_infos(fields: Sequence[InfoField], table: InfoTable) -> tuple[list[pa.Array], dict[str, int]]:
-    """Return the typed columns of `table`, the remainder, and by key how many values found no place at all.
+def encode_infos(
+    prefix: str, fields: Sequence[InfoField], tables: Sequence[InfoTable]
+) -> tuple[list[pa.Array], dict[str, int]]:
+    """Return the typed columns of the rows of `tables`, the remainder, and by column how many values are in neither.
 
     A value goes into its path's column if it is exactly of that type, value by value. A value finds no place only where
-    two keys of one row read alike once dotted (`{"a.b": 1}` and `{"a": {"b": 1}}`) and neither has a column.
+    two keys of one row read alike once dotted (`{"a.b": 1}` and `{"a": {"b": 1}}`) and neither has a column, or where
+    nothing could store it to begin with.
     """
+    table = concatenate_tables(tables)
     columns = {field.path: _Column(field, table.n_rows) for field in fields}
     remainder = _Remainder(table.n_rows)
     for source in sorted(table.columns, key=_order):
         column = columns.get(source.path)
         remainder.add(source, None if column is None else column.add(source))
-    return [*(column.encode() for column in columns.values()), remainder.encode()], remainder.lost
+    lost = Counter(remainder.lost) + Counter(table.dropped)
+    arrays = [*(column.encode() for column in columns.values()), remainder.encode()]
+    return arrays, {f"{prefix}.{key}": count for key, count in lost.items()}
 
 
 def _order(column: InfoColumn) -> tuple[InfoPath, str]:
@@ -99,6 +106,8 @@ class _Remainder:
                 values[key] = json.loads(value) if source.kind == JSON else _plain(value)
 
     def encode(self) -> pa.Array:
+        if not self._rows:
+            return pa.nulls(self._n_rows, pa.string())
         texts: list[str | None] = [None] * self._n_rows
         for row, values in self._rows.items():
             texts[row] = json.dumps(values, sort_keys=True, allow_nan=False)

@@ -55,11 +55,14 @@ class Shard:
         root: The dataset's folder.
         place: Chunk index and file index of both.
         schema: The dataset's schema.
+
+    Attributes:
+        steps: Rows of the episodes that were written so far.
     """
 
     def __init__(self, files: FileStore, root: Path, place: Place, schema: DatasetSchema) -> None:
         self._place = place
-        self._steps = 0
+        self.steps = 0
         self._open: dict[Path, TableFile] = {}
         try:
             for path, columns in ((data_path(root, place), schema.data), (episodes_path(root, place), schema.episodes)):
@@ -77,7 +80,7 @@ class Shard:
         """Write rows of episodes whose last steps were written."""
         self._episodes.write(table)
         # Not with pyarrow.compute, whose import alone takes longer than a short run's whole dataset.
-        self._steps += int(table["length"].to_numpy().sum())
+        self.steps += int(table["length"].to_numpy().sum())
 
     def commit(self, settles: tuple[int, int]) -> CommittedShard:
         """Put both files in place.
@@ -91,7 +94,7 @@ class Shard:
         for path, file in list(self._open.items()):
             size += file.publish(path, footer if file is self._episodes else None)
             del self._open[path]
-        return CommittedShard(self._place, episodes, self._steps, size)
+        return CommittedShard(self._place, episodes, self.steps, size)
 
     def discard(self) -> None:
         """Throw away what was not put in place; all of it, even where one removal fails."""

@@ -14,7 +14,6 @@ from rollout_cli.dataset.features import SpaceColumn
 from rollout_cli.dataset.info_columns import encode_infos
 from rollout_cli.dataset.schema import DatasetSchema
 from rollout_cli.episode_batch import StepType, derive_step_types
-from rollout_cli.infos import concatenate_tables
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,15 +36,15 @@ class Piece:
 
 
 def encode_steps(schema: DatasetSchema, pieces: Sequence[Piece]) -> tuple[pa.Table, dict[str, int]]:
-    """Return the rows of `pieces` as a table of `schema.data`, and by column how many info values found no place.
+    """Return the rows of `pieces` as a table of `schema.data`, and by column how many info values are not in it.
 
     Each column is one contiguous array: Parquet's pages would otherwise end where the pieces do.
     """
     chunks = [piece.chunk for piece in pieces]
     lengths = np.concatenate([chunk.lengths for chunk in chunks])
     observations = _leaves([chunk.observations for chunk in chunks])
-    env, env_lost = encode_infos(schema.infos.env, concatenate_tables([chunk.env_infos for chunk in chunks]))
-    agent, agent_lost = encode_infos(schema.infos.agent, concatenate_tables([chunk.agent_infos for chunk in chunks]))
+    env, env_lost = encode_infos("env_info", schema.infos.env, [chunk.env_infos for chunk in chunks])
+    agent, agent_lost = encode_infos("agent_info", schema.infos.agent, [chunk.agent_infos for chunk in chunks])
     columns = [
         pa.array(np.repeat(np.concatenate([piece.ids for piece in pieces]), lengths)),
         pa.array(_step_numbers(pieces, lengths)),
@@ -57,10 +56,7 @@ def encode_steps(schema: DatasetSchema, pieces: Sequence[Piece]) -> tuple[pa.Tab
     if schema.spaces.next_observation:
         following = _shifted(observations, _leaves([piece.after for piece in pieces]), lengths)
         columns += _encode(schema.spaces.next_observation, following)
-    return pa.Table.from_arrays([*columns, *env, *agent], schema=schema.data), {
-        **{f"env_info.{key}": count for key, count in env_lost.items()},
-        **{f"agent_info.{key}": count for key, count in agent_lost.items()},
-    }
+    return pa.Table.from_arrays([*columns, *env, *agent], schema=schema.data), env_lost | agent_lost
 
 
 def _encode(columns: Sequence[SpaceColumn], leaves: Sequence[Array]) -> list[pa.Array]:
@@ -77,8 +73,9 @@ def _first_steps(pieces: Sequence[Piece]) -> Array:
 
 def _step_numbers(pieces: Sequence[Piece], lengths: Array) -> Array:
     starts = np.cumsum(lengths) - lengths
-    numbers = np.arange(int(lengths.sum())) + np.repeat(_first_steps(pieces) - starts, lengths)
-    return np.asarray(numbers, np.int32)
+    numbers = np.arange(int(lengths.sum()), dtype=np.int32)
+    numbers += np.repeat((_first_steps(pieces) - starts).astype(np.int32), lengths)
+    return numbers
 
 
 def _flags(pieces: Sequence[Piece], lengths: Array) -> tuple[Array, Array, Array]:

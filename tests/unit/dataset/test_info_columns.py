@@ -11,13 +11,13 @@ import pytest
 
 from rollout_cli.dataset.info_columns import decode_infos, encode_infos, info_fields
 from rollout_cli.dataset.window import InfoField
-from rollout_cli.infos import InfoTable, concatenate_tables, tabulate
+from rollout_cli.infos import tabulate
 
 X = InfoField(("x",), "float64")
 
 
 def encoded(fields: list[InfoField], *infos: dict[Any, Any]) -> list[dict[str, Any]]:
-    columns, _ = encode_infos(fields, tabulate(infos))
+    columns, _ = encode_infos("env_info", fields, [tabulate(infos)])
     rows: list[dict[str, Any]] = pa.Table.from_arrays(columns, schema=pa.schema(info_fields("i", fields))).to_pylist()
     return rows
 
@@ -74,9 +74,9 @@ def test_keys_without_a_column_are_sorted_in_the_remainder() -> None:
 
 def test_two_keys_that_read_alike_are_not_lost_silently() -> None:
     """The second finds no place, and is counted."""
-    columns, lost = encode_infos([], tabulate([{"a.b": 1, "a": {"b": 2}}]))
+    columns, lost = encode_infos("env_info", [], [tabulate([{"a.b": 1, "a": {"b": 2}}])])
     assert ['{"a.b": 2}'] == columns[-1].to_pylist()
-    assert {"a.b": 1} == lost
+    assert {"env_info.a.b": 1} == lost
 
 
 def test_infos_come_back_as_arrays() -> None:
@@ -88,7 +88,7 @@ def test_infos_come_back_as_arrays() -> None:
     ]
     fields = [InfoField((key,), kind) for key, kind in KINDS.items()]
     table = tabulate(infos)
-    columns, _ = encode_infos(fields, table)
+    columns, _ = encode_infos("i", fields, [table])
     actual = decode_infos("i", pa.Table.from_arrays(columns, schema=pa.schema(info_fields("i", fields))))
     expected = table.to_arrays()
     assert sorted(expected) == list(actual)
@@ -106,6 +106,12 @@ KINDS = {"all": "int64", "some": "float32", "vec": "int16[2]", "text": "string",
 def test_the_columns_do_not_depend_on_how_rows_were_joined() -> None:
     """The order in which columns were first met differs between one table and three."""
     infos: list[dict[str, Any]] = [{"b": 1}, {"a.b": 1, "x": "t"}, {"a": {"b": 2}, "b": 3, "x": 1.0}]
-    one = encode_infos([X], tabulate(infos))
-    many: InfoTable = concatenate_tables([tabulate([info]) for info in infos])
-    assert [column.to_pylist() for column in one[0]] == [column.to_pylist() for column in encode_infos([X], many)[0]]
+    one = encode_infos("i", [X], [tabulate(infos)])
+    many = encode_infos("i", [X], [tabulate([info]) for info in infos])
+    assert [column.to_pylist() for column in one[0]] == [column.to_pylist() for column in many[0]]
+
+
+def test_values_that_nothing_could_store_are_counted_with_those_without_a_place() -> None:
+    """Over all tables, by column."""
+    tables = [tabulate([{"f": print, "a.b": 1, "a": {"b": 2}}]), tabulate([{"f": print, "a": {"b": print}}])]
+    assert {"i.a.b": 2, "i.f": 2} == encode_infos("i", [], tables)[1]

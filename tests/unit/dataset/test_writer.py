@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import threading
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -11,10 +14,11 @@ from gymnasium import spaces
 
 from rollout_cli.chunk import PART_BYTES
 from rollout_cli.dataset import CutLimits, DatasetWriter, load
+from rollout_cli.dataset.encoding import Encoder, EncodingThread, InlineEncoder, Work
 from rollout_cli.episode_batch import EnvSpec
-from rollout_cli.errors import InternalError, UnsupportedSpaceError, UsageError
+from rollout_cli.errors import InternalError, StorageError, UnsupportedSpaceError, UsageError
 from tests.support.chunks import BOX_SPEC, episode, grouped, in_parts
-from tests.support.datasets import data_files, leftovers, write_dataset
+from tests.support.datasets import FailingFiles, data_files, leftovers, write_dataset
 
 TINY = CutLimits(shard_bytes=3000, min_shard_bytes=500, group_bytes=1000, group_rows=20)
 
@@ -174,25 +178,110 @@ def test_next_observations_are_written_when_asked_for(tmp_path: Path) -> None:
     assert batch.next_observations.tolist() == table["next_observation"].to_pylist()
 
 
+def fail_late(path: Path, encoder: Encoder) -> int:
+    """Write 120 episodes and fail; return how many were committed by then."""
+    committed = 0
+    with (
+        suppress(ZeroDivisionError),
+        DatasetWriter(path, env_spec=BOX_SPEC, root_seed=0, limits=TINY, encoder=encoder) as writer,
+    ):
+        for number in range(120):
+            writer.write(episode(number, 9))
+        committed = len(load(path))
+        raise ZeroDivisionError
+    return committed
+
+
 def test_an_exception_commits_nothing_more(tmp_path: Path) -> None:
     """What was committed stays, the rest goes, and the status is `interrupted`."""
     path = tmp_path / "out"
-    committed = []
-
-    def fail_late() -> None:
-        with DatasetWriter(path, env_spec=BOX_SPEC, root_seed=0, limits=TINY) as writer:
-            for number in range(120):
-                writer.write(episode(number, 9))
-            committed.append(len(load(path)))
-            raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        fail_late()
+    committed = fail_late(path, InlineEncoder())
     dataset = load(path)
     assert "interrupted" == dataset.info["status"]
-    assert 0 < committed[0] < 120
-    assert committed == [len(dataset)] == [dataset.info["episodes"]]
+    assert 0 < committed < 120
+    assert committed == len(dataset) == dataset.info["episodes"]
     assert [] == leftovers(path)
+
+
+def test_an_exception_ends_the_thread_that_encodes(tmp_path: Path) -> None:
+    """What it had committed until then stays: whole shards, all of them counted."""
+    path = tmp_path / "out"
+    committed = fail_late(path, EncodingThread())
+    assert ["MainThread"] == [
+        thread.name for thread in threading.enumerate() if thread.name.startswith(("Main", "roll"))
+    ]
+    dataset = load(path)
+    assert "interrupted" == dataset.info["status"]
+    assert committed <= len(dataset) == dataset.info["episodes"] < 120
+    assert list(range(len(dataset))) == dataset.episodes["episode_number"].to_pylist()
+    assert [] == leftovers(path)
+
+
+class FailingThread(EncodingThread):
+    """The next piece of work after `fails` was set fails; it is waited for, so that it is known when."""
+
+    fails = False
+
+    def submit(self, work: Work) -> None:
+        """Give the next piece of work."""
+        super().submit(fail_to_write if self.fails else work)
+        if self.fails:
+            self._join()
+            self.fails = False
+
+
+def fail_to_write() -> None:
+    raise StorageError("the disk is full")
+
+
+def written_until_it_fails(path: Path) -> tuple[DatasetWriter, int]:
+    """Return a writer whose encoder has failed since the last write, and the number of episodes written."""
+    encoder = FailingThread()
+    limits = CutLimits(shard_bytes=30_000, min_shard_bytes=500, group_bytes=3_000, group_rows=60)
+    writer = DatasetWriter(path, env_spec=BOX_SPEC, root_seed=0, limits=limits, encoder=encoder)
+    number = 0
+    while number < 120 or encoder.fails:
+        encoder.fails = encoder.fails or number == 119
+        writer.write(episode(number, 9))
+        number += 1
+    return writer, number
+
+
+def test_an_error_of_the_thread_is_raised_by_the_next_write(tmp_path: Path) -> None:
+    """As it was, and nothing is committed after it."""
+    path = tmp_path / "out"
+    writer, number = written_until_it_fails(path)
+    committed = len(load(path))
+    with pytest.raises(StorageError, match="the disk is full"):
+        writer.write(episode(number, 9))
+    writer.abort()
+    assert ("interrupted", committed) == (load(path).info["status"], len(load(path)))
+    assert 0 < committed < 120
+    assert [] == leftovers(path)
+
+
+@pytest.mark.parametrize("verb", [DatasetWriter.abort, DatasetWriter.remove])
+def test_an_error_that_no_write_raised_is_raised_at_the_end(
+    tmp_path: Path, verb: Callable[[DatasetWriter], None]
+) -> None:
+    """And the rest of the ending is done."""
+    writer, _ = written_until_it_fails(tmp_path / "out")
+    with pytest.raises(StorageError, match="the disk is full"):
+        verb(writer)
+    assert [] == leftovers(tmp_path)
+
+
+def test_at_once_or_in_a_thread_the_disk_sees_the_same(tmp_path: Path) -> None:
+    """The same operations in the same order, and the same bytes."""
+    chunks = [episode(n, 9) for n in range(150)]
+    operations, contents = [], []
+    for number, encoder in enumerate((InlineEncoder(), EncodingThread())):
+        path, files = tmp_path / str(number), FailingFiles()
+        write_dataset(path, chunks, limits=TINY, files=files, encoder=encoder)
+        operations.append([(name, target.relative_to(path.parent).parts[1:]) for name, target in files.operations])
+        contents.append(data_files(path))
+    assert operations[0] == operations[1]
+    assert contents[0] == contents[1]
 
 
 def test_leaving_without_close_is_no_completion(tmp_path: Path) -> None:

@@ -1,0 +1,160 @@
+"""DatasetRecord: what a dataset says of itself, in info.json and in its card."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal
+
+from rollout_cli.dataset.card import render_card
+from rollout_cli.dataset.cuts import CutLimits
+from rollout_cli.dataset.files import FileStore
+from rollout_cli.dataset.layout import info_path, write_json
+from rollout_cli.dataset.schema import FORMAT, FORMAT_VERSION, DatasetSchema, SpaceSchema
+from rollout_cli.dataset.shard import CommittedShard
+from rollout_cli.errors import InternalError
+
+Status = Literal["complete", "interrupted"]
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetSummary:
+    """What a closed dataset holds.
+
+    Attributes:
+        path: Its folder.
+        status: `complete` or `interrupted`.
+        episodes: Episodes in it.
+        steps: Their steps.
+        bytes: Bytes of its data and episodes files.
+        shards: Data files.
+        window: `closed`, or `open` where the run ended before its info columns were decided by a full window.
+        dropped_infos: By column, how many info values could not be stored.
+    """
+
+    path: Path
+    status: Status
+    episodes: int
+    steps: int
+    bytes: int
+    shards: int
+    window: str
+    dropped_infos: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class WriterSetting:
+    """How a dataset is written; all of it is in info.json.
+
+    Attributes:
+        root_seed: The run's root seed.
+        base: The number of the plan's first episode.
+        n_lanes: How many lanes there are.
+        next_observation: Whether there is a `next_observation` column.
+        limits: Where shards and row groups end.
+    """
+
+    root_seed: int
+    base: int
+    n_lanes: int
+    next_observation: bool
+    limits: CutLimits
+
+
+class DatasetRecord:
+    """info.json and the card of a dataset that is being written.
+
+    Args:
+        files: Where they are written.
+        root: The dataset's folder.
+        setting: How the dataset is written.
+        spaces: The columns of the environment's spaces.
+        header: What else info.json records.
+
+    Raises:
+        InternalError: If the header has keys that are not its own.
+    """
+
+    def __init__(
+        self, files: FileStore, root: Path, setting: WriterSetting, spaces: SpaceSchema, header: Mapping[str, Any]
+    ) -> None:
+        self._files = files
+        self._root = root
+        ours = _first_info(setting, spaces)
+        taken = sorted(ours.keys() & header.keys())
+        if taken:
+            raise InternalError(f"the header of a dataset has keys that are the writer's own: {', '.join(taken)}")
+        self._info = ours | dict(header)
+
+    @property
+    def env(self) -> Mapping[str, Any]:
+        """Return what the header says of the environment."""
+        env: Mapping[str, Any] = self._info.get("env") or {}
+        return env
+
+    def decide(self, schema: DatasetSchema) -> None:
+        """Record the columns."""
+        self._info.update(window="closed" if schema.infos.closed else "open", features=schema.describe())
+
+    def commit(self, shard: CommittedShard) -> None:
+        """Count what a shard holds, and write info.json."""
+        totals = {"episodes": shard.episodes, "steps": shard.steps, "bytes": shard.bytes, "shards": 1}
+        self._info.update({name: self._info[name] + count for name, count in totals.items()})
+        self.write_info()
+
+    def count_dropped(self, dropped: Mapping[str, int]) -> None:
+        """Count info values that are not in the dataset, by column."""
+        counts = self._info["dropped_infos"]
+        for key, count in dropped.items():
+            counts[key] = counts.get(key, 0) + count
+
+    def end(self, status: Status, **facts: Any) -> None:
+        """Record how the dataset ended, and write info.json."""
+        self._info.update(facts, status=status)
+        self._info["times"]["ended"] = _now()
+        self.write_info()
+
+    def write_info(self) -> None:
+        """Write info.json."""
+        self._info["times"]["updated"] = _now()
+        write_json(self._files, info_path(self._root), self._info)
+
+    def write_card(self) -> None:
+        """Write the card."""
+        self._files.replace(self._root / "README.md", render_card(self._info).encode())
+
+    def summary(self) -> DatasetSummary:
+        """Return what the dataset holds."""
+        names = ("status", "episodes", "steps", "bytes", "shards", "window")
+        counts = {name: self._info[name] for name in names}
+        return DatasetSummary(self._root, dropped_infos=dict(self._info["dropped_infos"]), **counts)
+
+
+def _first_info(setting: WriterSetting, spaces: SpaceSchema) -> dict[str, Any]:
+    now = _now()
+    return {
+        "format": FORMAT,
+        "format_version": FORMAT_VERSION,
+        "status": "collecting",
+        "episodes": 0,
+        "steps": 0,
+        "bytes": 0,
+        "shards": 0,
+        "root_seed": setting.root_seed,
+        "base": setting.base,
+        "lanes": setting.n_lanes,
+        "next_observation": setting.next_observation,
+        "limits": asdict(setting.limits),
+        "max_episode_length": spaces.env_spec.max_episode_length,
+        "spaces": spaces.describe(),
+        "features": {column.name: column.describe() for column in spaces.columns},
+        "window": "waiting",
+        "dropped_infos": {},
+        "times": {"started": now, "updated": now, "ended": None},
+    }
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
