@@ -14,7 +14,7 @@ from gymnasium import spaces
 from rollout_cli.episode_batch import EnvSpec
 from rollout_cli.errors import PolicyError, PolicyLoadError
 from rollout_cli.policies.base import POLICY_METHODS, Policy, Shortcut, Tree
-from rollout_cli.policies.rows import is_action_and_info, stack_infos, stack_samples, take_rows
+from rollout_cli.policies.rows import SpaceRows, is_action_and_info, stack_infos
 from rollout_cli.policies.signatures import accepts_keyword, accepts_positional
 from rollout_cli.spaces import map_tree
 
@@ -51,7 +51,7 @@ class CompletedPolicy:
     ) -> None:
         self.wrapped = wrapped
         self.shortcut = shortcut
-        self._env_spec = env_spec
+        self._observations, self._actions = SpaceRows(env_spec.observation_space), SpaceRows(env_spec.action_space)
         # As attributes of the instance, the wrapped methods cost a step no further call.
         self.get_action = get_action or self._one_row
         self.get_actions = get_actions or self._row_by_row
@@ -101,20 +101,19 @@ class CompletedPolicy:
             )
 
     def _one_row(self, observation: Any) -> tuple[Any, dict[str, Any]]:
-        batch = stack_samples(self._env_spec.observation_space, [observation])
-        actions, infos = self.get_actions(batch)
-        action = take_rows(self._env_spec.action_space, actions)[0]
+        actions, infos = self.get_actions(self._observations.stack([observation]))
+        action = self._actions.take(actions)[0]
         return action, {key: map_tree(lambda values: values[0], value) for key, value in infos.items()}
 
     def _row_by_row(self, observations: Tree) -> tuple[Tree, dict[str, Any]]:
-        rows = take_rows(self._env_spec.observation_space, observations)
+        rows = self._observations.take(observations)
         if self._reset is not None and len(rows) > 1:
             raise PolicyError(
                 f"{_name(self.wrapped)} has reset, but no get_actions: its state is that of one episode at a time",
                 hint="give it get_actions, which keeps a state a row, or run one environment a worker",
             )
         actions, infos = zip(*(self.get_action(row) for row in rows), strict=True)
-        return stack_samples(self._env_spec.action_space, list(actions)), stack_infos(infos)
+        return self._actions.stack(actions), stack_infos(infos)
 
 
 def complete_policy(policy: Any, env_spec: EnvSpec, *, deterministic: bool) -> Policy:

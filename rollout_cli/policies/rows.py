@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium import spaces
 
-from rollout_cli.spaces import flatten, space_leaves, tree_leaves, unflatten
+from rollout_cli.spaces import leaf_getters, space_leaves, tree_leaves, unflatten
 
 Array = npt.NDArray[Any]
 Tree = Any
@@ -20,11 +20,47 @@ def count_rows(tree: Tree) -> int:
     return len(tree_leaves(tree)[0])
 
 
+class SpaceRows:
+    """Batches of samples of one space, whose leaves are found once: that takes longer than a step of a small batch.
+
+    Attributes:
+        leaves: The leaves.
+
+    Args:
+        space: Of one row.
+    """
+
+    __slots__ = ("_getters", "_is_leaf", "_space", "leaves")
+
+    def __init__(self, space: spaces.Space[Any]) -> None:
+        self._space = space
+        self.leaves = space_leaves(space)
+        self._getters = leaf_getters(space)
+        self._is_leaf = len(self.leaves) == 1 and not self.leaves[0].path
+
+    def columns(self, tree: Tree) -> Sequence[Any]:
+        """Return one value a leaf of a sample, or of a tree of arrays (n, *shape)."""
+        return (tree,) if self._is_leaf else tuple(get(tree) for get in self._getters)
+
+    def tree(self, columns: Sequence[Any]) -> Tree:
+        """Put one value a leaf together again."""
+        return columns[0] if self._is_leaf else unflatten(self._space, columns)
+
+    def take(self, tree: Tree) -> list[Any]:
+        """Return the n samples in a tree of arrays (n, *shape), as views; a 0-d row stays an array."""
+        columns = [rows_of(leaf.kind, column) for leaf, column in zip(self.leaves, self.columns(tree), strict=True)]
+        return columns[0] if self._is_leaf else [unflatten(self._space, row) for row in zip(*columns, strict=True)]
+
+    def stack(self, samples: Sequence[Any]) -> Tree:
+        """Return n samples as a tree of arrays (n, *shape), in the dtypes of the leaves."""
+        columns = zip(*(self.columns(sample) for sample in samples), strict=True)
+        pairs = zip(self.leaves, columns, strict=True)
+        return self.tree([np.array(column, leaf.dtype) for leaf, column in pairs])
+
+
 def take_rows(space: spaces.Space[Any], tree: Tree) -> list[Any]:
-    """Return the n samples of `space` in a tree of arrays (n, *shape), as views; a 0-d row stays an array."""
-    leaves = space_leaves(space)
-    columns = [rows_of(leaf.kind, column) for leaf, column in zip(leaves, flatten(space, tree), strict=True)]
-    return [unflatten(space, row) for row in zip(*columns, strict=True)]
+    """Return the n samples of `space` in a tree of arrays (n, *shape), as `SpaceRows.take` does."""
+    return SpaceRows(space).take(tree)
 
 
 def rows_of(kind: str, column: Array) -> list[Any]:
@@ -42,10 +78,8 @@ def rows_of(kind: str, column: Array) -> list[Any]:
 
 
 def stack_samples(space: spaces.Space[Any], samples: Sequence[Any]) -> Tree:
-    """Return n samples of `space` as a tree of arrays (n, *shape), in the dtypes of its leaves."""
-    rows = [flatten(space, sample) for sample in samples]
-    columns = zip(space_leaves(space), zip(*rows, strict=True), strict=True)
-    return unflatten(space, [np.array(column, leaf.dtype) for leaf, column in columns])
+    """Return n samples of `space` as a tree of arrays (n, *shape), as `SpaceRows.stack` does."""
+    return SpaceRows(space).stack(samples)
 
 
 _MISSING: Any = object()

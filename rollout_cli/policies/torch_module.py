@@ -12,9 +12,10 @@ from gymnasium import spaces
 from rollout_cli.episode_batch import EnvSpec
 from rollout_cli.errors import PolicyError, PolicyLoadError
 from rollout_cli.policies.base import Tree
-from rollout_cli.policies.random import set_generator
-from rollout_cli.policies.rows import stack_samples, take_rows
-from rollout_cli.spaces import flatten, space_leaves, unflatten
+from rollout_cli.policies.row_draws import RowDraws
+from rollout_cli.policies.rows import SpaceRows
+from rollout_cli.policies.torch_sampling import choose, sample
+from rollout_cli.spaces import space_leaves
 
 Array = npt.NDArray[Any]
 
@@ -31,12 +32,13 @@ class TorchPolicy:
     The module gets a tree of tensors (n, *shape) on its own device: numbers of a Box in its parameters' floating dtype,
     those of other spaces as they are. What it gives decides:
 
-    - a `torch.distributions.Distribution` is sampled, from torch's global generator; its mode where deterministic;
-    - for a Discrete space, a tensor (n, number of actions) holds logits: an action is drawn from their softmax with a
-      generator of the row's own, or is the argmax where deterministic;
+    - a `torch.distributions.Distribution` is sampled; its mode where deterministic;
+    - for a Discrete space, a tensor (n, number of actions) holds logits: an action is drawn from their softmax, or is
+      the argmax where deterministic;
     - for a Box, a tensor (n, *shape) is the action.
 
-    A Categorical distribution of a Discrete space counts as its logits.
+    A Categorical distribution of a Discrete space counts as its logits. Draws come from a generator of the row's own;
+    only a distribution that `torch_sampling.sample` does not know draws from torch's global generator.
 
     Args:
         wrapped: The module.
@@ -49,6 +51,8 @@ class TorchPolicy:
     """
 
     row_wise = False
+    hands_off = True
+    """The module gets a copy of the observations, and nobody holds the array of actions."""
 
     def __init__(self, wrapped: Any, env_spec: EnvSpec, *, deterministic: bool) -> None:
         _check_spaces(env_spec)
@@ -61,34 +65,37 @@ class TorchPolicy:
         self._torch = _torch()
         self._deterministic = deterministic
         # Not the spaces themselves: they are the environment's, and are looked for and seeded there.
-        self._env_spec = env_spec
-        self._leaves = space_leaves(env_spec.observation_space)
+        space = env_spec.action_space
+        self._observations, self._actions = SpaceRows(env_spec.observation_space), SpaceRows(space)
+        self._choices: range | None = None
+        if isinstance(space, spaces.Discrete):
+            self._choices = range(int(space.start), int(space.start + space.n))
+        self._is_box = isinstance(space, spaces.Box)
         parameter = next(iter(wrapped.parameters()), None)
         self._device = None if parameter is None else parameter.device
         floating = parameter is not None and parameter.is_floating_point()
         self._dtype = parameter.dtype if parameter is not None and floating else self._torch.get_default_dtype()
-        self._generator = np.random.Generator(np.random.PCG64())
-        self._row_generators: list[np.random.Generator] = []
+        self._draws, self._row_draws = RowDraws(1), RowDraws(0)
 
     def get_action(self, observation: Any) -> tuple[Any, dict[str, Any]]:
         """Choose the action for one observation."""
-        batch = stack_samples(self._env_spec.observation_space, [observation])
-        return take_rows(self._env_spec.action_space, self._act(batch, [self._generator]))[0], {}
+        batch = self._observations.stack([observation])
+        return self._actions.take(self._act(batch, self._draws))[0], {}
 
     def get_actions(self, observations: Tree) -> tuple[Tree, dict[str, Any]]:
         """Choose actions for n observations, a tree of arrays (n, *shape)."""
-        n_rows = len(flatten(self._env_spec.observation_space, observations)[0])
-        return self._act(observations, self._sized_generators(n_rows)), {}
+        n_rows = len(self._observations.columns(observations)[0])
+        return self._act(observations, self._sized_draws(n_rows)), {}
 
     def seed(self, seed: int) -> None:
         """Begin the draws that belong to `seed`."""
-        set_generator(self._generator, seed)
+        self._draws.seed(0, seed)
 
     def seed_rows(self, mask: Array, seeds: Any) -> None:
         """Begin the draws that belong to `seeds[j]` in each row j where `mask`, bool (n,), is true."""
-        generators = self._sized_generators(len(mask))
+        draws = self._sized_draws(len(mask))
         for row in np.flatnonzero(mask).tolist():
-            set_generator(generators[row], int(seeds[row]))
+            draws.seed(row, int(seeds[row]))
 
     def reset(self, do_resets: Array | None = None) -> None:
         """Do nothing: the module keeps nothing from step to step."""
@@ -101,48 +108,48 @@ class TorchPolicy:
         """Take a state dictionary over."""
         self.wrapped.load_state_dict(params)
 
-    def _act(self, observations: Tree, generators: list[np.random.Generator]) -> Tree:
+    def _act(self, observations: Tree, draws: RowDraws) -> Tree:
         with self._torch.no_grad():
             output = self.wrapped(self._as_tensors(observations))
-            logits = getattr(output, "logits", None) if _is_distribution(output) else output
-            if isinstance(self._env_spec.action_space, spaces.Discrete) and self._torch.is_tensor(logits):
-                return self._choose(logits, generators)
-            if _is_distribution(output):
-                output = output.mode if self._deterministic else output.sample()
-            elif not isinstance(self._env_spec.action_space, spaces.Box):
+            is_distribution = isinstance(output, self._torch.distributions.Distribution)
+            logits = getattr(output, "logits", None) if is_distribution else output
+            if self._choices is not None and isinstance(logits, self._torch.Tensor):
+                return self._choose(self._choices, logits, draws)
+            if is_distribution:
+                output = output.mode if self._deterministic else sample(output, draws)
+            elif not self._is_box:
                 raise PolicyError(
-                    f"the module gave {type(output).__name__}, which is no action of {self._env_spec.action_space}",
+                    f"the module gave {type(output).__name__}, which is no action of {self._actions.leaves[0].space}",
                     hint="let it return a torch Distribution, or wrap it in a policy with get_action",
                 )
-            return self._as_actions(output, len(generators))
+            return self._as_actions(output, len(draws))
 
     def _as_tensors(self, observations: Tree) -> Tree:
         tensors = []
-        for leaf, column in zip(self._leaves, flatten(self._env_spec.observation_space, observations), strict=True):
+        rows = self._observations
+        for leaf, column in zip(rows.leaves, rows.columns(observations), strict=True):
             # Copied, as from_numpy warns of arrays that are read-only and would share the others.
             tensor = self._torch.from_numpy(np.array(column))
             tensors.append(tensor.to(device=self._device, dtype=self._dtype if leaf.kind == "box" else tensor.dtype))
-        return unflatten(self._env_spec.observation_space, tensors)
+        return rows.tree(tensors)
 
-    def _choose(self, logits: Any, generators: list[np.random.Generator]) -> Array:
-        assert isinstance(self._env_spec.action_space, spaces.Discrete)
-        values = logits.double().cpu().numpy()
-        expected = (len(generators), int(self._env_spec.action_space.n))
+    def _choose(self, choices: range, logits: Any, draws: RowDraws) -> Array:
+        # Of numpy's types, too: torch has some that numpy lacks.
+        values = (logits if logits.dtype is self._torch.float32 else logits.double()).cpu().numpy()
+        expected = (len(draws), len(choices))
         if values.shape != expected:
             raise PolicyError(
                 f"the module gave logits of shape {values.shape}, expected {expected}", hint="one row an observation"
             )
-        if np.isnan(values).any() or np.isposinf(values).any():
+        highest = np.maximum.reduce(values, 1)
+        if not np.isfinite(highest).all():  # A NaN among others is the highest.
             raise PolicyError(f"the module gave logits {values}", hint="logits must be finite, or -inf for never")
-        if self._deterministic:
-            chosen = values.argmax(axis=1)
-        else:
-            chosen = _draw_categories(values, np.array([generator.random() for generator in generators]))
-        return np.asarray(self._env_spec.action_space.start + chosen, np.int64)
+        chosen = values.argmax(axis=1) if self._deterministic else choose(values, highest, draws.uniform())
+        return np.asarray(choices.start + chosen, np.int64)
 
     def _as_actions(self, output: Any, n_rows: int) -> Array:
         values = output.cpu().numpy()
-        leaf = space_leaves(self._env_spec.action_space)[0]
+        leaf = self._actions.leaves[0]
         if values.shape != (n_rows, *leaf.shape):
             raise PolicyError(
                 f"the module gave actions of shape {values.shape}, expected {(n_rows, *leaf.shape)}",
@@ -150,19 +157,10 @@ class TorchPolicy:
             )
         return np.asarray(values.astype(leaf.dtype))
 
-    def _sized_generators(self, n_rows: int) -> list[np.random.Generator]:
-        if len(self._row_generators) != n_rows:
-            self._row_generators = [np.random.Generator(np.random.PCG64()) for _ in range(n_rows)]
-        return self._row_generators
-
-
-def _draw_categories(logits: Array, places: Array) -> Array:
-    """Return for each row the category whose share of the softmax covers `places`, (n,) in [0, 1)."""
-    weights = np.exp(logits - logits.max(axis=1, keepdims=True))
-    edges = np.cumsum(weights, axis=1)
-    chosen = (edges <= (places * edges[:, -1])[:, None]).sum(axis=1)
-    # A place just under 1 may round up to the last edge.
-    return np.asarray(np.minimum(chosen, logits.shape[1] - 1))
+    def _sized_draws(self, n_rows: int) -> RowDraws:
+        if len(self._row_draws) != n_rows:
+            self._row_draws = RowDraws(n_rows)
+        return self._row_draws
 
 
 def _check_spaces(env_spec: EnvSpec) -> None:
@@ -177,7 +175,3 @@ def _check_spaces(env_spec: EnvSpec) -> None:
 
 def _torch() -> Any:
     return sys.modules["torch"]
-
-
-def _is_distribution(output: Any) -> bool:
-    return isinstance(output, _torch().distributions.Distribution)

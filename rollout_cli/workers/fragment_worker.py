@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
 
 from rollout_cli.chunk import Chunk
 from rollout_cli.episode_batch import EpisodeBatch
-from rollout_cli.errors import InternalError, PolicyError
+from rollout_cli.errors import InternalError
 from rollout_cli.seeding import derive_seed, seed_global_generators
 from rollout_cli.workers.agent import is_parameters
-from rollout_cli.workers.env_slot import EnvSlot, called
+from rollout_cli.workers.env_slot import EnvSlot
 from rollout_cli.workers.recorder import EpisodeStore
 from rollout_cli.workers.vec_worker import DEFAULT_N_ENVS, VecWorker
 
@@ -111,9 +110,8 @@ class FragmentWorker(VecWorker):
         actors = self._the_actors()
         for row, slot in running.items():
             actors.seed(row, derive_seed(self._seed, _moment(slot), "policy"))
-            called(slot, PolicyError, "policy.reset", partial(actors.begin, row))
-        first, *_ = running.values()
-        called(first, PolicyError, "policy.reset", actors.begun)
+            actors.begin(row)
+        actors.begun(min(running))
 
     # -- steps ------------------------------------------------------------------------------------------------------
 
@@ -135,10 +133,11 @@ class FragmentWorker(VecWorker):
         """
         for slot in self._slots:
             slot.record_into(EpisodeStore(self.env_spec, worker_number=self._worker_number))
+        self._share_out()
         self._begin_rows()
         numbers = {row: slot.number for row, slot in enumerate(self._slots) if slot.number is not None}
         self._step_rows()
-        self._must_run_again([(slot, (False, False)) for slot in self._slots])
+        self._must_run_again(self._slots)
         self._is_tried = True
         for slot in self._slots:
             slot.forget()
@@ -177,8 +176,8 @@ class FragmentWorker(VecWorker):
         self._first_steps = {slot.number: slot.first_step for slot in self._slots if slot.number is not None}
         return np.array(known, np.int64)
 
-    def _must_run_again(self, ended: Any) -> bool:
-        again = super()._must_run_again(ended)
+    def _must_run_again(self, slots: list[EnvSlot]) -> bool:
+        again = super()._must_run_again(slots)
         if again and self._is_tried:
             # A part may have been handed on. From the next episode on, the generator is seeded.
             self._share_out()

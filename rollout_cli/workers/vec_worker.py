@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterable, Sequence
-from functools import partial
+from collections.abc import Iterable
 from typing import Any
 
 from rollout_cli.envs import each_its_own, env_record
-from rollout_cli.errors import EnvLoadError, InternalError, PolicyError
-from rollout_cli.policies import Policy, policy_class
+from rollout_cli.errors import EnvLoadError, InternalError
+from rollout_cli.policies import policy_class
 from rollout_cli.sleepers import GlobalSeeder
-from rollout_cli.workers.acting import Act, Actors, OnePolicy, OwnPolicies
+from rollout_cli.workers.acting import Actors, OnePolicy, OwnPolicies
 from rollout_cli.workers.agent import AgentHolder
-from rollout_cli.workers.env_slot import EnvSlot, Flags, called
+from rollout_cli.workers.env_slot import EnvSlot
 from rollout_cli.workers.recording_worker import RecordingWorker
+from rollout_cli.workers.row_steps import RowSteps
 from rollout_cli.workers.seeder import EpisodeSeeder
 from rollout_cli.workers.turns import SharedDraws, share_out
 
@@ -56,7 +56,8 @@ class VecWorker(RecordingWorker):
         self._slots = [EnvSlot(seed, self._global, worker_number) for _ in range(n_envs)]
         self._queues: list[deque[int]] = [deque() for _ in range(n_envs)]
         self._actors: Actors | None = None
-        self._row_wise = self._row_by_row = self._takes_turns = False
+        self._rows: RowSteps | None = None
+        self._row_wise = self._row_by_row = False
         self._draws = SharedDraws(self._global)
         self._steps_by_verb = type(self).step_episode is not VecWorker.step_episode
 
@@ -110,20 +111,18 @@ class VecWorker(RecordingWorker):
         policy = self._agent.policy
         self._row_by_row = bool(getattr(policy, "row_by_row", False))
         self._row_wise = self._row_by_row or bool(getattr(policy, "row_wise", False))
-        if self._row_by_row:
-            self._act_by_row(self._agent.policies)
-        else:
-            self._act_together(policy)
+        self._actors = self._own_policies() if self._row_by_row else self._one_policy()
         self._share_out()
 
-    def _act_by_row(self, policies: Sequence[Policy]) -> None:
-        self._actors = OwnPolicies(policies)
+    def _own_policies(self) -> Actors:
+        policies = self._agent.policies
         self._global.let_torch_sleep(asleep=True)
         for slot, policy in zip(self._slots, policies, strict=True):
             slot.seeder.watch(policy=policy, env=slot.env)
+        return OwnPolicies(policies, self._slots)
 
-    def _act_together(self, policy: Policy) -> None:
-        self._actors = OnePolicy(policy, self.env_spec, len(self._slots))
+    def _one_policy(self) -> Actors:
+        policy = self._agent.policy
         self._global.let_torch_sleep(asleep=False)
         self._seeder.watch(policy=policy)
         for slot in self._slots:
@@ -131,13 +130,20 @@ class VecWorker(RecordingWorker):
         # What it draws from for all rows cannot be seeded for one episode; so it is once, to be the same in each run.
         self._seeder.before_build()
         self._draws = SharedDraws(self._global)
+        return OnePolicy(policy, self._slots, self.env_spec, self._draws)
 
     def _share_out(self) -> None:
+        """Let rows that share generators take turns with them from now on."""
         turns = [slot.turn for slot in self._slots]
         found = [[one.generator for one in slot.seeder.found] for slot in self._slots]
         share_out(turns, found)
-        self._takes_turns = any(turn.is_needed for turn in turns)
         self._draws.watch(self._seeder.found, [generator for generators in found for generator in generators])
+        self._rows = RowSteps(
+            self._slots,
+            self._the_actors(),
+            max_episode_length=self._max_episode_length,
+            in_turn=any(turn.is_needed for turn in turns),
+        )
 
     # -- episodes ---------------------------------------------------------------------------------------------------
 
@@ -196,21 +202,8 @@ class VecWorker(RecordingWorker):
         for row, slot in enumerate(self._slots):
             if slot.number is None and row not in numbers and (number := self._next_of(row)) is not None:
                 numbers[row] = number
-        if not numbers:
-            return
-        for row, number in numbers.items():
-            with self._slots[row].turn:
-                self._begin_row(row, number)
-        first = self._slots[min(numbers)]
-        called(first, PolicyError, "policy.reset", self._the_actors().begun)
-
-    def _begin_row(self, row: int, number: int) -> None:
-        actors, slot = self._the_actors(), self._slots[row]
-        slot.prepare(number)
-        seed = slot.seeder.policy_seed(number)
-        called(slot, PolicyError, "policy.seed", partial(actors.seed, row, seed))
-        slot.reset()
-        called(slot, PolicyError, "policy.reset", partial(actors.begin, row))
+        if numbers:
+            self._the_rows().begin(numbers)
 
     def _next_of(self, row: int) -> int | None:
         queue = self._waiting if self._row_wise else self._queues[row]
@@ -224,55 +217,38 @@ class VecWorker(RecordingWorker):
         return number
 
     def _step_rows(self) -> None:
-        running = {row: slot for row, slot in enumerate(self._slots) if slot.number is not None}
-        acts = self._act({row: slot.see() for row, slot in running.items()})
-        ended: list[tuple[EnvSlot, Flags]] = []
-        for row, slot in running.items():
-            flags = slot.step(*acts[row], limit=self._max_episode_length, in_turn=self._takes_turns)
-            if flags is not None:
-                ended.append((slot, flags))
-        if self._must_run_again(ended):
-            self._run_again(running)
+        ended = self._the_rows().step()
+        if not ended:
             return
-        for slot, (terminated, truncated) in ended:
+        if self._must_run_again([slot for slot, _, _ in ended]):
+            self._run_again()
+            return
+        for slot, terminated, truncated in ended:
             slot.finish(terminated=terminated, truncated=truncated)
 
-    def _must_run_again(self, ended: list[tuple[EnvSlot, Flags]]) -> bool:
+    def _must_run_again(self, slots: list[EnvSlot]) -> bool:
+        own = [] if self._row_by_row else [self._seeder]
         # All of them are asked, for each looks for generators below its own environment.
-        return True in [seeder.must_run_again() for seeder in self._seeders(ended)]
+        return True in [seeder.must_run_again() for seeder in (*own, *(slot.seeder for slot in slots))]
 
-    def _seeders(self, ended: list[tuple[EnvSlot, Flags]]) -> list[EpisodeSeeder]:
-        own = [self._seeder] if ended and not self._row_by_row else []
-        return [*own, *(slot.seeder for slot, _ in ended)]
-
-    def _run_again(self, running: dict[int, EnvSlot]) -> None:
+    def _run_again(self) -> None:
         """Begin all running episodes once more: they may have drawn from a generator that nobody knew, too."""
         self._seeder.before_build()
         self._share_out()
-        for slot in running.values():
-            slot.recorder.discard()
-        self._begin_rows({row: slot.number for row, slot in running.items() if slot.number is not None})
-
-    def _act(self, seen: dict[int, Any]) -> dict[int, Act]:
-        if self._row_by_row:
-            return {row: self._act_alone(row, observation) for row, observation in seen.items()}
-        first, actors = self._slots[next(iter(seen))], self._the_actors()
-        with self._draws:
-            acts: dict[int, Act] = called(first, PolicyError, "policy.get_actions", lambda: actors.act(seen))
-        return acts
-
-    def _act_alone(self, row: int, observation: Any) -> Act:
-        slot, actors = self._slots[row], self._the_actors()
-        with slot.turn:
-            acts: dict[int, Act] = called(
-                slot, PolicyError, "policy.get_action", lambda: actors.act({row: observation})
-            )
-        return acts[row]
+        numbers = {row: slot.number for row, slot in enumerate(self._slots) if slot.number is not None}
+        for row in numbers:
+            self._slots[row].recorder.discard()
+        self._begin_rows(numbers)
 
     def _the_actors(self) -> Actors:
         if self._actors is None:
             raise InternalError("the worker needs both a policy and an environment: update_agent and update_env")
         return self._actors
+
+    def _the_rows(self) -> RowSteps:
+        if self._rows is None:
+            raise InternalError("the worker needs both a policy and an environment: update_agent and update_env")
+        return self._rows
 
     # -- what a sampler asks ----------------------------------------------------------------------------------------
 

@@ -82,7 +82,7 @@ def test_logits_are_sampled_by_their_softmax(torch: Any) -> None:
     actions = [policy.get_action(np.zeros(3))[0] for _ in range(10_000)]
     shares = [actions.count(action) / len(actions) for action in range(2, 6)]
     assert np.allclose(torch.softmax(logits, 0).numpy(), shares, atol=0.02)
-    assert type(actions[0]) is np.int64
+    assert type(actions[0]) is int
     check_policy(policy, DISCRETE, samples(OBSERVATIONS, 3))
 
 
@@ -120,15 +120,62 @@ def test_global_generator_is_left_alone_by_logits(torch: Any) -> None:
     assert torch.equal(before, torch.get_rng_state())
 
 
+def normal_module(torch: Any) -> Any:
+    """Return a module that gives a Normal distribution for two numbers."""
+    return module_of(torch, lambda x: torch.distributions.Normal(torch.full((len(x), 2), 0.25), 0.1))
+
+
+def tanh_module(torch: Any) -> Any:
+    """Return a module that gives an Independent Normal distribution under a tanh."""
+    known = torch.distributions
+
+    def forward(x: Any) -> Any:
+        base = known.Independent(known.Normal(torch.full((len(x), 2), 0.25), 0.1), 1)
+        return known.TransformedDistribution(base, [known.TanhTransform()])
+
+    return module_of(torch, forward)
+
+
+@pytest.mark.parametrize("make", [normal_module, tanh_module])
+def test_normal_distributions_are_drawn_by_row(torch: Any, make: Any) -> None:
+    """Row j of a batch draws from row j's generator, as get_action does under its seed; torch's own is left alone."""
+    policy: Any = adapt_policy(make(torch), BOX)
+    before = torch.get_rng_state()
+    alone = []
+    for seed in (5, 6):
+        policy.seed(seed)
+        alone.append([policy.get_action(np.zeros(3))[0].tolist() for _ in range(3)])
+    policy.seed_rows(np.ones(2, bool), [5, 6])
+    batch = np.stack([policy.get_actions(np.zeros((2, 3)))[0] for _ in range(3)], axis=1)
+    assert alone == batch.tolist()
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_normal_distributions_have_their_mean_and_deviation(torch: Any) -> None:
+    """Drawn by row, they are the distributions that they say."""
+    policy: Any = adapt_policy(normal_module(torch), BOX)
+    policy.seed_rows(np.ones(5000, bool), np.arange(5000))
+    actions, _ = policy.get_actions(np.zeros((5000, 3)))
+    assert np.allclose([0.25, 0.25], actions.mean(axis=0), atol=0.01)
+    assert np.allclose([0.1, 0.1], actions.std(axis=0), atol=0.01)
+
+
+def test_a_distribution_of_the_users_own_samples_itself(torch: Any) -> None:
+    """A subclass of Normal may sample in a way of its own, so it is asked."""
+
+    class Shifted(torch.distributions.Normal):  # type: ignore[misc]
+        def sample(self, *shape: Any) -> Any:
+            return self.loc + 0.5
+
+    policy = adapt_policy(module_of(torch, lambda x: Shifted(torch.zeros(len(x), 2), 1.0)), BOX)
+    assert [0.5, 0.5] == policy.get_action(np.zeros(3))[0].tolist()
+
+
 def test_distributions(torch: Any) -> None:
-    """A distribution is sampled from the global generator, or gives its mode; a Categorical counts as logits."""
-    normal = module_of(torch, lambda x: torch.distributions.Normal(torch.full((len(x), 2), 0.25), 0.1))
-    torch.manual_seed(3)
-    first = adapt_policy(normal, BOX).get_action(np.zeros(3))[0]
-    torch.manual_seed(3)
-    assert np.array_equal(first, adapt_policy(normal, BOX).get_action(np.zeros(3))[0])
-    assert not np.array_equal(first, adapt_policy(normal, BOX).get_action(np.zeros(3))[0])
-    assert [0.25, 0.25] == adapt_policy(normal, BOX, deterministic=True).get_action(np.zeros(3))[0].tolist()
+    """A distribution gives its mode where that is asked for, or samples itself; a Categorical counts as logits."""
+    assert [0.25, 0.25] == adapt_policy(normal_module(torch), BOX, deterministic=True).get_action(np.zeros(3))[
+        0
+    ].tolist()
     logits = torch.tensor([[0.0, 0.0, 9.0, 0.0]])
     categorical = module_of(torch, lambda x: torch.distributions.Categorical(logits=logits.expand(len(x), 4)))
     assert 4 == adapt_policy(categorical, DISCRETE, deterministic=True).get_action(np.zeros(3))[0]
@@ -185,6 +232,10 @@ def test_parameters_are_a_copy(torch: Any) -> None:
     [
         (DISCRETE, lambda t, n: t.zeros(n, 3), r"logits of shape \(1, 3\), expected \(1, 4\)"),
         (DISCRETE, lambda t, n: t.full((n, 4), np.nan), "gave logits"),
+        (DISCRETE, lambda t, n: t.tensor([[0.0, np.nan, 1.0, 2.0]]).expand(n, 4), "gave logits"),
+        (DISCRETE, lambda t, n: t.tensor([[0.0, np.inf, 1.0, 2.0]]).expand(n, 4), "gave logits"),
+        (DISCRETE, lambda t, n: t.full((n, 4), -np.inf), "gave logits"),
+        (BOX, lambda t, n: t.distributions.Normal(t.zeros(n, 3), 1.0), r"actions of shape \(1, 3\), expected \(1, 2\)"),
         (BOX, lambda t, n: t.zeros(n, 3), r"actions of shape \(1, 3\), expected \(1, 2\)"),
         (EnvSpec(OBSERVATIONS, spaces.MultiDiscrete([2, 2])), lambda t, n: t.zeros(n, 4), "no action of MultiDiscrete"),
     ],
@@ -244,4 +295,4 @@ def test_the_environments_spaces_are_not_the_policys(torch: Any) -> None:
     """The search for generators finds the adapter's own, and no space of the environment."""
     seeded = EnvSpec(spaces.Box(-1.0, 1.0, (3,), seed=0), spaces.Discrete(4, seed=0))
     policy = adapt_policy(torch.nn.Linear(3, 4), seeded)
-    assert ["policy._generator"] == GeneratorSet({"policy": policy}).paths
+    assert ["policy._draws._generators.0"] == GeneratorSet({"policy": policy}).paths

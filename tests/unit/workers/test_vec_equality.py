@@ -7,11 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gymnasium import spaces
 
 from rollout_cli.chunk import Chunk
 from rollout_cli.envs import as_env_source
 from rollout_cli.policies import policy_source
 from rollout_cli.seeding import derive_seed
+from rollout_cli.spaces import tree_leaves
 from rollout_cli.workers import DefaultWorker, VecWorker
 from tests.support import envs, policies, rows
 from tests.unit.workers.making import SEED, assert_same_episodes, run_numbers
@@ -100,6 +102,67 @@ def test_buffers_that_are_used_again_change_nothing() -> None:
             np.testing.assert_array_equal(getattr(expected, name), getattr(chunk, name))
         np.testing.assert_array_equal(expected.observations[0], chunk.observations[0])
         np.testing.assert_array_equal(expected.actions[0], chunk.actions[0])
+
+
+class StateEnv(envs.ChainEnv):
+    """Its state is the array that it gives."""
+
+    state: Any = None
+
+    def observe(self) -> Any:
+        before = 0.0 if self.state is None else self.state[0]
+        self.state = super().observe() + np.float32(before)
+        return self.state
+
+    def draw_length(self) -> int:
+        self.state = None
+        return super().draw_length()
+
+
+class EditingAlone(rows.AlonePolicy):
+    """Overwrites what it sees, after it has looked at it."""
+
+    def get_action(self, observation: Any) -> tuple[Any, dict[str, Any]]:
+        chosen = super().get_action(observation)
+        observation[...] = -1.0
+        return chosen
+
+
+def test_an_environment_whose_array_is_its_state() -> None:
+    """A policy that acts alone and edits what it sees does not edit the environment."""
+    assert_same_episodes(alone(StateEnv, rows.AlonePolicy), together(StateEnv, EditingAlone))
+
+
+class BigEnv(envs.SpaceEnv):
+    """Gives each observation in one buffer of 8 kB."""
+
+    def __init__(self) -> None:
+        super().__init__(spaces.Box(0, 255, (90, 91), np.uint8), spaces.Discrete(3))
+        self._buffer = np.zeros((90, 91), np.uint8)
+
+    def reset(self, **told: Any) -> tuple[Any, dict[str, Any]]:
+        self._buffer[...], info = super().reset(**told)
+        return self._buffer, info
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self._buffer[...], *rest = super().step(action)
+        return self._buffer, *rest  # type: ignore[return-value]
+
+
+class EditingTable(rows.TablePolicy):
+    """Overwrites its batch, in whatever tree it comes, after it has looked at it."""
+
+    def get_actions(self, observations: Any) -> tuple[Any, dict[str, Any]]:
+        chosen = super().get_actions(observations)
+        for leaf in tree_leaves(observations):
+            leaf[...] = leaf[::-1].copy()
+        return chosen
+
+
+@pytest.mark.parametrize("env", [BigEnv, envs.BoxEnv, envs.DictEnv, envs.ScalarEnv])
+def test_a_batch_is_the_policys_own(env: type[Any]) -> None:
+    """A policy may edit its batch, of whatever space, also of rows so big that they are recorded in shared blocks."""
+    assert_same_episodes(alone(env, rows.TablePolicy, range(5)), together(env, EditingTable, range(5)))
 
 
 class BoxKeepingEnv(envs.BoxEnv):

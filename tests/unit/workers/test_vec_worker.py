@@ -682,10 +682,19 @@ class ShortObservation(Row):
         return observation[:2] if self._position == 1 else observation
 
 
+class FlatObservation(Row):
+    """Begins with an observation of another shape that has as many bytes."""
+
+    def observe(self) -> Any:
+        observation = super().observe()
+        return observation[None] if self._position == 0 else observation
+
+
 Long = [Row(0, 5), Row(1, 5)]
 FAILURES: list[tuple[list[Any], Any, type[RolloutError], str, tuple[int, int]]] = [
     ([*Long, envs.FailingEnv("reset")], rows.TablePolicy, EnvError, "env.reset raised ValueError: the reset", (2, 0)),
     ([*Long, envs.FailingEnv("step", 1)], rows.TablePolicy, EnvError, "env.step raised ValueError: step 1", (2, 0)),
+    ([*Long, FlatObservation(2, 5)], rows.TablePolicy, EnvError, r"not of its space: got float32\(1, 3", (2, 0)),
     ([*Long, ShortObservation(2, 5)], rows.TablePolicy, EnvError, r"not of its space: got float32\(2,", (2, 1)),
     ([Row(0, 1), Row(1, 5)], FailingRowPolicy, PolicyError, "policy.get_action raised ValueError: no more", (1, 1)),
     ([*Long], FailingReset, PolicyError, "policy.reset raised ValueError: no reset", (0, 0)),
