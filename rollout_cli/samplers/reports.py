@@ -18,10 +18,18 @@ def as_reported(error: Exception) -> RolloutError:
     """Return `error` as one of ours; where user code raised while it ran, its traceback becomes the details."""
     if not isinstance(error, RolloutError):
         return InternalError(f"a worker failed: {first_line(error)}", details=_format(error))
-    cause = error.__cause__
+    cause = _users_cause(error)
     if isinstance(error, EnvError | PolicyError) and cause is not None and not error.details:
         error.details = _format(cause.with_traceback(_user_part(cause.__traceback__)))
     return error
+
+
+def _users_cause(error: BaseException) -> BaseException | None:
+    """Return what user code raised; None where nothing did: a message of ours needs no traceback of ours."""
+    cause = error.__cause__
+    while isinstance(cause, RolloutError):
+        cause = cause.__cause__
+    return cause
 
 
 def _user_part(trace: TracebackType | None) -> TracebackType | None:

@@ -222,15 +222,30 @@ class EnvSlot:
 
     def error(self, kind: type[UserCodeError], where: str, error: Exception) -> RolloutError:
         """Return the error of `kind` that tells what failed, and in which worker, episode, seed and step."""
-        if isinstance(error, RolloutError):
-            return error
         step = self.first_step + len(self._recorder.rewards) if self._recorder else 0
         at = f"worker {self._worker_number}, episode {self.number}, seed {self.episode_seed}, step {step}"
+        if isinstance(error, RolloutError):
+            return placed(error, at)
         if isinstance(error, BadSampleError):
             what = "the policy gave a bad action" if kind is PolicyError else f"{where} is not of its space"
             return kind(f"{what}: {error} ({at})", hint="make it match the space, or the space match it")
         hint = "the traceback below shows where; the seed repeats it"
         return kind(f"{where} raised {first_line(error)} ({at})", hint=hint)
+
+
+def placed(error: RolloutError, at: str) -> RolloutError:
+    """Return `error` with where it happened, which an adapter that found a contract broken does not know.
+
+    It is a copy, so that the one that was raised can be its cause, and keeps its own.
+
+    Args:
+        error: An error of ours; one of a kind that has no place, or that has its place already, keeps its words.
+        at: The place, the worker first.
+    """
+    worker = at.partition(",")[0]
+    has_place = not isinstance(error, EnvError | PolicyError) or f"({worker}," in error.message
+    message = error.message if has_place else f"{error.message} ({at})"
+    return type(error)(message, hint=error.hint, details=error.details)
 
 
 def updated_env(old_env: Env | None, env_update: Any) -> Env:

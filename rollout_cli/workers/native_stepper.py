@@ -22,6 +22,7 @@ from rollout_cli.spaces import flatten, space_leaves, unflatten
 from rollout_cli.user_code import first_line
 from rollout_cli.workers.batch_actors import BatchActors
 from rollout_cli.workers.block_recorder import BlockRecorder
+from rollout_cli.workers.env_slot import placed
 from rollout_cli.workers.recorder import frozen_copy
 from rollout_cli.workers.row_episodes import RowEpisodes
 from rollout_cli.workers.row_numbers import NONE, RowNumbers
@@ -270,11 +271,11 @@ class NativeStepper:
             raise self._error(kind, where, error) from error
 
     def _error(self, kind: type[UserCodeError], where: str, error: Exception) -> RolloutError:
-        if isinstance(error, RolloutError):
-            return error
         running = self.episodes.numbers[self.episodes.running]
         which = f"episodes {running.min()} to {running.max()}" if len(running) else "no episode"
         at = f"worker {self._worker_number}, {which}, step {self._recorder.step} of {self._rows.n_rows} rows"
+        if isinstance(error, RolloutError):
+            return placed(error, at)
         if isinstance(error, BadSampleError):
             return kind(f"{where} is not of its space: {error} ({at})", hint="make it match the space")
         return kind(f"{where} raised {first_line(error)} ({at})", hint="the traceback below shows where")

@@ -124,6 +124,20 @@ def test_an_error_of_user_code_keeps_its_own_traceback() -> None:
     assert "ValueError: broken" in reported.details
 
 
+def test_the_users_error_is_looked_for_below_ours() -> None:
+    """What was told its place on the way keeps the user's traceback; where all is ours, there is none to show."""
+    adapters, placed = PolicyError("no pair"), PolicyError("no pair (worker 0)")
+    placed.__cause__ = adapters
+    assert "" == as_reported(placed).details
+    try:
+        failing_user_code()
+    except ValueError as cause:
+        adapters.__cause__ = cause
+    details = as_reported(placed).details
+    assert "in failing_user_code" in details
+    assert "PolicyError" not in details
+
+
 def test_any_other_error_is_ours() -> None:
     """What is no error of ours is reported as a fault of this package, in one line, with all of its traceback."""
     try:

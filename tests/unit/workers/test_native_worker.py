@@ -508,7 +508,7 @@ def test_actions_of_another_type_are_refused() -> None:
         def get_actions(self, observations: Any) -> tuple[Any, dict[str, Any]]:
             return np.zeros(2), {}
 
-    with pytest.raises(PolicyError, match=r"float64\(2,\), expected int64\(3,\)"):
+    with pytest.raises(PolicyError, match=r"float64\(2,\), expected int64\(3,\).* \(worker 0, ep"):
         run(native(vector_envs.chain(3, NEXT_STEP), Wrong), [0])
 
 

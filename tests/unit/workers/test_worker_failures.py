@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rollout_cli.errors import EnvError, PolicyError, RolloutError
+from rollout_cli.errors import EnvError, EnvLoadError, PolicyError, RolloutError
+from rollout_cli.policies import adapt_policy
 from rollout_cli.seeding import derive_seed
+from rollout_cli.workers.env_slot import placed
 from tests.support import envs, policies
 from tests.unit.workers.making import SEED, make_worker, run_numbers
 
@@ -58,6 +60,13 @@ class NoInfoPolicy(policies.GaragePolicy):
         return 1
 
 
+class TextPredictor:
+    """Has Stable-Baselines3's method, which gives something else."""
+
+    def predict(self, *_: Any, **__: Any) -> str:
+        return "left"
+
+
 FAILURES: list[tuple[Any, Any, type[RolloutError], str, int]] = [
     (envs.FailingEnv("reset"), policies.LinearPolicy, EnvError, "env.reset raised ValueError: the reset is broken", 0),
     (envs.FailingEnv("step", 1), policies.LinearPolicy, EnvError, "env.step raised ValueError: step 1 is broken", 0),
@@ -100,6 +109,13 @@ FAILURES: list[tuple[Any, Any, type[RolloutError], str, int]] = [
     (envs.ChainEnv(), FailingSeedPolicy, PolicyError, "policy.seed raised ValueError: no seed", 0),
     (envs.ChainEnv(), TooManyActionsPolicy, PolicyError, r"the policy gave a bad action: got int64\(2,\), expected", 0),
     (envs.ChainEnv(), NoInfoPolicy, PolicyError, "policy.get_action raised TypeError", 0),
+    (
+        envs.ChainEnv(),
+        lambda spec: adapt_policy(TextPredictor(), spec),
+        PolicyError,
+        r"TextPredictor.predict gave str, not \(action, state\)",
+        0,
+    ),
 ]
 
 
@@ -111,6 +127,14 @@ def test_failures_name_what_and_where(env: Any, policy: Any, kind: type[RolloutE
         run_numbers(make_worker(env, policy), [6])
     assert caught.value.hint
     assert "\n" not in caught.value.message
+
+
+def test_an_error_gets_its_place_once() -> None:
+    """An adapter's error is told where it happened; one that knows its place, or has none, keeps its words."""
+    error = placed(PolicyError("no pair", hint="return one", details="the story"), "worker 2, episode 6")
+    assert ("no pair (worker 2, episode 6)", "return one", "the story") == (error.message, error.hint, error.details)
+    assert error.message == placed(error, "worker 2, episode 7").message
+    assert "no model" == placed(EnvLoadError("no model"), "worker 2, episode 6").message
 
 
 def test_after_a_failure_the_worker_goes_on() -> None:
