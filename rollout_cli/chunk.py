@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import pickle
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -224,11 +224,13 @@ def for_transport(chunk: Chunk) -> list[Chunk]:
     return [*for_transport(chunk.episodes(0, middle)), *for_transport(chunk.episodes(middle, chunk.n_episodes))]
 
 
+Piece = bytes | bytearray | memoryview
+
 _HEAD = struct.Struct("<I")
 _SIZE = struct.Struct("<Q")
 
 
-def pack(value: Any) -> list[bytes | memoryview]:
+def pack(value: Any) -> list[Piece]:
     """Return `value` (a chunk, or a message around one) as byte pieces: a head, a pickle, and its raw columns.
 
     The columns stay where they are: nothing is copied until the pieces are written.
@@ -241,14 +243,16 @@ def pack(value: Any) -> list[bytes | memoryview]:
     return [head, body, *columns]
 
 
-def unpack(data: bytes | bytearray | memoryview) -> Any:
-    """Return what `pack` took; its columns are views into `data`."""
-    view = memoryview(data)
+def unpack(data: Piece | Sequence[Piece]) -> Any:
+    """Return what `pack` took; its columns are views into `data`: the pieces that it gave, or all of them joined."""
+    body, *columns = _cut(memoryview(data)) if isinstance(data, Piece) else data[1:]
+    return pickle.loads(body, buffers=columns)
+
+
+def _cut(view: memoryview) -> Iterator[memoryview]:
     (count,) = _HEAD.unpack_from(view)
     sizes = struct.unpack_from(f"<{count}Q", view, _HEAD.size)
     at = _HEAD.size + count * _SIZE.size
-    pieces = []
     for size in sizes:
-        pieces.append(view[at : at + size])
+        yield view[at : at + size]
         at += size
-    return pickle.loads(pieces[0], buffers=pieces[1:])

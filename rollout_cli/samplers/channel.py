@@ -1,8 +1,9 @@
 """PipeChannel: messages over one end of a pipe, never blocking on a message that is only half there.
 
 It has the four verbs of the worker's machine (`get`, `get_nowait`, `put_nowait`, `close`), as `multiprocessing.Queue`
-has them, and lets its owner wait for "readable or writable". A message that does not fit into the pipe at once stays in
-the channel and is written as the other end reads; until then the channel is full.
+has them, and lets its owner wait for "readable or writable". What does not fit into the pipe at once stays in the
+channel and is written as the other end reads. Large messages go by shared memory (`shared_ring.py`) where there is room
+in it, and only their places go through the pipe.
 """
 
 from __future__ import annotations
@@ -10,20 +11,25 @@ from __future__ import annotations
 import os
 import queue
 import select
+import socket
 import struct
 import time
 from collections import deque
 from collections.abc import Iterable
+from contextlib import suppress
+from itertools import islice
 from multiprocessing.connection import Connection
 from typing import Any
 
-import numpy as np
-
 from rollout_cli.chunk import pack, unpack
+from rollout_cli.samplers.frames import FrameKind, FrameReader, frame_head
+from rollout_cli.samplers.shared_ring import RingReader, RingWriter
 
-_SIZE = struct.Struct("<Q")
+PIPE_BYTES = 1 << 20
+"""How much is written ahead into a pipe that `widen` was called for; the kernel may allow less."""
+
+_PLACE = struct.Struct("<QQ")
 _IOV_MAX = 512
-_READ = 1 << 16
 
 
 class PipeChannel:
@@ -31,16 +37,34 @@ class PipeChannel:
 
     Args:
         connection: The end to take over; it is set to non-blocking and closed with the channel.
+        keeps: How many bytes may wait to be written, where one message more is still taken.
+        writer: Where large messages are put; closed with the channel.
+        reader: Where the other end puts them; closed with the channel.
     """
 
-    def __init__(self, connection: Connection[Any, Any]) -> None:
+    def __init__(
+        self,
+        connection: Connection[Any, Any],
+        *,
+        keeps: int = 0,
+        writer: RingWriter | None = None,
+        reader: RingReader | None = None,
+    ) -> None:
         self._connection = connection
         self._fd = connection.fileno()
         os.set_blocking(self._fd, False)
+        self._keeps, self._writer, self._reader = keeps, writer, reader
         self._unsent: deque[memoryview] = deque()
-        self._reader = _FrameReader(self._fd)
+        self._unsent_bytes = 0
+        self._frames = FrameReader(self._fd)
+        self._arrived: deque[memoryview] = deque()
         self._poll = select.poll()
         self._poll.register(self._fd, select.POLLIN)
+
+    def widen(self) -> None:
+        """Ask the kernel to let more be written ahead, so that the other end may do something else for a while."""
+        with socket.socket(fileno=os.dup(self._fd)) as raw:
+            raw.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, PIPE_BYTES)
 
     def fileno(self) -> int:
         """Return the file descriptor, for a selector."""
@@ -48,31 +72,50 @@ class PipeChannel:
 
     @property
     def has_unsent(self) -> bool:
-        """Return whether a message is not wholly in the pipe yet."""
+        """Return whether something is not in the pipe yet."""
         return bool(self._unsent)
+
+    @property
+    def is_full(self) -> bool:
+        """Return whether so much is not in the pipe yet that no message is taken."""
+        return self._unsent_bytes > self._keeps
 
     def put_nowait(self, message: Any) -> None:
         """Send a message without waiting; what does not fit now is sent by `flush_nowait`.
 
         Raises:
-            queue.Full: If an earlier message is not wholly sent yet; this one was not taken.
+            queue.Full: If too much of earlier messages waits; this one was not taken.
             BrokenPipeError: If the other end is closed.
         """
-        if not self.flush_nowait():
-            raise queue.Full
-        self._append(message)
         self.flush_nowait()
+        if self.is_full:
+            raise queue.Full
+        self.put_behind(message)
 
     def put_behind(self, message: Any) -> None:
         """Send a message after those that wait, however many: for the side that never runs ahead of the other."""
-        self._append(message)
-        self.flush_nowait()
-
-    def _append(self, message: Any) -> None:
         pieces = [memoryview(piece).cast("B") for piece in pack(message)]
         size = sum(piece.nbytes for piece in pieces)
-        self._unsent.append(memoryview(_SIZE.pack(size)))
-        self._unsent.extend(piece for piece in pieces if piece.nbytes)
+        place = self._put_into_ring(pieces, size)
+        if place is None:
+            self._push(memoryview(frame_head(FrameKind.MESSAGE, size)), *pieces)
+        else:
+            self._push(memoryview(frame_head(FrameKind.PLACE, _PLACE.size) + _PLACE.pack(place, size)))
+        self.flush_nowait()
+
+    def _put_into_ring(self, pieces: list[memoryview], size: int) -> int | None:
+        if self._writer is None or not self._writer.takes(size):
+            return None
+        place = self._writer.write(pieces, size)
+        if place is None and self._take_in():
+            place = self._writer.write(pieces, size)
+        return place
+
+    def _push(self, *pieces: memoryview) -> None:
+        for piece in pieces:
+            if piece.nbytes:
+                self._unsent.append(piece)
+                self._unsent_bytes += piece.nbytes
 
     def flush_nowait(self) -> bool:
         """Write as much as the pipe takes; return whether nothing is left.
@@ -82,11 +125,16 @@ class PipeChannel:
         """
         while self._unsent:
             try:
-                written = os.writev(self._fd, [self._unsent[at] for at in range(min(len(self._unsent), _IOV_MAX))])
+                written = os.writev(self._fd, list(islice(self._unsent, _IOV_MAX)))
             except BlockingIOError:
                 return False
+            self._unsent_bytes -= written
             self._drop(written)
         return True
+
+    def _forget_unsent(self) -> None:
+        self._unsent.clear()
+        self._unsent_bytes = 0
 
     def _drop(self, written: int) -> None:
         while written:
@@ -105,10 +153,42 @@ class PipeChannel:
                 in a row.
             EOFError: If the other end is closed and every whole message was given.
         """
-        frame = self._reader.next_frame()
-        if frame is None:
+        body = self._arrived.popleft() if self._arrived else self._next_message()
+        if body is None:
             raise queue.Empty
-        return unpack(frame)
+        return unpack(body)
+
+    def _next_message(self) -> memoryview | None:
+        while (frame := self._frames.next_frame()) is not None:
+            kind, body = frame
+            if kind == FrameKind.MESSAGE:
+                return body
+            if kind == FrameKind.PLACE:
+                return self._copied_out(body)
+            assert self._writer is not None
+            self._writer.give_back()
+        return None
+
+    def _copied_out(self, place: memoryview) -> memoryview:
+        assert self._reader is not None
+        body = self._reader.read(*_PLACE.unpack(place))
+        self._push(memoryview(frame_head(FrameKind.GIVEN_BACK, 0)))
+        try:
+            self.flush_nowait()
+        except BrokenPipeError:
+            self._forget_unsent()  # Its writer is dead, but what it had sent goes on being read.
+        return body
+
+    def _take_in(self) -> bool:
+        """Read all that is there, so that places that were given back are known; return whether there was anything."""
+        found = False
+        with suppress(EOFError):  # It is told again to whoever reads next.
+            while self._may_read():
+                found = True
+                body = self._next_message()
+                if body is not None:
+                    self._arrived.append(body)
+        return found
 
     def get(self, timeout: float | None = None) -> Any:
         """Return the next message, waiting for it; unsent messages go on being written meanwhile.
@@ -137,7 +217,10 @@ class PipeChannel:
 
     def readable(self) -> bool:
         """Return whether something can be read now; cheap enough to ask every millisecond."""
-        return self._reader.has_frame or bool(self._poll.poll(0))
+        return bool(self._arrived) or self._may_read()
+
+    def _may_read(self) -> bool:
+        return self._frames.has_frame or bool(self._poll.poll(0))
 
     def drain(self) -> Iterable[Any]:
         """Give every whole message that can be read now.
@@ -153,111 +236,8 @@ class PipeChannel:
 
     def close(self) -> None:
         """Close this end; unsent messages are lost."""
-        self._unsent.clear()
+        self._forget_unsent()
         self._connection.close()
-
-
-class _FrameReader:
-    """Cuts what arrives into frames: a size of eight bytes, then as many bytes.
-
-    Small frames are cut from a buffer; the body of a large one is read straight into its own memory.
-    """
-
-    def __init__(self, fd: int) -> None:
-        self._fd = fd
-        # Read into the same memory each time: fresh memory of this size would cost more than the reading.
-        self._scratch = bytearray(_READ)
-        self._pipe_is_empty = False
-        self._buffer = bytearray()
-        self._at = 0
-        self._body: memoryview | None = None
-        self._filled = 0
-
-    @property
-    def has_frame(self) -> bool:
-        """Return whether a whole frame was read ahead."""
-        have = len(self._buffer) - self._at
-        return have >= _SIZE.size and have - _SIZE.size >= _SIZE.unpack_from(self._buffer, self._at)[0]
-
-    def next_frame(self) -> memoryview | None:
-        """Return the next frame if it is whole; it has its own memory.
-
-        Raises:
-            EOFError: If the pipe is closed and no whole frame is left.
-        """
-        while True:
-            frame = self._fill_body() if self._body is not None else self._cut()
-            if frame is not None:
-                return frame
-            if self._body is None and not self._read_ahead():
-                return None
-            if self._body is not None and self._filled < self._body.nbytes and not self._read_body():
-                return None
-
-    def _cut(self) -> memoryview | None:
-        have = len(self._buffer) - self._at
-        if have < _SIZE.size:
-            return None
-        (size,) = _SIZE.unpack_from(self._buffer, self._at)
-        start = self._at + _SIZE.size
-        if have - _SIZE.size >= size:
-            frame = memoryview(bytearray(memoryview(self._buffer)[start : start + size]))
-            self._at = start + size
-            return frame
-        if size > _READ:
-            self._begin_body(size, start)
-        return None
-
-    def _begin_body(self, size: int, start: int) -> None:
-        # numpy's empty memory is not zeroed first, as a bytearray's would be.
-        self._body = np.empty(size, np.uint8).data
-        rest = memoryview(self._buffer)[start:]
-        self._filled = rest.nbytes
-        self._body[: self._filled] = rest
-        rest.release()
-        self._buffer, self._at = bytearray(), 0
-
-    def _fill_body(self) -> memoryview | None:
-        assert self._body is not None
-        if self._filled < self._body.nbytes:
-            return None
-        body, self._body, self._filled = self._body, None, 0
-        return body
-
-    def _read_body(self) -> bool:
-        assert self._body is not None
-        count = self._read_into(self._body[self._filled :])
-        if count is None:
-            return False
-        self._filled += count
-        return True
-
-    def _read_ahead(self) -> bool:
-        if self._pipe_is_empty:
-            self._pipe_is_empty = False
-            return False
-        count = self._read_into(self._scratch)
-        if count is None:
-            return False
-        # A short read took all there was; whoever asks again after waiting asks the pipe again.
-        self._pipe_is_empty = count < _READ
-        # What was cut already is dropped here, once a read, so that the buffer stays small.
-        self._buffer = self._buffer[self._at :] + memoryview(self._scratch)[:count]
-        self._at = 0
-        return True
-
-    def _read_into(self, target: bytearray | memoryview) -> int | None:
-        """Read what is there; None where that is nothing.
-
-        Raises:
-            EOFError: If the pipe is closed.
-        """
-        try:
-            count = os.readv(self._fd, [target])
-        except BlockingIOError:
-            return None
-        except ConnectionResetError as error:
-            raise EOFError from error
-        if count == 0:
-            raise EOFError
-        return count
+        for ring in (self._writer, self._reader):
+            if ring is not None:
+                ring.close()

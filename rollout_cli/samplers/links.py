@@ -48,7 +48,7 @@ class PipeLink:
         """Wait for a command, or, with `keeping`, until the channel takes messages again."""
         while True:
             command = self.poll()
-            if command is not None or (keeping and not self._channel.has_unsent):
+            if command is not None or (keeping and not self._channel.is_full):
                 return command
             self._channel.wait()
 

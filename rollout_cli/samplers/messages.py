@@ -15,7 +15,7 @@ import cloudpickle
 import numpy as np
 import numpy.typing as npt
 
-from rollout_cli.chunk import Part
+from rollout_cli.chunk import Part, Piece
 from rollout_cli.episode_batch import EnvSpec
 
 Array = npt.NDArray[Any]
@@ -110,7 +110,7 @@ class Batch:
         version: Under which version.
         numbers: Their episode numbers: rising ranges without gaps; one, unless others of the worker's still run.
         lengths: Their lengths, int64 (N,), those of all ranges in one; of a part, the whole episode's.
-        payload: The packed chunk (`chunk.pack`, joined).
+        payload: The packed chunk, in the pieces of `chunk.pack`, which nobody joins or changes.
         part: Set where this is one part of a long episode.
         not_reproducible: Why the worker's episodes cannot be reproduced, where it has seen that.
     """
@@ -119,7 +119,7 @@ class Batch:
     version: int
     numbers: tuple[range, ...]
     lengths: Array = field(repr=False)
-    payload: bytes | bytearray | memoryview = field(repr=False)
+    payload: tuple[Piece, ...] = field(repr=False)
     part: Part | None = None
     not_reproducible: str | None = None
 
@@ -129,9 +129,9 @@ class Batch:
             raise ValueError(f"a batch has the lengths of {len(self.lengths)} episodes, and numbers {self.numbers}")
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
-        # Protocol 5 leaves the payload where it is, so that it is copied only when it is written. The lengths are few,
-        # and are kept for longer: in memory of their own they do not hold on to what was read together with them.
-        payload = pickle.PickleBuffer(self.payload) if protocol >= 5 else bytes(self.payload)  # noqa: PLR2004
+        # Protocol 5 leaves the pieces where they are, so that they are copied only when they are written. The lengths
+        # are few and kept for longer: in memory of their own they do not hold on to what was read together with them.
+        payload = tuple(map(pickle.PickleBuffer if protocol >= 5 else bytes, self.payload))  # noqa: PLR2004
         edges = tuple(edge for numbers in self.numbers for edge in (numbers.start, numbers.stop))
         rest = (payload, self.part, self.not_reproducible)
         return _unpickled_batch, (self.worker, self.version, edges, self.lengths.tobytes(), *rest)

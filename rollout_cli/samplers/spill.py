@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import IO
 
+from rollout_cli.chunk import Piece
+
 SEGMENT_BYTES = 64 << 20
 
-Payload = bytes | bytearray | memoryview
+Payload = Sequence[Piece]
+"""What `chunk.pack` gives."""
 
 
 @dataclass(slots=True)
@@ -55,20 +59,20 @@ class SpillStore:
 
     def put(self, payload: Payload) -> Handle:
         """Keep one payload."""
-        size = len(payload)
+        size = sum(map(len, payload))
         if self._in_memory + size <= self._memory_limit:
             self._in_memory += size
             return Handle(payload, None, 0, size)
         segment = self._open_segment()
         offset = segment.size
         segment.file.seek(offset)
-        segment.file.write(payload)
+        segment.file.writelines(payload)
         segment.size += size
         segment.live += 1
         return Handle(None, segment, offset, size)
 
-    def take(self, handle: Handle) -> Payload:
-        """Give a payload back and forget it."""
+    def take(self, handle: Handle) -> Payload | bytes:
+        """Give a payload back, from a file as one piece, and forget it."""
         if handle.segment is None:
             assert handle.payload is not None
             self._in_memory -= handle.size

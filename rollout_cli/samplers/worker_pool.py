@@ -19,6 +19,7 @@ from rollout_cli.errors import UsageError
 from rollout_cli.samplers.channel import PipeChannel
 from rollout_cli.samplers.messages import Exit
 from rollout_cli.samplers.sampler_machine import Died
+from rollout_cli.samplers.shared_ring import RingMemory, RingReader
 from rollout_cli.samplers.starting import StartMethod, one_thread_each, start_fork_server
 from rollout_cli.samplers.worker_process import worker_main
 
@@ -72,12 +73,14 @@ class WorkerPool:
 
     def _start(self, context: BaseContext, number: int, payload: bytes, title: str) -> None:
         ours, theirs = context.Pipe(duplex=True)
-        process = context.Process(target=worker_main, args=(theirs, payload, number, title), name=title)  # type: ignore[attr-defined]
+        ring = RingMemory.create()
+        channel = PipeChannel(ours, reader=RingReader(ring))
+        self._channels.append(channel)
+        args = (theirs, ring, payload, number, title)
+        process = context.Process(target=worker_main, args=args, name=title)  # type: ignore[attr-defined]
         process.start()
         theirs.close()
-        channel = PipeChannel(ours)
         self._processes.append(process)
-        self._channels.append(channel)
         self._selector.register(channel.fileno(), selectors.EVENT_READ, ("pipe", number))
         self._selector.register(process.sentinel, selectors.EVENT_READ, ("sentinel", number))
 
@@ -152,6 +155,7 @@ class WorkerPool:
             # The process is about to end; its sentinel says when and how.
             with suppress(KeyError):
                 self._selector.unregister(channel.fileno())
+        self._watch_writes(worker)  # Places in the ring that are given back.
 
     def _bury(self, worker: int) -> Died:
         process = self._processes[worker]

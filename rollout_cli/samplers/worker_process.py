@@ -30,6 +30,7 @@ from rollout_cli.samplers.links import Link, link
 from rollout_cli.samplers.messages import Batch, Failed, Pickled, Returned, Start, Started
 from rollout_cli.samplers.ranges import contiguous_ranges
 from rollout_cli.samplers.reports import pack_error
+from rollout_cli.samplers.shared_ring import RingMemory, RingWriter
 from rollout_cli.spaces import space_leaves
 from rollout_cli.user_code import first_line
 from rollout_cli.workers import NumberedWorker, WorkerFactory
@@ -43,6 +44,9 @@ FLUSH_SECONDS = 0.05
 FLUSH_ROWS = 8192
 FLUSH_BYTES = 4 << 20
 """Finished episodes of so many rows or bytes are sent at once."""
+
+OUTBOX_BYTES = 32 << 20
+"""So many bytes may wait for the pipe while the worker goes on: what a fast one makes in the time of a lease."""
 
 _clock = time.perf_counter
 
@@ -251,16 +255,18 @@ def load_pickled(value: Any, kind: type[RolloutError]) -> Any:
 def _batch(worker: int, version: int, chunk: Chunk, not_reproducible: str | None) -> Batch:
     part = chunk.part
     lengths = np.asarray([part.episode_length] if part else chunk.lengths, np.int64)
-    return Batch(
-        worker, version, contiguous_ranges(chunk.numbers), lengths, b"".join(pack(chunk)), part, not_reproducible
-    )
+    payload = tuple(pack(chunk))
+    return Batch(worker, version, contiguous_ranges(chunk.numbers), lengths, payload, part, not_reproducible)
 
 
-def worker_main(connection: Connection[Any, Any], payload: bytes, worker_number: int, title: str) -> None:
+def worker_main(
+    connection: Connection[Any, Any], ring: RingMemory, payload: bytes, worker_number: int, title: str
+) -> None:
     """Begin a worker's process.
 
     Args:
         connection: Its end of the pipe.
+        ring: Where it may put large messages.
         payload: A pickled (factory, agent, env); the last two are `Pickled` themselves.
         worker_number: Which worker this is.
         title: What the process calls itself in `ps` and `top`.
@@ -272,7 +278,8 @@ def worker_main(connection: Connection[Any, Any], payload: bytes, worker_number:
     setproctitle.setproctitle(title)
     _end_with_parent()
     fast_reset.install()
-    channel = PipeChannel(connection)
+    channel = PipeChannel(connection, keeps=OUTBOX_BYTES, writer=RingWriter(ring))
+    channel.widen()
     factory, agent, env = pickle.loads(payload)
     run_worker(factory, channel, channel, worker_number, agent, env)
 

@@ -9,12 +9,13 @@ from typing import Any
 import psutil
 import pytest
 
-from rollout_cli.samplers import LocalSampler, MultiprocessingSampler, Sampler
+from rollout_cli.samplers import LocalSampler, MultiprocessingSampler, Sampler, shared_ring
 
 MakeSampler = Callable[..., Sampler]
 """Takes the arguments of a sampler; its workers end with the test."""
 
-BACKENDS = ("local", "forkserver", "spawn")
+BACKENDS = ("local", "forkserver", "spawn", "ring")
+"""The last one is forkserver with all messages in shared memory, as far as there is room in a small piece of it."""
 
 
 def running_workers() -> list[psutil.Process]:
@@ -30,7 +31,10 @@ def running_workers() -> list[psutil.Process]:
 
 
 @pytest.fixture(params=BACKENDS)
-def backend(request: pytest.FixtureRequest) -> str:
+def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    if request.param == "ring":
+        monkeypatch.setattr(shared_ring, "RING_MIN_BYTES", 1)
+        monkeypatch.setattr(shared_ring, "RING_BYTES", 1 << 14)
     return str(request.param)
 
 
@@ -52,4 +56,5 @@ def sampler_of(backend: str, *args: Any, **options: Any) -> Sampler:
         options = {"n_workers": 2, "seed": 5, **options}
     if backend == "local":
         return LocalSampler(*args, **options)
-    return MultiprocessingSampler(*args, start_method=backend, **options)  # type: ignore[arg-type]
+    method = "forkserver" if backend == "ring" else backend
+    return MultiprocessingSampler(*args, start_method=method, **options)  # type: ignore[arg-type]

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 from rollout_cli.chunk import concatenate
 from rollout_cli.errors import WorkerError
-from rollout_cli.samplers import EpisodesPerWorker, MinTimesteps, MultiprocessingSampler
+from rollout_cli.samplers import EpisodesPerWorker, MinTimesteps, MultiprocessingSampler, shared_ring
 from tests.contract.making import noisy, slow_env
 from tests.support.envs import ChainEnv, KillingEnv
 
@@ -60,5 +61,38 @@ def leave_without_shutting_down() -> None:
     tell(sampler._the_pool().pids)
 
 
+def share_memory() -> None:
+    """Tell the workers' process ids when each of them has sent something by shared memory, then do nothing."""
+    shared_ring.RING_MIN_BYTES = 1
+    wait_to_be_killed()
+
+
+def start_and_stop() -> None:
+    """Tell how many descriptors and mappings of shared memory there are after one start and stop, and after fifty."""
+    shared_ring.RING_MIN_BYTES = 1
+    found = []
+    for cycle in range(50):
+        sampler = MultiprocessingSampler(noisy(ChainEnv()), ChainEnv(), n_workers=2, seed=5, start_method="fork")
+        with sampler:
+            sampler.obtain_samples(0, 20, None)
+            during = shared_mappings()
+        if cycle in {0, 49}:
+            found.append((during, shared_mappings(), len(list(Path("/proc/self/fd").iterdir()))))
+    tell(found)
+
+
+def shared_mappings() -> int:
+    """Return how many rings this process has mapped."""
+    return Path("/proc/self/maps").read_text().count("/memfd:rollout-ring")
+
+
+SCRIPTS = {
+    "fork": fork,
+    "wait": wait_to_be_killed,
+    "leave": leave_without_shutting_down,
+    "share": share_memory,
+    "cycles": start_and_stop,
+}
+
 if __name__ == "__main__":
-    {"fork": fork, "wait": wait_to_be_killed, "leave": leave_without_shutting_down}[sys.argv[1]]()
+    SCRIPTS[sys.argv[1]]()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -65,6 +67,45 @@ def test_workers_end_when_their_parent_just_leaves() -> None:
     output, errors = parent.communicate(timeout=30)
     assert (0, "") == (parent.returncode, errors)
     assert gone(json.loads(output))
+
+
+def rings() -> set[str]:
+    """Return the rings that any process of ours has mapped: inode and name."""
+    found = set()
+    for pid in psutil.pids():
+        with contextlib.suppress(OSError):  # It ended, or is none of ours.
+            found |= mapped_rings(pid)
+    return found
+
+
+def mapped_rings(pid: int) -> set[str]:
+    lines = Path(f"/proc/{pid}/maps").read_text().splitlines()
+    return {line.split(maxsplit=4)[4] for line in lines if "rollout-ring" in line}
+
+
+def test_no_shared_memory_is_left_when_everybody_is_killed() -> None:
+    """A worker and the parent are killed with their rings in use: there never was a name, and no memory stays."""
+    parent = start("share")
+    assert parent.stdout is not None
+    pids = json.loads(parent.stdout.readline())
+    used = set.union(*map(mapped_rings, [parent.pid, *pids]))
+    for pid in (pids[0], parent.pid):
+        os.kill(pid, signal.SIGKILL)
+    _, errors = parent.communicate(timeout=10)
+    assert gone(pids)
+    assert "" == errors
+    assert used
+    assert not used & rings()
+    assert all(ring.endswith("/memfd:rollout-ring (deleted)") for ring in used)
+
+
+def test_descriptors_and_shared_memory_stay_as_few() -> None:
+    """After fifty samplers, each of which used shared memory, a process holds what it held after the first one."""
+    output, errors = start("cycles").communicate(timeout=120)
+    assert "" == errors
+    first, last = json.loads(output)
+    assert (2, 0) == (first[0], first[1])
+    assert first == last
 
 
 @pytest.mark.parametrize("script", ["wait"])

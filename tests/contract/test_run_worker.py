@@ -58,7 +58,7 @@ class Conversation:
             assert isinstance(batch, Batch), batch
             assert (0, version) == (batch.worker, batch.version)
             own = lease_numbers(batch.numbers)
-            assert own == unpack(bytes(batch.payload)).numbers.tolist()
+            assert own == unpack(batch.payload).numbers.tolist()
             numbers += own
         return numbers
 
@@ -111,7 +111,7 @@ def test_the_episodes_are_those_of_their_numbers(talk: Talk) -> None:
     worker = talk()
     worker.send(Start(1, lease=(range(3, 6),)))
     worker.receive()
-    chunk = unpack(bytes(worker.receive().payload))
+    chunk = unpack(worker.receive().payload)
     expected = serial(Episodes(3, 6), ChainEnv())
     assert expected.numbers.tolist() == chunk.numbers.tolist()
     assert expected.rewards.tolist() == chunk.rewards.tolist()

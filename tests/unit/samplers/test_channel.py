@@ -103,6 +103,39 @@ def test_a_full_channel_takes_nothing_more(ends: tuple[PipeChannel, PipeChannel]
     assert [bytes(1 << 18), "taken"] == received
 
 
+def test_a_channel_may_keep_more(ends: tuple[PipeChannel, PipeChannel]) -> None:
+    """A channel that keeps n bytes takes messages until more than n wait, and is then as full as any other."""
+    sender, receiver = PipeChannel(ends[0]._connection, keeps=1 << 20), ends[1]
+    sent = 0
+    while not sender.is_full:
+        sender.put_nowait(bytes(1 << 18))
+        sent += 1
+    assert 4 < sent < 8
+    with pytest.raises(queue.Full):
+        sender.put_nowait("refused")
+    received: list[Any] = []
+    while not sender.flush_nowait():
+        received += receiver.drain()
+    assert [bytes(1 << 18)] * sent == [*received, *receiver.drain(), *receiver.drain()]
+    assert not sender.is_full
+
+
+def test_a_wider_pipe_takes_more_at_once() -> None:
+    """What the kernel takes ahead grows, as far as it may."""
+    one, other = Pipe(duplex=True)
+    sender, receiver = PipeChannel(one), PipeChannel(other)
+    waiting = []
+    for _ in range(2):
+        sender.put_nowait(bytes(1 << 23))
+        waiting.append(sender._unsent_bytes)
+        while not sender.flush_nowait():
+            list(receiver.drain())
+        sender.widen()
+    assert waiting[1] < waiting[0]
+    sender.close()
+    receiver.close()
+
+
 def test_messages_wait_behind_each_other(ends: tuple[PipeChannel, PipeChannel]) -> None:
     """`put_behind` takes any number of messages and keeps their order."""
     sender, receiver = ends

@@ -28,7 +28,7 @@ def length_of(number: int) -> int:
 
 def batch(numbers: Sequence[int], policy: float = 0.0) -> Batch:
     chunk = chunk_of(numbers, length_of, policy)
-    return Batch(0, 1, contiguous_ranges(chunk.numbers), chunk.lengths, b"".join(pack(chunk)))
+    return Batch(0, 1, contiguous_ranges(chunk.numbers), chunk.lengths, tuple(pack(chunk)))
 
 
 def batches_in_parts(number: int, count: int, policy: float = 0.0) -> list[Batch]:
@@ -36,7 +36,7 @@ def batches_in_parts(number: int, count: int, policy: float = 0.0) -> list[Batch
     whole = chunk_of([number], lambda _: 2 * count, policy)
     parts = [replace(whole.rows(2 * at, 2 * at + 2), part=Part(at, count, 2 * at, 2 * count, 0)) for at in range(count)]
     numbers, lengths = (range(number, number + 1),), np.array([2 * count])
-    return [Batch(0, 1, numbers, lengths, b"".join(pack(part)), part.part) for part in parts]
+    return [Batch(0, 1, numbers, lengths, tuple(pack(part)), part.part) for part in parts]
 
 
 def numbers_of(chunks: Sequence[Chunk]) -> list[int]:
@@ -167,7 +167,7 @@ def test_rows_stay_with_their_episodes_when_a_chunk_is_cut() -> None:
     buffer = index_buffer(Episodes(0, 4))
     whole = chunk_of([BASE, BASE + 1, BASE + 3], length_of)
     whole = replace(whole, rewards=np.repeat(whole.numbers, whole.lengths).astype(np.float64))
-    buffer.add(Batch(0, 1, contiguous_ranges(whole.numbers), whole.lengths, b"".join(pack(whole))))
+    buffer.add(Batch(0, 1, contiguous_ranges(whole.numbers), whole.lengths, tuple(pack(whole))))
     chunks = list(buffer.ready())
     buffer.add(batch([BASE + 2], policy=BASE + 2))
     chunks += buffer.ready()
@@ -190,7 +190,7 @@ def test_in_order_of_arrival_chunks_come_as_they_are() -> None:
 def test_a_buffer_is_full_when_memory_and_disk_are(order: str) -> None:
     """What does not fit is kept all the same, but the buffer says that no new number should be begun."""
     plan = begin_plan(MinTimesteps(999), n_workers=1)
-    size = max(len(batch([BASE + offset]).payload) for offset in range(3))
+    size = max(sum(map(len, batch([BASE + offset]).payload)) for offset in range(3))
     buffer = episode_buffer(
         plan,
         BASE,

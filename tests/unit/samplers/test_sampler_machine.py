@@ -57,7 +57,7 @@ def machine_of(
 
 def batch(worker: int, offsets: Sequence[int], length: int = 1, version: int = VERSION) -> Batch:
     numbers = contiguous_ranges(BASE + np.array(offsets))
-    return Batch(worker, version, numbers, np.full(len(offsets), length), b"")
+    return Batch(worker, version, numbers, np.full(len(offsets), length), ())
 
 
 def leases(instructions: Instructions) -> dict[int, list[int]]:
