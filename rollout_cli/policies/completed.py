@@ -27,7 +27,8 @@ class CompletedPolicy:
 
     A missing `get_actions` calls `get_action` row by row; that is refused for more than one row where the policy has a
     `reset`, since all rows would then share the state that it resets. A missing `get_action` calls `get_actions` with
-    one row. A missing `reset` does nothing, and without `set_param_values` only an empty set of parameters is accepted.
+    one row. A missing `reset` does nothing (`resets` is False then), and without `set_param_values` only an empty set
+    of parameters is accepted.
 
     Args:
         wrapped: The policy.
@@ -56,6 +57,7 @@ class CompletedPolicy:
         self.get_action = get_action or self._one_row
         self.get_actions = get_actions or self._row_by_row
         self._reset = own_method(wrapped, "reset")
+        self.resets = self._reset is not None
         self._resets_rows = self._reset is not None and accepts_positional(self._reset, 1)
         self.row_by_row = get_actions is None
         self.row_wise = bool(getattr(wrapped, "row_wise", get_actions is None and self._reset is None))

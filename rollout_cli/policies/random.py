@@ -30,6 +30,10 @@ BLOCK_STEPS = 64
 BLOCK_BYTES = 16_384
 """A block has fewer steps where its rows are large."""
 
+AHEAD_STEPS = 16
+AHEAD_BYTES = 96 << 10
+"""So many steps of all rows are drawn ahead at most."""
+
 
 class RandomPolicy:
     """Draws actions from an action space.
@@ -98,9 +102,7 @@ class RandomPolicy:
 
     def get_actions(self, observations: Tree) -> tuple[Tree, dict[str, Any]]:
         """Return each row's next action, a tree of arrays (n, *shape), and no infos."""
-        rows = self._sized_rows(count_rows(observations))
-        columns = self._draws.columns(rows.keys, rows.gammas, rows.steps)
-        rows.steps += np.uint64(1)
+        columns = self._sized_rows(count_rows(observations)).draw(self._draws)
         return (columns[0] if self._is_leaf else unflatten(self._space, columns)), {}
 
     def seed(self, seed: int) -> None:
@@ -117,9 +119,7 @@ class RandomPolicy:
 
     def begin_rows(self, begun: Array, seeds: Array, n_rows: int) -> None:
         """Do what `seed_rows` and `reset` do for some of `n_rows` rows (k,), from their seeds (k,)."""
-        rows = self._sized_rows(n_rows)
-        rows.keys[begun], rows.gammas[begun] = stream_keys(seeds)
-        rows.steps[begun] = 0
+        self._sized_rows(n_rows).begin(begun, seeds)
 
     def reset(self, do_resets: Array | None = None) -> None:
         """Drop what is left of the blocks that were drawn ahead."""
@@ -129,7 +129,7 @@ class RandomPolicy:
         if length_hint(self._samples) < len(self._block):  # Not where it was just seeded, with a block drawn ahead.
             self._samples = iter(())
         if self._rows is not None:
-            self._rows.forget(np.ones(len(self._rows.steps), bool), len(self._block))
+            self._rows.forget(np.ones(self._rows.count, bool), len(self._block))
 
     def get_param_values(self) -> dict[str, Any]:
         """Return nothing: there are no parameters."""
@@ -145,7 +145,7 @@ class RandomPolicy:
             raise PolicyError("the random policy has no parameters to set", hint="send a whole policy instead")
 
     def _sized_rows(self, n_rows: int) -> _Rows:
-        if self._rows is None or len(self._rows.steps) != n_rows:
+        if self._rows is None or self._rows.count != n_rows:
             self._rows = _Rows(n_rows)
         return self._rows
 
@@ -157,23 +157,56 @@ def _alone(action: Any) -> tuple[Any, dict[str, Any]]:
 class _Rows:
     """Where each row of a batch stands.
 
+    Steps are drawn ahead while no row begins anew: twice as many each time, for a call costs more than a step's draws.
+
     Attributes:
-        keys: Where its counter begins (n,).
-        gammas: How far it goes at once (n,).
-        steps: The next step (n,).
+        count: How many rows.
     """
 
-    __slots__ = ("gammas", "keys", "steps")
+    __slots__ = ("_ahead", "_gammas", "_keys", "_n_ahead", "_steps", "_taken", "count")
 
     def __init__(self, n_rows: int) -> None:
-        self.keys, self.gammas = stream_keys(draw_root_seed() + np.arange(n_rows))
-        self.steps = np.zeros(n_rows, np.uint64)
+        self.count = n_rows
+        self._keys, self._gammas = stream_keys(draw_root_seed() + np.arange(n_rows))
+        self._steps = np.zeros(n_rows, np.uint64)
+        """The step that each row's first one ahead is of."""
+        self._ahead: list[Array] = []
+        self._n_ahead = self._taken = 0
+
+    def draw(self, draws: CountedDraws) -> list[Array]:
+        """Return the next step's columns (n, *shape)."""
+        if self._taken == self._n_ahead:
+            self._draw_ahead(draws)
+        at = self._taken
+        self._taken = at + 1
+        return [column[at] for column in self._ahead]
+
+    def _draw_ahead(self, draws: CountedDraws) -> None:
+        self._steps += np.uint64(self._n_ahead)
+        most = min(AHEAD_STEPS, AHEAD_BYTES // max(1, self.count * draws.row_bytes))
+        count = max(1, min(2 * self._n_ahead, most))
+        steps = self._steps + np.arange(count, dtype=np.uint64)[:, None]
+        columns = draws.columns(np.tile(self._keys, count), np.tile(self._gammas, count), steps.ravel())
+        self._ahead = [column.reshape(count, self.count, *column.shape[1:]) for column in columns]
+        self._n_ahead, self._taken = count, 0
+
+    def _stand(self) -> None:
+        """Drop what was drawn ahead."""
+        self._steps += np.uint64(self._taken)
+        self._n_ahead = self._taken = 0
+
+    def begin(self, begun: Array, seeds: Array) -> None:
+        """Begin the actions that belong to `seeds` in some rows (k,)."""
+        self._stand()
+        self._keys[begun], self._gammas[begun] = stream_keys(seeds)
+        self._steps[begun] = 0
 
     def forget(self, mask: Array, block: int) -> None:
         """Go on with the next block, as one row alone would, where `mask` is true; a row that was just seeded stays."""
+        self._stand()
         begun = np.flatnonzero(mask)
         size = np.uint64(block)
-        self.steps[begun] = (self.steps[begun] + size - np.uint64(1)) // size * size
+        self._steps[begun] = (self._steps[begun] + size - np.uint64(1)) // size * size
 
 
 def set_generator(generator: np.random.Generator, seed: int) -> None:

@@ -24,9 +24,12 @@ class BatchActors(Protocol):
 
     Attributes:
         hands_off: Whether it leaves observations as they are, and gives arrays that nobody else holds.
+        hears_of_each: Whether it must be told of each episode that begins, before it acts in it. Where not, it is
+            enough that it is told when all rows are reset.
     """
 
     hands_off: bool
+    hears_of_each: bool
 
     def begin(self, rows: Array, numbers: Array) -> None:
         """Begin episodes in some rows (k,), ascending; their numbers (k,)."""
@@ -44,9 +47,20 @@ class OneForAll:
         n_rows: n.
         seeds: Gives the policy seeds of episode numbers.
         seeder: Seeds what the rows share.
+        row_seeds: Where no seed repeats an episode: gives a seed a row, int64 (n,), for the actions that a policy
+            draws in it from a number on. None where each episode has its own.
     """
 
-    def __init__(self, policy: Policy, action_space: Any, *, n_rows: int, seeds: Seeds, seeder: EpisodeSeeder) -> None:
+    def __init__(
+        self,
+        policy: Policy,
+        action_space: Any,
+        *,
+        n_rows: int,
+        seeds: Seeds,
+        seeder: EpisodeSeeder,
+        row_seeds: Callable[[int], Array] | None = None,
+    ) -> None:
         self._get_actions = policy.get_actions
         self._policy, self._space, self._n_rows = policy, action_space, n_rows
         leaves = space_leaves(action_space)
@@ -56,14 +70,22 @@ class OneForAll:
         self._seed_rows = getattr(policy, "seed_rows", None)
         self._seeds_of = seeds
         self._seeder = seeder
+        self._row_seeds = row_seeds
         self._seeds = np.zeros(n_rows, np.int64)
         self._was_reset = False
+        draws_on = self._begin_rows is not None or (
+            self._seed_rows is None and not seeder.paths and not getattr(policy, "resets", True)
+        )
+        self.hears_of_each = row_seeds is None or not draws_on
 
     def begin(self, rows: Array, numbers: Array) -> None:
         """Seed and reset these rows; the first time all of them, so that the policy learns how many there are."""
         self._seeder.share(int(numbers[0]))
         if self._begin_rows is not None:
-            self._begin_rows(rows, self._seeds_of(numbers), self._n_rows)
+            if self._row_seeds is None:
+                self._begin_rows(rows, self._seeds_of(numbers), self._n_rows)
+            else:
+                self._begin_rows(np.arange(self._n_rows), self._row_seeds(int(numbers[0])), self._n_rows)
             return
         mask = np.full(self._n_rows, not self._was_reset)
         mask[rows] = True
@@ -92,6 +114,7 @@ class OneForEach:
         self, policies: Sequence[Policy], spaces: tuple[Any, Any], *, seeders: Sequence[EpisodeSeeder]
     ) -> None:
         self.hands_off = False
+        self.hears_of_each = True
         self._policies, self._seeders = policies, seeders
         self._observation_space, self._action_space = spaces
 

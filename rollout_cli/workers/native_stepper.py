@@ -7,7 +7,7 @@ it in the last step itself, and hands the last observation and info on beside it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,27 +15,26 @@ import numpy.typing as npt
 from gymnasium.vector import AutoresetMode
 
 from rollout_cli.envs.vector_rows import VectorRows
-from rollout_cli.errors import EnvError, PolicyError, RolloutError, UserCodeError
+from rollout_cli.errors import EnvError, PolicyError, UserCodeError
 from rollout_cli.policies.rows import stack_samples
 from rollout_cli.seeding import SETUP, derive_seed
 from rollout_cli.spaces import flatten, space_leaves, unflatten
-from rollout_cli.user_code import first_line
 from rollout_cli.workers.batch_actors import BatchActors
 from rollout_cli.workers.block_recorder import BlockRecorder
-from rollout_cli.workers.env_slot import placed
-from rollout_cli.workers.recorder import frozen_copy
+from rollout_cli.workers.native_errors import NativeErrors
+from rollout_cli.workers.next_step_episodes import NextStepEpisodes
 from rollout_cli.workers.row_episodes import RowEpisodes
 from rollout_cli.workers.row_numbers import NONE, RowNumbers
 from rollout_cli.workers.space_recorder import BadSampleError
-from rollout_cli.workers.vector_infos import ODD, BatchColumn, batch_columns
+from rollout_cli.workers.vector_infos import batch_columns, frozen_column
 
 Array = npt.NDArray[Any]
 Infos = Mapping[Any, Any]
-_NOBODY = np.empty(0, np.int64)
 _FINAL_OBSERVATIONS = ("final_obs", "final_observation")
 _FINAL_INFO = "final_info"
 _FINAL = {mask + key for key in (*_FINAL_OBSERVATIONS, _FINAL_INFO) for mask in ("", "_")}
 _ENV, _AGENT = 0, 1
+_NOTHING: Infos = {}
 
 
 class NativeStepper:
@@ -71,16 +70,16 @@ class NativeStepper:
     ) -> None:
         self._begin_anew = begin_anew
         self._rows, self._actors, self._recorder, self._queue = rows, actors, recorder, queue
-        self._root, self._worker_number, self._limit = root_seed, worker_number, max_episode_length
-        self.episodes = RowEpisodes(rows.n_rows)
+        self._root, self._limit = root_seed, max_episode_length
+        self._errors = NativeErrors(worker_number, rows.n_rows, self._whereabouts)
+        self._pending = NextStepEpisodes(rows.n_rows) if rows.mode is AutoresetMode.NEXT_STEP else None
+        self.episodes = RowEpisodes(rows.n_rows) if self._pending is None else self._pending
         self.highest = NONE
-        self._observations: tuple[Any, ...] = ()
-        self._dead = _NOBODY
-        spec = rows.env_spec
-        leaves = space_leaves(spec.observation_space)
-        self._n_leaves, self._n_action_leaves = len(leaves), len(space_leaves(spec.action_space))
+        self._observations: Sequence[Any] = ()
+        leaves, action_leaves = space_leaves(rows.env_spec.observation_space), space_leaves(rows.env_spec.action_space)
+        self._n_leaves, self._n_action_leaves = len(leaves), len(action_leaves)
         self._is_leaf = len(leaves) == 1 and not leaves[0].path
-        self._acts_on_leaf = self._n_action_leaves == 1 and not space_leaves(spec.action_space)[0].path
+        self._acts_on_leaf = len(action_leaves) == 1 and not action_leaves[0].path
         after: dict[AutoresetMode, Callable[..., None]] = {
             AutoresetMode.DISABLED: self._after_step_of_disabled,
             AutoresetMode.NEXT_STEP: self._after_next_step,
@@ -96,7 +95,7 @@ class NativeStepper:
         if not len(self._queue) or self.episodes.count == self._rows.n_rows:
             return
         if self._resets_itself:
-            if not self.episodes.count:
+            if self._nobody_runs():
                 self._begin_all()
             return
         if not self._observations:
@@ -109,13 +108,20 @@ class NativeStepper:
         if has.any():
             self._reset(idle[has], numbers[has])
 
+    def _nobody_runs(self) -> bool:
+        """Return whether no row runs a number, or will from the next step on."""
+        if not self.episodes.count:
+            self.settle()
+        return not self.episodes.count and (self._pending is None or not self._pending.all_begin)
+
     def _begin_all(self) -> None:
         """Reset the whole environment, from the seed of the lowest number."""
         seed = derive_seed(self._root, self._draw_apart(), "env") >> 32
-        observations, infos = self._called(EnvError, "env.reset", lambda: self._rows.reset_all(seed))
+        observations, infos = self._errors.called(EnvError, "env.reset", lambda: self._rows.reset_all(seed))
         self._observations = self._leaves(observations)
-        self._dead = _NOBODY
-        self._begin(np.arange(self._rows.n_rows), infos)
+        if self._pending is not None:
+            self._pending.revive()
+        self._begin(np.arange(self._rows.n_rows), infos, anew=True)
 
     def _draw_apart(self) -> int:
         """Seed the global generators from the lowest number that waits: no two workers may begin alike."""
@@ -129,15 +135,20 @@ class NativeStepper:
         numbers = self._queue.take(rows) if numbers is None else numbers
         mask, seeds = np.zeros(self._rows.n_rows, bool), np.zeros(self._rows.n_rows, np.int64)
         mask[rows] = True
-        seeds[rows] = [self._env_seed(number) for number in numbers.tolist()]
-        observations, infos = self._called(EnvError, "env.reset", lambda: self._rows.reset_rows(mask, seeds))
+        seeds[rows] = [derive_seed(self._root, SETUP if n == NONE else n, "env") for n in numbers.tolist()]
+        observations, infos = self._errors.called(EnvError, "env.reset", lambda: self._rows.reset_rows(mask, seeds))
         self._observations = self._leaves(observations)
         self._begin(rows, infos, numbers, self._rows.given_seeds(seeds[rows]))
 
-    def _env_seed(self, number: int) -> int:
-        return derive_seed(self._root, SETUP if number == NONE else number, "env")
-
-    def _begin(self, rows: Array, infos: Infos, numbers: Array | None = None, seeds: Array | None = None) -> None:
+    def _begin(
+        self,
+        rows: Array,
+        infos: Infos,
+        numbers: Array | None = None,
+        seeds: Array | None = None,
+        *,
+        anew: bool = False,
+    ) -> None:
         numbers = self._queue.take(rows) if numbers is None else numbers
         if numbers.min() == NONE:
             has = numbers != NONE
@@ -146,27 +157,49 @@ class NativeStepper:
         if not len(rows):
             return
         self.episodes.begin(rows, numbers, seeds, infos, step=self._recorder.step)
+        self._tell_actors(rows, numbers, anew=anew)
+
+    def _tell_actors(self, rows: Array, numbers: Array, *, anew: bool = False) -> None:
+        """Let the policy begin episodes, where it cares, or where all rows begin."""
         self.highest = max(self.highest, int(numbers[-1]), int(numbers[0]))
-        self._called(PolicyError, "policy.reset", lambda: self._actors.begin(rows, numbers))
+        if anew or self._actors.hears_of_each:
+            self._errors.called(PolicyError, "policy.reset", lambda: self._actors.begin(rows, numbers))
 
     # -- one step --------------------------------------------------------------------------------------------------
 
     def step(self) -> None:
-        """Take one step in every row; `begin_waiting` comes before."""
-        self._recorder.make_room(self.episodes)
+        """Take one step in every row; `begin_waiting` comes before, and `settle` when there was the last."""
         block = self._recorder.block
-        self._put(EnvError, "the observation", 0, self._observations)
-        acts, agent_infos = self._called(PolicyError, "policy.get_actions", lambda: self._actors.act(self._seen()))
-        self._put(PolicyError, "the action", self._n_leaves, acts)
+        if block.is_full:
+            self.settle()
+            self._recorder.make_room(self.episodes)
+        block.put_typed(0, self._observations)
+        acts, agent_infos = self._errors.called(
+            PolicyError, "policy.get_actions", lambda: self._actors.act(self._seen())
+        )
+        acts = self._typed(PolicyError, "the action", self._n_leaves, acts)
+        block.put_typed(self._n_leaves, acts)
         actions = self._given(acts)
-        observations, rewards, terminated, truncated, infos = self._called(
+        observations, rewards, terminated, truncated, infos = self._errors.called(
             EnvError, "env.step", lambda: self._rows.env.step(actions)
         )
-        self._put(EnvError, "the reward", self._n_leaves + self._n_action_leaves, (rewards,))
+        self._put_rewards(rewards)
         for column in batch_columns(agent_infos, self._rows.n_rows) if agent_infos else ():
-            block.put_info(_AGENT, _frozen(column))
+            block.put_info(_AGENT, frozen_column(column))
         self._observations = self._leaves(observations)
-        self._after(np.asarray(terminated, bool), np.asarray(truncated, bool), infos)
+        self._after(terminated, truncated, infos)
+
+    def settle(self, infos: Infos = _NOTHING) -> None:
+        """Finish and begin what ended and began since the last time; only where the environment was not asked at once.
+
+        Args:
+            infos: What the last step told.
+        """
+        if self._pending is None or not self._pending.pending:
+            return
+        begun = self._pending.settle(self._queue, infos, self._recorder, self._observations)
+        if len(begun[0]):
+            self._tell_actors(*begun)
 
     def _seen(self) -> Any:
         leaves: Any = self._observations
@@ -175,46 +208,43 @@ class NativeStepper:
             leaves = [np.array(leaf) for leaf in leaves]
         return leaves[0] if self._is_leaf else unflatten(self._rows.env_spec.observation_space, leaves)
 
-    def _given(self, acts: Any) -> Any:
-        leaves = [self._recorder.block.typed(at, leaf) for at, leaf in enumerate(acts, self._n_leaves)]
+    def _given(self, leaves: list[Any]) -> Any:
         if not self._actors.hands_off:
             # A copy, for an environment may keep its action, and the policy may fill the same buffer next time.
             leaves = [leaf.copy() for leaf in leaves]
         return leaves[0] if self._acts_on_leaf else unflatten(self._rows.env_spec.action_space, leaves)
 
     def _after_step_of_disabled(self, terminated: Array, truncated: Array, infos: Infos) -> None:
+        terminated, truncated = np.asarray(terminated, bool), np.asarray(truncated, bool)
         self._put_infos(infos)
-        self._recorder.stepped()
+        self._recorder.block.stepped()
         if self._limit < np.inf:
             truncated = truncated | (self._recorder.step - self.episodes.starts >= self._limit)
         ended = (terminated | truncated).nonzero()[0]
         if len(ended):
-            self._finish(ended, terminated, truncated, self._last(ended))
+            self._finish(ended, terminated, truncated, tuple(leaf[ended] for leaf in self._observations))
             self._reset(ended)
 
     def _after_next_step(self, terminated: Array, truncated: Array, infos: Infos) -> None:
+        assert self._pending is not None
         self._put_infos(infos)
-        self._recorder.stepped()
-        began, over = self._dead, terminated | truncated
-        over[began] = False  # The step in which a row was reset is no step of an episode, whatever its flags.
-        ended = over.nonzero()[0]
-        if len(ended):
-            self._finish(ended, terminated, truncated, self._last(ended))
-        if len(began):
-            self._begin(began, infos)
-        self._dead = ended
+        self._recorder.block.stepped()
+        # Infos and policies that care belong to the step at hand; without them, nothing is urgent.
+        if self._pending.stepped(terminated, truncated) or infos or self._actors.hears_of_each:
+            self.settle(infos)
 
     def _after_same_step(self, terminated: Array, truncated: Array, infos: Infos) -> None:
+        terminated, truncated = np.asarray(terminated, bool), np.asarray(truncated, bool)
         over = terminated | truncated
         ended = over.nonzero()[0]
         if not len(ended):
             self._put_infos(infos)
-            self._recorder.stepped()
+            self._recorder.block.stepped()
             return
         begun_infos = {key: value for key, value in infos.items() if key not in _FINAL}
         self._put_infos(begun_infos, within=~over)
         self._put_infos(infos.get(_FINAL_INFO) or {}, within=over)
-        self._recorder.stepped()
+        self._recorder.block.stepped()
         self._finish(ended, terminated, truncated, self._final(ended, infos))
         self._begin(ended, begun_infos)
 
@@ -223,15 +253,12 @@ class NativeStepper:
             rows, terminated=terminated[rows], truncated=truncated[rows], last=last, recorder=self._recorder
         )
 
-    def _last(self, rows: Array) -> tuple[Array, ...]:
-        return tuple(leaf[rows] for leaf in self._observations)
-
     def _final(self, rows: Array, infos: Infos) -> tuple[Array, ...]:
         """Return the last observations that the environment hands on beside those of the next episodes."""
         space = self._rows.env_spec.observation_space
         found = next((infos[key] for key in _FINAL_OBSERVATIONS if key in infos), None)
         if found is None:
-            raise self._error(EnvError, "env.step", KeyError("infos has no 'final_obs' though episodes ended"))
+            raise self._errors.error(EnvError, "env.step", KeyError("infos has no 'final_obs' though episodes ended"))
         if isinstance(found, np.ndarray) and found.dtype == object:
             leaves = flatten(space, stack_samples(space, [found[row] for row in rows.tolist()]))
             return tuple(np.asarray(leaf) for leaf in leaves)
@@ -239,52 +266,35 @@ class NativeStepper:
 
     # -- recording -------------------------------------------------------------------------------------------------
 
-    def _put(self, kind: type[UserCodeError], what: str, at: int, leaves: Any) -> None:
+    def _put_rewards(self, rewards: Any) -> None:
         try:
-            for leaf in leaves:
-                self._recorder.block.put(at, leaf)
-                at += 1
+            self._recorder.block.put(self._n_leaves + self._n_action_leaves, rewards)
         except BadSampleError as error:
-            raise self._error(kind, what, error) from error
+            raise self._errors.error(EnvError, "the reward", error) from error
 
     def _put_infos(self, infos: Infos, within: Array | None = None) -> None:
         for column in batch_columns(infos, self._rows.n_rows) if infos else ():
             has = column.has
             if within is not None:
                 has = within if has is None else has & within
-            self._recorder.block.put_info(_ENV, _frozen(column._replace(has=has)))
+            self._recorder.block.put_info(_ENV, frozen_column(column._replace(has=has)))
 
-    def _leaves(self, observations: Any) -> tuple[Any, ...]:
+    def _leaves(self, observations: Any) -> list[Any]:
         """Return the observations' leaves in their space's types, as policy and dataset see them."""
         try:
             leaves = (observations,) if self._is_leaf else self._rows.leaves(observations)
-            return tuple(self._recorder.block.typed(at, leaf) for at, leaf in enumerate(leaves))
-        except (BadSampleError, KeyError, IndexError, TypeError) as error:
-            raise self._error(EnvError, "the observation", error) from error
+        except (KeyError, IndexError, TypeError) as error:
+            raise self._errors.error(EnvError, "the observation", error) from error
+        return self._typed(EnvError, "the observation", 0, leaves)
 
-    # -- errors ----------------------------------------------------------------------------------------------------
-
-    def _called(self, kind: type[UserCodeError], where: str, function: Callable[[], Any]) -> Any:
+    def _typed(self, kind: type[UserCodeError], what: str, at: int, leaves: Any) -> list[Any]:
+        """Return leaves of a space, counted from `at`, in its types."""
         try:
-            return function()
-        except Exception as error:
-            raise self._error(kind, where, error) from error
+            return [self._recorder.block.typed(number, leaf) for number, leaf in enumerate(leaves, at)]
+        except (BadSampleError, TypeError) as error:
+            raise self._errors.error(kind, what, error) from error
 
-    def _error(self, kind: type[UserCodeError], where: str, error: Exception) -> RolloutError:
-        running = self.episodes.numbers[self.episodes.running]
-        which = f"episodes {running.min()} to {running.max()}" if len(running) else "no episode"
-        at = f"worker {self._worker_number}, {which}, step {self._recorder.step} of {self._rows.n_rows} rows"
-        if isinstance(error, RolloutError):
-            return placed(error, at)
-        if isinstance(error, BadSampleError):
-            return kind(f"{where} is not of its space: {error} ({at})", hint="make it match the space")
-        return kind(f"{where} raised {first_line(error)} ({at})", hint="the traceback below shows where")
-
-
-def _frozen(column: BatchColumn) -> BatchColumn:
-    """Return the column with objects that nobody changes any more; arrays of numbers are copied when recorded."""
-    if column.key[1] != ODD or column.values.dtype != object:
-        return column
-    values = np.empty(len(column.values), object)
-    values[:] = [frozen_copy({"": value})[""] for value in column.values]
-    return column._replace(values=values)
+    def _whereabouts(self) -> tuple[Array, int]:
+        """Return the numbers that run, and how many steps were taken."""
+        self.settle()
+        return self.episodes.numbers[self.episodes.running], self._recorder.step

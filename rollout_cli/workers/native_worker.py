@@ -2,41 +2,36 @@
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Iterable
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 from gymnasium.vector import AutoresetMode
 
-from rollout_cli.chunk import Chunk
 from rollout_cli.envs import EnvSource, EnvUpdate
 from rollout_cli.envs.vector_record import vector_name, vector_record
 from rollout_cli.envs.vector_rows import VectorRows
 from rollout_cli.envs.vector_sources import build_vector_env
-from rollout_cli.episode_batch import EnvSpec, EpisodeBatch
+from rollout_cli.episode_batch import EnvSpec
 from rollout_cli.errors import EnvLoadError, InternalError
 from rollout_cli.policies import policy_class
-from rollout_cli.seeding import SETUP, derive_seed, spread_seeds
-from rollout_cli.sleepers import GlobalSeeder
+from rollout_cli.seeding import SETUP, derive_seed
 from rollout_cli.workers.agent import AgentHolder
-from rollout_cli.workers.batch_actors import BatchActors, OneForAll, OneForEach
 from rollout_cli.workers.block_recorder import BlockRecorder
 from rollout_cli.workers.native_stepper import NativeStepper
+from rollout_cli.workers.recording_worker import StoringWorker
 from rollout_cli.workers.row_numbers import OwnNumbers, RowNumbers, SharedNumbers
-from rollout_cli.workers.seeder import EpisodeSeeder
+from rollout_cli.workers.row_policy import RowPolicy
 from rollout_cli.workers.vec_worker import DEFAULT_N_ENVS
-from rollout_cli.workers.worker import NumberedWorker
 
-Array = npt.NDArray[Any]
 _clock = time.perf_counter
 
 RELEASE_SECONDS = 0.01
 """How often finished episodes are looked through for those that nothing holds up."""
 
 
-class NativeVecWorker(NumberedWorker):
+class NativeVecWorker(StoringWorker):
     """Runs one policy in the `n_envs` rows of a native vector environment.
 
     Where the environment lets single rows be reset from seeds (autoreset mode DISABLED), number i runs in row
@@ -52,6 +47,8 @@ class NativeVecWorker(NumberedWorker):
         deterministic: Whether a policy that has a deterministic mode uses it.
     """
 
+    _store: BlockRecorder | None = None
+
     def __init__(
         self,
         *,
@@ -65,16 +62,16 @@ class NativeVecWorker(NumberedWorker):
         if n_envs < 1:
             raise ValueError(f"n_envs is {n_envs}, must be at least 1")
         self._n_envs = n_envs
-        self._global_seeder = GlobalSeeder(seed)
-        self._seeder = EpisodeSeeder(seed, self._global_seeder)
+        self._policy = RowPolicy(seed, n_envs)
+        self._seeder = self._policy.seeder
         self._agent = AgentHolder(self._seeder, deterministic=deterministic)
         self._rows: VectorRows | None = None
-        self._recorder: BlockRecorder | None = None
         self._stepper: NativeStepper | None = None
         self._queue: RowNumbers = SharedNumbers()
-        self._shared: list[str] = []
         self._released_at = 0.0
-        self._seed_base = derive_seed(seed, SETUP, "policy rows")
+
+    def _new_store(self, spec: EnvSpec) -> BlockRecorder:
+        return BlockRecorder(spec, n_envs=self._n_envs, worker_number=self._worker_number)
 
     @classmethod
     def numbers_at_once(cls, worker_args: dict[str, Any]) -> int:
@@ -99,11 +96,7 @@ class NativeVecWorker(NumberedWorker):
         if self._rows.n_rows != self._n_envs:
             raise EnvLoadError(f"the vector environment has {self._rows.n_rows} rows, not {self._n_envs}")
         self._check_limit(self._rows)
-        spec = self._rows.env_spec
-        if self._recorder is None or spec != self._recorder.env_spec:
-            if self.finished_numbers:
-                raise InternalError("the environment was replaced before the finished episodes were taken")
-            self._recorder = BlockRecorder(spec, n_envs=self._n_envs, worker_number=self._worker_number)
+        if self._take_spec(self._rows.env_spec):
             self._agent.forget_policy()
         self._make_ready()
 
@@ -141,10 +134,12 @@ class NativeVecWorker(NumberedWorker):
 
     def _make_ready(self) -> None:
         self._stepper = None
-        if self._recorder is None or self._rows is None:
+        if self._store is None or self._rows is None:
             return
-        self._recorder.drop_above(None)
-        self._agent.adapt(*[self.env_spec] * self._n_envs)
+        self._store.drop_above(None)
+        if not self._agent.is_ready:
+            # Each row has its own spaces, for a policy of its own may draw from them.
+            self._agent.adapt(self.env_spec, *(copy.deepcopy(self.env_spec) for _ in range(self._n_envs - 1)))
         if not self._agent.is_ready:
             return
         if self._rows.mode is AutoresetMode.DISABLED:
@@ -153,42 +148,14 @@ class NativeVecWorker(NumberedWorker):
             self._queue = SharedNumbers()
         self._stepper = NativeStepper(
             self._rows,
-            self._actors(),
-            self._recorder,
+            self._policy.actors(self._agent, self.env_spec, self._queue),
+            self._store,
             self._queue,
-            begin_anew=self._begin_anew,
+            begin_anew=self._policy.begin_anew,
             root_seed=self._seed,
             worker_number=self._worker_number,
             max_episode_length=self._max_episode_length,
         )
-
-    def _actors(self) -> BatchActors:
-        policy, spec = self._agent.policy, self.env_spec
-        self._shared = []
-        if getattr(policy, "row_by_row", False):
-            policies = self._agent.policies
-            seeders = [EpisodeSeeder(self._seed, self._global_seeder) for _ in policies]
-            for seeder, own in zip(seeders, policies, strict=True):
-                seeder.watch(policy=own)
-            return OneForEach(policies, (spec.observation_space, spec.action_space), seeders=seeders)
-        self._seeder.watch(policy=policy)
-        if not callable(getattr(policy, "seed_rows", None)):
-            self._shared += self._seeder.paths
-        return OneForAll(policy, spec.action_space, n_rows=self._n_envs, seeds=self._policy_seeds, seeder=self._seeder)
-
-    def _begin_anew(self, number: int) -> None:
-        self._look_at_generators()
-        self._global_seeder.begin_anew(number)
-
-    def _look_at_generators(self) -> None:
-        if self._global_seeder.woken():
-            self._shared.append("a global one")
-
-    def _policy_seeds(self, numbers: Array) -> Array:
-        if isinstance(self._queue, OwnNumbers):
-            return np.array([derive_seed(self._seed, number, "policy") for number in numbers.tolist()], np.int64)
-        # Episodes that no seed can repeat need no hash each, which would cost half of their steps' time.
-        return spread_seeds(self._seed_base, numbers)
 
     # -- episodes ---------------------------------------------------------------------------------------------------
 
@@ -203,8 +170,8 @@ class NativeVecWorker(NumberedWorker):
         self._queue.drop_above(above)
         if self._stepper is not None:
             self._stepper.episodes.forget_above(above)
-        if self._recorder is not None:
-            self._recorder.drop_above(above)
+        if self._store is not None:
+            self._store.drop_above(above)
 
     def start_episode(self) -> None:
         """Begin an episode in each row that has a number; the next number where none is assigned."""
@@ -224,6 +191,7 @@ class NativeVecWorker(NumberedWorker):
             raise InternalError("step_episode was called with no episode under way: call start_episode first")
         before = len(self.finished_numbers)
         self._the_stepper().step()
+        self._the_stepper().settle()
         self._release()
         return len(self.finished_numbers) > before
 
@@ -235,51 +203,17 @@ class NativeVecWorker(NumberedWorker):
             step()
             if _clock() >= deadline:
                 break
+        self._the_stepper().settle()
         if not self.has_work or _clock() - self._released_at >= RELEASE_SECONDS:
             self._release()
 
     def _release(self) -> None:
         self._released_at = _clock()
-        self._look_at_generators()
+        self._policy.look_at_generators()
         lowest = [number for number in (self._the_stepper().episodes.lowest, self._queue.lowest) if number is not None]
         self._the_recorder().release(min(lowest, default=None), _clock())
 
-    def collect_episode(self) -> EpisodeBatch:
-        """Return the finished episodes that were not collected yet.
-
-        Raises:
-            InternalError: If no episode was finished.
-        """
-        chunk = self.take()
-        if chunk is None:
-            raise InternalError("collect_episode was called with no finished episode")
-        return EpisodeBatch.from_chunks(self.env_spec, [chunk])
-
-    def take(self) -> Chunk | None:
-        """Remove the finished episodes and return them; None where there are none."""
-        return self._recorder.take() if self._recorder is not None else None
-
     # -- what a sampler asks ----------------------------------------------------------------------------------------
-
-    @property
-    def env_spec(self) -> EnvSpec:
-        """Return spaces and limit of one row."""
-        return self._the_recorder().env_spec
-
-    @property
-    def finished_numbers(self) -> list[int]:
-        """Return the numbers of the finished episodes that wait to be taken."""
-        return self._recorder.numbers if self._recorder is not None else []
-
-    @property
-    def finished_lengths(self) -> list[int]:
-        """Return their lengths, in the same order."""
-        return self._recorder.lengths if self._recorder is not None else []
-
-    @property
-    def finished_rows(self) -> int:
-        """Return how many rows wait to be taken."""
-        return self._recorder.n_rows if self._recorder is not None else 0
 
     @property
     def running(self) -> bool:
@@ -305,9 +239,9 @@ class NativeVecWorker(NumberedWorker):
     def not_reproducible(self) -> str | None:
         """Return why the episodes cannot be reproduced, as far as it is known by now."""
         reasons = [self._rows.not_reproducible] if self._rows is not None and self._rows.not_reproducible else []
-        if self._shared:
+        if self._policy.shared:
             reasons.append(
-                f"all rows draw from one generator ({', '.join(self._shared)}): a policy that draws needs "
+                f"all rows draw from one generator ({', '.join(self._policy.shared)}): a policy that draws needs "
                 "seed_rows(mask, seeds) and a generator a row"
             )
         return "; ".join(reasons) or None
@@ -319,9 +253,9 @@ class NativeVecWorker(NumberedWorker):
             self._rows = self._stepper = None
 
     def _the_recorder(self) -> BlockRecorder:
-        if self._recorder is None:
+        if self._store is None:
             raise InternalError("the worker has no environment yet: call update_env first")
-        return self._recorder
+        return self._store
 
     def _the_stepper(self) -> NativeStepper:
         if self._stepper is None:

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rollout_cli.workers.block_recorder import BlockRecorder
+from rollout_cli.workers.finished import Finished
 from rollout_cli.workers.row_numbers import NONE
 from rollout_cli.workers.vector_infos import row_info
 
@@ -36,10 +37,10 @@ class RowEpisodes:
     def __init__(self, n_rows: int) -> None:
         self._n_rows = n_rows
         # One array, so that all that is known of some rows is gathered at once.
-        self._state = np.array([[NONE], [NEVER], [NONE]]).repeat(n_rows, axis=1)
-        self.numbers, self.starts, self._seeds = self._state
+        self._state = np.array([[NONE], [NEVER], [NONE], [0]]).repeat(n_rows, axis=1)
+        self.numbers, self.starts, self._seeds, began = self._state
+        self._began_at = began.view(np.float64)
         self.count = 0
-        self._began_at = np.zeros(n_rows)
         self._infos = np.full(n_rows, None, object)
         self._told = False
 
@@ -69,9 +70,13 @@ class RowEpisodes:
         self._seeds[rows] = NONE if seeds is None else seeds
         self.count += len(rows)
         if infos:
-            self._told = True
-            for row in rows.tolist():
-                self._infos[row] = row_info(infos, row, self._n_rows)
+            self._tell(rows, infos)
+
+    def _tell(self, rows: Array, infos: Mapping[Any, Any]) -> None:
+        """Keep what the reset of some rows told."""
+        self._told = True
+        for row in rows.tolist():
+            self._infos[row] = row_info(infos, row, self._n_rows)
 
     def finish(
         self, rows: Array, *, terminated: Array, truncated: Array, last: tuple[Array, ...], recorder: BlockRecorder
@@ -91,15 +96,8 @@ class RowEpisodes:
             last = tuple(leaf[known] for leaf in last)
         if not len(rows):
             return
-        recorder.finish(
-            rows,
-            last,
-            self._infos[rows] if self._told else None,
-            ids=self._state[:, rows],
-            terminated=terminated,
-            truncated=truncated,
-            wall_time=_clock() - self._began_at[rows],
-        )
+        facts = Finished.of(self._state.take(rows, axis=1), rows, recorder.step, (terminated, truncated), _clock())
+        recorder.finish(Finished(facts, self._infos[rows] if self._told else None, last))
         self.forget(rows)
 
     def forget(self, rows: Array) -> None:

@@ -1,4 +1,4 @@
-"""StepBlock: the last steps of all rows of a vector environment, in arrays ordered by time; and gathering from them.
+"""StepBlock: the last steps of all rows of a vector environment, in a ring ordered by time; and gathering from it.
 
 One vectorised copy a column records a step of all rows. Episodes are gathered from there by computed indices, so that
 nothing is done for a single row in Python.
@@ -39,7 +39,7 @@ class Columns:
 class Stretch:
     """Where the rows of some episodes lie: `count[e]` rows of `source`, from `first[e]`, every `stride`-th.
 
-    They go to the rows from `to[e]` on.
+    They go to the rows from `to[e]` on. Rows past the end of the source are those from its beginning on, once more.
     """
 
     source: Columns
@@ -65,11 +65,15 @@ def gather(stretches: Sequence[Stretch], n_rows: int) -> Columns:
         one = stretches[0]
         rows = spread(one.first, one.count, one.stride)
         infos = tuple(
-            {key: (values.take(rows, axis=0), has.take(rows)) for key, (values, has) in columns.items()}
+            {key: (_taken(values, rows), _taken(has, rows)) for key, (values, has) in columns.items()}
             for columns in one.source.infos
         )
-        return Columns([leaf.take(rows, axis=0) for leaf in one.source.leaves], (infos[0], infos[1]))
+        return Columns([_taken(leaf, rows) for leaf in one.source.leaves], (infos[0], infos[1]))
     return _scattered(stretches, n_rows)
+
+
+def _taken(column: Array, rows: Array) -> Array:
+    return column.take(rows, axis=0, mode="wrap")
 
 
 def _is_in_order(stretch: Stretch) -> bool:
@@ -82,13 +86,13 @@ def _scattered(stretches: Sequence[Stretch], n_rows: int) -> Columns:
     for stretch in stretches:
         rows, to = spread(stretch.first, stretch.count, stretch.stride), spread(stretch.to, stretch.count)
         for target, leaf in zip(out.leaves, stretch.source.leaves, strict=True):
-            target[to] = leaf.take(rows, axis=0)
+            target[to] = _taken(leaf, rows)
         for targets, columns in zip(out.infos, stretch.source.infos, strict=True):
             for key, (values, has) in columns.items():
                 if key not in targets:
                     targets[key] = _empty_info(n_rows, values)
-                targets[key][0][to] = values.take(rows, axis=0)
-                targets[key][1][to] = has.take(rows)
+                targets[key][0][to] = _taken(values, rows)
+                targets[key][1][to] = _taken(has, rows)
     return out
 
 
@@ -97,7 +101,14 @@ def _empty_info(n_rows: int, like: Array) -> tuple[Array, Array]:
 
 
 class StepBlock:
-    """Up to `n_steps` steps of `n_rows` rows; row r of step t is row t * n_rows + r of its columns.
+    """The last `n_steps` steps of `n_rows` rows: row r of step t is row t % n_steps * n_rows + r of its columns.
+
+    Attributes:
+        n_rows: Rows of the vector environment.
+        n_steps: Steps that it has room for.
+        step: The number of the step under way.
+        oldest: The first step that is kept.
+        columns: The steps.
 
     Args:
         leaves: The leaves of the observation, then of the action.
@@ -107,17 +118,30 @@ class StepBlock:
 
     def __init__(self, leaves: Sequence[Leaf], *, n_rows: int, n_steps: int) -> None:
         self.n_rows, self.n_steps = n_rows, n_steps
-        self.length = 0
+        self.step = self.oldest = 0
         self._leaves = leaves
         dtypes = [(leaf.dtype, leaf.shape) for leaf in leaves] + [(np.dtype(np.float64), ())]
         self._by_step = [np.empty((n_steps, n_rows, *shape), dtype) for dtype, shape in dtypes]
         self.columns = Columns([column.reshape(-1, *column.shape[2:]) for column in self._by_step])
         self._shapes = [column.shape[1:] for column in self._by_step]
+        self._dtypes = [dtype for dtype, _ in dtypes]
+        self._convertible = list(self._dtypes)
+        self._at = 0
 
     @property
     def is_full(self) -> bool:
         """Return whether there is no room for a further step."""
-        return self.length == self.n_steps
+        return self.step - self.oldest == self.n_steps
+
+    def stepped(self) -> None:
+        """Go on to the next step."""
+        self.step += 1
+        self._at = self.step % self.n_steps
+
+    def put_typed(self, at: int, leaves: Sequence[Any]) -> None:
+        """Record leaves of the step under way that `typed` gave, from number `at` on."""
+        for column, leaf in zip(self._by_step[at : at + len(leaves)], leaves, strict=True):
+            column[self._at] = leaf
 
     def put(self, at: int, value: Any) -> None:
         """Record a leaf of the step under way, (n_rows, *shape); leaves are counted as `Columns` has them.
@@ -125,7 +149,13 @@ class StepBlock:
         Raises:
             BadSampleError: If it has another shape, or a type that cannot be converted without loss of meaning.
         """
-        self._by_step[at][self.length] = self.typed(at, value)
+        # A type that was converted before is converted while it is copied: most environments' rewards are float32.
+        if type(value) is not np.ndarray or value.dtype != self._convertible[at] or value.shape != self._shapes[at]:
+            converted = self._converted(at, value)
+            if type(value) is np.ndarray and value.dtype.kind in "biuf" and converted.dtype.kind != "O":
+                self._convertible[at] = value.dtype
+            value = converted
+        self._by_step[at][self._at] = value
 
     def typed(self, at: int, value: Any) -> Array:
         """Return `value` as its leaf has it: itself where it has the leaf's type.
@@ -133,12 +163,12 @@ class StepBlock:
         Raises:
             BadSampleError: As `put`.
         """
-        if type(value) is np.ndarray and value.dtype == self._by_step[at].dtype and value.shape == self._shapes[at]:
+        if type(value) is np.ndarray and value.dtype == self._dtypes[at] and value.shape == self._shapes[at]:
             return value
         return self._converted(at, value)
 
     def _converted(self, at: int, value: Any) -> Array:
-        dtype, shape = self._by_step[at].dtype, self._shapes[at]
+        dtype, shape = self._dtypes[at], self._shapes[at]
         if dtype.kind == "O":
             return self._texts(at, value)
         array = np.asarray(value)
@@ -157,7 +187,7 @@ class StepBlock:
     def _refusal(self, at: int, got: str) -> BadSampleError:
         name = self._leaves[at].name if at < len(self._leaves) else "the reward"
         where = f" at {name!r}" if name else ""
-        return BadSampleError(f"got {got}{where}, expected {self._by_step[at].dtype}{self._shapes[at]}")
+        return BadSampleError(f"got {got}{where}, expected {self._dtypes[at]}{self._shapes[at]}")
 
     def put_info(self, which: int, column: BatchColumn) -> None:
         """Add infos to the step under way, in the rows that have them: of the environment (0) or of the policy (1)."""
@@ -165,15 +195,25 @@ class StepBlock:
         if column.key not in columns:
             columns[column.key] = _empty_info(self.n_steps * self.n_rows, column.values)
         values, has = columns[column.key]
-        now = slice(self.length * self.n_rows, (self.length + 1) * self.n_rows)
+        now = slice(self._at * self.n_rows, (self._at + 1) * self.n_rows)
         if column.has is None:
             values[now], has[now] = column.values, True
         else:
             values[now][column.has] = column.values[column.has]
             has[now] |= column.has
 
-    def clear(self) -> None:
-        """Forget all steps."""
-        self.length = 0
+    def places(self, steps: Array, rows: Array) -> Array:
+        """Return where steps that are kept (k,), of some rows (k,), lie in the columns."""
+        return steps % self.n_steps * self.n_rows + rows
+
+    def forget(self, stop: int) -> None:
+        """Forget the steps before `stop`."""
+        slots = np.arange(self.oldest, stop) % self.n_steps
         for columns in self.columns.infos:
-            columns.clear()
+            for key, (values, has) in list(columns.items()):
+                has.reshape(self.n_steps, self.n_rows)[slots] = False
+                if not has.any():
+                    del columns[key]
+                elif values.dtype == object:
+                    values.reshape(self.n_steps, self.n_rows)[slots] = None  # Lets the objects go.
+        self.oldest = stop

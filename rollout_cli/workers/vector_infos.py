@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rollout_cli.infos import InfoColumn, InfoPath, InfoTable, classify, column_values
+from rollout_cli.workers.recorder import frozen_copy
 
 Array = npt.NDArray[Any]
 
@@ -75,6 +76,15 @@ def _kind(values: Array) -> str:
         return ODD
     name = values.dtype.newbyteorder("=").name
     return f"{name}[{','.join(map(str, values.shape[1:]))}]" if values.ndim > 1 else name
+
+
+def frozen_column(column: BatchColumn) -> BatchColumn:
+    """Return the column with objects that nobody changes any more; arrays of numbers are copied when recorded."""
+    if column.key[1] != ODD or column.values.dtype != object:
+        return column
+    values = np.empty(len(column.values), object)
+    values[:] = [frozen_copy({"": value})[""] for value in column.values]
+    return column._replace(values=values)
 
 
 def row_info(infos: Mapping[Any, Any], row: int, n_rows: int) -> dict[str, Any]:

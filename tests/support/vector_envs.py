@@ -122,6 +122,17 @@ def scripted(num_envs: int, autoreset_mode: AutoresetMode = AutoresetMode.NEXT_S
     return ScriptedVectorEnv(num_envs, lambda row, k: 1 + (3 * row + 5 * k) % 7, AutoresetMode(autoreset_mode))
 
 
+class QuietVectorEnv(ScriptedVectorEnv):
+    """Does what ScriptedVectorEnv does, and tells nothing of it."""
+
+    def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        return super().reset(seed=seed, options=options)[0], {}
+
+    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        observations, rewards, terminated, truncated, _ = super().step(actions)
+        return observations, rewards, terminated, truncated, {}
+
+
 class UnseededRows(SyncVectorEnv):
     """Resets single rows, but takes no seed for each."""
 

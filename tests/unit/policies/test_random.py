@@ -231,3 +231,19 @@ def test_source() -> None:
     assert "--deterministic" in caught.value.hint
     with pytest.raises(PolicyLoadError, match="'3'"):
         policy_source("random:3")
+
+
+def test_rows_that_begin_while_others_are_drawn_ahead() -> None:
+    """Steps are drawn ahead where no row begins; one that begins, at any step, changes nothing for the others."""
+    rows, seeds = RandomPolicy(spaces.Discrete(1000)), [3, 4, 5]
+    ones = [RandomPolicy(spaces.Discrete(1000)) for _ in seeds]
+    rows.seed_rows(np.ones(3, bool), np.array(seeds))
+    for one, seed in zip(ones, seeds, strict=True):
+        one.seed(seed)
+    for step in range(70):
+        if step in {1, 2, 9, 40}:
+            begun = step % 3
+            rows.begin_rows(np.array([begun]), np.array([step]), 3)
+            ones[begun].seed(step)
+        actions, _ = rows.get_actions(np.zeros((3, 1)))
+        assert [one.get_action(None)[0] for one in ones] == actions.tolist()

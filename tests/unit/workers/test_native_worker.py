@@ -18,7 +18,7 @@ from rollout_cli.episode_batch import EnvSpec
 from rollout_cli.errors import EnvError, EnvLoadError, InternalError, PolicyError
 from rollout_cli.policies.random import RandomPolicy
 from rollout_cli.seeding import derive_seed
-from rollout_cli.workers import DefaultWorker, NativeVecWorker
+from rollout_cli.workers import DefaultWorker, NativeVecWorker, next_step_episodes
 from rollout_cli.workers import block_recorder as recording
 from tests.support import envs, vector_envs
 from tests.support.policies import (
@@ -344,20 +344,83 @@ def test_against_a_plain_reference(
         assert flags == (bool(one.terminated[0]), bool(one.truncated[0]))
 
 
+class StatelessPolicy:
+    """The action follows from the observation alone, and there is nothing to reset."""
+
+    def get_actions(self, observations: Any) -> tuple[Any, dict[str, Any]]:
+        return observations.sum(axis=1) % 3, {}
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    n_envs=st.integers(1, 5),
+    n_numbers=st.integers(1, 40),
+    lengths=st.lists(st.integers(1, 14), min_size=1, max_size=9),
+    block=st.integers(4, 40),
+    at_once=st.integers(1, 12),
+    steps=st.sampled_from([1, 3, 10_000]),
+)
+def test_many_quiet_steps_looked_through_at_once(
+    *, n_envs: int, n_numbers: int, lengths: list[int], block: int, at_once: int, steps: int
+) -> None:
+    """Where nothing is told in a step, steps are looked through many at a time: every episode is right all the same.
+
+    Numbers go to rows in the order in which these begin, a row that ended begins after one step more.
+    """
+
+    def length(row: int, k: int) -> int:
+        return lengths[(row * 3 + k) % len(lengths)]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(recording, "BLOCK_STEPS", block)
+        patch.setattr(next_step_episodes, "SETTLE_STEPS", at_once)
+        env = vector_envs.QuietVectorEnv(n_envs, length)
+        worker = native(env, lambda spec: StatelessPolicy(), n_envs=n_envs)
+    worker.assign(range(n_numbers))
+    stepper, chunks = worker._the_stepper(), []
+    while worker.has_work:
+        for _ in range(min(steps, 3 * at_once)):
+            worker._begin()
+            stepper.step()
+        worker.advance(-1.0)
+        if (taken := worker.take()) is not None:
+            chunks.append(taken)
+    begun = sorted(
+        (sum(length(row, k) + 1 for k in range(before)), row, before)
+        for row in range(n_envs)
+        for before in range(n_numbers)
+    )
+    chunk = concatenate(chunks)
+    assert list(range(n_numbers)) == sorted(chunk.numbers.tolist())
+    for at, number in enumerate(chunk.numbers.tolist()):
+        one, (_, row, k) = chunk.episodes(at, at + 1), begun[number]
+        count = length(row, k)
+        seen = [[row, k, step] for step in range(count)]
+        acts = [sum(observation) % 3 for observation in seen]
+        assert seen == one.observations[0].tolist()
+        assert acts == one.actions[0].tolist()
+        assert [step + 1 + 0.5 * act for step, act in enumerate(acts)] == one.rewards.tolist()
+        assert [row, k, count] == one.last_observations[0][0].tolist()
+        assert ((row + k) % 2 == 0, (row + k) % 2 == 1) == (bool(one.terminated[0]), bool(one.truncated[0]))
+        assert 0.0 <= one.wall_times[0] < 60.0
+
+
 # -- policies ----------------------------------------------------------------------------------------------------------
 
 
 @each_self_resetting
-def test_random_actions_follow_from_the_episodes_number(mode: AutoresetMode) -> None:
-    """Two runs in which a number falls on other rows give it the same actions."""
+def test_random_actions_go_on_in_each_row(mode: AutoresetMode) -> None:
+    """Rows that reset themselves draw on: no two episodes or workers get the same actions."""
     policy: Make = lambda spec: RandomPolicy(spec.action_space)  # noqa: E731
-    chunks = [run(native(vector_envs.chain(n, mode), policy, n_envs=n), range(12)) for n in (2, 5)]
-    for number in range(12):
-        one, other = (chunk.episodes(number, number + 1).actions[0] for chunk in chunks)
-        shorter = min(len(one), len(other))
-        assert one[:shorter].tolist() == other[:shorter].tolist()
-    everything = [tuple(chunks[0].episodes(number, number + 1).actions[0].tolist()) for number in range(12)]
-    assert len(set(everything)) > 6
+    env = vector_envs.ScriptedVectorEnv
+
+    def actions(first: int, worker: int) -> list[tuple[int, ...]]:
+        made = native(env(3, _twenty, mode), policy, worker=worker)
+        chunk = run(made, range(first, first + 9))
+        return [tuple(chunk.episodes(at, at + 1).actions[0].tolist()) for at in range(9)]
+
+    assert actions(0, 0) == actions(0, 0)
+    assert 18 == len({*actions(0, 0), *actions(9, 1)})
 
 
 class OneAtATimePolicy:
@@ -441,7 +504,7 @@ def test_one_long_episode_keeps_only_its_own_steps() -> None:
     while 0 in worker._the_stepper().episodes.numbers or not most:
         worker.advance(-1.0)
         worker.take()
-        carried = sum(len(part.columns.leaves[-1]) for part in worker._the_recorder()._carried)
+        carried = worker._the_recorder().history.n_carried
         step = worker._the_recorder().step
         most = max(most, carried)
         assert carried <= 2 * (step + 8 * 12)
@@ -601,3 +664,7 @@ def test_objects_of_the_python_api() -> None:
 
 def _two(row: int, k: int) -> int:
     return 2
+
+
+def _twenty(row: int, k: int) -> int:
+    return 20
