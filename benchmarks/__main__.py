@@ -1,32 +1,34 @@
-"""`python -m benchmarks [--list] [--pairs N] [--seconds S] [--json FILE] [CASE ...]`."""
+"""`python -m benchmarks [--list] [--pairs N] [--seconds S] [--json FILE] [CASE ...]`, or `--table FILE ...`."""
 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import tempfile
-import time
 from collections.abc import Sequence
-from dataclasses import asdict
 from fnmatch import fnmatch
 from pathlib import Path
 
+from benchmarks.cases.ingest import INGEST_CASES
 from benchmarks.cases.overheads import OVERHEAD_CASES
-from benchmarks.cases.throughput import BARE_CASES, PEER_CASES
-from benchmarks.pairs import Settings
-from benchmarks.report import machine, machine_lines, results_table
+from benchmarks.cases.peers import PEER_CASES
+from benchmarks.cases.throughput import BARE_CASES
+from benchmarks.documents import Document, markdown, read, write
+from benchmarks.report import machine
 from benchmarks.results import Case, Result
-from benchmarks.usage import CommandError
+from benchmarks.runs import measure_all
+from benchmarks.sides import Settings
 
-CASES: tuple[Case, ...] = (*BARE_CASES, *OVERHEAD_CASES, *PEER_CASES)
+CASES: tuple[Case, ...] = (*BARE_CASES, *OVERHEAD_CASES, *INGEST_CASES, *PEER_CASES)
 
 QUOTABLE_PAIRS, QUOTABLE_SECONDS = 10, 5.0
-"""Below these, figures show that a case works, and no more."""
+"""What is measured unless the command line says otherwise; below, figures show that a case works, and no more."""
+
+INTERRUPTED = 130
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure the cases that were named, print the table; return 1 where one failed."""
+    """Measure the cases that were named, print the table; return 1 where one failed, 130 after Ctrl-C."""
     parser = _parser()
     options = parser.parse_args(arguments)
     cases = chosen(options.cases)
@@ -35,20 +37,36 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.list:
         print("\n".join(f"{case.name:26}  {case.title}" for case in cases))
         return 0
+    if options.table:
+        try:
+            documents = [read(path) for path in options.table]
+        except (OSError, ValueError) as error:
+            parser.error(str(error))
+        _print(documents)
+        return 0
+    return _measure(cases, options)
+
+
+def _measure(cases: Sequence[Case], options: argparse.Namespace) -> int:
     facts = machine()
+    results: list[Result] = []
+    code = 0
+
+    def document() -> Document:
+        return Document(facts, options.pairs, options.seconds, tuple(results))
+
     with tempfile.TemporaryDirectory(prefix="rollout-benchmarks-", dir=options.scratch) as scratch:
         settings = Settings(options.pairs, options.seconds, Path(scratch), _say)
-        results = [_measure(case, settings) for case in cases]
-    _print(facts, settings, results)
-    if options.json:
-        document = {
-            "machine": facts,
-            "pairs": options.pairs,
-            "seconds": options.seconds,
-            "results": [asdict(result) for result in results],
-        }
-        options.json.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-    return int(any(result.reason.startswith(_FAILED) for result in results))
+        try:
+            for some in measure_all(cases, settings):
+                results += some
+                if options.json:
+                    write(options.json, document())
+        except KeyboardInterrupt:
+            _say("interrupted; the table holds what was measured until then")
+            code = INTERRUPTED
+    _print([document()])
+    return code or int(any(result.failed for result in results))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -60,7 +78,10 @@ def _parser() -> argparse.ArgumentParser:
         "--seconds", type=_positive, default=QUOTABLE_SECONDS, metavar="S", help="length of a long run (default 5)"
     )
     parser.add_argument("--scratch", type=Path, metavar="DIR", help="where runs write (default: the system's)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write every measurement to FILE")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write every measurement to FILE, as they come")
+    parser.add_argument(
+        "--table", type=Path, nargs="+", metavar="FILE", help="measure nothing: print one table of such FILEs"
+    )
     return parser
 
 
@@ -83,32 +104,13 @@ def chosen(patterns: Sequence[str]) -> list[Case]:
     return [case for case in CASES if not patterns or any(fnmatch(case.name, pattern) for pattern in patterns)]
 
 
-_FAILED = "failed: "
-
-
-def _measure(case: Case, settings: Settings) -> Result:
-    _say(f"{case.name}: {case.title}")
-    started = time.monotonic()
-    try:
-        reason = case.missing()
-        result = Result(case.name, reason=reason) if reason else case.measure(settings)
-    except CommandError as error:
-        result = Result(case.name, reason=f"{_FAILED}{error}")
-    _say(f"  {result.reason}" if result.reason else f"  took {time.monotonic() - started:.0f} s")
-    return result
-
-
 def _say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def _print(facts: dict[str, str], settings: Settings, results: Sequence[Result]) -> None:
-    print("\n".join(machine_lines(facts)))
-    print(f"- measured: {settings.pairs} rounds, long runs {settings.seconds:g} s longer than the short ones")
-    if settings.pairs < QUOTABLE_PAIRS or settings.seconds < QUOTABLE_SECONDS:
-        print("- SMOKE RUN: too short to quote")
-    print()
-    print("\n".join(results_table(results)))
+def _print(documents: Sequence[Document]) -> None:
+    order = [case.name for case in CASES]
+    print("\n".join(markdown(documents, order, quotable=(QUOTABLE_PAIRS, QUOTABLE_SECONDS))))
 
 
 if __name__ == "__main__":

@@ -24,6 +24,18 @@ def linear(observation: Array) -> int:
     return int(BALANCING @ observation > 0)
 
 
+class BatchedLinear:
+    """The policy of `linear` for n observations at once."""
+
+    def get_action(self, observation: Array) -> tuple[int, dict[str, Any]]:
+        """Choose one action."""
+        return linear(observation), {}
+
+    def get_actions(self, observations: Array) -> tuple[Array, dict[str, Any]]:
+        """Choose n actions, int64 (n,), for float32 (n, 4)."""
+        return (observations @ BALANCING > 0).astype(np.int64), {}
+
+
 def _balancing_layers() -> tuple[Array, Array, Array]:
     """Return the weights of a 4-64-64-2 tanh network that balances: random layers, the last fitted to `linear`."""
     rng = np.random.default_rng(0)

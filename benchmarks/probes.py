@@ -1,4 +1,4 @@
-"""An environment that notes when its first episode ended, to measure a start from outside.
+"""Environments that tell something of what steps them: one notes when its first episode ended, one only sleeps.
 
 `python -m benchmarks.probes` runs one episode with no more than gymnasium, for comparison.
 """
@@ -11,6 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium
+import numpy as np
+import numpy.typing as npt
+from gymnasium import spaces
 
 NOTE = "ROLLOUT_BENCHMARKS_NOTE"
 """The environment variable that names the file to note the time in."""
@@ -39,6 +42,32 @@ def note(path: Path) -> None:
 def first_episode() -> gymnasium.Env[Any, Any]:
     """Return CartPole, made as its id is made, with the note on top."""
     return _FirstEnd(gymnasium.make("CartPole-v1"))
+
+
+SLEEP_SECONDS = 0.01
+SLEEPING_STEPS = 50
+
+
+class Sleeping(gymnasium.Env[npt.NDArray[np.float32], np.int64]):
+    """Sleeps at each step, as one that waits for a simulator or a network does; an episode has 50 steps."""
+
+    observation_space = spaces.Box(-1.0, 1.0, (4,), np.float32)
+    action_space = spaces.Discrete(2)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[npt.NDArray[np.float32], dict[str, Any]]:
+        """Begin an episode."""
+        super().reset(seed=seed, options=options)
+        self._step = 0
+        return np.zeros(4, np.float32), {}
+
+    def step(self, action: np.int64) -> tuple[npt.NDArray[np.float32], float, bool, bool, dict[str, Any]]:
+        """Sleep."""
+        del action
+        time.sleep(SLEEP_SECONDS)
+        self._step += 1
+        return np.zeros(4, np.float32), 0.0, self._step == SLEEPING_STEPS, False, {}
 
 
 if __name__ == "__main__":

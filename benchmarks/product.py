@@ -7,11 +7,14 @@ import importlib.util
 import sys
 from pathlib import Path
 
-from benchmarks.pairs import Side
+from benchmarks.sides import USUAL, Guess, Side
 from benchmarks.usage import run
 
 WORKERS = 2
 """Workers of every case that does not say otherwise; the bare loop gets as many processes."""
+
+
+_BARE = Guess(start=0.4)
 
 
 def executable() -> str:
@@ -19,20 +22,26 @@ def executable() -> str:
     return str(Path(sys.executable).with_name("rollout"))
 
 
-def collect(*options: str, name: str = "rollout", granule: int = 1, workers: int = WORKERS) -> Side:
+def collect(
+    *options: str, name: str = "rollout", granule: int = 1, workers: int = WORKERS, guess: Guess = USUAL
+) -> Side:
     """Return a side that collects with these options: everything that a user gets, progress lines included."""
 
     def command(steps: int, output: Path) -> list[str]:
         amount = ["--timesteps", str(steps), "--output", str(output), "--workers", str(workers)]
         return [executable(), "collect", *amount, "--seed", "0", "--json", "--progress", *options]
 
-    return Side(name, command, granule)
+    return Side(name, command, granule, guess)
 
 
-def bare(env: str, policy: str, *, seeds: str) -> Side:
+def bare(env: str, policy: str, *, seeds: str, guess: Guess = _BARE) -> Side:
     """Return the bare loop; `seeds` is `plain` or `seeded`."""
     arguments = [env, policy, seeds, str(WORKERS)]
-    return Side(f"bare x{WORKERS}, {seeds}", lambda steps, _: [*module("bare"), *arguments, str(steps)], WORKERS)
+
+    def command(steps: int, _: object) -> list[str]:
+        return [*module("bare"), *arguments, str(steps)]
+
+    return Side(f"bare x{WORKERS}, {seeds}", command, WORKERS, guess)
 
 
 def module(name: str) -> list[str]:

@@ -62,6 +62,8 @@ def results_table(results: Iterable[Result]) -> list[str]:
 
 
 def _cells(row: Row) -> list[str]:
+    if row.figure is None:
+        return [row.what, row.against, "-", "", row.detail, row.goal]
     low_high = f"{number(row.figure.low)} - {number(row.figure.high)}"
     return [row.what, row.against, figure_text(row.figure, row.unit), low_high, row.detail, row.goal]
 

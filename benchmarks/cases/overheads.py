@@ -1,4 +1,4 @@
-"""Cases whose figure is no rate: the parent's share of a core, start-up, peak memory, ingest."""
+"""Cases whose figure is no rate: the parent's share of a core, start-up, peak memory."""
 
 from __future__ import annotations
 
@@ -6,15 +6,17 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.cases.throughput import describe
-from benchmarks.pairs import Settings, Side, alternate, run_side
+from benchmarks.cases.comparison import describe, raw_costs
+from benchmarks.cases.throughput import NATIVE, NATIVE_GUESS
+from benchmarks.pairs import alternate
 from benchmarks.probes import NOTE
-from benchmarks.product import WORKERS, collect, executable, missing, module
+from benchmarks.product import collect, executable, missing, module
 from benchmarks.report import number
 from benchmarks.results import Result, Row
+from benchmarks.sides import Guess, Settings, Side, run_side
 from benchmarks.stats import Spread, paired_ratios
 from benchmarks.usage import run
 
@@ -29,19 +31,25 @@ class ParentShare:
         name: Its name.
         title: What the table calls it.
         sides: Of each a figure is given.
+        goal: The part of a core: at most, and aimed at.
     """
 
     name: str
     title: str
     sides: tuple[Side, ...]
+    goal: str
 
     def missing(self) -> str | None:
         """Return None: it needs nothing."""
         return None
 
+    def expected(self, settings: Settings) -> float:
+        """Return about how many seconds it takes."""
+        return sum(side.expected(settings) for side in self.sides)
+
     def measure(self, settings: Settings) -> Result:
         """Run each side in turn, and take what the long runs use beyond the short ones."""
-        costs = alternate(self.sides, settings)
+        rounds = alternate(self.sides, settings)
         rows = tuple(
             Row(
                 f"{self.title}: {name}",
@@ -49,11 +57,11 @@ class ParentShare:
                 Spread.of(cost.main_share for cost in side),
                 "core",
                 describe(side),
-                "<= 0.10 / 0.05",
+                self.goal,
             )
-            for name, side in costs.items()
+            for name, side in rounds.costs.items()
         )
-        return Result(self.name, rows, raw={name: [asdict(cost) for cost in side] for name, side in costs.items()})
+        return Result(self.name, rows, raw=raw_costs(self.sides, rounds))
 
 
 Timer = Callable[[Path], float]
@@ -71,6 +79,7 @@ class Duration:
         other: What it is compared with.
         other_name: What the table calls that.
         goal: Seconds: at most, and aimed at.
+        guess: About how many seconds both take.
     """
 
     name: str
@@ -79,10 +88,15 @@ class Duration:
     other: Timer
     other_name: str
     goal: str
+    guess: float
 
     def missing(self) -> str | None:
         """Return None: it needs nothing."""
         return None
+
+    def expected(self, settings: Settings) -> float:
+        """Return about how many seconds it takes."""
+        return (settings.pairs + 1) * self.guess
 
     def measure(self, settings: Settings) -> Result:
         """Time both in turn, after one of each that fills the file caches and does not count."""
@@ -145,6 +159,11 @@ class PeakMemory:
         """Return why it cannot be run here."""
         return missing(self.options)
 
+    def expected(self, settings: Settings) -> float:
+        """Return about how many seconds it takes."""
+        del settings
+        return sum(self.side.guess.start + size / self.side.guess.rate for size in self.sizes)
+
     def measure(self, settings: Settings) -> Result:
         """Run each size once: the kernel tells the peak, and it hardly varies."""
         peaks = {}
@@ -163,54 +182,7 @@ class PeakMemory:
         return Row(what, f"{first:,} steps", ratio, detail=told, goal="flat")
 
 
-@dataclass(frozen=True, slots=True)
-class Ingest:
-    """How fast the parent takes in episodes that cost nothing to make, with and without writing them.
-
-    Attributes:
-        name: Its name.
-        title: What the table calls them.
-        kind: A class of `benchmarks.synthetic`.
-        length: Steps of each episode.
-        step_bytes: Bytes of each step: observation, action and reward.
-    """
-
-    name: str
-    title: str
-    kind: str
-    length: int
-    step_bytes: int
-
-    def missing(self) -> str | None:
-        """Return why it cannot be run here."""
-        return missing(("--worker-class",))
-
-    def measure(self, settings: Settings) -> Result:
-        """Run both in turn."""
-        writing = collect("--worker-class", f"benchmarks.synthetic:{self.kind}", name="written", granule=self.length)
-        dropping = Side("taken in only", self._drop, self.length)
-        costs = alternate((writing, dropping), settings)
-        rows = []
-        for name, side in costs.items():
-            rates = Spread.of(cost.rate / self.length for cost in side)
-            megabytes = Spread.of(cost.rate * self.step_bytes / 1e6 for cost in side).median
-            busy = Spread.of(cost.main_share for cost in side).median
-            detail = f"{number(megabytes)} MB/s, parent {number(busy)} core; {describe(side)}"
-            rows.append(Row(f"ingest, {self.title}, {name}", "", rates, "episodes/s", detail))
-        written, dropped = ([cost.rate for cost in costs[side.name]] for side in (writing, dropping))
-        ratio = Spread.of(paired_ratios(written, dropped))
-        rows.append(Row(f"ingest, {self.title}, written", "taken in only", ratio))
-        return Result(
-            self.name, tuple(rows), raw={name: [asdict(cost) for cost in side] for name, side in costs.items()}
-        )
-
-    def _drop(self, steps: int, _: object) -> list[str]:
-        return [*module("intake"), self.kind, str(WORKERS), str(steps)]
-
-
-_NATIVE = ("--vectorization", "native", "--envs-per-worker", "1024")
-
-OVERHEAD_CASES: Sequence[ParentShare | Duration | PeakMemory | Ingest] = (
+OVERHEAD_CASES: Sequence[ParentShare | Duration | PeakMemory] = (
     ParentShare(
         "parent-cpu",
         "parent's CPU with 2 workers",
@@ -218,6 +190,20 @@ OVERHEAD_CASES: Sequence[ParentShare | Duration | PeakMemory | Ingest] = (
             collect("--policy", "benchmarks.policies:linear", name="CartPole, linear"),
             collect(name="CartPole, random"),
         ),
+        "<= 0.10 / 0.05",
+    ),
+    ParentShare(
+        "parents-wait",
+        "parent's CPU with 4 workers",
+        (
+            collect(
+                *("--env", "benchmarks.probes:Sleeping"),
+                name="an environment that sleeps 10 ms a step",
+                workers=4,
+                guess=Guess(1.0, 390),
+            ),
+        ),
+        "<= 0.02",
     ),
     Duration(
         "first-episode",
@@ -226,6 +212,7 @@ OVERHEAD_CASES: Sequence[ParentShare | Duration | PeakMemory | Ingest] = (
         _bare_first_episode,
         "one process that does no more",
         "<= 0.9 s / 0.5 s",
+        1.4,
     ),
     Duration(
         "help",
@@ -234,16 +221,13 @@ OVERHEAD_CASES: Sequence[ParentShare | Duration | PeakMemory | Ingest] = (
         _wall(sys.executable, "-c", ""),
         "python -c ''",
         "< 0.3 s",
+        0.3,
     ),
     PeakMemory("memory", "CartPole, random, 2 workers", collect()),
     PeakMemory(
         "memory-native",
         "native CartPole, N = 1024, random, 1 worker",
-        collect(*_NATIVE, workers=1),
+        collect(*NATIVE, workers=1, guess=NATIVE_GUESS),
         options=("--vectorization", "--envs-per-worker"),
     ),
-    # A step of CartPole is 16 bytes of observation and 8 each of action and reward.
-    Ingest("ingest-short", "22-step episodes of 4 floats", "ShortEpisodes", 22, 32),
-    Ingest("ingest-long", "500-step episodes of 4 floats", "LongEpisodes", 500, 32),
-    Ingest("ingest-images", "250-frame episodes of 100 kB frames", "ImageEpisodes", 250, 210 * 160 * 3 + 16),
 )

@@ -1,6 +1,6 @@
-"""`python -m benchmarks.peers list | install NAME ... | install all | sweep NAME ...`.
+"""`python -m benchmarks.peers list | install NAME ... | check NAME ... | sweep NAME ...`; `all` is every peer.
 
-Makes the environments of the peers, and finds how many environments each should step at once.
+Makes the environments of the peers, checks that each saves what it collects, and finds its best settings.
 """
 
 from __future__ import annotations
@@ -12,63 +12,112 @@ import subprocess
 import sys
 import tempfile
 import venv
+from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.pairs import Settings, Side, alternate
 from benchmarks.peers.registry import PEERS, Environment, Peer, find_peers
-from benchmarks.stats import Spread
-from benchmarks.usage import CommandError
-
-WIDTHS = (1, 2, 4, 8, 16, 64, 256)
+from benchmarks.sides import read_document
+from benchmarks.usage import CommandError, run
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; return its exit code."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.peers", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("list", help="list the peers and whether each can be run")
     install = commands.add_parser("install", help="install peers, each in an environment of its own")
-    install.add_argument("names", nargs="+", metavar="NAME|all")
-    sweep = commands.add_parser("sweep", help="measure peers with several numbers of environments at once")
-    sweep.add_argument("names", nargs="+", metavar="NAME|all")
-    sweep.add_argument("--seconds", type=float, default=3.0, help="length of a long run (default 3)")
-    sweep.add_argument("--pairs", type=int, default=3, help="rounds (default 3)")
-    sweep.add_argument("--widths", type=int, nargs="+", default=WIDTHS, metavar="N", help="how many environments")
-    arguments = parser.parse_args()
-    if arguments.command == "list":
+    check = commands.add_parser("check", help="let peers collect a little, and read back what they saved")
+    sweep = commands.add_parser("sweep", help="measure the settings of peers; about four minutes for all")
+    for command in (install, check, sweep):
+        command.add_argument("names", nargs="+", metavar="NAME|all")
+    sweep.add_argument("--seconds", type=float, default=1.0, help="length of a run (default 1)")
+    options = parser.parse_args(arguments)
+    if options.command == "list":
         for peer in PEERS:
             print(f"{peer.name:16}  {peer.title}: {peer.missing or 'installed'}")
         return 0
     try:
-        peers = find_peers(arguments.names)
+        peers = find_peers(options.names)
     except ValueError as error:
         parser.error(str(error))
-    if arguments.command == "sweep":
-        for peer in peers:
-            print(sweep_widths(peer, arguments.widths, arguments.pairs, arguments.seconds), flush=True)
-        return 0
+    if options.command == "sweep":
+        return _print_sweeps(peers, options.seconds)
+    if options.command == "check":
+        # All are tried, whatever becomes of the first; and so below.
+        checked = [_print_checks(peer) for peer in peers]
+        return int(not all(checked))
     environments = dict.fromkeys(peer.environment for peer in peers)
-    # All are tried, whatever becomes of the first.
     installed = [install_environment(environment) for environment in environments]
     return int(not all(installed))
 
 
-def sweep_widths(peer: Peer, widths: list[int], pairs: int, seconds: float) -> str:
-    """Return a line with the peer's median steps a second for each number of environments."""
-    if peer.missing:
-        return f"{peer.name}: {peer.missing}"
-
-    def side(width: int) -> Side:
-        return Side(str(width), lambda steps, output: peer.command("random", steps, output, width), peer.granule)
-
-    with tempfile.TemporaryDirectory() as scratch:
-        settings = Settings(pairs, seconds, Path(scratch), lambda _: None)
+def _print_sweeps(peers: Sequence[Peer], seconds: float) -> int:
+    """Print a Markdown table of the steps a second with each setting; return 1 where a peer could not be run."""
+    print("| peer | steps a second with each setting | set to |\n| --- | --- | --- |")
+    fine = True
+    for peer in peers:
+        print(f"{peer.name}: sweeping", file=sys.stderr)
         try:
-            costs = alternate([side(width) for width in widths], settings)
+            told, best = sweep_settings(peer, seconds)
         except CommandError as error:
-            return f"{peer.name}: failed: {error}"
-    rates = {width: Spread.of(cost.rate for cost in costs[str(width)]).median for width in widths}
-    return f"{peer.name}: " + ", ".join(f"{width}: {rate:,.0f}" for width, rate in rates.items())
+            fine = False
+            told, best = f"failed: {error}".replace("\n", "; "), ""
+        print(f"| {peer.title}, {peer.saves} | {told} | {best} |", flush=True)
+    return int(not fine)
+
+
+def sweep_settings(peer: Peer, seconds: float) -> tuple[str, str]:
+    """Return the steps a second of a peer with each of its settings, fastest first, and what its driver is set to.
+
+    Raises:
+        CommandError: If it cannot be run, or fails.
+    """
+    if peer.missing:
+        raise CommandError(peer.missing)
+    document = read_document(run(peer.driver("--sweep", str(seconds))).output, "rates")
+    rates = sorted(document["rates"], key=lambda pair: -pair[1])
+    told = "; ".join(f"{_named(settings)}: {rate:,.0f}" for settings, rate in rates)
+    return told or "one environment, nothing to set", _named(document["best"])
+
+
+def _named(settings: dict[str, int]) -> str:
+    return " ".join(f"{name}={value}" for name, value in settings.items())
+
+
+CHECKED_STEPS = 3000
+FEWEST_COLUMNS = 3
+
+
+def _print_checks(peer: Peer) -> bool:
+    fine = True
+    for policy in peer.policies:
+        try:
+            told = check_peer(peer, policy)
+        except CommandError as error:
+            fine = False
+            told = f"failed: {error}"
+        print(f"{peer.name} {policy}: {told}", flush=True)
+    return fine
+
+
+def check_peer(peer: Peer, policy: str) -> str:
+    """Let a peer collect a little, and return what it saved.
+
+    Raises:
+        CommandError: If it cannot be run, fails, or its columns do not hold each step once.
+    """
+    if peer.missing:
+        raise CommandError(peer.missing)
+    with tempfile.TemporaryDirectory() as folder:
+        used = run([*peer.command(policy, CHECKED_STEPS, Path(folder) / "out"), "--check"])
+    document = read_document(used.output)
+    steps, rows = document["steps"], document["rows"]
+    told = f"{document['version']}, {steps} steps, "
+    if rows is None and document["saved_bytes"] == 0:
+        return f"{told}kept in memory"
+    if steps < CHECKED_STEPS or len(rows or ()) < FEWEST_COLUMNS or {*rows.values()} != {steps}:
+        raise CommandError(f"{told}but it saved {document['saved_bytes']} bytes with these rows: {rows}")
+    return f"{told}{document['saved_bytes']} bytes with {', '.join(rows)}"
 
 
 def install_environment(environment: Environment) -> bool:

@@ -10,35 +10,35 @@ import numpy as np
 import pufferlib.emulation
 import pufferlib.vector
 
-from benchmarks.peers.driver import ENV_ID, Task, main
-
-BEST = 256
-WORKERS = 2
+from benchmarks.peers.driver import ENV_ID, Mode, Task, main
 
 
 def run(task: Task) -> int:
-    """Step environments in two processes, each with half of them."""
+    """Step environments in as many processes as are set, each with an equal part of them."""
     make = functools.partial(
         pufferlib.emulation.GymnasiumPufferEnv, env_creator=functools.partial(gymnasium.make, ENV_ID)
     )
-    n_envs = task.envs(BEST)
+    n_envs = task.n_envs
     envs: Any = pufferlib.vector.make(
-        make, backend=pufferlib.vector.Multiprocessing, num_envs=n_envs, num_workers=WORKERS
+        make, backend=pufferlib.vector.Multiprocessing, num_envs=n_envs, num_workers=task.settings["processes"]
     )
     choose = task.chooser()
     rows = []
-    observations, _ = envs.reset(seed=0)
     rounds = -(-task.steps // n_envs)
-    for _ in range(rounds):
-        observations = observations.copy()  # A view of memory that the next step overwrites.
-        actions = choose(observations)
-        following, rewards, terminated, truncated, _ = envs.step(actions)
-        rows.append((observations, actions, rewards.copy(), terminated.copy(), truncated.copy()))
-        observations = following
-    columns = [np.stack(column) for column in zip(*rows, strict=True)]
+    observations, _ = envs.reset(seed=0)
+    with task.clock:
+        for _ in range(rounds):
+            observations = observations.copy()  # A view of memory that the next step overwrites.
+            actions = choose(observations)
+            following, rewards, terminated, truncated, _ = envs.step(actions)
+            rows.append((observations, actions, rewards.copy(), terminated.copy(), truncated.copy()))
+            observations = following
+        columns = [np.stack(column) for column in zip(*rows, strict=True)]
     envs.close()
+    assert {column.shape[:2] for column in columns} == {(rounds, n_envs)}
     return int(columns[2].size)
 
 
 if __name__ == "__main__":
-    main("pufferlib-core", {"multiprocessing": run})
+    tried = [{"envs": n, "processes": 2} for n in (2, 16, 64, 256, 1024)]
+    main("pufferlib-core", {"multiprocessing": Mode(run, best={"envs": 256, "processes": 2}, tried=tried)})

@@ -6,6 +6,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.sides import USUAL, Guess
+
 TORCH = "torch==2.13.0"
 
 
@@ -15,7 +17,8 @@ class Environment:
 
     Attributes:
         name: The folder's name.
-        steps: What is given to `pip install`, one call after the other.
+        steps: What is given to `pip install`, one call after the other. Torch comes first and is named again in each
+            later call, so that no package brings another build of it.
     """
 
     name: str
@@ -53,8 +56,10 @@ class Peer:
         module: Its driver, run as `python -m benchmarks.peers.<module>`.
         mode: The driver's `--mode`.
         policies: The policies that it runs.
-        granule: Its driver takes a whole multiple of so many steps.
         saves: How it saves what it collected, or that it saves nothing; rows are then kept in memory.
+        vector: Whether it steps several environments at once.
+        also_linear: Whether it is measured with the linear policy too. Those that take long to start are not.
+        guess: Roughly how it fares.
     """
 
     name: str
@@ -64,7 +69,9 @@ class Peer:
     mode: str
     saves: str
     policies: tuple[str, ...] = ("random", "linear")
-    granule: int = 1
+    vector: bool = True
+    also_linear: bool = False
+    guess: Guess = USUAL
 
     @property
     def missing(self) -> str | None:
@@ -75,14 +82,13 @@ class Peer:
             return f"could not be installed: {self.environment.failure.read_text(encoding='utf-8').strip()}"
         return f"not installed: python -m benchmarks.peers install {self.name}"
 
-    def command(self, policy: str, steps: int, output: Path, n_envs: int | None = None) -> list[str]:
-        """Return the command that collects `steps` steps and saves them in the folder `output`.
+    def driver(self, *arguments: str) -> list[str]:
+        """Return the command that runs its driver with these arguments."""
+        return [str(self.environment.python), "-m", f"benchmarks.peers.{self.module}", "--mode", self.mode, *arguments]
 
-        `n_envs` is how many environments it steps at once; by default what was found best.
-        """
-        driver = [str(self.environment.python), "-m", f"benchmarks.peers.{self.module}", "--mode", self.mode]
-        width = [] if n_envs is None else ["--envs", str(n_envs)]
-        return [*driver, "--policy", policy, "--steps", str(steps), "--output", str(output), *width]
+    def command(self, policy: str, steps: int, output: Path) -> list[str]:
+        """Return the command that collects at least `steps` steps and saves them in the folder `output`."""
+        return self.driver("--policy", policy, "--steps", str(steps), "--output", str(output))
 
 
 def cache_folder() -> Path:
@@ -92,27 +98,97 @@ def cache_folder() -> Path:
 
 
 GYMNASIUM = Environment("gymnasium", (("gymnasium>=1.2", "numpy"),))
-SB3 = Environment("sb3", ((TORCH,), ("stable-baselines3",)))
-IMITATION = Environment("imitation", ((TORCH,), ("imitation",)))
-TIANSHOU = Environment("tianshou", ((TORCH,), ("tianshou",)))
-TORCHRL = Environment("torchrl", ((TORCH,), ("torchrl", "gymnasium")))
-RLLIB = Environment("rllib", ((TORCH,), ("ray[rllib]", "msgpack-numpy")))
+SB3 = Environment("sb3", ((TORCH,), (TORCH, "stable-baselines3")))
+IMITATION = Environment("imitation", ((TORCH,), (TORCH, "imitation")))
+TIANSHOU = Environment("tianshou", ((TORCH,), (TORCH, "tianshou")))
+TORCHRL = Environment("torchrl", ((TORCH,), (TORCH, "torchrl", "gymnasium")))
+RLLIB = Environment("rllib", ((TORCH,), (TORCH, "ray[rllib]", "msgpack-numpy")))
 MINARI = Environment("minari", (("minari[create,hdf5,arrow]", "pillow"),))
-PUFFERLIB = Environment("pufferlib", ((TORCH,), ("pufferlib-core",)))
+PUFFERLIB = Environment("pufferlib", ((TORCH,), (TORCH, "pufferlib-core")))
 
 _NOTHING = "saves nothing"
 _REPLAY_BUFFER = "saves a pickled ReplayBuffer"
 _MEMMAP = "saves to memory-mapped files"
 
 PEERS: tuple[Peer, ...] = (
-    Peer("gymnasium-async", "gymnasium AsyncVectorEnv", GYMNASIUM, "gymnasium_vector", "async", _NOTHING),
-    Peer("gymnasium-sync", "gymnasium SyncVectorEnv", GYMNASIUM, "gymnasium_vector", "sync", _NOTHING),
-    Peer("sb3-subproc", "Stable-Baselines3 SubprocVecEnv", SB3, "sb3", "subproc", _REPLAY_BUFFER),
-    Peer("sb3-dummy", "Stable-Baselines3 DummyVecEnv", SB3, "sb3", "dummy", _REPLAY_BUFFER),
-    Peer("imitation", "imitation rollout", IMITATION, "imitation", "rollout", "saves a Hugging Face dataset"),
-    Peer("tianshou", "tianshou Collector", TIANSHOU, "tianshou", "collector", "saves its buffer as HDF5"),
-    Peer("torchrl", "TorchRL Collector", TORCHRL, "torchrl", "single", _MEMMAP, granule=2000),
-    Peer("torchrl-multi", "TorchRL MultiSyncCollector x2", TORCHRL, "torchrl", "multi", _MEMMAP, granule=2000),
+    Peer(
+        "gymnasium-async",
+        "gymnasium AsyncVectorEnv",
+        GYMNASIUM,
+        "gymnasium_vector",
+        "async",
+        _NOTHING,
+        also_linear=True,
+        guess=Guess(0.5, 15_000),
+    ),
+    Peer(
+        "gymnasium-sync",
+        "gymnasium SyncVectorEnv",
+        GYMNASIUM,
+        "gymnasium_vector",
+        "sync",
+        _NOTHING,
+        also_linear=True,
+        guess=Guess(0.3, 100_000),
+    ),
+    Peer(
+        "sb3-dummy",
+        "Stable-Baselines3 DummyVecEnv",
+        SB3,
+        "sb3",
+        "dummy",
+        _REPLAY_BUFFER,
+        also_linear=True,
+        guess=Guess(1.8, 60_000),
+    ),
+    Peer(
+        "sb3-subproc",
+        "Stable-Baselines3 SubprocVecEnv",
+        SB3,
+        "sb3",
+        "subproc",
+        _REPLAY_BUFFER,
+        guess=Guess(8.0, 10_000),
+    ),
+    Peer(
+        "pufferlib",
+        "PufferLib vector x2",
+        PUFFERLIB,
+        "pufferlib",
+        "multiprocessing",
+        _NOTHING,
+        also_linear=True,
+        guess=Guess(2.0, 60_000),
+    ),
+    Peer(
+        "imitation",
+        "imitation rollout",
+        IMITATION,
+        "imitation",
+        "rollout",
+        "saves a Hugging Face dataset",
+        also_linear=True,
+        guess=Guess(4.0, 30_000),
+    ),
+    Peer(
+        "tianshou",
+        "tianshou Collector",
+        TIANSHOU,
+        "tianshou",
+        "collector",
+        "saves its buffer as HDF5",
+        guess=Guess(9.0, 10_000),
+    ),
+    Peer("torchrl", "TorchRL Collector", TORCHRL, "torchrl", "single", _MEMMAP, guess=Guess(4.0, 4000)),
+    Peer(
+        "torchrl-multi",
+        "TorchRL MultiSyncCollector x2",
+        TORCHRL,
+        "torchrl",
+        "multi",
+        _MEMMAP,
+        guess=Guess(10.0, 6000),
+    ),
     Peer(
         "rllib",
         "RLlib env runners x2",
@@ -121,11 +197,29 @@ PEERS: tuple[Peer, ...] = (
         "recording",
         "saves packed episodes as Parquet",
         policies=("random",),
-        granule=2,
+        guess=Guess(14.0, 2000),
     ),
-    Peer("minari", "Minari DataCollector", MINARI, "minari", "hdf5", "saves a dataset in HDF5"),
-    Peer("minari-arrow", "Minari DataCollector", MINARI, "minari", "arrow", "saves a dataset in Arrow"),
-    Peer("pufferlib", "PufferLib vector x2", PUFFERLIB, "pufferlib", "multiprocessing", _NOTHING),
+    Peer(
+        "minari",
+        "Minari DataCollector",
+        MINARI,
+        "minari",
+        "hdf5",
+        "saves a dataset in HDF5",
+        vector=False,
+        also_linear=True,
+        guess=Guess(1.0, 4000),
+    ),
+    Peer(
+        "minari-arrow",
+        "Minari DataCollector",
+        MINARI,
+        "minari",
+        "arrow",
+        "saves a dataset in Arrow",
+        vector=False,
+        guess=Guess(1.5, 400),
+    ),
 )
 
 

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import functools
+from pathlib import Path
 from typing import Any
 
 import gymnasium
 from tianshou.algorithm.algorithm_base import Policy
 from tianshou.data import Batch, Collector, VectorReplayBuffer
-from tianshou.env import DummyVectorEnv
+from tianshou.env import DummyVectorEnv, ShmemVectorEnv
 
-from benchmarks.peers.driver import ENV_ID, Array, Task, main
+from benchmarks.peers.driver import ENV_ID, Array, Mode, Task, main
 
-BEST = 16
+_FILE = "buffer.hdf5"
 
 
 class _Chooser(Policy):
@@ -30,16 +31,28 @@ class _Chooser(Policy):
 
 def run(task: Task) -> int:
     """Collect steps and save the buffer."""
-    envs = DummyVectorEnv([functools.partial(gymnasium.make, ENV_ID)] * task.envs(BEST))
-    n_envs = task.envs(BEST)
+    n_envs = task.n_envs
+    make = [functools.partial(gymnasium.make, ENV_ID)] * n_envs
+    # With processes, there is one for each environment, and observations are in shared memory.
+    envs: Any = ShmemVectorEnv(make) if task.settings.get("processes") else DummyVectorEnv(make)
     steps = -(-task.steps // n_envs) * n_envs
     buffer = VectorReplayBuffer(steps, n_envs)
     collector: Any = Collector(_Chooser(task, envs.action_space[0]), envs, buffer)
     collector.reset()
-    taken = int(collector.collect(n_step=steps).n_collected_steps)
-    buffer.save_hdf5(str(task.output / "buffer.hdf5"))
+    with task.clock:
+        taken = int(collector.collect(n_step=steps).n_collected_steps)
+        buffer.save_hdf5(str(task.output / _FILE))
+    envs.close()
     return taken
 
 
+def read(folder: Path) -> dict[str, int]:
+    """Count the rows."""
+    buffer: Any = VectorReplayBuffer.load_hdf5(str(folder / _FILE))
+    whole = buffer[: len(buffer)]
+    return {name: len(whole[name]) for name in ("obs", "act", "rew", "terminated", "truncated")}
+
+
 if __name__ == "__main__":
-    main("tianshou", {"collector": run})
+    tried = [*({"envs": n} for n in (1, 8, 16, 64, 256)), *({"envs": n, "processes": n} for n in (2, 8))]
+    main("tianshou", {"collector": Mode(run, best={"envs": 16}, tried=tried, read=read)})

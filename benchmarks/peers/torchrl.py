@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import warnings
+from pathlib import Path
 from typing import Any
 
 import torch
+from tensordict import TensorDict
 from tensordict.nn import TensorDictModule
 from torchrl.collectors import Collector, MultiSyncCollector, RandomPolicy
 from torchrl.data import LazyMemmapStorage, TensorDictReplayBuffer
 from torchrl.envs import GymEnv, SerialEnv
 
-from benchmarks.peers.driver import ENV_ID, Task, main
+from benchmarks.peers.driver import ENV_ID, Mode, Task, main
 from benchmarks.policies import BALANCING
-
-BEST_SINGLE, BEST_MULTI = 1, 1
-WORKERS = 2
-FRAMES_PER_BATCH = 2000
 
 
 class _Linear(torch.nn.Module):
@@ -33,20 +31,20 @@ class _Linear(torch.nn.Module):
 
 def run_single(task: Task) -> int:
     """Collect in this process."""
-    make = _maker(task.envs(BEST_SINGLE))
-    env = make()
+    env = _maker(task.n_envs)()
     return _collect(task, Collector(env, _policy(task, env), **_sizes(task)))
 
 
 def run_multi(task: Task) -> int:
     """Collect in processes of their own."""
-    make = _maker(task.envs(BEST_MULTI))
-    return _collect(task, MultiSyncCollector([make] * WORKERS, _policy(task, make()), **_sizes(task)))
+    make = _maker(task.n_envs)
+    makers = [make] * task.settings["processes"]
+    return _collect(task, MultiSyncCollector(makers, _policy(task, make()), **_sizes(task)))
 
 
 def _sizes(task: Task) -> dict[str, int]:
-    batches = -(-task.steps // FRAMES_PER_BATCH)
-    return {"frames_per_batch": FRAMES_PER_BATCH, "total_frames": batches * FRAMES_PER_BATCH}
+    frames = task.settings["frames"]
+    return {"frames_per_batch": frames, "total_frames": -(-task.steps // frames) * frames}
 
 
 def _maker(n_envs: int) -> Any:
@@ -66,15 +64,32 @@ def _collect(task: Task, collector: Any) -> int:
     storage = LazyMemmapStorage(_sizes(task)["total_frames"], scratch_dir=task.output / "scratch")
     buffer = TensorDictReplayBuffer(storage=storage)
     taken = 0
-    for batch in collector:
-        flat = batch.reshape(-1)
-        buffer.extend(flat)
-        taken += len(flat)
+    with task.clock:
+        for batch in collector:
+            flat = batch.reshape(-1)
+            buffer.extend(flat)
+            taken += len(flat)
     collector.shutdown()
     return taken
+
+
+def read(folder: Path) -> dict[str, int]:
+    """Count the rows."""
+    saved: Any = TensorDict.load_memmap(folder / "scratch")
+    columns = ("observation", "action", ("next", "reward"), ("next", "terminated"), ("next", "truncated"))
+    return {str(column): len(saved.get(column)) for column in columns}
 
 
 if __name__ == "__main__":
     warnings.filterwarnings("ignore")
     torch.set_num_threads(1)
-    main("torchrl", {"single": run_single, "multi": run_multi})
+    single = [{"envs": 1, "frames": frames} for frames in (200, 2000, 10000)]
+    serial = [{"envs": n, "frames": 2000} for n in (2, 8, 40)]
+    multi = [{"processes": 2, "envs": n, "frames": frames} for n, frames in ((1, 2000), (1, 10000), (10, 2000))]
+    main(
+        "torchrl",
+        {
+            "single": Mode(run_single, {"envs": 40, "frames": 2000}, tried=[*single, *serial], read=read),
+            "multi": Mode(run_multi, {"processes": 2, "envs": 10, "frames": 2000}, tried=multi, read=read),
+        },
+    )

@@ -10,14 +10,16 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from benchmarks import report, usage
+from benchmarks import policies, report, usage
 from benchmarks.__main__ import CASES, chosen
-from benchmarks.pairs import Amounts, Settings, Side, alternate, amounts, read_document
-from benchmarks.peers.registry import PEERS, find_peers
+from benchmarks.pairs import Amounts, alternate, amounts
+from benchmarks.probes import SLEEPING_STEPS, Sleeping
 from benchmarks.product import collect
 from benchmarks.results import Result, Row
+from benchmarks.sides import Settings, Side, read_document
 from benchmarks.stats import Cost, Spread, paired_ratios
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -55,8 +57,8 @@ def test_ratios_are_taken_pair_by_pair() -> None:
 
 
 def test_amounts_are_whole_multiples_and_differ_by_the_seconds_that_are_wanted() -> None:
-    """1,010 steps a second for 5 s are about 5,050 steps, in granules of 16; never less than one granule."""
-    assert Amounts(63 * 16, (63 + 316) * 16) == amounts(1010.0, 5.0, 16)
+    """1,010 steps a second for 5 s are about 5,050 steps, in granules of 16; a long run has a granule more at least."""
+    assert Amounts(32 * 16, 316 * 16) == amounts(1010.0, 5.0, 16)
     assert Amounts(64, 128) == amounts(1.0, 1.0, 64)
 
 
@@ -66,6 +68,8 @@ def test_a_document_is_all_of_the_output_or_its_last_line() -> None:
     assert 8 == read_document('Saving...\n{"steps": 8}\n')["steps"]
     with pytest.raises(usage.CommandError, match="printed no JSON document"):
         read_document("[1]\n")
+    with pytest.raises(usage.CommandError, match="with its steps and seconds, but"):
+        read_document('{"steps": 7}', "steps", "seconds")
 
 
 def test_sides_take_turns_and_every_run_writes_to_a_folder_of_its_own(
@@ -80,11 +84,11 @@ def test_sides_take_turns_and_every_run_writes_to_a_folder_of_its_own(
         wall = 3.0 + int(steps) / {"a": 20_000, "b": 10_000}[name]
         return usage.Usage(wall, 0.0, 0.0, 0, 0, json.dumps({"steps": int(steps)}))
 
-    monkeypatch.setattr("benchmarks.pairs.run", run)
+    monkeypatch.setattr("benchmarks.sides.run", run)
     a, b = (Side(name, partial(_named_command, name)) for name in "ab")
-    costs = alternate([a, b], Settings(pairs=2, seconds=5.0, scratch=tmp_path, say=lambda _: None))
+    costs = alternate([a, b], Settings(pairs=2, seconds=5.0, scratch=tmp_path, say=lambda _: None)).costs
     order = [(name, steps) for name, steps, _ in ran[-8:]]
-    a_round, b_round = [("a", 20_000), ("a", 120_000)], [("b", 10_000), ("b", 60_000)]
+    a_round, b_round = [("a", 10_000), ("a", 100_000)], [("b", 5_000), ("b", 50_000)]
     assert [*a_round, *b_round, *a_round, *b_round] == order
     assert [20_000, 20_000, 10_000, 10_000] == [round(cost.rate) for cost in (*costs["a"], *costs["b"])]
     assert len(ran) == len({folder for *_, folder in ran})
@@ -158,18 +162,23 @@ def test_cases_are_chosen_by_pattern_and_have_names_of_their_own() -> None:
     assert len(CASES) == len(chosen([]))
 
 
-def test_peers_are_found_by_name() -> None:
-    """`all` is every peer; an unknown name is refused, with the names that there are."""
-    assert list(PEERS) == find_peers(["all"])
-    assert ["minari"] == [peer.name for peer in find_peers(["minari"])]
-    with pytest.raises(ValueError, match="there is no peer garage; there are gymnasium-async"):
-        find_peers(["garage"])
+def test_batched_policies_choose_what_they_choose_one_by_one() -> None:
+    """The native side of a comparison does the work of the side with one environment a worker."""
+    observations = np.random.default_rng(0).standard_normal((256, 4)).astype(np.float32)
+    for one, batched in ((policies.linear, policies.BatchedLinear()), (policies.mlp, policies.BatchedMlp())):
+        assert list(map(one, observations)) == batched.get_actions(observations)[0].tolist()
+        assert one(observations[0]) == batched.get_action(observations[0])[0]
 
 
-def test_every_peer_has_a_driver() -> None:
-    """The module that each peer names is there."""
-    drivers = ROOT / "benchmarks" / "peers"
-    assert [] == [peer.name for peer in PEERS if not (drivers / f"{peer.module}.py").is_file()]
+def test_the_sleeping_environment_ends_its_episodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each step sleeps 10 ms, and an episode has 50."""
+    slept: list[float] = []
+    monkeypatch.setattr("benchmarks.probes.time.sleep", slept.append)
+    env = Sleeping()
+    env.reset(seed=0)
+    ended = [env.step(np.int64(0))[2] for _ in range(SLEEPING_STEPS)]
+    assert [False] * (SLEEPING_STEPS - 1) + [True] == ended
+    assert [0.01] * SLEEPING_STEPS == slept
 
 
 def test_the_bare_loop_is_at_most_thirty_lines() -> None:
