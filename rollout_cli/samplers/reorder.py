@@ -6,11 +6,12 @@ there, so that a rerun after a crash replaces all of it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
-from rollout_cli.chunk import Chunk, unpack
+from rollout_cli.chunk import Chunk, concatenate, unpack
 from rollout_cli.samplers.messages import Batch
 from rollout_cli.samplers.plan import Order, PlanState
 from rollout_cli.samplers.ranges import contiguous_ranges
@@ -18,6 +19,10 @@ from rollout_cli.samplers.spill import Handle, SpillStore
 
 MEMORY_BYTES = 256 << 20
 DISK_BYTES = 16 << 30
+
+SMALL_BYTES = 16 << 10
+JOINED_BYTES = 1 << 20
+"""Chunks of less than `SMALL_BYTES` that follow each other are handed on as one of about `JOINED_BYTES`."""
 
 
 class EpisodeBuffer(Protocol):
@@ -53,6 +58,15 @@ class _Entry:
     missing_parts: int
 
 
+@dataclass(slots=True)
+class _Rest:
+    """A chunk with gaps: its episodes from place `start` on, and their numbers."""
+
+    chunk: Chunk
+    start: int
+    numbers: deque[range]
+
+
 class ReorderBuffer:
     """Gives each lane's episodes in the order of their offsets, none twice, none above the plan's end."""
 
@@ -60,8 +74,8 @@ class ReorderBuffer:
         self._plan, self._base, self._store = plan, base, store
         self._next = [plan.first_of_lane(lane) for lane in range(plan.n_lanes)]
         self._entries: dict[int, _Entry] = {}
-        # Chunks cut at a gap: the rest waits here, unpacked, under its own first offset.
-        self._rests: dict[int, Chunk] = {}
+        # Chunks with gaps: what is left of them waits here, unpacked, under its own first offset.
+        self._rests: dict[int, _Rest] = {}
 
     @property
     def is_full(self) -> bool:
@@ -86,7 +100,7 @@ class ReorderBuffer:
     def ready(self) -> Iterator[Chunk]:
         """Give every chunk whose turn it is, lane by lane."""
         for lane in range(self._plan.n_lanes):
-            yield from self._ready(lane)
+            yield from _joined(self._ready(lane))
 
     def _ready(self, lane: int) -> Iterator[Chunk]:
         while not self._ended(lane):
@@ -94,7 +108,7 @@ class ReorderBuffer:
             if not chunks:
                 return
             if chunks[0].part is None:
-                chunks = self._cut(lane, chunks[0])
+                chunks = [self._cut(lane, chunks[0])]
             self._next[lane] = int(chunks[-1].numbers[-1]) - self._base + 1
             yield from chunks
 
@@ -103,25 +117,30 @@ class ReorderBuffer:
         return last is not None and self._next[lane] > last
 
     def _take(self, offset: int) -> list[Chunk]:
-        """Return the chunks that begin at `offset`, if they are complete."""
+        """Return the chunks that begin at `offset`, if they are complete, up to a gap."""
         if offset in self._rests:
-            return [self._rests.pop(offset)]
+            return [self._up_to_a_gap(self._rests.pop(offset))]
         entry = self._entries.get(offset)
         if entry is None or entry.missing_parts:
             return []
         del self._entries[offset]
-        return [unpack(self._store.take(handle)) for handle in entry.handles]
+        chunks = [unpack(self._store.take(handle)) for handle in entry.handles]
+        if chunks[0].part is not None:
+            return chunks
+        return [self._up_to_a_gap(_Rest(chunks[0], 0, deque(contiguous_ranges(chunks[0].numbers))))]
 
-    def _cut(self, lane: int, chunk: Chunk) -> list[Chunk]:
-        """Return the chunk's episodes up to the first gap and the plan's end; keep what comes after a gap."""
-        first = int(chunk.numbers[0])
-        run = _run_length(chunk)
-        if run < chunk.n_episodes:
-            self._rests[int(chunk.numbers[run]) - self._base] = chunk.episodes(run, chunk.n_episodes)
+    def _up_to_a_gap(self, rest: _Rest) -> Chunk:
+        """Return the episodes up to the first gap; keep what comes after it."""
+        start, stop = rest.start, rest.start + len(rest.numbers.popleft())
+        if rest.numbers:
+            rest.start = stop
+            self._rests[rest.numbers[0].start - self._base] = rest
+        return rest.chunk.episodes(start, stop)
+
+    def _cut(self, lane: int, chunk: Chunk) -> Chunk:
+        """Return the chunk's episodes up to the plan's end."""
         last = self._plan.last_of_lane(lane)
-        if last is not None:
-            run = min(run, last + self._base - first + 1)
-        return [chunk.episodes(0, run)]
+        return chunk if last is None else chunk.episodes(0, min(chunk.n_episodes, last + 1 - self._next[lane]))
 
     def close(self) -> None:
         """Forget everything."""
@@ -130,9 +149,22 @@ class ReorderBuffer:
         self._store.close()
 
 
-def _run_length(chunk: Chunk) -> int:
-    """Return how many numbers from the first one on follow each other without a gap."""
-    return len(contiguous_ranges(chunk.numbers)[0])
+def _joined(chunks: Iterable[Chunk]) -> Iterator[Chunk]:
+    """Give small chunks as one: whoever takes them would pay more for each than it costs to copy them together."""
+    small: list[Chunk] = []
+    size = 0
+    for chunk in chunks:
+        is_small = chunk.part is None and chunk.n_bytes < SMALL_BYTES
+        if small and (size >= JOINED_BYTES or not is_small):
+            yield concatenate(small)
+            small, size = [], 0
+        if is_small:
+            small.append(chunk)
+            size += chunk.n_bytes
+        else:
+            yield chunk
+    if small:
+        yield concatenate(small)
 
 
 class ArrivalBuffer:

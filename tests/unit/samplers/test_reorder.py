@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rollout_cli.chunk import Chunk, Part, pack
+from rollout_cli.samplers import reorder
 from rollout_cli.samplers.messages import Batch, lease_numbers
 from rollout_cli.samplers.plan import Episodes, EpisodesPerWorker, MinTimesteps
 from rollout_cli.samplers.plan_states import begin_plan
@@ -160,6 +161,33 @@ def test_what_comes_after_a_gap_is_kept() -> None:
     assert [] == list(buffer.ready())
     buffer.add(batch([BASE + 2]))
     assert [BASE + 2, BASE + 3, BASE + 4, BASE + 5] == numbers_of(list(buffer.ready()))
+
+
+def test_small_pieces_come_as_one_chunk() -> None:
+    """What two workers ran by turns, one episode each, is handed on together, every row under its own number."""
+    buffer = index_buffer(Episodes(0, 10))
+    for numbers in (range(BASE, BASE + 10, 2), range(BASE + 1, BASE + 10, 2)):
+        whole = chunk_of(numbers, length_of)
+        whole = replace(whole, rewards=np.repeat(whole.numbers, whole.lengths).astype(np.float64))
+        buffer.add(Batch(0, 1, contiguous_ranges(whole.numbers), whole.lengths, tuple(pack(whole))))
+    (chunk,) = buffer.ready()
+    assert list(range(BASE, BASE + 10)) == chunk.numbers.tolist()
+    assert np.repeat(chunk.numbers, chunk.lengths).tolist() == chunk.rewards.tolist()
+
+
+def test_large_chunks_and_parts_are_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only small chunks are put together, up to a limit; an episode's parts stay apart, and all stays in order."""
+    monkeypatch.setattr(reorder, "SMALL_BYTES", 20 * 8)
+    monkeypatch.setattr(reorder, "JOINED_BYTES", 30 * 8)
+    rows = [10, 19, 5, 3, 20, 7, 7]
+    buffer = index_buffer(Episodes(0, len(rows) + 1))
+    for offset, length in enumerate(rows):
+        whole = chunk_of([BASE + offset], lambda _, length=length: length)  # type: ignore[misc]
+        buffer.add(Batch(0, 1, contiguous_ranges(whole.numbers), whole.lengths, tuple(pack(whole))))
+    for part in batches_in_parts(BASE + len(rows), 2):
+        buffer.add(part)
+    came = [((chunk.numbers - BASE).tolist(), chunk.n_steps) for chunk in buffer.ready()]
+    assert [([0, 1, 2], 34), ([3], 3), ([4], 20), ([5, 6], 14), ([7], 2), ([7], 2)] == came
 
 
 def test_rows_stay_with_their_episodes_when_a_chunk_is_cut() -> None:
