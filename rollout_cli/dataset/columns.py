@@ -23,6 +23,27 @@ def is_image(leaf: Leaf) -> bool:
     return leaf.kind == "box" and leaf.dtype == np.uint8 and len(leaf.shape) > 1
 
 
+BIG_ROW_BYTES = 32 << 10
+"""From so many bytes a row on, the time of a column goes into moving its bytes, and none into looking at each row."""
+
+
+def is_big(leaf: Leaf) -> bool:
+    """Return whether a leaf's column is written piece by piece: its pages are cut row by row (see `batch_rows`)."""
+    return is_image(leaf) and leaf.row_bytes >= BIG_ROW_BYTES
+
+
+def batch_rows(widest_row: int) -> int:
+    """Return after how many rows Parquet's writer looks whether a page (of about 1 MB) is full.
+
+    By its default of 1,024 rows, a page of images would have a hundred megabytes, and would end where a piece does; row
+    by row, pages are a function of the rows alone, however these came in pieces.
+    """
+    return 1 if widest_row >= BIG_ROW_BYTES else max(1, min(1024, PAGE_BYTES // max(1, widest_row)))
+
+
+PAGE_BYTES = 1 << 20
+
+
 def is_stored(leaf: Leaf) -> bool:
     """Return whether a leaf has a column: one without elements has none."""
     return 0 not in leaf.shape

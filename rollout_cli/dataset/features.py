@@ -10,7 +10,7 @@ import gymnasium
 import numpy as np
 import pyarrow as pa
 
-from rollout_cli.dataset.columns import Array, decode_leaf, encode_leaf, is_stored, leaf_type
+from rollout_cli.dataset.columns import Array, decode_leaf, encode_leaf, is_big, is_stored, leaf_type
 from rollout_cli.spaces import Leaf, empty_column, space_leaves
 
 
@@ -35,6 +35,12 @@ class SpaceColumn:
     def encode(self, values: Array) -> pa.Array:
         """Return the column of `values`, (T, *leaf.shape)."""
         return encode_leaf(self.leaf, values)
+
+    def encode_pieces(self, pieces: Sequence[Array]) -> pa.Array | pa.ChunkedArray:
+        """Return the column of pieces that follow one another: one contiguous array, but where rows are big."""
+        if is_big(self.leaf):
+            return pa.chunked_array([self.encode(values) for values in pieces])
+        return self.encode(np.concatenate(pieces))
 
     def decode(self, table: pa.Table) -> Array:
         """Return the leaf's values in the rows of `table`, (T, *leaf.shape)."""

@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from rollout_cli.dataset.columns import batch_rows
 from rollout_cli.dataset.files import FileStore, tidy_up
 
 _IDS = ("episode_id", "episode_number", "step")
@@ -34,7 +35,7 @@ class TableFile:
         self.rows = 0
 
     def write(self, table: pa.Table) -> None:
-        """Write one row group; each column must be one contiguous array, or page cuts would depend on its pieces."""
+        """Write one row group; columns must be contiguous unless rows are big, or pages would be cut as they are."""
         self._writer.write_table(table, row_group_size=max(1, table.num_rows))
         self.rows += table.num_rows
 
@@ -65,7 +66,14 @@ def _options(schema: pa.Schema) -> dict[str, Any]:
         # Readers select by episode; statistics of other columns are read by nobody and cost time in each row.
         "write_statistics": ["episode_id"],
         "write_page_index": False,
+        "write_batch_size": batch_rows(max(map(_row_bytes, schema.types))),
     }
+
+
+def _row_bytes(kind: pa.DataType) -> int:
+    if pa.types.is_fixed_size_list(kind):
+        return int(kind.list_size) * _row_bytes(kind.value_type)
+    return int(kind.byte_width) if pa.types.is_fixed_size_binary(kind) else 8
 
 
 def _encodings(schema: pa.Schema) -> Iterator[tuple[str, str]]:

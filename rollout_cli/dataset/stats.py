@@ -37,7 +37,7 @@ class TableStats:
         first = -self._rows % SAMPLE
         for name in table.column_names:
             if name not in _LEFT_OUT and not pa.types.is_string(table.schema.field(name).type):
-                self._update(name, table[name].combine_chunks(), first)
+                self._update(name, table[name], first)
         self._rows += table.num_rows
 
     def merge(self, other: TableStats) -> None:
@@ -53,14 +53,23 @@ class TableStats:
             name: column.document() | (note if name in self._sampled else {}) for name, column in self._columns.items()
         }
 
-    def _update(self, name: str, column: pa.Array, first: int) -> None:
+    def _update(self, name: str, column: pa.ChunkedArray, first: int) -> None:
         if pa.types.is_fixed_size_binary(column.type) or _elements(column.type) > MAX_ELEMENTS:
             self._sampled.add(name)
-            values = _numbers(column.take(np.arange(first, len(column), SAMPLE))).reshape(-1)
+            values = _numbers(_every(SAMPLE, column, first)).reshape(-1)
         else:
-            values = _numbers(column)
+            values = _numbers(column.combine_chunks())
         if len(values):
             self._columns.setdefault(name, ColumnStats()).update(values)
+
+
+def _every(step: int, column: pa.ChunkedArray, first: int) -> pa.Array:
+    """Return rows `first`, `first + step`, … without joining the others."""
+    taken = []
+    for piece in column.chunks:
+        taken.append(piece.take(np.arange(first, len(piece), step)))
+        first = (first - len(piece)) % step if first < len(piece) else first - len(piece)
+    return pa.concat_arrays(taken)
 
 
 def _elements(kind: pa.DataType) -> int:

@@ -38,33 +38,35 @@ class Piece:
 def encode_steps(schema: DatasetSchema, pieces: Sequence[Piece]) -> tuple[pa.Table, dict[str, int]]:
     """Return the rows of `pieces` as a table of `schema.data`, and by column how many info values are not in it.
 
-    Each column is one contiguous array: Parquet's pages would otherwise end where the pieces do.
+    Each column is one contiguous array, since Parquet's pages would otherwise end where the pieces do; but for columns
+    whose rows are big, which are costly to join.
     """
     chunks = [piece.chunk for piece in pieces]
     lengths = np.concatenate([chunk.lengths for chunk in chunks])
-    observations = _leaves([chunk.observations for chunk in chunks])
+    observations = [chunk.observations for chunk in chunks]
     env, env_lost = encode_infos("env_info", schema.infos.env, [chunk.env_infos for chunk in chunks])
     agent, agent_lost = encode_infos("agent_info", schema.infos.agent, [chunk.agent_infos for chunk in chunks])
     columns = [
         pa.array(np.repeat(np.concatenate([piece.ids for piece in pieces]), lengths)),
         pa.array(_step_numbers(pieces, lengths)),
         *_encode(schema.spaces.observation, observations),
-        *_encode(schema.spaces.action, _leaves([chunk.actions for chunk in chunks])),
+        *_encode(schema.spaces.action, [chunk.actions for chunk in chunks]),
         pa.array(np.concatenate([chunk.rewards for chunk in chunks]).astype(np.float64, copy=False)),
         *map(pa.array, _flags(pieces, lengths)),
     ]
     if schema.spaces.next_observation:
-        following = _shifted(observations, _leaves([piece.after for piece in pieces]), lengths)
-        columns += _encode(schema.spaces.next_observation, following)
+        following = _shifted(_leaves(observations), _leaves([piece.after for piece in pieces]), lengths)
+        columns += _encode(schema.spaces.next_observation, [following])
     return pa.Table.from_arrays([*columns, *env, *agent], schema=schema.data), env_lost | agent_lost
 
 
-def _encode(columns: Sequence[SpaceColumn], leaves: Sequence[Array]) -> list[pa.Array]:
-    return [column.encode(values) for column, values in zip(columns, leaves, strict=True) if column.stored]
+def _encode(columns: Sequence[SpaceColumn], parts: Sequence[tuple[Array, ...]]) -> list[pa.Array]:
+    leaves = zip(*parts, strict=True)
+    return [column.encode_pieces(pieces) for column, pieces in zip(columns, leaves, strict=True) if column.stored]
 
 
-def _leaves(parts: Sequence[tuple[Array, ...]]) -> list[Array]:
-    return [np.concatenate(leaf) for leaf in zip(*parts, strict=True)]
+def _leaves(parts: Sequence[tuple[Array, ...]]) -> tuple[Array, ...]:
+    return tuple(np.concatenate(leaf) for leaf in zip(*parts, strict=True))
 
 
 def _first_steps(pieces: Sequence[Piece]) -> Array:
@@ -93,7 +95,7 @@ def _flags(pieces: Sequence[Piece], lengths: Array) -> tuple[Array, Array, Array
     return out[0], out[1], step_types
 
 
-def _shifted(leaves: Sequence[Array], after: Sequence[Array], lengths: Array) -> list[Array]:
+def _shifted(leaves: Sequence[Array], after: Sequence[Array], lengths: Array) -> tuple[Array, ...]:
     ends = np.cumsum(lengths) - 1
     out = []
     for leaf, last in zip(leaves, after, strict=True):
@@ -101,4 +103,4 @@ def _shifted(leaves: Sequence[Array], after: Sequence[Array], lengths: Array) ->
         following[:-1] = leaf[1:]
         following[ends] = last
         out.append(following)
-    return out
+    return tuple(out)

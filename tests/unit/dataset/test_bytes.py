@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 from gymnasium import spaces
 from hypothesis import given, settings
@@ -153,3 +154,34 @@ def test_another_episode_changes_the_files(
     rewards[-1] += 1e-9
     write_dataset(tmp_path / "out", [*episodes[:99], replace(episodes[99], rewards=rewards)], spec=SPEC, limits=LIMITS)
     assert expected[False] != data_files(tmp_path / "out")
+
+
+IMAGES = EnvSpec(spaces.Box(0, 255, (128, 100, 3), np.uint8), spaces.Discrete(2))
+
+
+@pytest.mark.parametrize("following", [False, True])
+def test_pieces_of_big_images_leave_no_mark(tmp_path: Path, following: bool) -> None:
+    """Images of 38 kB, which are never joined: the bytes are the same however the episodes came in chunks and parts."""
+    episodes = [episode(number, 5 + 9 * number, spec=IMAGES) for number in range(9)]
+    limits = CutLimits(shard_bytes=80 << 20, min_shard_bytes=80 << 20, group_bytes=4 << 20, group_rows=60)
+    written = []
+    for name, chunks in (
+        ("alone", episodes),
+        ("together", grouped(episodes, [4, 1])),
+        ("parts", [part for one in episodes for part in in_parts(one, [1, 3, one.n_steps])]),
+    ):
+        write_dataset(tmp_path / name, chunks, spec=IMAGES, limits=limits, next_observation=following)
+        written.append(data_files(tmp_path / name))
+    assert len(written[0]) == 1
+    assert written[0] == written[1] == written[2]
+
+
+def test_pages_of_images_hold_about_a_megabyte(tmp_path: Path) -> None:
+    """A reader that wants one image need not read a whole row group."""
+    episodes = [episode(number, 60, spec=IMAGES) for number in range(2)]
+    write_dataset(tmp_path / "out", episodes, spec=IMAGES)
+    (path,) = (tmp_path / "out" / "data").rglob("*.parquet")
+    column = pq.ParquetFile(path).metadata.row_group(0).column(2)
+    # Nothing tells the number of pages, but each has a header of some thirty bytes.
+    headers = column.total_uncompressed_size - 120 * 128 * 100 * 3
+    assert 4 <= headers // 30 <= 6
