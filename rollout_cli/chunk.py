@@ -244,9 +244,20 @@ def pack(value: Any) -> list[Piece]:
 
 
 def unpack(data: Piece | Sequence[Piece]) -> Any:
-    """Return what `pack` took; its columns are views into `data`: the pieces that it gave, or all of them joined."""
-    body, *columns = _cut(memoryview(data)) if isinstance(data, Piece) else data[1:]
+    """Return what `pack` took; its columns are views into `data`: the pieces that it gave, or one, of all joined."""
+    if not isinstance(data, Piece):
+        if len(data) > 1:
+            return pickle.loads(data[1], buffers=data[2:])
+        (data,) = data
+    body, *columns = _cut(memoryview(data))
     return pickle.loads(body, buffers=columns)
+
+
+def packed_size(data: Piece) -> int:
+    """Return how many bytes of `data` are what `pack` took; others may lie behind them."""
+    (count,) = _HEAD.unpack_from(data)
+    at = _HEAD.size + count * _SIZE.size
+    return int(at + sum(struct.unpack_from(f"<{count}Q", data, _HEAD.size)))
 
 
 def _cut(view: memoryview) -> Iterator[memoryview]:

@@ -21,12 +21,16 @@ from itertools import islice
 from multiprocessing.connection import Connection
 from typing import Any
 
-from rollout_cli.chunk import pack, unpack
+from rollout_cli.chunk import Piece
 from rollout_cli.samplers.frames import FrameKind, FrameReader, frame_head
+from rollout_cli.samplers.messages import from_wire, to_wire
 from rollout_cli.samplers.shared_ring import RingReader, RingWriter
 
 PIPE_BYTES = 1 << 20
 """How much is written ahead into a pipe that `widen` was called for; the kernel may allow less."""
+
+_JOINED_BYTES = 1 << 16
+"""Smaller messages are joined before they are written: handling their pieces would cost more."""
 
 _PLACE = struct.Struct("<QQ")
 _IOV_MAX = 512
@@ -94,16 +98,18 @@ class PipeChannel:
 
     def put_behind(self, message: Any) -> None:
         """Send a message after those that wait, however many: for the side that never runs ahead of the other."""
-        pieces = [memoryview(piece).cast("B") for piece in pack(message)]
-        size = sum(piece.nbytes for piece in pieces)
+        pieces = to_wire(message)
+        size = sum(map(len, pieces))
         place = self._put_into_ring(pieces, size)
-        if place is None:
-            self._push(memoryview(frame_head(FrameKind.MESSAGE, size)), *pieces)
+        if place is not None:
+            self._push(frame_head(FrameKind.PLACE, _PLACE.size) + _PLACE.pack(place, size))
+        elif size < _JOINED_BYTES:
+            self._push(b"".join([frame_head(FrameKind.MESSAGE, size), *pieces]))
         else:
-            self._push(memoryview(frame_head(FrameKind.PLACE, _PLACE.size) + _PLACE.pack(place, size)))
+            self._push(frame_head(FrameKind.MESSAGE, size), *pieces)
         self.flush_nowait()
 
-    def _put_into_ring(self, pieces: list[memoryview], size: int) -> int | None:
+    def _put_into_ring(self, pieces: list[Piece], size: int) -> int | None:
         if self._writer is None or not self._writer.takes(size):
             return None
         place = self._writer.write(pieces, size)
@@ -111,11 +117,11 @@ class PipeChannel:
             place = self._writer.write(pieces, size)
         return place
 
-    def _push(self, *pieces: memoryview) -> None:
+    def _push(self, *pieces: Piece) -> None:
         for piece in pieces:
-            if piece.nbytes:
-                self._unsent.append(piece)
-                self._unsent_bytes += piece.nbytes
+            if piece:
+                self._unsent.append(memoryview(piece))
+                self._unsent_bytes += len(piece)
 
     def flush_nowait(self) -> bool:
         """Write as much as the pipe takes; return whether nothing is left.
@@ -156,7 +162,7 @@ class PipeChannel:
         body = self._arrived.popleft() if self._arrived else self._next_message()
         if body is None:
             raise queue.Empty
-        return unpack(body)
+        return from_wire(body)
 
     def _next_message(self) -> memoryview | None:
         while (frame := self._frames.next_frame()) is not None:
@@ -172,7 +178,7 @@ class PipeChannel:
     def _copied_out(self, place: memoryview) -> memoryview:
         assert self._reader is not None
         body = self._reader.read(*_PLACE.unpack(place))
-        self._push(memoryview(frame_head(FrameKind.GIVEN_BACK, 0)))
+        self._push(frame_head(FrameKind.GIVEN_BACK, 0))
         try:
             self.flush_nowait()
         except BrokenPipeError:

@@ -14,7 +14,8 @@ import numpy as np
 _HEAD = struct.Struct("<Q")
 _KIND_SHIFT = 56
 _SIZE_MASK = (1 << _KIND_SHIFT) - 1
-_READ = 1 << 16
+_READ = 1 << 18
+"""What does not go by shared memory comes with one reading."""
 
 
 class FrameKind(enum.IntEnum):

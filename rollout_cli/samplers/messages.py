@@ -7,7 +7,7 @@ works under, and the sampler discards what belongs to an older one.
 from __future__ import annotations
 
 import pickle
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any
 
@@ -15,7 +15,7 @@ import cloudpickle
 import numpy as np
 import numpy.typing as npt
 
-from rollout_cli.chunk import Part, Piece
+from rollout_cli.chunk import Part, Piece, pack, packed_size, unpack
 from rollout_cli.episode_batch import EnvSpec
 
 Array = npt.NDArray[Any]
@@ -110,7 +110,7 @@ class Batch:
         version: Under which version.
         numbers: Their episode numbers: rising ranges without gaps; one, unless others of the worker's still run.
         lengths: Their lengths, int64 (N,), those of all ranges in one; of a part, the whole episode's.
-        payload: The packed chunk, in the pieces of `chunk.pack`, which nobody joins or changes.
+        payload: The packed chunk: the pieces of `chunk.pack`, or one, in which they lie after one another.
         part: Set where this is one part of a long episode.
         not_reproducible: Why the worker's episodes cannot be reproduced, where it has seen that.
     """
@@ -129,9 +129,10 @@ class Batch:
             raise ValueError(f"a batch has the lengths of {len(self.lengths)} episodes, and numbers {self.numbers}")
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
-        # Protocol 5 leaves the pieces where they are, so that they are copied only when they are written. The lengths
-        # are few and kept for longer: in memory of their own they do not hold on to what was read together with them.
-        payload = tuple(map(pickle.PickleBuffer if protocol >= 5 else bytes, self.payload))  # noqa: PLR2004
+        # The lengths are few and kept for longer: in memory of their own they do not hold on to what was read together
+        # with them.
+        del protocol
+        payload = tuple(map(bytes, self.payload))
         edges = tuple(edge for numbers in self.numbers for edge in (numbers.start, numbers.stop))
         rest = (payload, self.part, self.not_reproducible)
         return _unpickled_batch, (self.worker, self.version, edges, self.lengths.tobytes(), *rest)
@@ -168,3 +169,18 @@ class Failed:
 
 
 ToSampler = Started | Batch | Returned | Failed
+
+
+def to_wire(message: Any) -> list[Piece]:
+    """Return a message as byte pieces, the payload's own pieces among them: none of them is joined or copied."""
+    if isinstance(message, Batch):
+        return [*pack(replace(message, payload=())), *message.payload]
+    return pack(message)
+
+
+def from_wire(data: memoryview) -> Any:
+    """Return the message that the joined pieces of `to_wire` stand for; a payload is one piece then, a view."""
+    message = unpack(data)
+    if isinstance(message, Batch):
+        return replace(message, payload=(data[packed_size(data) :],))
+    return message

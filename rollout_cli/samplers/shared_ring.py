@@ -16,6 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from rollout_cli.chunk import Piece
+
 RING_BYTES = 64 << 20
 """Of one worker. Memory is used only as far as it was ever written to."""
 
@@ -141,15 +143,15 @@ class RingWriter:
         """Return whether a message of `size` bytes is worth the ring."""
         return self._memory.least <= size <= self._memory.size
 
-    def write(self, pieces: Iterable[memoryview], size: int) -> int | None:
+    def write(self, pieces: Iterable[Piece], size: int) -> int | None:
         """Copy `pieces`, of `size` bytes together, after one another; return where they begin, None without room."""
         start = self._space.take(size)
         if start is None:
             return None
         memory, at = self._memory.map, start
         for piece in pieces:
-            memory[at : at + piece.nbytes] = piece
-            at += piece.nbytes
+            memory[at : at + len(piece)] = piece
+            at += len(piece)
         return start
 
     def give_back(self) -> None:

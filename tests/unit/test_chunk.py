@@ -12,7 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rollout_cli import chunk as chunks
-from rollout_cli.chunk import Chunk, concatenate, episode_variable_bytes, for_transport, pack, unpack, variable_bytes
+from rollout_cli.chunk import (
+    Chunk,
+    concatenate,
+    episode_variable_bytes,
+    for_transport,
+    pack,
+    packed_size,
+    unpack,
+    variable_bytes,
+)
 from rollout_cli.episode_batch import EnvSpec
 from tests.support.chunks import episode
 from tests.support.contents import chunk_contents
@@ -172,6 +181,18 @@ def test_packing_copies_no_column() -> None:
     assert any(np.shares_memory(chunk.rewards, np.asarray(piece)) for piece in pieces[2:])
     data = bytearray(b"".join(pieces))
     assert np.shares_memory(unpack(data).rewards, np.frombuffer(data, np.uint8))
+
+
+def test_pieces_are_unpacked_as_they_are() -> None:
+    """What was never joined is unpacked without a copy; joined, it may have something behind it."""
+    (chunk,) = episodes([4])
+    pieces = pack(chunk)
+    arrived = unpack(tuple(pieces))
+    assert np.shares_memory(chunk.rewards, arrived.rewards)
+    assert chunk_contents(chunk) == chunk_contents(arrived)
+    joined = b"".join(pieces)
+    assert len(joined) == packed_size(joined + b"something")
+    assert chunk_contents(chunk) == chunk_contents(unpack((joined + b"something",)))
 
 
 def test_sizes() -> None:

@@ -20,7 +20,9 @@ from rollout_cli.samplers.messages import (
     Start,
     Started,
     Stop,
+    from_wire,
     lease_numbers,
+    to_wire,
 )
 from rollout_cli.samplers.reports import as_reported, pack_error, unpack_error
 from tests.unit.samplers.simulation import SPEC
@@ -59,7 +61,7 @@ BATCHES = [
 def fields_of(batch: Batch) -> tuple[Any, ...]:
     lengths = (batch.lengths.dtype, batch.lengths.tolist())
     whose = (batch.worker, batch.version, batch.numbers)
-    return *whose, *lengths, [bytes(piece) for piece in batch.payload], batch.part, batch.not_reproducible
+    return *whose, *lengths, b"".join(batch.payload), batch.part, batch.not_reproducible
 
 
 @pytest.mark.parametrize("batch", BATCHES, ids=["episodes", "part"])
@@ -94,12 +96,24 @@ def test_a_story_does_not_tell_payloads() -> None:
     assert len(repr(Batch(1, 3, (range(900),), np.ones(900, np.int64), (b"payload" * 1000,)))) < 120
 
 
-def test_large_payloads_are_not_copied_into_the_message() -> None:
+@pytest.mark.parametrize("message", [*MESSAGES, *BATCHES], ids=lambda message: type(message).__name__)
+def test_what_goes_over_the_wire_comes_as_it_was(message: object) -> None:
+    """Batches and other messages come out of one piece of memory; a payload is one view of it, in its order."""
+    data = bytearray(b"".join(to_wire(message)))
+    arrived = from_wire(memoryview(data))
+    if not isinstance(message, Batch):
+        assert message == arrived
+        return
+    assert fields_of(message) == fields_of(arrived)
+    assert np.shares_memory(np.frombuffer(arrived.payload[0], np.uint8), np.frombuffer(data, np.uint8))
+
+
+def test_payloads_are_not_copied_into_the_message() -> None:
     """The payload's pieces are pieces of the message, written from where they are."""
     payload = bytearray(10), bytearray(1000)
-    pieces = pack(Batch(0, 1, (range(1),), np.array([1]), payload))
-    payload[0][0], payload[1][0] = 6, 7
-    assert [6, 7] == [piece[0] for piece in pieces[-2:]]
+    pieces = to_wire(Batch(0, 1, (range(1),), np.array([1]), payload))
+    assert pieces[-2] is payload[0]
+    assert pieces[-1] is payload[1]
 
 
 def test_leases_are_numbers() -> None:
