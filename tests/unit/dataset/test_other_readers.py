@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import duckdb
@@ -96,6 +97,36 @@ def test_pyarrow(folder: Path) -> None:
     assert first_rows(folder) == (row["observation.x"], row["observation.image"], row["env_info.v"])
     files = sorted((folder / "data").rglob("*.parquet"))
     assert 1 == len({pq.ParquetFile(file).schema_arrow.serialize().to_pybytes() for file in files})
+
+
+def test_integers_and_bools_are_read_alike(tmp_path: Path) -> None:
+    """Of every width, in lists too, up to the ends of their range, whose differences overflow."""
+    ends = np.iinfo(np.int64)
+    space = spaces.Dict(
+        {
+            "choice": spaces.Discrete(5, start=-2),
+            "choices": spaces.MultiDiscrete([3, 4]),
+            "bits": spaces.MultiBinary(3),
+            "wide": spaces.Box(ends.min, ends.max, (2,), np.int64),
+            "bytes": spaces.Box(0, 255, (4,), np.uint8),
+        }
+    )
+    spec = EnvSpec(space, spaces.Discrete(3))
+    whole = episode(0, 40, spec=spec)
+    wide = np.where(np.arange(80).reshape(40, 2) % 3 == 0, ends.min, ends.max)
+    whole = replace(whole, observations=(*whole.observations[:-1], wide))
+    write_dataset(tmp_path / "out", [whole], spec=spec)
+    expected = load(tmp_path / "out")[0].batch
+    file = tmp_path / "out/data/chunk-00000/file-00000.parquet"
+    with duckdb.connect() as connection:
+        tables = [connection.sql(f"select * from '{file}'").to_arrow_table(), pl.read_parquet(file).to_arrow()]
+    for table in (*tables, pq.read_table(file)):
+        for key, values in expected.observations.items():
+            assert values.tolist() == table[f"observation.{key}"].to_pylist()
+        assert expected.actions.tolist() == table["action"].to_pylist()
+        for name in ("terminated", "truncated"):
+            assert [False] * 39 + [bool(getattr(expected, name)[0])] == table[name].to_pylist()
+    assert {ends.min, ends.max} == set(expected.observations["wide"].flat)
 
 
 def test_the_cards_patterns_find_the_files(folder: Path) -> None:

@@ -149,7 +149,7 @@ def test_the_footer_says_what_the_file_is(tmp_path: Path) -> None:
 
 
 def test_encodings_are_the_chosen_ones(tmp_path: Path) -> None:
-    """Delta for ids and steps, split bytes for floats in lists too, a dictionary for flags, statistics for ids."""
+    """Delta for ids, steps and actions, split bytes for floats in lists too, a dictionary for step types."""
     write_dataset(tmp_path / "out", [episode(n, 9) for n in range(30)])
     group = pq.ParquetFile(tmp_path / "out/data/chunk-00000/file-00000.parquet").metadata.row_group(0)
     columns = {group.column(at).path_in_schema: group.column(at) for at in range(group.num_columns)}
@@ -157,7 +157,9 @@ def test_encodings_are_the_chosen_ones(tmp_path: Path) -> None:
         "episode_id": "DELTA_BINARY_PACKED",
         "step": "DELTA_BINARY_PACKED",
         "observation.list.element": "BYTE_STREAM_SPLIT",
+        "action": "DELTA_BINARY_PACKED",
         "reward": "BYTE_STREAM_SPLIT",
+        "terminated": "PLAIN",
         "step_type": "RLE_DICTIONARY",
     }
     assert {} == {
