@@ -7,13 +7,13 @@ and its cuts alone. Values that are not finite are not counted.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from rollout_cli.dataset.columns import Array, decode_tensor
+from rollout_cli.dataset.sums import Sums, joined, sums_of, sums_of_flags
 
 SAMPLE = 100
 """Of images, and other rows of more than `MAX_ELEMENTS` numbers, one row in this many is counted."""
@@ -54,13 +54,27 @@ class TableStats:
         }
 
     def _update(self, name: str, column: pa.ChunkedArray, first: int) -> None:
+        if pa.types.is_boolean(column.type):
+            self._update_flags(name, column)
+            return
         if pa.types.is_fixed_size_binary(column.type) or _elements(column.type) > MAX_ELEMENTS:
             self._sampled.add(name)
             values = _numbers(_every(SAMPLE, column, first)).reshape(-1)
         else:
-            values = _numbers(column.combine_chunks())
+            values = _numbers(_contiguous(column))
         if len(values):
             self._columns.setdefault(name, ColumnStats()).update(values)
+
+    def _update_flags(self, name: str, column: pa.ChunkedArray) -> None:
+        count = len(column) - column.null_count
+        if count:
+            trues = sum(piece.true_count for piece in column.chunks)
+            self._columns.setdefault(name, ColumnStats()).add(sums_of_flags(count, trues))
+
+
+def _contiguous(column: pa.ChunkedArray) -> pa.Array:
+    # Joining one chunk would copy it.
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
 def _every(step: int, column: pa.ChunkedArray, first: int) -> pa.Array:
@@ -91,20 +105,20 @@ class ColumnStats:
     """The statistics of one column, of each number of a row apart."""
 
     def __init__(self) -> None:
-        self._sums: _Sums | None = None
+        self._sums: Sums | None = None
 
     def update(self, values: Array) -> None:
         """Count `values`, (n, *shape) with n of at least 1."""
-        with np.errstate(over="ignore", invalid="ignore"):
-            self._add(_sums_of(values))
+        self.add(sums_of(values))
 
     def merge(self, other: ColumnStats) -> None:
         """Count what `other` counted."""
         if other._sums is not None:
-            self._add(other._sums)
+            self.add(other._sums)
 
-    def _add(self, sums: _Sums) -> None:
-        self._sums = sums if self._sums is None else _joined(self._sums, sums)
+    def add(self, sums: Sums) -> None:
+        """Count what `sums` counted."""
+        self._sums = sums if self._sums is None else joined(self._sums, sums)
 
     def document(self) -> dict[str, Any]:
         """Return min, max, mean, std (of the population) and count; None where nothing was counted."""
@@ -116,45 +130,6 @@ class ColumnStats:
             name: _finite(np.where(sums.count > 0, values, math.nan).tolist()) for name, values in named.items()
         }
         return document | {"count": sums.count.tolist()}
-
-
-@dataclass(frozen=True, slots=True)
-class _Sums:
-    """Each an array of the shape of one row; `squares` are sums of squared distances from the mean."""
-
-    count: Array
-    low: Array
-    high: Array
-    mean: Array
-    squares: Array
-
-
-def _sums_of(values: Array) -> _Sums:
-    # Rows last: summing along contiguous memory is several times as fast.
-    numbers = np.ascontiguousarray(np.moveaxis(values, 0, -1), np.float64)
-    finite = np.isfinite(numbers)
-    count = np.asarray(finite.sum(axis=-1))
-    where: Any = True if finite.all() else finite
-    mean = np.asarray(np.sum(numbers, axis=-1, where=where) / np.maximum(count, 1))
-    low = np.min(numbers, axis=-1, where=where, initial=math.inf)
-    high = np.max(numbers, axis=-1, where=where, initial=-math.inf)
-    numbers = numbers - mean[..., None]
-    numbers *= numbers
-    return _Sums(count, low, high, mean, squares=np.sum(numbers, axis=-1, where=where))
-
-
-def _joined(first: _Sums, second: _Sums) -> _Sums:
-    count = first.count + second.count
-    share = second.count / np.maximum(count, 1)
-    apart = second.mean - first.mean
-    with np.errstate(over="ignore", invalid="ignore"):
-        return _Sums(
-            count,
-            low=np.minimum(first.low, second.low),
-            high=np.maximum(first.high, second.high),
-            mean=first.mean + apart * share,
-            squares=first.squares + second.squares + apart * apart * first.count * share,
-        )
 
 
 def _finite(value: Any) -> Any:

@@ -10,13 +10,18 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from gymnasium import spaces
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from rollout_cli.dataset import CutLimits, load
 from rollout_cli.dataset.columns import encode_tensor
 from rollout_cli.dataset.stats import ColumnStats, TableStats
+from rollout_cli.dataset.sums import BLOCK
 from rollout_cli.episode_batch import EnvSpec
 from tests.support.chunks import episode
 from tests.support.datasets import write_dataset
+
+DTYPES = ["bool", "uint8", "int64", "float32", "float64"]
 
 
 def test_blocks_give_what_the_whole_gives() -> None:
@@ -39,6 +44,50 @@ def test_values_that_are_not_finite_are_not_counted() -> None:
     stats.update(np.array([[1.0, math.nan], [math.inf, math.nan], [3.0, math.nan]]))
     expected = {"min": [1.0, None], "max": [3.0, None], "mean": [2.0, None], "std": [1.0, None], "count": [2, 0]}
     assert expected == stats.document()
+
+
+@given(st.lists(st.integers(1, 40), min_size=1, max_size=5), st.sampled_from(DTYPES), st.integers(0, 2**32))
+@settings(deadline=None)
+def test_statistics_are_those_of_all_finite_values(sizes: list[int], dtype: str, seed: int) -> None:
+    """For any dtype, cut into blocks of any size, with constant and odd values in some of them."""
+    rng = np.random.default_rng(seed)
+    parts = [rng.integers(0, 2 if dtype == "bool" else 100, (size, 3)).astype(dtype) for size in sizes]
+    for part in parts:
+        part[:, 1] = part[0, 1]
+        if np.dtype(dtype).kind == "f":
+            part[rng.random(part.shape) < 0.2] = rng.choice([math.nan, math.inf, -math.inf])
+    stats = ColumnStats()
+    for part in parts:
+        stats.update(part)
+    columns = [column[np.isfinite(column)].astype(np.float64) for column in np.concatenate(parts).T]
+    document = stats.document()
+    assert [len(column) for column in columns] == document["count"]
+    for name in ("min", "max", "mean", "std"):
+        expected = [float(getattr(column, name)()) if len(column) else math.nan for column in columns]
+        actual = [math.nan if value is None else value for value in document[name]]
+        assert pytest.approx(expected, rel=1e-12, abs=1e-12, nan_ok=True) == actual
+
+
+def test_many_rows_are_taken_in_blocks() -> None:
+    """Of numbers far from zero that differ little, where plain sums of squares would lose all digits."""
+    values = np.random.default_rng(0).normal(1e8, 1e-3, (BLOCK + 10, 2))
+    stats = ColumnStats()
+    stats.update(values)
+    document = stats.document()
+    assert [len(values)] * 2 == document["count"]
+    assert pytest.approx(values.mean(axis=0).tolist(), rel=1e-14) == document["mean"]
+    assert pytest.approx(values.std(axis=0).tolist(), rel=1e-6) == document["std"]
+
+
+@pytest.mark.parametrize("flags", [[True], [False, False], [True, False, True, None, False, True]])
+def test_flags_are_counted_as_numbers(flags: list[bool | None]) -> None:
+    """0 and 1, without those that are missing."""
+    stats = TableStats()
+    stats.update(pa.table({"flag": pa.array(flags)}))
+    values = np.array([flag for flag in flags if flag is not None], np.float64)
+    document = stats.document()["flag"]
+    assert (values.min(), values.max(), len(values)) == (document["min"], document["max"], document["count"])
+    assert pytest.approx([values.mean(), values.std()]) == [document["mean"], document["std"]]
 
 
 def test_nulls_are_not_counted() -> None:
