@@ -26,10 +26,13 @@ def as_reported(error: Exception) -> RolloutError:
 
 def _users_cause(error: BaseException) -> BaseException | None:
     """Return what user code raised; None where nothing did: a message of ours needs no traceback of ours."""
+    seen = [error]
     cause = error.__cause__
-    while isinstance(cause, RolloutError):
+    # Nothing keeps a user's code from raising an error from itself, or two from each other.
+    while isinstance(cause, RolloutError) and cause not in seen:
+        seen.append(cause)
         cause = cause.__cause__
-    return cause
+    return None if isinstance(cause, RolloutError) else cause
 
 
 def _user_part(trace: TracebackType | None) -> TracebackType | None:

@@ -33,6 +33,8 @@ def _entered(worker_setup: WorkerSetup) -> Iterator[None]:
     try:
         manager = worker_setup()
         manager.__enter__()
+    except RolloutError:
+        raise
     except Exception as error:
         raise _failure("could not be entered", error) from error
     try:
@@ -50,14 +52,15 @@ def _leave(manager: AbstractContextManager[Any], error: BaseException | None) ->
             manager.__exit__(None, None, None)
         else:
             manager.__exit__(type(error), error, error.__traceback__)
+    except RolloutError as fault:
+        if fault is not error:
+            raise
     except Exception as fault:
         if fault is not error:
             raise _failure("could not be left", fault) from fault
 
 
 def _failure(what: str, error: Exception) -> RolloutError:
-    if isinstance(error, RolloutError):
-        return error
     hint = "worker_setup is called without arguments and returns a context manager; the traceback below shows where"
     return failure(UserCodeError, f"the worker's set-up {what}", error, hint=hint)
 

@@ -84,7 +84,7 @@ def _moved(chunk: Chunk) -> Chunk:
     return moved
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(seed=st.integers(0, 2**32), following=st.booleans())
 def test_chunks_and_parts_change_nothing(
     seed: int,
@@ -112,7 +112,7 @@ def test_the_late_key_is_in_the_remainder(episodes: list[Chunk], tmp_path: Path)
     assert expected == batch.env_infos["late"].tolist()
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(seed=st.integers(0, 2**32))
 def test_lanes_may_interleave_in_any_way(
     seed: int, episodes: list[Chunk], tmp_path_factory: pytest.TempPathFactory

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rollout_cli.chunk import concatenate
@@ -91,7 +91,6 @@ BATCHES = st.lists(st.lists(SIZES, min_size=1, max_size=30), min_size=1, max_siz
 SMALL_SHARDS = CutLimits(shard_bytes=100, min_shard_bytes=100, group_bytes=300, group_rows=10)
 
 
-@settings(deadline=None)
 @given(BATCHES, st.sampled_from([LIMITS, SMALL_SHARDS]))
 def test_many_episodes_at_once_are_cut_as_one_by_one(batches: list[list[tuple[int, int]]], limits: CutLimits) -> None:
     """However they come, the cuts are those of the rule, and the episodes over a row group's limit are told."""
@@ -103,7 +102,6 @@ def test_many_episodes_at_once_are_cut_as_one_by_one(batches: list[list[tuple[in
         assert expected == cutter.place(lengths, nominal)
 
 
-@settings(deadline=None)
 @given(BATCHES)
 def test_no_limit_is_passed_but_by_one_episode_alone(batches: list[list[tuple[int, int]]]) -> None:
     """Row groups and shards stay within their limits, unless they hold a single episode."""

@@ -58,7 +58,7 @@ SPACES = st.recursive(
 )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
 def test_every_space_comes_back_with_its_values_types_and_structure(data: st.DataObject) -> None:
     """Observations, actions and last observations; whole episodes, groups of them, and parts."""

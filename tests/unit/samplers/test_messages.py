@@ -160,6 +160,14 @@ def test_the_users_error_is_looked_for_below_ours() -> None:
     assert "PolicyError" not in details
 
 
+def test_errors_that_cause_one_another_end_somewhere() -> None:
+    """An error raised from itself, or two from each other, have no cause of the user's, and the search ends."""
+    itself, first, second = EnvError("itself"), EnvError("first"), EnvError("second")
+    itself.__cause__ = itself
+    first.__cause__, second.__cause__ = second, first
+    assert ["", "", ""] == [as_reported(error).details for error in (itself, first, second)]
+
+
 def test_any_other_error_is_ours() -> None:
     """What is no error of ours is reported as a fault of this package, in one line, with all of its traceback."""
     try:

@@ -79,7 +79,7 @@ def check_delivery(plan: Plan, sampler: SimulatedSampler, chunks: Sequence[Chunk
 
 
 @given(data=st.data(), sampler=samplers(), plan=plans, by_worker=st.booleans(), base=st.integers(0, 100))
-@settings(max_examples=N_EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=N_EXAMPLES, suppress_health_check=[HealthCheck.too_slow])
 def test_every_interleaving_ends_with_the_episodes_of_the_serial_run(
     data: st.DataObject, sampler: SimulatedSampler, plan: Plan, by_worker: bool, base: int
 ) -> None:
@@ -104,7 +104,7 @@ def check_owners(plan: Plan, sampler: SimulatedSampler, *, by_worker: bool, base
 
 
 @given(data=st.data(), sampler=samplers(), plans=st.lists(plans, min_size=2, max_size=4), by_worker=st.booleans())
-@settings(max_examples=N_EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=N_EXAMPLES, suppress_health_check=[HealthCheck.too_slow])
 def test_a_call_that_is_closed_early_leaves_nothing_to_the_next(
     data: st.DataObject, sampler: SimulatedSampler, plans: list[Plan], by_worker: bool
 ) -> None:

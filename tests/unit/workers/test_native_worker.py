@@ -309,7 +309,7 @@ class SumPolicy(LinearPolicy):
 
 
 @each_self_resetting
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     n_envs=st.integers(1, 5),
     n_numbers=st.integers(1, 25),
@@ -351,7 +351,7 @@ class StatelessPolicy:
         return observations.sum(axis=1) % 3, {}
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     n_envs=st.integers(1, 5),
     n_numbers=st.integers(1, 40),
