@@ -73,9 +73,10 @@ class TorchPolicy:
         self._is_box = isinstance(space, spaces.Box)
         parameter = next(iter(wrapped.parameters()), None)
         self._device = None if parameter is None else parameter.device
+        self._on_cpu = self._device is None or self._device.type == "cpu"
         floating = parameter is not None and parameter.is_floating_point()
         self._dtype = parameter.dtype if parameter is not None and floating else self._torch.get_default_dtype()
-        self._draws, self._row_draws = RowDraws(1), RowDraws(0)
+        self._draws, self._row_draws = self._new_draws(1), self._new_draws(0)
 
     def get_action(self, observation: Any) -> tuple[Any, dict[str, Any]]:
         """Choose the action for one observation."""
@@ -94,7 +95,7 @@ class TorchPolicy:
     def seed_rows(self, mask: Array, seeds: Any) -> None:
         """Begin the draws that belong to `seeds[j]` in each row j where `mask`, bool (n,), is true."""
         draws = self._sized_draws(len(mask))
-        for row in np.flatnonzero(mask).tolist():
+        for row in mask.nonzero()[0].tolist():
             draws.seed(row, int(seeds[row]))
 
     def reset(self, do_resets: Array | None = None) -> None:
@@ -130,7 +131,9 @@ class TorchPolicy:
         for leaf, column in zip(rows.leaves, rows.columns(observations), strict=True):
             # Copied, as from_numpy warns of arrays that are read-only and would share the others.
             tensor = self._torch.from_numpy(np.array(column))
-            tensors.append(tensor.to(device=self._device, dtype=self._dtype if leaf.kind == "box" else tensor.dtype))
+            dtype = self._dtype if leaf.kind == "box" else tensor.dtype
+            is_there = self._on_cpu and tensor.dtype is dtype
+            tensors.append(tensor if is_there else tensor.to(device=self._device, dtype=dtype))
         return rows.tree(tensors)
 
     def _choose(self, choices: range, logits: Any, draws: RowDraws) -> Array:
@@ -141,11 +144,10 @@ class TorchPolicy:
             raise PolicyError(
                 f"the module gave logits of shape {values.shape}, expected {expected}", hint="one row an observation"
             )
-        highest = np.maximum.reduce(values, 1)
-        if not np.isfinite(highest).all():  # A NaN among others is the highest.
+        chosen = choose(values, None if self._deterministic else draws.gumbel())
+        if chosen is None:
             raise PolicyError(f"the module gave logits {values}", hint="logits must be finite, or -inf for never")
-        chosen = values.argmax(axis=1) if self._deterministic else choose(values, highest, draws.uniform())
-        return np.asarray(choices.start + chosen, np.int64)
+        return chosen + choices.start if choices.start else chosen
 
     def _as_actions(self, output: Any, n_rows: int) -> Array:
         values = output.cpu().numpy()
@@ -159,8 +161,11 @@ class TorchPolicy:
 
     def _sized_draws(self, n_rows: int) -> RowDraws:
         if len(self._row_draws) != n_rows:
-            self._row_draws = RowDraws(n_rows)
+            self._row_draws = self._new_draws(n_rows)
         return self._row_draws
+
+    def _new_draws(self, n_rows: int) -> RowDraws:
+        return RowDraws(n_rows, len(self._choices) if self._choices is not None else 0)
 
 
 def _check_spaces(env_spec: EnvSpec) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from typing import Any
 
@@ -13,20 +14,23 @@ from rollout_cli.policies.row_draws import RowDraws
 Array = npt.NDArray[Any]
 
 
-def choose(logits: Array, highest: Array, places: Array) -> Array:
-    """Return for each row the category whose share of the softmax covers its place.
+def choose(logits: Array, noise: Array | None) -> Array | None:
+    """Return for each row a category drawn from the softmax of its logits, (n,); the likeliest without noise.
+
+    The likeliest after adding Gumbel noise is such a draw. It takes half as long as going through the softmax.
 
     Args:
         logits: (n, number of categories).
-        highest: The highest of each row (n,), finite.
-        places: (n,) in [0, 1).
+        noise: Independent numbers of the standard Gumbel distribution, of the same shape.
+
+    Returns:
+        The categories; None where a row's logits have no softmax: a NaN, infinity, or nothing but -infinity.
     """
-    weights = np.subtract(logits, highest[:, None], dtype=np.float64)
-    np.exp(weights, out=weights)
-    edges = np.add.accumulate(weights, 1, out=weights)
-    places *= edges[:, -1]
-    # The last edge is left out: a place just under 1 may round up to it.
-    return np.asarray(np.add.reduce(edges[:, :-1] <= places[:, None], 1))
+    scores = logits if noise is None else logits + noise
+    # A NaN counts as the highest, and a sum loses no such value; a sum of finite ones may overflow, without a warning.
+    if not math.isfinite(sum(np.maximum.reduce(scores, 1).tolist())) and not np.isfinite(logits.max(axis=1)).all():
+        return None
+    return np.asarray(scores.argmax(axis=1))
 
 
 def sample(distribution: Any, draws: RowDraws) -> Any:

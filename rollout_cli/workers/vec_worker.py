@@ -185,10 +185,10 @@ class VecWorker(RecordingWorker):
     def advance(self, deadline: float) -> None:
         """Run assigned numbers until `time.perf_counter()` passes `deadline`, or none is left; at least one step."""
         while self.has_work:
-            if self.running:
-                self._begin_rows()
-            else:
+            if not self.running:
                 self.start_episode()
+            elif self._waiting:
+                self._begin_rows()
             if self._steps_by_verb:
                 self.step_episode()
             else:
@@ -199,8 +199,9 @@ class VecWorker(RecordingWorker):
     def _begin_rows(self, again: dict[int, int] | None = None) -> None:
         """Begin episodes in the rows that have none; `again` gives rows and the numbers that they begin once more."""
         numbers = dict(again or {})
-        for row, slot in enumerate(self._slots):
-            if slot.number is None and row not in numbers and (number := self._next_of(row)) is not None:
+        free = [row for row, slot in enumerate(self._slots) if slot.number is None]
+        for row in free:
+            if row not in numbers and (number := self._next_of(row)) is not None:
                 numbers[row] = number
         if numbers:
             self._the_rows().begin(numbers)
@@ -255,7 +256,10 @@ class VecWorker(RecordingWorker):
     @property
     def running(self) -> bool:
         """Return whether an episode is under way."""
-        return any(slot.number is not None for slot in self._slots)
+        for slot in self._slots:  # noqa: SIM110  Mostly the first one is; making a generator takes ten times as long.
+            if slot.number is not None:
+                return True
+        return False
 
     def facts(self) -> dict[str, Any]:
         """Return the policy's class, the record of the environment, and how far the episodes can be reproduced."""

@@ -86,6 +86,13 @@ def test_logits_are_sampled_by_their_softmax(torch: Any) -> None:
     check_policy(policy, DISCRETE, samples(OBSERVATIONS, 3))
 
 
+def test_logits_whose_sum_overflows_are_finite(torch: Any) -> None:
+    """Logits near the end of what a float64 holds are no error."""
+    module = module_of(torch, lambda x: torch.tensor([[0.0, 1.0, 1.6e308, 2.0]], dtype=torch.float64).expand(len(x), 4))
+    policy: Any = adapt_policy(module, DISCRETE)
+    assert [4, 4, 4] == policy.get_actions(np.zeros((3, 3)))[0].tolist()
+
+
 def test_logits_deterministic(torch: Any) -> None:
     """Deterministic is the argmax."""
     module = module_of(torch, lambda x: torch.tensor([[0.0, 3.0, 1.0, 2.0]]).expand(len(x), 4))
