@@ -66,8 +66,7 @@ def take_rows(space: spaces.Space[Any], tree: Tree) -> list[Any]:
 def rows_of(kind: str, column: Array) -> list[Any]:
     """Return the rows of one leaf's column; those of a 0-d Box as arrays, since that is what its space contains.
 
-    Those of a Discrete are Python's integers, which `Discrete.contains` tells several times as fast as numpy's: many an
-    environment asks it in each step.
+    Those of a Discrete are Python's integers, which are made several times as fast as numpy's.
     """
     if kind == "discrete":
         numbers: list[Any] = column.tolist()

@@ -15,8 +15,8 @@ from rollout_cli.policies import Policy
 from rollout_cli.policies.rows import SpaceRows
 from rollout_cli.spaces import map_tree, tree_leaves
 from rollout_cli.workers.env_slot import EnvSlot, called
+from rollout_cli.workers.leaf_columns import BadSampleError
 from rollout_cli.workers.seen_rows import Seen, SeenBatch, SeenBytes, SeenColumns, SeenSamples
-from rollout_cli.workers.space_recorder import BadSampleError
 from rollout_cli.workers.turns import SharedDraws
 
 Array = npt.NDArray[Any]

@@ -15,9 +15,9 @@ from rollout_cli.policies import policy_class
 from rollout_cli.sleepers import GlobalSeeder
 from rollout_cli.workers.agent import AgentHolder
 from rollout_cli.workers.env_slot import EnvSlot, called
+from rollout_cli.workers.leaf_columns import BadSampleError
 from rollout_cli.workers.recorder import frozen_copy
 from rollout_cli.workers.recording_worker import RecordingWorker
-from rollout_cli.workers.space_recorder import BadSampleError
 
 _clock = time.perf_counter
 _OURS_ALONE = 2
@@ -181,7 +181,7 @@ class DefaultWorker(RecordingWorker):
         record_action, append_action = recorder.record_action, recorder.action_rows.append
         append_reward, env_step = recorder.rewards.append, slot.stepped.step
         act, pair, shortcut_type = agent.act, agent.pair, recorder.int_type if agent.pair else None
-        row_bytes, int_type = recorder.row_bytes, recorder.int_type
+        row_bytes, int_type, numbers = recorder.row_bytes, recorder.int_type, recorder.numbers
         step, last_step = len(recorder.rewards), slot.last_step(self._max_episode_length)
         # The first observation of an episode is checked in full.
         dtype = recorder.plain_dtype if step else None
@@ -207,10 +207,12 @@ class DefaultWorker(RecordingWorker):
                     action = act(observation)
                     if type(action) is shortcut_type:
                         append_action(action)
+                        action = numbers[action]
                     else:
                         action, agent_info = pair(action) if pair else action
                         if type(action) is int_type:
                             append_action(action)
+                            action = numbers[action]
                         else:
                             action = record_action(action)
                         if agent_info:

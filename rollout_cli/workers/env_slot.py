@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import gymnasium
@@ -15,16 +15,13 @@ from rollout_cli.episode_batch import EnvSpec
 from rollout_cli.errors import EnvError, InternalError, PolicyError, RolloutError, UserCodeError
 from rollout_cli.sleepers import GlobalSeeder
 from rollout_cli.user_code import first_line
-from rollout_cli.workers.recorder import EpisodeRecorder, EpisodeStore, frozen_copy
+from rollout_cli.workers.leaf_columns import BadSampleError
+from rollout_cli.workers.recorder import EpisodeRecorder, EpisodeStore
 from rollout_cli.workers.seeder import EpisodeSeeder
-from rollout_cli.workers.space_recorder import BadSampleError
 from rollout_cli.workers.turns import GeneratorTurn
 
 Env = gymnasium.Env[Any, Any]
 _clock = time.perf_counter
-
-Flags = tuple[bool, bool]
-"""How an episode ended: terminated, truncated."""
 
 
 class EnvSlot:
@@ -122,52 +119,6 @@ class EnvSlot:
             self.recorder.begin(episode_info)
         except Exception as error:
             raise self.error(EnvError, "env.reset", error) from error
-
-    def see(self) -> Any:
-        """Record the observation and return a private copy of it.
-
-        Raises:
-            EnvError: If it is none of its space.
-        """
-        try:
-            return self.recorder.record_observation(self.observation)
-        except BadSampleError as error:
-            raise self.error(EnvError, "the observation", error) from error
-
-    def step(self, action: Any, agent_info: Mapping[Any, Any], *, limit: float, in_turn: bool) -> Flags | None:
-        """Take one step and record it; return the flags of an episode that ended.
-
-        Args:
-            action: The policy's action.
-            agent_info: What it told of it.
-            limit: The run's `max_episode_length`.
-            in_turn: Whether other slots share generators with this one.
-
-        Raises:
-            PolicyError: If the action is none of its space.
-            EnvError: If the environment raises.
-        """
-        recorder = self.recorder
-        step = len(recorder.rewards)
-        action = called(self, PolicyError, "the policy", lambda: recorder.record_action(action))
-        try:
-            result = self._step_in_turn(action) if in_turn else self.stepped.step(action)
-            self.observation, reward, terminated, truncated, env_info = result
-            if env_info:
-                recorder.env_infos[step] = frozen_copy(env_info)
-            recorder.rewards.append(float(reward))
-        except Exception as error:
-            raise self.error(EnvError, "env.step", error) from error
-        if agent_info:
-            recorder.agent_infos[step] = frozen_copy(agent_info)
-        is_last = step + 1 >= self.last_step(limit)
-        if terminated or truncated or is_last:
-            return bool(terminated), bool(truncated) or is_last
-        return None
-
-    def _step_in_turn(self, action: Any) -> Any:
-        with self.turn:
-            return self.stepped.step(action)
 
     def last_step(self, max_episode_length: float) -> int:
         """Return at how many recorded steps an episode is truncated, by the run's limit or the environment's own."""

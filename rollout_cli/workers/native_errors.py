@@ -10,7 +10,7 @@ import numpy.typing as npt
 from rollout_cli.errors import RolloutError, UserCodeError
 from rollout_cli.user_code import first_line
 from rollout_cli.workers.env_slot import placed
-from rollout_cli.workers.space_recorder import BadSampleError
+from rollout_cli.workers.leaf_columns import BadSampleError
 
 Array = npt.NDArray[Any]
 

@@ -21,11 +21,11 @@ from rollout_cli.seeding import SETUP, derive_seed
 from rollout_cli.spaces import flatten, space_leaves, unflatten
 from rollout_cli.workers.batch_actors import BatchActors
 from rollout_cli.workers.block_recorder import BlockRecorder
+from rollout_cli.workers.leaf_columns import BadSampleError
 from rollout_cli.workers.native_errors import NativeErrors
 from rollout_cli.workers.next_step_episodes import NextStepEpisodes
 from rollout_cli.workers.row_episodes import RowEpisodes
 from rollout_cli.workers.row_numbers import NONE, RowNumbers
-from rollout_cli.workers.space_recorder import BadSampleError
 from rollout_cli.workers.vector_infos import batch_columns, frozen_column
 
 Array = npt.NDArray[Any]

@@ -17,7 +17,8 @@ from rollout_cli.chunk import Chunk
 from rollout_cli.episode_batch import EnvSpec
 from rollout_cli.infos import InfoTable, tabulate
 from rollout_cli.spaces import space_leaves
-from rollout_cli.workers.space_recorder import LeafRows, SpaceRecorder
+from rollout_cli.workers.leaf_columns import LeafRows
+from rollout_cli.workers.space_recorder import SpaceRecorder
 
 _VALUES = (bool, int, float, str, np.generic, type(None))
 _EMPTY: Mapping[Any, Any] = {}
@@ -128,7 +129,8 @@ class EpisodeRecorder:
         record_action: Append an action and return it in its space's types.
         plain_dtype: The dtype of observations that are one array, else None.
         row_bytes: The bytes of one observation.
-        int_type: `int` where actions are integers, which may be appended to `action_rows` as they are; else None.
+        int_type: `int` where integers may be appended to `action_rows` as they are; else None.
+        numbers: What the environment gets for such an integer.
         observation_rows: Append the bytes of such observations here, after the first one of an episode.
         rewards: Append rewards here, one a step; its length is the number of steps so far.
         env_infos, agent_infos: Put `frozen_copy` of non-empty info dictionaries here, by step.
@@ -151,7 +153,8 @@ class EpisodeRecorder:
         self.row_bytes = sum(leaf.row_bytes for leaf in space_leaves(spec.observation_space))
         self.observation_rows = self._observations.rows
         self.action_rows = self._actions.rows
-        self.int_type = int if self._actions.is_discrete else None
+        self.numbers = self._actions.numbers
+        self.int_type = int if self.numbers else None
         self.rewards: list[float] = []
         self.env_infos: Infos = {}
         self.agent_infos: Infos = {}

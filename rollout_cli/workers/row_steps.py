@@ -10,9 +10,9 @@ import numpy as np
 from rollout_cli.errors import EnvError, PolicyError
 from rollout_cli.workers.acting import Actors
 from rollout_cli.workers.env_slot import EnvSlot
+from rollout_cli.workers.leaf_columns import BadSampleError
 from rollout_cli.workers.recorder import frozen_copy
 from rollout_cli.workers.seen_rows import SeenBytes
-from rollout_cli.workers.space_recorder import BadSampleError
 
 
 class Ended(NamedTuple):
@@ -54,7 +54,7 @@ class RowSteps:
         self._latest: list[bytes] = []
         if isinstance(actors.seen, SeenBytes):
             self._plain_dtype, self._latest = first.recorder.plain_dtype, actors.seen.latest
-        self._int_type = first.recorder.int_type
+        self._int_type, self._numbers = first.recorder.int_type, first.recorder.numbers
 
     @property
     def running(self) -> list[_Row]:
@@ -114,12 +114,14 @@ class RowSteps:
             raise slot.error(EnvError, "the observation", error) from error
 
     def _step(self, running: list[_Row], actions: Sequence[Any]) -> list[Ended]:
-        limit, int_type, ended = self._limit, self._int_type, []
+        limit, int_type, numbers = self._limit, self._int_type, self._numbers
+        ended: list[Ended] = []
         for (_, slot, step_env, _, append_action, rewards), action in zip(running, actions, strict=True):
             if type(action) is int_type:
                 append_action(action)
+                action = numbers[action]  # noqa: PLW2901  What is done is what is recorded.
             else:
-                action = _recorded(slot, action)  # noqa: PLW2901  What is done is what is recorded.
+                action = _recorded(slot, action)  # noqa: PLW2901
             try:
                 slot.observation, reward, terminated, truncated, env_info = step_env(action)
                 if env_info:

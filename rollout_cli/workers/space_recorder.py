@@ -7,31 +7,17 @@ converted without loss of meaning and refuses the rest.
 
 from __future__ import annotations
 
-import abc
-import operator
 from collections.abc import Callable, Sequence
-from itertools import chain
-from sys import getrefcount
 from typing import Any
 
 import gymnasium
 import numpy as np
 import numpy.typing as npt
 
-from rollout_cli.spaces import Leaf, leaf_getters, space_leaves, unflatten
+from rollout_cli.spaces import leaf_getters, space_leaves, unflatten
+from rollout_cli.workers.leaf_columns import FEW_NUMBERS, ArrayColumn, BadSampleError, LeafRows, Numbers, leaf_column
 
 Array = npt.NDArray[Any]
-LeafRows = Any
-"""Rows of one leaf as they are kept: a list of bytes, integers or texts, or an array of big rows."""
-
-_BIG_ROW = 1 << 12
-_BLOCK_BYTES = 32 << 20
-_HELD_HERE_ALONE = 2
-"""What `getrefcount` tells of an object that one attribute holds: that attribute, and the argument of the call."""
-
-
-class BadSampleError(Exception):
-    """A sample that does not have the type or shape of its space; the message prints both sides."""
 
 
 class SpaceRecorder:
@@ -50,7 +36,7 @@ class SpaceRecorder:
     keep: Callable[[Any], Any]
 
     def __init__(self, space: gymnasium.Space[Any]) -> None:
-        self._columns = [_column(leaf) for leaf in space_leaves(space)]
+        self._columns = [leaf_column(leaf) for leaf in space_leaves(space)]
         if len(self._columns) == 1 and not self._columns[0].leaf.path:
             self.record, self.keep = self._columns[0].record, self._columns[0].keep
         else:
@@ -65,13 +51,19 @@ class SpaceRecorder:
         itself, if they are of exactly this dtype and size.
         """
         column = self._columns[0]
-        is_plain = len(self._columns) == 1 and not column.leaf.path and type(column) is _ArrayColumn
-        return column.dtype if is_plain and isinstance(column, _ArrayColumn) else None
+        is_plain = len(self._columns) == 1 and not column.leaf.path and type(column) is ArrayColumn
+        return column.dtype if is_plain and isinstance(column, ArrayColumn) else None
 
     @property
-    def is_discrete(self) -> bool:
-        """Return whether the space is one Discrete, whose rows are Python integers."""
-        return type(self._columns[0]) is _DiscreteColumn and not self._columns[0].leaf.path
+    def numbers(self) -> dict[int, Any]:
+        """Return the values of a space that is one Discrete of few values, in its own type; empty for any other space.
+
+        A Python integer may be appended to `rows` as it is; what `keep` would return for it is looked up here.
+        """
+        space, path = self._columns[0].leaf.space, self._columns[0].leaf.path
+        if path or not isinstance(space, gymnasium.spaces.Discrete) or space.n > FEW_NUMBERS:
+            return {}
+        return Numbers(space)
 
     @property
     def rows(self) -> LeafRows:
@@ -98,187 +90,3 @@ def _tree_recorder(space: gymnasium.Space[Any], records: list[Callable[[Any], An
         return unflatten(space, [record(value) for value, record in zip(values, records, strict=True)])
 
     return record
-
-
-class _Column(abc.ABC):
-    """The rows of one leaf; subclasses say how a value is recorded and what is given back: `record`, or else `keep`."""
-
-    record: Callable[[Any], Any]
-    keep: Callable[[Any], Any]
-
-    def __init__(self, leaf: Leaf) -> None:
-        self.leaf = leaf
-        self.rows: list[Any] = []
-
-    def cut(self) -> LeafRows:
-        """Remove all rows and return them; the list that rows are appended to stays the same."""
-        rows = self.rows.copy()
-        self.rows.clear()
-        return rows
-
-    @abc.abstractmethod
-    def join(self, cuts: Sequence[LeafRows]) -> Array:
-        """Return the rows of several cuts as one array."""
-
-    def _refusal(self, value: Any) -> BadSampleError:
-        where = f" at {self.leaf.name!r}" if self.leaf.path else ""
-        got = f"{type(value).__name__} {value!r:.80}"
-        if isinstance(value, np.ndarray):
-            got = f"{value.dtype}{value.shape}"
-        return BadSampleError(f"got {got}{where}, expected {self.leaf.dtype}{self.leaf.shape} of {self.leaf.space}")
-
-
-class _ArrayColumn(_Column):
-    """Box, MultiDiscrete and MultiBinary: rows of bytes, joined once for many steps (cheaper than stacking arrays)."""
-
-    def __init__(self, leaf: Leaf) -> None:
-        super().__init__(leaf)
-        # A space that was pickled has a dtype object of its own; the usual one lets `is` take the place of `==`.
-        self.dtype: np.dtype[Any] = np.dtype(leaf.dtype.type)
-        self.record, self.keep = self._recorders()
-
-    def _recorders(self) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
-        dtype, shape, append, slow = self.dtype, self.leaf.shape, self.rows.append, self._convert
-        ndarray = np.ndarray
-
-        def record(value: Any) -> Any:
-            if type(value) is not ndarray or value.dtype is not dtype or value.shape != shape:
-                value = slow(value)
-            append(value.tobytes())
-            return value.copy()
-
-        def keep(value: Any) -> Any:
-            if type(value) is not ndarray or value.dtype is not dtype or value.shape != shape:
-                value = slow(value)
-            append(value.tobytes())
-            return value
-
-        return record, keep
-
-    def _convert(self, value: Any) -> Array:
-        try:
-            array = np.asarray(value)
-        except ValueError as error:
-            raise self._refusal(value) from error
-        if array.shape != self.leaf.shape or not np.can_cast(array.dtype, self.dtype, "same_kind"):
-            raise self._refusal(value)
-        return np.asarray(array, self.dtype)
-
-    def join(self, cuts: Sequence[LeafRows]) -> Array:
-        rows = list(chain.from_iterable(cuts))
-        # A bytearray rather than bytes, so that the arrays can be written to by whoever gets them.
-        joined = bytearray().join(rows)
-        if len(joined) != len(rows) * self.leaf.row_bytes:
-            sizes = sorted({len(row) for row in rows})
-            raise BadSampleError(
-                f"its size changed: {sizes} bytes, expected {self.leaf.row_bytes} of {self.leaf.space}"
-            )
-        return np.frombuffer(joined, self.dtype).reshape(len(rows), *self.leaf.shape)
-
-
-class _BigColumn(_ArrayColumn):
-    """Rows so big that memory is what they cost: they are copied once, into blocks that many of them share.
-
-    Memory that is touched for the first time costs several times as much as the copy; less so in blocks of many
-    megabytes, which numpy asks the system for in pages of two megabytes, and nothing in a block that is used again.
-    """
-
-    def __init__(self, leaf: Leaf) -> None:
-        super().__init__(leaf)
-        self._block: Array = np.empty((0, *leaf.shape), self.dtype)
-        self._block_before = self._block
-        self._first = self._count = 0
-
-    def _recorders(self) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
-        return (lambda value: self._add(value).copy()), self._add
-
-    def _add(self, value: Any) -> Array:
-        if type(value) is not np.ndarray or value.dtype is not self.dtype or value.shape != self.leaf.shape:
-            value = self._convert(value)
-        if self._count == len(self._block):
-            self._begin_block()
-        self._block[self._count] = value
-        self._count += 1
-        added: Array = value
-        return added
-
-    def _begin_block(self) -> None:
-        """Go on in a new block, with the rows of the episode that runs; the old one lives as long as what was cut."""
-        count = self._count - self._first
-        block = self._free_block(max(_BLOCK_BYTES // self.leaf.row_bytes, 2 * count, 1))
-        block[:count] = self._block[self._first : self._count]
-        self._block_before, self._block = self._block, block
-        self._first, self._count = 0, count
-
-    def _free_block(self, size: int) -> Array:
-        # Every array that shows some of it holds a reference to the block itself.
-        if len(self._block_before) >= size and getrefcount(self._block_before) == _HELD_HERE_ALONE:
-            return self._block_before
-        return np.empty((size, *self.leaf.shape), self.dtype)
-
-    def cut(self) -> LeafRows:
-        rows = self._block[self._first : self._count]
-        self._first = self._count
-        return rows
-
-    def join(self, cuts: Sequence[LeafRows]) -> Array:
-        return cuts[0] if len(cuts) == 1 else np.concatenate(cuts)
-
-
-class _EmptyColumn(_ArrayColumn):
-    """A Box with a zero in its shape: there is nothing to keep but the number of rows."""
-
-    def join(self, cuts: Sequence[LeafRows]) -> Array:
-        return np.zeros((sum(map(len, cuts)), *self.leaf.shape), self.dtype)
-
-
-class _DiscreteColumn(_Column):
-    """Discrete: Python's integers, also for whoever gets the value; numpy's are slower in all that they do."""
-
-    def __init__(self, leaf: Leaf) -> None:
-        super().__init__(leaf)
-        self.record = self.keep = self._record
-
-    def _record(self, value: Any) -> Any:
-        try:
-            number = operator.index(value)
-        except TypeError as error:
-            # A comparison of numpy values, such as `observation[2] > 0`, gives numpy's bool, which is no index.
-            if not isinstance(value, np.bool_):
-                raise self._refusal(value) from error
-            number = int(value)
-        self.rows.append(number)
-        return number
-
-    def join(self, cuts: Sequence[LeafRows]) -> Array:
-        return np.fromiter(chain.from_iterable(cuts), np.int64, sum(map(len, cuts)))
-
-
-class _TextColumn(_Column):
-    """Text: strings as they are."""
-
-    def __init__(self, leaf: Leaf) -> None:
-        super().__init__(leaf)
-        self.record = self.keep = self._record
-
-    def _record(self, value: Any) -> Any:
-        if not isinstance(value, str):
-            raise self._refusal(value)
-        self.rows.append(str(value))
-        return value
-
-    def join(self, cuts: Sequence[LeafRows]) -> Array:
-        rows = list(chain.from_iterable(cuts))
-        column = np.empty(len(rows), object)
-        column[:] = rows
-        return column
-
-
-def _column(leaf: Leaf) -> _Column:
-    if leaf.kind == "text":
-        return _TextColumn(leaf)
-    if leaf.kind == "discrete":
-        return _DiscreteColumn(leaf)
-    if 0 in leaf.shape:
-        return _EmptyColumn(leaf)
-    return _BigColumn(leaf) if leaf.row_bytes >= _BIG_ROW else _ArrayColumn(leaf)

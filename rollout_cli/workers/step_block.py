@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rollout_cli.spaces import Leaf
-from rollout_cli.workers.space_recorder import BadSampleError
+from rollout_cli.workers.leaf_columns import BadSampleError
 from rollout_cli.workers.vector_infos import BatchColumn, InfoKey
 
 Array = npt.NDArray[Any]

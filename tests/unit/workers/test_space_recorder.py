@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rollout_cli.spaces import space_leaves, tree_leaves
-from rollout_cli.workers.space_recorder import BadSampleError, SpaceRecorder
+from rollout_cli.workers.leaf_columns import BadSampleError
+from rollout_cli.workers.space_recorder import SpaceRecorder
 from tests.support.envs import ALL_SPACE_ENVS
 
 BOX = spaces.Box(-10, 10, (2,), np.float32)
@@ -79,7 +80,18 @@ def test_a_zero_d_array_for_a_discrete_space_is_a_value() -> None:
 def test_what_a_comparison_gives_is_an_action() -> None:
     """`observation[0] > 0` is numpy's bool, which no Discrete space contains: the environment gets the integer."""
     recorder = SpaceRecorder(spaces.Discrete(2))
-    assert (True, int) == (recorder.keep(np.float32(1) > 0) == 1, type(recorder.keep(np.True_)))
+    assert (True, np.int64) == (recorder.keep(np.float32(1) > 0) == 1, type(recorder.keep(np.True_)))
+
+
+@pytest.mark.parametrize("space", [spaces.Discrete(3, start=-1), spaces.Discrete(3, dtype=np.int32), BOX])
+def test_the_table_of_numbers_gives_what_keep_gives(space: spaces.Space[Any]) -> None:
+    """For a Discrete it holds its values in its own type, and makes of any other integer what it would be."""
+    recorder = SpaceRecorder(space)
+    numbers = [-1, 0, 1, 7] if isinstance(space, spaces.Discrete) else []
+    expected = [recorder.keep(number) for number in numbers]
+    actual = [recorder.numbers[number] for number in numbers]
+    assert [(type(value), value) for value in expected] == [(type(value), value) for value in actual]
+    assert bool(recorder.numbers) == isinstance(space, spaces.Discrete)
 
 
 def test_actions_are_not_copied_but_their_rows_are() -> None:
