@@ -223,7 +223,7 @@ class DefaultWorker(RecordingWorker):
                     observation, reward, terminated, truncated, env_info = env_step(action)
                     if env_info:
                         recorder.env_infos[step] = frozen_copy(env_info)
-                    append_reward(float(reward))
+                    append_reward(reward if type(reward) is float else float(reward))
                 except Exception as error:
                     raise slot.error(EnvError, "env.step", error) from error
                 if terminated or truncated:

@@ -25,7 +25,10 @@ FEW_NUMBERS = 4_096
 _BIG_ROW = 1 << 12
 _BLOCK_BYTES = 32 << 20
 _HELD_HERE_ALONE = 2
-"""What `getrefcount` tells of an object that one attribute holds: that attribute, and the argument of the call."""
+"""What `getrefcount` tells of an object that one variable holds: that variable, and the argument of the call."""
+
+_RETIRED_BLOCKS = 2
+"""Blocks that are kept to be used again."""
 
 
 class BadSampleError(Exception):
@@ -119,7 +122,7 @@ class BigColumn(ArrayColumn):
     def __init__(self, leaf: Leaf) -> None:
         super().__init__(leaf)
         self._block: Array = np.empty((0, *leaf.shape), self.dtype)
-        self._block_before = self._block
+        self._retired: list[Array] = []
         self._first = self._count = 0
 
     def _recorders(self) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
@@ -136,18 +139,26 @@ class BigColumn(ArrayColumn):
         return added
 
     def _begin_block(self) -> None:
-        """Go on in a new block, with the rows of the episode that runs; the old one lives as long as what was cut."""
+        """Go on in another block, with the rows of the episode that runs; the old one lives as long as what was cut."""
         count = self._count - self._first
-        block = self._free_block(max(_BLOCK_BYTES // self.leaf.row_bytes, 2 * count, 1))
+        block = self._free_block(2 * count)
         block[:count] = self._block[self._first : self._count]
-        self._block_before, self._block = self._block, block
+        self._retired = [*self._retired, self._block][-_RETIRED_BLOCKS:]
+        self._block = block
         self._first, self._count = 0, count
 
     def _free_block(self, size: int) -> Array:
-        # Every array that shows some of it holds a reference to the block itself.
-        if len(self._block_before) >= size and getrefcount(self._block_before) == _HELD_HERE_ALONE:
-            return self._block_before
-        return np.empty((size, *self.leaf.shape), self.dtype)
+        for at in range(len(self._retired)):
+            block = self._retired.pop(at)
+            # Every array that shows some of it holds a reference to the block itself.
+            if len(block) >= size and getrefcount(block) == _HELD_HERE_ALONE:
+                return block
+            self._retired.insert(at, block)
+        # Few sizes, so that blocks fit again: to ask the system for other memory of this size may take long.
+        rows = max(1, _BLOCK_BYTES // self.leaf.row_bytes)
+        while rows < size:
+            rows *= 2
+        return np.empty((rows, *self.leaf.shape), self.dtype)
 
     def cut(self) -> LeafRows:
         """Remove all rows and return them: what shows them in the block."""
