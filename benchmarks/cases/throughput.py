@@ -92,8 +92,11 @@ BARE_CASES: tuple[Comparison, ...] = (
         "pong-frames",
         "ALE Pong, raw RGB frames, lossless, random policy",
         collect("--env", _PONG, guess=Guess(1.2, 3000)),
-        (bare(_PONG, "random", seeds="plain", guess=Guess(0.6, 3000)),),
-        ("0.85 / 0.95",),
+        (
+            bare(_PONG, "random", seeds="seeded", guess=Guess(0.6, 3000)),
+            bare(_PONG, "random", seeds="plain", guess=Guess(0.6, 3000)),
+        ),
+        ("0.85 / 0.95", ""),
         modules=("ale_py",),
     ),
 )
