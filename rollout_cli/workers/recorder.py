@@ -23,6 +23,9 @@ from rollout_cli.workers.space_recorder import SpaceRecorder
 _VALUES = (bool, int, float, str, np.generic, type(None))
 _EMPTY: Mapping[Any, Any] = {}
 
+HOLD_SECONDS = 0.25
+"""How long a finished episode waits at most for lower numbers of its worker to end."""
+
 Infos = dict[int, dict[Any, Any]]
 """Info dictionaries by row; rows with an empty one are left out."""
 
@@ -75,9 +78,45 @@ class EpisodeStore:
         self._observations = SpaceRecorder(env_spec.observation_space)
         self._actions = SpaceRecorder(env_spec.action_space)
         self._episodes: list[FinishedEpisode] = []
+        self.holding = False
+        self._held: list[FinishedEpisode] = []
+        self._held_since = 0.0
 
     def add(self, episode: FinishedEpisode) -> None:
-        """Take a finished episode."""
+        """Take a finished episode; while `holding`, it waits for `release`."""
+        if self.holding:
+            self._held.append(episode)
+        else:
+            self._show(episode)
+
+    def release(self, lowest_open: int | None, now: float) -> None:
+        """Let episodes be taken that no lower number holds up, so that the numbers of a chunk follow each other.
+
+        A gap costs the sampler as much as another message does. A number that takes long holds the others up for
+        `HOLD_SECONDS` at most.
+
+        Args:
+            lowest_open: The lowest number that waits or runs; None where there is none, or nothing is to be held.
+            now: Seconds, of any one clock.
+        """
+        if not self._held:
+            self._held_since = now
+            return
+        holds = lowest_open is not None and now - self._held_since < HOLD_SECONDS
+        held = [episode for episode in self._held if holds and lowest_open is not None and episode.number > lowest_open]
+        if len(held) == len(self._held):
+            return
+        kept = {episode.number for episode in held}
+        for episode in self._held:
+            if episode.number not in kept:
+                self._show(episode)
+        self._held, self._held_since = held, now
+
+    def drop_held(self, above: int) -> None:
+        """Drop held episodes, which nobody was told of, with higher numbers than `above`."""
+        self._held = [episode for episode in self._held if episode.number <= above]
+
+    def _show(self, episode: FinishedEpisode) -> None:
         self._episodes.append(episode)
         self.numbers.append(episode.number)
         self.lengths.append(len(episode.rewards))

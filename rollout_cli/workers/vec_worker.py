@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Iterable
+from itertools import islice
 from typing import Any
 
 from rollout_cli.envs import each_its_own, env_record
@@ -164,6 +165,10 @@ class VecWorker(RecordingWorker):
         for slot in self._slots:
             if slot.number is not None and (above is None or slot.number > above):
                 slot.forget()
+        if self._store is not None and above is not None:
+            self._store.drop_held(above)
+        elif self._store is not None:
+            self._store.release(None, _clock())
 
     def start_episode(self) -> None:
         """Begin an episode in each free row that has a number; the next number where none is assigned and none runs.
@@ -183,7 +188,22 @@ class VecWorker(RecordingWorker):
         return len(self.finished_numbers) > before
 
     def advance(self, deadline: float) -> None:
-        """Run assigned numbers until `time.perf_counter()` passes `deadline`, or none is left; at least one step."""
+        """Run assigned numbers until `time.perf_counter()` passes `deadline`, or none is left; at least one step.
+
+        An episode that ends before a lower number does is held back for a while, as if it were still running.
+        """
+        store = self._the_store()
+        store.holding = True
+        try:
+            self._advance(deadline)
+        except BaseException:
+            store.release(None, _clock())
+            raise
+        finally:
+            store.holding = False
+        store.release(self._lowest_open(), _clock())
+
+    def _advance(self, deadline: float) -> None:
         while self.has_work:
             if not self.running:
                 self.start_episode()
@@ -195,6 +215,10 @@ class VecWorker(RecordingWorker):
                 self._step_rows()
             if _clock() >= deadline:
                 return
+
+    def _lowest_open(self) -> int | None:
+        running = [slot.number for slot in self._slots if slot.number is not None]
+        return min([*running, *islice(self._waiting, 1)], default=None)
 
     def _begin_rows(self, again: dict[int, int] | None = None) -> None:
         """Begin episodes in the rows that have none; `again` gives rows and the numbers that they begin once more."""

@@ -23,7 +23,7 @@ from rollout_cli.errors import EnvError, EnvLoadError, InternalError, PolicyErro
 from rollout_cli.policies import policy_source
 from rollout_cli.samplers import Episodes, EpisodesPerWorker, LocalSampler, MultiprocessingSampler
 from rollout_cli.seeding import derive_seed
-from rollout_cli.workers import VecWorker
+from rollout_cli.workers import VecWorker, recorder
 from tests.support import envs, policies, rows
 from tests.unit.workers.making import SEED, assert_same_episodes, make_worker, run_numbers
 
@@ -80,10 +80,65 @@ def test_every_row_takes_its_next_number_by_itself() -> None:
     worker.assign(range(8))
     finished = []
     while worker.has_work:
-        worker.advance(-1.0)
+        worker.start_episode()
+        worker.step_episode()
         finished.append(sorted(worker.finished_numbers))
     assert [[0], [0, 2], [0, 2, 4], [0, 1, 2, 4, 6]] == finished[:4]
     assert 16 == len(finished)
+
+
+def test_episodes_are_handed_on_without_gaps() -> None:
+    """An episode that ends before a lower number is held back until that one ended: chunks are cut at every gap."""
+    worker = make_vec([Row(0, length=1), Row(1, length=4)])
+    worker.assign(range(8))
+    finished = []
+    while worker.has_work:
+        worker.advance(-1.0)
+        finished.append(worker.finished_numbers.copy())
+    assert [[0], [0], [0], [0, 1, 2]] == [sorted(numbers) for numbers in finished[:4]]
+    assert list(range(8)) == sorted(finished[-1])
+
+
+def test_a_long_episode_holds_nobody_up_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a quarter of a second, what has ended is handed on, gap or not."""
+    worker = make_vec([Row(0, length=1), Row(1, length=9)])
+    monkeypatch.setattr(recorder, "HOLD_SECONDS", 0.0)
+    worker.assign(range(8))
+    for _ in range(3):
+        worker.advance(-1.0)
+    assert [0, 2, 4] == sorted(worker.finished_numbers)
+
+
+def test_what_is_held_is_not_lost_and_not_run_twice() -> None:
+    """Where all numbers are taken back, what had ended can be taken; above a ceiling, it is dropped with the rest."""
+    stopped, capped = (make_vec([Row(0, length=1), Row(1, length=9)]) for _ in range(2))
+    for worker in (stopped, capped):
+        worker.assign(range(8))
+        for _ in range(3):
+            worker.advance(-1.0)
+        assert [0] == worker.finished_numbers
+    stopped.retract()
+    assert [0, 2, 4] == sorted(stopped.finished_numbers)
+    capped.retract(above=2)
+    while capped.has_work:
+        capped.advance(-1.0)
+    assert [0, 1, 2] == sorted(capped.finished_numbers)
+
+
+def test_what_is_held_outlives_an_error() -> None:
+    """An environment that fails takes only its own episode along."""
+
+    class Failing(Row):
+        def step(self, action: Any) -> Any:
+            if self.resets == 2:
+                raise ValueError("the second episode fails")
+            return super().step(action)
+
+    worker = make_vec([Row(0, length=1), Failing(1, length=4)])
+    worker.assign(range(40))
+    with pytest.raises(EnvError):
+        worker.advance(1e9)
+    assert [0, 1, 2, 4, 6] == sorted(worker.finished_numbers)[:5]
 
 
 def test_no_episode_is_begun_in_vain() -> None:
