@@ -17,6 +17,7 @@ from rollout_cli.episode_batch import EnvSpec
 from rollout_cli.infos import InfoTable, tabulate
 from rollout_cli.spaces import space_leaves
 from rollout_cli.workers.finished import IN_HISTORY, Finished, joined
+from rollout_cli.workers.recorder import HOLD_SECONDS
 from rollout_cli.workers.step_block import Columns, Stretch, gather
 from rollout_cli.workers.step_history import StepHistory, UnderWay
 from rollout_cli.workers.vector_infos import info_table
@@ -31,8 +32,6 @@ Episodes shorter than three quarters of it are copied once on their way to a chu
 """
 
 LEAST_STEPS = 4
-HOLD_SECONDS = 0.25
-"""How long a finished episode waits for lower numbers."""
 
 
 class BlockRecorder:

@@ -102,15 +102,14 @@ class EpisodeStore:
         if not self._held:
             self._held_since = now
             return
-        holds = lowest_open is not None and now - self._held_since < HOLD_SECONDS
-        held = [episode for episode in self._held if holds and lowest_open is not None and episode.number > lowest_open]
-        if len(held) == len(self._held):
-            return
-        kept = {episode.number for episode in held}
-        for episode in self._held:
-            if episode.number not in kept:
-                self._show(episode)
-        self._held, self._held_since = held, now
+        ready, held = self._held, []
+        if lowest_open is not None and now - self._held_since < HOLD_SECONDS:
+            ready = [episode for episode in self._held if episode.number < lowest_open]
+            held = [episode for episode in self._held if episode.number > lowest_open]
+        if ready:
+            self._held, self._held_since = held, now
+        for episode in ready:
+            self._show(episode)
 
     def drop_held(self, above: int) -> None:
         """Drop held episodes, which nobody was told of, with higher numbers than `above`."""
