@@ -44,7 +44,7 @@ if __name__ == "__main__":
     main(
         "gymnasium",
         {
-            "async": Mode(run_async, best={"envs": 8}, tried=[{"envs": n} for n in (2, 4, 8, 16, 32)]),
-            "sync": Mode(run_sync, best={"envs": 64}, tried=[{"envs": n} for n in (1, 8, 64, 256)]),
+            "async": Mode(run_async, best={"envs": 16}, tried=[{"envs": n} for n in (2, 4, 8, 16, 32)]),
+            "sync": Mode(run_sync, best={"envs": 256}, tried=[{"envs": n} for n in (1, 8, 64, 256)]),
         },
     )

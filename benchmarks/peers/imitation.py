@@ -47,4 +47,4 @@ def read(folder: Path) -> dict[str, int]:
 
 if __name__ == "__main__":
     tried = [*({"envs": n} for n in (1, 8, 16, 64, 256)), {"envs": 2, "processes": 2}]
-    main("imitation", {"rollout": Mode(run, best={"envs": 16}, tried=tried, read=read)})
+    main("imitation", {"rollout": Mode(run, best={"envs": 64}, tried=tried, read=read)})

@@ -41,4 +41,4 @@ def run(task: Task) -> int:
 
 if __name__ == "__main__":
     tried = [{"envs": n, "processes": 2} for n in (2, 16, 64, 256, 1024)]
-    main("pufferlib-core", {"multiprocessing": Mode(run, best={"envs": 256, "processes": 2}, tried=tried)})
+    main("pufferlib-core", {"multiprocessing": Mode(run, best={"envs": 1024, "processes": 2}, tried=tried)})

@@ -58,6 +58,6 @@ if __name__ == "__main__":
         "stable-baselines3",
         {
             "subproc": Mode(run_subproc, {"envs": 8}, tried=[{"envs": n} for n in (2, 4, 8)], read=read),
-            "dummy": Mode(run_dummy, {"envs": 64}, tried=[{"envs": n} for n in (1, 8, 64, 256)], read=read),
+            "dummy": Mode(run_dummy, {"envs": 256}, tried=[{"envs": n} for n in (1, 8, 64, 256)], read=read),
         },
     )

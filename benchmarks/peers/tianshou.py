@@ -55,4 +55,4 @@ def read(folder: Path) -> dict[str, int]:
 
 if __name__ == "__main__":
     tried = [*({"envs": n} for n in (1, 8, 16, 64, 256)), *({"envs": n, "processes": n} for n in (2, 8))]
-    main("tianshou", {"collector": Mode(run, best={"envs": 16}, tried=tried, read=read)})
+    main("tianshou", {"collector": Mode(run, best={"envs": 256}, tried=tried, read=read)})
