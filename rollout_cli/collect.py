@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -91,7 +92,7 @@ class _Run:
         check_folder(self._config.output, overwrite=self._config.overwrite)
         put_working_folder_first()
         policy, env = policy_source(self._config.policy), env_source(self._config.env, self._config.env_kwargs)
-        with _sampler(self._config, policy, env) as sampler, stop_on_signals(sampler.request_stop) as signals:
+        with _sampler(self._config, policy, env) as sampler, stop_on_signals(self._stop(sampler)) as signals:
             sampler.start_worker()
             # Both take a while, in which the workers build.
             self._progress.start(label=env.label, **_totals(self._config))
@@ -103,6 +104,9 @@ class _Run:
                 failure = self._fill(writer, sampler)
                 summary = self._close(writer, sampler, failure, signals)
         return self._result(summary, sampler)
+
+    def _stop(self, sampler: Sampler) -> Callable[[], None]:
+        return partial(sampler.request_stop, grace=self._config.grace)
 
     def _tell_limit(self, spec: EnvSpec) -> None:
         if spec.max_episode_length is None:
@@ -156,7 +160,7 @@ class _Run:
             writer.remove()
             kept = "no episode was finished, so no dataset was left"
         if failure is None:
-            raise signals.error(f"the run was ended by {_name(signals)}: {kept}")
+            raise signals.error(f"the run was ended by {_name(signals)}: {kept}{_dropped(sampler)}")
         failure.hint = f"{failure.hint}; {kept}" if failure.hint else kept
         raise failure
 
@@ -254,6 +258,11 @@ def _window(sampler: Sampler, plan: Plan) -> Iterator[Chunk]:
 
 def _lane(plan: Plan, number: int) -> int:
     return number // plan.episodes if isinstance(plan, EpisodesPerWorker) else 0
+
+
+def _dropped(sampler: Sampler) -> str:
+    count = sampler.dropped_episodes
+    return f"; {count:,} more had ended before a lower-numbered one and were dropped" if count else ""
 
 
 def _name(signals: StopSignals) -> str:

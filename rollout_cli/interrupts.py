@@ -23,12 +23,16 @@ class StopSignals:
 
     def __init__(self, stop: Callable[[], None]) -> None:
         self._stop = stop
+        self._ended = False
         self.received: signal.Signals | None = None
 
     def handle(self, number: int, frame: FrameType | None) -> None:
         """Ask the run to end; at the second signal, end it."""
         del frame
+        if self._ended:
+            return  # It is on its way out: whoever tidies up must not be stopped half-way.
         if self.received is not None:
+            self._ended = True
             raise self.error("the run was ended at once; what was committed stays")
         self.received = signal.Signals(number)
         self._stop()

@@ -1,7 +1,7 @@
 """What a run was asked to do: options declared once, and read from flags, environment variables and a TOML file.
 
-`collect_config.py` declares every option, `kinds.py` how a kind of value is read and checked, `sources.py` which source
-wins, `toml_writer.py` how a resolved configuration is written down, `cores.py` how many workers are the default.
+`*_options.py` declare the options, which `collect_config.py` joins; `kinds.py` says how a kind of value is read and
+checked, `sources.py` which source wins, `toml_writer.py` how a resolved configuration is written down.
 Nothing here imports numpy or gymnasium: `rollout --help` reads these declarations.
 """
 

@@ -83,6 +83,23 @@ class Integer(Kind):
 
 
 @dataclass(frozen=True, slots=True)
+class Seconds(Kind):
+    """A length of time; `positive` where zero makes no sense."""
+
+    positive: bool = False
+
+    def from_text(self, text: str) -> object:
+        """Read a decimal number."""
+        return float(text)
+
+    def accepts(self, value: object) -> bool:
+        """Tell whether the value is a finite number in range; a bool is none."""
+        if not isinstance(value, int | float) or isinstance(value, bool):
+            return False
+        return 0 <= value <= _LARGEST_INTEGER and not (self.positive and value == 0)
+
+
+@dataclass(frozen=True, slots=True)
 class Text(Kind):
     """A text that is not empty."""
 

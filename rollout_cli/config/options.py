@@ -5,10 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from rollout_cli.config.kinds import Kind
+from rollout_cli.config.kinds import Integer, Keywords, Kind, Switch
 from rollout_cli.errors import ConfigError
 
 CommandName = Literal["collect", "exact"]
+
+AMOUNT, WHAT, HOW, DATASET = "How much", "Policy and environment", "Workers and seeds", "Dataset"
+FAULTS = "Faults and endings"
+"""The parts of a help page."""
+
+COUNT = Integer("N", "an integer of at least 1", minimum=1)
+SWITCH = Switch("", "true or false")
+KEYWORDS = Keywords("KEY=VALUE", "key=value, where the value is a TOML literal (no date) or plain text")
 
 _LONGEST_SHOWN = 80
 

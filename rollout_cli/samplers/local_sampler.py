@@ -111,7 +111,7 @@ class LocalSampler(Sampler):
         self._update(updates)
         order_of = _Order(state, base)
         turns = _Turns(state, self.n_workers, by_worker=self._by_worker, block=self.numbers_at_once)
-        while not state.done and not self._stop_requested:
+        while not state.done and self._grace is None:
             error: Exception | None = None
             turn = turns.worker
             with self._borrowed:
@@ -136,14 +136,22 @@ class LocalSampler(Sampler):
         while turns.worker == turn and worker.finished_rows < FLUSH_ROWS and not turns.state.done:
             before = len(worker.finished_numbers)
             worker.assign([base + offset for offset in turns.lease()])
-            while worker.has_work:
-                worker.advance(time.perf_counter() + STOP_SECONDS)
-                if self._stop_requested:
-                    worker.retract()
+            self._run_out(worker)
             finished = zip(worker.finished_numbers[before:], worker.finished_lengths[before:], strict=True)
             turns.settle([(number - base, length) for number, length in sorted(finished)])
-            if self._stop_requested or time.perf_counter() >= flush_at:
+            if self._grace is not None or time.perf_counter() >= flush_at:
                 return
+
+    def _run_out(self, worker: NumberedWorker) -> None:
+        """Run what was assigned; asked to stop, only what holds up episodes that ended, for the grace time."""
+        ends_at = None
+        while worker.has_work:
+            worker.advance(time.perf_counter() + STOP_SECONDS)
+            if self._grace is None:
+                continue
+            ends_at = ends_at or time.perf_counter() + self._grace
+            ended = worker.finished_numbers if time.perf_counter() < ends_at else []
+            worker.retract(above=max(ended, default=-1))
 
     def _forget_last_call(self) -> None:
         """Drop what an earlier call left behind that was interrupted (Ctrl-C) in the middle of an episode."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
@@ -73,7 +74,7 @@ class MultiprocessingSampler(Sampler):
             with self._torn_down_on_error():
                 while self._env_spec is None:
                     self._learn_from(self._the_pool().wait())
-                    if self._stop_requested:
+                    if self._grace is not None:
                         raise InterruptedRunError("the run was ended before a worker had started")
         return self.env_spec
 
@@ -84,9 +85,9 @@ class MultiprocessingSampler(Sampler):
             elif isinstance(event, Failed | sm.Died):
                 raise _as_error(event)
 
-    def request_stop(self) -> None:
+    def request_stop(self, *, grace: float = 0.0) -> None:
         """Let the stream that runs, or else the next one, end early with what is finished."""
-        super().request_stop()
+        super().request_stop(grace=grace)
         if self._pool is not None:
             self._pool.wake()
 
@@ -133,7 +134,8 @@ class MultiprocessingSampler(Sampler):
         buffer = episode_buffer(state, base, order=order)
         call = _Call(machine, buffer, self._the_pool(), learn=self._learn, note=self._note_reason)
         with self._torn_down_on_error():
-            yield from call.run(updates, stopped=lambda: self._stop_requested)
+            yield from call.run(updates, grace=lambda: self._grace)
+            self.dropped_episodes = call.dropped
 
     def _sizer(self) -> LeaseSizer:
         if self._lease_size:
@@ -156,18 +158,36 @@ class _Call:
         self._machine, self._buffer, self._pool = machine, buffer, pool
         self._learn, self._note = learn, note
         self._failure: Failed | sm.Died | None = None
+        self._ends_at = math.inf
+        self._ended = self._handed_on = 0
 
-    def run(self, updates: Updates, *, stopped: Callable[[], bool]) -> Generator[Chunk, None, None]:
-        """Yield chunks until the plan is done or stopped; what was finished before a failure comes before its error."""
+    @property
+    def dropped(self) -> int:
+        """Return how many episodes ended and were not handed on, since one before them did not end."""
+        return self._ended - self._handed_on
+
+    def run(self, updates: Updates, *, grace: Callable[[], float | None]) -> Generator[Chunk, None, None]:
+        """Yield chunks until the plan is done or stopped; what was finished before a failure comes before its error.
+
+        Args:
+            updates: The agent and env updates of each worker.
+            grace: None, until the run is asked to end: then the seconds that are left to what holds others up.
+        """
         try:
             self._carry_out(self._machine.begin(updates, _clock()))
             while True:
-                yield from self._buffer.ready()
+                for chunk in self._buffer.ready():
+                    self._handed_on += _whole_episodes(chunk)
+                    yield chunk
                 if self._failure is not None:
                     raise _as_error(self._failure)
-                if self._machine.plan.done or stopped():
+                seconds = grace()
+                if seconds is not None and not self._machine.stopping:
+                    self._ends_at = _clock() + seconds
+                    self._carry_out(self._machine.stop())
+                if self._machine.plan.done or self._machine.stopped or _clock() >= self._ends_at:
                     return
-                self._take(self._pool.wait())
+                self._take(self._pool.wait(None if seconds is None else self._ends_at - _clock()))
         finally:
             self._carry_out(self._machine.end())
             self._buffer.close()
@@ -186,12 +206,17 @@ class _Call:
                 case sm.SendTo(worker, message):
                     self._pool.send(worker, message)
                 case sm.Keep(batch):
+                    self._ended += len(batch.lengths) if batch.part is None else batch.part.is_last
                     self._note(batch.not_reproducible)
                     self._buffer.add(batch)
                 case sm.Learn(started):
                     self._learn(started.env_spec, started.facts)
                 case sm.Fail(event):
                     self._failure = self._failure or event
+
+
+def _whole_episodes(chunk: Chunk) -> int:
+    return chunk.n_episodes if chunk.part is None else int(chunk.part.is_last)
 
 
 def _as_error(event: Failed | sm.Died) -> RolloutError:

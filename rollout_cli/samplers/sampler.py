@@ -47,6 +47,8 @@ class Sampler(abc.ABC):
     Attributes:
         next_number: The number of the next call's first episode; it never goes back.
         total_env_steps: Steps of all episodes handed on so far.
+        dropped_episodes: Episodes of the last call that ended and were not handed on, since it was stopped before one
+            with a lower number had ended.
     """
 
     def __init__(
@@ -86,10 +88,10 @@ class Sampler(abc.ABC):
         self._labels = [_label(source) for source in sources]
         self._env_spec: EnvSpec | None = None
         self._call = 0
-        self._stop_requested = False
+        self._grace: float | None = None  # Set when a stop is requested.
         self.facts: dict[str, Any] = {}
         self.next_number = 0
-        self.total_env_steps = 0
+        self.total_env_steps = self.dropped_episodes = 0
 
     @classmethod
     def from_worker_factory(cls, worker_factory: WorkerFactory, agents: Any, envs: Any) -> Self:
@@ -155,6 +157,7 @@ class Sampler(abc.ABC):
             plan, n_workers=self.n_workers, by_worker=self._by_worker, block=self.numbers_at_once, order=order
         )
         self._call += 1
+        self.dropped_episodes = 0
         call = self._call
         try:
             with closing(self._run(state, self.next_number if base is None else base, updates, order)) as chunks:
@@ -167,7 +170,7 @@ class Sampler(abc.ABC):
                             "this stream was overtaken by a later call of its sampler", hint="finish or close it first"
                         )
         finally:
-            self._stop_requested = False
+            self._grace = None
 
     def obtain_samples(self, itr: int, num_samples: int, agent_update: Any, env_update: Any = None) -> EpisodeBatch:
         """Return the shortest run of episodes from `next_number` on with at least `num_samples` steps.
@@ -199,12 +202,15 @@ class Sampler(abc.ABC):
         ordered = sorted(chunks, key=lambda chunk: int(chunk.numbers[0]))
         return EpisodeBatch.from_chunks(self.env_spec, ordered)
 
-    def request_stop(self) -> None:
+    def request_stop(self, *, grace: float = 0.0) -> None:
         """Let the stream that runs, or else the next one, end early with what is finished.
 
         It only sets a flag and wakes the sampler, so a signal's handler may call it.
+
+        Args:
+            grace: Seconds that are left to running episodes below the highest that ended, since these hold it up.
         """
-        self._stop_requested = True
+        self._grace = grace
 
     @abc.abstractmethod
     def _run(self, state: PlanState, base: int, updates: Updates, order: Order) -> Generator[Chunk, None, None]:

@@ -109,6 +109,8 @@ class SamplerMachine:
         self._known = [Known.STARTING] * n_workers
         self._open: list[set[int]] = [set() for _ in range(n_workers)]
         self._told_ceiling: int | None = None
+        self._highest: dict[int, int] = {}  # By lane, the highest number that ended.
+        self.stopping = False
 
     def begin(self, updates: Sequence[tuple[Any, Any]], now: float) -> Instructions:
         """Return the `Start` of every worker, with its (agent update, env update) and first lease."""
@@ -119,6 +121,27 @@ class SamplerMachine:
             message = Start(self._version, agent_update, env_update, lease, self._ceiling(), self._stride)
             instructions.append(SendTo(worker, message))
         return instructions
+
+    def stop(self) -> Instructions:
+        """Begin no more numbers, and drop those above the highest of their lane that ended; what lies below runs on.
+
+        So nothing that ended is lost for want of an episode before it, if that ends soon; `stopped` tells when.
+        """
+        self.stopping = True
+        instructions: Instructions = []
+        for worker, numbers in enumerate(self._open):
+            if not numbers:
+                continue
+            ceiling = self._highest.get(self.plan.lane(min(numbers) - self._base), self._base - 1)
+            if drop_above(numbers, ceiling):
+                instructions.append(SendTo(worker, Continue((), ceiling)))
+                self._settle_state(worker)
+        return instructions
+
+    @property
+    def stopped(self) -> bool:
+        """Return whether the machine was told to stop and nothing runs any more that could still be handed on."""
+        return self.stopping and not any(self._open)
 
     def end(self) -> Instructions:
         """Return what ends the call early: every worker that has numbers stops."""
@@ -158,6 +181,7 @@ class SamplerMachine:
         self._open[worker].difference_update(*event.numbers)
         for numbers, lengths in with_lengths(event.numbers, event.lengths):
             self.plan.settle(shifted(numbers, -self._base), lengths)
+        self._note_end(event.numbers[-1][-1])
         return [Keep(event), *self._tell_ceiling(), *self._top_up(worker), *self._top_up_idle()]
 
     def _returned(self, event: Returned, now: float) -> Instructions:
@@ -175,6 +199,10 @@ class SamplerMachine:
         self._give_back(event.worker, self._open[event.worker])
         self._known[event.worker] = Known.GONE
         return [Fail(event)]
+
+    def _note_end(self, number: int) -> None:
+        lane = self.plan.lane(number - self._base)
+        self._highest[lane] = max(number, self._highest.get(lane, number))
 
     # -- leases ----------------------------------------------------------------------------------------------------
 
@@ -212,6 +240,8 @@ class SamplerMachine:
         return [SendTo(worker, Continue(lease, self._ceiling()))] if lease else []
 
     def _lease(self, worker: int) -> Lease:
+        if self.stopping:
+            return ()
         has = len(self._open[worker])
         count = self._sizer.wanted(worker, has)
         open_by_all = sum(map(len, self._open))

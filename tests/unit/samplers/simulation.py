@@ -7,6 +7,7 @@ run would hang, and the pool says so.
 
 from __future__ import annotations
 
+import math
 import queue
 import random
 from collections import deque
@@ -221,9 +222,10 @@ class SimulatedPool:
     def send(self, worker: int, message: Any) -> None:
         self.links[worker].inbox.append(message)
 
-    def wait(self) -> Iterator[Any]:
-        """Let turns pass until the sampler takes a message."""
-        while True:
+    def wait(self, timeout: float | None = None) -> Iterator[Any]:
+        """Let turns pass until the sampler takes a message, or the time-out has passed."""
+        ends_at = math.inf if timeout is None else self.clock() + timeout
+        while self.clock() < ends_at:
             actors = [number for number in range(self.n_workers) if self._may_act(number)]
             senders = [number for number, link in enumerate(self.links) if link.outbox]
             assert actors or senders, "nothing can happen any more: the run hangs"
@@ -265,6 +267,7 @@ class SimulatedSampler:
         base: int = 0,
         policy: float | None = None,
         order: Order = "index",
+        grace: Callable[[], float | None] = lambda: None,
     ) -> Iterator[Chunk]:
         monkeypatch.setattr(worker_process, "_clock", self.pool.clock)
         monkeypatch.setattr(multiprocessing_sampler, "_clock", self.pool.clock)
@@ -277,7 +280,7 @@ class SimulatedSampler:
         call = multiprocessing_sampler._Call(
             machine, buffer, pool, learn=lambda spec, facts: None, note=lambda reason: None
         )
-        yield from call.run([(policy, None)] * n_workers, stopped=lambda: False)  # type: ignore[list-item]
+        yield from call.run([(policy, None)] * n_workers, grace=grace)  # type: ignore[list-item]
 
 
 def serial_prefix(lengths: Lengths, timesteps: int, base: int = 0) -> list[int]:

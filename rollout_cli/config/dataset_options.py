@@ -1,0 +1,39 @@
+"""Options of `CollectConfig`: where episodes go, and what of them."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+from rollout_cli.config.kinds import Choice, Folder
+from rollout_cli.config.options import DATASET, SWITCH, Option
+
+UNSET_OUTPUT = Path()
+
+
+@dataclass(frozen=True, kw_only=True)
+class DatasetOptions:
+    """Where episodes go, and what of them."""
+
+    output: Annotated[
+        Path,
+        Option(
+            Folder("DIR", "the path of a folder"),
+            DATASET,
+            "The dataset's folder.",
+            short="-o",
+            default="rollouts/<env>-<UTC time>",
+        ),
+    ] = UNSET_OUTPUT
+    overwrite: Annotated[bool, Option(SWITCH, DATASET, "Replace the dataset that the folder holds.")] = False
+    order: Annotated[
+        Literal["index", "arrival"],
+        Option(
+            Choice("NAME", "'index' or 'arrival'", choices=("index", "arrival")),
+            DATASET,
+            "Keep episodes in number order (index), or as they finish (arrival), which favours short ones.",
+            commands=("collect",),
+        ),
+    ] = "index"
+    next_observation: Annotated[
+        bool, Option(SWITCH, DATASET, "Also store each step's next observation, which the following row holds anyway.")
+    ] = False

@@ -1,0 +1,39 @@
+"""Options of `CollectConfig`: what runs: the policy and its environment."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+from rollout_cli.config.kinds import Text
+from rollout_cli.config.options import KEYWORDS, SWITCH, WHAT, Option
+
+
+@dataclass(frozen=True, kw_only=True)
+class SubjectOptions:
+    """What runs: the policy and its environment."""
+
+    policy: Annotated[
+        str,
+        Option(Text("SPEC", "a policy spec"), WHAT, "The policy: random, file.pkl, or module:attr.", short="-p"),
+    ] = "random"
+    env: Annotated[
+        str,
+        Option(
+            Text("SPEC", "an environment spec"),
+            WHAT,
+            "The environment: a gymnasium id, spec.json, file.pkl, or module:attr.",
+            short="-e",
+        ),
+    ] = "CartPole-v1"
+    env_kwargs: Annotated[
+        Mapping[str, Any],
+        Option(
+            KEYWORDS,
+            WHAT,
+            "A keyword argument for the environment, the value a TOML literal or else text; may be given again.",
+        ),
+    ] = field(default_factory=dict)
+    deterministic: Annotated[
+        bool,
+        Option(SWITCH, WHAT, "Ask the policy for its deterministic actions; one that has no such mode is refused."),
+    ] = False
