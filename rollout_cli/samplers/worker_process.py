@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import setproctitle
 
-from rollout_cli import fast_reset
+from rollout_cli import fast_contains, fast_reset
 from rollout_cli.chunk import Chunk, for_transport, pack
 from rollout_cli.errors import EnvLoadError, InternalError, PolicyLoadError, RolloutError
 from rollout_cli.samplers import worker_machine as wm
@@ -277,6 +277,7 @@ def worker_main(
         os.setpgid(0, 0)
     setproctitle.setproctitle(title)
     _end_with_parent()
+    fast_contains.install()
     fast_reset.install()
     channel = PipeChannel(connection, keeps=OUTBOX_BYTES, writer=RingWriter(ring))
     channel.widen()

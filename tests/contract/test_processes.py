@@ -9,12 +9,16 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
+from gymnasium.spaces import Discrete
 
-from rollout_cli.samplers import MinTimesteps
-from tests.contract.making import serial, slow_env
+from rollout_cli.chunk import concatenate
+from rollout_cli.samplers import Episodes, MinTimesteps, MultiprocessingSampler
+from tests.contract.making import noisy, serial, slow_env
+from tests.support.envs import ChainEnv
 
 ROOT = Path(__file__).parents[2]
 
@@ -117,3 +121,21 @@ def test_workers_end_with_a_terminated_parent(script: str) -> None:
     parent.terminate()
     parent.communicate(timeout=10)
     assert gone(pids)
+
+
+class AskingEnv(ChainEnv):
+    """Tells in its infos what answers it when it asks its space of the action, and what the answer is."""
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        asked = self.action_space.contains
+        info = {"asked": asked.__func__.__module__, "answer": asked(action)}  # type: ignore[attr-defined]
+        return (*super().step(action)[:4], info)
+
+
+def test_a_workers_process_answers_for_discrete_spaces_itself() -> None:
+    """There, and not in the caller's process, an environment's check of an action takes our shorter way."""
+    with MultiprocessingSampler(noisy(AskingEnv()), AskingEnv(), seed=5, n_workers=1) as sampler:
+        chunk = concatenate(list(sampler.stream(Episodes(0, 2))))
+    infos = chunk.env_infos.to_dicts()
+    assert [{"asked": "rollout_cli.fast_contains", "answer": True}] * chunk.n_steps == infos
+    assert "gymnasium.spaces.discrete" == Discrete.contains.__module__
