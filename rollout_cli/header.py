@@ -8,7 +8,7 @@ import shutil
 import subprocess
 from typing import Any
 
-from rollout_cli.config import CollectConfig
+from rollout_cli.config import CollectConfig, recorded_options
 from rollout_cli.envs import EnvSource
 from rollout_cli.policies import PolicySource
 
@@ -43,27 +43,9 @@ def dataset_header(
         "env": {**facts.get("env", {}), "kwargs": source["kwargs"], "sha256": source["sha256"]},
         "env_source": {"spec": source["spec"], "path": source["path"]},
         "policy": {**policy.describe(), "class": facts.get("policy_class")},
-        "collector": _collector(config),
+        "collector": recorded_options(config),
         "reproducible": reproducible(config, facts),
         **surrounding,
-    }
-
-
-def _collector(config: CollectConfig) -> dict[str, Any]:
-    return {
-        "command": config.command,
-        "timesteps": config.timesteps,
-        "episodes": None if config.episodes is None else str(config.episodes),
-        "episodes_per_worker": config.episodes_per_worker,
-        "max_episode_length": config.max_episode_length,
-        "deterministic": config.deterministic,
-        "order": config.order,
-        "sampler": config.sampler,
-        "workers": config.workers,
-        "envs_per_worker": config.envs_per_worker,
-        "vectorization": config.vectorization,
-        "worker_class": config.worker_class,
-        "worker_args": dict(config.worker_args),
     }
 
 
