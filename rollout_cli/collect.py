@@ -11,6 +11,7 @@ from typing import Any
 
 from rollout_cli.chunk import Chunk
 from rollout_cli.config import CollectConfig
+from rollout_cli.dataset.cuts import CutLimits
 from rollout_cli.dataset.layout import check_folder
 from rollout_cli.dataset.record import DatasetSummary
 from rollout_cli.dataset.window import WINDOW_STEPS
@@ -124,6 +125,7 @@ class _Run:
             header=header,
             next_observation=self._config.next_observation,
             overwrite=self._config.overwrite,
+            limits=CutLimits(shard_bytes=self._config.shard_bytes),
         )
 
     def _fill(self, writer: DatasetWriter, sampler: Sampler) -> RolloutError | None:

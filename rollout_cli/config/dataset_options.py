@@ -5,9 +5,10 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from rollout_cli.config.kinds import Choice, Folder
-from rollout_cli.config.options import DATASET, SWITCH, Option
+from rollout_cli.config.options import COUNT, DATASET, SWITCH, Option
 
 UNSET_OUTPUT = Path()
+SHARD_BYTES = 384 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +35,15 @@ class DatasetOptions:
             commands=("collect",),
         ),
     ] = "index"
+    shard_bytes: Annotated[
+        int,
+        Option(
+            COUNT,
+            DATASET,
+            "Begin another data file before the episode that would take one past N bytes, counted before encoding.",
+            default="384 MiB",
+        ),
+    ] = SHARD_BYTES
     next_observation: Annotated[
         bool, Option(SWITCH, DATASET, "Also store each step's next observation, which the following row holds anyway.")
     ] = False

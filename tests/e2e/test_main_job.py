@@ -14,7 +14,7 @@ import pytest
 
 from rollout_cli.config import EpisodeRange
 from rollout_cli.dataset import Dataset
-from tests.support.runs import episodes_by_worker, run
+from tests.support.runs import data_hashes, episodes_by_worker, run
 
 
 @pytest.fixture(scope="module")
@@ -88,3 +88,14 @@ def test_every_worker_takes_part(tmp_path: Path) -> None:
     """With an environment that takes its time, two workers share the episodes."""
     dataset = run(tmp_path / "out", env="tests.support.slow:chain", episodes=EpisodeRange(0, 60), workers=2, seed=1)
     assert min(episodes_by_worker(dataset).values()) >= 10
+
+
+def test_the_size_of_data_files_can_be_chosen(tmp_path: Path) -> None:
+    """`--shard-bytes` begins another file before an episode that would pass it; the episodes stay the same."""
+    options: dict[str, Any] = {"timesteps": 3000, "seed": 3, "workers": 1, "sampler": "local"}
+    small = run(tmp_path / "small", shard_bytes=20_000, **options)
+    large = run(tmp_path / "large", **options)
+    assert 1 == len(data_hashes(tmp_path / "large"))
+    assert 3 < len(data_hashes(tmp_path / "small")) < 20
+    assert 20_000 == small.info["limits"]["shard_bytes"]
+    assert large.to_episode_batch().rewards.tolist() == small.to_episode_batch().rewards.tolist()
