@@ -8,7 +8,7 @@ import typer
 
 from rollout_cli.cli.output import print_json, print_problem
 from rollout_cli.errors import InternalError, InterruptedRunError, RolloutError, UsageError
-from rollout_cli.progress import printable
+from rollout_cli.escaping import one_line, printable
 
 
 def report(error: BaseException, *, as_json: bool, verbose: bool) -> int:
@@ -56,9 +56,9 @@ def error_document(error: RolloutError, details: str) -> dict[str, object]:
 
 def error_text(error: RolloutError, details: str) -> str:
     """Return the lines of an error: the message, its hint, and below them what happened elsewhere."""
-    lines = [f"rollout: error: {_one_line(error.message)}"]
+    lines = [f"rollout: error: {one_line(error.message)}"]
     if error.hint:
-        lines.append(f"  hint: {_one_line(error.hint)}")
+        lines.append(f"  hint: {one_line(error.hint)}")
     if details:
         lines += ["", printable(details.rstrip("\n"), keep="\n")]
     return "\n".join(lines)
@@ -68,10 +68,6 @@ def _usage_error(error: typer.TyperException) -> UsageError:
     context = getattr(error, "ctx", None)
     command = "rollout" if context is None else context.command_path
     return UsageError(error.format_message(), hint=f"see: {command} --help")
-
-
-def _one_line(text: str) -> str:
-    return printable(" ".join(text.splitlines()))
 
 
 def _traceback(error: BaseException) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import TextIO
 
-from rollout_cli.progress import printable
+from rollout_cli.escaping import printable
 
 
 def print_text(text: str) -> None:
@@ -25,7 +25,8 @@ def print_problem(text: str) -> None:
 
 def print_json(document: Mapping[str, object]) -> None:
     """Write one JSON document to stdout; numbers that JSON has no word for (nan, inf) become null."""
-    _write(sys.stdout, json.dumps(_json_value(document), indent=2))
+    # JSON escapes all other control characters itself.
+    _write(sys.stdout, json.dumps(_json_value(document), indent=2).replace("\x7f", "\\u007f"))
 
 
 def print_rows(rows: Sequence[tuple[str, str]]) -> None:
@@ -56,11 +57,16 @@ def _json_value(value: object) -> object:
     return str(value) if isinstance(value, PurePath) else value
 
 
+def _encodable(text: str, encoding: str | None) -> str:
+    """Return the text with escapes for what the stream's encoding has no bytes for, such as letters in ASCII."""
+    return text.encode(encoding, "backslashreplace").decode(encoding) if encoding else text
+
+
 def _write(stream: TextIO | None, text: str) -> None:
     if stream is None:
         return  # The process was started with this stream closed.
     try:
-        stream.write(text + "\n")
+        stream.write(_encodable(text, stream.encoding) + "\n")
         stream.flush()
     except BrokenPipeError:
         # The reader has gone (`rollout … | head -1`), which is no error of the run. What is still buffered goes

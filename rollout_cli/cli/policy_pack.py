@@ -9,7 +9,7 @@ import typer
 
 from rollout_cli.cli.options import JsonFlag, QuietFlag, VerboseFlag
 from rollout_cli.cli.output import print_json, print_rows, print_text
-from rollout_cli.progress import printable
+from rollout_cli.escaping import printable
 
 
 def pack(

@@ -51,5 +51,10 @@ def _key(key: str) -> str:
 
 
 def _string(text: str) -> str:
-    # JSON's escapes are also TOML's, but for DEL, which JSON leaves as it is and TOML forbids.
-    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+    # JSON's escapes are also TOML's. What JSON leaves as it is may still be forbidden (DEL) or drive a terminal.
+    return "".join(char if char.isprintable() else _escape(char) for char in json.dumps(text, ensure_ascii=False))
+
+
+def _escape(char: str) -> str:
+    number = ord(char)
+    return f"\\u{number:04x}" if number < 1 << 16 else f"\\U{number:08x}"

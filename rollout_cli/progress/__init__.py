@@ -4,11 +4,12 @@ The use case speaks to a `Progress` and knows no stream; clocks and streams are 
 nor a terminal. rich is imported only where a bar is drawn, and not before.
 """
 
+from rollout_cli.escaping import printable
 from rollout_cli.progress.bar import RichProgress
 from rollout_cli.progress.choosing import choose_progress
 from rollout_cli.progress.lines import LineProgress, MessageProgress
 from rollout_cli.progress.protocol import NullProgress, Progress
-from rollout_cli.progress.streams import is_rich_terminal, printable
+from rollout_cli.progress.streams import is_rich_terminal
 
 __all__ = [
     "LineProgress",

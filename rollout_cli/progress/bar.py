@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import Any, TextIO
 
-from rollout_cli.progress.streams import printable
+from rollout_cli.escaping import printable
 from rollout_cli.progress.tally import Tally
 
 _BAR_EVERY = 0.1

@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable
 from typing import TextIO
 
+from rollout_cli.escaping import printable
 from rollout_cli.progress.protocol import NullProgress
-from rollout_cli.progress.streams import printable
 from rollout_cli.progress.tally import Tally
 
 _LINE_EVERY = 3.0

@@ -13,6 +13,7 @@ import cloudpickle
 from rollout_cli.chunk import Chunk
 from rollout_cli.episode_batch import EnvSpec
 from rollout_cli.errors import InterruptedRunError, RolloutError, WorkerError
+from rollout_cli.escaping import printable
 from rollout_cli.samplers import sampler_machine as sm
 from rollout_cli.samplers.leasing import FixedLeases, LeaseSizer, ThroughputLeases
 from rollout_cli.samplers.messages import Failed, Start, Started
@@ -59,7 +60,7 @@ class MultiprocessingSampler(Sampler):
         if self._pool is not None:
             return
         payloads = [cloudpickle.dumps((self._factory, *history.updates[0])) for history in self._histories]
-        titles = [f"rollout-worker[{number}] {label}" for number, label in enumerate(self._labels)]
+        titles = [f"rollout-worker[{number}] {printable(label)}" for number, label in enumerate(self._labels)]
         self._pool = WorkerPool(payloads, titles, self._start_method)
         self._version += 1
         for worker, history in enumerate(self._histories):
