@@ -8,13 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from rollout_cli.dataset.files import FileStore
+from rollout_cli.dataset.foreign import OURS, REPLACED, foreign_entry
 from rollout_cli.dataset.schema import FORMAT, FORMAT_VERSION
 from rollout_cli.errors import DatasetExistsError, DatasetFormatError, StorageError
-
-REPLACED = ".replaced"
-"""Where the files of a dataset that is being replaced wait until the new one has its info.json."""
-
-_OURS = (".README.md.tmp", "README.md", "data", "meta")
 
 
 def info_path(root: Path) -> Path:
@@ -76,8 +72,10 @@ def check_folder(root: Path, *, overwrite: bool) -> None:
         _check_replaceable(root, names)
 
 
-def prepare_folder(files: FileStore, root: Path, *, overwrite: bool) -> None:
+def prepare_folder(files: FileStore, root: Path, *, overwrite: bool) -> bool:
     """Make `root` an empty folder for a new dataset; what it replaces is moved to `REPLACED` inside it.
+
+    Returns whether the folder was made, and not there before.
 
     Raises:
         DatasetExistsError: If something is there that may not be replaced.
@@ -87,7 +85,9 @@ def prepare_folder(files: FileStore, root: Path, *, overwrite: bool) -> None:
     names = _names(root)
     if names:
         _move_aside(files, root, names)
+    is_new = not root.is_dir()
     files.make_folder(root)
+    return is_new
 
 
 def _names(root: Path) -> list[str]:
@@ -102,18 +102,33 @@ def _names(root: Path) -> list[str]:
 
 
 def _check_replaceable(root: Path, names: list[str]) -> None:
-    foreign = [name for name in names if name not in (*_OURS, REPLACED)]
-    if foreign:
+    _check_place(root)
+    try:
+        foreign = foreign_entry(root)
+    except OSError as error:
+        raise StorageError(f"cannot read {root}: {error.strerror or error}") from error
+    if foreign is not None:
         raise DatasetExistsError(
-            f"{root} holds {foreign[0]!r}, which no dataset of ours has",
+            f"{root} holds {foreign!r}, which no dataset of ours has",
             hint="move it away, or choose another --output",
         )
     _check_ours(root, names)
 
 
+def _check_place(root: Path) -> None:
+    """Refuse to replace what the user lives or stands in, whatever it holds."""
+    folder = root.resolve()
+    for what, place in (("working", Path.cwd()), ("home", Path("~").expanduser())):
+        if place.resolve().is_relative_to(folder):
+            where = "is" if place.resolve() == folder else "holds"
+            raise DatasetExistsError(
+                f"{root} {where} the {what} folder, so it is not replaced", hint="choose another --output"
+            )
+
+
 def _move_aside(files: FileStore, root: Path, names: list[str]) -> None:
     aside = root / REPLACED
-    ours = [name for name in _OURS if name in names]
+    ours = [name for name in OURS if name in names]
     if REPLACED in names and not info_path(root).exists():
         # An earlier try ended before its new dataset had begun; the old one waits in `aside`.
         for name in ours:
@@ -122,7 +137,7 @@ def _move_aside(files: FileStore, root: Path, names: list[str]) -> None:
     if REPLACED in names:
         files.remove(aside)
     files.make_folder(aside)
-    for name in ours:  # `meta` is the last: until it has moved, a second try sees here that this is ours.
+    for name in ours:  # Until `meta` has moved, as the last, a second try sees here that this is ours.
         files.move(root / name, aside / name)
 
 
@@ -133,6 +148,20 @@ def _check_ours(root: Path, names: list[str]) -> None:
         raise DatasetExistsError(
             f"{root} is not a dataset of ours, so it is not replaced: {error.message}", hint="choose another --output"
         ) from error
+
+
+def remove_dataset(files: FileStore, root: Path, *, with_folder: bool) -> None:
+    """Remove a dataset of ours and nothing else.
+
+    Args:
+        files: The disk.
+        root: Its folder.
+        with_folder: Whether the folder goes too, if nothing else is in it.
+    """
+    for name in OURS:
+        files.remove(root / name)
+    if with_folder and not _names(root):
+        files.remove(root)
 
 
 def remove_replaced(files: FileStore, root: Path) -> None:

@@ -16,7 +16,7 @@ from rollout_cli.dataset.encoding import Encoder, EncodingThread
 from rollout_cli.dataset.files import FileStore, tidy_up
 from rollout_cli.dataset.holdback import Holdback
 from rollout_cli.dataset.lane import Lane
-from rollout_cli.dataset.layout import prepare_folder, remove_replaced, write_json
+from rollout_cli.dataset.layout import prepare_folder, remove_dataset, remove_replaced, write_json
 from rollout_cli.dataset.record import DatasetRecord, DatasetSummary, Status, WriterSetting
 from rollout_cli.dataset.schema import DatasetSchema, SpaceSchema
 from rollout_cli.dataset.shard import Place
@@ -89,7 +89,7 @@ class DatasetWriter:
         self._next_id = 0
         self._open = True
         self._has_episodes = False
-        prepare_folder(self._files, self._root, overwrite=overwrite)
+        self._made_folder = prepare_folder(self._files, self._root, overwrite=overwrite)
         self._record.write_info()
         self._record.write_card()
         remove_replaced(self._files, self._root)
@@ -164,13 +164,13 @@ class DatasetWriter:
         return self._has_episodes
 
     def remove(self) -> None:
-        """Throw the dataset away, with its folder: for a run that came to nothing."""
+        """Throw the dataset away, with the folder that was made for it: for a run that came to nothing."""
         self._check_open()
         self._open = False
         untold = self._encoder.stop()
         for shards in self._shards:
             shards.discard()
-        self._files.remove(self._root)
+        remove_dataset(self._files, self._root, with_folder=self._made_folder)
         if untold is not None:
             raise untold
 
