@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -21,7 +21,7 @@ from rollout_cli.episode_batch import EnvSpec
 from rollout_cli.errors import RolloutError
 from rollout_cli.header import dataset_header, reproducible, surroundings
 from rollout_cli.interrupts import StopSignals, stop_on_signals
-from rollout_cli.policies import PolicySource, policy_source
+from rollout_cli.policies import PolicySource, file_warnings, policy_source
 from rollout_cli.progress import NullProgress, Progress
 from rollout_cli.samplers import (
     Episodes,
@@ -70,21 +70,28 @@ class CollectResult:
         return {**asdict(self), "path": str(self.path)}
 
 
-def collect(config: CollectConfig, *, progress: Progress | None = None) -> CollectResult:
+def collect(
+    config: CollectConfig, *, progress: Progress | None = None, argv: Sequence[str] | None = None
+) -> CollectResult:
     """Run what `config` asks for and write it to a dataset.
+
+    Args:
+        config: What is asked for.
+        progress: Who is told how it goes.
+        argv: The words of the command line that asks for it, if one does; they are recorded, with secrets cut.
 
     Raises:
         RolloutError: What went wrong. Episodes that were finished before it, in order, are in the dataset, whose status
             is `interrupted`; where there was none, no dataset is left.
     """
-    return _Run(config, progress or NullProgress()).run()
+    return _Run(config, progress or NullProgress(), argv).run()
 
 
 class _Run:
     """One run, as named steps."""
 
-    def __init__(self, config: CollectConfig, progress: Progress) -> None:
-        self._config, self._progress = config, progress
+    def __init__(self, config: CollectConfig, progress: Progress, argv: Sequence[str] | None) -> None:
+        self._config, self._progress, self._argv = config, progress, argv
         self._plan = plan_of(config)
         self._started_at = time.monotonic()
         self._return_sum = 0.0
@@ -92,7 +99,10 @@ class _Run:
     def run(self) -> CollectResult:
         check_folder(self._config.output, overwrite=self._config.overwrite)
         put_working_folder_first()
-        policy, env = policy_source(self._config.policy), env_source(self._config.env, self._config.env_kwargs)
+        policy = policy_source(self._config.policy, sha256=self._config.policy_sha256)
+        for warning in file_warnings(self._config.policy):
+            self._progress.notice(warning)
+        env = env_source(self._config.env, self._config.env_kwargs)
         with _sampler(self._config, policy, env) as sampler, stop_on_signals(self._stop(sampler)) as signals:
             sampler.start_worker()
             # Both take a while, in which the workers build.
@@ -100,7 +110,7 @@ class _Run:
             surrounding = surroundings()
             spec = _limited(sampler.wait_until_started(), self._config.max_episode_length)
             self._tell_limit(spec)
-            header = dataset_header(self._config, sampler.facts, policy, env, surrounding)
+            header = dataset_header(self._config, sampler.facts, policy, env, surrounding, argv=self._argv)
             with self._writer(sampler, spec, header) as writer:
                 failure = self._fill(writer, sampler)
                 summary = self._close(writer, sampler, failure, signals)

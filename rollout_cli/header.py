@@ -6,11 +6,13 @@ import importlib.metadata
 import platform
 import shutil
 import subprocess
+from collections.abc import Sequence
 from typing import Any
 
 from rollout_cli.config import CollectConfig, recorded_options
 from rollout_cli.envs import EnvSource
 from rollout_cli.policies import PolicySource
+from rollout_cli.redaction import command_line_without_secrets, without_secrets
 
 _PACKAGES = ("rollout-cli", "gymnasium", "numpy", "pyarrow", "cloudpickle")
 _GIT_SECONDS = 5
@@ -27,8 +29,12 @@ def dataset_header(
     policy: PolicySource,
     env: EnvSource,
     surrounding: dict[str, Any],
+    *,
+    argv: Sequence[str] | None = None,
 ) -> dict[str, Any]:
-    """Return the header of the dataset that `config` makes.
+    """Return the header of the dataset that `config` makes, with what looks like a secret cut out of it.
+
+    `redacted` lists the paths of what was cut, so that who reads the rest knows that it is not what was given.
 
     Args:
         config: The run's configuration.
@@ -36,9 +42,10 @@ def dataset_header(
         policy: Where the policy comes from.
         env: Where the environment comes from.
         surrounding: What `surroundings` told.
+        argv: The words of the command line after the program's name; None for a call from Python.
     """
     source = env.describe()
-    return {
+    header = {
         # This part goes into every shard too, so it holds nothing that depends on where the run took place.
         "env": {**facts.get("env", {}), "kwargs": source["kwargs"], "sha256": source["sha256"]},
         "env_source": {"spec": source["spec"], "path": source["path"]},
@@ -47,6 +54,18 @@ def dataset_header(
         "reproducible": reproducible(config, facts),
         **surrounding,
     }
+    cut, redacted = without_secrets(header)
+    words, redacted_words = _command_line(argv)
+    cut["collector"]["argv"] = words
+    return {**cut, "redacted": redacted + redacted_words}
+
+
+def _command_line(argv: Sequence[str] | None) -> tuple[list[str] | None, list[str]]:
+    """Return the words as they are recorded, and the paths of those that were cut."""
+    if argv is None:
+        return None, []
+    words = command_line_without_secrets(argv)
+    return words, [f"collector.argv[{index}]" for index, word in enumerate(words) if word != argv[index]]
 
 
 def reproducible(config: CollectConfig, facts: dict[str, Any]) -> dict[str, Any]:

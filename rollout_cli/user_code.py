@@ -20,6 +20,7 @@ from typing import Any
 import cloudpickle
 
 from rollout_cli.errors import UserCodeError
+from rollout_cli.file_trust import read_bytes
 
 ErrorKind = type[UserCodeError]
 
@@ -216,18 +217,3 @@ class PickleFile:
         except (Exception, SystemExit) as error:
             hint = "it may be cut short or no pickle at all: write it again with cloudpickle.dump"
             raise failure(kind, f"{self.name} cannot be unpickled", error, hint=hint) from error
-
-
-def read_bytes(path: str, kind: ErrorKind) -> bytes:
-    """Return a file's bytes.
-
-    Raises:
-        UserCodeError: Of `kind`, if it cannot be read.
-    """
-    try:
-        return Path(path).read_bytes()
-    except FileNotFoundError as error:
-        hint = f"paths are relative to the working folder, {Path.cwd()}"
-        raise kind(f"there is no file {path!r}", hint=hint) from error
-    except OSError as error:
-        raise kind(f"{path!r} cannot be read: {error.strerror}", hint="check that it is a readable file") from error

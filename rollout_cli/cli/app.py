@@ -8,7 +8,7 @@ import typer
 
 from rollout_cli.cli import collect, exact, info, policy_pack
 from rollout_cli.cli.errors import report
-from rollout_cli.cli.options import command
+from rollout_cli.cli.options import COMMAND_LINE, command
 from rollout_cli.cli.output import print_text
 
 _EPILOG = (
@@ -59,6 +59,7 @@ def run(arguments: list[str]) -> int:
 
 def _run(arguments: list[str]) -> int:
     """Let Typer read the arguments, and run the command that it hands back; what Typer ends itself has a code."""
+    COMMAND_LINE.set(tuple(arguments))
     outcome = app(arguments, prog_name="rollout", standalone_mode=False)
     if not callable(outcome):
         return int(outcome or 0)

@@ -10,7 +10,8 @@ from rollout_cli.cli.options import Arguments
 from rollout_cli.cli.output import print_json, print_rows, print_text
 from rollout_cli.config import CollectConfig, config_to_dict, config_to_toml, resolve
 from rollout_cli.config.options import CommandName
-from rollout_cli.progress import Progress, choose_progress, printable
+from rollout_cli.escaping import printable
+from rollout_cli.progress import Progress, choose_progress
 
 if TYPE_CHECKING:
     from rollout_cli.collect import CollectResult
@@ -23,7 +24,7 @@ def run_collection(command: CommandName, arguments: Arguments) -> None:
         _show_config(config, arguments)
         return
     _start_early(config)
-    result = _collect(config, _progress(arguments))
+    result = _collect(config, _progress(arguments), arguments)
     _show_result(result, arguments)
 
 
@@ -48,11 +49,11 @@ def _start_early(config: CollectConfig) -> None:
         start_fork_server()
 
 
-def _collect(config: CollectConfig, progress: Progress) -> CollectResult:
+def _collect(config: CollectConfig, progress: Progress, arguments: Arguments) -> CollectResult:
     from rollout_cli.collect import collect  # noqa: PLC0415 - it loads numpy, gymnasium and pyarrow
 
     try:
-        return collect(config, progress=progress)
+        return collect(config, progress=progress, argv=arguments.argv)
     finally:
         progress.finish()  # A bar that is left open would swallow the error's lines.
 

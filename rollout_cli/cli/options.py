@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,6 +14,9 @@ import typer
 
 from rollout_cli.config import Option, options_of
 from rollout_cli.config.kinds import Switch
+
+COMMAND_LINE: ContextVar[tuple[str, ...]] = ContextVar("COMMAND_LINE", default=())
+"""The words of the command line that is being run, after the program's name."""
 
 SHOWING = "Showing"
 """The part of a help page about what a command shows."""
@@ -68,6 +72,7 @@ class Arguments:
         progress: Whether to show progress; None where not said.
         quiet: Show warnings and errors only.
         json: Print one JSON document.
+        argv: The words of the command line that all this was read from.
     """
 
     flags: dict[str, object]
@@ -76,6 +81,7 @@ class Arguments:
     progress: bool | None
     quiet: bool
     json: bool
+    argv: tuple[str, ...]
 
 
 def command(body: Callable[..., None]) -> Callable[..., Callable[[], None]]:
@@ -98,7 +104,7 @@ def with_declared_options(name: str) -> Callable[[Callable[[Arguments], None]], 
         def take(**given: Any) -> None:
             flags = {option.name: given.pop(option.name) for option in options_of(name)}
             given.pop("verbose")  # It concerns errors, which are shown where all commands end.
-            body(Arguments(flags=flags, **given))
+            body(Arguments(flags=flags, argv=COMMAND_LINE.get(), **given))
 
         take.__doc__ = body.__doc__
         take.__signature__ = inspect.Signature(_parameters(name))  # type: ignore[attr-defined]

@@ -9,7 +9,7 @@ Nothing here imports numpy or gymnasium: `rollout --help` reads these declaratio
 from rollout_cli.config.collect_config import OPTIONS, CollectConfig, default_output, options_of
 from rollout_cli.config.kinds import EpisodeRange
 from rollout_cli.config.options import Option
-from rollout_cli.config.recorded import recorded_config, recorded_options, recorded_values
+from rollout_cli.config.recorded import cut_options, recorded_config, recorded_options, recorded_values
 from rollout_cli.config.sources import resolve
 from rollout_cli.config.toml_writer import config_to_dict, config_to_toml
 from rollout_cli.cores import usable_cores
@@ -21,6 +21,7 @@ __all__ = [
     "Option",
     "config_to_dict",
     "config_to_toml",
+    "cut_options",
     "default_output",
     "options_of",
     "recorded_config",

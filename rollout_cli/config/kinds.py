@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 _LARGEST_INTEGER = 2**63 - 1
 """Seeds and counts are stored as signed 64-bit integers."""
 
+_SHA256 = re.compile(r"[0-9A-Fa-f]{64}")
 _CLASS_NAME = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 
 
@@ -115,6 +116,15 @@ class ClassName(Kind):
     def accepts(self, value: object) -> bool:
         """Tell whether the value names a module and something in it."""
         return isinstance(value, str) and _CLASS_NAME.fullmatch(value) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Sha256(Kind):
+    """A SHA-256 in hexadecimal digits."""
+
+    def accepts(self, value: object) -> bool:
+        """Tell whether the value has the digits of one."""
+        return isinstance(value, str) and _SHA256.fullmatch(value) is not None
 
 
 @dataclass(frozen=True, slots=True)

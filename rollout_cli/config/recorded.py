@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
 from rollout_cli.config.collect_config import COMMANDS, OPTIONS, CollectConfig, options_of
-from rollout_cli.errors import DatasetFormatError
+from rollout_cli.errors import ConfigError, DatasetFormatError
 
 _NOT_RECORDED = frozenset({"output", "overwrite", "seed"})
 """Where a dataset lies, and what was there before it, are no part of it; the root seed has a place of its own."""
@@ -36,6 +37,7 @@ def recorded_values(info: Mapping[str, Any]) -> dict[str, Any]:
     try:
         told = dict(info["collector"])
         command = told.pop("command")
+        told.pop("argv", None)  # Words for people: the options are what they came to.
         for name, source in (("policy", info["policy"]), ("env", info["env_source"])):
             told[name] = source["path"] or told[name]
         values = {name: OPTIONS[name].kind.from_toml(value) for name, value in told.items() if value is not None}
@@ -50,6 +52,24 @@ def recorded_values(info: Mapping[str, Any]) -> dict[str, Any]:
     return {"command": command, **values, "seed": seed}
 
 
+def cut_options(info: Mapping[str, Any]) -> dict[str, list[str]]:
+    """Return the options that a dataset does not record in full, for their values looked like secrets.
+
+    Args:
+        info: The dataset's info.json.
+
+    Returns:
+        For each such option the paths of what was cut, as `env_kwargs.token`; `recorded_values` has `***` there.
+    """
+    found: dict[str, list[str]] = {}
+    for path in info.get("redacted", []):
+        inner = path.removeprefix("collector.")
+        name = re.split(r"[.\[]", inner, maxsplit=1)[0]
+        if path.startswith("collector.") and name in OPTIONS:
+            found.setdefault(name, []).append(inner)
+    return found
+
+
 def recorded_config(info: Mapping[str, Any], **changes: Any) -> CollectConfig:
     """Return the configuration that makes a dataset's episodes again.
 
@@ -59,6 +79,13 @@ def recorded_config(info: Mapping[str, Any], **changes: Any) -> CollectConfig:
 
     Raises:
         DatasetFormatError: If info.json records no options that this version knows.
-        ConfigError: If an option has a value that is not allowed.
+        ConfigError: If an option has a value that is not allowed, or one that was cut from the record as a secret and
+            is not among the changes.
     """
+    cut = [path for name, paths in cut_options(info).items() if name not in changes for path in paths]
+    if cut:
+        raise ConfigError(
+            f"the dataset does not record the value of {', '.join(cut)}, which looked like a secret",
+            hint="give the option anew",
+        )
     return CollectConfig(**recorded_values(info) | changes)

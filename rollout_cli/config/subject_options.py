@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
-from rollout_cli.config.kinds import Text
+from rollout_cli.config.kinds import Sha256, Text
 from rollout_cli.config.options import KEYWORDS, SWITCH, WHAT, Option
 
 
@@ -16,6 +16,14 @@ class SubjectOptions:
         str,
         Option(Text("SPEC", "a policy spec"), WHAT, "The policy: random, file.pkl, or module:attr.", short="-p"),
     ] = "random"
+    policy_sha256: Annotated[
+        str | None,
+        Option(
+            Sha256("HEX", "the 64 hexadecimal digits of a SHA-256"),
+            WHAT,
+            "The SHA-256 that the policy's file must have, checked before anything of it is loaded.",
+        ),
+    ] = None
     env: Annotated[
         str,
         Option(

@@ -19,6 +19,7 @@ from gymnasium.envs.registration import EnvSpec as GymSpec
 
 from rollout_cli.envs.building import Env, build_env, copy_env, make_env, registered_spec
 from rollout_cli.errors import EnvLoadError
+from rollout_cli.file_trust import read_bytes
 from rollout_cli.user_code import (
     ModuleAttribute,
     PickleFile,
@@ -27,7 +28,6 @@ from rollout_cli.user_code import (
     is_file,
     is_module_attribute,
     put_working_folder_first,
-    read_bytes,
 )
 
 JSON_SUFFIXES = (".json",)

@@ -3,7 +3,7 @@
 from rollout_cli.policies.adapters import adapt_policy, policy_class
 from rollout_cli.policies.base import Policy, PolicySource, Shortcut, shortcut_of
 from rollout_cli.policies.conformance import check_policy
-from rollout_cli.policies.sources import as_policy_source, policy_source
+from rollout_cli.policies.sources import as_policy_source, file_warnings, policy_source
 
 __all__ = [
     "Policy",
@@ -12,6 +12,7 @@ __all__ = [
     "adapt_policy",
     "as_policy_source",
     "check_policy",
+    "file_warnings",
     "policy_class",
     "policy_source",
     "shortcut_of",

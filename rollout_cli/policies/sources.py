@@ -7,12 +7,14 @@ imported only when it is named. Beside them there are `file.pkl` and `module:att
 from __future__ import annotations
 
 import importlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rollout_cli.episode_batch import EnvSpec
-from rollout_cli.errors import PolicyLoadError
+from rollout_cli.errors import PolicyLoadError, UsageError
+from rollout_cli.file_trust import others_who_may_write
 from rollout_cli.policies.adapters import adapt_policy, instantiate
 from rollout_cli.policies.base import Policy, PolicySource
 from rollout_cli.user_code import PICKLE_SUFFIXES, ModuleAttribute, PickleFile, is_file, is_module_attribute
@@ -21,12 +23,51 @@ SCHEMES = {"random": "rollout_cli.policies.random"}
 """From the text before the first colon to the module whose `policy_source` gets what follows it."""
 
 
-def policy_source(spec: str) -> PolicySource:
+def policy_source(spec: str, *, sha256: str | None = None) -> PolicySource:
     """Return the source that a policy SPEC names; files are read and modules looked for, but nothing is loaded.
 
+    Args:
+        spec: The SPEC.
+        sha256: What the file's bytes must hash to, in hexadecimal digits; None accepts any. The source loads the very
+            bytes that were hashed, in whichever process.
+
     Raises:
-        PolicyLoadError: If it names nothing, or a file or module that is not there.
+        PolicyLoadError: If it names nothing, or a file or module that is not there, or a file with another hash.
+        UsageError: If a hash is given and it names no file.
     """
+    if sha256 is not None and not is_policy_file(spec):
+        raise UsageError(
+            f"the policy {spec!r} is no file, so --policy-sha256 cannot be checked",
+            hint="leave it away, or pack the policy into a file (`rollout policy pack`) and name that",
+        )
+    source = _source(spec)
+    if sha256 is not None:
+        _check_sha256(spec, source, sha256.lower())
+    return source
+
+
+def is_policy_file(spec: str) -> bool:
+    """Return whether a policy SPEC names a file: by how it reads, whether or not there is one."""
+    return spec.partition(":")[0] not in SCHEMES and is_file(spec)
+
+
+def file_warnings(spec: str) -> Iterator[str]:
+    """Yield what a user should know who has a policy's file run on their own account."""
+    others = others_who_may_write(Path(spec)) if is_policy_file(spec) else None
+    if others is not None:
+        yield f"the policy {spec} can run any code, but {others} (--policy-sha256 HEX tells what it must be)"
+
+
+def _check_sha256(spec: str, source: PolicySource, wanted: str) -> None:
+    found = source.describe()["sha256"]
+    if found != wanted:
+        raise PolicyLoadError(
+            f"the policy {spec!r} has the SHA-256 {found}, but --policy-sha256 says {wanted}",
+            hint="it is not the file that was meant, or has changed; nothing of it was loaded",
+        )
+
+
+def _source(spec: str) -> PolicySource:
     scheme, _, rest = spec.partition(":")
     if scheme in SCHEMES:
         source: PolicySource = importlib.import_module(SCHEMES[scheme]).policy_source(rest)

@@ -48,7 +48,7 @@ class StandIn:
         self.raises: BaseException | None = None
         self.mean_return = 46.02026
 
-    def collect(self, config: CollectConfig, *, progress: Progress) -> Result:
+    def collect(self, config: CollectConfig, *, progress: Progress, argv: tuple[str, ...] = ()) -> Result:
         self.config = config
         progress.start(label=config.env, total_steps=config.timesteps, total_episodes=None)
         progress.notice("a notice")

@@ -10,9 +10,10 @@ import cloudpickle
 import pytest
 
 from rollout_cli.collect import collect
-from rollout_cli.config import CollectConfig, EpisodeRange, recorded_config, recorded_options
+from rollout_cli.config import CollectConfig, EpisodeRange, cut_options, recorded_config, recorded_options
 from rollout_cli.dataset.layout import read_info
-from rollout_cli.errors import DatasetFormatError
+from rollout_cli.errors import ConfigError, DatasetFormatError
+from rollout_cli.redaction import without_secrets
 from tests.support.policies import OwnGeneratorPolicy
 from tests.support.projects import project
 from tests.support.runs import data_hashes, run
@@ -84,3 +85,15 @@ def test_the_recorded_run_makes_the_same_data(project: Path) -> None:
     again = recorded_config(read_info(project / "first"), output=project / "second")
     collect(again)
     assert data_hashes(project / "first") == data_hashes(project / "second")
+
+
+def test_secrets_must_be_given_again(tmp_path: Path) -> None:
+    """A value that was cut from the record is named, and is never taken for the value itself."""
+    config = CollectConfig(timesteps=1, env_kwargs={"token": "x", "level": 1})
+    told, redacted = without_secrets(info_of(config))
+    info = {**told, "redacted": [*redacted, "env.kwargs.token"]}
+    assert {"env_kwargs": ["env_kwargs.token"]} == cut_options(info)
+    with pytest.raises(ConfigError, match=r"env_kwargs\.token, which looked like a secret"):
+        recorded_config(info)
+    again = recorded_config(info, env_kwargs={"token": "y", "level": 1}, output=tmp_path)
+    assert {"token": "y", "level": 1} == again.env_kwargs
