@@ -12,6 +12,7 @@ from typing import Any
 from rollout_cli.chunk import Chunk
 from rollout_cli.config import CollectConfig
 from rollout_cli.dataset.cuts import CutLimits
+from rollout_cli.dataset.flushing import FlushTimer
 from rollout_cli.dataset.layout import check_folder
 from rollout_cli.dataset.record import DatasetSummary
 from rollout_cli.dataset.window import WINDOW_STEPS
@@ -136,6 +137,7 @@ class _Run:
             next_observation=self._config.next_observation,
             overwrite=self._config.overwrite,
             limits=CutLimits(shard_bytes=self._config.shard_bytes),
+            timer=FlushTimer(self._config.flush_every),
         )
 
     def _fill(self, writer: DatasetWriter, sampler: Sampler) -> RolloutError | None:

@@ -93,6 +93,10 @@ class DatasetExistsError(StorageError):
     """The output folder already holds something."""
 
 
+class DatasetLockedError(StorageError):
+    """Another run is writing to the folder."""
+
+
 class DatasetFormatError(StorageError):
     """A folder or file that is not a dataset of this format."""
 

@@ -46,6 +46,21 @@ class CutLimits:
         return max(1, min(length, max(by_rows, by_bytes)))
 
 
+@dataclass(frozen=True, slots=True)
+class CutState:
+    """What a cutter has counted.
+
+    Attributes:
+        shard_bytes: Nominal bytes of the open shard.
+        group_bytes: Nominal bytes of the open row group.
+        group_rows: Rows of the open row group.
+    """
+
+    shard_bytes: int = 0
+    group_bytes: int = 0
+    group_rows: int = 0
+
+
 class Cut(enum.IntEnum):
     """What ends before an episode; a shard's end is a row group's end too."""
 
@@ -74,13 +89,23 @@ class Cutter:
 
     Each is closed *before* the episode that would pass its limit. An episode over a row group's limit begins a row
     group and the next one begins another; it never spans shards.
+
+    Args:
+        limits: What they may reach.
+        begun: What was counted before.
     """
 
-    def __init__(self, limits: CutLimits) -> None:
+    def __init__(self, limits: CutLimits, begun: CutState | None = None) -> None:
+        begun = begun or CutState()
         self._limits = limits
-        self._shard_bytes = 0
-        self._group_bytes = 0
-        self._group_rows = 0
+        self._shard_bytes = begun.shard_bytes
+        self._group_bytes = begun.group_bytes
+        self._group_rows = begun.group_rows
+
+    @property
+    def state(self) -> CutState:
+        """Return what was counted so far."""
+        return CutState(self._shard_bytes, self._group_bytes, self._group_rows)
 
     def place(self, lengths: Array, nominal: Array) -> list[Placement]:
         """Place the next episodes; return those that do not simply join the open row group.

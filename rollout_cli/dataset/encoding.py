@@ -29,6 +29,10 @@ class Encoder(Protocol):
     def check(self) -> None:
         """Raise the error of work that failed, if any did."""
 
+    @property
+    def has_failed(self) -> bool:
+        """Return whether work has failed, told or not."""
+
     def finish(self) -> None:
         """Return when all work is done."""
 
@@ -55,6 +59,11 @@ class InlineEncoder:
         """Raise the error of work that failed, if any did."""
         if self._error is not None:
             raise self._error
+
+    @property
+    def has_failed(self) -> bool:
+        """Return whether work has failed."""
+        return self._error is not None
 
     def finish(self) -> None:
         """Raise the error of work that failed, if any did."""
@@ -89,6 +98,11 @@ class EncodingThread:
         if self._error is not None:
             self._was_raised = True
             raise self._error
+
+    @property
+    def has_failed(self) -> bool:
+        """Return whether work has failed, told or not."""
+        return self._error is not None
 
     def finish(self) -> None:
         """Return when all work is done; the thread has ended then."""

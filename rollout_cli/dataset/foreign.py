@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from rollout_cli.dataset.lock import LOCK_NAME
+
 REPLACED = ".replaced"
 """Where the files of a dataset that is being replaced wait until the new one has its info.json."""
 
@@ -32,7 +34,7 @@ def foreign_entry(root: Path) -> str | None:
 
 def _is_ours(path: str) -> bool:
     inner = path.removeprefix(f"{REPLACED}/")
-    return path == REPLACED or inner in OURS or _INSIDE.fullmatch(inner) is not None
+    return path in (REPLACED, LOCK_NAME) or inner in OURS or _INSIDE.fullmatch(inner) is not None
 
 
 def _entries(folder: Path, prefix: str) -> Iterator[tuple[str, bool]]:

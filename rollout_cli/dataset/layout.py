@@ -9,6 +9,7 @@ from typing import Any
 
 from rollout_cli.dataset.files import FileStore
 from rollout_cli.dataset.foreign import OURS, REPLACED, foreign_entry
+from rollout_cli.dataset.lock import LOCK_NAME
 from rollout_cli.dataset.schema import FORMAT, FORMAT_VERSION
 from rollout_cli.errors import DatasetExistsError, DatasetFormatError, StorageError
 
@@ -72,10 +73,8 @@ def check_folder(root: Path, *, overwrite: bool) -> None:
         _check_replaceable(root, names)
 
 
-def prepare_folder(files: FileStore, root: Path, *, overwrite: bool) -> bool:
+def prepare_folder(files: FileStore, root: Path, *, overwrite: bool) -> None:
     """Make `root` an empty folder for a new dataset; what it replaces is moved to `REPLACED` inside it.
-
-    Returns whether the folder was made, and not there before.
 
     Raises:
         DatasetExistsError: If something is there that may not be replaced.
@@ -85,14 +84,12 @@ def prepare_folder(files: FileStore, root: Path, *, overwrite: bool) -> bool:
     names = _names(root)
     if names:
         _move_aside(files, root, names)
-    is_new = not root.is_dir()
     files.make_folder(root)
-    return is_new
 
 
 def _names(root: Path) -> list[str]:
     try:
-        return sorted(entry.name for entry in root.iterdir())
+        return sorted(entry.name for entry in root.iterdir() if entry.name != LOCK_NAME)
     except FileNotFoundError:
         return []
     except NotADirectoryError as error:

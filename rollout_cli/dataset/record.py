@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rollout_cli.dataset.card import render_card
+from rollout_cli.dataset.committed import Committed
 from rollout_cli.dataset.cuts import CutLimits
 from rollout_cli.dataset.files import FileStore
 from rollout_cli.dataset.layout import info_path, write_json
 from rollout_cli.dataset.schema import FORMAT, FORMAT_VERSION, DatasetSchema, SpaceSchema
-from rollout_cli.dataset.shard import CommittedShard
+from rollout_cli.dataset.shard import CommittedShard, Place
 from rollout_cli.errors import InternalError
 
 Status = Literal["complete", "interrupted"]
@@ -72,13 +73,21 @@ class DatasetRecord:
         setting: How the dataset is written.
         spaces: The columns of the environment's spaces.
         header: What else info.json records.
+        committed: What is committed of the dataset already; None for a new one.
 
     Raises:
         InternalError: If the header has keys that are not its own.
     """
 
     def __init__(
-        self, files: FileStore, root: Path, setting: WriterSetting, spaces: SpaceSchema, header: Mapping[str, Any]
+        self,
+        files: FileStore,
+        root: Path,
+        setting: WriterSetting,
+        spaces: SpaceSchema,
+        header: Mapping[str, Any],
+        *,
+        committed: Committed | None = None,
     ) -> None:
         self._files = files
         self._root = root
@@ -87,6 +96,9 @@ class DatasetRecord:
         if taken:
             raise InternalError(f"the header of a dataset has keys that are the writer's own: {', '.join(taken)}")
         self._info = ours | dict(header)
+        self._shards: dict[Place, CommittedShard] = {}
+        if committed is not None:
+            self._go_on(committed)
 
     @property
     def env(self) -> Mapping[str, Any]:
@@ -99,10 +111,27 @@ class DatasetRecord:
         self._info.update(window="closed" if schema.infos.closed else "open", features=schema.describe())
 
     def commit(self, shard: CommittedShard) -> None:
-        """Count what a shard holds, and write info.json."""
-        totals = {"episodes": shard.episodes, "steps": shard.steps, "bytes": shard.bytes, "shards": 1}
-        self._info.update({name: self._info[name] + count for name, count in totals.items()})
+        """Count what a shard holds, in place of what an earlier version of it held, and write info.json."""
+        self._count(shard)
         self.write_info()
+
+    def _go_on(self, committed: Committed) -> None:
+        """Count what is committed; what was recorded of it stays, and the header's keys are those of this run."""
+        before = committed.info
+        self._info.update(dropped_infos=dict(before["dropped_infos"]))
+        now = self._info["times"]["started"]
+        self._info["times"].update(
+            started=before["times"]["started"], resumed=[*before["times"].get("resumed", []), now]
+        )
+        for shard in committed.shards:
+            self._count(shard)
+
+    def _count(self, shard: CommittedShard) -> None:
+        old = self._shards.get(shard.place)
+        self._shards[shard.place] = shard
+        self._info["shards"] = len(self._shards)
+        for name in ("episodes", "steps", "bytes"):
+            self._info[name] += getattr(shard, name) - (getattr(old, name) if old else 0)
 
     def count_dropped(self, dropped: Mapping[str, int]) -> None:
         """Count info values that are not in the dataset, by column."""

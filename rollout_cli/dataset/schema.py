@@ -140,6 +140,19 @@ class DatasetSchema:
         return {field.name: {"kind": "fact", "dtype": str(field.type)} for field in known} | out
 
 
+def infos_from_features(features: Mapping[str, Any]) -> InfoSchema:
+    """Return the info columns of a dataset whose window was closed, from its info.json's `features`."""
+    env, agent, episode = (
+        tuple(
+            InfoField(tuple(feature["path"]), feature["dtype"])
+            for name, feature in features.items()
+            if feature["kind"] == "info" and name.startswith(f"{prefix}.")
+        )
+        for prefix in INFO_PREFIXES
+    )
+    return InfoSchema(env, agent, episode, closed=True)
+
+
 INFO_PREFIXES = ("env_info", "agent_info", "episode_info")
 
 

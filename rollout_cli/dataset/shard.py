@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
 
+from rollout_cli.dataset.commits import Commit
+from rollout_cli.dataset.copying import joined, row_groups
 from rollout_cli.dataset.files import FileStore, tidy_up
 from rollout_cli.dataset.parquet import TableFile
 from rollout_cli.dataset.schema import DatasetSchema
@@ -32,6 +33,15 @@ class CommittedShard:
     episodes: int
     steps: int
     bytes: int
+
+
+FILES_PER_CHUNK = 1_000
+"""Files in one chunk folder of a dataset with one lane."""
+
+
+def shard_place(n_lanes: int, lane: int, shard: int) -> Place:
+    """Return chunk index and file index of a lane's shard: each of several lanes has a chunk folder of its own."""
+    return divmod(shard, FILES_PER_CHUNK) if n_lanes == 1 else (lane, shard)
 
 
 def data_path(root: Path, place: Place) -> Path:
@@ -72,6 +82,29 @@ class Shard:
             tidy_up(error, self.discard)
             raise
 
+    @classmethod
+    def continuing(cls, files: FileStore, root: Path, place: Place, schema: DatasetSchema, groups: int) -> Shard:
+        """Return a new version of the shard that is in place, begun with what is committed of it.
+
+        Args:
+            files: Where it is written.
+            root: The dataset's folder.
+            place: Chunk index and file index.
+            schema: The dataset's schema.
+            groups: How many row groups of its data file are full.
+        """
+        shard = cls(files, root, place, schema)
+        try:
+            # Written again rather than copied: a Parquet file's footer tells where each of its parts begins.
+            for table in row_groups(data_path(root, place), schema.data, groups):
+                shard.write_steps(table)
+            for table in joined(row_groups(episodes_path(root, place), schema.episodes)):
+                shard.write_episodes(table)
+        except BaseException as error:
+            tidy_up(error, shard.discard)
+            raise
+        return shard
+
     def write_steps(self, table: pa.Table) -> None:
         """Write a row group of steps."""
         self._data.write(table)
@@ -82,14 +115,13 @@ class Shard:
         # Not with pyarrow.compute, whose import alone takes longer than a short run's whole dataset.
         self.steps += int(table["length"].to_numpy().sum())
 
-    def commit(self, settles: tuple[int, int]) -> CommittedShard:
+    def commit(self, commit: Commit) -> CommittedShard:
         """Put both files in place.
 
         Args:
-            settles: The first episode number that this shard settles, and one past the last.
+            commit: What the episodes file is to state.
         """
-        episodes = self._episodes.rows
-        footer = {"rollout.settles": json.dumps({"start": settles[0], "stop": settles[1]})}
+        episodes, footer = self._episodes.rows, commit.footer()
         size = 0
         for path, file in list(self._open.items()):
             size += file.publish(path, footer if file is self._episodes else None)

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import pyarrow as pa
+
+from rollout_cli.dataset.commits import Commit
+from rollout_cli.dataset.committed import CommittedLane
+from rollout_cli.dataset.copying import row_groups
 from rollout_cli.dataset.episodes import EpisodeFacts, encode_episodes
 from rollout_cli.dataset.files import FileStore
 from rollout_cli.dataset.schema import DatasetSchema
-from rollout_cli.dataset.shard import CommittedShard, Place, Shard
+from rollout_cli.dataset.shard import CommittedShard, Place, Shard, data_path
 from rollout_cli.dataset.stats import TableStats
 from rollout_cli.dataset.steps import Piece, encode_steps
 
@@ -38,7 +43,10 @@ class ShardSetting:
 class LaneShards:
     """Writes the row groups of one lane, in order.
 
-    An encoder calls `write` and `commit`; nothing else may be called before it has finished or stopped.
+    A row group that a flush has committed is open still: its rows are held, encoded, until it is full. The file that
+    holds it is then written anew, from its full row groups on.
+
+    An encoder calls all verbs but `discard`; nothing else may be called before it has finished or stopped.
 
     Args:
         setting: What all lanes share.
@@ -51,33 +59,73 @@ class LaneShards:
         self._place = place
         self._shard: Shard | None = None
         self._shards = 0
+        # Of the open shard's version that is in place: how many row groups are full; None where it has none.
+        self._full_groups: int | None = None
+        self._groups = 0
+        self._held: list[pa.Table] = []
+
+    def restore(self, lane: CommittedLane) -> None:
+        """Go on after what is committed of the lane, and count it."""
+        for shard in lane.full:
+            self._count(row_groups(data_path(self._setting.root, shard.place), self._setting.schema.data))
+        self._shards = len(lane.full)
+        if lane.open is not None:
+            self._full_groups = lane.open.groups
+            path = data_path(self._setting.root, lane.open.shard.place)
+            self._count(row_groups(path, self._setting.schema.data, self._full_groups))
+            self._held = lane.open.read_rows(self._setting.root, self._setting.schema.data)
 
     def write(self, pieces: Sequence[Piece], facts: Sequence[EpisodeFacts]) -> None:
         """Encode a row group into the open shard.
 
         Args:
-            pieces: Its rows.
-            facts: The episodes that end in it.
+            pieces: Its rows, behind those that are held.
+            facts: The episodes that end in it and are not committed.
         """
+        table = self._with_held(pieces)
         shard = self._open_shard()
-        table, lost = encode_steps(self._setting.schema, pieces)
         shard.write_steps(table)
+        self._groups += 1
+        self._held = []
         self.stats.update(table)
-        self._setting.lost(lost)
-        if facts:
-            self._write_facts(shard, facts)
+        self._write_facts(shard, facts)
 
-    def commit(self, settles: tuple[int, int]) -> None:
-        """Put the open shard in place.
+    def commit(self, commit: Commit) -> None:
+        """Put the open shard in place, full.
 
         Args:
-            settles: The first episode number that it settles, and one past the last.
+            commit: What it settles.
         """
-        assert self._shard is not None
-        committed = self._shard.commit(settles)
-        self._shard = None
+        self._publish(commit)
+        self._full_groups, self._groups = None, 0
         self._shards += 1
-        self._setting.committed(committed)
+
+    def flush(self, pieces: Sequence[Piece], facts: Sequence[EpisodeFacts], commit: Commit) -> None:
+        """Put the open shard in place as it is; its row group stays open.
+
+        Args:
+            pieces: The rows that came to the open row group since the last flush.
+            facts: The episodes that end with these rows.
+            commit: What is settled.
+        """
+        shard = self._open_shard()
+        if pieces or self._held:
+            table = self._with_held(pieces)
+            shard.write_steps(table)
+            self._held = [table]
+        self._write_facts(shard, facts)
+        self._publish(commit)
+        self._full_groups = self._groups
+
+    def reopen(self) -> None:
+        """Begin the next version of the shard that was flushed."""
+        self._open_shard()
+
+    def finish(self) -> None:
+        """Count what is held: no row will be added to the lane."""
+        self._count(self._held)
+        self._held = []
+        self.discard()  # A version that was begun after the last flush.
 
     def discard(self) -> None:
         """Throw away what was not committed."""
@@ -85,7 +133,27 @@ class LaneShards:
             shard, self._shard = self._shard, None
             shard.discard()
 
+    def _count(self, tables: Iterable[pa.Table]) -> None:
+        for table in tables:
+            self.stats.update(table)
+
+    def _with_held(self, pieces: Sequence[Piece]) -> pa.Table:
+        if not pieces:
+            (table,) = self._held
+            return table
+        table, lost = encode_steps(self._setting.schema, pieces)
+        self._setting.lost(lost)
+        return pa.concat_tables([*self._held, table]).combine_chunks() if self._held else table
+
+    def _publish(self, commit: Commit) -> None:
+        shard = self._open_shard()
+        committed = shard.commit(commit)
+        self._shard = None
+        self._setting.committed(committed)
+
     def _write_facts(self, shard: Shard, facts: Sequence[EpisodeFacts]) -> None:
+        if not facts:
+            return
         table, lost = encode_episodes(
             self._setting.schema,
             facts,
@@ -98,6 +166,10 @@ class LaneShards:
 
     def _open_shard(self) -> Shard:
         if self._shard is None:
-            place = self._place(self._shards)
-            self._shard = Shard(self._setting.files, self._setting.root, place, self._setting.schema)
+            shard = (self._setting.files, self._setting.root, self._place(self._shards), self._setting.schema)
+            if self._full_groups is None:
+                self._shard = Shard(*shard)
+            else:
+                self._shard = Shard.continuing(*shard, self._full_groups)
+            self._groups = self._full_groups or 0
         return self._shard

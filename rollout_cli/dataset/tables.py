@@ -34,7 +34,7 @@ def read_episodes(root: Path) -> tuple[pa.Table, list[EpisodeFile]]:
     """Return the numbers of all episodes of the dataset in `root`, in order, and the files that hold them."""
     tables, files, first = [], [], 0
     for path in sorted((root / "meta" / "episodes").glob("chunk-*/file-*.parquet")):
-        with _reading(path):
+        with reading(path):
             table = pq.ParquetFile(path).read(columns=[field.name for field in EPISODE_FIELDS])
         tables.append(table.replace_schema_metadata())
         files.append(EpisodeFile(path, first, table.num_rows))
@@ -65,14 +65,14 @@ class RowReader:
                 f"{path} has {int(self._edges[-1])} rows, but meta/episodes states rows up to {stop}"
             )
         first, last = np.searchsorted(self._edges, (start, stop - 1), side="right") - 1
-        with _reading(path):
+        with reading(path):
             table = pa.concat_tables([self._read_group(group) for group in range(int(first), int(last) + 1)])
         return table.slice(start - int(self._edges[first]), stop - start)
 
     def _open(self, path: Path) -> None:
         if path == self._path:
             return
-        with _reading(path):
+        with reading(path):
             self._file = pq.ParquetFile(path)
         metadata = self._file.metadata
         sizes = [metadata.row_group(at).num_rows for at in range(metadata.num_row_groups)]
@@ -86,7 +86,8 @@ class RowReader:
 
 
 @contextmanager
-def _reading(path: Path) -> Iterator[None]:
+def reading(path: Path) -> Iterator[None]:
+    """Read the file `path`; what goes wrong comes out as an error of ours that names it."""
     try:
         yield
     except FileNotFoundError as error:

@@ -112,7 +112,7 @@ def test_with_lanes_each_has_its_folder_and_ids_are_offsets(tmp_path: Path) -> N
 
 def test_a_chunk_folder_has_a_thousand_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Here three: then the next folder begins with file 0."""
-    monkeypatch.setattr("rollout_cli.dataset.writer.FILES_PER_CHUNK", 3)
+    monkeypatch.setattr("rollout_cli.dataset.shard.FILES_PER_CHUNK", 3)
     summary = write_dataset(tmp_path / "out", [episode(n, 20) for n in range(13)], limits=TINY)
     assert 3 < summary.shards <= 9
     assert "data/chunk-00001/file-00000.parquet" == list(data_files(tmp_path / "out"))[3]
@@ -180,35 +180,67 @@ def test_next_observations_are_written_when_asked_for(tmp_path: Path) -> None:
     assert batch.next_observations.tolist() == table["next_observation"].to_pylist()
 
 
-def fail_late(path: Path, encoder: Encoder) -> int:
+def fail_late(path: Path, encoder: Encoder, error: type[BaseException] = ZeroDivisionError) -> int:
     """Write 120 episodes and fail; return how many were committed by then."""
     committed = 0
     with (
-        suppress(ZeroDivisionError),
+        suppress(error),
         DatasetWriter(path, env_spec=BOX_SPEC, root_seed=0, limits=TINY, encoder=encoder) as writer,
     ):
         for number in range(120):
             writer.write(episode(number, 9))
         committed = len(load(path))
-        raise ZeroDivisionError
+        raise error
     return committed
 
 
-def test_an_exception_commits_nothing_more(tmp_path: Path) -> None:
-    """What was committed stays, the rest goes, and the status is `interrupted`."""
+@pytest.mark.parametrize("encoder", [InlineEncoder, EncodingThread])
+def test_an_exception_elsewhere_loses_nothing(tmp_path: Path, encoder: Callable[[], Encoder]) -> None:
+    """All that was written is committed, with its statistics, and the status is `interrupted`."""
     path = tmp_path / "out"
-    committed = fail_late(path, InlineEncoder())
+    committed = fail_late(path, encoder())
     dataset = load(path)
     assert "interrupted" == dataset.info["status"]
     assert 0 < committed < 120
-    assert committed == len(dataset) == dataset.info["episodes"]
+    assert 120 == len(dataset) == dataset.info["episodes"]
+    assert 1080 == json.loads((path / "meta" / "stats.json").read_text())["reward"]["count"]
     assert [] == leftovers(path)
 
 
-def test_an_exception_ends_the_thread_that_encodes(tmp_path: Path) -> None:
+def test_who_asks_for_the_end_at_once_does_not_wait(tmp_path: Path) -> None:
+    """What was committed stays, and the rest goes."""
+    path = tmp_path / "out"
+    committed = fail_late(path, InlineEncoder(), KeyboardInterrupt)
+    assert ("interrupted", committed) == (load(path).info["status"], len(load(path)))
+    assert 0 < committed < 120
+    assert [] == leftovers(path)
+
+
+def test_an_exception_inside_a_write_commits_nothing_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody knows what the open row group holds then."""
+    path = tmp_path / "out"
+    with (
+        suppress(MemoryError),
+        DatasetWriter(path, env_spec=BOX_SPEC, root_seed=0, limits=TINY, encoder=InlineEncoder()) as writer,
+    ):
+        for number in range(122):
+            writer.write(episode(number, 9))
+        committed = len(load(path))
+
+        def fail(*_: object) -> None:
+            raise MemoryError
+
+        monkeypatch.setattr("rollout_cli.dataset.lane.EpisodeFacts", fail)
+        writer.write(episode(122, 9))
+    assert "interrupted" == load(path).info["status"]
+    assert 0 < committed <= len(load(path)) < 122
+    assert [] == leftovers(path)
+
+
+def test_an_end_at_once_ends_the_thread_that_encodes(tmp_path: Path) -> None:
     """What it had committed until then stays: whole shards, all of them counted."""
     path = tmp_path / "out"
-    committed = fail_late(path, EncodingThread())
+    committed = fail_late(path, EncodingThread(), KeyboardInterrupt)
     assert ["MainThread"] == [
         thread.name for thread in threading.enumerate() if thread.name.startswith(("Main", "roll"))
     ]
@@ -290,7 +322,7 @@ def test_leaving_without_close_is_no_completion(tmp_path: Path) -> None:
     """Only `close` may say `complete`."""
     with DatasetWriter(tmp_path / "out", env_spec=BOX_SPEC, root_seed=0) as writer:
         writer.write(episode(0, 9))
-    assert ("interrupted", 0) == (load(tmp_path / "out").info["status"], len(load(tmp_path / "out")))
+    assert ("interrupted", 1) == (load(tmp_path / "out").info["status"], len(load(tmp_path / "out")))
 
 
 def test_a_closed_writer_takes_nothing_more(tmp_path: Path) -> None:
