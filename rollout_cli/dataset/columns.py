@@ -77,9 +77,13 @@ def tensor_type(dtype: np.dtype[Any], shape: tuple[int, ...]) -> pa.DataType:
     """Return nested fixed-size lists of `shape` over the type of `dtype`."""
     out = pa.from_numpy_dtype(dtype.newbyteorder("="))
     for size in reversed(shape):
-        # Parquet's own name for the values of a list; Arrow's default differs and would not survive a round trip.
-        out = pa.list_(pa.field("element", out), size)
+        out = _list_type(out, size)
     return out
+
+
+def _list_type(kind: pa.DataType, size: int) -> pa.DataType:
+    # Parquet's own name for the values of a list; Arrow's default differs and would not survive a round trip.
+    return pa.list_(pa.field("element", kind, nullable=False), size)
 
 
 def encode_leaf(leaf: Leaf, values: Array) -> pa.Array:
@@ -116,8 +120,7 @@ def encode_tensor(values: Array, missing: Array | None = None) -> pa.Array:
     out = pa.array(flat)
     for axis in reversed(range(1, values.ndim)):
         mask = None if missing is None or axis > 1 else pa.array(missing)
-        kind = pa.list_(pa.field("element", out.type), values.shape[axis])
-        out = pa.FixedSizeListArray.from_arrays(out, type=kind, mask=mask)
+        out = pa.FixedSizeListArray.from_arrays(out, type=_list_type(out.type, values.shape[axis]), mask=mask)
     return out
 
 

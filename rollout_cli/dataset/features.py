@@ -29,8 +29,8 @@ class SpaceColumn:
     stored: bool
 
     def field(self) -> pa.Field:
-        """Return the column's Arrow field."""
-        return pa.field(self.name, leaf_type(self.leaf))
+        """Return the column's Arrow field: every row has a value."""
+        return pa.field(self.name, leaf_type(self.leaf), nullable=False)
 
     def encode(self, values: Array) -> pa.Array:
         """Return the column of `values`, (T, *leaf.shape)."""

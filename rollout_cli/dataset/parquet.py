@@ -19,6 +19,9 @@ _BUFFER_BYTES = 256 << 10
 _PAGE_ROWS = 1 << 20
 """More than a row group has: pages then end by their bytes alone (1 MB), which compresses better than 20,000 rows."""
 
+_PLAIN = ("step", "seed")
+"""Steps repeat those of earlier episodes, which zstd finds itself, faster than deltas are made; seeds are noise."""
+
 _HAS_PAGE_ROWS = "max_rows_per_page" in inspect.signature(pq.write_table).parameters
 
 
@@ -66,12 +69,11 @@ class TableFile:
 
 
 def _options(schema: pa.Schema) -> dict[str, Any]:
-    names = schema.names
     return {
         "compression": "zstd",
         "compression_level": 1,
         # Values of an observation rarely repeat: a dictionary costs time and is given up after a page.
-        "use_dictionary": ["step_type"] if "step_type" in names else False,
+        "use_dictionary": False,
         "column_encoding": dict(_encodings(schema)),
         # Readers select by episode; statistics of other columns are read by nobody and cost time in each row.
         "write_statistics": ["episode_id"],
@@ -97,6 +99,6 @@ def _encodings(schema: pa.Schema) -> Iterator[tuple[str, str]]:
         elif pa.types.is_boolean(kind):
             # Bits. Levels in run lengths come to more bytes and more time.
             yield path, "PLAIN"
-        elif pa.types.is_integer(kind) and kind != pa.uint8() and field.name != "seed":
-            # Ids, steps, actions: of few values, or near one another. Bytes and random numbers gain nothing.
+        elif pa.types.is_integer(kind) and kind != pa.uint8() and field.name not in _PLAIN:
+            # Ids and actions: of few values, or near one another.
             yield path, "DELTA_BINARY_PACKED"

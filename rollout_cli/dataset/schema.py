@@ -19,27 +19,32 @@ from rollout_cli.episode_batch import EnvSpec
 FORMAT = "rollout"
 FORMAT_VERSION = 1
 
-_STEP_START = [pa.field("episode_id", pa.int64()), pa.field("step", pa.int32())]
+
+def _fact(name: str, kind: pa.DataType) -> pa.Field:
+    return pa.field(name, kind, nullable=False)
+
+
+_STEP_START = [_fact("episode_id", pa.int64()), _fact("step", pa.int32())]
 _STEP_END = [
-    pa.field("reward", pa.float64()),
-    pa.field("terminated", pa.bool_()),
-    pa.field("truncated", pa.bool_()),
-    pa.field("step_type", pa.uint8()),
+    _fact("reward", pa.float64()),
+    _fact("terminated", pa.bool_()),
+    _fact("truncated", pa.bool_()),
+    _fact("step_type", pa.uint8()),
 ]
 EPISODE_FIELDS = [
-    pa.field("episode_id", pa.int64()),
-    pa.field("episode_number", pa.int64()),
-    pa.field("root_seed", pa.int64()),
-    pa.field("length", pa.int64()),
-    pa.field("return", pa.float64()),
-    pa.field("terminated", pa.bool_()),
-    pa.field("truncated", pa.bool_()),
-    pa.field("seed", pa.int64()),
-    pa.field("worker", pa.int32()),
-    pa.field("wall_time_s", pa.float64()),
-    pa.field("data_chunk_index", pa.int32()),
-    pa.field("data_file_index", pa.int32()),
-    pa.field("data_row_index", pa.int64()),
+    _fact("episode_id", pa.int64()),
+    _fact("episode_number", pa.int64()),
+    _fact("root_seed", pa.int64()),
+    _fact("length", pa.int64()),
+    _fact("return", pa.float64()),
+    _fact("terminated", pa.bool_()),
+    _fact("truncated", pa.bool_()),
+    _fact("seed", pa.int64()),
+    _fact("worker", pa.int32()),
+    _fact("wall_time_s", pa.float64()),
+    _fact("data_chunk_index", pa.int32()),
+    _fact("data_file_index", pa.int32()),
+    _fact("data_row_index", pa.int64()),
 ]
 _STEP_BYTES = 8 + 4 + 8 + 1 + 1 + 1
 _EPISODE_BYTES = 8 * 8 + 3 * 4 + 2

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from gymnasium import spaces
@@ -149,18 +150,18 @@ def test_the_footer_says_what_the_file_is(tmp_path: Path) -> None:
 
 
 def test_encodings_are_the_chosen_ones(tmp_path: Path) -> None:
-    """Delta for ids, steps and actions, split bytes for floats in lists too, a dictionary for step types."""
+    """Delta for ids and actions, split bytes for floats in lists too, and no dictionaries."""
     write_dataset(tmp_path / "out", [episode(n, 9) for n in range(30)])
     group = pq.ParquetFile(tmp_path / "out/data/chunk-00000/file-00000.parquet").metadata.row_group(0)
     columns = {group.column(at).path_in_schema: group.column(at) for at in range(group.num_columns)}
     expected = {
         "episode_id": "DELTA_BINARY_PACKED",
-        "step": "DELTA_BINARY_PACKED",
+        "step": "PLAIN",
         "observation.list.element": "BYTE_STREAM_SPLIT",
         "action": "DELTA_BINARY_PACKED",
         "reward": "BYTE_STREAM_SPLIT",
         "terminated": "PLAIN",
-        "step_type": "RLE_DICTIONARY",
+        "step_type": "PLAIN",
     }
     assert {} == {
         name: columns[name].encodings for name, kind in expected.items() if kind not in columns[name].encodings
@@ -168,6 +169,21 @@ def test_encodings_are_the_chosen_ones(tmp_path: Path) -> None:
     assert {"ZSTD"} == {column.compression for column in columns.values()}
     assert ["episode_id"] == [name for name, column in columns.items() if column.is_stats_set]
     assert not any(column.has_column_index or column.has_offset_index for column in columns.values())
+
+
+def test_only_infos_may_lack_values(tmp_path: Path) -> None:
+    """All else is required, in lists too: Parquet then spends neither time nor bytes on what is null."""
+    infos = [episode(n, 9, env_info=lambda n, s: {"seen": np.ones(2)} if s else {"n": n}) for n in range(200)]
+    write_dataset(tmp_path / "out", infos)
+    data, episodes = (
+        pq.ParquetFile(tmp_path / "out" / table / "chunk-00000/file-00000.parquet").schema_arrow
+        for table in ("data", "meta/episodes")
+    )
+    assert ["env_info.n", "env_info.seen", "env_info_extra", "agent_info_extra"] == [
+        field.name for field in data if field.nullable
+    ]
+    assert ["episode_info_extra"] == [field.name for field in episodes if field.nullable]
+    assert not any(data.field(name).type.value_field.nullable for name in ("observation", "env_info.seen"))
 
 
 def test_next_observations_are_written_when_asked_for(tmp_path: Path) -> None:
