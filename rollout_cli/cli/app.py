@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from rollout_cli.cli import collect, exact, info, policy_pack
+from rollout_cli.cli import collect, exact, info, policy_inspect, policy_pack
 from rollout_cli.cli.errors import report
 from rollout_cli.cli.options import COMMAND_LINE, command
 from rollout_cli.cli.output import print_text
@@ -24,11 +24,12 @@ app.command("exact", epilog=_EPILOG)(command(exact.exact))
 app.command("info")(command(info.info))
 app.add_typer(policy_app, name="policy")
 policy_app.command("pack")(command(policy_pack.pack))
+policy_app.command("inspect")(command(policy_inspect.inspect))
 
 
 @policy_app.callback()
 def _policy() -> None:
-    """Make policy files."""
+    """Make policy files, and look into them."""
 
 
 @app.callback(invoke_without_command=True)

@@ -44,7 +44,7 @@ def print_table(title: str, rows: Sequence[tuple[str, str]]) -> None:
     table = Table(title=Text(printable(title)), show_header=False, title_justify="left")
     for name, value in rows:
         table.add_row(Text(printable(name), style="bold"), Text(printable(value)))
-    Console(file=sys.stdout).print(table)
+    Console(file=sys.stdout, markup=False, highlight=False, emoji=False).print(table)
 
 
 def _json_value(value: object) -> object:

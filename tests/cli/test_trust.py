@@ -153,3 +153,28 @@ def test_the_command_line_is_recorded(rollout: Rollout, tmp_path: Path) -> None:
     assert 0 == rollout("collect", *TWO, "-q").code
     info = load(tmp_path / "out").info
     assert (["collect", *TWO, "-q"], []) == (info["collector"]["argv"], info["redacted"])
+
+
+def test_inspect(rollout: Rollout, tmp_path: Path) -> None:
+    """What a file would import, its facts and what this is not; nothing of it is run."""
+    (tmp_path / "p.pkl").write_bytes(cloudpickle.dumps(Telltale()))
+    ran = rollout("policy", "inspect", "p.pkl")
+    assert (0, "") == (ran.code, ran.stderr)
+    rows = [line.split(maxsplit=1) for line in ran.stdout.splitlines() if line]
+    assert ["sha256", digest(tmp_path / "p.pkl")] in rows
+    assert ["imports", "pathlib.Path.touch"] in rows
+    assert "It is no security check" in ran.stdout
+    assert not (tmp_path / "unpickled").exists()
+
+
+def test_inspect_as_json(rollout: Rollout, policy: Path) -> None:
+    """One document with the same facts, and an error is one too."""
+    document = json.loads(rollout("policy", "inspect", "p.pkl", "--json").stdout)
+    assert digest(policy) == document["sha256"]
+    assert policy.stat().st_size == document["n_bytes"]
+    assert {"module": "tests.support.policies", "attribute": "plain_policy", "is_module": False} in document["imports"]
+    assert "no security check" in document["note"]
+    policy.write_bytes(policy.read_bytes()[:-1])
+    ran = rollout("policy", "inspect", "p.pkl", "--json")
+    assert 3 == ran.code
+    assert "tests.support.policies.plain_policy" in json.loads(ran.stdout)["error"]["details"]
