@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
+from rollout_cli.assembling import limited, plan_of, sampler_of
 from rollout_cli.chunk import Chunk
 from rollout_cli.config import CollectConfig
 from rollout_cli.dataset.cuts import CutLimits
@@ -17,25 +18,17 @@ from rollout_cli.dataset.layout import check_folder
 from rollout_cli.dataset.record import DatasetSummary
 from rollout_cli.dataset.window import WINDOW_STEPS
 from rollout_cli.dataset.writer import DatasetWriter
-from rollout_cli.envs import EnvSource, env_source
+from rollout_cli.envs import env_source
 from rollout_cli.episode_batch import EnvSpec
 from rollout_cli.errors import RolloutError
-from rollout_cli.header import dataset_header, reproducible, surroundings
+from rollout_cli.header import dataset_header, surroundings
+from rollout_cli.info_filter import InfoFilter
 from rollout_cli.interrupts import StopSignals, stop_on_signals
-from rollout_cli.policies import PolicySource, file_warnings, policy_source
+from rollout_cli.policies import file_warnings, policy_source
 from rollout_cli.progress import NullProgress, Progress
-from rollout_cli.samplers import (
-    Episodes,
-    EpisodesPerWorker,
-    LocalSampler,
-    MinTimesteps,
-    MultiprocessingSampler,
-    Plan,
-    Sampler,
-)
+from rollout_cli.reproducing import ReproductionCheck, Verdict, describe, unchecked
+from rollout_cli.samplers import Episodes, EpisodesPerWorker, MinTimesteps, Plan, Sampler
 from rollout_cli.user_code import put_working_folder_first
-from rollout_cli.workers import DefaultWorker, NativeVecWorker, VecWorker, Worker, WorkerFactory
-from rollout_cli.workers.factory import load_worker_class
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +46,7 @@ class CollectResult:
         n_workers: How many workers there were.
         wall_time_s: Seconds from the first check to the last commit.
         steps_per_second: Steps over that time.
+        reproducible: Whether episodes came out the same when they were run again, as info.json has it.
     """
 
     path: Path
@@ -65,6 +59,7 @@ class CollectResult:
     n_workers: int
     wall_time_s: float
     steps_per_second: float
+    reproducible: Verdict
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as JSON has them."""
@@ -104,18 +99,27 @@ class _Run:
         for warning in file_warnings(self._config.policy):
             self._progress.notice(warning)
         env = env_source(self._config.env, self._config.env_kwargs)
-        with _sampler(self._config, policy, env) as sampler, stop_on_signals(self._stop(sampler)) as signals:
+        with sampler_of(self._config, policy, env) as sampler, stop_on_signals(self._stop(sampler)) as signals:
             sampler.start_worker()
             # Both take a while, in which the workers build.
             self._progress.start(label=env.label, **_totals(self._config))
             surrounding = surroundings()
-            spec = _limited(sampler.wait_until_started(), self._config.max_episode_length)
+            spec = limited(sampler.wait_until_started(), self._config.max_episode_length)
             self._tell_limit(spec)
+            check = ReproductionCheck(self._config, sampler)
+            check.refuse()
             header = dataset_header(self._config, sampler.facts, policy, env, surrounding, argv=self._argv)
             with self._writer(sampler, spec, header) as writer:
-                failure = self._fill(writer, sampler)
-                summary = self._close(writer, sampler, failure, signals)
-        return self._result(summary, sampler)
+                failure = self._fill(writer, sampler, check)
+                if failure is None and signals.received is None:
+                    verdict = check.verdict(header["env"])
+                    summary = writer.close(status="complete", reproducible=verdict)
+                else:
+                    self._end_early(writer, sampler, failure, signals)
+        self._tell_infos(summary)
+        self._tell_verdict(verdict)
+        check.require(verdict)
+        return self._result(summary, sampler, verdict)
 
     def _stop(self, sampler: Sampler) -> Callable[[], None]:
         return partial(sampler.request_stop, grace=self._config.grace)
@@ -140,14 +144,14 @@ class _Run:
             timer=FlushTimer(self._config.flush_every),
         )
 
-    def _fill(self, writer: DatasetWriter, sampler: Sampler) -> RolloutError | None:
+    def _fill(self, writer: DatasetWriter, sampler: Sampler, check: ReproductionCheck) -> RolloutError | None:
         """Write all episodes; return the error that ended the sampling early, if one did."""
         before = _Episodes(_window(sampler, self._plan))
         for chunk in before:
             writer.observe(chunk)
         if before.failure is not None:
             return before.failure
-        episodes = _Episodes(sampler.stream(self._plan, order=self._config.order, base=0))
+        episodes = _Episodes(check.watched(sampler.stream(self._plan, order=self._config.order, base=0)))
         for chunk in episodes:
             writer.write(chunk, lane=_lane(self._plan, int(chunk.numbers[0])))
             self._tell(chunk)
@@ -159,14 +163,12 @@ class _Run:
         self._return_sum += return_sum
         self._progress.update(episodes=episodes, steps=chunk.n_steps, return_sum=return_sum)
 
-    def _close(
+    def _end_early(
         self, writer: DatasetWriter, sampler: Sampler, failure: RolloutError | None, signals: StopSignals
-    ) -> DatasetSummary:
+    ) -> NoReturn:
         """Commit what is there, and end as the run did."""
         # Told once more, for a policy's draws may be seen only when it acts.
-        told = reproducible(self._config, sampler.facts)
-        if failure is None and signals.received is None:
-            return writer.close(status="complete", reproducible=told)
+        told = unchecked(self._config, sampler.facts, "the run ended early")
         if writer.has_episodes:
             summary = writer.close(status="interrupted", reproducible=told)
             kept = f"{summary.episodes:,} finished episodes ({summary.steps:,} steps) are in {summary.path}"
@@ -178,7 +180,17 @@ class _Run:
         failure.hint = f"{failure.hint}; {kept}" if failure.hint else kept
         raise failure
 
-    def _result(self, summary: DatasetSummary, sampler: Sampler) -> CollectResult:
+    def _tell_infos(self, summary: DatasetSummary) -> None:
+        for key in InfoFilter(self._config.drop_info).never_met(summary.dropped_infos):
+            self._progress.notice(f"--drop-info {key}: there was no info of that name")
+
+    def _tell_verdict(self, verdict: Verdict) -> None:
+        # Who asked for the order of arrival knows what it means.
+        if verdict["status"] == "failed" and self._config.order == "index" and not self._config.require_reproducible:
+            hint = f" ({verdict['hint']})" if "hint" in verdict else ""
+            self._progress.warn(f"{describe(verdict)}{hint}")
+
+    def _result(self, summary: DatasetSummary, sampler: Sampler, verdict: Verdict) -> CollectResult:
         wall_time = time.monotonic() - self._started_at
         return CollectResult(
             path=summary.path,
@@ -191,6 +203,7 @@ class _Run:
             n_workers=sampler.n_workers,
             wall_time_s=wall_time,
             steps_per_second=summary.steps / wall_time,
+            reproducible=verdict,
         )
 
 
@@ -208,47 +221,6 @@ class _Episodes:
             self.failure = error
 
 
-def plan_of(config: CollectConfig) -> Plan:
-    """Return the plan that a configuration asks for."""
-    if config.episodes_per_worker is not None:
-        return EpisodesPerWorker(config.episodes_per_worker)
-    if config.episodes is not None:
-        return Episodes(config.episodes.first, config.episodes.stop)
-    assert config.timesteps is not None
-    return MinTimesteps(config.timesteps)
-
-
-def _sampler(config: CollectConfig, policy: PolicySource, env: EnvSource) -> Sampler:
-    factory = WorkerFactory(
-        max_episode_length=config.max_episode_length,
-        n_workers=config.workers,
-        seed=config.seed,
-        worker_class=_worker_class(config),
-        worker_args=_worker_args(config),
-    )
-    factory.require_whole_episodes("a dataset")
-    if config.sampler == "local":
-        return LocalSampler(policy, env, worker_factory=factory)
-    return MultiprocessingSampler(policy, env, worker_factory=factory, start_method=config.start_method)
-
-
-def _worker_class(config: CollectConfig) -> type[Worker]:
-    if config.worker_class is not None:
-        return load_worker_class(config.worker_class)
-    if config.vectorization == "native":
-        return NativeVecWorker
-    return VecWorker if config.envs_per_worker > 1 else DefaultWorker
-
-
-def _worker_args(config: CollectConfig) -> dict[str, Any]:
-    arguments = dict(config.worker_args)
-    if config.deterministic:
-        arguments["deterministic"] = True
-    if config.envs_per_worker > 1 or config.vectorization == "native":
-        arguments["n_envs"] = config.envs_per_worker
-    return arguments
-
-
 def _totals(config: CollectConfig) -> dict[str, int | None]:
     episodes: int | None = None
     if config.episodes is not None:
@@ -256,12 +228,6 @@ def _totals(config: CollectConfig) -> dict[str, int | None]:
     elif config.episodes_per_worker is not None:
         episodes = config.episodes_per_worker * config.workers
     return {"total_steps": config.timesteps, "total_episodes": episodes}
-
-
-def _limited(spec: EnvSpec, max_episode_length: int | None) -> EnvSpec:
-    """Return `spec` with the lower of the two limits."""
-    limits = [limit for limit in (spec.max_episode_length, max_episode_length) if limit is not None]
-    return replace(spec, max_episode_length=min(limits, default=None))
 
 
 def _window(sampler: Sampler, plan: Plan) -> Iterator[Chunk]:

@@ -77,6 +77,10 @@ class EnvError(UserCodeError):
     """An environment that raised, or gave what its contract does not allow."""
 
 
+class NotReproducibleError(UserCodeError):
+    """Episodes that do not come out the same when they are run again, where that was required."""
+
+
 class WorkerError(RolloutError):
     """Worker processes that died or could not be started."""
 

@@ -13,6 +13,7 @@ from rollout_cli.config import CollectConfig, recorded_options
 from rollout_cli.envs import EnvSource
 from rollout_cli.policies import PolicySource
 from rollout_cli.redaction import command_line_without_secrets, without_secrets
+from rollout_cli.reproducing import unchecked
 
 _PACKAGES = ("rollout-cli", "gymnasium", "numpy", "pyarrow", "cloudpickle")
 _GIT_SECONDS = 5
@@ -51,7 +52,7 @@ def dataset_header(
         "env_source": {"spec": source["spec"], "path": source["path"]},
         "policy": {**policy.describe(), "class": facts.get("policy_class")},
         "collector": recorded_options(config),
-        "reproducible": reproducible(config, facts),
+        "reproducible": unchecked(config, facts, "the check comes when all episodes are there"),
         **surrounding,
     }
     cut, redacted = without_secrets(header)
@@ -66,16 +67,6 @@ def _command_line(argv: Sequence[str] | None) -> tuple[list[str] | None, list[st
         return None, []
     words = command_line_without_secrets(argv)
     return words, [f"collector.argv[{index}]" for index, word in enumerate(words) if word != argv[index]]
-
-
-def reproducible(config: CollectConfig, facts: dict[str, Any]) -> dict[str, Any]:
-    """Return what a dataset says of being reproduced: its status, and for which settings or why not."""
-    if config.order == "arrival":
-        reason = "episodes were kept as they ended: short ones are favoured, and another run keeps others"
-        return {"status": "failed", "reason": reason}
-    if "not_reproducible" in facts:
-        return {"status": "failed", "reason": facts["not_reproducible"]}
-    return {"status": "unchecked", "scope": facts.get("scope", "any")}
 
 
 def _versions() -> dict[str, str]:

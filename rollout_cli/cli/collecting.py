@@ -76,5 +76,6 @@ def _rows(result: CollectResult) -> list[tuple[str, str]]:
         ("mean return", f"{result.mean_return:.6g}"),
         ("mean length", f"{result.mean_length:.6g}"),
         ("seed", str(result.seed)),
+        ("reproducible", result.reproducible["status"]),
         ("time", f"{result.wall_time_s:.1f} s, {result.steps_per_second:,.0f} steps/s with {result.n_workers} workers"),
     ]

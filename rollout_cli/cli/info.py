@@ -47,7 +47,7 @@ def summary(dataset: Dataset) -> Iterator[Row]:
     yield "environment", _told(facts, "env_source", "spec")
     yield "policy", _told(facts, "policy", "spec")
     yield "root seed", str(facts["root_seed"])
-    yield "reproducible", _told(facts, "reproducible", "status")
+    yield "reproducible", _reproducible(facts.get("reproducible", {}))
     yield "collected", _when(facts["times"])
     yield "episodes", f"{len(dataset):,}"
     yield "steps", f"{facts['steps']:,}"
@@ -60,6 +60,11 @@ def summary(dataset: Dataset) -> Iterator[Row]:
 def _told(facts: Mapping[str, Any], part: str, key: str) -> str:
     """Return what whoever made the dataset recorded: a writer used without `collect` may have recorded nothing."""
     return str(facts.get(part, {}).get(key, "not recorded"))
+
+
+def _reproducible(verdict: Mapping[str, Any]) -> str:
+    status = str(verdict.get("status", "not recorded"))
+    return f"{status}: {verdict['reason']}" if "reason" in verdict else status
 
 
 def _when(times: Mapping[str, Any]) -> str:

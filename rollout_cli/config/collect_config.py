@@ -55,6 +55,11 @@ class CollectConfig(FaultOptions, DatasetOptions, WorkerOptions, SubjectOptions,
                 "--vectorization native has a worker class of its own, so --worker-class cannot be given beside it",
                 hint="leave one of them away",
             )
+        if self.require_reproducible and self.order == "arrival":
+            raise ConfigError(
+                "--order arrival keeps other episodes in each run, so --require-reproducible cannot be given beside it",
+                hint="leave one of them away",
+            )
         for name in self.worker_args:
             if name in _WORKERS_OWN:
                 raise ConfigError(f"--worker-args cannot give {name}", hint=_WORKERS_OWN[name])

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-from rollout_cli.config.kinds import Choice, Folder, Seconds
+from rollout_cli.config.kinds import Choice, Folder, Seconds, Texts
 from rollout_cli.config.options import COUNT, DATASET, SWITCH, Option
 
 UNSET_OUTPUT = Path()
@@ -56,3 +56,15 @@ class DatasetOptions:
             default="30, and no more than 3 % of the time",
         ),
     ] = None
+    drop_info: Annotated[
+        tuple[str, ...],
+        Option(
+            Texts("KEY", "names of infos"),
+            DATASET,
+            "Do not record an info, given by its dotted path, such as episode.t, or a glob of it; may be given again.",
+        ),
+    ] = ()
+    require_reproducible: Annotated[
+        bool,
+        Option(SWITCH, DATASET, "End with an error unless episodes come out the same when they are run again."),
+    ] = False

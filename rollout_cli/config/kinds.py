@@ -248,6 +248,37 @@ class Keywords(Kind):
         return dict(value)
 
 
+@dataclass(frozen=True, slots=True)
+class Texts(Kind):
+    """Texts, none of them empty."""
+
+    @property
+    def repeats(self) -> bool:
+        """One flag gives one text."""
+        return True
+
+    def from_flag(self, given: Any) -> object:
+        """Keep each text, in order."""
+        return tuple(given)
+
+    def from_text(self, text: str) -> object:
+        """Read texts between spaces, quoted as in a shell."""
+        return tuple(shlex.split(text))
+
+    def from_toml(self, value: object) -> object:
+        """Read a list."""
+        return tuple(value) if isinstance(value, list) else value
+
+    def accepts(self, value: object) -> bool:
+        """Tell whether the value is a tuple of texts."""
+        return isinstance(value, tuple) and all(isinstance(text, str) and text.strip() for text in value)
+
+    def to_plain(self, value: object) -> object:
+        """Return a list."""
+        assert isinstance(value, tuple)
+        return list(value)
+
+
 def _pair(text: str) -> tuple[str, object]:
     key, equals, value = text.partition("=")
     if not equals or not key.isidentifier():

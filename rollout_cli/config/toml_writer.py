@@ -17,7 +17,7 @@ def config_to_dict(config: CollectConfig) -> dict[str, object]:
     plain: dict[str, object] = {"command": config.command}
     for option in options_of(config.command):
         value = getattr(config, option.name)
-        if value is not None and value != {}:  # An empty table says nothing.
+        if value is not None and value not in ({}, ()):  # An empty table or list says nothing.
             plain[option.name] = option.kind.to_plain(value)
     return plain
 

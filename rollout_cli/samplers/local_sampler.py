@@ -121,7 +121,7 @@ class LocalSampler(Sampler):
                     self._run_some(worker, turns, base)
                 except Exception as caught:  # noqa: BLE001  What was finished before is handed on first.
                     error = caught
-                chunk = worker.take()
+                chunk = self._factory.take(worker)
                 self._note_reason(worker.not_reproducible)
             if chunk is not None and (wanted := order_of.next_part(chunk)) is not None:
                 yield from for_transport(wanted)

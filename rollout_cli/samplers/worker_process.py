@@ -198,7 +198,7 @@ class _Shell:
 
     def _send_finished(self) -> None:
         self._counted = 0
-        chunk = self._worker.take() if self._worker is not None else None
+        chunk = self._factory.take(self._worker) if self._worker is not None else None
         if chunk is None or self._worker is None:
             return
         reason = self._worker.not_reproducible

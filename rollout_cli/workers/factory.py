@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
+from rollout_cli.chunk import Chunk
 from rollout_cli.cores import usable_cores
 from rollout_cli.errors import RolloutError, UsageError, UserCodeError
+from rollout_cli.info_filter import InfoFilter
 from rollout_cli.seeding import draw_root_seed
 from rollout_cli.user_code import ModuleAttribute, failure
 from rollout_cli.workers.default_worker import DefaultWorker
@@ -50,6 +52,7 @@ class WorkerFactory:
             `worker_setup`.
         worker_setup: Makes a context manager that is entered in each worker before the policy is unpickled there, and
             left when the worker ends; in place of the default, which holds torch to one thread.
+        drop_infos: Infos that are not recorded: dotted paths or globs, see `InfoFilter`.
 
     Raises:
         ValueError: If `n_workers`, `seed` or `max_episode_length` is out of range, or two set-ups are given.
@@ -65,6 +68,7 @@ class WorkerFactory:
         worker_args: Mapping[str, Any] | None = None,
         is_tf_worker: bool = False,
         worker_setup: WorkerSetup | None = None,
+        drop_infos: Sequence[str] = (),
     ) -> None:
         self.n_workers = usable_cores() if n_workers is None else n_workers
         self.seed = draw_root_seed() if seed is None else seed
@@ -72,6 +76,7 @@ class WorkerFactory:
         self.worker_class = worker_class
         self.worker_args = dict(worker_args or {})
         self.worker_setup = tensorflow_session if is_tf_worker else worker_setup
+        self._filter = InfoFilter(drop_infos)
         if self.n_workers < 1:
             raise ValueError(f"n_workers is {self.n_workers}, must be at least 1")
         if self.seed < 0:
@@ -139,6 +144,11 @@ class WorkerFactory:
         """Do what is set up once a policy is loaded, in a process of the worker's own."""
         if self.worker_setup is None:
             one_torch_thread()
+
+    def take(self, worker: NumberedWorker) -> Chunk | None:
+        """Remove a worker's finished episodes and return them, without the infos to be dropped; None for none."""
+        chunk = worker.take()
+        return self._filter.without(chunk) if chunk is not None and self._filter else chunk
 
     def __call__(self, worker_number: int) -> NumberedWorker:
         """Build worker number `worker_number`.

@@ -6,7 +6,7 @@ import json
 import sys
 import tomllib
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -35,6 +35,7 @@ class Result:
     n_workers: int = 3
     wall_time_s: float = 2.0
     steps_per_second: float = 28394.5
+    reproducible: dict[str, Any] = field(default_factory=lambda: {"status": "checked", "scope": "any"})
 
     def to_dict(self) -> dict[str, Any]:
         return {**asdict(self), "path": str(self.path)}
@@ -126,14 +127,15 @@ def test_the_result_is_on_stdout(rollout: Rollout) -> None:
     """Stdout has the result, stderr has progress and messages."""
     ran = rollout("collect", "--timesteps", "100", "-o", "out/\x1bx")
     assert ran.stdout.splitlines() == [
-        "dataset      out/\\x1bx",
-        "status       complete",
-        "episodes     1,234",
-        "steps        56,789",
-        "mean return  46.0203",
-        "mean length  46.0203",
-        "seed         7",
-        "time         2.0 s, 28,394 steps/s with 3 workers",
+        "dataset       out/\\x1bx",
+        "status        complete",
+        "episodes      1,234",
+        "steps         56,789",
+        "mean return   46.0203",
+        "mean length   46.0203",
+        "seed          7",
+        "reproducible  checked",
+        "time          2.0 s, 28,394 steps/s with 3 workers",
     ]
     notice, warning, progress = ran.stderr.splitlines()
     assert (notice, warning) == ("notice: a notice", "warning: a warning")
