@@ -22,6 +22,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from rollout_cli.chunk import Piece
+from rollout_cli.samplers.buffer_pool import BufferPool
 from rollout_cli.samplers.frames import FrameKind, FrameReader, frame_head
 from rollout_cli.samplers.messages import from_wire, to_wire
 from rollout_cli.samplers.shared_ring import RingReader, RingWriter
@@ -44,6 +45,7 @@ class PipeChannel:
         keeps: How many bytes may wait to be written, where one message more is still taken.
         writer: Where large messages are put; closed with the channel.
         reader: Where the other end puts them; closed with the channel.
+        buffers: Gives the memory that large messages are read into; one of its own where it is None.
     """
 
     def __init__(
@@ -53,6 +55,7 @@ class PipeChannel:
         keeps: int = 0,
         writer: RingWriter | None = None,
         reader: RingReader | None = None,
+        buffers: BufferPool | None = None,
     ) -> None:
         self._connection = connection
         self._fd = connection.fileno()
@@ -60,7 +63,8 @@ class PipeChannel:
         self._keeps, self._writer, self._reader = keeps, writer, reader
         self._unsent: deque[memoryview] = deque()
         self._unsent_bytes = 0
-        self._frames = FrameReader(self._fd)
+        self._buffers = BufferPool() if buffers is None else buffers
+        self._frames = FrameReader(self._fd, self._buffers)
         self._arrived: deque[memoryview] = deque()
         self._poll = select.poll()
         self._poll.register(self._fd, select.POLLIN)
@@ -177,7 +181,9 @@ class PipeChannel:
 
     def _copied_out(self, place: memoryview) -> memoryview:
         assert self._reader is not None
-        body = self._reader.read(*_PLACE.unpack(place))
+        start, size = _PLACE.unpack(place)
+        body = self._buffers.take(size)
+        self._reader.read_into(body, start)
         self._push(frame_head(FrameKind.GIVEN_BACK, 0))
         try:
             self.flush_nowait()

@@ -9,7 +9,7 @@ import enum
 import os
 import struct
 
-import numpy as np
+from rollout_cli.samplers.buffer_pool import BufferPool
 
 _HEAD = struct.Struct("<Q")
 _KIND_SHIFT = 56
@@ -42,10 +42,11 @@ class FrameReader:
 
     Args:
         fd: A pipe that does not block.
+        buffers: Gives the memory for large ones.
     """
 
-    def __init__(self, fd: int) -> None:
-        self._fd = fd
+    def __init__(self, fd: int, buffers: BufferPool) -> None:
+        self._fd, self._buffers = fd, buffers
         # Read into the same memory each time: fresh memory of this size would cost more than the reading.
         self._buffer = memoryview(bytearray(_READ))
         self._start = self._stop = 0
@@ -82,8 +83,7 @@ class FrameReader:
             self._start = start + size
             return head >> _KIND_SHIFT, memoryview(bytearray(self._buffer[start : self._start]))
         if size > _READ - _HEAD.size:
-            # numpy's empty memory is not zeroed first, as a bytearray's would be.
-            body = np.empty(size, np.uint8).data
+            body = self._buffers.take(size)
             body[:have] = self._buffer[start : self._stop]
             self._large, self._filled = (head >> _KIND_SHIFT, body), have
             self._start = self._stop = 0

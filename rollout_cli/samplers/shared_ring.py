@@ -173,12 +173,9 @@ class RingReader:
     def __init__(self, memory: RingMemory) -> None:
         self._memory = memory
 
-    def read(self, start: int, size: int) -> memoryview:
-        """Return a copy of the message at `start`; the writer may be told then that it has its place back."""
-        # numpy's empty memory is not zeroed first, as a bytearray's would be.
-        copy = np.empty(size, np.uint8)
-        copy[:] = np.frombuffer(self._memory.map, np.uint8, size, start)
-        return copy.data
+    def read_into(self, target: memoryview, start: int) -> None:
+        """Copy the message at `start` into `target`; the writer may be told then that it has its place back."""
+        np.frombuffer(target, np.uint8)[:] = np.frombuffer(self._memory.map, np.uint8, target.nbytes, start)
 
     def close(self) -> None:
         """Let go of the memory."""

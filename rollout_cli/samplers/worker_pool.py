@@ -16,6 +16,7 @@ from multiprocessing.util import Finalize
 from typing import Any
 
 from rollout_cli.errors import UsageError
+from rollout_cli.samplers.buffer_pool import BufferPool
 from rollout_cli.samplers.channel import PipeChannel
 from rollout_cli.samplers.messages import Exit
 from rollout_cli.samplers.sampler_machine import Died
@@ -52,6 +53,7 @@ class WorkerPool:
         self._selector = selectors.DefaultSelector()
         self._processes: list[BaseProcess] = []
         self._channels: list[PipeChannel] = []
+        self._buffers = BufferPool()
         self._may_have_more: set[int] = set()
         self._writing: set[int] = set()  # Whose pipes are watched for room.
         self._woken, self._waker = os.pipe()
@@ -74,7 +76,7 @@ class WorkerPool:
     def _start(self, context: BaseContext, number: int, payload: bytes, title: str) -> None:
         ours, theirs = context.Pipe(duplex=True)
         ring = RingMemory.create()
-        channel = PipeChannel(ours, reader=RingReader(ring))
+        channel = PipeChannel(ours, reader=RingReader(ring), buffers=self._buffers)
         self._channels.append(channel)
         args = (theirs, ring, payload, number, title)
         process = context.Process(target=worker_main, args=args, name=title)  # type: ignore[attr-defined]

@@ -56,6 +56,29 @@ def test_large_messages_leave_the_pipe_free(ends: tuple[PipeChannel, PipeChannel
     assert [0, 1, 2] == values(list(sampler.drain()))
 
 
+def test_memory_is_used_again_when_its_message_is_gone(ends: tuple[PipeChannel, PipeChannel]) -> None:
+    """And not before: what is held stays as it was, whether it came by the ring or, beyond its room, by the pipe."""
+    worker, sampler = ends
+
+    def received() -> list[Any]:
+        for value in range(5):
+            worker.put_behind(large(value))
+        found: list[Any] = []
+        while len(found) < 5:
+            worker.flush_nowait()
+            found += sampler.drain()
+        return found
+
+    first, second = received(), received()
+    places = {message.ctypes.data for message in [*first, *second]}
+    assert 10 == len(places)
+    assert [0, 1, 2, 3, 4] == values(first) == values(second)
+    first.clear()
+    third = received()
+    assert {message.ctypes.data for message in third} < places
+    assert [0, 1, 2, 3, 4] == values(second) == values(third)
+
+
 def test_without_a_free_slot_a_message_goes_through_the_pipe(ends: tuple[PipeChannel, PipeChannel]) -> None:
     """A reader that lags behind costs the ring's advantage, and neither a message nor the order."""
     worker, sampler = ends
