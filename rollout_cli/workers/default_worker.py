@@ -177,12 +177,12 @@ class DefaultWorker(RecordingWorker):
         slot, agent = self._slot, self._agent
         recorder, observation, slot.observation = slot.recorder, slot.observation, None
         record_observation = recorder.keep_observation if agent.hands_off else recorder.record_observation
-        append_bytes = recorder.observation_rows.append
-        record_action, append_action = recorder.record_action, recorder.action_rows.append
-        append_reward, env_step = recorder.rewards.append, slot.stepped.step
+        # Not their `append`: CPython calls a list's own method for less than one that was taken from it before.
+        observation_rows, action_rows, rewards = recorder.observation_rows, recorder.action_rows, recorder.rewards
+        record_action, env_step = recorder.record_action, slot.stepped.step
         act, pair, shortcut_type = agent.act, agent.pair, recorder.int_type if agent.pair else None
         row_bytes, int_type, numbers = recorder.row_bytes, recorder.int_type, recorder.numbers
-        step, last_step = len(recorder.rewards), slot.last_step(self._max_episode_length)
+        step, last_step = len(rewards), slot.last_step(self._max_episode_length)
         # The first observation of an episode is checked in full.
         dtype = recorder.plain_dtype if step else None
         # The clock is looked at every few steps, as long as these take next to no time.
@@ -194,7 +194,7 @@ class DefaultWorker(RecordingWorker):
                     and observation.dtype is dtype
                     and len(row := observation.tobytes()) == row_bytes
                 ):
-                    append_bytes(row)
+                    observation_rows.append(row)
                     if getrefcount(observation) != _OURS_ALONE or observation.base is not None:
                         observation = observation.copy()
                 else:
@@ -206,12 +206,12 @@ class DefaultWorker(RecordingWorker):
                 try:
                     action = act(observation)
                     if type(action) is shortcut_type:
-                        append_action(action)
+                        action_rows.append(action)
                         action = numbers[action]
                     else:
                         action, agent_info = pair(action) if pair else action
                         if type(action) is int_type:
-                            append_action(action)
+                            action_rows.append(action)
                             action = numbers[action]
                         else:
                             action = record_action(action)
@@ -223,7 +223,10 @@ class DefaultWorker(RecordingWorker):
                     observation, reward, terminated, truncated, env_info = env_step(action)
                     if env_info:
                         recorder.env_infos[step] = frozen_copy(env_info)
-                    append_reward(reward if type(reward) is float else float(reward))
+                    if type(reward) is float:
+                        rewards.append(reward)
+                    else:
+                        rewards.append(float(reward))
                 except Exception as error:
                     raise slot.error(EnvError, "env.step", error) from error
                 if terminated or truncated:
