@@ -26,3 +26,11 @@ def printable(text: str, *, keep: str = "") -> str:
 def one_line(text: str) -> str:
     """Return the text on one line, its line breaks as spaces, and otherwise as `printable` has it."""
     return printable(" ".join(text.splitlines()))
+
+
+def text_of(error: BaseException) -> str:
+    """Return the text of an error, also of one whose own `__str__` raises."""
+    try:
+        return str(error)
+    except Exception as another:  # noqa: BLE001 - it is the user's code, and may raise anything
+        return f"(it has no text: its __str__ raised {type(another).__name__})"

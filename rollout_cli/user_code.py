@@ -20,9 +20,12 @@ from typing import Any
 import cloudpickle
 
 from rollout_cli.errors import UserCodeError
+from rollout_cli.escaping import text_of
 from rollout_cli.file_trust import read_bytes
 
 ErrorKind = type[UserCodeError]
+
+_LONGEST_LINE = 1_000
 
 PICKLE_SUFFIXES = (".pkl", ".pickle")
 
@@ -54,9 +57,13 @@ def is_file(spec: str, suffixes: tuple[str, ...] = PICKLE_SUFFIXES) -> bool:
 
 
 def first_line(error: BaseException) -> str:
-    """Return `error` as one line: its type, and the first line of its text."""
-    text = str(error).strip()
-    return f"{type(error).__name__}: {text.splitlines()[0]}" if text else type(error).__name__
+    """Return `error` as one line: its type, and the first line of its text, as far as a person would read it."""
+    text = text_of(error).strip()
+    if not text:
+        return type(error).__name__
+    line = text.splitlines()[0]
+    shown = line if len(line) <= _LONGEST_LINE else f"{line[:_LONGEST_LINE]}…"
+    return f"{type(error).__name__}: {shown}"
 
 
 def failure(kind: ErrorKind, what: str, error: BaseException, *, hint: str) -> UserCodeError:

@@ -8,7 +8,7 @@ import typer
 
 from rollout_cli.cli.output import print_json, print_problem
 from rollout_cli.errors import InternalError, InterruptedRunError, RolloutError, UsageError
-from rollout_cli.escaping import one_line, printable
+from rollout_cli.escaping import one_line, printable, text_of
 
 
 def report(error: BaseException, *, as_json: bool, verbose: bool) -> int:
@@ -37,7 +37,7 @@ def as_rollout_error(error: BaseException) -> RolloutError:
     if isinstance(error, KeyboardInterrupt | typer.Abort):
         return InterruptedRunError("interrupted before anything was collected")
     return InternalError(
-        f"internal error: {type(error).__name__}: {error}",
+        f"internal error: {type(error).__name__}: {text_of(error)}",
         hint="this is a fault of rollout itself; please report it with the lines below",
         details=_traceback(error),
     )

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from rollout_cli.escaping import one_line
+
 _FRONT_MATTER = """\
 ---
 configs:
@@ -58,5 +60,5 @@ def _env_name(info: Mapping[str, Any]) -> str:
     for part, key in (("env", "id"), ("env_source", "spec")):
         found = info.get(part)
         if isinstance(found, Mapping) and found.get(key):
-            return str(found[key])
+            return one_line(str(found[key]))
     return "an environment"

@@ -210,3 +210,40 @@ def test_process_titles(nasty_factory: Callable[[], object]) -> None:
         sampler.obtain_samples(0, 5, agent_update=None)
         titles = [" ".join(child.cmdline()) for child in psutil.Process().children(recursive=True)]
     assert any(title.startswith(f"rollout-worker[0] {SHOWN}\\udc80") for title in titles), titles
+
+
+ODD = """
+class Odd(Exception):
+    def __str__(self):
+        raise RuntimeError("no text")
+
+class Silent:
+    def get_action(self, observation):
+        raise Odd
+
+class Endless:
+    def get_action(self, observation):
+        raise ValueError("x" * 1_000_000)
+"""
+
+
+@pytest.mark.parametrize("workers", WORKERS)
+def test_errors_that_cannot_be_told(tmp_path: Path, workers: list[str]) -> None:
+    """An error whose text raises is one of the policy all the same, and one without an end is told in part."""
+    (tmp_path / "odd.py").write_text(ODD)
+    words = ["collect", "--episodes", "1", "-o", "out", *workers]
+    silent = run_command(*words, "-p", "odd:Silent", cwd=tmp_path)
+    assert 3 == silent.code, silent.stderr
+    assert "Odd: (it has no text: its __str__ raised RuntimeError)" in silent.stderr
+    endless = run_command(*words, "-p", "odd:Endless", cwd=tmp_path)
+    assert 3 == endless.code
+    assert len(endless.stderr.splitlines()[0]) < 2_000
+
+
+def test_the_card(tmp_path: Path) -> None:
+    """A name cannot add lines to a dataset's README."""
+    ran = run_command(*COLLECT, *WORKERS[0], cwd=tmp_path)
+    assert 0 == ran.code, ran.stderr
+    text = (tmp_path / "out" / "README.md").read_text()
+    assert "# Episodes of [red]x\\x1b[2Jy z\\x00" in text
+    assert_tame(text)
