@@ -23,6 +23,8 @@ EXIT_CODES = {
     "WorkerError": 4,
     "StorageError": 5,
     "DatasetExistsError": 5,
+    "DatasetLockedError": 5,
+    "NotReproducibleError": 3,
     "DatasetFormatError": 5,
     "VerificationError": 6,
     "InterruptedRunError": 130,
