@@ -1,4 +1,4 @@
-"""`Discrete.contains` of a worker's process answers as gymnasium's own does."""
+"""`Discrete.contains` and `MultiDiscrete.contains` of a worker's process answer as gymnasium's own do."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-from gymnasium.spaces import Discrete
+from gymnasium.spaces import Discrete, MultiDiscrete
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from rollout_cli import fast_contains
 
 plain_contains = Discrete.contains
+plain_contains_all = MultiDiscrete.contains
 KINDS = (np.int64, np.int32, np.uint8)
 
 
@@ -38,6 +39,24 @@ def test_numbers_are_contained_as_before(kind: Any, n: int, start: int, number: 
     values = [number, float(number), np.float64(number), *(other(number) for other in types)]
     expected = [plain_contains(space, value) for value in values]
     assert expected == [fast_contains._contains(space, value) for value in values]
+
+
+@given(
+    st.sampled_from((np.int8, np.int64)),
+    st.tuples(st.integers(1, 127), st.integers(-128, 127)),
+    st.lists(st.integers(-128, 127), min_size=2, max_size=2),
+)
+@example(np.int8, (123, 5), [5, -120])
+@example(np.int8, (127, -128), [-128, -1])
+def test_batches_are_contained_as_before(kind: Any, bounds: tuple[int, int], numbers: list[int]) -> None:
+    """Up to the ends of their type, where a difference wraps around; other types and shapes too."""
+    count, start = bounds
+    count = min(count, 128 - start)
+    space = MultiDiscrete(np.array([count, 1], kind), start=np.array([start, 0], kind), dtype=kind)
+    values = [np.array(numbers).astype(other) for other in (kind, np.int16, np.uint8, np.float64, object)]
+    values += [np.array([numbers], kind), np.array(numbers[:1], kind), np.array([start, 0], kind)]
+    expected = [plain_contains_all(space, value) for value in (*values, numbers)]
+    assert expected == [fast_contains._contains_all(space, value) for value in (*values, numbers)]
 
 
 @pytest.mark.parametrize(
@@ -91,12 +110,16 @@ def test_installing_twice_and_taking_away() -> None:
     assert fast_contains.install()
     assert fast_contains.install()
     assert plain_contains is not Discrete.contains
+    assert plain_contains_all is not MultiDiscrete.contains
     fast_contains.uninstall()
     assert plain_contains is Discrete.contains
+    assert plain_contains_all is MultiDiscrete.contains
 
 
-def test_where_gymnasium_differs_it_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """If the trial shows other answers, gymnasium keeps its own method."""
-    monkeypatch.setattr(fast_contains, "_plain_contains", lambda _space, _value: True)
+@pytest.mark.parametrize("name", ["_plain_contains", "_plain_contains_all"])
+def test_where_gymnasium_differs_it_is_left_alone(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """If a trial shows other answers, gymnasium keeps its own methods."""
+    monkeypatch.setattr(fast_contains, name, lambda _space, _value: True)
     assert not fast_contains.install()
     assert plain_contains is Discrete.contains
+    assert plain_contains_all is MultiDiscrete.contains
