@@ -28,11 +28,15 @@ class WorkerState(enum.Enum):
     EXITED = "exited"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class EpisodesFinished:
     """Episodes ended; they wait in the worker."""
 
     numbers: tuple[int, ...]
+
+    def __repr__(self) -> str:
+        # Thousands of numbers at once, each of which would be made a text of, for a history that has room for few.
+        return f"EpisodesFinished({len(self.numbers)} from {self.numbers[:1]} to {self.numbers[-1:]})"
 
 
 @dataclass(frozen=True, slots=True)

@@ -181,6 +181,13 @@ def test_exit_shuts_the_worker_down(state: WorkerState) -> None:
     assert machine.state is EXITED
 
 
+def test_the_history_does_not_spell_out_all_numbers() -> None:
+    """Of thousands that ended at once it has the first and the last; there is no time for the others."""
+    machine = machine_in(STREAMING)
+    machine.handle(EpisodesFinished(tuple(range(3000, 9000))))
+    assert "streaming: EpisodesFinished(6000 from (3000,) to (8999,))" == machine.history[-1]
+
+
 def test_finished_episodes_wait_while_there_is_work() -> None:
     """Short episodes are sent together: the end of one sends nothing."""
     machine = machine_in(STREAMING)
