@@ -106,7 +106,7 @@ class StepHistory:
         return out
 
     def _in_ring(self, rows: Array, first: Array, stops: Array, to: Array) -> Stretch:
-        return Stretch(self.block.columns, self.block.places(first, rows), stops - first, self._n_rows, to)
+        return Stretch(self.block.columns, self.block.places(first, rows), stops - first, self.block.pitch, to)
 
     def _carry(self, running: Array, starts: Array, stop: int) -> None:
         """Put together what the ring has of running episodes before `stop`, and at times all that was carried."""

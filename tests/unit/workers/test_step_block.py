@@ -1,0 +1,56 @@
+"""StepBlock: what was recorded of a row is what is gathered for it, round the ring's end too."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from rollout_cli.spaces import space_leaves
+from rollout_cli.workers.step_block import PADDED_ROWS, StepBlock, Stretch, gather
+from rollout_cli.workers.vector_infos import BatchColumn
+
+N_STEPS = 4
+LEAVES = space_leaves(spaces.Box(-np.inf, np.inf, (2,), np.float64))
+KEY = (("told",), "int64")
+
+
+def recorded(n_rows: int, count: int) -> StepBlock:
+    """Return a block: row r of step t has observation (t, r), reward t * n_rows + r, and an info where r > t."""
+    block = StepBlock(LEAVES, n_rows=n_rows, n_steps=N_STEPS)
+    rows = np.arange(n_rows)
+    for step in range(count):
+        if block.is_full:
+            block.forget(block.oldest + 1)
+        block.put_typed(0, [np.stack([np.full(n_rows, float(step)), rows], axis=1)])
+        block.put(1, step * n_rows + rows.astype(np.float64))
+        block.put_info(0, BatchColumn(KEY, rows + 0, rows > step))
+        block.stepped()
+    return block
+
+
+@pytest.mark.parametrize("n_rows", [1, 3, PADDED_ROWS - 1, PADDED_ROWS, 1024])
+@pytest.mark.parametrize("count", [3, 4, 6, 9])
+def test_rows_are_gathered_as_they_were_recorded(n_rows: int, count: int) -> None:
+    """The first, a middle and the last row, from the oldest step that is kept to the newest."""
+    block = recorded(n_rows, count)
+    rows = np.unique([0, n_rows // 2, n_rows - 1])
+    kept = count - block.oldest
+    counts = np.full(len(rows), kept)
+    first = block.places(np.full(len(rows), block.oldest), rows)
+    stretch = Stretch(block.columns, first, counts, block.pitch, np.cumsum(counts) - counts)
+    columns = gather([stretch], len(rows) * kept)
+    expected = np.array([(step, row) for row in rows for step in range(block.oldest, count)], np.float64)
+    assert expected.tolist() == columns.leaves[0].tolist()
+    assert (expected[:, 0] * n_rows + expected[:, 1]).tolist() == columns.leaves[1].tolist()
+    has = expected[:, 1] > expected[:, 0]
+    if has.any():
+        values, told = columns.infos[0][KEY]
+        assert has.tolist() == told.tolist()
+        assert expected[has, 1].tolist() == values[has].tolist()
+
+
+def test_steps_of_many_rows_do_not_lie_at_powers_of_two() -> None:
+    """They would share a few lines of the processor's caches; few rows, whose steps do not, have no padding."""
+    pitches = [StepBlock(LEAVES, n_rows=n_rows, n_steps=N_STEPS).pitch for n_rows in (4, 64, 256, 1024, 4096)]
+    assert [4, 64, 264, 1032, 4104] == pitches
