@@ -16,8 +16,9 @@ from typing import Any, NamedTuple
 _LARGEST_INTEGER = 2**63 - 1
 """Seeds and counts are stored as signed 64-bit integers."""
 
-_SHA256 = re.compile(r"[0-9A-Fa-f]{64}")
-_CLASS_NAME = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
+CLASS_NAME = r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*"
+SHA256 = r"[0-9A-Fa-f]{64}"
+"""What a `ShapedText` may have to match."""
 
 
 class EpisodeRange(NamedTuple):
@@ -110,21 +111,14 @@ class Text(Kind):
 
 
 @dataclass(frozen=True, slots=True)
-class ClassName(Kind):
-    """`package.module:Class`."""
+class ShapedText(Kind):
+    """A text that a regular expression matches as a whole."""
+
+    pattern: str = ""
 
     def accepts(self, value: object) -> bool:
-        """Tell whether the value names a module and something in it."""
-        return isinstance(value, str) and _CLASS_NAME.fullmatch(value) is not None
-
-
-@dataclass(frozen=True, slots=True)
-class Sha256(Kind):
-    """A SHA-256 in hexadecimal digits."""
-
-    def accepts(self, value: object) -> bool:
-        """Tell whether the value has the digits of one."""
-        return isinstance(value, str) and _SHA256.fullmatch(value) is not None
+        """Tell whether the value is such a text."""
+        return isinstance(value, str) and re.fullmatch(self.pattern, value) is not None
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
-from rollout_cli.config.kinds import Sha256, Text
+from rollout_cli.config.kinds import SHA256, ShapedText, Text
 from rollout_cli.config.options import KEYWORDS, SWITCH, WHAT, Option
 
 
@@ -19,7 +19,7 @@ class SubjectOptions:
     policy_sha256: Annotated[
         str | None,
         Option(
-            Sha256("HEX", "the 64 hexadecimal digits of a SHA-256"),
+            ShapedText("HEX", "the 64 hexadecimal digits of a SHA-256", SHA256),
             WHAT,
             "The SHA-256 that the policy's file must have, checked before anything of it is loaded.",
         ),

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
-from rollout_cli.config.kinds import Choice, ClassName, Integer
+from rollout_cli.config.kinds import CLASS_NAME, Choice, Integer, ShapedText
 from rollout_cli.config.options import COUNT, HOW, KEYWORDS, Option
 from rollout_cli.cores import usable_cores
 
@@ -53,7 +53,7 @@ class WorkerOptions:
     worker_class: Annotated[
         str | None,
         Option(
-            ClassName("MODULE:CLASS", "a class as package.module:Class"),
+            ShapedText("MODULE:CLASS", "a class as package.module:Class", CLASS_NAME),
             HOW,
             "A worker class of your own.",
             default="the built-in worker",
