@@ -6,7 +6,8 @@ traceback from another process, for people to read below the message.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 
 class RolloutError(Exception):
@@ -106,9 +107,19 @@ class DatasetFormatError(StorageError):
 
 
 class VerificationError(RolloutError):
-    """A dataset that does not hold what it says."""
+    """A dataset that does not hold what it says.
+
+    Args:
+        report: What was found, as JSON.
+    """
 
     exit_code = 6
+
+    def __init__(
+        self, message: str, *, hint: str = "", details: str = "", report: Mapping[str, Any] | None = None
+    ) -> None:
+        super().__init__(message, hint=hint, details=details)
+        self.report = dict(report or {})
 
 
 class InterruptedRunError(RolloutError):

@@ -7,7 +7,7 @@ import traceback
 import typer
 
 from rollout_cli.cli.output import print_json, print_problem
-from rollout_cli.errors import InternalError, InterruptedRunError, RolloutError, UsageError
+from rollout_cli.errors import InternalError, InterruptedRunError, RolloutError, UsageError, VerificationError
 from rollout_cli.escaping import one_line, printable, text_of
 
 
@@ -44,14 +44,18 @@ def as_rollout_error(error: BaseException) -> RolloutError:
 
 
 def error_document(error: RolloutError, details: str) -> dict[str, object]:
-    """Return the JSON document of an error; `details` is in it only where there are any."""
+    """Return the JSON document of an error; `details` is in it only where there are any.
+
+    That of a verification is its report, with the error beside it.
+    """
     known: dict[str, object] = {
         "class": type(error).__name__,
         "message": error.message,
         "hint": error.hint,
         "exit_code": error.exit_code,
     }
-    return {"error": known | ({"details": details} if details else {})}
+    found = error.report if isinstance(error, VerificationError) else {}
+    return {**found, "error": known | ({"details": details} if details else {})}
 
 
 def error_text(error: RolloutError, details: str) -> str:

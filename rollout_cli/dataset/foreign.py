@@ -12,6 +12,9 @@ from rollout_cli.dataset.lock import LOCK_NAME
 REPLACED = ".replaced"
 """Where the files of a dataset that is being replaced wait until the new one has its info.json."""
 
+REPAIRED = re.compile(r"\.repair-\d{8}T\d{6}Z")
+"""Folders into which a repair moved what did not belong; they are left as they are."""
+
 OURS = (".README.md.tmp", "README.md", "data", "meta")
 """What lies at the top of a dataset's folder. `meta` is the last to be moved or removed: it tells that this is ours."""
 
@@ -34,7 +37,12 @@ def foreign_entry(root: Path) -> str | None:
 
 def _is_ours(path: str) -> bool:
     inner = path.removeprefix(f"{REPLACED}/")
-    return path in (REPLACED, LOCK_NAME) or inner in OURS or _INSIDE.fullmatch(inner) is not None
+    return (
+        path in (REPLACED, LOCK_NAME)
+        or REPAIRED.fullmatch(path) is not None
+        or inner in OURS
+        or _INSIDE.fullmatch(inner) is not None
+    )
 
 
 def _entries(folder: Path, prefix: str) -> Iterator[tuple[str, bool]]:
@@ -45,5 +53,5 @@ def _entries(folder: Path, prefix: str) -> Iterator[tuple[str, bool]]:
         path = prefix + entry.name
         yield path, entry.is_symlink()
         # What is not ours is not looked into: it ends the search, and may be deeper than anything of ours.
-        if entry.is_dir(follow_symlinks=False) and _is_ours(path):
+        if entry.is_dir(follow_symlinks=False) and _is_ours(path) and not REPAIRED.fullmatch(path):
             yield from _entries(folder / entry.name, f"{path}/")

@@ -9,6 +9,7 @@ from typing import Any
 
 from rollout_cli.dataset.files import FileStore
 from rollout_cli.dataset.foreign import OURS, REPLACED, foreign_entry
+from rollout_cli.dataset.limits import check_inside, read_json
 from rollout_cli.dataset.lock import LOCK_NAME
 from rollout_cli.dataset.schema import FORMAT, FORMAT_VERSION
 from rollout_cli.errors import DatasetExistsError, DatasetFormatError, StorageError
@@ -34,7 +35,8 @@ def read_info(root: Path) -> dict[str, Any]:
     """
     path = info_path(root)
     try:
-        document = json.loads(path.read_bytes())
+        check_inside(root, path)
+        document = read_json(path)
     except FileNotFoundError as error:
         raise DatasetFormatError(f"{root} is not a dataset: it has no meta/info.json") from error
     except OSError as error:

@@ -78,6 +78,8 @@ def _options(schema: pa.Schema) -> dict[str, Any]:
         # Readers select by episode; statistics of other columns are read by nobody and cost time in each row.
         "write_statistics": ["episode_id"],
         "write_page_index": False,
+        # What finds a flipped bit: neither the compression nor anything else of Parquet does.
+        "write_page_checksum": True,
         "write_batch_size": batch_rows(max(map(_row_bytes, schema.types))),
         **({"max_rows_per_page": _PAGE_ROWS} if _HAS_PAGE_ROWS else {}),
     }

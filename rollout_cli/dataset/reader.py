@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, overload
@@ -15,6 +15,7 @@ from rollout_cli.dataset.columns import Array
 from rollout_cli.dataset.features import SpaceColumn
 from rollout_cli.dataset.info_columns import decode_infos
 from rollout_cli.dataset.layout import read_info
+from rollout_cli.dataset.limits import check_space
 from rollout_cli.dataset.schema import SpaceSchema
 from rollout_cli.dataset.shard import data_path
 from rollout_cli.dataset.space_json import space_from_json
@@ -33,16 +34,25 @@ def load(path: Path | str) -> Dataset:
     """
     root = Path(path)
     info = read_info(root)
-    source = _Source(root, info, SpaceSchema.of(_env_spec(info)), *read_episodes(root))
+    spaces = SpaceSchema.of(env_spec_of(info))
+    source = _Source(root, info, spaces, *read_episodes(root), RowReader(root), RowReader(root))
     return Dataset(source, range(source.table.num_rows))
 
 
-def _env_spec(info: Mapping[str, Any]) -> EnvSpec:
+def env_spec_of(info: Mapping[str, Any]) -> EnvSpec:
+    """Return the environment's spaces and limit, as info.json has them.
+
+    Raises:
+        DatasetFormatError: If they are not there, or no spaces.
+    """
     try:
         spaces, limit = info["spaces"], info["max_episode_length"]
+        check_space(spaces)
         return EnvSpec(space_from_json(spaces["observation"]), space_from_json(spaces["action"]), limit)
     except KeyError as error:
         raise DatasetFormatError(f"info.json has no {error}") from error
+    except (TypeError, RecursionError) as error:
+        raise DatasetFormatError(f"info.json has spaces that are none: {error}") from error
 
 
 @dataclass(frozen=True)
@@ -54,8 +64,8 @@ class _Source:
     spaces: SpaceSchema
     table: pa.Table
     files: list[EpisodeFile]
-    steps: RowReader = field(default_factory=RowReader)
-    own_rows: RowReader = field(default_factory=RowReader)
+    steps: RowReader
+    own_rows: RowReader
 
 
 class Dataset:
@@ -142,7 +152,7 @@ class Dataset:
                 numbers=_numbers(own, "episode_number"),
                 seeds=_numbers(own, "seed"),
             )
-        except (ValueError, KeyError) as error:
+        except (ValueError, KeyError, RecursionError) as error:
             raise DatasetFormatError(f"{self._source.root} does not hold what it says: {error}") from error
 
     def _steps(self) -> pa.Table:

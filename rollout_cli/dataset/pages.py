@@ -1,0 +1,139 @@
+"""The headers of a column's pages, read without decoding any page: how much a reader would have to make of them.
+
+A page's header is a Thrift structure in the compact protocol, in front of the page's bytes; nothing else in the file
+repeats what it says, and the checksum is of the bytes alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, BinaryIO
+
+_FIRST_READ = 256
+_HEADER_BYTES = 64 << 10
+"""No header is longer: statistics are the only part of it that grows, and Arrow leaves out those over 4 kB."""
+
+_MAX_DEPTH = 8
+_STRUCTURE = 12
+_NUMBER_BITS = 63
+_MORE = 128
+"""Set in each byte of a number but its last one."""
+
+DATA_PAGE, INDEX_PAGE, DICTIONARY_PAGE, DATA_PAGE_V2 = range(4)
+_OF_KIND = {DATA_PAGE: 5, DICTIONARY_PAGE: 7, DATA_PAGE_V2: 8}
+
+
+@dataclass(frozen=True, slots=True)
+class PageHeader:
+    """What stands in front of a page.
+
+    Attributes:
+        kind: `DATA_PAGE`, `DICTIONARY_PAGE`, …
+        decoded: Bytes of the page once it is decompressed.
+        stored: Bytes of it in the file.
+        values: Values in it, nulls counted.
+        encoding: Parquet's number of the values' encoding.
+        has_checksum: Whether a checksum of the stored bytes is given.
+    """
+
+    kind: int
+    decoded: int
+    stored: int
+    values: int
+    encoding: int
+    has_checksum: bool
+
+
+def page_headers(file: BinaryIO, start: int, size: int) -> Iterator[PageHeader]:
+    """Yield the headers of the pages in `size` bytes of `file` from `start` on.
+
+    Raises:
+        ValueError: If these bytes are not pages, one after another.
+    """
+    at, end = start, start + size
+    while at < end:
+        header, length = _read_header(file, at)
+        at += length + header.stored
+        yield header
+    if at != end:
+        raise ValueError(f"its pages end {at - end} bytes after the place that the footer gives")
+
+
+def _read_header(file: BinaryIO, at: int) -> tuple[PageHeader, int]:
+    for size in (_FIRST_READ, _HEADER_BYTES):
+        file.seek(at)
+        source = _Compact(file.read(size))
+        try:
+            return _header(source.structure()), source.at
+        except IndexError:
+            continue  # It is longer than what was read, or the file ends in it.
+    raise ValueError(f"the page header at byte {at} has no end")
+
+
+def _header(fields: dict[int, Any]) -> PageHeader:
+    kind, decoded, stored = (fields.get(number) for number in (1, 2, 3))
+    own = fields.get(_OF_KIND.get(kind, -1)) if isinstance(kind, int) else None
+    if not isinstance(own, dict) or not isinstance(decoded, int) or not isinstance(stored, int):
+        raise ValueError("a page has a header that is none")  # noqa: TRY004 - it is the file that is wrong
+    encoding = own.get(4 if kind == DATA_PAGE_V2 else 2)
+    values = own.get(1)
+    if not isinstance(values, int) or not isinstance(encoding, int) or min(decoded, stored, values) < 0:
+        raise ValueError("a page's header gives impossible sizes")
+    return PageHeader(int(kind or 0), decoded, stored, values, encoding, isinstance(fields.get(4), int))
+
+
+class _Compact:
+    """Reads Thrift's compact protocol; an `IndexError` says that the bytes ended."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self.at = 0
+
+    def structure(self, depth: int = 0) -> dict[int, Any]:
+        """Return the fields of a structure by their numbers; texts and lists, which no caller needs, as None."""
+        if depth > _MAX_DEPTH:
+            raise ValueError("a page's header is nested too deeply")
+        fields: dict[int, Any] = {}
+        number = 0
+        while (byte := self._byte()) != 0:
+            number = number + (byte >> 4) if byte >> 4 else self._signed()
+            fields[number] = self._value(byte & 15, depth)
+        return fields
+
+    def _value(self, kind: int, depth: int) -> Any:
+        if kind in (1, 2):
+            return kind == 1
+        if kind in (4, 5, 6):
+            return self._signed()
+        if kind == _STRUCTURE:
+            return self.structure(depth + 1)
+        if kind in (3, 7, 8):
+            self._skip({3: 1, 7: 8}.get(kind) or self._unsigned())
+            return None
+        raise ValueError("a page's header has a field of an unknown type")
+
+    def _skip(self, size: int) -> None:
+        self.at += size
+        if self.at > len(self._data):
+            raise IndexError
+
+    def _byte(self) -> int:
+        value = self._data[self.at]
+        self.at += 1
+        return value
+
+    def _unsigned(self) -> int:
+        value = shift = 0
+        while True:
+            byte = self._byte()
+            value |= (byte & (_MORE - 1)) << shift
+            if byte < _MORE:
+                return value
+            shift += 7
+            if shift > _NUMBER_BITS:
+                raise ValueError("a page's header has a number without end")
+
+    def _signed(self) -> int:
+        value = self._unsigned()
+        return (value >> 1) ^ -(value & 1)
