@@ -100,6 +100,7 @@ class _Run:
             self._progress.notice(warning)
         env = env_source(self._config.env, self._config.env_kwargs)
         with sampler_of(self._config, policy, env) as sampler, stop_on_signals(self._stop(sampler)) as signals:
+            sampler.tell = self._tell_fault
             sampler.start_worker()
             # Both take a while, in which the workers build.
             self._progress.start(label=env.label, **_totals(self._config))
@@ -123,6 +124,11 @@ class _Run:
 
     def _stop(self, sampler: Sampler) -> Callable[[], None]:
         return partial(sampler.request_stop, grace=self._config.grace)
+
+    def _tell_fault(self, text: str) -> None:
+        """Tell of a fault that was got over, and the traceback that belongs to it."""
+        for line in filter(None, text.splitlines()):
+            self._progress.warn(line)
 
     def _tell_limit(self, spec: EnvSpec) -> None:
         if spec.max_episode_length is None:

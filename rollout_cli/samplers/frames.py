@@ -1,6 +1,7 @@
 """Frames: how messages lie in a pipe, and the reader that cuts them out of what arrives.
 
-A frame is eight bytes and a body. The eight bytes are a number: the body's size, and above it the frame's kind.
+A frame is eight bytes and a body. The eight bytes are a number: the body's size, above it two bytes that are always the
+same, so that what is no frame is seen to be none, and above these the frame's kind.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ from rollout_cli.samplers.buffer_pool import BufferPool
 
 _HEAD = struct.Struct("<Q")
 _KIND_SHIFT = 56
-_SIZE_MASK = (1 << _KIND_SHIFT) - 1
+_MARK_SHIFT = 40
+_MARK = 0xA7F2
+_SIZE_MASK = (1 << _MARK_SHIFT) - 1
 _READ = 1 << 18
 """What does not go by shared memory comes with one reading."""
 
@@ -31,7 +34,7 @@ class FrameKind(enum.IntEnum):
 
 def frame_head(kind: FrameKind, size: int) -> bytes:
     """Return what a frame with a body of `size` bytes begins with."""
-    return _HEAD.pack(kind << _KIND_SHIFT | size)
+    return _HEAD.pack(kind << _KIND_SHIFT | _MARK << _MARK_SHIFT | size)
 
 
 class FrameReader:
@@ -65,6 +68,7 @@ class FrameReader:
 
         Raises:
             EOFError: If the pipe is closed and no whole frame is left.
+            ValueError: If what came is no frame.
         """
         while True:
             frame = self._whole_large() if self._large is not None else self._cut()
@@ -78,6 +82,8 @@ class FrameReader:
         if have < 0:
             return None
         (head,) = _HEAD.unpack_from(self._buffer, self._start)
+        if head >> _MARK_SHIFT & 0xFFFF != _MARK:
+            raise ValueError("what came through the pipe is no message")
         size, start = head & _SIZE_MASK, self._start + _HEAD.size
         if have >= size:
             self._start = start + size

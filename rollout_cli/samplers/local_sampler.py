@@ -15,7 +15,8 @@ from rollout_cli.errors import EnvLoadError, PolicyLoadError
 from rollout_cli.samplers.plan import MinTimesteps, Order, PlanState
 from rollout_cli.samplers.ranges import contiguous_ranges, with_lengths
 from rollout_cli.samplers.reports import as_reported
-from rollout_cli.samplers.sampler import Sampler, Updates
+from rollout_cli.samplers.sampler import Sampler
+from rollout_cli.samplers.updates import Update
 from rollout_cli.samplers.worker_process import FLUSH_ROWS, load_pickled
 from rollout_cli.seeding import BorrowedGenerators
 from rollout_cli.workers import FragmentWorker, NumberedWorker
@@ -78,7 +79,7 @@ class LocalSampler(Sampler):
         batches: list[EpisodeBatch] = []
         while sum(map(_steps, batches)) < plan.timesteps:
             batches.append(self._roll_out(self._turn))
-            self._turn = (self._turn + 1) % self.n_workers if self._by_worker else 0
+            self._turn = (self._turn + 1) % self.n_workers if self._updates.by_worker else 0
         batch = EpisodeBatch.concatenate(*batches)
         self.total_env_steps += _steps(batch)
         return batch
@@ -92,7 +93,7 @@ class LocalSampler(Sampler):
             worker = self._worker(turn)
             assert isinstance(worker, FragmentWorker)
             if is_new:
-                worker.number_stride = self.n_workers if self._by_worker else 1
+                worker.number_stride = self.n_workers if self._updates.by_worker else 1
                 worker.go_on_from(self._first_number)
             try:
                 batch = worker.rollout()
@@ -105,12 +106,12 @@ class LocalSampler(Sampler):
     def _process_state(self) -> dict[str, Any]:
         return {"_workers": {}, "_borrowed": BorrowedGenerators(), "_setup": ExitStack(), "_env_spec": None}
 
-    def _run(self, state: PlanState, base: int, updates: Updates, order: Order) -> Generator[Chunk, None, None]:
+    def _run(self, state: PlanState, base: int, updates: list[Update], order: Order) -> Generator[Chunk, None, None]:
         del order  # One after another, episodes end in the order of their numbers.
         self._forget_last_call()
         self._update(updates)
         order_of = _Order(state, base)
-        turns = _Turns(state, self.n_workers, by_worker=self._by_worker, block=self.numbers_at_once)
+        turns = _Turns(state, self.n_workers, by_worker=self._updates.by_worker, block=self.numbers_at_once)
         while not state.done and self._grace is None:
             error: Exception | None = None
             turn = turns.worker
@@ -159,7 +160,7 @@ class LocalSampler(Sampler):
             worker.retract()
             worker.take()
 
-    def _update(self, updates: Updates) -> None:
+    def _update(self, updates: list[Update]) -> None:
         """Apply one call's updates to the workers that are there; later ones get them from their histories."""
         try:
             with self._borrowed:
@@ -178,7 +179,7 @@ class LocalSampler(Sampler):
                 self._setup.close()
                 self._setup.enter_context(self._factory.setup())
             worker = self._factory(number)
-            for update in self._histories[number].updates:
+            for update in self._updates.histories[number].updates:
                 _apply(worker, *update)
             self._workers[number] = worker
             self._learn(worker.env_spec, worker.facts())

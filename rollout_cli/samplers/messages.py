@@ -60,6 +60,7 @@ class Start:
         lease: Episode numbers to run.
         ceiling: The highest number that is still wanted; None for no limit.
         stride: The step from one of the worker's numbers to the next, where it owns every m-th number.
+        anew: Whether the worker forgets all that it has built, and builds it from these updates.
     """
 
     version: int
@@ -68,6 +69,7 @@ class Start:
     lease: Lease = ()
     ceiling: int | None = None
     stride: int = 1
+    anew: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,17 +157,19 @@ class Returned:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The worker's policy or environment failed; it waits, with no numbers.
+    """The worker's policy or environment failed; it waits for a `Start`, with no numbers.
 
     Attributes:
         worker: Who.
         version: Under which version.
         error: A pickled RolloutError, whose details hold the traceback.
+        numbers: In which episode the user's code failed, or in which it may have been; none where it was in no episode.
     """
 
     worker: int
     version: int
     error: bytes
+    numbers: tuple[int, ...] = ()
 
 
 ToSampler = Started | Batch | Returned | Failed
@@ -179,8 +183,15 @@ def to_wire(message: Any) -> list[Piece]:
 
 
 def from_wire(data: memoryview) -> Any:
-    """Return the message that the joined pieces of `to_wire` stand for; a payload is one piece then, a view."""
+    """Return the message that the joined pieces of `to_wire` stand for; a payload is one piece then, a view.
+
+    Raises:
+        ValueError: If the payload is not as long as it says.
+    """
     message = unpack(data)
-    if isinstance(message, Batch):
-        return replace(message, payload=(data[packed_size(data) :],))
-    return message
+    if not isinstance(message, Batch):
+        return message
+    payload = data[packed_size(data) :]
+    if len(payload) and packed_size(payload) != len(payload):
+        raise ValueError(f"a payload of {packed_size(payload)} bytes has {len(payload)}")
+    return replace(message, payload=(payload,))

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
-import time
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -12,19 +10,20 @@ import cloudpickle
 
 from rollout_cli.chunk import Chunk
 from rollout_cli.episode_batch import EnvSpec
-from rollout_cli.errors import InterruptedRunError, RolloutError, WorkerError
+from rollout_cli.errors import InterruptedRunError
 from rollout_cli.escaping import printable
-from rollout_cli.samplers import sampler_machine as sm
+from rollout_cli.samplers.call import Call, Hooks
 from rollout_cli.samplers.leasing import FixedLeases, LeaseSizer, ThroughputLeases
 from rollout_cli.samplers.messages import Failed, Start, Started
 from rollout_cli.samplers.plan import Order, PlanState
-from rollout_cli.samplers.reorder import EpisodeBuffer, episode_buffer
+from rollout_cli.samplers.reorder import episode_buffer
 from rollout_cli.samplers.reports import unpack_error
-from rollout_cli.samplers.sampler import Sampler, Updates
+from rollout_cli.samplers.sampler import Sampler
+from rollout_cli.samplers.sampler_machine import SamplerMachine
 from rollout_cli.samplers.starting import StartMethod
+from rollout_cli.samplers.supervision import Died, Supervisor
+from rollout_cli.samplers.updates import Update
 from rollout_cli.samplers.worker_pool import WorkerPool
-
-_clock = time.monotonic
 
 
 class MultiprocessingSampler(Sampler):
@@ -52,6 +51,7 @@ class MultiprocessingSampler(Sampler):
         self._lease_size = lease_size
         self._pool: WorkerPool | None = None
         self._version = 0
+        self._supervisor = Supervisor(self._supervision, self.seed)
 
     # -- workers ---------------------------------------------------------------------------------------------------
 
@@ -59,14 +59,37 @@ class MultiprocessingSampler(Sampler):
         """Start the worker processes and let them build; does not wait for them."""
         if self._pool is not None:
             return
-        payloads = [cloudpickle.dumps((self._factory, *history.updates[0])) for history in self._histories]
-        titles = [f"rollout-worker[{number}] {printable(label)}" for number, label in enumerate(self._labels)]
+        payloads = [self._payload(worker) for worker in range(self.n_workers)]
+        titles = [f"rollout-worker[{number}] {printable(label)}" for number, label in enumerate(self._updates.labels)]
         self._pool = WorkerPool(payloads, titles, self._start_method)
+        self._supervisor = Supervisor(self._supervision, self.seed)
         self._version += 1
-        for worker, history in enumerate(self._histories):
-            # The first `Start` builds what the process was given; each further update has one of its own.
-            for agent, env in [(None, None), *history.updates[1:]]:
-                self._pool.send(worker, Start(self._version, agent, env))
+        for worker in range(self.n_workers):
+            # The first `Start` builds what the process was given.
+            self._catch_up(worker, Start(self._version))
+
+    def _payload(self, worker: int) -> bytes:
+        payload: bytes = cloudpickle.dumps((self._factory, *self._updates.histories[worker].updates[0]))
+        return payload
+
+    def _catch_up(self, worker: int, first: Start) -> None:
+        """Bring a new worker to where the others are: after what builds it, each further update by a `Start`."""
+        pool = self._the_pool()
+        pool.send(worker, first)
+        for agent, env in self._updates.histories[worker].updates[1:]:
+            pool.send(worker, Start(first.version, agent, env))
+
+    def _restart(self, worker: int, start: Start) -> None:
+        """Start a worker's process again; what it answers before `start` is of an older version, and so discarded."""
+        self._the_pool().restart(worker, self._payload(worker))
+        self._catch_up(worker, Start(start.version - 1))
+        self._the_pool().send(worker, start)
+
+    def _rebuild(self, worker: int, start: Start) -> None:
+        """Let a worker build everything anew in its process."""
+        agent, env = self._updates.histories[worker].updates[0]
+        self._catch_up(worker, Start(start.version - 1, agent, env, anew=True))
+        self._the_pool().send(worker, start)
 
     def wait_until_started(self) -> EnvSpec:
         """Start the workers, wait until one has built its environment and policy, and return its `env_spec`."""
@@ -83,8 +106,15 @@ class MultiprocessingSampler(Sampler):
         for event in events:
             if isinstance(event, Started):
                 self._learn(event.env_spec, event.facts)
-            elif isinstance(event, Failed | sm.Died):
-                raise _as_error(event)
+            elif isinstance(event, Failed):
+                raise unpack_error(event.error)
+            elif isinstance(event, Died):
+                verdict = self._supervisor.died(event, (), starting=True)
+                if verdict.error is not None:
+                    raise verdict.error
+                self.tell(verdict.notice)
+                self._the_pool().restart(event.worker, self._payload(event.worker))
+                self._catch_up(event.worker, Start(self._version))
 
     def request_stop(self, *, grace: float = 0.0) -> None:
         """Let the stream that runs, or else the next one, end early with what is finished."""
@@ -118,22 +148,31 @@ class MultiprocessingSampler(Sampler):
 
     # -- one call --------------------------------------------------------------------------------------------------
 
-    def _run(self, state: PlanState, base: int, updates: Updates, order: Order) -> Generator[Chunk, None, None]:
+    def _run(self, state: PlanState, base: int, updates: list[Update], order: Order) -> Generator[Chunk, None, None]:
         if self._pool is None:
             self.start_worker()
             updates = [(None, None)] * self.n_workers  # They are in the histories, which new workers are built from.
         self._version += 1
         sizer = self._sizer()
-        machine = sm.SamplerMachine(
+        self._supervisor.begin_call()
+        machine = SamplerMachine(
             state,
             base=base,
             version=self._version,
             n_workers=self.n_workers,
             sizer=sizer,
+            supervisor=self._supervisor,
             stride=self._stride(state),
         )
-        buffer = episode_buffer(state, base, order=order)
-        call = _Call(machine, buffer, self._the_pool(), learn=self._learn, note=self._note_reason)
+        hooks = Hooks(
+            learn=self._learn,
+            note_reason=self._note_reason,
+            restart=self._restart,
+            rebuild=self._rebuild,
+            note_skipped=self._note_skipped,
+            tell=self.tell,
+        )
+        call = Call(machine, episode_buffer(state, base, order=order), self._the_pool(), hooks)
         with self._torn_down_on_error():
             yield from call.run(updates, grace=lambda: self._grace)
             self.dropped_episodes = call.dropped
@@ -142,88 +181,3 @@ class MultiprocessingSampler(Sampler):
         if self._lease_size:
             return FixedLeases(self._lease_size)
         return ThroughputLeases(n_workers=self.n_workers, block=self.numbers_at_once)
-
-
-class _Call:
-    """Carries out one machine's instructions."""
-
-    def __init__(
-        self,
-        machine: sm.SamplerMachine,
-        buffer: EpisodeBuffer,
-        pool: WorkerPool,
-        *,
-        learn: Callable[[EnvSpec, dict[str, Any]], None],
-        note: Callable[[str | None], None],
-    ) -> None:
-        self._machine, self._buffer, self._pool = machine, buffer, pool
-        self._learn, self._note = learn, note
-        self._failure: Failed | sm.Died | None = None
-        self._ends_at = math.inf
-        self._ended = self._handed_on = 0
-
-    @property
-    def dropped(self) -> int:
-        """Return how many episodes ended and were not handed on, since one before them did not end."""
-        return self._ended - self._handed_on
-
-    def run(self, updates: Updates, *, grace: Callable[[], float | None]) -> Generator[Chunk, None, None]:
-        """Yield chunks until the plan is done or stopped; what was finished before a failure comes before its error.
-
-        Args:
-            updates: The agent and env updates of each worker.
-            grace: None, until the run is asked to end: then the seconds that are left to what holds others up.
-        """
-        try:
-            self._carry_out(self._machine.begin(updates, _clock()))
-            while True:
-                for chunk in self._buffer.ready():
-                    self._handed_on += _whole_episodes(chunk)
-                    yield chunk
-                if self._failure is not None:
-                    raise _as_error(self._failure)
-                seconds = grace()
-                if seconds is not None and not self._machine.stopping:
-                    self._ends_at = _clock() + seconds
-                    self._carry_out(self._machine.stop())
-                if self._machine.plan.done or self._machine.stopped or _clock() >= self._ends_at:
-                    return
-                self._take(self._pool.wait(None if seconds is None else self._ends_at - _clock()))
-        finally:
-            self._carry_out(self._machine.end())
-            self._buffer.close()
-
-    def _take(self, events: Iterable[Any]) -> None:
-        was_full = self._machine.buffer_is_full
-        self._machine.buffer_is_full = self._buffer.is_full
-        if was_full and not self._machine.buffer_is_full:
-            self._carry_out(self._machine.handle(sm.BufferDrained(), _clock()))
-        for event in events:
-            self._carry_out(self._machine.handle(event, _clock()))
-
-    def _carry_out(self, instructions: sm.Instructions) -> None:
-        for instruction in instructions:
-            match instruction:
-                case sm.SendTo(worker, message):
-                    self._pool.send(worker, message)
-                case sm.Keep(batch):
-                    self._ended += len(batch.lengths) if batch.part is None else batch.part.is_last
-                    self._note(batch.not_reproducible)
-                    self._buffer.add(batch)
-                case sm.Learn(started):
-                    self._learn(started.env_spec, started.facts)
-                case sm.Fail(event):
-                    self._failure = self._failure or event
-
-
-def _whole_episodes(chunk: Chunk) -> int:
-    return chunk.n_episodes if chunk.part is None else int(chunk.part.is_last)
-
-
-def _as_error(event: Failed | sm.Died) -> RolloutError:
-    if isinstance(event, Failed):
-        return unpack_error(event.error)
-    return WorkerError(
-        f"worker {event.worker} {event.reason}",
-        hint="out of memory, or a crash in the environment's or policy's native code; --sampler local shows more",
-    )

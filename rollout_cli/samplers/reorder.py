@@ -31,6 +31,12 @@ class EpisodeBuffer(Protocol):
     def add(self, batch: Batch) -> None:
         """Take a batch of the current call."""
 
+    def skip(self, number: int) -> None:
+        """Go on without an episode, which does not come; parts of it may have come."""
+
+    def passed(self, number: int) -> bool:
+        """Return whether an episode that is skipped lies below one that was given, or below the plan's end."""
+
     def ready(self) -> Iterator[Chunk]:
         """Give what can go on now."""
 
@@ -76,6 +82,7 @@ class ReorderBuffer:
         self._entries: dict[int, _Entry] = {}
         # Chunks with gaps: what is left of them waits here, unpacked, under its own first offset.
         self._rests: dict[int, _Rest] = {}
+        self._skipped: set[int] = set()
 
     @property
     def is_full(self) -> bool:
@@ -97,6 +104,17 @@ class ReorderBuffer:
             entry.handles.append(handle)
             entry.missing_parts -= 1
 
+    def skip(self, number: int) -> None:
+        """Go on without an episode, which does not come; parts of it may have come."""
+        self._skipped.add(number - self._base)
+        entry = self._entries.pop(number - self._base, None)
+        for handle in entry.handles if entry else ():
+            self._store.take(handle)
+
+    def passed(self, number: int) -> bool:
+        """Return whether an episode that is skipped lies below one that was given, or below the plan's end."""
+        return number - self._base < self._next[self._plan.lane(number - self._base)]
+
     def ready(self) -> Iterator[Chunk]:
         """Give every chunk whose turn it is, lane by lane."""
         for lane in range(self._plan.n_lanes):
@@ -104,6 +122,9 @@ class ReorderBuffer:
 
     def _ready(self, lane: int) -> Iterator[Chunk]:
         while not self._ended(lane):
+            if self._next[lane] in self._skipped:
+                self._next[lane] += 1
+                continue
             chunks = self._take(self._next[lane])
             if not chunks:
                 return
@@ -193,6 +214,16 @@ class ArrivalBuffer:
         self._parts.setdefault(number, []).append(handle)
         if batch.part.is_last:
             self._whole.extend(self._parts.pop(number))
+
+    def skip(self, number: int) -> None:
+        """Forget the parts of an episode that does not come."""
+        for handle in self._parts.pop(number, []):
+            self._store.take(handle)
+
+    def passed(self, number: int) -> bool:
+        """Return True: no order says what comes after what."""
+        del number
+        return True
 
     def ready(self) -> Iterator[Chunk]:
         """Give every whole episode that came."""

@@ -7,24 +7,23 @@ no two calls ever use the same seeds.
 from __future__ import annotations
 
 import abc
-from collections.abc import Generator, Iterator, Mapping
+import logging
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing
 from typing import Any, Self
 
 from rollout_cli.chunk import Chunk
-from rollout_cli.envs import EnvUpdate, as_env_source
 from rollout_cli.episode_batch import EnvSpec, EpisodeBatch
 from rollout_cli.errors import InternalError, UsageError
-from rollout_cli.policies import policy_source
-from rollout_cli.samplers.messages import Pickled
 from rollout_cli.samplers.plan import EpisodesPerWorker, MinTimesteps, Order, Plan, PlanState
 from rollout_cli.samplers.plan_states import begin_plan
-from rollout_cli.samplers.updates import UpdateHistory
+from rollout_cli.samplers.supervision import Supervision
+from rollout_cli.samplers.updates import Update, UpdateLog
 from rollout_cli.workers import DefaultWorker, WorkerFactory
 from rollout_cli.workers.factory import WorkerClass
 from rollout_cli.workers.setting_up import WorkerSetup
 
-Updates = list[tuple[Pickled | None, Pickled | None]]
+_log = logging.getLogger("rollout_cli")
 
 
 class Sampler(abc.ABC):
@@ -41,12 +40,15 @@ class Sampler(abc.ABC):
         worker_args: Further keyword arguments of that class.
         is_tf_worker: Whether a TensorFlow session is open in each worker.
         worker_setup: Makes a context manager that is entered in each worker before its policy is unpickled.
+        supervision: What to do about workers that die and episodes that fail.
 
     A WorkerFactory as the first argument selects the order (worker_factory, agents, envs).
 
     Attributes:
         next_number: The number of the next call's first episode; it never goes back.
         total_env_steps: Steps of all episodes handed on so far.
+        skipped: By number, why an episode was left out.
+        tell: Tells of faults that were got over; a line in the log unless it is replaced.
         dropped_episodes: Episodes of the last call that ended and were not handed on, since it was stopped before one
             with a lower number had ended.
     """
@@ -65,6 +67,7 @@ class Sampler(abc.ABC):
         worker_args: Mapping[str, Any] | None = None,
         is_tf_worker: bool = False,
         worker_setup: WorkerSetup | None = None,
+        supervision: Supervision | None = None,
     ) -> None:
         if isinstance(agents, WorkerFactory):
             worker_factory, agents, envs = agents, envs, third
@@ -80,16 +83,14 @@ class Sampler(abc.ABC):
             is_tf_worker=is_tf_worker,
             worker_setup=worker_setup,
         )
-        self._by_worker = isinstance(agents, list) or isinstance(envs, list)
-        sources = self._factory.prepare_worker_messages(envs, _env)
-        policies = self._factory.prepare_worker_messages(agents, _policy)
-        pairs = zip(self._messages(policies), self._messages(sources), strict=True)
-        self._histories = [UpdateHistory(agent, env) for agent, env in pairs]
-        self._labels = [_label(source) for source in sources]
+        self._updates = UpdateLog(self._factory, agents, envs)
+        self._supervision = supervision or Supervision()
         self._env_spec: EnvSpec | None = None
         self._call = 0
         self._grace: float | None = None  # Set when a stop is requested.
         self.facts: dict[str, Any] = {}
+        self.skipped: dict[int, str] = {}
+        self.tell: Callable[[str], None] = _log.warning
         self.next_number = 0
         self.total_env_steps = self.dropped_episodes = 0
 
@@ -154,7 +155,7 @@ class Sampler(abc.ABC):
         self._factory.require_whole_episodes("a stream of whole episodes")
         updates = self._note_updates(agent_update, env_update)
         state = begin_plan(
-            plan, n_workers=self.n_workers, by_worker=self._by_worker, block=self.numbers_at_once, order=order
+            plan, n_workers=self.n_workers, by_worker=self._updates.by_worker, block=self.numbers_at_once, order=order
         )
         self._call += 1
         self.dropped_episodes = 0
@@ -213,7 +214,7 @@ class Sampler(abc.ABC):
         self._grace = grace
 
     @abc.abstractmethod
-    def _run(self, state: PlanState, base: int, updates: Updates, order: Order) -> Generator[Chunk, None, None]:
+    def _run(self, state: PlanState, base: int, updates: list[Update], order: Order) -> Generator[Chunk, None, None]:
         """Run one plan, yielding chunks in order."""
 
     # -- workers ---------------------------------------------------------------------------------------------------
@@ -244,7 +245,7 @@ class Sampler(abc.ABC):
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what a copy needs; its workers are started anew, where this one's updates have brought them."""
-        return {**self.__dict__, **self._process_state()}
+        return {**self.__dict__, "tell": _log.warning, **self._process_state()}
 
     @abc.abstractmethod
     def _process_state(self) -> dict[str, Any]:
@@ -252,7 +253,7 @@ class Sampler(abc.ABC):
 
     def _stride(self, state: PlanState) -> int:
         """Return the step from one of a worker's numbers to the next."""
-        return self.n_workers if self._by_worker and state.n_lanes == 1 else 1
+        return self.n_workers if self._updates.by_worker and state.n_lanes == 1 else 1
 
     def _learn(self, env_spec: EnvSpec, facts: dict[str, Any]) -> None:
         """Take what a worker told of its environment."""
@@ -264,47 +265,12 @@ class Sampler(abc.ABC):
         if not_reproducible:
             self.facts.setdefault("not_reproducible", not_reproducible)
 
-    # -- updates ---------------------------------------------------------------------------------------------------
-
-    def _messages(self, objs: Any) -> list[Pickled | None]:
-        """Return one pickled object a worker; what several share is pickled once."""
-        pickled: dict[int, Pickled | None] = {}
-
-        def message(obj: Any) -> Pickled | None:
-            if id(obj) not in pickled:
-                pickled[id(obj)] = Pickled.of(obj)
-            return pickled[id(obj)]
-
-        return [message(obj) for obj in self._factory.prepare_worker_messages(objs)]
-
-    def _note_updates(self, agent_update: Any, env_update: Any) -> Updates:
-        self._by_worker = self._by_worker or isinstance(agent_update, list) or isinstance(env_update, list)
-        given_agents = self._factory.prepare_worker_messages(agent_update, _policy)
-        given_envs = self._factory.prepare_worker_messages(env_update, _env_update)
+    def _note_updates(self, agent_update: Any, env_update: Any) -> list[Update]:
         if env_update is not None:
             self._env_spec = None  # The new environment may have other spaces.
-        updates = list(zip(self._messages(given_agents), self._messages(given_envs), strict=True))
-        given = zip(given_agents, given_envs, strict=True)
-        for history, update, objects in zip(self._histories, updates, given, strict=True):
-            history.add(update, objects)
-        return updates
+        return self._updates.note(agent_update, env_update)
 
-
-def _policy(agent: Any) -> Any:
-    """Return what to send for a policy: a text is a SPEC, as on the command line."""
-    return policy_source(agent) if isinstance(agent, str) else agent
-
-
-def _env(env: Any) -> Any:
-    """Return what to send for an environment; a worker with several may have a list with one a row."""
-    return [as_env_source(row) for row in env] if isinstance(env, list) else as_env_source(env)
-
-
-def _label(source: Any) -> str:
-    return _label(source[0]) if isinstance(source, list) else str(source.label)
-
-
-def _env_update(env: Any) -> Any:
-    if isinstance(env, list):
-        return [_env_update(row) for row in env]
-    return env if env is None or isinstance(env, EnvUpdate) else as_env_source(env)
+    def _note_skipped(self, number: int, reason: str) -> None:
+        """Take that an episode is left out."""
+        self.skipped[number] = reason
+        self.next_number = max(self.next_number, number + 1)

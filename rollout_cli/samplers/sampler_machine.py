@@ -9,21 +9,27 @@ from __future__ import annotations
 
 import enum
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import numpy as np
+
 from rollout_cli.errors import InternalError
+from rollout_cli.samplers.instructions import Fail, Instructions, Keep, Learn, Rebuild, Restart, SendTo, Skip, Tell
 from rollout_cli.samplers.leasing import LeaseSizer
-from rollout_cli.samplers.messages import Batch, Continue, Failed, Lease, Returned, Start, Started, Stop
+from rollout_cli.samplers.messages import Batch, Continue, Failed, Returned, Start, Started, Stop
 from rollout_cli.samplers.plan import PlanState
-from rollout_cli.samplers.ranges import drop_above, shifted, with_lengths
+from rollout_cli.samplers.ranges import shifted, with_lengths
+from rollout_cli.samplers.supervision import Died, Supervisor, Verdict
+from rollout_cli.samplers.worker_leases import WorkerLeases
 
 
 class Known(enum.Enum):
     """What the sampler knows of a worker.
 
-    STARTING: its `Start` was sent, `Started` did not come. BUSY: it has numbers. IDLE: it has none. GONE: it died.
+    STARTING: its `Start` was sent, `Started` did not come. BUSY: it has numbers. IDLE: it has none. GONE: it died, and
+    is not started again.
     """
 
     STARTING = "starting"
@@ -33,57 +39,11 @@ class Known(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Died:
-    """A worker's process ended; all that it had sent was read before.
-
-    Attributes:
-        worker: Who.
-        reason: How it ended, in words.
-    """
-
-    worker: int
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
 class BufferDrained:
     """The reorder buffer has room again: numbers may be leased."""
 
 
 SamplerEvent = Started | Batch | Returned | Failed | Died | BufferDrained
-
-
-@dataclass(frozen=True, slots=True)
-class SendTo:
-    """Send a message to a worker."""
-
-    worker: int
-    message: Start | Continue | Stop
-
-
-@dataclass(frozen=True, slots=True)
-class Keep:
-    """Put a batch into the reorder buffer."""
-
-    batch: Batch
-
-
-@dataclass(frozen=True, slots=True)
-class Learn:
-    """A worker told what it learnt of its environment."""
-
-    started: Started
-
-
-@dataclass(frozen=True, slots=True)
-class Fail:
-    """The call cannot go on."""
-
-    event: Failed | Died
-
-
-SamplerInstruction = SendTo | Keep | Learn | Fail
-Instructions = list[SamplerInstruction]
 
 
 class SamplerMachine:
@@ -95,19 +55,29 @@ class SamplerMachine:
         version: The call's version; messages of older ones are discarded.
         n_workers: How many workers there are.
         sizer: How far ahead workers are leased numbers.
+        supervisor: Decides about deaths and failures.
         stride: The step from one of a worker's numbers to the next, where it owns every m-th number.
     """
 
     def __init__(
-        self, plan: PlanState, *, base: int, version: int, n_workers: int, sizer: LeaseSizer, stride: int = 1
+        self,
+        plan: PlanState,
+        *,
+        base: int,
+        version: int,
+        n_workers: int,
+        sizer: LeaseSizer,
+        supervisor: Supervisor,
+        stride: int = 1,
     ) -> None:
-        self._stride = stride
+        self._stride, self._supervisor = stride, supervisor
         self.plan = plan
         self.history: deque[str] = deque(maxlen=50)
         self.buffer_is_full = False
         self._base, self._version, self._sizer = base, version, sizer
         self._known = [Known.STARTING] * n_workers
-        self._open: list[set[int]] = [set() for _ in range(n_workers)]
+        self._leases = WorkerLeases(plan, base=base, n_workers=n_workers, sizer=sizer)
+        self._open = self._leases.open
         self._told_ceiling: int | None = None
         self._highest: dict[int, int] = {}  # By lane, the highest number that ended.
         self.stopping = False
@@ -116,7 +86,7 @@ class SamplerMachine:
         """Return the `Start` of every worker, with its (agent update, env update) and first lease."""
         instructions: Instructions = []
         for worker, (agent_update, env_update) in enumerate(updates):
-            lease = self._lease(worker)
+            lease = self._leases.lease(worker, buffer_is_full=self.buffer_is_full)
             self._sizer.began(worker, now)
             message = Start(self._version, agent_update, env_update, lease, self._ceiling(), self._stride)
             instructions.append(SendTo(worker, message))
@@ -133,7 +103,7 @@ class SamplerMachine:
             if not numbers:
                 continue
             ceiling = self._highest.get(self.plan.lane(min(numbers) - self._base), self._base - 1)
-            if drop_above(numbers, ceiling):
+            if self._leases.drop_above(worker, ceiling):
                 instructions.append(SendTo(worker, Continue((), ceiling)))
                 self._settle_state(worker)
         return instructions
@@ -168,16 +138,20 @@ class SamplerMachine:
     # -- the transitions -------------------------------------------------------------------------------------------
 
     def _started(self, event: Started, now: float) -> Instructions:
-        self._sizer.began(event.worker, now)
-        self._known[event.worker] = Known.BUSY
-        self._settle_state(event.worker)
-        return [Learn(event)]
+        worker = event.worker
+        self._sizer.began(worker, now)
+        self._supervisor.started(worker)
+        self._known[worker] = Known.BUSY
+        self._settle_state(worker)
+        # One that was brought up again was leased nothing yet: others may have taken what it had.
+        return [Learn(event), *(self._top_up(worker) if not self._open[worker] else [])]
 
     def _batch(self, event: Batch, now: float) -> Instructions:
         worker = event.worker
         if event.part is not None and not event.part.is_last:
             return [Keep(event)]
         self._sizer.finished(worker, len(event.lengths), now)
+        self._supervisor.progressed()
         self._open[worker].difference_update(*event.numbers)
         for numbers, lengths in with_lengths(event.numbers, event.lengths):
             self.plan.settle(shifted(numbers, -self._base), lengths)
@@ -186,32 +160,46 @@ class SamplerMachine:
 
     def _returned(self, event: Returned, now: float) -> Instructions:
         del now
-        self._give_back(event.worker, event.numbers)
+        self._leases.give_back(event.worker, event.numbers)
+        self._settle_state(event.worker)
         return self._top_up_idle()
 
     def _failed(self, event: Failed, now: float) -> Instructions:
         del now
-        self._give_back(event.worker, self._open[event.worker])
-        return [Fail(event)]
+        return self._recover(event.worker, self._supervisor.failed(event, self._open[event.worker]), Rebuild)
 
     def _died(self, event: Died, now: float) -> Instructions:
         del now
-        self._give_back(event.worker, self._open[event.worker])
-        self._known[event.worker] = Known.GONE
-        return [Fail(event)]
+        worker = event.worker
+        starting = self._known[worker] is Known.STARTING
+        self._known[worker] = Known.GONE
+        return self._recover(worker, self._supervisor.died(event, self._open[worker], starting=starting), Restart)
+
+    def _recover(self, worker: int, verdict: Verdict, way: type[Restart | Rebuild]) -> Instructions:
+        """Free a worker's numbers and bring it up again, or let the call fail."""
+        self._leases.set_apart(worker, verdict.alone)
+        instructions: Instructions = [Tell(verdict.notice)] if verdict.notice else []
+        if verdict.skipped is not None:
+            instructions += self._skip(worker, verdict.skipped, verdict.reason)
+        self._leases.give_back(worker, self._open[worker].copy())
+        self._settle_state(worker)
+        if verdict.error is not None:
+            return [Fail(verdict.error)]
+        self._known[worker] = Known.STARTING
+        start = Start(self._version, ceiling=self._ceiling(), stride=self._stride)
+        return [*instructions, way(worker, start), *self._tell_ceiling(), *self._top_up_idle()]
+
+    def _skip(self, worker: int, number: int, reason: str) -> Instructions:
+        self._open[worker].discard(number)
+        offset = number - self._base
+        self.plan.settle(range(offset, offset + 1), np.zeros(1, np.int64))
+        return [Skip(number, reason)]
 
     def _note_end(self, number: int) -> None:
         lane = self.plan.lane(number - self._base)
         self._highest[lane] = max(number, self._highest.get(lane, number))
 
     # -- leases ----------------------------------------------------------------------------------------------------
-
-    def _give_back(self, worker: int, numbers: Iterable[int]) -> None:
-        # A worker may give back what it was told to drop while its answer was on its way.
-        numbers = self._open[worker].intersection(numbers)
-        self.plan.give_back(worker, [number - self._base for number in numbers])
-        self._open[worker] -= numbers
-        self._settle_state(worker)
 
     def _tell_ceiling(self) -> Instructions:
         """Let every worker that has numbers above a new ceiling drop them."""
@@ -220,8 +208,8 @@ class SamplerMachine:
             return []
         self._told_ceiling = ceiling
         instructions: Instructions = []
-        for worker, numbers in enumerate(self._open):
-            if drop_above(numbers, ceiling):
+        for worker in range(len(self._open)):
+            if self._leases.drop_above(worker, ceiling):
                 instructions.append(SendTo(worker, Continue((), ceiling)))
                 self._settle_state(worker)
         return instructions
@@ -235,39 +223,9 @@ class SamplerMachine:
         return [instruction for worker in idle for instruction in self._top_up(worker)]
 
     def _top_up(self, worker: int) -> Instructions:
-        lease = self._lease(worker)
+        lease = () if self.stopping else self._leases.lease(worker, buffer_is_full=self.buffer_is_full)
         self._settle_state(worker)
         return [SendTo(worker, Continue(lease, self._ceiling()))] if lease else []
-
-    def _lease(self, worker: int) -> Lease:
-        if self.stopping:
-            return ()
-        has = len(self._open[worker])
-        count = self._sizer.wanted(worker, has)
-        open_by_all = sum(map(len, self._open))
-        left = self.plan.still_needed(open_by_all) if count else None
-        if left is not None:
-            count = min(count, self._sizer.share(worker, left=left, open_numbers=has, open_by_all=open_by_all))
-        if self.buffer_is_full:
-            count = 0
-        # What came back lies below what others run: it must run first, or the buffer could never drain.
-        count = max(count, self.plan.n_returned(worker))
-        if count <= 0 and self._lowest_missing_waits_for(worker):
-            count = 1
-        if count <= 0:
-            return ()
-        lease = tuple(shifted(offsets, self._base) for offsets in self.plan.lease(worker, count))
-        self._open[worker].update(*lease)
-        return lease
-
-    def _lowest_missing_waits_for(self, worker: int) -> bool:
-        """Return whether the worker's next number is the lowest missing one: it must run, or nothing would go on."""
-        if any(self._open) and not self.buffer_is_full:
-            return False  # What is open moves the run on; only a full buffer asks whether it is the lowest.
-        own = self.plan.next_offset(worker)
-        free = [self.plan.next_offset(other) for other in range(len(self._open))]
-        missing = [*(min(numbers) - self._base for numbers in self._open if numbers), *free]
-        return own is not None and own == min(offset for offset in missing if offset is not None)
 
     def _ceiling(self) -> int | None:
         ceiling = self.plan.ceiling

@@ -20,11 +20,13 @@ from rollout_cli.samplers.ranges import drop_above, up_to
 class WorkerState(enum.Enum):
     """Where a worker stands.
 
-    IDLE: it waits; it may keep messages that the pipe did not take. STREAMING: it runs episodes. EXITED: the end.
+    IDLE: it waits; it may keep messages that the pipe did not take. STREAMING: it runs episodes. FAILED: its policy or
+    environment raised, and may be in any state; it waits for a `Start`. EXITED: the end.
     """
 
     IDLE = "idle"
     STREAMING = "streaming"
+    FAILED = "failed"
     EXITED = "exited"
 
 
@@ -46,9 +48,10 @@ class BatchDue:
 
 @dataclass(frozen=True, slots=True)
 class EpisodeFailed:
-    """The policy or environment failed."""
+    """The policy or environment failed; in one of these episodes, or in none."""
 
     error: bytes
+    numbers: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +105,7 @@ class SendFailed:
     """Report a failure, after the finished episodes."""
 
     error: bytes
+    numbers: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,13 +199,19 @@ class WorkerMachine:
 
     def _failed(self, event: EpisodeFailed) -> Instructions:
         self.open_numbers = set()
-        self.state = WorkerState.IDLE
-        return [Retract(None), SendFinished(), SendFailed(event.error)]
+        self.state = WorkerState.FAILED
+        return [Retract(None), SendFinished(), SendFailed(event.error, event.numbers)]
+
+    def _ignore(self, event: Continue | Stop) -> Instructions:
+        # It crossed the report of the failure, by which all numbers are given back.
+        del event
+        return []
 
     def _full(self, event: OutboxFull) -> Instructions:
         del event
         self.keeping = True
-        self.state = WorkerState.IDLE
+        if self.state is WorkerState.STREAMING:
+            self.state = WorkerState.IDLE
         return []
 
     def _writable(self, event: OutboxWritable) -> Instructions:
@@ -219,6 +229,13 @@ class WorkerMachine:
         (WorkerState.IDLE, EpisodeFailed): _failed,
         (WorkerState.IDLE, OutboxFull): _full,
         (WorkerState.IDLE, OutboxWritable): _writable,
+        (WorkerState.FAILED, Start): _start,
+        (WorkerState.FAILED, Continue): _ignore,
+        (WorkerState.FAILED, Stop): _ignore,
+        (WorkerState.FAILED, Exit): _exit,
+        (WorkerState.FAILED, EpisodeFailed): _failed,
+        (WorkerState.FAILED, OutboxFull): _full,
+        (WorkerState.FAILED, OutboxWritable): _writable,
         (WorkerState.STREAMING, Start): _start,
         (WorkerState.STREAMING, Continue): _continue_streaming,
         (WorkerState.STREAMING, Stop): _stop,

@@ -2,32 +2,30 @@
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 import os
 import selectors
-import signal
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from multiprocessing.context import BaseContext
-from multiprocessing.process import BaseProcess
 from multiprocessing.util import Finalize
 from typing import Any
 
 from rollout_cli.errors import UsageError
 from rollout_cli.samplers.buffer_pool import BufferPool
-from rollout_cli.samplers.channel import PipeChannel
-from rollout_cli.samplers.messages import Exit
-from rollout_cli.samplers.sampler_machine import Died
-from rollout_cli.samplers.shared_ring import RingMemory, RingReader
+from rollout_cli.samplers.messages import Batch, Failed, Returned, Started
 from rollout_cli.samplers.starting import StartMethod, one_thread_each, start_fork_server
-from rollout_cli.samplers.worker_process import worker_main
+from rollout_cli.samplers.supervision import Died
+from rollout_cli.samplers.worker_handle import WorkerHandle
+from rollout_cli.user_code import first_line
 
 EXIT_SECONDS = 2.0
-"""How long a worker may take to end when it is told to, before it is killed."""
+"""How long a worker may take to end when it is told to, or has closed its pipe, before it is killed."""
 
 _MESSAGES_A_TURN = 32
+_clock = time.monotonic
 
 
 class WorkerPool:
@@ -40,6 +38,7 @@ class WorkerPool:
 
     Raises:
         UsageError: If `fork` is asked for in a process that has threads.
+        WorkerError: If a process cannot be started.
     """
 
     def __init__(self, payloads: Sequence[bytes], titles: Sequence[str], start_method: StartMethod) -> None:
@@ -49,10 +48,10 @@ class WorkerPool:
                 "would stay locked in the worker for ever",
                 hint="use --start-method forkserver or spawn",
             )
-        context = multiprocessing.get_context(start_method)
+        self._start_method: StartMethod = start_method
+        self._titles = titles
         self._selector = selectors.DefaultSelector()
-        self._processes: list[BaseProcess] = []
-        self._channels: list[PipeChannel] = []
+        self._workers: dict[int, WorkerHandle] = {}
         self._buffers = BufferPool()
         self._may_have_more: set[int] = set()
         self._writing: set[int] = set()  # Whose pipes are watched for room.
@@ -62,46 +61,54 @@ class WorkerPool:
         self._selector.register(self._woken, selectors.EVENT_READ, ("waker", -1))
         # Workers may have children of their own, so they cannot be daemons, which multiprocessing would end itself.
         self._finalizer = Finalize(
-            self,
-            _end_all,
-            args=(self._processes, self._channels, self._selector, (self._woken, self._waker)),
-            exitpriority=100,
+            self, _end_all, args=(self._workers, self._selector, (self._woken, self._waker)), exitpriority=100
         )
-        if start_method == "forkserver":
+        for number, payload in enumerate(payloads):
+            self._start(number, payload)
+
+    def _start(self, number: int, payload: bytes) -> None:
+        method = self._start_method
+        if method == "fork" and threading.active_count() > 1:
+            method = "forkserver"  # Threads have come since the first workers: only these could be forked.
+        if method == "forkserver":
             start_fork_server()
         with one_thread_each():
-            for number, (payload, title) in enumerate(zip(payloads, titles, strict=True)):
-                self._start(context, number, payload, title)
+            context = multiprocessing.get_context(method)
+            worker = WorkerHandle(
+                context, number, payload, self._titles[number], each_step=False, buffers=self._buffers
+            )
+        self._workers[number] = worker
+        self._selector.register(worker.channel.fileno(), selectors.EVENT_READ, ("pipe", number))
+        self._selector.register(worker.sentinel, selectors.EVENT_READ, ("sentinel", number))
 
-    def _start(self, context: BaseContext, number: int, payload: bytes, title: str) -> None:
-        ours, theirs = context.Pipe(duplex=True)
-        ring = RingMemory.create()
-        channel = PipeChannel(ours, reader=RingReader(ring), buffers=self._buffers)
-        self._channels.append(channel)
-        args = (theirs, ring, payload, number, title)
-        process = context.Process(target=worker_main, args=args, name=title)  # type: ignore[attr-defined]
-        process.start()
-        theirs.close()
-        self._processes.append(process)
-        self._selector.register(channel.fileno(), selectors.EVENT_READ, ("pipe", number))
-        self._selector.register(process.sentinel, selectors.EVENT_READ, ("sentinel", number))
+    def restart(self, worker: int, payload: bytes) -> None:
+        """Start a worker again whose death was told.
+
+        Args:
+            worker: Who.
+            payload: As the pool was given, for where the worker is to begin now.
+
+        Raises:
+            WorkerError: If the process cannot be started.
+        """
+        self._start(worker, payload)
 
     @property
     def pids(self) -> list[int]:
         """Return the process ids."""
-        return [process.pid for process in self._processes if process.pid is not None]
+        return [worker.process.pid for _, worker in sorted(self._workers.items()) if worker.process.pid is not None]
 
     def send(self, worker: int, message: Any) -> None:
         """Send a message to a worker; never waits. To a dead worker it is lost: its death is an event of its own."""
-        if not self._finalizer.still_active():
+        if not self._finalizer.still_active() or worker not in self._workers:
             return  # The pool was shut down while a stream was under way, which is being closed now.
-        channel = self._channels[worker]
+        channel = self._workers[worker].channel
         with suppress(BrokenPipeError):
             channel.put_behind(message)
         self._watch_writes(worker)
 
     def _watch_writes(self, worker: int) -> None:
-        channel = self._channels[worker]
+        channel = self._workers[worker].channel
         if channel.has_unsent == (worker in self._writing):
             return
         self._writing.symmetric_difference_update([worker])
@@ -117,6 +124,8 @@ class WorkerPool:
     def wait(self, timeout: float | None = None) -> Iterator[Any]:
         """Wait until a worker sent something or died; give the messages, and `Died` after a dead worker's last one.
 
+        It may end with nothing to give.
+
         Raises:
             UsageError: If the pool was shut down.
         """
@@ -124,7 +133,7 @@ class WorkerPool:
             raise UsageError("the workers were shut down while their stream was under way", hint="begin a new stream")
         more, self._may_have_more = self._may_have_more, set()
         dead = []
-        for key, _ in self._selector.select(0 if more else timeout):
+        for key, _ in self._selector.select(0 if more else self._patience(timeout)):
             match key.data:
                 case ("pipe", worker):
                     more.add(worker)
@@ -139,73 +148,83 @@ class WorkerPool:
             yield from self._receive(worker, None)
             yield from self._receive(worker, None)
             yield self._bury(worker)
+        self._end_the_silent()
 
-    def _receive(self, worker: int, limit: int | None) -> Iterator[Any]:
-        channel = self._channels[worker]
+    def _patience(self, timeout: float | None) -> float | None:
+        """Return how long to wait for events at most."""
+        if any(worker.pipe_ended_at is not None for worker in self._workers.values()):
+            return min(EXIT_SECONDS, math.inf if timeout is None else timeout)
+        return timeout
+
+    def _end_the_silent(self) -> None:
+        """Kill whoever closed its pipe a while ago and did not end."""
+        for worker in self._workers.values():
+            if worker.pipe_ended_at is not None and _clock() - worker.pipe_ended_at >= EXIT_SECONDS:
+                worker.condemn("closed its pipe and did not end")
+
+    def _receive(self, number: int, limit: int | None) -> Iterator[Any]:
+        worker = self._workers[number]
+        if worker.condemned is not None and worker.pipe_ended_at is not None:
+            return
         with suppress(BrokenPipeError):
-            channel.flush_nowait()
-        self._watch_writes(worker)
+            worker.channel.flush_nowait()
+        self._watch_writes(number)
         count = 0
         try:
-            for message in channel.drain():
-                yield message
+            for message in worker.channel.drain():
+                yield _checked(message, number)
                 count += 1
                 if count == limit:
-                    self._may_have_more.add(worker)
+                    self._may_have_more.add(number)
                     return
         except EOFError:
             # The process is about to end; its sentinel says when and how.
-            with suppress(KeyError):
-                self._selector.unregister(channel.fileno())
-        self._watch_writes(worker)  # Places in the ring that are given back.
+            self._end_of_pipe(worker)
+        except MemoryError:
+            raise
+        except Exception as error:  # noqa: BLE001  Whatever a broken message leads to, it is the worker's fault alone.
+            self._end_of_pipe(worker)
+            worker.condemn(f"sent what is no message ({first_line(error)})")
+        else:
+            self._watch_writes(number)  # Places in the ring that are given back.
 
-    def _bury(self, worker: int) -> Died:
-        process = self._processes[worker]
-        self._selector.unregister(process.sentinel)
+    def _end_of_pipe(self, worker: WorkerHandle) -> None:
+        worker.pipe_ended_at = worker.pipe_ended_at or _clock()
         with suppress(KeyError):
-            self._selector.unregister(self._channels[worker].fileno())
-        process.join()
-        return Died(worker, _how_it_ended(process.exitcode))
+            self._selector.unregister(worker.channel.fileno())
+
+    def _bury(self, number: int) -> Died:
+        worker = self._workers[number]
+        self._end_of_pipe(worker)
+        self._selector.unregister(worker.sentinel)
+        worker.kill()  # What its environment started.
+        death = worker.death()
+        worker.release()
+        del self._workers[number]
+        self._may_have_more.discard(number)
+        self._writing.discard(number)
+        return death
 
     def shutdown(self) -> None:
         """Tell all workers to exit, wait for them a while, and kill what is left with all that it started."""
         self._finalizer()
 
 
-def _end_all(
-    processes: list[BaseProcess],
-    channels: list[PipeChannel],
-    selector: selectors.BaseSelector,
-    descriptors: tuple[int, ...],
-) -> None:
+def _checked(message: Any, worker: int) -> Any:
+    if not isinstance(message, Started | Batch | Returned | Failed) or message.worker != worker:
+        raise TypeError(f"it is none that worker {worker} sends: {message!r:.80}")
+    return message
+
+
+def _end_all(workers: dict[int, WorkerHandle], selector: selectors.BaseSelector, descriptors: tuple[int, ...]) -> None:
     """End every process and close every pipe; also called when the interpreter exits."""
-    for channel in channels:
-        with suppress(OSError):  # A dead worker's pipe.
-            channel.put_behind(Exit())
-    deadline = time.monotonic() + EXIT_SECONDS
-    for process in processes:
-        process.join(max(0.0, deadline - time.monotonic()))
-        # Its children end with it, whether it ended by itself or not.
-        _kill_group(process)
-        process.join()
+    for worker in workers.values():
+        worker.ask_to_exit()
+    deadline = _clock() + EXIT_SECONDS
+    for worker in workers.values():
+        worker.end(deadline)
     selector.close()
-    for channel in channels:
-        channel.close()
+    for worker in workers.values():
+        worker.release()
     for descriptor in descriptors:
         os.close(descriptor)
-
-
-def _kill_group(process: BaseProcess) -> None:
-    """Kill a worker and whatever its environment started."""
-    if process.pid is not None:
-        # The group bears the worker's own number from its first moments on, and outlives it while it has members.
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-    process.kill()
-
-
-def _how_it_ended(exit_code: int | None) -> str:
-    if exit_code is not None and exit_code < 0:
-        with suppress(ValueError):
-            return f"was killed by {signal.Signals(-exit_code).name}"
-    return f"ended with exit code {exit_code}"

@@ -1,36 +1,26 @@
-"""The worker's process: carries out what its state machine says.
+"""The worker's shell: carries out what its state machine says, over any channel.
 
-`run_worker` is the machine's shell over any channel; `worker_main` is where a new process begins.
+`worker_main.py` is where a new process begins.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
-import pickle
 import queue
-import signal
-import threading
 import time
 from collections import deque
-from collections.abc import Callable
-from multiprocessing.connection import Connection, wait
-from multiprocessing.process import parent_process
 from typing import Any
 
 import numpy as np
-import setproctitle
 
-from rollout_cli import fast_contains, fast_reset
+from rollout_cli.black_box import black_box
 from rollout_cli.chunk import Chunk, for_transport, pack
-from rollout_cli.errors import EnvLoadError, InternalError, PolicyLoadError, RolloutError
+from rollout_cli.errors import EnvLoadError, InternalError, PolicyLoadError, RolloutError, UserCodeError
 from rollout_cli.samplers import worker_machine as wm
-from rollout_cli.samplers.channel import PipeChannel
 from rollout_cli.samplers.links import Link, link
 from rollout_cli.samplers.messages import Batch, Failed, Pickled, Returned, Start, Started
 from rollout_cli.samplers.ranges import contiguous_ranges
 from rollout_cli.samplers.reports import pack_error
-from rollout_cli.samplers.shared_ring import RingMemory, RingWriter
 from rollout_cli.spaces import space_leaves
 from rollout_cli.user_code import first_line
 from rollout_cli.workers import NumberedWorker, WorkerFactory
@@ -45,14 +35,21 @@ FLUSH_ROWS = 8192
 FLUSH_BYTES = 4 << 20
 """Finished episodes of so many rows or bytes are sent at once."""
 
-OUTBOX_BYTES = 32 << 20
-"""So many bytes may wait for the pipe while the worker goes on: what a fast one makes in the time of a lease."""
+_AT_ONCE = -1.0
+"""A deadline that has passed: a worker takes one step."""
 
 _clock = time.perf_counter
 
 
 def run_worker(  # noqa: PLR0917  The documented order.
-    factory: WorkerFactory, to_worker: Any, to_sampler: Any, worker_number: int, agent: Any, env: Any
+    factory: WorkerFactory,
+    to_worker: Any,
+    to_sampler: Any,
+    worker_number: int,
+    agent: Any,
+    env: Any,
+    *,
+    each_step: bool = False,
 ) -> None:
     """Run one worker until it is told to exit.
 
@@ -63,15 +60,19 @@ def run_worker(  # noqa: PLR0917  The documented order.
         worker_number: Which worker this is.
         agent: Its first policy (or a `Pickled` one), taken when the first `Start` comes.
         env: Its first environment (or a `Pickled` one).
+        each_step: Whether each step is noted in the black box, rather than each turn.
     """
-    _Shell(factory, link(to_worker, to_sampler), worker_number, agent, env).run()
+    _Shell(factory, link(to_worker, to_sampler), worker_number, agent, env, each_step=each_step).run()
 
 
 class _Shell:
     """Carries out the machine's instructions with a worker and a link."""
 
-    def __init__(self, factory: WorkerFactory, link_: Link, number: int, agent: Any, env: Any) -> None:
-        self._factory, self._link, self._number = factory, link_, number
+    def __init__(
+        self, factory: WorkerFactory, link_: Link, number: int, agent: Any, env: Any, *, each_step: bool = False
+    ) -> None:
+        self._factory, self._link, self._number, self._each_step = factory, link_, number, each_step
+        self._box = black_box()
         self._setup = contextlib.ExitStack()
         self._unapplied: list[tuple[Any, Any]] = [(agent, env)]
         self._machine = wm.WorkerMachine()
@@ -123,12 +124,39 @@ class _Shell:
             self._handle(command)
             return
         worker = self._the_worker()
-        worker.advance(_clock() + COMMAND_SECONDS)
+        try:
+            self._advance(worker)
+        except Exception as error:  # noqa: BLE001  As below; but this one happened in an episode.
+            self._handle(wm.EpisodeFailed(pack_error(error), self._suspects(worker, error)))
+            return
         finished = worker.finished_numbers
         if len(finished) > self._counted:
             self._note_finished(tuple(finished[self._counted :]))
         if self._counted and self._machine.state is wm.WorkerState.STREAMING and self._batch_is_due(worker):
             self._handle(wm.BatchDue())
+
+    def _advance(self, worker: NumberedWorker) -> None:
+        """Let the worker run for a while; its sampler sees from the black box that it does."""
+        ends_at = _clock() + COMMAND_SECONDS
+        self._box.begin_turn()
+        try:
+            while self._each_step and worker.has_work and _clock() < ends_at:
+                worker.advance(_AT_ONCE)
+                self._box.begin_turn()
+            if not self._each_step:
+                worker.advance(ends_at)
+        except Exception:
+            self._box.end_turn()
+            raise
+        # What is no Exception ends the process, out of the episodes that run.
+        self._box.end_turn()
+
+    def _suspects(self, worker: NumberedWorker, error: Exception) -> tuple[int, ...]:
+        """Return in which episodes user code may have failed; none where the fault is not the user's."""
+        if not isinstance(error, UserCodeError):
+            return ()
+        unfinished = self._machine.open_numbers.difference(worker.finished_numbers)
+        return (error.episode,) if error.episode in unfinished else tuple(sorted(unfinished))
 
     def _note_finished(self, numbers: tuple[int, ...]) -> None:
         if not self._counted:
@@ -156,8 +184,8 @@ class _Shell:
                 self._send_finished()
             case wm.SendReturned(numbers):
                 self._send(Returned(self._number, self._version, numbers))
-            case wm.SendFailed(error):
-                self._send(Failed(self._number, self._version, error))
+            case wm.SendFailed(error, numbers):
+                self._send(Failed(self._number, self._version, error, numbers))
             case wm.Update(start):
                 self._update(start)
             case wm.ShutDown():
@@ -169,12 +197,24 @@ class _Shell:
         if self._worker is not None:
             self._worker.take()  # Finished under the version before: nobody wants them any more.
         self._counted = 0
+        if start.anew:
+            self._forget_worker()
         self._apply(start)
         worker = self._the_worker()
         worker.number_stride = start.stride
         row_bytes = sum(leaf.row_bytes for leaf in space_leaves(worker.env_spec.observation_space))
         self._flush_rows = max(1, min(FLUSH_ROWS, FLUSH_BYTES // max(1, row_bytes)))
         self._send(Started(self._number, self._version, worker.env_spec, worker.facts()))
+
+    def _forget_worker(self) -> None:
+        """Give up all that was built: after a failure nobody knows what state it is in."""
+        worker, self._worker = self._worker, None
+        self._unapplied.clear()
+        self._box.forget_rows()
+        # The failure was reported; that what it left cannot be closed either is no news.
+        with contextlib.suppress(Exception), self._setup:
+            if worker is not None:
+                worker.shutdown()
 
     def _apply(self, start: Start) -> None:
         """Apply the updates; one that fails is tried again with the next `Start`, for no worker runs on without it."""
@@ -257,42 +297,3 @@ def _batch(worker: int, version: int, chunk: Chunk, not_reproducible: str | None
     lengths = np.asarray([part.episode_length] if part else chunk.lengths, np.int64)
     payload = tuple(pack(chunk))
     return Batch(worker, version, contiguous_ranges(chunk.numbers), lengths, payload, part, not_reproducible)
-
-
-def worker_main(
-    connection: Connection[Any, Any], ring: RingMemory, payload: bytes, worker_number: int, title: str
-) -> None:
-    """Begin a worker's process.
-
-    Args:
-        connection: Its end of the pipe.
-        ring: Where it may put large messages.
-        payload: A pickled (factory, agent, env); the last two are `Pickled` themselves.
-        worker_number: Which worker this is.
-        title: What the process calls itself in `ps` and `top`.
-    """
-    # The sampler decides when a worker ends; a group of its own lets what the environment starts end with it.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    with contextlib.suppress(PermissionError):  # A session leader (under some debuggers) leads its group already.
-        os.setpgid(0, 0)
-    setproctitle.setproctitle(title)
-    _end_with_parent()
-    fast_contains.install()
-    fast_reset.install()
-    channel = PipeChannel(connection, keeps=OUTBOX_BYTES, writer=RingWriter(ring))
-    channel.widen()
-    factory, agent, env = pickle.loads(payload)
-    run_worker(factory, channel, channel, worker_number, agent, env)
-
-
-def _end_with_parent() -> None:
-    parent = parent_process()
-    if parent is None:
-        raise InternalError("worker_main must run in a process that multiprocessing started")
-    threading.Thread(target=_watch, args=(parent.sentinel, os.killpg), name="rollout-parent-watch", daemon=True).start()
-
-
-def _watch(sentinel: Any, kill_group: Callable[[int, int], None]) -> None:
-    """Wait for the parent's death in a thread, for the environment's step may block for as long as it likes."""
-    wait([sentinel])
-    kill_group(0, signal.SIGKILL)

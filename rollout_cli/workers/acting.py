@@ -139,7 +139,8 @@ class OnePolicy:
             with self._draws:
                 return self._act(rows)
         except Exception as error:
-            raise self._slots[rows[0]].error(PolicyError, "policy.get_actions", error) from error
+            slot, of_any_row = self._slots[rows[0]], len(rows) > 1
+            raise slot.error(PolicyError, "policy.get_actions", error, of_any_row=of_any_row) from error
 
     def _act(self, rows: Sequence[int]) -> Acts:
         actions, infos = self._get_actions(self._batch.batch())

@@ -10,6 +10,7 @@ from typing import Any
 
 import gymnasium
 
+from rollout_cli.black_box import black_box
 from rollout_cli.envs import EnvSource, EnvUpdate, describe_env, strip_env
 from rollout_cli.episode_batch import EnvSpec
 from rollout_cli.errors import EnvError, InternalError, PolicyError, RolloutError, UserCodeError
@@ -53,6 +54,7 @@ class EnvSlot:
         self.spec: EnvSpec | None = None
         self.turn = GeneratorTurn(global_seeder)
         self._worker_number = worker_number
+        self._note_begun = black_box().new_row()
         self._env: Env | None = None
         self._stepped: Env | None = None
         self._recorder: EpisodeRecorder | None = None
@@ -101,6 +103,7 @@ class EnvSlot:
     def prepare(self, number: int) -> None:
         """Seed everything that episode `number` draws from but the environment itself, and note that it begins."""
         self.number, self.first_step, self._started_at = number, 0, _clock()
+        self._note_begun(number)
         self.episode_seed = self.seeder.begin(number)
 
     def reset(self, options: dict[str, Any] | None = None) -> None:
@@ -171,8 +174,23 @@ class EnvSlot:
             self._env.close()
             self._env = self._stepped = None
 
-    def error(self, kind: type[UserCodeError], where: str, error: Exception) -> RolloutError:
-        """Return the error of `kind` that tells what failed, and in which worker, episode, seed and step."""
+    def error(
+        self, kind: type[UserCodeError], where: str, error: Exception, *, of_any_row: bool = False
+    ) -> RolloutError:
+        """Return the error of `kind` that tells what failed, and in which worker, episode, seed and step.
+
+        Args:
+            kind: Its class, unless `error` is one of ours.
+            where: What was called.
+            error: What was raised.
+            of_any_row: Whether another row's episode may have been the reason.
+        """
+        told = self._error(kind, where, error)
+        if isinstance(told, UserCodeError) and not of_any_row:
+            told.episode = self.number
+        return told
+
+    def _error(self, kind: type[UserCodeError], where: str, error: Exception) -> RolloutError:
         step = self.first_step + len(self._recorder.rewards) if self._recorder else 0
         at = f"worker {self._worker_number}, episode {self.number}, seed {self.episode_seed}, step {step}"
         if isinstance(error, RolloutError):

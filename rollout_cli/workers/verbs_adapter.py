@@ -14,6 +14,7 @@ import gymnasium
 import numpy as np
 
 from rollout_cli._info_arrays import info_rows
+from rollout_cli.black_box import black_box
 from rollout_cli.chunk import Chunk, concatenate
 from rollout_cli.envs import describe_env, env_record
 from rollout_cli.episode_batch import EnvSpec, EpisodeBatch
@@ -71,6 +72,7 @@ class VerbsAdapter(NumberedWorker):
         self._envs: list[gymnasium.Env[Any, Any]] = []
         self._spec: EnvSpec | None = None
         self._number: int | None = None
+        self._note_begun = black_box().new_row()
         self._began_at = 0.0
         self._finished: list[Chunk] = []
         self._unnumbered: deque[Chunk] = deque()
@@ -172,6 +174,7 @@ class VerbsAdapter(NumberedWorker):
 
     def _begin(self) -> None:
         self._number, self._began_at = self._next_number(), _clock()
+        self._note_begun(self._number)
         seed_global_generators(self._seed, self._number)
 
     def _take_in(self, batch: Any) -> None:

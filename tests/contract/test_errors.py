@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import signal
 import subprocess
@@ -23,13 +22,12 @@ from rollout_cli.errors import (
     PolicyLoadError,
     RolloutError,
     UsageError,
-    WorkerError,
 )
 from rollout_cli.samplers import Episodes, MinTimesteps, MultiprocessingSampler
 from rollout_cli.seeding import derive_seed
 from tests.contract.conftest import MakeSampler, running_workers
 from tests.contract.making import noisy, numbers_of, serial, slow_env
-from tests.support.envs import ChainEnv, FailingEnv, KillingEnv, SleepyEnv
+from tests.support.envs import ChainEnv, FailingEnv, SleepyEnv
 from tests.support.policies import FailingPolicy
 
 
@@ -90,54 +88,6 @@ def take_all(stream: Iterable[Chunk], into: list[Chunk]) -> None:
     iterator = iter(stream)
     while chunk := next(iterator, None):
         into.append(chunk)
-
-
-@pytest.mark.parametrize("backend", ["forkserver", "spawn"], indirect=True)
-def test_a_worker_that_kills_itself(make_sampler: MakeSampler) -> None:
-    """A worker that dies ends the call with an error that says which and how; the sampler works again."""
-    sampler = make_sampler(noisy(ChainEnv()), KillingEnv(5))
-    with pytest.raises(WorkerError, match=r"^worker \d was killed by SIGKILL$") as caught:
-        sampler.obtain_samples(0, 1000, None)
-    assert caught.value.hint
-    assert [] == running_workers()
-    assert 50 <= sampler.obtain_samples(0, 50, None, ChainEnv()).lengths.sum() < 60
-
-
-class ExitingEnv(ChainEnv):
-    """Ends its process as a crash in native code does, with an exit code."""
-
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        os._exit(7)
-
-
-@pytest.mark.parametrize("backend", ["forkserver"], indirect=True)
-def test_a_worker_that_ends_with_a_code(make_sampler: MakeSampler) -> None:
-    """The exit code is told."""
-    with pytest.raises(WorkerError, match=r"^worker \d ended with exit code 7$"):
-        make_sampler(noisy(ChainEnv()), ExitingEnv()).obtain_samples(0, 10, None)
-
-
-@pytest.mark.parametrize("backend", ["forkserver"], indirect=True)
-@pytest.mark.parametrize("moment", ["between calls", "in a call", "while starting"])
-def test_a_worker_that_is_killed_from_outside(make_sampler: MakeSampler, moment: str) -> None:
-    """Whenever it happens, the call that needs the worker ends with an error, does not hang, and the next one works."""
-    sampler = make_sampler(noisy(slow_env()), slow_env())
-    assert isinstance(sampler, MultiprocessingSampler)
-    if moment != "while starting":
-        sampler.obtain_samples(0, 30, None)
-    sampler.start_worker()
-    stream = sampler.stream(MinTimesteps(100_000))
-    if moment == "in a call":
-        next(stream)
-    victim = psutil.Process(sampler._the_pool().pids[1])
-    victim.kill()
-    if moment == "between calls":
-        psutil.wait_procs([victim], timeout=10)
-    with pytest.raises(WorkerError, match=r"^worker \d was killed by SIGKILL$"):
-        for _ in stream:
-            pass
-    assert [] == running_workers()
-    assert 30 <= sampler.obtain_samples(0, 30, None).lengths.sum() < 40
 
 
 class ClosingBadlyEnv(ChainEnv):

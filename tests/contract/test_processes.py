@@ -50,7 +50,7 @@ def test_forked_workers_give_the_same_episodes() -> None:
     assert [0, 1, 2] == found["workers"]
     after = len(expected.numbers)
     assert list(range(after, after + 6)) == found["exact"]
-    assert found["message"].endswith("was killed by SIGKILL")
+    assert "killed its worker 3 times" in found["message"]
     assert 30 <= found["again"] < 40
 
 

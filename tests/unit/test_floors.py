@@ -18,7 +18,7 @@ FLOORS |= dict.fromkeys(("collect", "header", "interrupts", "progress", "config"
 FLOORS |= {"dataset": 5, "exporters": 5, "samplers": 4, "workers": 3, "policies": 2, "envs": 2}
 MODULES = {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path in sorted(ROOT.rglob("*.py"))}
 PARENT_ONLY = {"pyarrow", "rich", "typer"}
-PURE = ("worker_machine", "sampler_machine", "plan", "prefix", "offsets")
+PURE = ("worker_machine", "sampler_machine", "worker_leases", "supervision", "plan", "prefix", "offsets")
 
 
 def floor(module: str) -> int:

@@ -10,8 +10,8 @@ from __future__ import annotations
 import math
 import queue
 import random
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,13 +21,16 @@ import pytest
 
 from rollout_cli.chunk import Chunk
 from rollout_cli.episode_batch import EnvSpec, EpisodeBatch
+from rollout_cli.errors import EnvError
 from rollout_cli.infos import InfoTable
-from rollout_cli.samplers import multiprocessing_sampler, worker_process
+from rollout_cli.samplers import call, worker_process
 from rollout_cli.samplers.leasing import LeaseSizer
+from rollout_cli.samplers.messages import Start
 from rollout_cli.samplers.plan import Order, Plan
 from rollout_cli.samplers.plan_states import begin_plan
 from rollout_cli.samplers.reorder import episode_buffer
 from rollout_cli.samplers.sampler_machine import SamplerMachine
+from rollout_cli.samplers.supervision import Died, Supervision, Supervisor
 from rollout_cli.samplers.worker_machine import WorkerState
 from rollout_cli.workers import NumberedWorker, WorkerFactory
 
@@ -37,7 +40,7 @@ Lengths = Callable[[int], int]
 """From an episode's number to its length."""
 
 
-class Counter:
+class Clock:
     """A clock that counts turns."""
 
     def __init__(self) -> None:
@@ -45,6 +48,10 @@ class Counter:
 
     def __call__(self) -> float:
         return self.turns * 0.01
+
+
+class DeadlyEpisode(BaseException):
+    """Stands for the end of a process."""
 
 
 class CountingWorker(NumberedWorker):
@@ -55,12 +62,24 @@ class CountingWorker(NumberedWorker):
         lengths: How long each episode is.
         speed: Steps of each running episode in one turn.
         at_once: How many episodes it runs at the same time; they end in any order.
+        deadly: Episodes that end the process in their first step.
+        failing: Episodes that raise in their first step, as often as they stand here.
     """
 
-    def __init__(self, number: int, lengths: Lengths, speed: int, at_once: int) -> None:
+    def __init__(
+        self,
+        number: int,
+        lengths: Lengths,
+        speed: int,
+        at_once: int,
+        *,
+        deadly: Collection[int] = (),
+        failing: Counter[int] | None = None,
+    ) -> None:
         super().__init__(seed=0, max_episode_length=None, worker_number=number)
         self.begun: list[int] = []
         self._lengths, self._speed, self._at_once = lengths, speed, at_once
+        self._deadly, self._failing = deadly, Counter[int]() if failing is None else failing
         self._policy = 0.0
         self._left: dict[int, int] = {}
         self._finished: list[int] = []
@@ -80,7 +99,19 @@ class CountingWorker(NumberedWorker):
         self._left[number] = self._lengths(number)
         self.begun.append(number)
 
+    @property
+    def at_work(self) -> tuple[int, ...]:
+        return tuple(self._left)
+
     def step_episode(self) -> bool:
+        for number in self._left:
+            if number in self._deadly:
+                raise DeadlyEpisode
+            if self._failing[number]:
+                self._failing[number] -= 1
+                error = EnvError(f"env.step raised ValueError (episode {number})")
+                error.episode = number
+                raise error
         self._left = {number: left - 1 for number, left in self._left.items()}
         ended = [number for number, left in self._left.items() if left <= 0]
         for number in ended:
@@ -123,7 +154,7 @@ class CountingWorker(NumberedWorker):
 
 
 class ReadyFactory(WorkerFactory):
-    """Gives workers that are there already."""
+    """Gives workers that are there already; one that was shut down is given again."""
 
     def __init__(self, workers: Sequence[NumberedWorker]) -> None:
         super().__init__(n_workers=len(workers), seed=0)
@@ -196,6 +227,9 @@ class SimulatedPool:
         weights: How often each worker takes a turn, and after them how often the sampler takes a message.
         capacity: Messages that the way from each worker to the sampler holds.
         at_once: How many episodes each worker runs at the same time.
+        deadly: Episodes that kill their worker, each time.
+        failing: Episodes that fail, as often as they stand here.
+        mortality: The share of busy turns in which a worker dies for no reason of its episodes'.
     """
 
     lengths: Lengths
@@ -205,43 +239,77 @@ class SimulatedPool:
     weights: Sequence[float]
     capacity: int
     at_once: int = 1
-    clock: Counter = field(default_factory=Counter)
+    deadly: Collection[int] = ()
+    failing: Counter[int] = field(default_factory=Counter)
+    mortality: float = 0.0
+    clock: Clock = field(default_factory=Clock)
 
     def __post_init__(self) -> None:
         self._random = random.Random(self.seed)
-        self.workers = [
-            CountingWorker(number, self.lengths, self.speeds[number % len(self.speeds)], self.at_once)
-            for number in range(self.n_workers)
-        ]
-        self.links = [SimulatedLink(self.capacity) for _ in range(self.n_workers)]
-        self._shells = [
-            worker_process._Shell(ReadyFactory(self.workers), link, number, 0.0, None)
-            for number, link in enumerate(self.links)
-        ]
+        self.workers: dict[int, CountingWorker] = {}
+        self.links: dict[int, SimulatedLink] = {}
+        self._shells: dict[int, worker_process._Shell] = {}
+        self._dead: dict[int, Died] = {}
+        for number in range(self.n_workers):
+            self.restart(number)
+
+    def restart(self, number: int) -> None:
+        """Put a new worker in the place of one that died."""
+        self.workers[number] = worker = CountingWorker(
+            number,
+            self.lengths,
+            self.speeds[number % len(self.speeds)],
+            self.at_once,
+            deadly=self.deadly,
+            failing=self.failing,
+        )
+        self.links[number] = link = SimulatedLink(self.capacity)
+        factory = ReadyFactory([worker] * self.n_workers)
+        self._shells[number] = worker_process._Shell(factory, link, number, 0.0, None)
 
     def send(self, worker: int, message: Any) -> None:
-        self.links[worker].inbox.append(message)
+        if worker not in self._dead:
+            self.links[worker].inbox.append(message)
 
     def wait(self, timeout: float | None = None) -> Iterator[Any]:
         """Let turns pass until the sampler takes a message, or the time-out has passed."""
         ends_at = math.inf if timeout is None else self.clock() + timeout
         while self.clock() < ends_at:
             actors = [number for number in range(self.n_workers) if self._may_act(number)]
-            senders = [number for number, link in enumerate(self.links) if link.outbox]
+            senders = [number for number, link in self.links.items() if link.outbox or number in self._dead]
             assert actors or senders, "nothing can happen any more: the run hangs"
             choices = [*actors, self.n_workers] if senders else actors
             weights = [self.weights[choice % len(self.weights)] for choice in choices]
             self.clock.turns += 1
             chosen = self._random.choices(choices, weights)[0]
             if chosen < self.n_workers:
-                self._shells[chosen]._turn()
+                self._act(chosen)
                 continue
-            outbox = self.links[self._random.choice(senders)].outbox
-            for _ in range(self._random.randint(1, len(outbox))):
-                yield outbox.popleft()
+            sender = self._random.choice(senders)
+            yield from self._messages(sender)
             return
 
+    def _messages(self, sender: int) -> Iterator[Any]:
+        """Give some of a worker's messages; all of a dead one's, and then its death."""
+        outbox, dead = self.links[sender].outbox, sender in self._dead
+        for _ in range(len(outbox) if dead else self._random.randint(1, len(outbox))):
+            yield outbox.popleft()
+        if dead:
+            yield self._dead.pop(sender)
+
+    def _act(self, number: int) -> None:
+        busy = self._shells[number]._machine.state is WorkerState.STREAMING
+        try:
+            self._shells[number]._turn()
+            dies = busy and self._random.random() < self.mortality
+        except DeadlyEpisode:
+            dies = True
+        if dies:
+            self._dead[number] = Died(number, "was killed", begun=self.workers[number].at_work, busy=busy)
+
     def _may_act(self, worker: int) -> bool:
+        if worker in self._dead:
+            return False
         shell, link = self._shells[worker], self.links[worker]
         if shell._machine.state is WorkerState.STREAMING:
             return True
@@ -256,6 +324,9 @@ class SimulatedSampler:
     memory_limit: int = 1 << 20
     disk_limit: int = 1 << 30
     version: int = 0
+    rules: Supervision = field(default_factory=lambda: Supervision(max_worker_restarts=10**6))
+    skipped: dict[int, str] = field(default_factory=dict)
+    told: list[str] = field(default_factory=list)
 
     def stream(
         self,
@@ -270,17 +341,36 @@ class SimulatedSampler:
         grace: Callable[[], float | None] = lambda: None,
     ) -> Iterator[Chunk]:
         monkeypatch.setattr(worker_process, "_clock", self.pool.clock)
-        monkeypatch.setattr(multiprocessing_sampler, "_clock", self.pool.clock)
+        monkeypatch.setattr(call, "_clock", self.pool.clock)
         self.version += 1
         n_workers = self.pool.n_workers
         state = begin_plan(plan, n_workers=n_workers, by_worker=by_worker, block=self.pool.at_once, order=order)
-        machine = SamplerMachine(state, base=base, version=self.version, n_workers=n_workers, sizer=sizer)
-        buffer = episode_buffer(state, base, order=order, memory_limit=self.memory_limit, disk_limit=self.disk_limit)
-        pool: Any = self.pool
-        call = multiprocessing_sampler._Call(
-            machine, buffer, pool, learn=lambda spec, facts: None, note=lambda reason: None
+        machine = SamplerMachine(
+            state,
+            base=base,
+            version=self.version,
+            n_workers=n_workers,
+            sizer=sizer,
+            supervisor=Supervisor(self.rules, seed=0),
         )
-        yield from call.run([(policy, None)] * n_workers, grace=grace)  # type: ignore[list-item]
+        buffer = episode_buffer(state, base, order=order, memory_limit=self.memory_limit, disk_limit=self.disk_limit)
+        hooks = call.Hooks(
+            learn=lambda spec, facts: None,
+            note_reason=lambda reason: None,
+            restart=lambda worker, start: self.bring_up(worker, policy, start, anew=False),
+            rebuild=lambda worker, start: self.bring_up(worker, policy, start, anew=True),
+            note_skipped=self.skipped.__setitem__,
+            tell=self.told.append,
+        )
+        updates: Any = [(policy, None)] * n_workers
+        yield from call.Call(machine, buffer, self.pool, hooks).run(updates, grace=grace)
+
+    def bring_up(self, worker: int, policy: Any, start: Start, *, anew: bool) -> None:
+        """Restart or rebuild a worker, which then has the policy of this call."""
+        if not anew:
+            self.pool.restart(worker)
+        self.pool.send(worker, Start(start.version - 1, policy, anew=anew))
+        self.pool.send(worker, start)
 
 
 def serial_prefix(lengths: Lengths, timesteps: int, base: int = 0) -> list[int]:

@@ -44,17 +44,19 @@ def test_messages_survive_the_pipe(message: object) -> None:
     assert message == unpack(b"".join(pack(message)))
 
 
+PAYLOAD = tuple(pack(np.arange(10)))
+
 BATCHES = [
     Batch(
         1,
         3,
         (range(4, 6), range(7, 8)),
         np.array([10, 2, 5]),
-        (b"pay", memoryview(bytearray(b"load"))),
+        PAYLOAD,
         None,
         "a reason",
     ),
-    Batch(1, 3, (range(4, 5),), np.array([10]), (b"pay", memoryview(bytearray(b"load"))), Part(0, 2, 0, 10, 5)),
+    Batch(1, 3, (range(4, 5),), np.array([10]), PAYLOAD, Part(0, 2, 0, 10, 5)),
 ]
 
 
@@ -106,6 +108,14 @@ def test_what_goes_over_the_wire_comes_as_it_was(message: object) -> None:
         return
     assert fields_of(message) == fields_of(arrived)
     assert np.shares_memory(np.frombuffer(arrived.payload[0], np.uint8), np.frombuffer(data, np.uint8))
+
+
+@pytest.mark.parametrize("cut", [1, 40, 79])
+def test_a_payload_that_is_not_whole_is_refused(cut: int) -> None:
+    """What says that it is longer than it is would be found out only when its turn to be handed on has come."""
+    data = b"".join(to_wire(BATCHES[0]))[:-cut]
+    with pytest.raises(ValueError, match="a payload of"):
+        from_wire(memoryview(data))
 
 
 def test_payloads_are_not_copied_into_the_message() -> None:

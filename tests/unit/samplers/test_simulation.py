@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -15,6 +16,7 @@ from rollout_cli.chunk import Chunk, pack
 from rollout_cli.samplers.leasing import FixedLeases, LeaseSizer, ThroughputLeases
 from rollout_cli.samplers.plan import Episodes, EpisodesPerWorker, MinTimesteps, Order, Plan
 from rollout_cli.samplers.spill import Handle, Payload, SpillStore
+from rollout_cli.samplers.supervision import Supervision
 from tests.unit.samplers.simulation import SimulatedPool, SimulatedSampler, chunk_of, serial_prefix
 
 N_EXAMPLES = 300
@@ -93,7 +95,7 @@ def test_every_interleaving_ends_with_the_episodes_of_the_serial_run(
 
 def check_owners(plan: Plan, sampler: SimulatedSampler, *, by_worker: bool, base: int) -> None:
     """Check that each worker began only what it owns, and nothing beyond the plan's last number."""
-    for worker in sampler.pool.workers:
+    for worker in sampler.pool.workers.values():
         offsets = [number - base for number in worker.begun]
         if isinstance(plan, EpisodesPerWorker):
             assert {worker.worker_number} >= {offset // plan.episodes for offset in offsets}
@@ -203,3 +205,31 @@ def test_order_of_arrival_favours_short_episodes() -> None:
     """The same measure finds the bias where episodes count as they end: it is no measure that always passes."""
     share, n_episodes = long_share(40, 300, lambda: FixedLeases(1), order="arrival")
     assert share < 0.5 - 3 * confidence(n_episodes)
+
+
+@given(sampler=samplers(), plan=plans, data=st.data(), by_worker=st.booleans())
+@settings(max_examples=N_EXAMPLES, suppress_health_check=[HealthCheck.too_slow])
+def test_deaths_and_failures_change_nothing_but_what_they_cost(
+    data: st.DataObject, sampler: SimulatedSampler, plan: Plan, by_worker: bool
+) -> None:
+    """Workers die at random, some episodes kill theirs and some fail for a while: the rest comes as if nothing were."""
+    pool = sampler.pool
+    pool.mortality = data.draw(st.sampled_from([0.0, 0.02, 0.1]), label="mortality")
+    pool.deadly = data.draw(st.sets(st.integers(0, 40), max_size=3), label="deadly")
+    failing = data.draw(st.dictionaries(st.integers(0, 40), st.integers(1, 3), max_size=3), label="failing")
+    pool.failing = Counter({number: times for number, times in failing.items() if number not in pool.deadly})
+    for number in range(pool.n_workers):
+        pool.restart(number)
+    sampler.rules = Supervision(max_worker_restarts=10**6, on_worker_death="skip", on_env_error="retry")
+    with pytest.MonkeyPatch.context() as patch:
+        sizer = data.draw(sizers(pool.n_workers))
+        chunks = list(sampler.stream(plan, sizer, patch, by_worker=by_worker, policy=3.0))
+    lengths, skipped = pool.lengths, set(sampler.skipped)
+    if not pool.mortality:
+        assert skipped <= set(pool.deadly)
+    pool.lengths = lambda number: 0 if number in skipped else lengths(number)
+    expected = [number for number in expected_numbers(plan, sampler, 0) if number not in skipped]
+    numbers = [int(number) for chunk in chunks for number in chunk.numbers]
+    assert expected == sorted(numbers)
+    assert {3.0} >= {reward for chunk in chunks for reward in chunk.rewards.tolist()}
+    assert not skipped.intersection(numbers)

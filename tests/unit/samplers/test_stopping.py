@@ -11,10 +11,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rollout_cli.chunk import Chunk
+from rollout_cli.samplers.instructions import SendTo
 from rollout_cli.samplers.leasing import FixedLeases
 from rollout_cli.samplers.messages import Batch, Continue
 from rollout_cli.samplers.plan import EpisodesPerWorker, MinTimesteps
-from rollout_cli.samplers.sampler_machine import SendTo
 from tests.unit.samplers.simulation import SimulatedPool, SimulatedSampler
 from tests.unit.samplers.test_sampler_machine import BASE, batch, machine_of, open_offsets
 

@@ -24,7 +24,7 @@ from rollout_cli.samplers.worker_machine import (
     WorkerState,
 )
 
-IDLE, STREAMING, EXITED = WorkerState.IDLE, WorkerState.STREAMING, WorkerState.EXITED
+IDLE, STREAMING, FAILED, EXITED = WorkerState
 
 EVENTS: tuple[WorkerEvent, ...] = (
     Start(2),
@@ -40,6 +40,7 @@ EVENTS: tuple[WorkerEvent, ...] = (
 
 IMPOSSIBLE = (
     {(IDLE, EpisodesFinished), (IDLE, BatchDue), (STREAMING, OutboxWritable)}
+    | {(FAILED, EpisodesFinished), (FAILED, BatchDue)}
     | {(EXITED, type(event)) for event in EVENTS}
 )  # fmt: skip
 
@@ -49,6 +50,8 @@ def machine_in(state: WorkerState) -> WorkerMachine:
     machine = WorkerMachine()
     if state is STREAMING:
         machine.handle(Start(1, lease=(range(4, 6), range(9, 10))))
+    elif state is FAILED:
+        machine.handle(EpisodeFailed(b"error"))
     elif state is EXITED:
         machine.handle(Exit())
     assert state is machine.state
@@ -212,10 +215,31 @@ def test_a_due_batch_is_sent_while_episodes_go_on() -> None:
 
 @pytest.mark.parametrize("state", [IDLE, STREAMING])
 def test_a_failure_is_reported_after_what_is_finished(state: WorkerState) -> None:
-    """The worker gives up its numbers, sends what ended well, then the error, and waits."""
+    """The worker gives up its numbers, sends what ended well, then the error and its episodes, and waits."""
     machine = machine_in(state)
-    assert [Retract(None), SendFinished(), SendFailed(b"error")] == machine.handle(EpisodeFailed(b"error"))
-    assert (IDLE, set()) == (machine.state, machine.open_numbers)
+    instructions = machine.handle(EpisodeFailed(b"error", (5,)))
+    assert [Retract(None), SendFinished(), SendFailed(b"error", (5,))] == instructions
+    assert (FAILED, set()) == (machine.state, machine.open_numbers)
+
+
+@pytest.mark.parametrize("command", [Continue((range(4, 6),)), Stop()])
+def test_what_crosses_the_report_of_a_failure_is_ignored(command: Continue | Stop) -> None:
+    """A worker whose environment may be in any state runs nothing until it is told to start again."""
+    machine = machine_in(FAILED)
+    assert [] == machine.handle(command)
+    assert (FAILED, set()) == (machine.state, machine.open_numbers)
+    start = Start(2, lease=(range(7, 8),))
+    assert [Retract(None), Update(start), Assign((7,))] == machine.handle(start)
+    assert STREAMING is machine.state
+
+
+def test_a_failed_worker_keeps_what_the_pipe_does_not_take() -> None:
+    """The report of a failure may have to wait for room, too."""
+    machine = machine_in(FAILED)
+    machine.handle(OutboxFull())
+    assert (FAILED, True) == (machine.state, machine.keeping)
+    machine.handle(OutboxWritable())
+    assert (FAILED, False) == (machine.state, machine.keeping)
 
 
 def test_a_full_way_back_stops_the_streaming_and_keeps_the_numbers() -> None:

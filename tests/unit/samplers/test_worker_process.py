@@ -101,7 +101,7 @@ def test_work_before_the_first_update_is_a_fault() -> None:
     error = unpack_error(failed.error)
     assert isinstance(error, InternalError)
     assert "before its first update" in error.message
-    assert shell._machine.state is WorkerState.IDLE
+    assert shell._machine.state is WorkerState.FAILED
 
 
 @pytest.mark.parametrize(("kind", "what"), [(EnvLoadError, "environment"), (PolicyLoadError, "policy")])
