@@ -21,7 +21,7 @@ _GIT_SECONDS = 5
 
 def surroundings() -> dict[str, Any]:
     """Return what a run is made with: `versions` and `git`. It takes a while, and needs nothing of the run."""
-    return {"versions": _versions(), "git": _git_commit()}
+    return {"versions": versions(), "git": _git_commit()}
 
 
 def dataset_header(
@@ -69,7 +69,8 @@ def _command_line(argv: Sequence[str] | None) -> tuple[list[str] | None, list[st
     return words, [f"collector.argv[{index}]" for index, word in enumerate(words) if word != argv[index]]
 
 
-def _versions() -> dict[str, str]:
+def versions() -> dict[str, str]:
+    """Return the versions of Python and of the packages that episodes and files depend on, and the platform."""
     packages = {name: importlib.metadata.version(name) for name in _PACKAGES}
     return {"python": platform.python_version(), "platform": platform.platform(), **packages}
 

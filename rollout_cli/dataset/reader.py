@@ -12,8 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from rollout_cli.dataset.columns import Array
-from rollout_cli.dataset.features import SpaceColumn
-from rollout_cli.dataset.info_columns import decode_infos
+from rollout_cli.dataset.decoding import decode_batch
 from rollout_cli.dataset.layout import read_info
 from rollout_cli.dataset.limits import check_space
 from rollout_cli.dataset.schema import SpaceSchema
@@ -22,7 +21,7 @@ from rollout_cli.dataset.space_json import space_from_json
 from rollout_cli.dataset.tables import EpisodeFile, RowReader, read_episodes
 from rollout_cli.episode_batch import EnvSpec, EpisodeBatch, Tree
 from rollout_cli.errors import DatasetFormatError
-from rollout_cli.spaces import map_tree, unflatten
+from rollout_cli.spaces import map_tree
 
 
 def load(path: Path | str) -> Dataset:
@@ -134,24 +133,8 @@ class Dataset:
             raise ValueError("there is no episode to read")
         steps = self._steps()
         own = self._own_rows()
-        spec, spaces = self.env_spec, self._source.spaces
         try:
-            return EpisodeBatch(
-                env_spec=spec,
-                observations=unflatten(spec.observation_space, _decode(spaces.observation, steps)),
-                actions=unflatten(spec.action_space, _decode(spaces.action, steps)),
-                last_observations=unflatten(spec.observation_space, _decode(spaces.last_observation, own)),
-                rewards=_numbers(steps, "reward"),
-                step_types=_numbers(steps, "step_type"),
-                env_infos=decode_infos("env_info", steps),
-                agent_infos=decode_infos("agent_info", steps),
-                episode_infos=decode_infos("episode_info", own),
-                lengths=_numbers(own, "length"),
-                terminated=_numbers(own, "terminated"),
-                truncated=_numbers(own, "truncated"),
-                numbers=_numbers(own, "episode_number"),
-                seeds=_numbers(own, "seed"),
-            )
+            return decode_batch(self._source.spaces, steps, own)
         except (ValueError, KeyError, RecursionError) as error:
             raise DatasetFormatError(f"{self._source.root} does not hold what it says: {error}") from error
 
@@ -183,18 +166,6 @@ class Dataset:
         table = pa.concat_tables(tables)
         # The files were read forwards; a view may go backwards.
         return table if self._places.step > 0 else table.take(pa.array(range(len(self))[::-1]))
-
-
-def _decode(columns: tuple[SpaceColumn, ...], table: pa.Table) -> list[Array]:
-    return [_writable(column.decode(table)) for column in columns]
-
-
-def _numbers(table: pa.Table, name: str) -> Array:
-    return _writable(table[name].combine_chunks().to_numpy(zero_copy_only=False))
-
-
-def _writable(values: Array) -> Array:
-    return values if values.flags.writeable else values.copy()
 
 
 class Episode:

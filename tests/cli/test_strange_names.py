@@ -136,7 +136,7 @@ def test_paths(rollout: Rollout, tmp_path: Path) -> None:
     words = ["collect", "--episodes", "1", "-p", policy.name, "--sampler", "local", "-w", "1", "-o", name]
     ran, quiet = rollout(*words), rollout(*words, "-q", "--overwrite")
     shown = SHOWN.replace("\\x00", "").replace("/", "|")
-    assert f"dataset      {shown}\n" in ran.stdout.replace(f"{tmp_path}/", "")
+    assert f"dataset       {shown}\n" in ran.stdout.replace(f"{tmp_path}/", "")
     assert f"notice: the policy {shown}.pkl can run any code" in ran.stderr
     inspected, told = rollout("policy", "inspect", policy.name), rollout("info", name)
     assert shown in inspected.stdout

@@ -61,6 +61,12 @@ class CountingEnv(ChainEnv):
         return observation
 
 
+def secretive(token: str) -> ChainEnv:
+    """An argument that looks like a secret."""
+    assert token == "x"
+    return ChainEnv()
+
+
 class FailsAgainEnv(ChainEnv):
     """Raises ValueError when it is reset with one seed for the second time."""
 
