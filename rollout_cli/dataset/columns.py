@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from rollout_cli.dataset.arrays import list_array, number_array, numbers_of, present, text_array
 from rollout_cli.errors import UnsupportedSpaceError
 from rollout_cli.infos import STRING, kind_type
 from rollout_cli.spaces import Leaf
@@ -89,7 +90,7 @@ def _list_type(kind: pa.DataType, size: int) -> pa.DataType:
 def encode_leaf(leaf: Leaf, values: Array) -> pa.Array:
     """Return the column of a stored leaf, from values of shape (T, *leaf.shape)."""
     if leaf.kind == "text":
-        return pa.array(values.tolist(), pa.string())
+        return text_array(values.tolist())
     if is_image(leaf):
         data = pa.py_buffer(np.ascontiguousarray(values))
         return pa.FixedSizeBinaryArray.from_buffers(leaf_type(leaf), len(values), [None, data])
@@ -114,22 +115,20 @@ def encode_tensor(values: Array, missing: Array | None = None) -> pa.Array:
         values: Numbers or bools.
         missing: Which rows are null, bool (T,).
     """
-    flat = np.ascontiguousarray(values, values.dtype.newbyteorder("=")).reshape(-1)
-    if values.ndim == 1:
-        return pa.array(flat, mask=missing)
-    out = pa.array(flat)
+    out = number_array(np.ascontiguousarray(values).reshape(-1), missing if values.ndim == 1 else None)
     for axis in reversed(range(1, values.ndim)):
-        mask = None if missing is None or axis > 1 else pa.array(missing)
-        out = pa.FixedSizeListArray.from_arrays(out, type=_list_type(out.type, values.shape[axis]), mask=mask)
+        kind = _list_type(out.type, values.shape[axis])
+        out = list_array(kind, out, missing if axis == 1 else None)
     return out
 
 
 def decode_tensor(column: pa.Array) -> Array:
     """Return the rows of a column that are not null, shape (rows, *shape)."""
     shape = []
-    values = column.drop_null()
+    values = column
     while pa.types.is_fixed_size_list(values.type):
-        shape.append(values.type.list_size)
-        values = values.flatten()
-    flat = values.to_numpy(zero_copy_only=False)
-    return np.asarray(flat).reshape(-1, *shape)
+        size = values.type.list_size
+        shape.append(size)
+        values = values.values.slice(values.offset * size, len(values) * size)
+    rows = numbers_of(values).reshape(-1, *shape)
+    return rows[present(column)] if column.null_count else rows

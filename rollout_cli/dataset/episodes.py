@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from rollout_cli.chunk import Chunk
-from rollout_cli.dataset.columns import Array
+from rollout_cli.dataset.arrays import Array, number_array
 from rollout_cli.dataset.info_columns import encode_infos
 from rollout_cli.dataset.schema import DatasetSchema
 
@@ -67,8 +67,7 @@ def encode_episodes(
         np.full(len(lengths), place[1], np.int32),
         first_row + np.cumsum(lengths) - lengths,
     ]
-    names = schema.episodes.names[: len(columns)]
-    arrays = [pa.array(values, schema.episodes.field(name).type) for name, values in zip(names, columns, strict=True)]
+    arrays = list(map(number_array, columns))
     arrays += [
         column.encode(values)
         for column, values in zip(schema.spaces.last_observation, last, strict=True)

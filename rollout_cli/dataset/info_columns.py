@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from rollout_cli.dataset.arrays import present as present_rows
+from rollout_cli.dataset.arrays import text_array
 from rollout_cli.dataset.columns import Array, decode_tensor, encode_tensor
 from rollout_cli.dataset.info_types import fits
 from rollout_cli.dataset.window import InfoField
@@ -80,7 +82,7 @@ class _Column:
 
     def encode(self) -> pa.Array:
         if self._text:
-            return pa.array(self._values.tolist(), pa.string())
+            return text_array(self._values.tolist())
         return encode_tensor(self._values, self._missing if self._missing.any() else None)
 
 
@@ -111,7 +113,7 @@ class _Remainder:
         texts: list[str | None] = [None] * self._n_rows
         for row, values in self._rows.items():
             texts[row] = json.dumps(values, sort_keys=True, allow_nan=False)
-        return pa.array(texts, pa.string())
+        return text_array(texts)
 
 
 def _plain(value: Any) -> Any:
@@ -148,7 +150,7 @@ def _decode(column: pa.Array) -> Array | None:
     present = decode_tensor(column)
     if not column.null_count:
         return present
-    rows = np.asarray(column.is_valid().to_numpy(zero_copy_only=False))
+    rows = present_rows(column)
     values = np.zeros((len(column), *present.shape[1:]), present.dtype)
     values[rows] = present
     mask = np.ones(values.shape, bool)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from rollout_cli.dataset.columns import decode_tensor
 from rollout_cli.dataset.commits import Commit
 from rollout_cli.dataset.copying import joined, row_groups
 from rollout_cli.dataset.files import FileStore, tidy_up
@@ -113,7 +114,7 @@ class Shard:
         """Write rows of episodes whose last steps were written."""
         self._episodes.write(table)
         # Not with pyarrow.compute, whose import alone takes longer than a short run's whole dataset.
-        self.steps += int(table["length"].to_numpy().sum())
+        self.steps += int(decode_tensor(table["length"].combine_chunks()).sum())
 
     def commit(self, commit: Commit) -> CommittedShard:
         """Put both files in place.

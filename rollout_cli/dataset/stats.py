@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from rollout_cli.dataset.columns import Array, decode_tensor
+from rollout_cli.dataset.arrays import Array, number_array
+from rollout_cli.dataset.columns import decode_tensor
 from rollout_cli.dataset.sums import Sums, joined, sums_of, sums_of_flags
 
 SAMPLE = 100
@@ -81,7 +82,7 @@ def _every(step: int, column: pa.ChunkedArray, first: int) -> pa.Array:
     """Return rows `first`, `first + step`, … without joining the others."""
     taken = []
     for piece in column.chunks:
-        taken.append(piece.take(np.arange(first, len(piece), step)))
+        taken.append(piece.take(number_array(np.arange(first, len(piece), step))))
         first = (first - len(piece)) % step if first < len(piece) else first - len(piece)
     return pa.concat_arrays(taken)
 

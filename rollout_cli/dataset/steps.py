@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from rollout_cli.chunk import Chunk
-from rollout_cli.dataset.columns import Array
+from rollout_cli.dataset.arrays import Array, number_array
 from rollout_cli.dataset.features import SpaceColumn
 from rollout_cli.dataset.info_columns import encode_infos
 from rollout_cli.dataset.schema import DatasetSchema
@@ -47,12 +47,12 @@ def encode_steps(schema: DatasetSchema, pieces: Sequence[Piece]) -> tuple[pa.Tab
     env, env_lost = encode_infos("env_info", schema.infos.env, [chunk.env_infos for chunk in chunks])
     agent, agent_lost = encode_infos("agent_info", schema.infos.agent, [chunk.agent_infos for chunk in chunks])
     columns = [
-        pa.array(np.repeat(np.concatenate([piece.ids for piece in pieces]), lengths)),
-        pa.array(_step_numbers(pieces, lengths)),
+        number_array(np.repeat(np.concatenate([piece.ids for piece in pieces]), lengths)),
+        number_array(_step_numbers(pieces, lengths)),
         *_encode(schema.spaces.observation, observations),
         *_encode(schema.spaces.action, [chunk.actions for chunk in chunks]),
-        pa.array(np.concatenate([chunk.rewards for chunk in chunks]).astype(np.float64, copy=False)),
-        *map(pa.array, _flags(pieces, lengths)),
+        number_array(np.concatenate([chunk.rewards for chunk in chunks]).astype(np.float64, copy=False)),
+        *map(number_array, _flags(pieces, lengths)),
     ]
     if schema.spaces.next_observation:
         following = _shifted(_leaves(observations), _leaves([piece.after for piece in pieces]), lengths)
