@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,12 +13,14 @@ from gymnasium import spaces
 from rollout_cli.episode_batch import EnvSpec
 from rollout_cli.errors import PolicyError, PolicyLoadError
 from rollout_cli.policies.base import Tree
-from rollout_cli.policies.row_draws import RowDraws
+from rollout_cli.policies.row_draws import GumbelStreams, NormalDraws, RowDraws
 from rollout_cli.policies.rows import SpaceRows
+from rollout_cli.policies.torch_forward import forward_of
 from rollout_cli.policies.torch_sampling import choose, sample
 from rollout_cli.spaces import space_leaves
 
 Array = npt.NDArray[Any]
+Draws = RowDraws | NormalDraws
 
 
 def is_torch_module(candidate: Any) -> bool:
@@ -37,7 +40,7 @@ class TorchPolicy:
       the argmax where deterministic;
     - for a Box, a tensor (n, *shape) is the action.
 
-    A Categorical distribution of a Discrete space counts as its logits. Draws come from a generator of the row's own;
+    A Categorical distribution of a Discrete space counts as its logits. What a row draws follows from its own seed;
     only a distribution that `torch_sampling.sample` does not know draws from torch's global generator.
 
     Args:
@@ -62,7 +65,10 @@ class TorchPolicy:
                 hint="give it get_action and get_actions, which say how the state follows its episodes",
             )
         self.wrapped = wrapped.eval()
-        self._torch = _torch()
+        self._forward = forward_of(wrapped)
+        self._torch = torch = _torch()
+        self._tensor, self._distribution = torch.Tensor, torch.distributions.Distribution
+        self._no_grad = torch.no_grad
         self._deterministic = deterministic
         # Not the spaces themselves: they are the environment's, and are looked for and seeded there.
         space = env_spec.action_space
@@ -75,7 +81,8 @@ class TorchPolicy:
         self._device = None if parameter is None else parameter.device
         self._on_cpu = self._device is None or self._device.type == "cpu"
         floating = parameter is not None and parameter.is_floating_point()
-        self._dtype = parameter.dtype if parameter is not None and floating else self._torch.get_default_dtype()
+        self._dtype = parameter.dtype if parameter is not None and floating else torch.get_default_dtype()
+        self._streams = None if self._choices is None else GumbelStreams(len(self._choices))
         self._draws, self._row_draws = self._new_draws(1), self._new_draws(0)
 
     def get_action(self, observation: Any) -> tuple[Any, dict[str, Any]]:
@@ -88,12 +95,20 @@ class TorchPolicy:
         n_rows = len(self._observations.columns(observations)[0])
         return self._act(observations, self._sized_draws(n_rows)), {}
 
+    def prepare_seeds(self, seeds: Sequence[int]) -> None:
+        """Draw at once what some seeds begin with, which `seed` or `seed_rows` will be called with."""
+        if self._streams is not None and not self._deterministic:
+            self._streams.prepare(seeds)
+
     def seed(self, seed: int) -> None:
         """Begin the draws that belong to `seed`."""
-        self._draws.seed(0, seed)
+        if not self._deterministic:
+            self._draws.seed(0, seed)
 
     def seed_rows(self, mask: Array, seeds: Any) -> None:
         """Begin the draws that belong to `seeds[j]` in each row j where `mask`, bool (n,), is true."""
+        if self._deterministic:
+            return
         draws = self._sized_draws(len(mask))
         for row in mask.nonzero()[0].tolist():
             draws.seed(row, int(seeds[row]))
@@ -109,12 +124,12 @@ class TorchPolicy:
         """Take a state dictionary over."""
         self.wrapped.load_state_dict(params)
 
-    def _act(self, observations: Tree, draws: RowDraws) -> Tree:
-        with self._torch.no_grad():
-            output = self.wrapped(self._as_tensors(observations))
-            is_distribution = isinstance(output, self._torch.distributions.Distribution)
+    def _act(self, observations: Tree, draws: Draws) -> Tree:
+        with self._no_grad():
+            output = self._forward(self._as_tensors(observations))
+            is_distribution = isinstance(output, self._distribution)
             logits = getattr(output, "logits", None) if is_distribution else output
-            if self._choices is not None and isinstance(logits, self._torch.Tensor):
+            if self._choices is not None and isinstance(draws, RowDraws) and isinstance(logits, self._tensor):
                 return self._choose(self._choices, logits, draws)
             if is_distribution:
                 output = output.mode if self._deterministic else sample(output, draws)
@@ -159,13 +174,13 @@ class TorchPolicy:
             )
         return np.asarray(values.astype(leaf.dtype))
 
-    def _sized_draws(self, n_rows: int) -> RowDraws:
+    def _sized_draws(self, n_rows: int) -> Draws:
         if len(self._row_draws) != n_rows:
             self._row_draws = self._new_draws(n_rows)
         return self._row_draws
 
-    def _new_draws(self, n_rows: int) -> RowDraws:
-        return RowDraws(n_rows, len(self._choices) if self._choices is not None else 0)
+    def _new_draws(self, n_rows: int) -> Draws:
+        return NormalDraws(n_rows) if self._streams is None else RowDraws(n_rows, self._streams)
 
 
 def _check_spaces(env_spec: EnvSpec) -> None:

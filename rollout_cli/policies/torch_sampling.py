@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rollout_cli.policies.row_draws import RowDraws
+from rollout_cli.policies.row_draws import NormalDraws
 
 Array = npt.NDArray[Any]
 
@@ -33,11 +33,15 @@ def choose(logits: Array, noise: Array | None) -> Array | None:
     return np.asarray(scores.argmax(axis=1))
 
 
-def sample(distribution: Any, draws: RowDraws) -> Any:
+def sample(distribution: Any, draws: Any) -> Any:
     """Return a sample of a torch Distribution of n rows.
 
     Normal ones, also Independent or transformed (as tanh does), take row j from row j's generator. All others sample
     themselves, from torch's global generator.
+
+    Args:
+        distribution: What is sampled.
+        draws: The rows' NormalDraws; any others are not used.
     """
     torch = sys.modules["torch"]
     known = torch.distributions
@@ -49,7 +53,7 @@ def sample(distribution: Any, draws: RowDraws) -> Any:
         for transform in distribution.transforms:
             value = transform(value)
         return value
-    if kind is known.Normal and distribution.loc.shape[:1] == (len(draws),):
+    if kind is known.Normal and isinstance(draws, NormalDraws) and distribution.loc.shape[:1] == (len(draws),):
         loc = distribution.loc
         return loc + distribution.scale * torch.from_numpy(draws.normal(tuple(loc.shape[1:]))).to(loc)
     return distribution.sample()

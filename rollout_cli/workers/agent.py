@@ -51,8 +51,16 @@ class AgentHolder:
 
     def prepare(self, numbers: Sequence[int]) -> None:
         """Let the policy do at once, for the episodes that come next, what they have in common."""
-        if self._shortcut is not None and self._shortcut.prepare is not None:
-            self._shortcut.prepare(self._seeder.prepare_policy(numbers))
+        prepare = self._shortcut.prepare if self._shortcut else getattr(self.policy, "prepare_seeds", None)
+        if prepare is not None:
+            prepare(self._seeder.seeds.prepare_policy(numbers))
+
+    def prepare_rows(self, numbers: Sequence[int]) -> None:
+        """Do so for a policy that acts in many rows at once."""
+        seeds = self._seeder.seeds.prepare_policy(numbers)
+        prepare = getattr(self.policy, "prepare_seeds", None)
+        if prepare is not None:
+            prepare(seeds)
 
     @property
     def policy(self) -> Policy:

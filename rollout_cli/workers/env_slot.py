@@ -16,6 +16,7 @@ from rollout_cli.episode_batch import EnvSpec
 from rollout_cli.errors import EnvError, InternalError, PolicyError, RolloutError, UserCodeError
 from rollout_cli.sleepers import GlobalSeeder
 from rollout_cli.user_code import first_line
+from rollout_cli.workers.episode_seeds import EpisodeSeeds
 from rollout_cli.workers.leaf_columns import BadSampleError
 from rollout_cli.workers.recorder import EpisodeRecorder, EpisodeStore
 from rollout_cli.workers.seeder import EpisodeSeeder
@@ -42,10 +43,13 @@ class EnvSlot:
         root_seed: The run's root seed.
         global_seeder: Seeds the global generators, which all of the worker's environments share.
         worker_number: Which worker this belongs to, for messages.
+        seeds: The seeds of its episodes, where several slots share them.
     """
 
-    def __init__(self, root_seed: int, global_seeder: GlobalSeeder, worker_number: int) -> None:
-        self.seeder = EpisodeSeeder(root_seed, global_seeder)
+    def __init__(
+        self, root_seed: int, global_seeder: GlobalSeeder, worker_number: int, *, seeds: EpisodeSeeds | None = None
+    ) -> None:
+        self.seeder = EpisodeSeeder(root_seed, global_seeder, seeds)
         self.number: int | None = None
         self.episode_seed = 0
         self.first_step = 0
@@ -115,10 +119,10 @@ class EnvSlot:
         Raises:
             EnvError: If it raises.
         """
-        # Many an environment's own `reset` knows no options.
-        told = {} if options is None else {"options": options}
+        reset, seed = self.stepped.reset, self.episode_seed
         try:
-            self.observation, episode_info = self.stepped.reset(seed=self.episode_seed, **told)
+            # Many an environment's own `reset` knows no options.
+            self.observation, episode_info = reset(seed=seed) if options is None else reset(seed=seed, options=options)
             self.recorder.begin(episode_info)
         except Exception as error:
             raise self.error(EnvError, "env.reset", error) from error

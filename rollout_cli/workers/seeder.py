@@ -6,28 +6,31 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from rollout_cli.fast_reset import prepare_seeds
 from rollout_cli.generators import FoundGenerator, GeneratorSet
-from rollout_cli.seeding import SETUP, derive_seed
+from rollout_cli.seeding import SETUP
 from rollout_cli.sleepers import GlobalSeeder
+from rollout_cli.workers.episode_seeds import EpisodeSeeds
 
 
 class EpisodeSeeder:
     """Seeds builds, updates and episodes from one root seed.
 
+    Attributes:
+        seeds: The seeds for `env.reset` and for a policy's own `seed`.
+
     Args:
         root_seed: The run's root seed.
         global_seeder: Seeds the global generators; shared by all seeders of one worker.
+        seeds: As the attribute, where several seeders share them.
     """
 
-    def __init__(self, root_seed: int, global_seeder: GlobalSeeder) -> None:
+    def __init__(self, root_seed: int, global_seeder: GlobalSeeder, seeds: EpisodeSeeds | None = None) -> None:
         self._root = root_seed
         self._global = global_seeder
+        self.seeds = EpisodeSeeds(root_seed) if seeds is None else seeds
         self._generators = GeneratorSet({})
         self._torch_was_loaded = False
         self._first_episode = True
-        self._env_seeds: dict[int | str, int] = {}
-        self._policy_seeds: dict[int, int] = {}
 
     def before_build(self) -> None:
         """Seed for one build or update of a policy or environment."""
@@ -53,33 +56,21 @@ class EpisodeSeeder:
 
     def prepare(self, numbers: Sequence[int]) -> None:
         """Do at once, for the episodes that come next, what their resets have in common."""
-        self._env_seeds = {number: derive_seed(self._root, number, "env") for number in numbers}
-        prepare_seeds(list(self._env_seeds.values()))
-
-    def prepare_policy(self, numbers: Sequence[int]) -> list[int]:
-        """Return the seeds of the policy for the episodes that come next."""
-        self._policy_seeds = {number: derive_seed(self._root, number, "policy") for number in numbers}
-        return list(self._policy_seeds.values())
+        self.seeds.prepare(numbers)
 
     def begin(self, number: int | str) -> int:
         """Seed the global generators and those found; return the seed for `env.reset` of this episode."""
         self.share(number)
-        return self.env_seed(number)
+        return self.seeds.env(number)
 
     def share(self, number: int | str) -> None:
         """Seed the global generators and those found, from the lowest number of all that share them from now on."""
         self._global.begin(number)
         self._generators.seed(self._root, number)
 
-    def env_seed(self, number: int | str) -> int:
-        """Return the seed for `env.reset`."""
-        seed = self._env_seeds.get(number)
-        return derive_seed(self._root, number, "env") if seed is None else seed
-
     def policy_seed(self, number: int) -> int:
         """Return the seed for a policy's own `seed`."""
-        seed = self._policy_seeds.get(number)
-        return derive_seed(self._root, number, "policy") if seed is None else seed
+        return self.seeds.policy(number)
 
     def must_run_again(self) -> bool:
         """Return whether the episode just run drew from a generator that was not seeded for it.
@@ -87,9 +78,18 @@ class EpisodeSeeder:
         That is so where somebody draws from a global generator for the first time, where a generator was made lazily in
         the first episode or torch imported in it, or where a space drew for the first time. From now on it is seeded.
         """
+        return any_must_run_again([self])
+
+    def _found_another(self) -> bool:
         if not self._first_episode:
-            return self._global.woken() or self._generators.woken()
+            return self._generators.woken()
         self._first_episode = False
         torch_is_new = not self._torch_was_loaded and "torch" in sys.modules
-        global_woke = self._global.woken()
-        return self._generators.look_again() or torch_is_new or global_woke
+        return self._generators.look_again() or torch_is_new
+
+
+def any_must_run_again(seeders: Sequence[EpisodeSeeder]) -> bool:
+    """Return whether `must_run_again` is true of any of these, at least one, which share their global seeder."""
+    global_woke = seeders[0]._global.woken()  # noqa: SLF001  Of this class itself.
+    # All of them are asked, for each looks for generators below its own objects.
+    return True in [seeder._found_another() for seeder in seeders] or global_woke  # noqa: SLF001

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from itertools import islice
 from typing import Any
 
@@ -15,12 +15,16 @@ from rollout_cli.sleepers import GlobalSeeder
 from rollout_cli.workers.acting import Actors, OnePolicy, OwnPolicies
 from rollout_cli.workers.agent import AgentHolder
 from rollout_cli.workers.env_slot import EnvSlot
+from rollout_cli.workers.episode_seeds import EpisodeSeeds
 from rollout_cli.workers.recording_worker import RecordingWorker
 from rollout_cli.workers.row_steps import RowSteps
-from rollout_cli.workers.seeder import EpisodeSeeder
+from rollout_cli.workers.seeder import EpisodeSeeder, any_must_run_again
 from rollout_cli.workers.turns import SharedDraws, share_out
 
 DEFAULT_N_ENVS = 8
+
+_PREPARED_AT_ONCE = 256
+"""So many episodes are prepared in one pass, but at least a few a row, for each row runs ahead by itself."""
 
 _clock = time.perf_counter
 
@@ -52,9 +56,12 @@ class VecWorker(RecordingWorker):
         if n_envs < 1:
             raise ValueError(f"n_envs is {n_envs}, must be at least 1")
         self._global = GlobalSeeder(seed)
-        self._seeder = EpisodeSeeder(seed, self._global)
+        self._seeds = seeds = EpisodeSeeds(seed)
+        self._seeder = EpisodeSeeder(seed, self._global, seeds)
         self._agent = AgentHolder(self._seeder, deterministic=deterministic)
-        self._slots = [EnvSlot(seed, self._global, worker_number) for _ in range(n_envs)]
+        self._slots = [EnvSlot(seed, self._global, worker_number, seeds=seeds) for _ in range(n_envs)]
+        self._prepared_a_row = max(4, _PREPARED_AT_ONCE // n_envs)
+        self._may_begin = True
         self._queues: list[deque[int]] = [deque() for _ in range(n_envs)]
         self._actors: Actors | None = None
         self._rows: RowSteps | None = None
@@ -109,6 +116,7 @@ class VecWorker(RecordingWorker):
             self._agent.adapt(*(slot.spec for slot in self._slots if slot.spec is not None))
         if not self._agent.is_ready:
             return
+        self._seeds.forget()
         policy = self._agent.policy
         self._row_by_row = bool(getattr(policy, "row_by_row", False))
         self._row_wise = self._row_by_row or bool(getattr(policy, "row_wise", False))
@@ -150,9 +158,8 @@ class VecWorker(RecordingWorker):
 
     def assign(self, numbers: Iterable[int]) -> None:
         """Add episode numbers to run; each row runs its lowest first."""
-        numbers = list(numbers)
         super().assign(numbers)
-        self._slots[0].seeder.prepare(numbers)
+        self._may_begin = True
         for queue in self._queues:
             queue.clear()
         for number in self._waiting:
@@ -162,6 +169,7 @@ class VecWorker(RecordingWorker):
         """Give up the numbers that are higher than `above`, waiting or running; all of them where it is None."""
         super().retract(above=above)
         self.assign(())
+        self._seeds.forget()
         for slot in self._slots:
             if slot.number is not None and (above is None or slot.number > above):
                 slot.forget()
@@ -207,7 +215,7 @@ class VecWorker(RecordingWorker):
         while self.has_work:
             if not self.running:
                 self.start_episode()
-            elif self._waiting:
+            elif self._may_begin and self._waiting:
                 self._begin_rows()
             if self._steps_by_verb:
                 self.step_episode()
@@ -223,12 +231,24 @@ class VecWorker(RecordingWorker):
     def _begin_rows(self, again: dict[int, int] | None = None) -> None:
         """Begin episodes in the rows that have none; `again` gives rows and the numbers that they begin once more."""
         numbers = dict(again or {})
-        free = [row for row, slot in enumerate(self._slots) if slot.number is None]
-        for row in free:
-            if row not in numbers and (number := self._next_of(row)) is not None:
+        for row, slot in enumerate(self._slots):
+            if slot.number is None and row not in numbers and (number := self._next_of(row)) is not None:
                 numbers[row] = number
+        self._may_begin = False
         if numbers:
+            self._prepare(numbers.values())
             self._the_rows().begin(numbers)
+
+    def _prepare(self, numbers: Collection[int]) -> None:
+        """Do at once, for these numbers and those that come next, what their beginnings have in common."""
+        # A few are prepared faster one by one, as they begin.
+        if len(self._waiting) < len(self._slots) or all(map(self._seeds.is_prepared, numbers)):
+            return
+        queues, each = ([self._waiting], _PREPARED_AT_ONCE) if self._row_wise else (self._queues, self._prepared_a_row)
+        ahead = [*numbers, *(number for queue in queues for number in islice(queue, each))]
+        new = [number for number in ahead if not self._seeds.is_prepared(number)]
+        self._seeds.prepare(new)
+        self._agent.prepare_rows(new)
 
     def _next_of(self, row: int) -> int | None:
         queue = self._waiting if self._row_wise else self._queues[row]
@@ -248,13 +268,13 @@ class VecWorker(RecordingWorker):
         if self._must_run_again([slot for slot, _, _ in ended]):
             self._run_again()
             return
+        self._may_begin = True
         for slot, terminated, truncated in ended:
             slot.finish(terminated=terminated, truncated=truncated)
 
     def _must_run_again(self, slots: list[EnvSlot]) -> bool:
-        own = [] if self._row_by_row else [self._seeder]
-        # All of them are asked, for each looks for generators below its own environment.
-        return True in [seeder.must_run_again() for seeder in (*own, *(slot.seeder for slot in slots))]
+        seeders = [slot.seeder for slot in slots]
+        return any_must_run_again(seeders if self._row_by_row else [self._seeder, *seeders])
 
     def _run_again(self) -> None:
         """Begin all running episodes once more: they may have drawn from a generator that nobody knew, too."""

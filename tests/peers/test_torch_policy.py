@@ -18,6 +18,7 @@ from rollout_cli.errors import PolicyError, PolicyLoadError
 from rollout_cli.generators import GeneratorSet
 from rollout_cli.policies import adapt_policy, check_policy, policy_class, policy_source
 from rollout_cli.policies.adapters import instantiate
+from rollout_cli.policies.torch_forward import forward_of
 from tests.support.projects import project, run_python
 
 __all__ = ["project"]
@@ -301,5 +302,79 @@ def test_a_pickled_module_loads_where_torch_is_not_loaded_yet(torch: Any, projec
 def test_the_environments_spaces_are_not_the_policys(torch: Any) -> None:
     """The search for generators finds the adapter's own, and no space of the environment."""
     seeded = EnvSpec(spaces.Box(-1.0, 1.0, (3,), seed=0), spaces.Discrete(4, seed=0))
-    policy = adapt_policy(torch.nn.Linear(3, 4), seeded)
+    assert [] == GeneratorSet({"policy": adapt_policy(torch.nn.Linear(3, 4), seeded)}).paths
+    seeded = EnvSpec(spaces.Box(-1.0, 1.0, (3,), seed=0), spaces.Box(-1.0, 1.0, (2,), seed=0))
+    policy = adapt_policy(torch.nn.Linear(3, 2), seeded)
     assert ["policy._draws._generators.0"] == GeneratorSet({"policy": policy}).paths
+
+
+def sequential(torch: Any) -> Any:
+    """Return a network of nested Sequentials, in eval mode."""
+    inner = torch.nn.Sequential(torch.nn.Linear(5, 5, bias=False), torch.nn.LayerNorm(5), torch.nn.Dropout(0.5))
+    tanh = torch.nn.Tanh()
+    return torch.nn.Sequential(torch.nn.Linear(3, 5), tanh, inner, tanh, torch.nn.Linear(5, 4)).eval()
+
+
+def test_a_plain_sequential_is_called_layer_by_layer(torch: Any) -> None:
+    """It gives the same bits, also with parameters that were replaced, and the modules' own calls are spared."""
+    net, tensor = sequential(torch), torch.randn(7, 3)
+    forward = forward_of(net)
+    assert forward is not net
+    assert torch.equal(net(tensor), forward(tensor))
+    net[0].weight = torch.nn.Parameter(torch.randn(5, 3))
+    net[2][0].load_state_dict({"weight": torch.randn(5, 5)})
+    assert torch.equal(net(tensor), forward(tensor))
+
+
+def test_hooks_are_called(torch: Any) -> None:
+    """Hooks on a layer, on the network or on all modules are called, whenever they were added."""
+    net, tensor = sequential(torch), torch.ones(1, 3)
+    forward = forward_of(net)
+    seen: list[str] = []
+    adders = {
+        "layer": net[2][1].register_forward_hook,
+        "before": net[0].register_forward_pre_hook,
+        "inner": net[2].register_forward_hook,
+        "whole": net.register_forward_hook,
+        "all": torch.nn.modules.module.register_module_forward_pre_hook,
+    }
+    for name, add in adders.items():
+        added = add(lambda *_, name=name: seen.append(name))
+        forward(tensor)
+        added.remove()
+        assert name in seen
+        seen.clear()
+        forward(tensor)
+    assert [] == seen
+
+
+def test_other_modules_are_called_themselves(torch: Any) -> None:
+    """A subclass, a module of another kind, and a layer with a `forward` of its own keep their own calls."""
+
+    class Twice(torch.nn.Sequential):  # type: ignore[misc]
+        def forward(self, tensor: Any) -> Any:
+            return 2 * super().forward(tensor)
+
+    changed = sequential(torch)
+    changed[1].forward = torch.relu
+    parametrized = sequential(torch)
+    torch.nn.utils.parametrizations.weight_norm(parametrized[0])
+    own = torch.nn.Sequential(torch.nn.Linear(3, 4), module_of(torch, torch.neg))
+    for net in (Twice(torch.nn.Linear(3, 4)), torch.nn.Linear(3, 4), changed, parametrized, own):
+        assert net is forward_of(net)
+
+
+def test_prepared_seeds_draw_the_same(torch: Any) -> None:
+    """Seeds that were prepared give the same actions as seeds that were not, in one row and in many."""
+    net = sequential(torch)
+    first, second = adapt_policy(net, DISCRETE), adapt_policy(net, DISCRETE)
+    getattr(first, "prepare_seeds")([3, 4, 5])  # noqa: B009  No part of the protocol.
+    observations = np.zeros((2, 3))
+    drawn = []
+    for policy in (first, second):
+        policy.seed_rows(np.ones(2, bool), np.array([3, 4]))  # type: ignore[attr-defined]
+        policy.seed(5)  # type: ignore[attr-defined]
+        drawn.append(
+            [(policy.get_actions(observations)[0].tolist(), policy.get_action(observations[0])[0]) for _ in range(90)]
+        )
+    assert drawn[0] == drawn[1]
