@@ -68,11 +68,12 @@ class TorchPolicy:
         self._forward = forward_of(wrapped)
         self._torch = torch = _torch()
         self._tensor, self._distribution = torch.Tensor, torch.distributions.Distribution
-        self._no_grad = torch.no_grad
+        self._no_grad, self._from_numpy, self._float32 = torch.no_grad, torch.from_numpy, torch.float32
         self._deterministic = deterministic
         # Not the spaces themselves: they are the environment's, and are looked for and seeded there.
         space = env_spec.action_space
         self._observations, self._actions = SpaceRows(env_spec.observation_space), SpaceRows(space)
+        self._sees_box = isinstance(env_spec.observation_space, spaces.Box)
         self._choices: range | None = None
         if isinstance(space, spaces.Discrete):
             self._choices = range(int(space.start), int(space.start + space.n))
@@ -126,7 +127,9 @@ class TorchPolicy:
 
     def _act(self, observations: Tree, draws: Draws) -> Tree:
         with self._no_grad():
-            output = self._forward(self._as_tensors(observations))
+            sees_box = self._sees_box
+            tensors = self._as_tensor(observations, is_box=True) if sees_box else self._as_tensors(observations)
+            output = self._forward(tensors)
             is_distribution = isinstance(output, self._distribution)
             logits = getattr(output, "logits", None) if is_distribution else output
             if self._choices is not None and isinstance(draws, RowDraws) and isinstance(logits, self._tensor):
@@ -141,19 +144,21 @@ class TorchPolicy:
             return self._as_actions(output, len(draws))
 
     def _as_tensors(self, observations: Tree) -> Tree:
-        tensors = []
         rows = self._observations
-        for leaf, column in zip(rows.leaves, rows.columns(observations), strict=True):
-            # Copied, as from_numpy warns of arrays that are read-only and would share the others.
-            tensor = self._torch.from_numpy(np.array(column))
-            dtype = self._dtype if leaf.kind == "box" else tensor.dtype
-            is_there = self._on_cpu and tensor.dtype is dtype
-            tensors.append(tensor if is_there else tensor.to(device=self._device, dtype=dtype))
-        return rows.tree(tensors)
+        pairs = zip(rows.leaves, rows.columns(observations), strict=True)
+        return rows.tree([self._as_tensor(column, is_box=leaf.kind == "box") for leaf, column in pairs])
+
+    def _as_tensor(self, column: Any, *, is_box: bool) -> Any:
+        # Copied, as from_numpy warns of arrays that are read-only and would share the others.
+        tensor = self._from_numpy(np.array(column))
+        dtype = self._dtype if is_box else tensor.dtype
+        is_there = self._on_cpu and tensor.dtype is dtype
+        return tensor if is_there else tensor.to(device=self._device, dtype=dtype)
 
     def _choose(self, choices: range, logits: Any, draws: RowDraws) -> Array:
         # Of numpy's types, too: torch has some that numpy lacks.
-        values = (logits if logits.dtype is self._torch.float32 else logits.double()).cpu().numpy()
+        logits = logits if logits.dtype is self._float32 else logits.double()
+        values = (logits if logits.is_cpu else logits.cpu()).numpy()
         expected = (len(draws), len(choices))
         if values.shape != expected:
             raise PolicyError(

@@ -27,10 +27,15 @@ def choose(logits: Array, noise: Array | None) -> Array | None:
         The categories; None where a row's logits have no softmax: a NaN, infinity, or nothing but -infinity.
     """
     scores = logits if noise is None else logits + noise
-    # A NaN counts as the highest, and a sum loses no such value; a sum of finite ones may overflow, without a warning.
-    if not math.isfinite(sum(np.maximum.reduce(scores, 1).tolist())) and not np.isfinite(logits.max(axis=1)).all():
+    # A sum of squares loses no NaN and no infinity, and takes a third of looking for the highest of each row.
+    if not math.isfinite(np.vdot(scores, scores)) and not _have_softmax(logits):
         return None
     return np.asarray(scores.argmax(axis=1))
+
+
+def _have_softmax(logits: Array) -> bool:
+    # A NaN counts as the highest.
+    return bool(np.isfinite(np.maximum.reduce(logits, 1)).all())
 
 
 def sample(distribution: Any, draws: Any) -> Any:

@@ -144,7 +144,8 @@ class OnePolicy:
 
     def _act(self, rows: Sequence[int]) -> Acts:
         actions, infos = self._get_actions(self._batch.batch())
-        self._check_rows(actions)
+        if type(actions) is not np.ndarray or len(actions) != self._n_rows:
+            self._check_rows(actions)
         # A copy, for an environment may keep its action, and the policy may fill the same buffer next time.
         taken = self._actions.take(actions if self._hands_off else map_tree(np.array, actions))
         told = [_info_of(infos, row) for row in rows] if infos else ()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -23,15 +25,15 @@ class Ended(NamedTuple):
     truncated: bool
 
 
-class _Row(NamedTuple):
-    """What the loop needs of a row: bound methods, and a list that stays the same from episode to episode."""
+_Seeing = tuple[int, EnvSlot, Callable[[Any], None], list[float]]
+"""What recording an observation needs of a row: the row, its slot, where bytes are appended, and its rewards."""
 
-    row: int
-    slot: EnvSlot
-    step_env: Callable[[Any], Any]
-    append_seen: Callable[[Any], None]
-    append_action: Callable[[Any], None]
-    rewards: list[float]
+_Stepping = tuple[EnvSlot, Callable[[Any], Any], Callable[[Any], None], list[float]]
+"""What a step needs of a row: its slot, what steps it, where actions are appended, and its rewards.
+
+Plain tuples, which are taken apart several times as fast as named ones. Their lists stay the same from episode to
+episode.
+"""
 
 
 class RowSteps:
@@ -46,7 +48,10 @@ class RowSteps:
 
     def __init__(self, slots: Sequence[EnvSlot], actors: Actors, *, max_episode_length: float, in_turn: bool) -> None:
         self._slots, self._actors, self._in_turn = slots, actors, in_turn
-        self._rows = [_row(row, slot, in_turn=in_turn) for row, slot in enumerate(slots)]
+        self._seeing: list[_Seeing] = [_seeing(row, slot) for row, slot in enumerate(slots)]
+        self._stepping: list[_Stepping] = [_stepping(slot, in_turn=in_turn) for slot in slots]
+        self.look_again()
+        self._steps_to_limit = 0
         first = slots[0]
         self._limit = max_episode_length if first.limit is None else min(first.limit, max_episode_length)
         self._row_bytes = first.recorder.row_bytes
@@ -56,10 +61,17 @@ class RowSteps:
             self._plain_dtype, self._latest = first.recorder.plain_dtype, actors.seen.latest
         self._int_type, self._numbers = first.recorder.int_type, first.recorder.numbers
 
-    @property
-    def running(self) -> list[_Row]:
-        """Return the rows in which an episode runs."""
-        return [row for row in self._rows if row.slot.number is not None]
+    def look_again(self) -> None:
+        """Find anew in which rows an episode runs: somebody else has begun or given up some."""
+        self._running: list[int] | None = None
+        self._run_seeing: list[_Seeing] = []
+        self._run_stepping: list[_Stepping] = []
+
+    def _find_running(self) -> list[int]:
+        self._running = rows = [row for row, slot in enumerate(self._slots) if slot.number is not None]
+        self._run_seeing = [self._seeing[row] for row in rows]
+        self._run_stepping = [self._stepping[row] for row in rows]
+        return rows
 
     def begin(self, numbers: Mapping[int, int]) -> None:
         """Begin episodes: their numbers by row; at least one."""
@@ -69,6 +81,7 @@ class RowSteps:
                     self._begin(row, number)
             else:
                 self._begin(row, number)
+        self._running = None
         self._actors.begun(min(numbers))
 
     def _begin(self, row: int, number: int) -> None:
@@ -80,19 +93,22 @@ class RowSteps:
 
     def step(self) -> list[Ended]:
         """Take a step in every row in which an episode runs; return the episodes that ended."""
-        running = self.running
-        self._see(running)
-        actions, agent_infos = self._actors.act([row.row for row in running])
+        running = self._running or self._find_running()
+        self._see()
+        actions, agent_infos = self._actors.act(running)
         if agent_infos:
-            for (_, slot, *_, rewards), info in zip(running, agent_infos, strict=True):
+            for (slot, *_, rewards), info in zip(self._run_stepping, agent_infos, strict=True):
                 if info:
                     slot.recorder.agent_infos[len(rewards)] = frozen_copy(info)
-        return self._step(running, actions)
+        ended = self._step(actions)
+        if ended:
+            self._running = None
+        return ended
 
-    def _see(self, running: list[_Row]) -> None:
+    def _see(self) -> None:
         """Record what the rows see, and show it to the policy."""
         latest, dtype, row_bytes, ndarray = self._latest, self._plain_dtype, self._row_bytes, np.ndarray
-        for row, slot, _, append_seen, _, rewards in running:
+        for row, slot, append_seen, rewards in self._run_seeing:
             observation = slot.observation
             if (
                 type(observation) is ndarray
@@ -113,10 +129,11 @@ class RowSteps:
         except BadSampleError as error:
             raise slot.error(EnvError, "the observation", error) from error
 
-    def _step(self, running: list[_Row], actions: Sequence[Any]) -> list[Ended]:
-        limit, int_type, numbers = self._limit, self._int_type, self._numbers
+    def _step(self, actions: Sequence[Any]) -> list[Ended]:
+        int_type, numbers = self._int_type, self._numbers
+        limit = self._limit_now()
         ended: list[Ended] = []
-        for (_, slot, step_env, _, append_action, rewards), action in zip(running, actions, strict=True):
+        for (slot, step_env, append_action, rewards), action in zip(self._run_stepping, actions, strict=True):
             if type(action) is int_type:
                 append_action(action)
                 action = numbers[action]  # noqa: PLW2901  What is done is what is recorded.
@@ -126,19 +143,34 @@ class RowSteps:
                 slot.observation, reward, terminated, truncated, env_info = step_env(action)
                 if env_info:
                     slot.recorder.env_infos[len(rewards)] = frozen_copy(env_info)
-                rewards.append(float(reward))
+                rewards.append(reward if type(reward) is float else float(reward))
             except Exception as error:
                 raise slot.error(EnvError, "env.step", error) from error
-            is_last = len(rewards) + slot.first_step >= limit
-            if terminated or truncated or is_last:
-                ended.append(Ended(slot, bool(terminated), bool(truncated) or is_last))
+            if terminated or truncated or limit:
+                is_last = bool(limit) and len(rewards) + slot.first_step >= limit
+                if terminated or truncated or is_last:
+                    ended.append(Ended(slot, bool(terminated), bool(truncated) or is_last))
         return ended
 
+    def _limit_now(self) -> float:
+        """Return the steps after which an episode is truncated, if one may come to them in this step; else 0.
 
-def _row(row: int, slot: EnvSlot, *, in_turn: bool) -> _Row:
-    recorder = slot.recorder
+        Rows that begin meanwhile have further to go than this counts on.
+        """
+        if not self._steps_to_limit:
+            most = max(len(rewards) + slot.first_step for slot, *_, rewards in self._run_stepping)
+            self._steps_to_limit = sys.maxsize if math.isinf(self._limit) else max(1, math.ceil(self._limit) - most)
+        self._steps_to_limit -= 1
+        return 0 if self._steps_to_limit else self._limit
+
+
+def _seeing(row: int, slot: EnvSlot) -> _Seeing:
+    return row, slot, slot.recorder.observation_rows.append, slot.recorder.rewards
+
+
+def _stepping(slot: EnvSlot, *, in_turn: bool) -> _Stepping:
     step_env = _in_turn(slot) if in_turn else slot.stepped.step
-    return _Row(row, slot, step_env, recorder.observation_rows.append, recorder.action_rows.append, recorder.rewards)
+    return slot, step_env, slot.recorder.action_rows.append, slot.recorder.rewards
 
 
 def _in_turn(slot: EnvSlot) -> Callable[[Any], Any]:

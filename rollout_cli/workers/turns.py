@@ -12,7 +12,7 @@ import numpy as np
 
 from rollout_cli.generators import FoundGenerator
 from rollout_cli.seeding import GlobalGenerators
-from rollout_cli.sleepers import GlobalSeeder, TorchProbe
+from rollout_cli.sleepers import GlobalSeeder, Look, TorchProbe
 
 _CLOSE_LOOKS = 8
 """A policy that draws does so soon, and some looks cost much."""
@@ -80,7 +80,7 @@ class SharedDraws:
     def __init__(self, global_seeder: GlobalSeeder) -> None:
         self._global = global_seeder
         self._torch = TorchProbe()
-        self._before: list[tuple[int, int]] = []
+        self._before: Look = (0, 0, 0, 0)
         self._lent: list[FoundGenerator] = []
         self._lent_before: list[bytes] = []
         self._close_looks = _CLOSE_LOOKS
@@ -112,8 +112,8 @@ class SharedDraws:
         """Look after it."""
         after = self._global.look()
         if after != self._before:
-            moved = [name for name, one, other in zip(_GLOBAL, self._before, after, strict=True) if one != other]
-            self._note(moved)
+            halves = zip(_GLOBAL, (self._before[:2], self._before[2:]), (after[:2], after[2:]), strict=True)
+            self._note([name for name, one, other in halves if one != other])
             self._global.excuse(self._before)
         if self._close_looks:
             self._close_looks -= 1

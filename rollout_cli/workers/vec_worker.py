@@ -173,6 +173,8 @@ class VecWorker(RecordingWorker):
         for slot in self._slots:
             if slot.number is not None and (above is None or slot.number > above):
                 slot.forget()
+        if self._rows is not None:
+            self._rows.look_again()
         if self._store is not None and above is not None:
             self._store.drop_held(above)
         elif self._store is not None:
