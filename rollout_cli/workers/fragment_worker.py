@@ -99,7 +99,7 @@ class FragmentWorker(VecWorker):
         """Seed what the policy draws from: an update leaves it in one state, so that every call would draw alike."""
         first, *_ = running.values()
         seed_global_generators(self._seed, _moment(first))
-        if not self._row_by_row:
+        if not self._acting.row_by_row:
             self._seeder.begin(_moment(first))
             return
         for slot in running.values():
@@ -107,7 +107,7 @@ class FragmentWorker(VecWorker):
                 slot.seeder.begin(_moment(slot))
 
     def _begin_policy(self, running: dict[int, EnvSlot]) -> None:
-        actors = self._the_actors()
+        actors = self._the_rows().actors
         for row, slot in running.items():
             actors.seed(row, derive_seed(self._seed, _moment(slot), "policy"))
             actors.begin(row)

@@ -39,15 +39,18 @@ episode.
 class RowSteps:
     """Steps the rows of a VecWorker together; made anew where their environments, recorders or actors change.
 
+    Attributes:
+        actors: How they act.
+
     Args:
         slots: The rows; their environments are built, have equal specs, and are recorded.
-        actors: How they act.
+        actors: As the attribute.
         max_episode_length: Steps after which the run truncates an episode; infinity for no limit.
         in_turn: Whether rows share generators, so that each begins and steps in its turn.
     """
 
     def __init__(self, slots: Sequence[EnvSlot], actors: Actors, *, max_episode_length: float, in_turn: bool) -> None:
-        self._slots, self._actors, self._in_turn = slots, actors, in_turn
+        self._slots, self.actors, self._in_turn = slots, actors, in_turn
         self._seeing: list[_Seeing] = [_seeing(row, slot) for row, slot in enumerate(slots)]
         self._stepping: list[_Stepping] = [_stepping(slot, in_turn=in_turn) for slot in slots]
         self.look_again()
@@ -82,20 +85,20 @@ class RowSteps:
             else:
                 self._begin(row, number)
         self._running = None
-        self._actors.begun(min(numbers))
+        self.actors.begun(min(numbers))
 
     def _begin(self, row: int, number: int) -> None:
         slot = self._slots[row]
         slot.prepare(number)
-        self._actors.seed(row, slot.seeder.policy_seed(number))
+        self.actors.seed(row, slot.seeder.policy_seed(number))
         slot.reset()
-        self._actors.begin(row)
+        self.actors.begin(row)
 
     def step(self) -> list[Ended]:
         """Take a step in every row in which an episode runs; return the episodes that ended."""
         running = self._running or self._find_running()
         self._see()
-        actions, agent_infos = self._actors.act(running)
+        actions, agent_infos = self.actors.act(running)
         if agent_infos:
             for (slot, *_, rewards), info in zip(self._run_stepping, agent_infos, strict=True):
                 if info:
@@ -122,7 +125,7 @@ class RowSteps:
                 self._put(row, slot)
 
     def _put(self, row: int, slot: EnvSlot) -> None:
-        seen, recorder = self._actors.seen, slot.recorder
+        seen, recorder = self.actors.seen, slot.recorder
         record = recorder.keep_observation if seen.copies else recorder.record_observation
         try:
             seen.put(row, record(slot.observation))

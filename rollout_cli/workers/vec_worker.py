@@ -12,19 +12,19 @@ from rollout_cli.envs import each_its_own, env_record
 from rollout_cli.errors import EnvLoadError, InternalError
 from rollout_cli.policies import policy_class
 from rollout_cli.sleepers import GlobalSeeder
-from rollout_cli.workers.acting import Actors, OnePolicy, OwnPolicies
+from rollout_cli.workers.acting import Actors
 from rollout_cli.workers.agent import AgentHolder
 from rollout_cli.workers.env_slot import EnvSlot
 from rollout_cli.workers.episode_seeds import EpisodeSeeds
 from rollout_cli.workers.recording_worker import RecordingWorker
+from rollout_cli.workers.row_acting import RowActing
 from rollout_cli.workers.row_steps import RowSteps
-from rollout_cli.workers.seeder import EpisodeSeeder, any_must_run_again
-from rollout_cli.workers.turns import SharedDraws, share_out
+from rollout_cli.workers.seeder import EpisodeSeeder
 
 DEFAULT_N_ENVS = 8
 
-_PREPARED_AT_ONCE = 256
-"""So many episodes are prepared in one pass, but at least a few a row, for each row runs ahead by itself."""
+_PREPARED_AT_ONCE, _FEWEST_A_ROW = 256, 4
+"""So many episodes are prepared in one pass, but at least so many a row, for each row runs ahead by itself."""
 
 _clock = time.perf_counter
 
@@ -55,18 +55,15 @@ class VecWorker(RecordingWorker):
         super().__init__(seed=seed, max_episode_length=max_episode_length, worker_number=worker_number)
         if n_envs < 1:
             raise ValueError(f"n_envs is {n_envs}, must be at least 1")
-        self._global = GlobalSeeder(seed)
+        global_seeder = GlobalSeeder(seed)
         self._seeds = seeds = EpisodeSeeds(seed)
-        self._seeder = EpisodeSeeder(seed, self._global, seeds)
+        self._seeder = EpisodeSeeder(seed, global_seeder, seeds)
         self._agent = AgentHolder(self._seeder, deterministic=deterministic)
-        self._slots = [EnvSlot(seed, self._global, worker_number, seeds=seeds) for _ in range(n_envs)]
-        self._prepared_a_row = max(4, _PREPARED_AT_ONCE // n_envs)
+        self._slots = [EnvSlot(seed, global_seeder, worker_number, seeds=seeds) for _ in range(n_envs)]
         self._may_begin = True
         self._queues: list[deque[int]] = [deque() for _ in range(n_envs)]
-        self._actors: Actors | None = None
         self._rows: RowSteps | None = None
-        self._row_wise = self._row_by_row = False
-        self._draws = SharedDraws(self._global)
+        self._acting = RowActing(self._slots, self._seeder, global_seeder)
         self._steps_by_verb = type(self).step_episode is not VecWorker.step_episode
 
     @classmethod
@@ -117,41 +114,15 @@ class VecWorker(RecordingWorker):
         if not self._agent.is_ready:
             return
         self._seeds.forget()
-        policy = self._agent.policy
-        self._row_by_row = bool(getattr(policy, "row_by_row", False))
-        self._row_wise = self._row_by_row or bool(getattr(policy, "row_wise", False))
-        self._actors = self._own_policies() if self._row_by_row else self._one_policy()
-        self._share_out()
+        self._share_out(self._acting.actors(self._agent.policies, self.env_spec))
 
-    def _own_policies(self) -> Actors:
-        policies = self._agent.policies
-        self._global.let_torch_sleep(asleep=True)
-        for slot, policy in zip(self._slots, policies, strict=True):
-            slot.seeder.watch(policy=policy, env=slot.env)
-        return OwnPolicies(policies, self._slots)
-
-    def _one_policy(self) -> Actors:
-        policy = self._agent.policy
-        self._global.let_torch_sleep(asleep=False)
-        self._seeder.watch(policy=policy)
-        for slot in self._slots:
-            slot.seeder.watch(env=slot.env)
-        # What it draws from for all rows cannot be seeded for one episode; so it is once, to be the same in each run.
-        self._seeder.before_build()
-        self._draws = SharedDraws(self._global)
-        return OnePolicy(policy, self._slots, self.env_spec, self._draws)
-
-    def _share_out(self) -> None:
-        """Let rows that share generators take turns with them from now on."""
-        turns = [slot.turn for slot in self._slots]
-        found = [[one.generator for one in slot.seeder.found] for slot in self._slots]
-        share_out(turns, found)
-        self._draws.watch(self._seeder.found, [generator for generators in found for generator in generators])
+    def _share_out(self, actors: Actors | None = None) -> None:
+        """Let rows that share generators take turns with them from now on; they may have other actors, too."""
         self._rows = RowSteps(
             self._slots,
-            self._the_actors(),
+            actors or self._the_rows().actors,
             max_episode_length=self._max_episode_length,
-            in_turn=any(turn.is_needed for turn in turns),
+            in_turn=self._acting.share_out(),
         )
 
     # -- episodes ---------------------------------------------------------------------------------------------------
@@ -246,19 +217,20 @@ class VecWorker(RecordingWorker):
         # A few are prepared faster one by one, as they begin.
         if len(self._waiting) < len(self._slots) or all(map(self._seeds.is_prepared, numbers)):
             return
-        queues, each = ([self._waiting], _PREPARED_AT_ONCE) if self._row_wise else (self._queues, self._prepared_a_row)
+        queues = [self._waiting] if self._acting.row_wise else self._queues
+        each = max(_FEWEST_A_ROW, _PREPARED_AT_ONCE // len(queues))
         ahead = [*numbers, *(number for queue in queues for number in islice(queue, each))]
         new = [number for number in ahead if not self._seeds.is_prepared(number)]
         self._seeds.prepare(new)
         self._agent.prepare_rows(new)
 
     def _next_of(self, row: int) -> int | None:
-        queue = self._waiting if self._row_wise else self._queues[row]
+        queue = self._waiting if self._acting.row_wise else self._queues[row]
         if not queue:
             return None
         number = queue[0]
         self._waiting.remove(number)
-        if not self._row_wise:
+        if not self._acting.row_wise:
             queue.popleft()
         self._own_next = max(self._own_next, number + 1)
         return number
@@ -275,8 +247,7 @@ class VecWorker(RecordingWorker):
             slot.finish(terminated=terminated, truncated=truncated)
 
     def _must_run_again(self, slots: list[EnvSlot]) -> bool:
-        seeders = [slot.seeder for slot in slots]
-        return any_must_run_again(seeders if self._row_by_row else [self._seeder, *seeders])
+        return self._acting.must_run_again(slots)
 
     def _run_again(self) -> None:
         """Begin all running episodes once more: they may have drawn from a generator that nobody knew, too."""
@@ -286,11 +257,6 @@ class VecWorker(RecordingWorker):
         for row in numbers:
             self._slots[row].recorder.discard()
         self._begin_rows(numbers)
-
-    def _the_actors(self) -> Actors:
-        if self._actors is None:
-            raise InternalError("the worker needs both a policy and an environment: update_agent and update_env")
-        return self._actors
 
     def _the_rows(self) -> RowSteps:
         if self._rows is None:
@@ -310,7 +276,7 @@ class VecWorker(RecordingWorker):
     def facts(self) -> dict[str, Any]:
         """Return the policy's class, the record of the environment, and how far the episodes can be reproduced."""
         facts = {"policy_class": policy_class(self._agent.policy), "env": env_record(self._slots[0].env)}
-        if not self._row_wise:
+        if not self._acting.row_wise:
             facts["scope"] = "n_envs"
         if self.not_reproducible is not None:
             facts["not_reproducible"] = self.not_reproducible
@@ -319,16 +285,7 @@ class VecWorker(RecordingWorker):
     @property
     def not_reproducible(self) -> str | None:
         """Return why the episodes cannot be reproduced, as far as it is known by now."""
-        if not self._agent.is_ready or self._row_by_row:
-            return None
-        own = [] if callable(getattr(self._agent.policy, "seed_rows", None)) else self._draws.own
-        drawn_from = [*own, *self._draws.seen]
-        if not drawn_from:
-            return None
-        return (
-            f"the policy draws for all rows from one generator ({', '.join(drawn_from)}): give it "
-            "seed_rows(mask, seeds) and a generator a row, or run one environment a worker"
-        )
+        return self._acting.not_reproducible(self._agent.policy) if self._agent.is_ready else None
 
     def shutdown(self) -> None:
         """Close the environments."""

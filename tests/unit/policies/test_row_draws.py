@@ -51,7 +51,7 @@ def test_blocks_are_one_stream() -> None:
     seeds = np.array([5, 2**63 - 1])
     whole = gumbel_numbers(seeds, 0, 40, 3)
     for seed, rows in zip(seeds.tolist(), whole.tolist(), strict=True):
-        assert alone(seed, 40, 3) == np.float32(rows).tolist()
+        assert alone(seed, 40, 3) == np.array(rows, np.float32).tolist()
         assert rows[7:19] == gumbel_numbers(np.array([seed]), 7, 12, 3)[0].tolist()
 
 

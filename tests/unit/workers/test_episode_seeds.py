@@ -62,3 +62,17 @@ def test_a_vec_worker_prepares_each_episode_once() -> None:
     assert 990 < len(prepared)
     assert {derive_seed(SEED, number, "policy") for number in range(1_000)} >= prepared
     assert {derive_seed(SEED, number, "policy") for number in range(1_000)} == set(policy.__dict__["seeded"])
+
+
+def test_a_new_policy_is_told_of_episodes_that_were_prepared_before() -> None:
+    """What was prepared for a policy is prepared anew for the next one."""
+    worker = VecWorker(seed=SEED, max_episode_length=None, worker_number=0, n_envs=2)
+    worker.update_env([rows.RowEnv(row, length=1) for row in range(2)])
+    first, second = Preparing(worker.env_spec), Preparing(worker.env_spec)
+    worker.update_agent(first)
+    worker.assign(range(100))
+    worker.start_episode()
+    worker.update_agent(second)
+    worker.start_episode()
+    assert 90 < len(first.prepared)
+    assert 90 < len(second.prepared)

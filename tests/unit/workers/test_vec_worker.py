@@ -294,6 +294,19 @@ def test_the_limit_truncates_each_row() -> None:
     assert [False, True, True] * 2 == chunk.truncated.tolist()
 
 
+def test_the_limit_truncates_rows_that_began_at_other_times() -> None:
+    """A row that began two steps after another comes to the limit two steps later."""
+    worker = make_vec([Row(tag, length=100) for tag in range(2)], max_episode_length=5)
+    worker.assign([0])
+    worker.start_episode()
+    ended = [worker.step_episode() for _ in range(2)]
+    worker.assign([1])
+    worker.start_episode()
+    ended += [worker.step_episode() for _ in range(5)]
+    assert [False] * 4 + [True, False, True] == ended
+    assert [5, 5] == worker.collect_episode().lengths.tolist()
+
+
 def test_a_time_limit_truncates() -> None:
     """A TimeLimit wrapper's truncation is the environment's own."""
     made = [TimeLimit(envs.EndlessEnv(), 4) for _ in range(2)]
