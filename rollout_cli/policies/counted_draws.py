@@ -56,18 +56,18 @@ class CountedDraws:
         self._offsets = np.arange(self._edges[-1], dtype=np.uint64)
 
     def columns(self, keys: Words, gammas: Words, steps: Words) -> list[Array]:
-        """Return one array a leaf, (k, *shape).
+        """Return one array a leaf, (k, *shape); or (n * k, *shape) for n steps of each row.
 
         Args:
             keys: Where each row's counter begins (k,).
             gammas: How far it goes at once (k,).
-            steps: The step of its episode that each row draws for (k,).
+            steps: The step of its episode that each row draws for (k,), or several of them (n, k).
         """
         if len(self._offsets) == 1:
-            words = mix_words(keys + gammas * steps)[:, None]
+            words = mix_words(keys + gammas * steps).reshape(steps.size, 1)
         else:
-            counters = steps[:, None] * np.uint64(len(self._offsets)) + self._offsets
-            words = mix_words(keys[:, None] + gammas[:, None] * counters)
+            counters = steps[..., None] * np.uint64(len(self._offsets)) + self._offsets
+            words = mix_words(keys[:, None] + gammas[:, None] * counters).reshape(steps.size, len(self._offsets))
         if len(self._draws) == 1:
             return [self._draws[0](words)]
         edges = zip(self._edges[:-1], self._edges[1:], strict=True)
@@ -126,7 +126,9 @@ def _modulo(numbers: Any) -> Words:
 
 def _draw_few(bounds: _Range, words: Words) -> Array:
     low, span, shape, dtype = bounds
-    words = (words >> _HALF).reshape(len(words), *shape) * span
+    words = words.reshape(len(words), *shape)
+    words >>= _HALF
+    words *= span
     words >>= _HALF
     return _integers(words, low, dtype)
 
@@ -139,7 +141,7 @@ def _draw_many(bounds: _Range, words: Words) -> Array:
 
 def _integers(words: Words, low: Words, dtype: np.dtype[Any]) -> Array:
     words += low  # Modulo 2**64, as negative bounds are kept.
-    return words if dtype == np.uint64 else words.view(np.int64).astype(dtype)
+    return words if dtype == np.uint64 else words.view(np.int64).astype(dtype, copy=False)
 
 
 def _unit(words: Words) -> Array:

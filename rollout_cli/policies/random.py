@@ -186,7 +186,7 @@ class _Rows:
         most = min(AHEAD_STEPS, AHEAD_BYTES // max(1, self.count * draws.row_bytes))
         count = max(1, min(2 * self._n_ahead, most))
         steps = self._steps + np.arange(count, dtype=np.uint64)[:, None]
-        columns = draws.columns(np.tile(self._keys, count), np.tile(self._gammas, count), steps.ravel())
+        columns = draws.columns(self._keys, self._gammas, steps)
         self._ahead = [column.reshape(count, self.count, *column.shape[1:]) for column in columns]
         self._n_ahead, self._taken = count, 0
 
