@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from rollout_cli.cli import collect, exact, info, policy_inspect, policy_pack, replay, verify
+from rollout_cli.cli import collect, exact, info, policy_inspect, policy_pack, repair, replay, verify
 from rollout_cli.cli.errors import report
 from rollout_cli.cli.options import COMMAND_LINE, command
 from rollout_cli.cli.output import print_text
@@ -22,6 +22,7 @@ policy_app = typer.Typer()
 app.command("collect", epilog=_EPILOG)(command(collect.collect))
 app.command("exact", epilog=_EPILOG)(command(exact.exact))
 app.command("info")(command(info.info))
+app.command("repair")(command(repair.repair))
 app.command("replay")(command(replay.replay))
 app.command("verify")(command(verify.verify))
 app.add_typer(policy_app, name="policy")

@@ -192,7 +192,7 @@ def _column_bytes(source: BinaryIO, column: pq.ColumnChunkMetaData) -> tuple[int
     data = [page for page in pages if page.kind in (DATA_PAGE, DATA_PAGE_V2)]
     if sum(page.values for page in data) != column.num_values:
         raise ValueError(f"its pages do not have the {column.num_values:,} values that the footer gives")
-    if sum(page.decoded for page in pages) > column.total_uncompressed_size:
+    if sum(page.header + page.decoded for page in pages) > column.total_uncompressed_size:
         raise ValueError("its pages are larger than the footer says")
     dictionary = sum(page.decoded for page in pages if page.kind == DICTIONARY_PAGE)
     size = 0

@@ -32,6 +32,7 @@ class PageHeader:
         kind: `DATA_PAGE`, `DICTIONARY_PAGE`, …
         decoded: Bytes of the page once it is decompressed.
         stored: Bytes of it in the file.
+        header: Bytes of the header itself.
         values: Values in it, nulls counted.
         encoding: Parquet's number of the values' encoding.
         has_checksum: Whether a checksum of the stored bytes is given.
@@ -40,6 +41,7 @@ class PageHeader:
     kind: int
     decoded: int
     stored: int
+    header: int
     values: int
     encoding: int
     has_checksum: bool
@@ -53,25 +55,25 @@ def page_headers(file: BinaryIO, start: int, size: int) -> Iterator[PageHeader]:
     """
     at, end = start, start + size
     while at < end:
-        header, length = _read_header(file, at)
-        at += length + header.stored
+        header = _read_header(file, at)
+        at += header.header + header.stored
         yield header
     if at != end:
         raise ValueError(f"its pages end {at - end} bytes after the place that the footer gives")
 
 
-def _read_header(file: BinaryIO, at: int) -> tuple[PageHeader, int]:
+def _read_header(file: BinaryIO, at: int) -> PageHeader:
     for size in (_FIRST_READ, _HEADER_BYTES):
         file.seek(at)
         source = _Compact(file.read(size))
         try:
-            return _header(source.structure()), source.at
+            return _header(source.structure(), source)
         except IndexError:
             continue  # It is longer than what was read, or the file ends in it.
     raise ValueError(f"the page header at byte {at} has no end")
 
 
-def _header(fields: dict[int, Any]) -> PageHeader:
+def _header(fields: dict[int, Any], source: _Compact) -> PageHeader:
     kind, decoded, stored = (fields.get(number) for number in (1, 2, 3))
     own = fields.get(_OF_KIND.get(kind, -1)) if isinstance(kind, int) else None
     if not isinstance(own, dict) or not isinstance(decoded, int) or not isinstance(stored, int):
@@ -80,7 +82,7 @@ def _header(fields: dict[int, Any]) -> PageHeader:
     values = own.get(1)
     if not isinstance(values, int) or not isinstance(encoding, int) or min(decoded, stored, values) < 0:
         raise ValueError("a page's header gives impossible sizes")
-    return PageHeader(int(kind or 0), decoded, stored, values, encoding, isinstance(fields.get(4), int))
+    return PageHeader(int(kind or 0), decoded, stored, source.at, values, encoding, isinstance(fields.get(4), int))
 
 
 class _Compact:

@@ -74,3 +74,29 @@ def test_no_dataset(rollout: Rollout, name: str) -> None:
     ran = rollout("verify", name)
     assert (ran.code, ran.stdout) == (5, "")
     assert "is not a dataset" in ran.stderr
+
+
+def test_repair(rollout: Rollout, dataset: Path) -> None:
+    """It tells what it would do, does it, and afterwards the dataset verifies."""
+    set_values(dataset / DATA, "step", 41, [9])
+    tried = rollout("repair", str(dataset), "--dry-run")
+    assert (tried.code, tried.stderr) == (0, "")
+    assert "not done (--dry-run)" in tried.stdout
+    assert "10 stay, 20 do not" in tried.stdout
+    assert rollout("verify", str(dataset)).code == 6
+    done = rollout("repair", str(dataset), "--json")
+    document = json.loads(done.stdout)
+    assert (done.code, done.stderr) == (0, "")
+    assert (document["episodes"], document["dropped_episodes"], document["cut"]) == (10, 20, {DATA: 10})
+    assert (document["dry_run"], document["changed"], document["status"]) == (False, True, "interrupted")
+    assert rollout("verify", str(dataset)).code == 0
+    assert "nothing to do" in rollout("repair", str(dataset)).stdout
+
+
+@pytest.mark.parametrize("name", ["nothing", "."])
+def test_repair_of_no_dataset(rollout: Rollout, name: str) -> None:
+    """Exit 5, and nothing is made."""
+    ran = rollout("repair", name)
+    assert (ran.code, ran.stdout) == (5, "")
+    assert "is not a dataset" in ran.stderr
+    assert not list(Path().iterdir())
