@@ -102,7 +102,7 @@ class ReproductionCheck:
         except RolloutError as error:
             return self._unchecked(f"episode {number} could not be run again: {error.message}")
         if again is None:
-            return self._unchecked(f"the run was ended before episode {number} had been run again")
+            return self._unchecked(f"the run was ended, or episode {number} was left out, when it was run again")
         batches = (EpisodeBatch.from_chunks(sampler.env_spec, [chunk]) for chunk in (first, again))
         found = differences(*batches)
         return known_verdict(self.config, sampler.facts) or (
@@ -110,6 +110,8 @@ class ReproductionCheck:
         )
 
     def _why_none(self) -> str:
+        if not self._steps:
+            return "no episode was run"
         if not self._early.kept:
             return f"no early episode is small enough ({KEPT_BYTES >> 20} MB) to be kept and compared"
         return f"any two early episodes are more than 1 % of {self._steps:,} steps"
@@ -128,7 +130,7 @@ class ReproductionCheck:
 
 
 def run_again(sampler: Sampler, number: int) -> Chunk | None:
-    """Run one episode of known number with a sampler that is not busy; None where it was stopped.
+    """Run one episode of known number with a sampler that is not busy; None where it was stopped, or left it out.
 
     Its steps do not count.
 

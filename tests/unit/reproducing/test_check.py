@@ -54,7 +54,14 @@ def test_what_was_stopped_is_not_checked(kind: Callable[..., Sampler]) -> None:
             pass
         sampler.request_stop()
         verdict = check.verdict({})
-    assert ("unchecked", True) == (verdict["status"], "ended before" in verdict["reason"])
+    assert ("unchecked", True) == (verdict["status"], "was ended" in verdict["reason"])
+
+
+def test_a_run_without_episodes_is_not_checked() -> None:
+    """Such as one that goes on with a dataset that lacks none."""
+    with LocalSampler(LINEAR, ChainEnv, n_workers=1, seed=3) as sampler:
+        verdict = ReproductionCheck(CollectConfig(timesteps=2_000), sampler).verdict({})
+    assert ("unchecked", "no episode was run") == (verdict["status"], verdict["reason"])
 
 
 def test_what_is_known_needs_no_check(monkeypatch: pytest.MonkeyPatch) -> None:
