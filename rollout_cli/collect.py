@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
@@ -14,19 +14,22 @@ from rollout_cli.chunk import Chunk
 from rollout_cli.config import CollectConfig
 from rollout_cli.dataset.cuts import CutLimits
 from rollout_cli.dataset.flushing import FlushTimer
-from rollout_cli.dataset.layout import check_folder
+from rollout_cli.dataset.lock import FolderLock
 from rollout_cli.dataset.record import DatasetSummary
+from rollout_cli.dataset.room import check_room
 from rollout_cli.dataset.window import WINDOW_STEPS
 from rollout_cli.dataset.writer import DatasetWriter
 from rollout_cli.envs import env_source
 from rollout_cli.episode_batch import EnvSpec
 from rollout_cli.errors import RolloutError
+from rollout_cli.fingerprint import asked, built
 from rollout_cli.header import dataset_header, surroundings
 from rollout_cli.info_filter import InfoFilter
 from rollout_cli.interrupts import StopSignals, stop_on_signals
 from rollout_cli.policies import file_warnings, policy_source
 from rollout_cli.progress import NullProgress, Progress
 from rollout_cli.reproducing import ReproductionCheck, Verdict, describe, unchecked
+from rollout_cli.resuming import Earlier, earlier_run, first_numbers, held_folder
 from rollout_cli.samplers import Episodes, EpisodesPerWorker, MinTimesteps, Plan, Sampler
 from rollout_cli.user_code import put_working_folder_first
 
@@ -45,7 +48,7 @@ class CollectResult:
         seed: The root seed.
         n_workers: How many workers there were.
         wall_time_s: Seconds from the first check to the last commit.
-        steps_per_second: Steps over that time.
+        steps_per_second: The steps of this run over that time, without those that an earlier one did.
         reproducible: Whether episodes came out the same when they were run again, as info.json has it.
     """
 
@@ -79,6 +82,8 @@ def collect(
     Raises:
         RolloutError: What went wrong. Episodes that were finished before it, in order, are in the dataset, whose status
             is `interrupted`; where there was none, no dataset is left.
+
+    With `config.resume`, what the output folder holds is gone on with, and `data/` is in the end what one run had made.
     """
     return _Run(config, progress or NullProgress(), argv).run()
 
@@ -93,12 +98,22 @@ class _Run:
         self._return_sum = 0.0
 
     def run(self) -> CollectResult:
-        check_folder(self._config.output, overwrite=self._config.overwrite)
+        warning = check_room(self._config.output)
+        if warning is not None:
+            self._progress.warn(warning)
+        with held_folder(self._config) as lock:
+            return self._run(lock)
+
+    def _run(self, lock: FolderLock | None) -> CollectResult:
         put_working_folder_first()
         policy = policy_source(self._config.policy, sha256=self._config.policy_sha256)
         for warning in file_warnings(self._config.policy):
             self._progress.notice(warning)
         env = env_source(self._config.env, self._config.env_kwargs)
+        earlier = earlier_run(self._config, self._plan, policy, env, self._progress)
+        if earlier.is_all:
+            return self._nothing_to_do(earlier)
+        self._config, self._return_sum = earlier.config, earlier.return_sum
         with sampler_of(self._config, policy, env) as sampler, stop_on_signals(self._stop(sampler)) as signals:
             sampler.tell = self._tell_fault
             sampler.start_worker()
@@ -107,11 +122,14 @@ class _Run:
             surrounding = surroundings()
             spec = limited(sampler.wait_until_started(), self._config.max_episode_length)
             self._tell_limit(spec)
+            fingerprint = asked(replace(self._config, seed=sampler.seed), policy, env) | built(sampler.facts, spec)
+            earlier.join(fingerprint, surrounding["versions"], self._progress)
             check = ReproductionCheck(self._config, sampler)
             check.refuse()
             header = dataset_header(self._config, sampler.facts, policy, env, surrounding, argv=self._argv)
-            with self._writer(sampler, spec, header) as writer:
-                failure = self._fill(writer, sampler, check)
+            header["fingerprint"] = fingerprint
+            with self._writer(sampler, spec, header, earlier, lock) as writer:
+                failure = self._fill(writer, sampler, check, earlier)
                 if failure is None and signals.received is None:
                     verdict = check.verdict(header["env"])
                     summary = writer.close(status="complete", reproducible=verdict)
@@ -120,7 +138,7 @@ class _Run:
         self._tell_infos(summary)
         self._tell_verdict(verdict)
         check.require(verdict)
-        return self._result(summary, sampler, verdict)
+        return self._result(summary, sampler, verdict, earlier)
 
     def _stop(self, sampler: Sampler) -> Callable[[], None]:
         return partial(sampler.request_stop, grace=self._config.grace)
@@ -137,27 +155,52 @@ class _Run:
                 "(--max-episode-length N truncates it)"
             )
 
-    def _writer(self, sampler: Sampler, spec: EnvSpec, header: dict[str, Any]) -> DatasetWriter:
+    def _nothing_to_do(self, earlier: Earlier) -> CollectResult:
+        self._progress.notice(f"{self._config.output} is complete: there is nothing to do")
+        return CollectResult(
+            path=self._config.output.resolve(),
+            status="complete",
+            episodes=earlier.episodes,
+            steps=earlier.steps,
+            mean_return=earlier.return_sum / earlier.episodes,
+            mean_length=earlier.steps / earlier.episodes,
+            seed=earlier.info["root_seed"],
+            n_workers=self._config.workers,
+            wall_time_s=time.monotonic() - self._started_at,
+            steps_per_second=0.0,
+            reproducible=earlier.info["reproducible"],
+        )
+
+    def _writer(
+        self, sampler: Sampler, spec: EnvSpec, header: dict[str, Any], earlier: Earlier, lock: FolderLock | None
+    ) -> DatasetWriter:
         return DatasetWriter(
             self._config.output,
             env_spec=spec,
             root_seed=sampler.seed,
             n_lanes=sampler.n_workers if self._config.command == "exact" else 1,
+            first_numbers=first_numbers(self._config, self._plan),
             header=header,
             next_observation=self._config.next_observation,
             overwrite=self._config.overwrite,
+            committed=earlier.committed,
             limits=CutLimits(shard_bytes=self._config.shard_bytes),
             timer=FlushTimer(self._config.flush_every),
+            lock=lock,
         )
 
-    def _fill(self, writer: DatasetWriter, sampler: Sampler, check: ReproductionCheck) -> RolloutError | None:
+    def _fill(
+        self, writer: DatasetWriter, sampler: Sampler, check: ReproductionCheck, earlier: Earlier
+    ) -> RolloutError | None:
         """Write all episodes; return the error that ended the sampling early, if one did."""
-        before = _Episodes(_window(sampler, self._plan))
+        if earlier.left is None:
+            return None
+        before = _Episodes(_window(sampler, self._plan) if earlier.committed is None else iter(()))
         for chunk in before:
             writer.observe(chunk)
         if before.failure is not None:
             return before.failure
-        episodes = _Episodes(check.watched(sampler.stream(self._plan, order=self._config.order, base=0)))
+        episodes = _Episodes(check.watched(sampler.stream(earlier.left, order=self._config.order, base=0)))
         for chunk in episodes:
             writer.write(chunk, lane=_lane(self._plan, int(chunk.numbers[0])))
             self._tell(chunk)
@@ -196,7 +239,7 @@ class _Run:
             hint = f" ({verdict['hint']})" if "hint" in verdict else ""
             self._progress.warn(f"{describe(verdict)}{hint}")
 
-    def _result(self, summary: DatasetSummary, sampler: Sampler, verdict: Verdict) -> CollectResult:
+    def _result(self, summary: DatasetSummary, sampler: Sampler, verdict: Verdict, earlier: Earlier) -> CollectResult:
         wall_time = time.monotonic() - self._started_at
         return CollectResult(
             path=summary.path,
@@ -208,7 +251,7 @@ class _Run:
             seed=sampler.seed,
             n_workers=sampler.n_workers,
             wall_time_s=wall_time,
-            steps_per_second=summary.steps / wall_time,
+            steps_per_second=(summary.steps - earlier.steps) / wall_time,
             reproducible=verdict,
         )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rollout_cli.cli.options import Arguments
 from rollout_cli.cli.output import print_json, print_rows, print_text
@@ -19,13 +19,19 @@ if TYPE_CHECKING:
 
 def run_collection(command: CommandName, arguments: Arguments) -> None:
     """Collect as the command line, the environment variables and the file say, and print what came of it."""
-    config = resolve(command, flags=arguments.flags, environ=os.environ, file=arguments.config)
+    config = resolve(command, flags=arguments.flags, environ=os.environ, file=arguments.config, recorded=_recorded)
     if arguments.dry_run:
         _show_config(config, arguments)
         return
     _start_early(config)
     result = _collect(config, _progress(arguments), arguments)
     _show_result(result, arguments)
+
+
+def _recorded(command: CommandName, given: dict[str, Any]) -> dict[str, Any]:
+    from rollout_cli.recorded_layer import recorded_layer  # noqa: PLC0415 - it loads numpy and pyarrow
+
+    return recorded_layer(command, given)
 
 
 def _show_config(config: CollectConfig, arguments: Arguments) -> None:

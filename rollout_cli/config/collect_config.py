@@ -50,6 +50,8 @@ class CollectConfig(FaultOptions, DatasetOptions, WorkerOptions, SubjectOptions,
         for option in OPTIONS.values():
             option.check(getattr(self, option.name), option.name)
         _check_amount(self)
+        if self.resume and self.overwrite:
+            raise ConfigError("--resume keeps what is there and --overwrite replaces it", hint="give only one of them")
         if self.worker_class is not None and self.vectorization == "native":
             raise ConfigError(
                 "--vectorization native has a worker class of its own, so --worker-class cannot be given beside it",

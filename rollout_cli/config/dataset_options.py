@@ -26,6 +26,9 @@ class DatasetOptions:
         ),
     ] = UNSET_OUTPUT
     overwrite: Annotated[bool, Option(SWITCH, DATASET, "Replace the dataset that the folder holds.")] = False
+    resume: Annotated[
+        bool, Option(SWITCH, DATASET, "Go on with the dataset that the folder holds; it knows the options not given.")
+    ] = False
     order: Annotated[
         Literal["index", "arrival"],
         Option(

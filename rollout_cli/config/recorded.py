@@ -9,7 +9,7 @@ from typing import Any
 from rollout_cli.config.collect_config import COMMANDS, OPTIONS, CollectConfig, options_of
 from rollout_cli.errors import ConfigError, DatasetFormatError
 
-_NOT_RECORDED = frozenset({"output", "overwrite", "seed"})
+_NOT_RECORDED = frozenset({"output", "overwrite", "resume", "seed"})
 """Where a dataset lies, and what was there before it, are no part of it; the root seed has a place of its own."""
 
 

@@ -21,6 +21,7 @@ def resolve(
     flags: Mapping[str, object],
     environ: Mapping[str, str],
     file: Path | None = None,
+    recorded: Callable[[CommandName, Values], Values] | None = None,
 ) -> CollectConfig:
     """Return the configuration that the sources agree on.
 
@@ -29,6 +30,7 @@ def resolve(
         flags: What the command line gave, by option name: a text, a list of texts, or a bool; None where not given.
         environ: The environment variables.
         file: A TOML file.
+        recorded: Gives the options that a dataset records, from those that were given; asked where it is to be resumed.
 
     Raises:
         ConfigError: A source that cannot be read, or a value that its option does not allow.
@@ -38,7 +40,10 @@ def resolve(
         values_from_environment(command, environ),
         values_from_flags(command, flags),
     ]
-    return CollectConfig(command=command, **merged(layers))
+    given = merged(layers)
+    if given.get("resume") and recorded is not None:
+        given = merged([recorded(command, given), *layers])
+    return CollectConfig(command=command, **given)
 
 
 def values_from_flags(command: str, flags: Mapping[str, object]) -> Values:

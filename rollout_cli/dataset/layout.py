@@ -59,6 +59,22 @@ def _check_version(path: Path, version: Any) -> None:
         )
 
 
+def is_unbegun(root: Path) -> bool:
+    """Return whether `root` holds no dataset, and no file but what a run leaves that was killed before it began one.
+
+    Raises:
+        DatasetExistsError: If it is a file.
+        StorageError: If it cannot be read.
+    """
+    if not _names(root):
+        return True
+    try:
+        files = [path for path in root.rglob("*") if not path.is_dir() and path.name != LOCK_NAME]
+        return all(path.name.endswith(".tmp") for path in files) and foreign_entry(root) is None
+    except OSError as error:
+        raise StorageError(f"cannot read {root}: {error.strerror or error}") from error
+
+
 def check_folder(root: Path, *, overwrite: bool) -> None:
     """Check that `root` may become the folder of a new dataset; nothing is changed.
 

@@ -105,15 +105,16 @@ class DatasetWriter:
         # While an exception leaves a write half done, nobody knows what the open row groups hold.
         self._is_writing = False
         self._made_folder = not self._root.is_dir()
-        self._lock = lock or self._locked(overwrite=overwrite)
+        self._lock = lock or self._locked(committed, overwrite=overwrite)
         try:
             self._begin(committed, overwrite=overwrite)
         except BaseException:
             self._lock.release()
             raise
 
-    def _locked(self, *, overwrite: bool) -> FolderLock:
-        check_folder(self._root, overwrite=overwrite)
+    def _locked(self, committed: Committed | None, *, overwrite: bool) -> FolderLock:
+        if committed is None:
+            check_folder(self._root, overwrite=overwrite)
         self._files.make_folder(self._root)
         return FolderLock(self._files, self._root)
 

@@ -60,6 +60,11 @@ class RichProgress:
         )
         self._live.start(refresh=True)
 
+    def go_on_from(self, *, episodes: int, steps: int, return_sum: float) -> None:
+        """Count what an earlier run did."""
+        assert self._tally is not None, "go_on_from before start"
+        self._tally.go_on_from(episodes=episodes, steps=steps, return_sum=return_sum)
+
     def update(self, *, episodes: int, steps: int, return_sum: float, failures: int = 0) -> None:
         """Count, and redraw when the last time is long enough ago."""
         assert self._tally is not None, "update before start"

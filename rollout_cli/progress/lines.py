@@ -65,6 +65,11 @@ class LineProgress(MessageProgress):
         self._told_at = self._clock()
         self._tally = Tally(total_steps, total_episodes, self._told_at)
 
+    def go_on_from(self, *, episodes: int, steps: int, return_sum: float) -> None:
+        """Count what an earlier run did."""
+        assert self._tally is not None, "go_on_from before start"
+        self._tally.go_on_from(episodes=episodes, steps=steps, return_sum=return_sum)
+
     def update(self, *, episodes: int, steps: int, return_sum: float, failures: int = 0) -> None:
         """Count, and write a line when the last one is long enough ago."""
         assert self._tally is not None, "update before start"

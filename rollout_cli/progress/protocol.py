@@ -21,6 +21,9 @@ class Progress(Protocol):
             total_episodes: How many episodes end the run, where episodes end it.
         """
 
+    def go_on_from(self, *, episodes: int, steps: int, return_sum: float) -> None:
+        """Begin with what an earlier run did: at most once, between `start` and the first `update`."""
+
     def update(self, *, episodes: int, steps: int, return_sum: float, failures: int = 0) -> None:
         """Add finished episodes, their steps, the sum of their returns, and failures that were got over."""
 
@@ -38,6 +41,9 @@ class NullProgress:
     """Says nothing: for callers that show progress themselves."""
 
     def start(self, *, label: str, total_steps: int | None, total_episodes: int | None) -> None:
+        """Say nothing."""
+
+    def go_on_from(self, *, episodes: int, steps: int, return_sum: float) -> None:
         """Say nothing."""
 
     def update(self, *, episodes: int, steps: int, return_sum: float, failures: int = 0) -> None:

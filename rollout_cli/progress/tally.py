@@ -16,6 +16,14 @@ class Tally:
     steps: int = 0
     return_sum: float = 0.0
     failures: int = 0
+    steps_before: int = 0
+    share_before: float = 0.0
+
+    def go_on_from(self, *, episodes: int, steps: int, return_sum: float) -> None:
+        """Begin with what an earlier run did, which took none of this one's time."""
+        self.add(episodes=episodes, steps=steps, return_sum=return_sum, failures=0)
+        self.steps_before = steps
+        self.share_before = self.share or 0.0
 
     def add(self, *, episodes: int, steps: int, return_sum: float, failures: int) -> None:
         """Add one update."""
@@ -39,7 +47,7 @@ class Tally:
         facts = [
             _amount(self.steps, self.total_steps, "steps"),
             _amount(self.episodes, self.total_episodes, "episodes"),
-            f"{self.steps / elapsed if elapsed > 0 else 0:,.0f} steps/s",
+            f"{(self.steps - self.steps_before) / elapsed if elapsed > 0 else 0:,.0f} steps/s",
         ]
         if self.episodes:
             facts.append(f"mean return {self.return_sum / self.episodes:.4g}")
@@ -52,7 +60,8 @@ class Tally:
         elapsed = now - self.started
         if self.share is None or self.share == 1.0:
             return f"in {_duration(elapsed)}"
-        return f"ETA {_duration(elapsed / self.share - elapsed)}" if self.share > 0.0 else ""
+        gained = self.share - self.share_before
+        return f"ETA {_duration(elapsed * (1.0 - self.share) / gained)}" if gained > 0.0 else ""
 
 
 def _amount(number: int, total: int | None, unit: str) -> str:

@@ -247,6 +247,7 @@ class _Turns:
         self._by_worker = by_worker and state.n_lanes == 1
         self.worker = state.first_of_lane(0) % n_workers if self._by_worker else 0
         self._block = 1 if self._by_worker else block
+        self._skip_ended_lanes()
 
     def lease(self) -> list[int]:
         """Lease the next offsets to the worker whose turn it is."""
@@ -260,6 +261,12 @@ class _Turns:
         for run, of_run in with_lengths(contiguous_ranges(offsets), lengths):
             self.state.settle(run, of_run)
         if self.state.n_lanes > 1:
-            self.worker += finished[-1][0] == self.state.last_of_lane(self.worker)
+            self._skip_ended_lanes()
         elif self._by_worker:
             self.worker = (self.worker + 1) % self._n_workers
+
+    def _skip_ended_lanes(self) -> None:
+        """Where each worker has a lane, let the first one run that has anything left to be leased."""
+        last = self.state.n_lanes - 1
+        while self.worker < last and self.state.next_offset(self.worker) is None:
+            self.worker += 1

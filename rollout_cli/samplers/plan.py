@@ -17,17 +17,21 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class MinTimesteps:
-    """The shortest prefix of episodes 0, 1, 2, … whose lengths sum to at least `timesteps`.
+    """The shortest run of episodes `first`, `first + 1`, … whose lengths sum to at least `timesteps`.
 
-    Nothing is chosen by who finishes first, so short episodes are not favoured.
+    Nothing is chosen by who finishes first, so short episodes are not favoured. `first` is 0, or one past the last
+    episode that an earlier run has settled.
     """
 
     timesteps: int
+    first: int = 0
 
     def __post_init__(self) -> None:
-        """Check the number."""
+        """Check the numbers."""
         if self.timesteps < 1:
             raise ValueError(f"timesteps is {self.timesteps}, must be at least 1")
+        if self.first < 0:
+            raise ValueError(f"first is {self.first}, must be at least 0")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,14 +49,24 @@ class Episodes:
 
 @dataclass(frozen=True, slots=True)
 class EpisodesPerWorker:
-    """Exactly `episodes` from each worker: worker w runs `w * episodes` to `(w + 1) * episodes - 1`."""
+    """Exactly `episodes` from each worker: worker w runs `w * episodes` to `(w + 1) * episodes - 1`.
+
+    `done` says how many of them an earlier run has settled, by worker: the lowest ones; empty where there was none.
+    """
 
     episodes: int
+    done: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        """Check the number."""
+        """Check the numbers."""
         if self.episodes < 1:
             raise ValueError(f"episodes is {self.episodes}, must be at least 1")
+        if any(not 0 <= done <= self.episodes for done in self.done):
+            raise ValueError(f"done is {self.done}, each must be 0 to {self.episodes}")
+
+    def first_of(self, worker: int) -> int:
+        """Return the first offset that is left for a worker."""
+        return worker * self.episodes + (self.done[worker] if self.done else 0)
 
 
 Plan = MinTimesteps | Episodes | EpisodesPerWorker

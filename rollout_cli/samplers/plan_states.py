@@ -28,13 +28,13 @@ def begin_plan(
     """
     owners = n_workers if by_worker else 1
     match plan:
-        case MinTimesteps(timesteps):
+        case MinTimesteps(timesteps, first):
             prefix = _PrefixPlan if order == "index" else _ArrivalPlan
-            return prefix(timesteps, OffsetPool(0, None, owners=owners, block=block))
+            return prefix(timesteps, first, OffsetPool(first, None, owners=owners, block=block))
         case Episodes(first, stop):
             return _RangePlan(first, stop, OffsetPool(first, stop, owners=owners, block=block))
-        case EpisodesPerWorker(episodes):
-            return _PerWorkerPlan(episodes, n_workers, block=block)
+        case EpisodesPerWorker():
+            return _PerWorkerPlan(plan, n_workers, block=block)
 
 
 class _RangePlan:
@@ -91,11 +91,13 @@ class _RangePlan:
 class _PerWorkerPlan:
     """`EpisodesPerWorker`: one range and one lane a worker."""
 
-    def __init__(self, episodes: int, n_workers: int, *, block: int) -> None:
+    def __init__(self, plan: EpisodesPerWorker, n_workers: int, *, block: int) -> None:
         self.n_lanes = n_workers
-        self._episodes = episodes
-        self._pools = [OffsetPool(w * episodes, (w + 1) * episodes, owners=1, block=block) for w in range(n_workers)]
-        self._left = episodes * n_workers
+        self._episodes = episodes = plan.episodes
+        self._firsts = [plan.first_of(worker) for worker in range(n_workers)]
+        stops = [(worker + 1) * episodes for worker in range(n_workers)]
+        self._pools = [OffsetPool(*ends, owners=1, block=block) for ends in zip(self._firsts, stops, strict=True)]
+        self._left = sum(stops) - sum(self._firsts)
 
     @property
     def done(self) -> bool:
@@ -109,7 +111,7 @@ class _PerWorkerPlan:
         return offset // self._episodes
 
     def first_of_lane(self, lane: int) -> int:
-        return lane * self._episodes
+        return self._firsts[lane]
 
     def last_of_lane(self, lane: int) -> int | None:
         return (lane + 1) * self._episodes - 1
@@ -140,9 +142,10 @@ class _PrefixPlan:
 
     n_lanes = 1
 
-    def __init__(self, timesteps: int, pool: OffsetPool) -> None:
+    def __init__(self, timesteps: int, first: int, pool: OffsetPool) -> None:
+        self._first = first
         self._pool = pool
-        self._prefix = PrefixSum(timesteps)
+        self._prefix = PrefixSum(timesteps, first)
 
     @property
     def done(self) -> bool:
@@ -158,7 +161,7 @@ class _PrefixPlan:
 
     def first_of_lane(self, lane: int) -> int:
         del lane
-        return 0
+        return self._first
 
     def last_of_lane(self, lane: int) -> int | None:
         del lane
@@ -192,8 +195,8 @@ class _PrefixPlan:
 class _ArrivalPlan(_PrefixPlan):
     """`MinTimesteps` in the order of arrival: whatever ends first counts, which favours short episodes."""
 
-    def __init__(self, timesteps: int, pool: OffsetPool) -> None:
-        super().__init__(timesteps, pool)
+    def __init__(self, timesteps: int, first: int, pool: OffsetPool) -> None:
+        super().__init__(timesteps, first, pool)
         self._missing = timesteps
         self._episodes = 0
         self._steps = 0

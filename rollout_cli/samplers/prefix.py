@@ -27,18 +27,22 @@ _start = attrgetter("start")
 
 
 class PrefixSum:
-    """Finds the shortest prefix of 0, 1, 2, … whose lengths sum to a target, from lengths learnt in any order.
+    """Finds the shortest prefix of first, first + 1, … whose lengths sum to a target, from lengths learnt in any order.
 
     As soon as the known lengths of the offsets up to some j sum to the target, the lowest such j is a ceiling. What is
     unknown below it still runs and may lower it; nothing above it can belong to the prefix.
 
     Lengths come in runs of offsets without a gap, and a run costs the same however many short episodes it holds.
+
+    Args:
+        target: The least sum.
+        first: The lowest offset.
     """
 
-    def __init__(self, target: int) -> None:
+    def __init__(self, target: int, first: int = 0) -> None:
         self._target = target
-        # How many lengths are known without a gap.
-        self._next = 0
+        # The lowest offset whose length is not known.
+        self._next = first
         # What is known above them, ascending: few runs, bounded by what is leased and by what waits in order.
         self._ahead: list[_Run] = []
         # Of how many episodes the lengths were learnt, and the sum of those up to the ceiling.

@@ -85,6 +85,17 @@ def test_the_last_line_tells_the_end_once(clock: Clock) -> None:
     ]
 
 
+def test_what_an_earlier_run_did_took_none_of_the_time(clock: Clock) -> None:
+    """It counts as done and in the mean, but not in the pace, nor in how long the rest will take."""
+    stream = io.StringIO()
+    progress = LineProgress(stream, clock=clock, every=3)
+    progress.start(label="Env-v0", total_steps=1000, total_episodes=None)
+    progress.go_on_from(episodes=10, steps=500, return_sum=20.0)
+    clock.now += 10
+    progress.update(episodes=10, steps=100, return_sum=60.0)
+    assert "Env-v0: 600/1,000 steps, 20 episodes, 10 steps/s, mean return 4, ETA 0:00:40\n" == stream.getvalue()
+
+
 def test_nothing_collected_yet(clock: Clock) -> None:
     """Without an episode there is no mean, and without a share no end in sight."""
     stream = io.StringIO()
