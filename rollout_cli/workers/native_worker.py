@@ -167,6 +167,8 @@ class NativeVecWorker(StoringWorker):
 
     def retract(self, *, above: int | None = None) -> None:
         """Give up the numbers that are higher than `above`, waiting, running, or finished and nobody told of them."""
+        if self._stepper is not None:
+            self._stepper.settle()
         self._queue.drop_above(above)
         if self._stepper is not None:
             self._stepper.episodes.forget_above(above)
@@ -191,7 +193,6 @@ class NativeVecWorker(StoringWorker):
             raise InternalError("step_episode was called with no episode under way: call start_episode first")
         before = len(self.finished_numbers)
         self._the_stepper().step()
-        self._the_stepper().settle()
         self._release()
         return len(self.finished_numbers) > before
 
@@ -203,11 +204,12 @@ class NativeVecWorker(StoringWorker):
             step()
             if _clock() >= deadline:
                 break
-        self._the_stepper().settle()
         if not self.has_work or _clock() - self._released_at >= RELEASE_SECONDS:
             self._release()
 
     def _release(self) -> None:
+        # Not after each stretch of steps: looking through some costs as much as looking through many.
+        self._the_stepper().settle()
         self._released_at = _clock()
         self._policy.look_at_generators()
         lowest = [number for number in (self._the_stepper().episodes.lowest, self._queue.lowest) if number is not None]

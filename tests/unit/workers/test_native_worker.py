@@ -18,7 +18,7 @@ from rollout_cli.episode_batch import EnvSpec
 from rollout_cli.errors import EnvError, EnvLoadError, InternalError, PolicyError
 from rollout_cli.policies.random import RandomPolicy
 from rollout_cli.seeding import derive_seed
-from rollout_cli.workers import DefaultWorker, NativeVecWorker, next_step_episodes
+from rollout_cli.workers import DefaultWorker, NativeVecWorker, native_worker, next_step_episodes
 from rollout_cli.workers import block_recorder as recording
 from tests.support import envs, vector_envs
 from tests.support.policies import (
@@ -243,6 +243,30 @@ def test_retracted_numbers_never_come(mode: AutoresetMode) -> None:
     worker.take()
     assert not worker.has_work
     assert [60, 61] == run(worker, [60, 61]).numbers.tolist()
+
+
+def test_what_was_not_looked_through_is_given_up_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows whose ends nobody has looked for yet do not take numbers that come after all were given up."""
+    monkeypatch.setattr(native_worker, "RELEASE_SECONDS", np.inf)
+    monkeypatch.setattr(recording, "BLOCK_STEPS", 64)
+    resets: list[Any] = []
+    env = gymnasium.make_vec("CartPole-v1", num_envs=3, vectorization_mode="vector_entry_point")
+    worker = native(env, lambda spec: RandomPolicy(spec.action_space))
+    reset = env.reset
+
+    def counted(**given: Any) -> Any:
+        resets.append(given)
+        return reset(**given)
+
+    monkeypatch.setattr(env, "reset", counted)
+    worker.assign(range(100))
+    for _ in range(60):
+        worker.advance(-1.0)
+    assert ([], 1) == (worker.finished_numbers, len(resets))
+    worker.retract()
+    assert not worker.has_work
+    chunk = run(worker, range(200, 206))
+    assert (list(range(200, 206)), 2) == (chunk.numbers.tolist(), len(resets))
 
 
 def test_a_missing_number_holds_higher_ones_back_for_a_moment(monkeypatch: pytest.MonkeyPatch) -> None:
