@@ -83,6 +83,11 @@ CASES: list[tuple[str, Callable[[Path], object], Callable[[Path], int]]] = [
             )
         ),
     ),
+    (
+        "two faults in one file",
+        lambda root: [set_values(root / EPISODES, *harm) for harm in (("root_seed", 4, [9]), ("return", 6, [0.5]))],
+        lambda root: 4,
+    ),
     ("no data file", lambda root: (root / SECOND_DATA).unlink(), lambda root: first_of(SECOND, root)),
     ("no episodes file", lambda root: (root / SECOND).unlink(), lambda root: first_of(SECOND, root)),
     ("an empty file", lambda root: (root / SECOND).write_bytes(b""), lambda root: first_of(SECOND, root)),
