@@ -68,6 +68,11 @@ def _flip_page(path: Path, group: int) -> None:
     damage.flip(path, pages[-3])
 
 
+def _break_twice(root: Path) -> None:
+    set_values(root / EPISODES, "root_seed", 4, [9])
+    set_values(root / EPISODES, "return", 6, [0.5])
+
+
 CASES: list[tuple[str, Callable[[Path], object], Callable[[Path], int]]] = [
     ("a wrong step", lambda root: set_values(root / SECOND_DATA, "step", 0, [7]), lambda root: first_of(SECOND, root)),
     ("a wrong return", lambda root: set_values(root / EPISODES, "return", 4, [0.5]), lambda root: 4),
@@ -85,7 +90,7 @@ CASES: list[tuple[str, Callable[[Path], object], Callable[[Path], int]]] = [
     ),
     (
         "two faults in one file",
-        lambda root: [set_values(root / EPISODES, *harm) for harm in (("root_seed", 4, [9]), ("return", 6, [0.5]))],
+        _break_twice,
         lambda root: 4,
     ),
     ("no data file", lambda root: (root / SECOND_DATA).unlink(), lambda root: first_of(SECOND, root)),
