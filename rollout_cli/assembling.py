@@ -20,6 +20,7 @@ from rollout_cli.samplers import (
 )
 from rollout_cli.workers import DefaultWorker, NativeVecWorker, VecWorker, Worker, WorkerFactory
 from rollout_cli.workers.factory import load_worker_class
+from rollout_cli.workers.rules import EpisodeRules
 
 
 def plan_of(config: CollectConfig) -> Plan:
@@ -46,6 +47,7 @@ def sampler_of(config: CollectConfig, policy: PolicySource, env: EnvSource) -> S
         worker_class=_worker_class(config),
         worker_args=_worker_args(config),
         drop_infos=config.drop_info,
+        rules=EpisodeRules(invalid_action=config.invalid_action, step_guard=config.episode_step_guard),
     )
     factory.require_whole_episodes("a dataset")
     if config.sampler == "local":

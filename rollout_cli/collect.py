@@ -232,6 +232,8 @@ class _Run:
     def _tell_infos(self, summary: DatasetSummary) -> None:
         for key in InfoFilter(self._config.drop_info).never_met(summary.dropped_infos):
             self._progress.notice(f"--drop-info {key}: there was no info of that name")
+        for strange in summary.strange_values:
+            self._progress.warn(str(strange))
 
     def _tell_verdict(self, verdict: Verdict) -> None:
         # Who asked for the order of arrival knows what it means.

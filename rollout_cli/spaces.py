@@ -52,6 +52,21 @@ class Leaf:
             return 0
         return self.dtype.itemsize * int(np.prod(self.shape, dtype=np.int64))
 
+    @property
+    def bounds(self) -> tuple[Any, Any] | None:
+        """Return the least and the greatest value of each number of a sample, both included; None for text."""
+        space: Any = self.space
+        match self.kind:
+            case "box":
+                return space.low, space.high
+            case "discrete":
+                return int(space.start), int(space.start) + int(space.n) - 1
+            case "multi_discrete":
+                return space.start, space.start + space.nvec - 1
+            case "multi_binary":
+                return 0, 1
+        return None
+
 
 def space_leaves(space: spaces.Space[Any], *, path: LeafPath = ()) -> tuple[Leaf, ...]:
     """Return the leaves of `space` in the order of its own tree (Dict keys as the space orders them).

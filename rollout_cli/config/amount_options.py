@@ -5,6 +5,7 @@ from typing import Annotated
 
 from rollout_cli.config.kinds import EpisodeRange, Episodes
 from rollout_cli.config.options import AMOUNT, COUNT, Option
+from rollout_cli.guards import STEP_GUARD
 
 _AMOUNTS = frozenset({"timesteps", "episodes"})
 
@@ -42,3 +43,12 @@ class AmountOptions:
         int | None,
         Option(COUNT, AMOUNT, "Truncate an episode after N steps.", default="the environment's own limit"),
     ] = None
+    episode_step_guard: Annotated[
+        int,
+        Option(
+            COUNT,
+            AMOUNT,
+            "End the run at an episode of N steps in an environment that has no limit.",
+            default="1000000",
+        ),
+    ] = STEP_GUARD

@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
-from rollout_cli.config.kinds import SHA256, ShapedText, Text
+from rollout_cli.config.kinds import SHA256, Choice, ShapedText, Text
 from rollout_cli.config.options import KEYWORDS, SWITCH, WHAT, Option
 
 
@@ -45,3 +45,11 @@ class SubjectOptions:
         bool,
         Option(SWITCH, WHAT, "Ask the policy for its deterministic actions; one that has no such mode is refused."),
     ] = False
+    invalid_action: Annotated[
+        Literal["error", "clip", "warn"],
+        Option(
+            Choice("NAME", "'error', 'clip' or 'warn'", choices=("error", "clip", "warn")),
+            WHAT,
+            "An action outside of its space is an error, is moved to its nearest bound, or is only told of.",
+        ),
+    ] = "error"

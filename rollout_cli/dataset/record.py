@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,6 +13,7 @@ from rollout_cli.dataset.committed import Committed
 from rollout_cli.dataset.cuts import CutLimits
 from rollout_cli.dataset.files import FileStore
 from rollout_cli.dataset.layout import info_path, write_json
+from rollout_cli.dataset.quality import Strange
 from rollout_cli.dataset.schema import FORMAT, FORMAT_VERSION, DatasetSchema, SpaceSchema
 from rollout_cli.dataset.shard import CommittedShard, Place
 from rollout_cli.errors import InternalError
@@ -33,6 +34,7 @@ class DatasetSummary:
         shards: Data files.
         window: `closed`, or `open` where the run ended before its info columns were decided by a full window.
         dropped_infos: By column, how many info values could not be stored.
+        strange_values: Columns that hold values which are not finite, or outside of their space.
     """
 
     path: Path
@@ -43,6 +45,7 @@ class DatasetSummary:
     shards: int
     window: str
     dropped_infos: Mapping[str, int]
+    strange_values: tuple[Strange, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +100,7 @@ class DatasetRecord:
             raise InternalError(f"the header of a dataset has keys that are the writer's own: {', '.join(taken)}")
         self._info = ours | dict(header)
         self._shards: dict[Place, CommittedShard] = {}
+        self._strange: tuple[Strange, ...] = ()
         if committed is not None:
             self._go_on(committed)
 
@@ -139,6 +143,11 @@ class DatasetRecord:
         for key, count in dropped.items():
             counts[key] = counts.get(key, 0) + count
 
+    def note_strange(self, found: Sequence[Strange]) -> None:
+        """Record which columns hold values that are not finite, or outside of their space."""
+        self._strange = tuple(found)
+        self._info["strange_values"] = [one.to_dict() for one in found]
+
     def end(self, status: Status, **facts: Any) -> None:
         """Record how the dataset ended, and write info.json."""
         self._info.update(facts, status=status)
@@ -158,7 +167,8 @@ class DatasetRecord:
         """Return what the dataset holds."""
         names = ("status", "episodes", "steps", "bytes", "shards", "window")
         counts = {name: self._info[name] for name in names}
-        return DatasetSummary(self._root, dropped_infos=dict(self._info["dropped_infos"]), **counts)
+        dropped = dict(self._info["dropped_infos"])
+        return DatasetSummary(self._root, dropped_infos=dropped, strange_values=self._strange, **counts)
 
 
 def _first_info(setting: WriterSetting, spaces: SpaceSchema) -> dict[str, Any]:
@@ -181,6 +191,7 @@ def _first_info(setting: WriterSetting, spaces: SpaceSchema) -> dict[str, Any]:
         "features": {column.name: column.describe() for column in spaces.columns},
         "window": "waiting",
         "dropped_infos": {},
+        "strange_values": [],
         "times": {"started": now, "updated": now, "ended": None},
     }
 

@@ -47,6 +47,14 @@ class TableStats:
             self._columns.setdefault(name, ColumnStats()).merge(column)
         self._sampled |= other._sampled
 
+    def sums(self, name: str) -> Sums | None:
+        """Return what was counted of a column; None where nothing was."""
+        return self._columns[name].sums if name in self._columns else None
+
+    def is_sampled(self, name: str) -> bool:
+        """Return whether not every row of a column was counted."""
+        return name in self._sampled
+
     def document(self) -> dict[str, Any]:
         """Return the statistics as JSON, by column name."""
         note = {"sampled": f"1 row in {SAMPLE}"}
@@ -107,6 +115,11 @@ class ColumnStats:
 
     def __init__(self) -> None:
         self._sums: Sums | None = None
+
+    @property
+    def sums(self) -> Sums | None:
+        """Return what was counted; None where nothing was."""
+        return self._sums
 
     def update(self, values: Array) -> None:
         """Count `values`, (n, *shape) with n of at least 1."""

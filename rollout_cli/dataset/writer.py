@@ -21,6 +21,7 @@ from rollout_cli.dataset.holdback import Holdback
 from rollout_cli.dataset.lanes import Lanes
 from rollout_cli.dataset.layout import check_folder, prepare_folder, remove_dataset, remove_replaced, write_json
 from rollout_cli.dataset.lock import FolderLock
+from rollout_cli.dataset.quality import strange_values
 from rollout_cli.dataset.record import DatasetRecord, DatasetSummary, Status, WriterSetting
 from rollout_cli.dataset.schema import DatasetSchema, SpaceSchema, infos_from_features
 from rollout_cli.dataset.shards import ShardSetting
@@ -276,6 +277,8 @@ class DatasetWriter:
         lanes = self._lanes or self._begin_lanes()
         stats = lanes.finish()
         write_json(self._files, self._root / "meta" / "stats.json", stats.document())
+        steps = self._record.summary().steps
+        self._record.note_strange(strange_values(self._root, stats, self._spaces, steps))
 
     def _discard(self) -> None:
         if self._lanes is not None:

@@ -122,7 +122,8 @@ class LocalSampler(Sampler):
                     self._run_some(worker, turns, base)
                 except Exception as caught:  # noqa: BLE001  What was finished before is handed on first.
                     error = caught
-                chunk = self._factory.take(worker)
+                chunk, bad = self._factory.take(worker)
+                error = error or bad
                 self._note_reason(worker.not_reproducible)
             if chunk is not None and (wanted := order_of.next_part(chunk)) is not None:
                 yield from for_transport(wanted)

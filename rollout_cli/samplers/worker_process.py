@@ -107,7 +107,7 @@ class _Shell:
         except (EOFError, BrokenPipeError):
             raise
         except Exception as error:  # noqa: BLE001  A fault of user data or of this package: the sampler must hear of it.
-            self._handle(wm.EpisodeFailed(pack_error(error)))
+            self._handle(wm.EpisodeFailed(pack_error(error), _episode_of(error)))
 
     # -- what happens ----------------------------------------------------------------------------------------------
 
@@ -238,12 +238,15 @@ class _Shell:
 
     def _send_finished(self) -> None:
         self._counted = 0
-        chunk = self._factory.take(self._worker) if self._worker is not None else None
-        if chunk is None or self._worker is None:
+        if self._worker is None:
             return
-        reason = self._worker.not_reproducible
-        for part in for_transport(chunk):
-            self._send(_batch(self._number, self._version, part, reason))
+        chunk, error = self._factory.take(self._worker)
+        if chunk is not None:
+            reason = self._worker.not_reproducible
+            for part in for_transport(chunk):
+                self._send(_batch(self._number, self._version, part, reason))
+        if error is not None:
+            raise error  # After it nothing more is run, or sent back: the sampler frees whatever this worker has.
 
     def _send(self, message: Any) -> None:
         if self._backlog:
@@ -272,6 +275,11 @@ class _Shell:
         if self._worker is None:
             raise InternalError("the worker was given work before its first update")
         return self._worker
+
+
+def _episode_of(error: Exception) -> tuple[int, ...]:
+    """Return the finished episode that is at fault, where the error is of one."""
+    return (error.episode,) if isinstance(error, UserCodeError) and error.episode is not None else ()
 
 
 def load_pickled(value: Any, kind: type[RolloutError]) -> Any:

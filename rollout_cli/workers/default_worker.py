@@ -18,6 +18,7 @@ from rollout_cli.workers.env_slot import EnvSlot, called
 from rollout_cli.workers.leaf_columns import BadSampleError
 from rollout_cli.workers.recorder import frozen_copy
 from rollout_cli.workers.recording_worker import RecordingWorker
+from rollout_cli.workers.step_values import as_reward
 
 _clock = time.perf_counter
 _OURS_ALONE = 2
@@ -182,7 +183,8 @@ class DefaultWorker(RecordingWorker):
         record_action, env_step = recorder.record_action, slot.stepped.step
         act, pair, shortcut_type = agent.act, agent.pair, recorder.int_type if agent.pair else None
         row_bytes, int_type, numbers = recorder.row_bytes, recorder.int_type, recorder.numbers
-        step, last_step = len(rewards), slot.last_step(self._max_episode_length)
+        step, limit = len(rewards), slot.last_step(self._max_episode_length)
+        last_step = min(limit, recorder.most_steps)
         # The first observation of an episode is checked in full.
         dtype = recorder.plain_dtype if step else None
         # The clock is looked at every few steps, as long as these take next to no time.
@@ -226,7 +228,7 @@ class DefaultWorker(RecordingWorker):
                     if type(reward) is float:
                         rewards.append(reward)
                     else:
-                        rewards.append(float(reward))
+                        rewards.append(as_reward(reward))
                 except Exception as error:
                     raise slot.error(EnvError, "env.step", error) from error
                 if terminated or truncated:
@@ -234,7 +236,8 @@ class DefaultWorker(RecordingWorker):
             step += 1
             if terminated or truncated or step >= last_step:
                 slot.observation = observation
-                return self._finish(terminated=bool(terminated), truncated=bool(truncated) or step >= last_step)
+                flags = slot.ending(terminated, truncated, at_limit=step >= limit)
+                return self._finish(terminated=flags[0], truncated=flags[1])
             now = _clock()
             if now >= deadline:
                 slot.observation = observation

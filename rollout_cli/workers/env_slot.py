@@ -20,9 +20,14 @@ from rollout_cli.workers.episode_seeds import EpisodeSeeds
 from rollout_cli.workers.leaf_columns import BadSampleError
 from rollout_cli.workers.recorder import EpisodeRecorder, EpisodeStore
 from rollout_cli.workers.seeder import EpisodeSeeder
+from rollout_cli.workers.step_values import BadStepError, as_flag, explained
 from rollout_cli.workers.turns import GeneratorTurn
 
 Env = gymnasium.Env[Any, Any]
+
+_GUARD_HINT = (
+    "--max-episode-length N truncates it; --episode-step-guard says how long an episode without a limit may get"
+)
 _clock = time.perf_counter
 
 
@@ -132,6 +137,27 @@ class EnvSlot:
         limit = max_episode_length if self.limit is None else min(self.limit, max_episode_length)
         return sys.maxsize if math.isinf(limit) else math.ceil(limit) - self.first_step
 
+    def ending(self, terminated: Any, truncated: Any, *, at_limit: bool) -> tuple[bool, bool]:
+        """Return both flags of the episode's last step.
+
+        Args:
+            terminated: What the environment gave.
+            truncated: What it gave.
+            at_limit: Whether the episode has reached its limit.
+
+        Raises:
+            EnvError: If a flag is no bool, or the episode goes on and on.
+        """
+        try:
+            flags = as_flag("terminated", terminated), as_flag("truncated", truncated) or at_limit
+        except BadStepError as error:
+            raise self.error(EnvError, "env.step", error) from error
+        if not any(flags):
+            steps = len(self.recorder.rewards)
+            endless = BadStepError(f"the episode has no end: it is {steps:,} steps long", _GUARD_HINT)
+            raise self.error(EnvError, "env.step", endless)
+        return flags
+
     def finish(self, *, terminated: bool, truncated: bool) -> None:
         """End the episode, unless its seeder says that it must be run again.
 
@@ -199,6 +225,8 @@ class EnvSlot:
         at = f"worker {self._worker_number}, episode {self.number}, seed {self.episode_seed}, step {step}"
         if isinstance(error, RolloutError):
             return placed(error, at)
+        if isinstance(error := explained(where, error), BadStepError):
+            return kind(f"{error} ({at})", hint=error.hint)
         if isinstance(error, BadSampleError):
             what = "the policy gave a bad action" if kind is PolicyError else f"{where} is not of its space"
             return kind(f"{what}: {error} ({at})", hint="make it match the space, or the space match it")

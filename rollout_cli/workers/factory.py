@@ -13,6 +13,8 @@ from rollout_cli.info_filter import InfoFilter
 from rollout_cli.seeding import draw_root_seed
 from rollout_cli.user_code import ModuleAttribute, failure
 from rollout_cli.workers.default_worker import DefaultWorker
+from rollout_cli.workers.rules import EpisodeRules
+from rollout_cli.workers.sample_checks import SampleChecks
 from rollout_cli.workers.setting_up import WorkerSetup, entering, one_torch_thread
 from rollout_cli.workers.tf_setup import tensorflow_session
 from rollout_cli.workers.verbs_adapter import VERBS, VerbsAdapter, has_verbs
@@ -52,6 +54,7 @@ class WorkerFactory:
             `worker_setup`.
         worker_setup: Makes a context manager that is entered in each worker before the policy is unpickled there, and
             left when the worker ends; in place of the default, which holds torch to one thread.
+        rules: What is done about user code that keeps to its contract only nearly.
         drop_infos: Infos that are not recorded: dotted paths or globs, see `InfoFilter`.
 
     Raises:
@@ -68,6 +71,7 @@ class WorkerFactory:
         worker_args: Mapping[str, Any] | None = None,
         is_tf_worker: bool = False,
         worker_setup: WorkerSetup | None = None,
+        rules: EpisodeRules | None = None,
         drop_infos: Sequence[str] = (),
     ) -> None:
         self.n_workers = usable_cores() if n_workers is None else n_workers
@@ -76,6 +80,7 @@ class WorkerFactory:
         self.worker_class = worker_class
         self.worker_args = dict(worker_args or {})
         self.worker_setup = tensorflow_session if is_tf_worker else worker_setup
+        self.rules = rules or EpisodeRules()
         self._filter = InfoFilter(drop_infos)
         if self.n_workers < 1:
             raise ValueError(f"n_workers is {self.n_workers}, must be at least 1")
@@ -145,10 +150,18 @@ class WorkerFactory:
         if self.worker_setup is None:
             one_torch_thread()
 
-    def take(self, worker: NumberedWorker) -> Chunk | None:
-        """Remove a worker's finished episodes and return them, without the infos to be dropped; None for none."""
+    def take(self, worker: NumberedWorker) -> tuple[Chunk | None, RolloutError | None]:
+        """Remove a worker's finished episodes and return them, without the infos to be dropped; None for none.
+
+        An episode with an action that is not of its space, or a reward that is not a number, is left out: the error of
+        the first one comes beside the others, and has its number.
+        """
         chunk = worker.take()
-        return self._filter.without(chunk) if chunk is not None and self._filter else chunk
+        if chunk is None:
+            return None, None
+        checks = SampleChecks(worker.env_spec, actions=self.rules.invalid_action != "warn")
+        good, error = checks.sound(chunk)
+        return self._filter.without(good) if good is not None and self._filter else good, error
 
     def __call__(self, worker_number: int) -> NumberedWorker:
         """Build worker number `worker_number`.
@@ -166,6 +179,7 @@ class WorkerFactory:
         }
         if issubclass(self.worker_class, NumberedWorker):
             worker: NumberedWorker = self._built(common | self.worker_args)
+            worker.rules = self.rules
             return worker
         # What it cannot know of, the adapter does for it.
         own = {name: value for name, value in self.worker_args.items() if name != "deterministic"}

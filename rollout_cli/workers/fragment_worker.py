@@ -132,7 +132,7 @@ class FragmentWorker(VecWorker):
         A worker of whole episodes runs such an episode again; here a part of it may have been handed on by then.
         """
         for slot in self._slots:
-            slot.record_into(EpisodeStore(self.env_spec, worker_number=self._worker_number))
+            slot.record_into(EpisodeStore(self.env_spec, worker_number=self._worker_number, rules=self.rules))
         self._share_out()
         self._begin_rows()
         numbers = {row: slot.number for row, slot in enumerate(self._slots) if slot.number is not None}

@@ -207,15 +207,23 @@ class DiscreteColumn(Column):
 
 
 class Numbers(dict[int, Any]):
-    """The values of a Discrete in its own type: looked up several times as fast as they are made."""
+    """The values of a Discrete in its own type: looked up several times as fast as they are made.
 
-    def __init__(self, space: gymnasium.spaces.Discrete) -> None:
+    Args:
+        space: The space.
+        strict: Whether other numbers are refused; else the environment may say what it thinks of them.
+    """
+
+    def __init__(self, space: gymnasium.spaces.Discrete, *, strict: bool = False) -> None:
         self._type = np.dtype(space.dtype).type
+        self._space, self._strict = space, strict
         start = int(space.start)
         super().__init__({number: self._type(number) for number in range(start, start + int(space.n))})
 
     def __missing__(self, number: int) -> Any:
-        return self._type(number)  # The environment may say what it thinks of it.
+        if self._strict:
+            raise BadSampleError(f"got {number}, expected a number of {self._space}")
+        return self._type(number)
 
 
 class TextColumn(Column):

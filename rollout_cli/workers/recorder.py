@@ -18,7 +18,8 @@ from rollout_cli.episode_batch import EnvSpec
 from rollout_cli.infos import InfoTable, tabulate
 from rollout_cli.spaces import space_leaves
 from rollout_cli.workers.leaf_columns import LeafRows
-from rollout_cli.workers.space_recorder import SpaceRecorder
+from rollout_cli.workers.rules import EpisodeRules
+from rollout_cli.workers.space_recorder import SpaceRecorder, clipping
 
 _VALUES = (bool, int, float, str, np.generic, type(None))
 _EMPTY: Mapping[Any, Any] = {}
@@ -31,7 +32,13 @@ Infos = dict[int, dict[Any, Any]]
 
 
 def frozen_copy(info: Mapping[Any, Any]) -> dict[Any, Any]:
-    """Return an info dictionary that later changes to `info`, or to what it holds, do not reach."""
+    """Return an info dictionary that later changes to `info`, or to what it holds, do not reach.
+
+    Raises:
+        TypeError: If it is no mapping.
+    """
+    if not isinstance(info, Mapping):
+        raise TypeError(f"an info is a mapping, not {type(info).__name__} {info!r:.80}")
     return {key: value if isinstance(value, _VALUES) else _copied(value) for key, value in info.items()}
 
 
@@ -67,10 +74,12 @@ class EpisodeStore:
     Args:
         env_spec: The spaces of the episodes.
         worker_number: Who runs them.
+        rules: What is done about actions outside of their space, and about episodes that do not end.
     """
 
-    def __init__(self, env_spec: EnvSpec, *, worker_number: int) -> None:
+    def __init__(self, env_spec: EnvSpec, *, worker_number: int, rules: EpisodeRules | None = None) -> None:
         self.env_spec = env_spec
+        self.rules = rules or EpisodeRules()
         self.numbers: list[int] = []
         self.lengths: list[int] = []
         self.n_rows = 0
@@ -171,6 +180,7 @@ class EpisodeRecorder:
         numbers: What the environment gets for such an integer.
         observation_rows: Append the bytes of such observations here, after the first one of an episode.
         rewards: Append rewards here, one a step; its length is the number of steps so far.
+        most_steps: Steps after which an episode without a limit is taken to have no end.
         env_infos, agent_infos: Put `frozen_copy` of non-empty info dictionaries here, by step.
 
     Args:
@@ -181,14 +191,17 @@ class EpisodeRecorder:
         spec = store.env_spec
         self._store = store
         self._observations = SpaceRecorder(spec.observation_space)
-        self._actions = SpaceRecorder(spec.action_space)
+        self._actions = SpaceRecorder(spec.action_space, strict=store.rules.invalid_action != "warn")
         self._last_observation = SpaceRecorder(spec.observation_space)
         self._episode_info: dict[Any, Any] = {}
         self.record_observation = self._observations.record
         self.keep_observation = self._observations.keep
         self.record_action = self._actions.keep
+        if store.rules.invalid_action == "clip":
+            self.record_action = clipping(spec.action_space, self._actions.keep)
         self.plain_dtype = self._observations.plain_dtype
         self.row_bytes = sum(leaf.row_bytes for leaf in space_leaves(spec.observation_space))
+        self.most_steps = store.rules.most_steps(self.row_bytes)
         self.observation_rows = self._observations.rows
         self.action_rows = self._actions.rows
         self.numbers = self._actions.numbers

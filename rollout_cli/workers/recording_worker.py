@@ -96,7 +96,7 @@ class RecordingWorker(StoringWorker):
     _store: EpisodeStore | None = None
 
     def _new_store(self, spec: EnvSpec) -> EpisodeStore:
-        return EpisodeStore(spec, worker_number=self._worker_number)
+        return EpisodeStore(spec, worker_number=self._worker_number, rules=self.rules)
 
     def _the_store(self) -> EpisodeStore:
         if self._store is None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -15,6 +14,7 @@ from rollout_cli.workers.env_slot import EnvSlot
 from rollout_cli.workers.leaf_columns import BadSampleError
 from rollout_cli.workers.recorder import frozen_copy
 from rollout_cli.workers.seen_rows import SeenBytes
+from rollout_cli.workers.step_values import as_reward
 
 
 class Ended(NamedTuple):
@@ -57,6 +57,7 @@ class RowSteps:
         self._steps_to_limit = 0
         first = slots[0]
         self._limit = max_episode_length if first.limit is None else min(first.limit, max_episode_length)
+        self._guard = first.recorder.most_steps
         self._row_bytes = first.recorder.row_bytes
         self._plain_dtype: np.dtype[Any] | None = None
         self._latest: list[bytes] = []
@@ -134,37 +135,41 @@ class RowSteps:
 
     def _step(self, actions: Sequence[Any]) -> list[Ended]:
         int_type, numbers = self._int_type, self._numbers
-        limit = self._limit_now()
+        is_near = self._limit_is_near()
         ended: list[Ended] = []
         for (slot, step_env, append_action, rewards), action in zip(self._run_stepping, actions, strict=True):
-            if type(action) is int_type:
-                append_action(action)
-                action = numbers[action]  # noqa: PLW2901  What is done is what is recorded.
-            else:
-                action = _recorded(slot, action)  # noqa: PLW2901
+            try:
+                if type(action) is int_type:
+                    append_action(action)
+                    action = numbers[action]  # noqa: PLW2901  What is done is what is recorded.
+                else:
+                    action = slot.recorder.record_action(action)  # noqa: PLW2901
+            except Exception as error:
+                raise slot.error(PolicyError, "the policy", error) from error
             try:
                 slot.observation, reward, terminated, truncated, env_info = step_env(action)
                 if env_info:
                     slot.recorder.env_infos[len(rewards)] = frozen_copy(env_info)
-                rewards.append(reward if type(reward) is float else float(reward))
+                rewards.append(reward if type(reward) is float else as_reward(reward))
             except Exception as error:
                 raise slot.error(EnvError, "env.step", error) from error
-            if terminated or truncated or limit:
-                is_last = bool(limit) and len(rewards) + slot.first_step >= limit
-                if terminated or truncated or is_last:
-                    ended.append(Ended(slot, bool(terminated), bool(truncated) or is_last))
+            if terminated or truncated or is_near:
+                at_limit = len(rewards) + slot.first_step >= self._limit
+                if terminated or truncated or at_limit or len(rewards) >= self._guard:
+                    ended.append(Ended(slot, *slot.ending(terminated, truncated, at_limit=at_limit)))
         return ended
 
-    def _limit_now(self) -> float:
-        """Return the steps after which an episode is truncated, if one may come to them in this step; else 0.
+    def _limit_is_near(self) -> bool:
+        """Return whether an episode may come to its limit in this step, or be too long for one without a limit.
 
         Rows that begin meanwhile have further to go than this counts on.
         """
         if not self._steps_to_limit:
-            most = max(len(rewards) + slot.first_step for slot, *_, rewards in self._run_stepping)
-            self._steps_to_limit = sys.maxsize if math.isinf(self._limit) else max(1, math.ceil(self._limit) - most)
+            counts = [(len(rewards), slot.first_step) for slot, *_, rewards in self._run_stepping]
+            to_limit = self._limit - max(count + first for count, first in counts)
+            self._steps_to_limit = max(1, math.ceil(min(to_limit, self._guard - max(counts)[0])))
         self._steps_to_limit -= 1
-        return 0 if self._steps_to_limit else self._limit
+        return not self._steps_to_limit
 
 
 def _seeing(row: int, slot: EnvSlot) -> _Seeing:
@@ -184,11 +189,3 @@ def _in_turn(slot: EnvSlot) -> Callable[[Any], Any]:
             return step(action)
 
     return step_in_turn
-
-
-def _recorded(slot: EnvSlot, action: Any) -> Any:
-    """Record an action; return it in its space's types."""
-    try:
-        return slot.recorder.record_action(action)
-    except Exception as error:
-        raise slot.error(PolicyError, "the policy", error) from error

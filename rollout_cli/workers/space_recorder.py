@@ -30,12 +30,14 @@ class SpaceRecorder:
 
     Args:
         space: What is recorded.
+        strict: Whether integers outside of a Discrete space are refused, where that costs nothing.
     """
 
     record: Callable[[Any], Any]
     keep: Callable[[Any], Any]
 
-    def __init__(self, space: gymnasium.Space[Any]) -> None:
+    def __init__(self, space: gymnasium.Space[Any], *, strict: bool = False) -> None:
+        self._strict = strict
         self._columns = [leaf_column(leaf) for leaf in space_leaves(space)]
         if len(self._columns) == 1 and not self._columns[0].leaf.path:
             self.record, self.keep = self._columns[0].record, self._columns[0].keep
@@ -63,7 +65,7 @@ class SpaceRecorder:
         space, path = self._columns[0].leaf.space, self._columns[0].leaf.path
         if path or not isinstance(space, gymnasium.spaces.Discrete) or space.n > FEW_NUMBERS:
             return {}
-        return Numbers(space)
+        return Numbers(space, strict=self._strict)
 
     @property
     def rows(self) -> LeafRows:
@@ -90,3 +92,29 @@ def _tree_recorder(space: gymnasium.Space[Any], records: list[Callable[[Any], An
         return unflatten(space, [record(value) for value, record in zip(values, records, strict=True)])
 
     return record
+
+
+def clipping(space: gymnasium.Space[Any], record: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Return `record` for samples whose numbers are moved to the nearest bound of their Box before.
+
+    Other spaces have no nearest value: what lies outside of them, and nan, stays as it is for others to refuse.
+    """
+    boxes = [leaf.space if isinstance(leaf.space, gymnasium.spaces.Box) else None for leaf in space_leaves(space)]
+    getters = leaf_getters(space)
+
+    def record_clipped(sample: Any) -> Any:
+        try:
+            values = [get(sample) for get in getters]
+            values = [_clipped(value, box) for value, box in zip(values, boxes, strict=True)]
+        except (KeyError, IndexError, TypeError, ValueError):
+            return record(sample)  # It says what is wrong with it.
+        return record(unflatten(space, values))
+
+    return record_clipped
+
+
+def _clipped(value: Any, box: gymnasium.spaces.Box | None) -> Any:
+    if box is None:
+        return value
+    array = np.asarray(value)
+    return np.clip(array, box.low, box.high) if array.shape == box.shape else value

@@ -14,6 +14,7 @@ from typing import Any, ClassVar, NoReturn
 from rollout_cli.chunk import Chunk
 from rollout_cli.episode_batch import EnvSpec, EpisodeBatch
 from rollout_cli.errors import InternalError
+from rollout_cli.workers.rules import EpisodeRules
 
 
 class Worker(abc.ABC):
@@ -92,6 +93,7 @@ class NumberedWorker(Worker):
     Attributes:
         whole_episodes: Whether it gives whole episodes only, as everything but a FragmentWorker does.
         number_stride: The step from one of this worker's numbers to the next, where it owns every m-th number.
+        rules: What it does about user code that keeps to its contract only nearly; set before its first update.
     """
 
     whole_episodes: ClassVar[bool] = True
@@ -100,6 +102,7 @@ class NumberedWorker(Worker):
         self._waiting: deque[int] = deque()
         self._own_next = 0
         self.number_stride = 1
+        self.rules = EpisodeRules()
         super().__init__(seed=seed, max_episode_length=max_episode_length, worker_number=worker_number)
 
     @classmethod

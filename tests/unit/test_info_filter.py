@@ -8,7 +8,7 @@ import pytest
 
 from rollout_cli.info_filter import InfoFilter
 from rollout_cli.workers import WorkerFactory
-from tests.support.chunks import episode
+from tests.support.chunks import BOX_SPEC, episode
 
 INFO = {"episode": {"t": 0.5, "r": 1.0}, "step_time": 2, "bad": lambda: None, "plain": 3}
 
@@ -67,10 +67,14 @@ def test_a_factory_without_patterns_hands_chunks_on() -> None:
     """Nothing is looked at then."""
 
     class Stub:
+        env_spec = BOX_SPEC
+
         def take(self) -> Any:
             return chunk
 
     chunk = episode(0, 2, env_info=lambda _, __: INFO)
     stub: Any = Stub()
-    assert chunk is WorkerFactory(n_workers=1).take(stub)
-    assert 3 == len(WorkerFactory(n_workers=1, drop_infos=["plain"]).take(stub).env_infos.columns)  # type: ignore[union-attr]
+    assert (chunk, None) == WorkerFactory(n_workers=1).take(stub)
+    taken, _ = WorkerFactory(n_workers=1, drop_infos=["plain"]).take(stub)
+    assert taken is not None
+    assert 3 == len(taken.env_infos.columns)

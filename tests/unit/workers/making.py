@@ -13,6 +13,7 @@ from rollout_cli.envs import describe_env
 from rollout_cli.episode_batch import EnvSpec
 from rollout_cli.workers import DefaultWorker
 from rollout_cli.workers.recording_worker import RecordingWorker
+from rollout_cli.workers.rules import EpisodeRules
 from tests.support.policies import LinearPolicy
 
 SEED = 11
@@ -23,10 +24,12 @@ def make_worker(
     policy: Callable[[EnvSpec], Any] = LinearPolicy,
     *,
     max_episode_length: float | None = None,
+    rules: EpisodeRules | None = None,
     **options: Any,
 ) -> DefaultWorker:
     """Return a worker with this environment, and a policy made for its spaces."""
     worker = DefaultWorker(seed=SEED, max_episode_length=max_episode_length, worker_number=2, **options)
+    worker.rules = rules or worker.rules
     worker.update_env(env)
     worker.update_agent(policy(describe_env(env)))
     return worker

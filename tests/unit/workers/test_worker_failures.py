@@ -12,6 +12,7 @@ from rollout_cli.errors import EnvError, EnvLoadError, PolicyError, RolloutError
 from rollout_cli.policies import adapt_policy
 from rollout_cli.seeding import derive_seed
 from rollout_cli.workers.env_slot import placed
+from rollout_cli.workers.rules import EpisodeRules
 from tests.support import envs, policies
 from tests.unit.workers.making import SEED, make_worker, run_numbers
 
@@ -38,6 +39,47 @@ class OddRewardEnv(envs.ChainEnv):
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         observation, _, terminated, truncated, info = super().step(action)
         return observation, "much", terminated, truncated, info
+
+
+class OddStepEnv(envs.ChainEnv):
+    """Gives something else in place of one part of what a step gives."""
+
+    def __init__(self, at: int, value: Any) -> None:
+        super().__init__()
+        self._at, self._value = at, value
+
+    def step(self, action: Any) -> Any:
+        parts = list(super().step(action))
+        parts[self._at] = self._value
+        return tuple(parts)
+
+
+class OldStepEnv(envs.ChainEnv):
+    """Has gym's old `step`."""
+
+    def step(self, action: Any) -> Any:
+        observation, reward, terminated, _, info = super().step(action)
+        return observation, reward, terminated, info
+
+
+class OldResetEnv(envs.ChainEnv):
+    """Has gym's old `reset`."""
+
+    def reset(self, **_: Any) -> Any:
+        return super().reset(**_)[0]
+
+
+class EndlessEnv(envs.ChainEnv):
+    """Never ends."""
+
+    def step(self, action: Any) -> Any:
+        observation, reward, _, _, info = super().step(action)
+        return observation, reward, False, False, info
+
+
+class OutsidePolicy(policies.GaragePolicy):
+    def get_action(self, observation: Any) -> tuple[Any, dict[str, Any]]:
+        return 7, {}
 
 
 class FailingResetPolicy(policies.GaragePolicy):
@@ -74,7 +116,7 @@ FAILURES: list[tuple[Any, Any, type[RolloutError], str, int]] = [
         OddRewardEnv(),
         policies.LinearPolicy,
         EnvError,
-        "env.step raised ValueError: could not convert string to float",
+        "the reward is no number: str 'much'",
         0,
     ),
     (
@@ -107,6 +149,21 @@ FAILURES: list[tuple[Any, Any, type[RolloutError], str, int]] = [
     ),
     (envs.ChainEnv(), FailingResetPolicy, PolicyError, "policy.reset raised ValueError: no reset", 0),
     (envs.ChainEnv(), FailingSeedPolicy, PolicyError, "policy.seed raised ValueError: no seed", 0),
+    (OddStepEnv(1, None), policies.LinearPolicy, EnvError, "the reward is no number: NoneType None", 0),
+    (OddStepEnv(1, "1.5"), policies.LinearPolicy, EnvError, "the reward is no number: str '1.5'", 0),
+    (OddStepEnv(1, np.zeros(2)), policies.LinearPolicy, EnvError, "the reward is no number: ndarray", 0),
+    (OddStepEnv(2, "no"), policies.LinearPolicy, EnvError, "terminated is no bool: str 'no'", 1),
+    (OddStepEnv(3, 0.5), policies.LinearPolicy, EnvError, "truncated is no bool: float 0.5", 1),
+    (
+        OddStepEnv(4, [1]),
+        policies.LinearPolicy,
+        EnvError,
+        "env.step raised TypeError: an info is a mapping, not list",
+        0,
+    ),
+    (OldStepEnv(), policies.LinearPolicy, EnvError, r"env.step did not give \(observation, reward, terminated, tru", 0),
+    (OldResetEnv(), policies.LinearPolicy, EnvError, r"env.reset did not give \(observation, info\)", 0),
+    (envs.ChainEnv(), OutsidePolicy, PolicyError, r"the policy gave a bad action: got 7, expected a number of D", 0),
     (envs.ChainEnv(), TooManyActionsPolicy, PolicyError, r"the policy gave a bad action: got int64\(2,\), expected", 0),
     (envs.ChainEnv(), NoInfoPolicy, PolicyError, "policy.get_action raised TypeError", 0),
     (
@@ -127,6 +184,27 @@ def test_failures_name_what_and_where(env: Any, policy: Any, kind: type[RolloutE
         run_numbers(make_worker(env, policy), [6])
     assert caught.value.hint
     assert "\n" not in caught.value.message
+
+
+def test_an_episode_without_an_end_fails() -> None:
+    """After as many steps as are allowed, and with the way out."""
+    worker = make_worker(EndlessEnv(), policies.LinearPolicy, rules=EpisodeRules(step_guard=300))
+    with pytest.raises(EnvError, match=r"the episode has no end: it is 300 steps long \(worker 2, episode 6") as caught:
+        run_numbers(worker, [6])
+    assert "--max-episode-length" in caught.value.hint
+
+
+@pytest.mark.parametrize("flag", [np.True_, 1, np.int64(1)])
+def test_what_is_as_good_as_a_bool_is_one(flag: Any) -> None:
+    """A bool of numpy's, and a one."""
+    chunk = run_numbers(make_worker(OddStepEnv(2, flag), policies.LinearPolicy), [6])
+    assert ([1], [True]) == (chunk.lengths.tolist(), chunk.terminated.tolist())
+
+
+def test_a_reward_may_be_an_array_of_one_number() -> None:
+    """Many an environment gives such."""
+    chunk = run_numbers(make_worker(OddStepEnv(1, np.array([2.5])), policies.LinearPolicy), [6])
+    assert {2.5} == set(chunk.rewards.tolist())
 
 
 def test_an_error_gets_its_place_once() -> None:
