@@ -145,7 +145,8 @@ def _shards(root: Path, n_lanes: int, lane: int) -> Iterator[_Found]:
         except DatasetFormatError as error:
             if episodes_path(root, shard_place(n_lanes, lane, number + 1)).exists():
                 raise DatasetFormatError(
-                    f"{error.message}, and committed episodes lie behind it", hint="restore that file, or begin anew"
+                    f"{error.message}, and committed episodes lie behind it",
+                    hint=f"restore that file, or keep what lies before it: rollout repair {root}",
                 ) from error
             return
         if not found.lengths:

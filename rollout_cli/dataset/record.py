@@ -16,7 +16,7 @@ from rollout_cli.dataset.layout import info_path, write_json
 from rollout_cli.dataset.quality import Strange
 from rollout_cli.dataset.schema import FORMAT, FORMAT_VERSION, DatasetSchema, SpaceSchema
 from rollout_cli.dataset.shard import CommittedShard, Place
-from rollout_cli.errors import InternalError
+from rollout_cli.errors import InternalError, RolloutError
 
 Status = Literal["complete", "interrupted"]
 
@@ -46,6 +46,12 @@ class DatasetSummary:
     window: str
     dropped_infos: Mapping[str, int]
     strange_values: tuple[Strange, ...] = ()
+
+
+def tell_what_is_safe(error: RolloutError, kept: DatasetSummary) -> None:
+    """Add to the hint of an error that ended a dataset what was committed before it."""
+    safe = f"{kept.episodes:,} episodes ({kept.steps:,} steps) are safe in {kept.path}, and --resume goes on there"
+    error.hint = f"{error.hint}; {safe}" if error.hint else safe
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,12 +22,12 @@ from rollout_cli.dataset.lanes import Lanes
 from rollout_cli.dataset.layout import check_folder, prepare_folder, remove_dataset, remove_replaced, write_json
 from rollout_cli.dataset.lock import FolderLock
 from rollout_cli.dataset.quality import strange_values
-from rollout_cli.dataset.record import DatasetRecord, DatasetSummary, Status, WriterSetting
+from rollout_cli.dataset.record import DatasetRecord, DatasetSummary, Status, WriterSetting, tell_what_is_safe
 from rollout_cli.dataset.schema import DatasetSchema, SpaceSchema, infos_from_features
 from rollout_cli.dataset.shards import ShardSetting
 from rollout_cli.dataset.window import InfoSchema
 from rollout_cli.episode_batch import EnvSpec
-from rollout_cli.errors import InternalError, InterruptedRunError, TerminatedRunError, UsageError
+from rollout_cli.errors import InternalError, InterruptedRunError, StorageError, TerminatedRunError, UsageError
 
 
 class DatasetWriter:
@@ -231,6 +231,8 @@ class DatasetWriter:
             # Who asks a second time for the end does not want to wait.
             at_once = isinstance(error, KeyboardInterrupt | InterruptedRunError | TerminatedRunError)
             tidy_up(error, partial(self.abort, commits=not at_once))
+            if isinstance(error, StorageError):
+                tell_what_is_safe(error, self._record.summary())
 
     def _check_open(self) -> None:
         if not self._open:

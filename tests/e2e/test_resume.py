@@ -82,9 +82,23 @@ def test_two_runs_cannot_have_one_folder(tmp_path: Path) -> None:
         for options in changes:
             with pytest.raises(DatasetLockedError, match="being written by another run"):
                 collect(CollectConfig(timesteps=10, output=out, **options))
-        first.terminate()
+        first.kill()
         first.communicate(timeout=60)
-    assert 143 == first.returncode
+
+
+def test_a_run_that_was_asked_to_end_goes_on(tmp_path: Path) -> None:
+    """By SIGTERM: what was finished is there, and `--resume` makes the rest."""
+    out, whole = tmp_path / "out", tmp_path / "whole"
+    words = [*RUNS["collect"], *SAME, "--workers", "2"]
+    with start([*words, "--flush-every", "0.05", "--output", str(out)]) as run:
+        while committed(out).get("episodes", 0) == 0:
+            assert run.poll() is None
+        run.terminate()
+        run.communicate(timeout=60)
+    assert (143, "interrupted") == (run.returncode, committed(out)["status"])
+    finish(["collect", "--resume", "--output", str(out), "--quiet"])
+    finish([*words, "--output", str(whole)])
+    assert data_hashes(whole) == data_hashes(out)
 
 
 LOCAL: dict[str, Any] = {"env": "tests.support.slow:chain", "sampler": "local", "workers": 1, "seed": ROOT_SEED}

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from rollout_cli.chunk import Chunk
 from rollout_cli.dataset import CutLimits, load
+from rollout_cli.dataset.encoding import InlineEncoder
 from rollout_cli.dataset.shard import data_path, episodes_path
 from rollout_cli.errors import DatasetFormatError, StorageError
 from tests.support.chunks import episode
-from tests.support.datasets import FailingFiles, leftovers, write_dataset
+from tests.support.datasets import FailingFiles, data_files, leftovers, write_dataset
+from tests.unit.dataset.test_flushing import always
+from tests.unit.dataset.test_resume import go_on
 
 LIMITS = CutLimits(shard_bytes=30_000, min_shard_bytes=500, group_bytes=20_000, group_rows=300)
 EPISODES = [episode(number, 250) for number in range(7)]
@@ -100,3 +104,45 @@ def test_the_first_failure_is_the_one_told(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="cannot write to") as caught:
         write_dataset(tmp_path / "out", EPISODES, limits=LIMITS, files=FailingFiles(at, for_good=True))
     assert any("cannot remove" in note for note in caught.value.__notes__)
+
+
+def test_a_failure_of_the_disk_tells_what_is_safe(tmp_path: Path) -> None:
+    """How many episodes are committed, and where."""
+    renames = [
+        at
+        for at, (name, path) in enumerate(healthy_run(tmp_path / "healthy"))
+        if name == "rename" and path.suffix == ".parquet"
+    ]
+    at = renames[-1]
+    with pytest.raises(StorageError) as caught:
+        write_dataset(tmp_path / "out", EPISODES, limits=LIMITS, files=FailingFiles(at))
+    kept = len(load(tmp_path / "out"))
+    assert 0 < kept < len(EPISODES)
+    assert f"{kept} episodes ({kept * 250:,} steps) are safe in {tmp_path / 'out'}" in caught.value.hint
+
+
+def test_a_failure_while_flushing_or_going_on_leaves_what_can_be_gone_on_with(tmp_path: Path) -> None:
+    """At every fourth operation of a run that flushes after each episode, and of the run that goes on after it."""
+    write_dataset(tmp_path / "whole", EPISODES, limits=LIMITS)
+    files = FailingFiles()
+    write_dataset(tmp_path / "often", EPISODES, limits=LIMITS, timer=always(), encoder=InlineEncoder(), files=files)
+    counts = set()
+    for fail_at in range(0, len(files.operations), 4):
+        path = tmp_path / f"out-{fail_at}"
+        with pytest.raises(StorageError, match="No space left"):
+            write_dataset(
+                path,
+                EPISODES,
+                limits=LIMITS,
+                timer=always(),
+                encoder=InlineEncoder(),
+                files=FailingFiles(fail_at, for_good=True),
+            )
+        if _check_prefix(path, EPISODES) <= 0:
+            continue
+        with suppress(StorageError):
+            go_on(path, EPISODES, limits=LIMITS, files=FailingFiles(fail_at % 23, for_good=True))
+        counts.add(go_on(path, EPISODES, limits=LIMITS).episodes)
+        assert data_files(tmp_path / "whole") == data_files(path)
+        assert [] == leftovers(path)
+    assert len(counts) > 2

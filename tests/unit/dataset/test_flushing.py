@@ -152,6 +152,8 @@ def states(path: Path, chunks: Sequence[Chunk], *, encoder: Encoder | None = Non
                 assert list(range(out[-1])) == load(path).to_episode_batch().numbers.tolist()
                 assert load(path).info["episodes"] == out[-1]
                 assert load(path).info["status"] == "collecting"
+                rows = [pq.ParquetFile(file).metadata.num_rows for file in (path / "data").rglob("*.parquet")]
+                assert load(path).info["steps"] == sum(rows)
     return out
 
 

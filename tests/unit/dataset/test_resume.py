@@ -39,13 +39,18 @@ class KilledFiles(FileStore):
 
 
 def go_on(
-    path: Path, chunks: Sequence[Chunk], *, spec: EnvSpec = BOX_SPEC, limits: CutLimits | None = None
+    path: Path,
+    chunks: Sequence[Chunk],
+    *,
+    spec: EnvSpec = BOX_SPEC,
+    limits: CutLimits | None = None,
+    files: FileStore | None = None,
 ) -> Committed:
     """Resume a dataset of one lane with those of the chunks that are not settled; return what was committed."""
     committed = read_committed(path, read_info(path))
     (lane,) = committed.lanes
     stop = lane.last.stop if lane.last is not None else 0
-    with DatasetWriter(path, env_spec=spec, root_seed=0, limits=limits, committed=committed) as writer:
+    with DatasetWriter(path, env_spec=spec, root_seed=0, limits=limits, committed=committed, files=files) as writer:
         for chunk in chunks:
             first = max(0, stop - int(chunk.numbers[0]))
             if first < chunk.n_episodes:
