@@ -17,6 +17,7 @@ from rollout_cli.samplers import (
     MultiprocessingSampler,
     Plan,
     Sampler,
+    Supervision,
 )
 from rollout_cli.workers import DefaultWorker, NativeVecWorker, VecWorker, Worker, WorkerFactory
 from rollout_cli.workers.factory import load_worker_class
@@ -50,9 +51,22 @@ def sampler_of(config: CollectConfig, policy: PolicySource, env: EnvSource) -> S
         rules=EpisodeRules(invalid_action=config.invalid_action, step_guard=config.episode_step_guard),
     )
     factory.require_whole_episodes("a dataset")
+    supervision = _supervision(config)
     if config.sampler == "local":
-        return LocalSampler(policy, env, worker_factory=factory)
-    return MultiprocessingSampler(policy, env, worker_factory=factory, start_method=config.start_method)
+        return LocalSampler(policy, env, worker_factory=factory, supervision=supervision)
+    return MultiprocessingSampler(
+        policy, env, worker_factory=factory, supervision=supervision, start_method=config.start_method
+    )
+
+
+def _supervision(config: CollectConfig) -> Supervision:
+    return Supervision(
+        max_worker_restarts=config.max_worker_restarts,
+        on_worker_death=config.on_worker_death,
+        on_env_error=config.on_env_error,
+        step_timeout=config.step_timeout,
+        episode_timeout=config.episode_timeout,
+    )
 
 
 def _worker_class(config: CollectConfig) -> type[Worker]:

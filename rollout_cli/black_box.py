@@ -14,10 +14,13 @@ from operator import setitem
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
 
 BOX_BYTES = 1 << 16
 NONE = -1
-"""What stands in the place of a row that has begun no episode yet."""
+"""What stands in the place of a row that runs no episode."""
 
 _BEATS, _BUSY, _N_ROWS, _ROWS = range(4)
 """Where the words are: how many turns were begun, whether episodes run now, how many rows there are, and theirs."""
@@ -30,7 +33,7 @@ class Noted:
     Attributes:
         beats: How many turns were begun; it stands still while a worker is stuck in one step.
         busy: Whether a worker was running episodes just then, rather than waiting or sending.
-        begun: The episode that each row began last, whether it still runs or not; None where that is not told.
+        begun: The episodes that run; None where that is not told.
     """
 
     beats: int
@@ -71,13 +74,28 @@ class BlackBox:
         self._words[_N_ROWS] = 0
 
     def new_row(self) -> Callable[[int], None]:
-        """Return what notes, of one more environment, the number of the episode that it begins."""
+        """Return what notes, of one more environment, the number of the episode that it begins, and NONE at its end."""
         row = self._words[_N_ROWS]
         self._words[_N_ROWS] = row + 1
         # More rows than there is room for share the last place; the box then tells nothing of any of them.
         note: Callable[[int], None] = partial(setitem, self._words, min(_ROWS + row, len(self._words) - 1))
         note(NONE)
         return note
+
+    def table(self, height: int, n_rows: int) -> Array:
+        """Return an int64 array (height, n_rows), whose first row is for what `n_rows` environments run; all NONE.
+
+        It lies in the box, so that nothing need be noted beside it, unless there is no room for it there. All earlier
+        rows are forgotten.
+        """
+        size = height * n_rows
+        if size > len(self._words) - _ROWS:
+            self._words[_N_ROWS] = 0
+            return np.full((height, n_rows), NONE)
+        table = np.frombuffer(self._words, np.int64, size, _ROWS * self._words.itemsize).reshape(height, n_rows)
+        table[:] = NONE
+        self._words[_N_ROWS] = n_rows
+        return table
 
 
 _of_process = BlackBox(bytearray(BOX_BYTES))

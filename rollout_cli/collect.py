@@ -31,6 +31,7 @@ from rollout_cli.progress import NullProgress, Progress
 from rollout_cli.reproducing import ReproductionCheck, Verdict, describe, unchecked
 from rollout_cli.resuming import Earlier, earlier_run, first_numbers, held_folder
 from rollout_cli.samplers import Episodes, EpisodesPerWorker, MinTimesteps, Plan, Sampler
+from rollout_cli.skipping import nothing_but_skipped, skipped_before, tell_fault, told_of_skipped
 from rollout_cli.user_code import put_working_folder_first
 
 
@@ -115,7 +116,7 @@ class _Run:
             return self._nothing_to_do(earlier)
         self._config, self._return_sum = earlier.config, earlier.return_sum
         with sampler_of(self._config, policy, env) as sampler, stop_on_signals(self._stop(sampler)) as signals:
-            sampler.tell = self._tell_fault
+            sampler.tell = partial(tell_fault, self._progress)
             sampler.start_worker()
             # Both take a while, in which the workers build.
             self._progress.start(label=env.label, **_totals(self._config))
@@ -132,7 +133,7 @@ class _Run:
                 failure = self._fill(writer, sampler, check, earlier)
                 if failure is None and signals.received is None:
                     verdict = check.verdict(header["env"])
-                    summary = writer.close(status="complete", reproducible=verdict)
+                    summary = writer.close(status="complete", reproducible=verdict, **told_of_skipped(self._skipped))
                 else:
                     self._end_early(writer, sampler, failure, signals)
         self._tell_infos(summary)
@@ -142,11 +143,6 @@ class _Run:
 
     def _stop(self, sampler: Sampler) -> Callable[[], None]:
         return partial(sampler.request_stop, grace=self._config.grace)
-
-    def _tell_fault(self, text: str) -> None:
-        """Tell of a fault that was got over, and the traceback that belongs to it."""
-        for line in filter(None, text.splitlines()):
-            self._progress.warn(line)
 
     def _tell_limit(self, spec: EnvSpec) -> None:
         if spec.max_episode_length is None:
@@ -193,6 +189,7 @@ class _Run:
         self, writer: DatasetWriter, sampler: Sampler, check: ReproductionCheck, earlier: Earlier
     ) -> RolloutError | None:
         """Write all episodes; return the error that ended the sampling early, if one did."""
+        self._skipped = skipped_before(earlier.info)
         if earlier.left is None:
             return None
         before = _Episodes(_window(sampler, self._plan) if earlier.committed is None else iter(()))
@@ -200,11 +197,14 @@ class _Run:
             writer.observe(chunk)
         if before.failure is not None:
             return before.failure
+        sampler.skipped.clear()
         episodes = _Episodes(check.watched(sampler.stream(earlier.left, order=self._config.order, base=0)))
         for chunk in episodes:
             writer.write(chunk, lane=_lane(self._plan, int(chunk.numbers[0])))
             self._tell(chunk)
-        return episodes.failure
+        # Not of the window's episodes, nor of those that are run again for the check.
+        self._skipped |= sampler.skipped
+        return episodes.failure or nothing_but_skipped(self._skipped, has_episodes=writer.has_episodes)
 
     def _tell(self, chunk: Chunk) -> None:
         episodes = chunk.n_episodes if chunk.part is None or chunk.part.is_last else 0
@@ -219,7 +219,7 @@ class _Run:
         # Told once more, for a policy's draws may be seen only when it acts.
         told = unchecked(self._config, sampler.facts, "the run ended early")
         if writer.has_episodes:
-            summary = writer.close(status="interrupted", reproducible=told)
+            summary = writer.close(status="interrupted", reproducible=told, **told_of_skipped(self._skipped))
             kept = f"{summary.episodes:,} finished episodes ({summary.steps:,} steps) are in {summary.path}"
         else:
             writer.remove()

@@ -62,6 +62,7 @@ class CollectConfig(FaultOptions, DatasetOptions, WorkerOptions, SubjectOptions,
                 "--order arrival keeps other episodes in each run, so --require-reproducible cannot be given beside it",
                 hint="leave one of them away",
             )
+        _check_limits(self)
         for name in self.worker_args:
             if name in _WORKERS_OWN:
                 raise ConfigError(f"--worker-args cannot give {name}", hint=_WORKERS_OWN[name])
@@ -104,6 +105,16 @@ def _check_amount(config: CollectConfig) -> None:
         )
     if config.timesteps is not None and config.episodes is not None:
         raise ConfigError("--timesteps and --episodes are two ways to say how much", hint="give only one of them")
+
+
+def _check_limits(config: CollectConfig) -> None:
+    """Raise `ConfigError` where a limit is given that only worker processes can be held to."""
+    for name in ("step_timeout", "episode_timeout"):
+        if config.sampler == "local" and getattr(config, name) is not None:
+            raise ConfigError(
+                f"{OPTIONS[name].flag} needs worker processes, which --sampler local has none of",
+                hint="use --sampler multiprocessing",
+            )
 
 
 def default_output(env: str, now: datetime) -> Path:

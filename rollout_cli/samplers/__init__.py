@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from rollout_cli.samplers.multiprocessing_sampler import MultiprocessingSampler
     from rollout_cli.samplers.plan import Episodes, EpisodesPerWorker, MinTimesteps, Plan
     from rollout_cli.samplers.sampler import Sampler
+    from rollout_cli.samplers.supervision import Supervision
 
 __all__ = [
     "Episodes",
@@ -25,6 +26,7 @@ __all__ = [
     "MultiprocessingSampler",
     "Plan",
     "Sampler",
+    "Supervision",
 ]
 
 __getattr__ = lazy_names(
@@ -37,5 +39,6 @@ __getattr__ = lazy_names(
         "MultiprocessingSampler": "multiprocessing_sampler",
         "Plan": "plan",
         "Sampler": "sampler",
+        "Supervision": "supervision",
     },
 )

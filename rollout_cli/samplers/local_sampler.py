@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Generator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import Any
 
-import numpy as np
-
-from rollout_cli.chunk import Chunk, concatenate, for_transport
+from rollout_cli.chunk import Chunk, for_transport
 from rollout_cli.episode_batch import EnvSpec, EpisodeBatch
-from rollout_cli.errors import EnvLoadError, PolicyLoadError
+from rollout_cli.errors import EnvLoadError, PolicyLoadError, RolloutError
+from rollout_cli.samplers.local_order import LocalOrder, Turns
+from rollout_cli.samplers.messages import Failed
 from rollout_cli.samplers.plan import MinTimesteps, Order, PlanState
-from rollout_cli.samplers.ranges import contiguous_ranges, with_lengths
-from rollout_cli.samplers.reports import as_reported
+from rollout_cli.samplers.reports import as_reported, failed_in, pack_error
 from rollout_cli.samplers.sampler import Sampler
+from rollout_cli.samplers.supervision import Supervisor
 from rollout_cli.samplers.updates import Update
 from rollout_cli.samplers.worker_process import FLUSH_ROWS, load_pickled
 from rollout_cli.seeding import BorrowedGenerators
@@ -110,39 +110,67 @@ class LocalSampler(Sampler):
         del order  # One after another, episodes end in the order of their numbers.
         self._forget_last_call()
         self._update(updates)
-        order_of = _Order(state, base)
-        turns = _Turns(state, self.n_workers, by_worker=self._updates.by_worker, block=self.numbers_at_once)
+        order_of = LocalOrder(state, base)
+        turns = Turns(state, base, self.n_workers, by_worker=self._updates.by_worker, block=self.numbers_at_once)
+        supervisor = Supervisor(self._supervision, self.seed)
         while not state.done and self._grace is None:
-            error: Exception | None = None
-            turn = turns.worker
+            failure: Exception | None = None
             with self._borrowed:
-                worker = self._worker(turn)
+                worker = self._worker(turns.worker)
                 worker.number_stride = self._stride(state)
                 try:
-                    self._run_some(worker, turns, base)
+                    self._run_some(worker, turns, supervisor)
                 except Exception as caught:  # noqa: BLE001  What was finished before is handed on first.
-                    error = caught
+                    failure = caught
                 chunk, bad = self._factory.take(worker)
-                error = error or bad
                 self._note_reason(worker.not_reproducible)
-            if chunk is not None and (wanted := order_of.next_part(chunk)) is not None:
+                fatal = None if failure is None else self._get_over(failure, worker, turns, supervisor)
+                if bad is not None and fatal is None:
+                    # It is of an episode that ended, and counts already.
+                    worker.retract()
+                    fatal = as_reported(bad)
+            for number, reason in turns.skipped():
+                order_of.skip(number)
+                self._note_skipped(number, reason)
+            if (wanted := order_of.next_part(chunk)) is not None:
                 yield from for_transport(wanted)
-            if error is not None:
-                worker.retract()
-                raise as_reported(error)
+            if fatal is not None:
+                raise fatal
 
-    def _run_some(self, worker: NumberedWorker, turns: _Turns, base: int) -> None:
+    def _run_some(self, worker: NumberedWorker, turns: Turns, supervisor: Supervisor) -> None:
         """Run episodes of one worker until a chunk is worth handing on, or it is another's turn."""
         turn = turns.worker
         flush_at = time.perf_counter() + FLUSH_SECONDS
         while turns.worker == turn and worker.finished_rows < FLUSH_ROWS and not turns.state.done:
             before = len(worker.finished_numbers)
-            worker.assign([base + offset for offset in turns.lease()])
-            self._run_out(worker)
-            finished = zip(worker.finished_numbers[before:], worker.finished_lengths[before:], strict=True)
-            turns.settle([(number - base, length) for number, length in sorted(finished)])
+            worker.assign(turns.lease())
+            try:
+                self._run_out(worker)
+            finally:
+                finished = zip(worker.finished_numbers[before:], worker.finished_lengths[before:], strict=True)
+                turns.settle(sorted(finished))
+            supervisor.progressed()
             if self._grace is not None or time.perf_counter() >= flush_at:
                 return
+
+    def _get_over(
+        self, error: Exception, worker: NumberedWorker, turns: Turns, supervisor: Supervisor
+    ) -> RolloutError | None:
+        """Do what is to be done about a failure; return what ends the call."""
+        worker.retract()
+        numbers = failed_in(error, turns.open)
+        if not numbers or self._supervision.on_env_error == "fail":
+            return as_reported(error)
+        verdict = supervisor.failed(Failed(worker.worker_number, 0, pack_error(error), numbers), turns.open)
+        if verdict.error is not None:
+            return verdict.error
+        self.tell(verdict.notice)
+        turns.go_on(skipped=verdict.skipped, reason=verdict.reason, alone=verdict.alone)
+        del self._workers[worker.worker_number]
+        # The failure was told; that what it left cannot be closed either is no news.
+        with suppress(Exception):
+            worker.shutdown()
+        return None
 
     def _run_out(self, worker: NumberedWorker) -> None:
         """Run what was assigned; asked to stop, only what holds up episodes that ended, for the grace time."""
@@ -197,77 +225,3 @@ def _apply(worker: NumberedWorker, agent: Any, env: Any) -> None:
 
 def _steps(batch: EpisodeBatch) -> int:
     return len(batch.rewards)
-
-
-class _Order:
-    """Sees to it that episodes are handed on in order: those that came too early are held until their turn."""
-
-    def __init__(self, state: PlanState, base: int) -> None:
-        self._state, self._base = state, base
-        self._next = [base + state.first_of_lane(lane) for lane in range(state.n_lanes)]
-        self._held: dict[int, Chunk] = {}
-
-    def next_part(self, chunk: Chunk) -> Chunk | None:
-        """Return the episodes that come next, up to the first gap and the plan's end; None where there are none."""
-        lane = self._state.lane(int(chunk.numbers[0]) - self._base)
-        if self._held or chunk.numbers[0] != self._next[lane] or np.any(np.diff(chunk.numbers) != 1):
-            return self._cut(lane, self._through_hold(lane, chunk))
-        return self._cut(lane, chunk)
-
-    def _through_hold(self, lane: int, chunk: Chunk) -> Chunk | None:
-        self._held |= {number: chunk.episodes(at, at + 1) for at, number in enumerate(chunk.numbers.tolist())}
-        ready: list[Chunk] = []
-        while (number := self._next[lane] + len(ready)) in self._held:
-            ready.append(self._held.pop(number))
-        return concatenate(ready) if ready else None
-
-    def _cut(self, lane: int, chunk: Chunk | None) -> Chunk | None:
-        if chunk is None:
-            return None
-        last = self._state.last_of_lane(lane)
-        count = chunk.n_episodes
-        if last is not None:
-            count = min(count, self._base + last - self._next[lane] + 1)
-        self._next[lane] += count
-        return chunk.episodes(0, count)
-
-
-class _Turns:
-    """Whose turn it is, so that episodes come in the order of their offsets.
-
-    Args:
-        state: The plan under way.
-        n_workers: How many workers there are.
-        by_worker: Whether offset i belongs to worker i % n_workers.
-        block: How many offsets a worker runs at once.
-    """
-
-    def __init__(self, state: PlanState, n_workers: int, *, by_worker: bool, block: int) -> None:
-        self.state = state
-        self._n_workers = n_workers
-        self._by_worker = by_worker and state.n_lanes == 1
-        self.worker = state.first_of_lane(0) % n_workers if self._by_worker else 0
-        self._block = 1 if self._by_worker else block
-        self._skip_ended_lanes()
-
-    def lease(self) -> list[int]:
-        """Lease the next offsets to the worker whose turn it is."""
-        return [offset for offsets in self.state.lease(self.worker, self._block) for offset in offsets]
-
-    def settle(self, finished: list[tuple[int, int]]) -> None:
-        """Settle (offset, length) pairs, and pass the turn on where the next offset is another worker's."""
-        if not finished:
-            return
-        offsets, lengths = np.array(finished, np.int64).T
-        for run, of_run in with_lengths(contiguous_ranges(offsets), lengths):
-            self.state.settle(run, of_run)
-        if self.state.n_lanes > 1:
-            self._skip_ended_lanes()
-        elif self._by_worker:
-            self.worker = (self.worker + 1) % self._n_workers
-
-    def _skip_ended_lanes(self) -> None:
-        """Where each worker has a lane, let the first one run that has anything left to be leased."""
-        last = self.state.n_lanes - 1
-        while self.worker < last and self.state.next_offset(self.worker) is None:
-            self.worker += 1

@@ -61,7 +61,7 @@ class MultiprocessingSampler(Sampler):
             return
         payloads = [self._payload(worker) for worker in range(self.n_workers)]
         titles = [f"rollout-worker[{number}] {printable(label)}" for number, label in enumerate(self._updates.labels)]
-        self._pool = WorkerPool(payloads, titles, self._start_method)
+        self._pool = WorkerPool(payloads, titles, self._start_method, self._supervision)
         self._supervisor = Supervisor(self._supervision, self.seed)
         self._version += 1
         for worker in range(self.n_workers):

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pickle
 import traceback
+from collections.abc import Collection
 from pathlib import Path
 from types import TracebackType
 
 import rollout_cli.errors
-from rollout_cli.errors import EnvError, InternalError, PolicyError, RolloutError
+from rollout_cli.errors import EnvError, InternalError, PolicyError, RolloutError, UserCodeError
 from rollout_cli.user_code import first_line
 
 _OURS = Path(rollout_cli.errors.__file__).parent
@@ -22,6 +23,25 @@ def as_reported(error: Exception) -> RolloutError:
     if isinstance(error, EnvError | PolicyError) and cause is not None and not error.details:
         error.details = _format(cause.with_traceback(_user_part(cause.__traceback__)))
     return error
+
+
+def failed_in(error: Exception, unfinished: Collection[int]) -> tuple[int, ...]:
+    """Return in which episodes user code may have failed; none where the fault is not the user's.
+
+    Args:
+        error: What was raised while a worker ran episodes.
+        unfinished: The episodes that it was to run and had not finished.
+    """
+    if not isinstance(error, UserCodeError):
+        return ()
+    if error.episode is not None and error.episode in unfinished:
+        return (error.episode,)
+    return tuple(sorted(unfinished))
+
+
+def failed_at_end(error: Exception) -> tuple[int, ...]:
+    """Return the finished episode that is at fault, where the error is of one; it was raised while none ran."""
+    return (error.episode,) if isinstance(error, UserCodeError) and error.episode is not None else ()
 
 
 def _users_cause(error: BaseException) -> BaseException | None:

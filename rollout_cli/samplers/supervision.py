@@ -60,10 +60,10 @@ class Died:
     Attributes:
         worker: Who.
         reason: How it ended, in words.
-        begun: The episodes that it had begun last, running or not; None where it did not tell.
+        begun: The episodes that were running; None where it did not tell.
         busy: Whether it was running episodes, rather than starting, waiting or sending.
         last_words: The traceback that it left.
-        late: The episode that took too long, where it was killed for that.
+        late: The episodes that took too long, where it was killed for that.
     """
 
     worker: int
@@ -71,7 +71,7 @@ class Died:
     begun: tuple[int, ...] | None = ()
     busy: bool = False
     last_words: str = ""
-    late: int | None = None
+    late: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,10 +135,8 @@ class Supervisor:
         running = sorted(set(death.begun or ()).intersection(open_numbers))
         told = f"worker {death.worker} {death.reason}{_place(death)}{_where(death, running, starting=starting)}"
         self._story.append(f"{told}\n{death.last_words}" if death.last_words else told)
-        if death.late is not None:
-            # It may have ended just before its worker was killed.
-            is_open = death.late in open_numbers
-            return self._after_failure(death.late, self._late(death, death.late)) if is_open else Verdict()
+        if death.late:
+            return self._after_delay(death, [number for number in death.late if number in open_numbers])
         suspects = self._suspects(death, running, open_numbers, starting=starting)
         self._kills.update(suspects)
         self._false_starts[death.worker] += starting
@@ -151,7 +149,7 @@ class Supervisor:
     ) -> tuple[int, ...]:
         if starting or not death.busy:
             return ()
-        return tuple(running or sorted(open_numbers))
+        return tuple(sorted(open_numbers) if death.begun is None else running)
 
     def _after_killer(self, number: int, told: str) -> Verdict:
         what = f"{self._episode(number)} killed its worker {MOST_KILLS} times"
@@ -228,6 +226,17 @@ class Supervisor:
             hint = "hardly any episode can be run like this"
             return Verdict(kind(message, hint=hint, details=error.details if error is not None else self._details()))
         return Verdict(skipped=number, reason=reason, notice=f"{reason}; episode {number} is skipped")
+
+    def _after_delay(self, death: Died, late: list[int]) -> Verdict:
+        if not late:
+            return Verdict()  # They ended just before their worker was killed.
+        error = self._late(death, late[0])
+        if len(late) > 1 and self._rules.on_env_error != "fail":
+            # One step of all rows may have taken all the time.
+            return Verdict(
+                alone=tuple(late), notice=f"{error.message}, and {len(late) - 1} more: each is run again, alone"
+            )
+        return self._after_failure(late[0], error)
 
     def _late(self, death: Died, number: int) -> EnvError:
         return EnvError(

@@ -27,7 +27,7 @@ class WorkerHandle:
         box: What the worker notes.
         pipe_ended_at: When its pipe was seen to be closed; None while it is open.
         condemned: Why it was killed, where the sampler did that.
-        late: The episode that took too long, where it was killed for that.
+        late: The episodes that took too long, where it was killed for that.
 
     Args:
         context: How the process is started.
@@ -46,7 +46,7 @@ class WorkerHandle:
     ) -> None:
         self.pipe_ended_at: float | None = None
         self.condemned: str | None = None
-        self.late: int | None = None
+        self.late: tuple[int, ...] = ()
         self._number = number
         with ExitStack() as undo:
             try:
@@ -73,7 +73,7 @@ class WorkerHandle:
         """Return a descriptor that can be read once the process has ended."""
         return self.process.sentinel if self._pidfd is None else self._pidfd
 
-    def condemn(self, reason: str, *, late: int | None = None) -> None:
+    def condemn(self, reason: str, *, late: tuple[int, ...] = ()) -> None:
         """Kill the worker, unless it was before; its death is told like any other, with this reason."""
         if self.condemned is None:
             self.condemned, self.late = reason, late

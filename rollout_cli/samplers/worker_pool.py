@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import multiprocessing
 import os
 import selectors
@@ -17,7 +16,8 @@ from rollout_cli.errors import UsageError
 from rollout_cli.samplers.buffer_pool import BufferPool
 from rollout_cli.samplers.messages import Batch, Failed, Returned, Started
 from rollout_cli.samplers.starting import StartMethod, one_thread_each, start_fork_server
-from rollout_cli.samplers.supervision import Died
+from rollout_cli.samplers.supervision import Died, Supervision
+from rollout_cli.samplers.watch import Watch
 from rollout_cli.samplers.worker_handle import WorkerHandle
 from rollout_cli.user_code import first_line
 
@@ -35,13 +35,20 @@ class WorkerPool:
         payloads: For each worker, the pickled (factory, agent, env) of `worker_main`.
         titles: For each worker, what its process is called.
         start_method: How processes are started.
+        rules: How long a worker may take for a step or an episode.
 
     Raises:
         UsageError: If `fork` is asked for in a process that has threads.
         WorkerError: If a process cannot be started.
     """
 
-    def __init__(self, payloads: Sequence[bytes], titles: Sequence[str], start_method: StartMethod) -> None:
+    def __init__(
+        self,
+        payloads: Sequence[bytes],
+        titles: Sequence[str],
+        start_method: StartMethod,
+        rules: Supervision | None = None,
+    ) -> None:
         if start_method == "fork" and threading.active_count() > 1:
             raise UsageError(
                 "the start method fork cannot be used in a process that has threads: a lock that one of them holds "
@@ -50,6 +57,8 @@ class WorkerPool:
             )
         self._start_method: StartMethod = start_method
         self._titles = titles
+        self._rules = rules or Supervision()
+        self._watch = Watch(self._rules.step_timeout, self._rules.episode_timeout)
         self._selector = selectors.DefaultSelector()
         self._workers: dict[int, WorkerHandle] = {}
         self._buffers = BufferPool()
@@ -75,7 +84,12 @@ class WorkerPool:
         with one_thread_each():
             context = multiprocessing.get_context(method)
             worker = WorkerHandle(
-                context, number, payload, self._titles[number], each_step=False, buffers=self._buffers
+                context,
+                number,
+                payload,
+                self._titles[number],
+                each_step=self._rules.step_timeout is not None,
+                buffers=self._buffers,
             )
         self._workers[number] = worker
         self._selector.register(worker.channel.fileno(), selectors.EVENT_READ, ("pipe", number))
@@ -148,19 +162,24 @@ class WorkerPool:
             yield from self._receive(worker, None)
             yield from self._receive(worker, None)
             yield self._bury(worker)
-        self._end_the_silent()
+        self._end_the_stuck()
 
     def _patience(self, timeout: float | None) -> float | None:
         """Return how long to wait for events at most."""
-        if any(worker.pipe_ended_at is not None for worker in self._workers.values()):
-            return min(EXIT_SECONDS, math.inf if timeout is None else timeout)
-        return timeout
+        silent = any(worker.pipe_ended_at is not None for worker in self._workers.values())
+        limits = (timeout, self._watch.tick, EXIT_SECONDS if silent else None)
+        return min((limit for limit in limits if limit is not None), default=None)
 
-    def _end_the_silent(self) -> None:
-        """Kill whoever closed its pipe a while ago and did not end."""
-        for worker in self._workers.values():
-            if worker.pipe_ended_at is not None and _clock() - worker.pipe_ended_at >= EXIT_SECONDS:
+    def _end_the_stuck(self) -> None:
+        """Kill whoever closed its pipe a while ago and did not end, or takes too long for a step or an episode."""
+        now = _clock()
+        for number, worker in self._workers.items():
+            if worker.pipe_ended_at is not None and now - worker.pipe_ended_at >= EXIT_SECONDS:
                 worker.condemn("closed its pipe and did not end")
+            elif self._watch.is_due(number, now):
+                overdue = self._watch.look(number, worker.box.noted(), now)
+                if overdue is not None:
+                    worker.condemn(overdue.reason, late=overdue.episodes)
 
     def _receive(self, number: int, limit: int | None) -> Iterator[Any]:
         worker = self._workers[number]
@@ -203,6 +222,7 @@ class WorkerPool:
         del self._workers[number]
         self._may_have_more.discard(number)
         self._writing.discard(number)
+        self._watch.forget(number)
         return death
 
     def shutdown(self) -> None:

@@ -15,12 +15,12 @@ import numpy as np
 
 from rollout_cli.black_box import black_box
 from rollout_cli.chunk import Chunk, for_transport, pack
-from rollout_cli.errors import EnvLoadError, InternalError, PolicyLoadError, RolloutError, UserCodeError
+from rollout_cli.errors import EnvLoadError, InternalError, PolicyLoadError, RolloutError
 from rollout_cli.samplers import worker_machine as wm
 from rollout_cli.samplers.links import Link, link
 from rollout_cli.samplers.messages import Batch, Failed, Pickled, Returned, Start, Started
 from rollout_cli.samplers.ranges import contiguous_ranges
-from rollout_cli.samplers.reports import pack_error
+from rollout_cli.samplers.reports import failed_at_end, failed_in, pack_error
 from rollout_cli.spaces import space_leaves
 from rollout_cli.user_code import first_line
 from rollout_cli.workers import NumberedWorker, WorkerFactory
@@ -107,7 +107,7 @@ class _Shell:
         except (EOFError, BrokenPipeError):
             raise
         except Exception as error:  # noqa: BLE001  A fault of user data or of this package: the sampler must hear of it.
-            self._handle(wm.EpisodeFailed(pack_error(error), _episode_of(error)))
+            self._handle(wm.EpisodeFailed(pack_error(error), failed_at_end(error)))
 
     # -- what happens ----------------------------------------------------------------------------------------------
 
@@ -127,7 +127,8 @@ class _Shell:
         try:
             self._advance(worker)
         except Exception as error:  # noqa: BLE001  As below; but this one happened in an episode.
-            self._handle(wm.EpisodeFailed(pack_error(error), self._suspects(worker, error)))
+            unfinished = self._machine.open_numbers.difference(worker.finished_numbers)
+            self._handle(wm.EpisodeFailed(pack_error(error), failed_in(error, unfinished)))
             return
         finished = worker.finished_numbers
         if len(finished) > self._counted:
@@ -150,13 +151,6 @@ class _Shell:
             raise
         # What is no Exception ends the process, out of the episodes that run.
         self._box.end_turn()
-
-    def _suspects(self, worker: NumberedWorker, error: Exception) -> tuple[int, ...]:
-        """Return in which episodes user code may have failed; none where the fault is not the user's."""
-        if not isinstance(error, UserCodeError):
-            return ()
-        unfinished = self._machine.open_numbers.difference(worker.finished_numbers)
-        return (error.episode,) if error.episode in unfinished else tuple(sorted(unfinished))
 
     def _note_finished(self, numbers: tuple[int, ...]) -> None:
         if not self._counted:
@@ -275,11 +269,6 @@ class _Shell:
         if self._worker is None:
             raise InternalError("the worker was given work before its first update")
         return self._worker
-
-
-def _episode_of(error: Exception) -> tuple[int, ...]:
-    """Return the finished episode that is at fault, where the error is of one."""
-    return (error.episode,) if isinstance(error, UserCodeError) and error.episode is not None else ()
 
 
 def load_pickled(value: Any, kind: type[RolloutError]) -> Any:

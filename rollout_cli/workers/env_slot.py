@@ -10,7 +10,7 @@ from typing import Any
 
 import gymnasium
 
-from rollout_cli.black_box import black_box
+from rollout_cli.black_box import NONE, black_box
 from rollout_cli.envs import EnvSource, EnvUpdate, describe_env, strip_env
 from rollout_cli.episode_batch import EnvSpec
 from rollout_cli.errors import EnvError, InternalError, PolicyError, RolloutError, UserCodeError
@@ -63,7 +63,7 @@ class EnvSlot:
         self.spec: EnvSpec | None = None
         self.turn = GeneratorTurn(global_seeder)
         self._worker_number = worker_number
-        self._note_begun = black_box().new_row()
+        self._note_running = black_box().new_row()
         self._env: Env | None = None
         self._stepped: Env | None = None
         self._recorder: EpisodeRecorder | None = None
@@ -112,7 +112,7 @@ class EnvSlot:
     def prepare(self, number: int) -> None:
         """Seed everything that episode `number` draws from but the environment itself, and note that it begins."""
         self.number, self.first_step, self._started_at = number, 0, _clock()
-        self._note_begun(number)
+        self._note_running(number)
         self.episode_seed = self.seeder.begin(number)
 
     def reset(self, options: dict[str, Any] | None = None) -> None:
@@ -166,6 +166,7 @@ class EnvSlot:
         """
         self._hand_on(terminated=terminated, truncated=truncated)
         self.number = None
+        self._note_running(NONE)
 
     def cut(self) -> None:
         """Hand on the steps recorded so far as a fragment; the episode goes on.
@@ -197,6 +198,7 @@ class EnvSlot:
         if self._recorder is not None:
             self._recorder.discard()
         self.number = None
+        self._note_running(NONE)
 
     def close(self) -> None:
         """Close the environment."""

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from rollout_cli.black_box import black_box
 from rollout_cli.workers.block_recorder import BlockRecorder
 from rollout_cli.workers.finished import Finished
 from rollout_cli.workers.row_numbers import NONE
@@ -37,7 +38,8 @@ class RowEpisodes:
     def __init__(self, n_rows: int) -> None:
         self._n_rows = n_rows
         # One array, so that all that is known of some rows is gathered at once.
-        self._state = np.array([[NONE], [NEVER], [NONE], [0]]).repeat(n_rows, axis=1)
+        self._state = black_box().table(4, n_rows)
+        self._state[:] = [[NONE], [NEVER], [NONE], [0]]
         self.numbers, self.starts, self._seeds, began = self._state
         self._began_at = began.view(np.float64)
         self.count = 0

@@ -72,8 +72,7 @@ class VerbsAdapter(NumberedWorker):
         self._envs: list[gymnasium.Env[Any, Any]] = []
         self._spec: EnvSpec | None = None
         self._number: int | None = None
-        self._note_begun = black_box().new_row()
-        self._began_at = 0.0
+        self._note_running, self._began_at = black_box().new_row(), 0.0
         self._finished: list[Chunk] = []
         self._unnumbered: deque[Chunk] = deque()
 
@@ -174,7 +173,7 @@ class VerbsAdapter(NumberedWorker):
 
     def _begin(self) -> None:
         self._number, self._began_at = self._next_number(), _clock()
-        self._note_begun(self._number)
+        self._note_running(self._number)
         seed_global_generators(self._seed, self._number)
 
     def _take_in(self, batch: Any) -> None:

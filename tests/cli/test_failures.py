@@ -117,11 +117,13 @@ def test_user_code_that_raises(tmp_path: Path, workers: list[str], arguments: li
 
 
 def test_a_worker_that_is_killed(tmp_path: Path) -> None:
-    """Its death ends the run with 4, at once."""
+    """An episode that kills its worker again and again ends the run with 4, after a warning of each restart."""
     options = ["--env", "mine:Raising", "--env-kwargs", "where=die", "-w", "2", "-q", "-o", "out"]
     ran = run_command("collect", "--timesteps", "100", *options, cwd=tmp_path, timeout=60)
     assert (ran.code, ran.stdout) == (4, ""), ran.stderr
-    assert ran.stderr.startswith("rollout: error: ")
+    warnings, error = ran.stderr.split("rollout: error: ")
+    assert all(line.startswith("warning: worker ") for line in warnings.splitlines())
+    assert error.startswith("episode ")
     assert "SIGKILL" in ran.stderr.splitlines()[0]
 
 

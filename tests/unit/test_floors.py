@@ -15,7 +15,7 @@ import rollout_cli
 ROOT = Path(rollout_cli.__file__).parent
 FLOORS = dict.fromkeys(("cli", "entry", "__main__", "__init__"), 7)
 FLOORS |= dict.fromkeys(("collect", "header", "interrupts", "progress", "config", "assembling", "reproducing"), 6)
-FLOORS |= dict.fromkeys(("fingerprint", "resuming", "recorded_layer"), 6)
+FLOORS |= dict.fromkeys(("skipping", "fingerprint", "resuming", "recorded_layer"), 6)
 FLOORS |= {"dataset": 5, "exporters": 5, "samplers": 4, "workers": 3, "policies": 2, "envs": 2}
 MODULES = {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path in sorted(ROOT.rglob("*.py"))}
 PARENT_ONLY = {"pyarrow", "rich", "typer"}

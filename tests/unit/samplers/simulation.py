@@ -21,7 +21,7 @@ import pytest
 
 from rollout_cli.chunk import Chunk
 from rollout_cli.episode_batch import EnvSpec, EpisodeBatch
-from rollout_cli.errors import EnvError
+from rollout_cli.errors import EnvError, RolloutError
 from rollout_cli.infos import InfoTable
 from rollout_cli.samplers import call, worker_process
 from rollout_cli.samplers.leasing import LeaseSizer
@@ -162,6 +162,9 @@ class ReadyFactory(WorkerFactory):
 
     def __call__(self, worker_number: int) -> NumberedWorker:
         return self._workers[worker_number]
+
+    def take(self, worker: NumberedWorker) -> tuple[Chunk | None, RolloutError | None]:
+        return worker.take(), None  # They have no columns that could be held against their spaces.
 
 
 def chunk_of(numbers: Sequence[int], lengths: Lengths, policy: float = 0.0, worker: int = 0) -> Chunk:

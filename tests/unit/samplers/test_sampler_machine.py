@@ -485,6 +485,6 @@ def test_a_late_episode_is_treated_like_one_that_failed() -> None:
     """Its worker had to be killed for it, which is no death of the worker's own."""
     rules = Supervision(max_worker_restarts=0, on_env_error="skip", episode_timeout=5.0)
     machine = machine_of(EpisodesPerWorker(2), n_workers=1, rules=rules)
-    instructions = restarted(machine, 0, dead(0, 0, late=BASE))
+    instructions = restarted(machine, 0, dead(0, 0, late=(BASE,)))
     (skip,) = [one for one in instructions if isinstance(one, Skip)]
     assert (BASE, "took longer than 5 s in worker 0") == (skip.number, skip.reason[-32:])
