@@ -99,8 +99,7 @@ class _Run:
         self._return_sum = 0.0
 
     def run(self) -> CollectResult:
-        warning = check_room(self._config.output)
-        if warning is not None:
+        if warning := check_room(self._config.output):
             self._progress.warn(warning)
         with held_folder(self._config) as lock:
             return self._run(lock)
@@ -221,6 +220,7 @@ class _Run:
         if writer.has_episodes:
             summary = writer.close(status="interrupted", reproducible=told, **told_of_skipped(self._skipped))
             kept = f"{summary.episodes:,} finished episodes ({summary.steps:,} steps) are in {summary.path}"
+            kept += ", and --resume goes on there"
         else:
             writer.remove()
             kept = "no episode was finished, so no dataset was left"

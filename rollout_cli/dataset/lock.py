@@ -13,6 +13,17 @@ from rollout_cli.errors import DatasetLockedError
 
 LOCK_NAME = ".lock"
 
+_held: set[int] = set()
+
+
+def _forget_in_child() -> None:
+    """Close what a forked child has inherited: a worker that outlives a killed run must not keep its lock."""
+    while _held:
+        os.close(_held.pop())
+
+
+os.register_at_fork(after_in_child=_forget_in_child)
+
 _NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)
 
 
@@ -45,17 +56,19 @@ class FolderLock:
             # Whoever had it before may have removed the file after we opened it.
             if self._is_at_its_place(descriptor):
                 self._descriptor = descriptor
+                _held.add(descriptor)
             else:
                 os.close(descriptor)
 
     def release(self) -> None:
         """Let others write; may be called again."""
-        if self._descriptor is None:
-            return
+        if self._descriptor not in _held:
+            return  # Released before, or closed in a forked child.
         # First the name, then the lock: the other way round, the file of the next one could be removed. Where it cannot
         # be removed it stays, and locks nothing. The folder itself may be gone.
         with suppress(OSError):
             self._path.unlink()
+        _held.remove(self._descriptor)
         os.close(self._descriptor)
         self._descriptor = None
 

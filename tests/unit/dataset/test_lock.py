@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import multiprocessing
 import os
 import signal
 import subprocess
 import sys
+from multiprocessing.connection import Connection
 from pathlib import Path
 from textwrap import dedent
 
 import pytest
 
 from rollout_cli.dataset import DatasetWriter, load
+from rollout_cli.dataset import lock as lock_module
 from rollout_cli.dataset.files import FileStore
 from rollout_cli.dataset.lock import LOCK_NAME, FolderLock
 from rollout_cli.errors import DatasetLockedError, StorageError
@@ -106,3 +109,29 @@ def test_a_lock_left_behind_is_nothing_in_the_way(tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / LOCK_NAME).touch()
     assert 1 == write_dataset(tmp_path / "out", [episode(0, 3)]).episodes
+
+
+def wait_for(connection: Connection) -> None:
+    connection.send("running")
+    connection.recv()
+
+
+def test_a_forked_worker_does_not_keep_the_lock(tmp_path: Path) -> None:
+    """It outlives a killed run for a moment, and the run may be gone on with at once."""
+    lock = FolderLock(FileStore(), tmp_path)
+    context = multiprocessing.get_context("fork")
+    here, there = context.Pipe()
+    child = context.Process(target=wait_for, args=(there,))
+    child.start()
+    assert "running" == here.recv()
+    with pytest.raises(DatasetLockedError):
+        FolderLock(FileStore(), tmp_path)  # The parent has it still.
+    descriptor = lock._descriptor
+    assert descriptor is not None
+    lock_module._held.remove(descriptor)
+    os.close(descriptor)  # As a kill does, which leaves the file.
+    assert (tmp_path / LOCK_NAME).exists()
+    FolderLock(FileStore(), tmp_path).release()
+    here.send("end")
+    child.join(timeout=30)
+    assert 0 == child.exitcode
