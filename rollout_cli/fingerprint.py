@@ -26,6 +26,7 @@ from rollout_cli.user_code import ModuleAttribute
 ENCODING = 1
 """Counts the changes of how rows become bytes: row groups written by another version cannot be gone on with."""
 
+_ENDINGS = ("on_env_error", "on_worker_death")
 _OPTIONS = (
     "command",
     "max_episode_length",
@@ -38,6 +39,8 @@ _OPTIONS = (
     "next_observation",
     "drop_info",
     "shard_bytes",
+    "invalid_action",
+    *_ENDINGS,
 )
 _OPTIONS_OF_EXACT = ("episodes_per_worker", "workers")
 _LONGEST_SHOWN = 60
@@ -80,11 +83,15 @@ def built(facts: Mapping[str, Any], spec: EnvSpec) -> Fingerprint:
 
 
 def differences(before: Mapping[str, Any], now: Fingerprint) -> list[str]:
-    """Return what differs, in words; parts that are only `before` are not looked at."""
+    """Return what differs, in words; parts that are only `before` are not looked at.
+
+    An episode at which a run would have failed is not in its dataset, so the next run may get over it in any way.
+    """
+    free = [name for name in _ENDINGS if before.get(name) == "fail"]
     return [
         f"{name} was {_shown(before.get(name))}, is {_shown(value)}"
         for name, value in now.items()
-        if name not in before or before[name] != value
+        if name not in free and (name not in before or before[name] != value)
     ]
 
 

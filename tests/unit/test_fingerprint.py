@@ -62,12 +62,21 @@ def test_how_the_data_are_made_is_not_in_it(change: dict[str, Any]) -> None:
         ({"next_observation": True}, "next_observation"),
         ({"drop_info": ("x",)}, "drop_info"),
         ({"shard_bytes": 5}, "shard_bytes"),
+        ({"invalid_action": "clip"}, "invalid_action"),
     ],
 )
 def test_what_decides_the_data_is_in_it(change: dict[str, Any], name: str) -> None:
     """And is told with both values."""
     found = differences(of(BASE), of(replace(BASE, **change)))
     assert any(text.startswith(f"{name} was ") for text in found), found
+
+
+def test_what_a_run_failed_at_may_be_left_out_by_the_next() -> None:
+    """But what the first one left out is not failed at by the next."""
+    fails, skips = of(BASE), of(replace(BASE, on_env_error="skip", on_worker_death="skip"))
+    assert [] == differences(fails, skips)
+    found = ['on_env_error was "skip", is "fail"', 'on_worker_death was "skip", is "fail"']
+    assert found == differences(skips, fails)
 
 
 def test_exact_has_its_workers_and_episodes_in_it() -> None:
