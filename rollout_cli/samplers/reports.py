@@ -21,7 +21,9 @@ def as_reported(error: Exception) -> RolloutError:
         return InternalError(f"a worker failed: {first_line(error)}", details=_format(error))
     cause = _users_cause(error)
     if isinstance(error, EnvError | PolicyError) and cause is not None and not error.details:
-        error.details = _format(cause.with_traceback(_user_part(cause.__traceback__)))
+        part = _user_part(cause.__traceback__)
+        # Where every frame is ours, user code gave something wrong, and the message says what.
+        error.details = _format(cause.with_traceback(part)) if part is not None else ""
     return error
 
 
@@ -56,11 +58,11 @@ def _users_cause(error: BaseException) -> BaseException | None:
 
 
 def _user_part(trace: TracebackType | None) -> TracebackType | None:
-    """Return a traceback from the first frame that is not ours on; all of it where every frame is."""
+    """Return a traceback from the first frame that is not ours on; None where every frame is."""
     part = trace
     while part is not None and _OURS in Path(part.tb_frame.f_code.co_filename).parents:
         part = part.tb_next
-    return part or trace
+    return part
 
 
 def pack_error(error: Exception) -> bytes:

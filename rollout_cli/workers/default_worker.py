@@ -229,10 +229,10 @@ class DefaultWorker(RecordingWorker):
                         rewards.append(reward)
                     else:
                         rewards.append(as_reward(reward))
+                    if terminated or truncated:
+                        break
                 except Exception as error:
                     raise slot.error(EnvError, "env.step", error) from error
-                if terminated or truncated:
-                    break
             step += 1
             if terminated or truncated or step >= last_step:
                 slot.observation = observation

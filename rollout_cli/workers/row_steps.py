@@ -151,9 +151,10 @@ class RowSteps:
                 if env_info:
                     slot.recorder.env_infos[len(rewards)] = frozen_copy(env_info)
                 rewards.append(reward if type(reward) is float else as_reward(reward))
+                may_end = terminated or truncated or is_near
             except Exception as error:
                 raise slot.error(EnvError, "env.step", error) from error
-            if terminated or truncated or is_near:
+            if may_end:
                 at_limit = len(rewards) + slot.first_step >= self._limit
                 if terminated or truncated or at_limit or len(rewards) >= self._guard:
                     ended.append(Ended(slot, *slot.ending(terminated, truncated, at_limit=at_limit)))

@@ -12,6 +12,7 @@ import numpy as np
 
 _RESET, _STEP = "(observation, info)", "(observation, reward, terminated, truncated, info)"
 _INTERFACES = {"env.reset": _RESET, "env.step": _STEP}
+_FLAG_HINT = "let env.step give True or False for terminated and for truncated"
 _OLD = "this looks like gym's interface before gymnasium's: wrap the environment so that it gives {}"
 
 
@@ -52,22 +53,25 @@ def as_flag(name: str, flag: Any) -> bool:
     """
     if isinstance(flag, bool | np.bool_) or (isinstance(flag, int | np.integer) and flag in (0, 1)):
         return bool(flag)
-    raise BadStepError(f"{name} is no bool: {_shown(flag)}", f"let env.step give True or False for {name}")
+    raise BadStepError(f"{name} is no bool: {_shown(flag)}", _FLAG_HINT)
 
 
 def explained(where: str, error: Exception) -> Exception:
-    """Return a BadStepError in place of Python's own words for a tuple that could not be unpacked here.
+    """Return a BadStepError in place of Python's own words for what could not be unpacked, or taken for a flag, here.
 
     Args:
         where: `env.step` or `env.reset`; anything else is left as it is.
         error: What was raised.
     """
     trace = error.__traceback__
-    # Raised in the frame that called, and not below it: so it was the unpacking.
-    is_ours = trace is not None and trace.tb_next is None
-    if where not in _INTERFACES or not is_ours or "unpack" not in str(error):
+    # Raised in the frame that called, and not below it: so it was what is done with the result.
+    if where not in _INTERFACES or trace is None or trace.tb_next is not None:
         return error
     expected = _INTERFACES[where]
+    if "truth value" in str(error):
+        return BadStepError(f"terminated or truncated is no bool: {error}", _FLAG_HINT)
+    if "unpack" not in str(error):
+        return error
     return BadStepError(f"{where} did not give {expected}: {error}", _OLD.format(expected))
 
 

@@ -35,7 +35,7 @@ ALLOWED = {
     "envs.updates:NewEnvUpdate.__setstate__ cloudpickle.loads",
     "envs.updates:SetTaskUpdate.__setstate__ cloudpickle.loads",
     "samplers.messages:Pickled.load pickle.loads",
-    "samplers.worker_process:worker_main pickle.loads",
+    "samplers.worker_main:worker_main pickle.loads",
     # Messages between the processes of one run, and those of them that wait in its unlinked spill file.
     "chunk:unpack pickle.loads",
     "samplers.reports:unpack_error pickle.loads",
