@@ -1,0 +1,54 @@
+"""`python -m tests.soak`: the long tests, with full counts; `--tenth` for a tenth of them."""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from tests.soak.cycles import run_cycles
+from tests.soak.kills import kill_parents, kill_workers
+from tests.soak.runs import SETTINGS, Setting, refer
+
+_KILLS = 200
+_CYCLES = 1_000
+
+
+def main() -> int:
+    """Run everything; return 0 where all held."""
+    parser = argparse.ArgumentParser(prog="python -m tests.soak", description=__doc__)
+    parser.add_argument("--tenth", action="store_true", help="a tenth of everything")
+    parser.add_argument("--seed", type=int, default=0, help="decides who is killed when (default: 0)")
+    given = parser.parse_args()
+    share = 10 if given.tenth else 1
+    print(f"{_CYCLES // share} samplers started and stopped: {run_cycles(_CYCLES // share)}", flush=True)
+    with tempfile.TemporaryDirectory(prefix="rollout-soak-") as work:
+        for at, setting in enumerate(SETTINGS):
+            folder = Path(work) / str(at)
+            folder.mkdir()
+            kill_all(setting, folder, _KILLS // share // len(SETTINGS), f"{given.seed} {at}")
+    print("nothing was lost")
+    return 0
+
+
+def kill_all(setting: Setting, folder: Path, count: int, seed: str) -> None:
+    """Kill workers and parents of runs of one setting, `count` of each; say how it went."""
+    began = time.monotonic()
+    reference = refer(setting, folder)
+    print(f"{setting.name}: {len(reference.data)} data files, {reference.changes} changes on disk", flush=True)
+    workers = kill_workers(setting, reference, folder, count, random.Random(f"workers {seed}"))
+    print(f"  {workers.kills} workers killed, {workers.after_commit} of them after a commit", flush=True)
+    parents = kill_parents(setting, reference, folder, count, random.Random(f"parents {seed}"))
+    parents.check()
+    print(
+        f"  {parents.kills} parents killed, {parents.after_commit} of them after a commit, "
+        f"{parents.in_commit} inside one; {time.monotonic() - began:.0f} s",
+        flush=True,
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

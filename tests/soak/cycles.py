@@ -1,0 +1,65 @@
+"""Samplers that start and stop again and again: nothing of them stays."""
+
+from __future__ import annotations
+
+import gc
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from rollout_cli.samplers import Episodes, MultiprocessingSampler
+from tests.soak.errors import SoakError
+
+_WARM_UP = 5
+"""Cycles after which everything is there that comes once: the fork server, caches, pools of memory."""
+
+_MEMORY_BYTES = 16 << 20
+"""What the process may grow by; a single sampler's rings and buffers are larger than that."""
+
+
+@dataclass(frozen=True, slots=True)
+class Holdings:
+    """What a process holds of the system.
+
+    Attributes:
+        descriptors: Open file descriptors.
+        processes: Processes below it.
+        named: Names in the folder of shared memory: segments and semaphores.
+        threads: Threads.
+    """
+
+    descriptors: int
+    processes: int
+    named: int
+    threads: int
+
+    @classmethod
+    def now(cls) -> Holdings:
+        """Count."""
+        this = psutil.Process()
+        named = len(list(Path("/dev/shm").iterdir()))
+        return cls(this.num_fds(), len(this.children(recursive=True)), named, this.num_threads())
+
+
+def run_cycles(count: int) -> Holdings:
+    """Start and stop `count` samplers, each of which hands on some episodes; return what is held at the end."""
+    for _ in range(_WARM_UP):
+        _cycle()
+    before, memory = Holdings.now(), psutil.Process().memory_info().rss
+    for _ in range(count):
+        _cycle()
+    gc.collect()
+    after, grown = Holdings.now(), psutil.Process().memory_info().rss - memory
+    if after != before:
+        raise SoakError(f"after {count} cycles {after}, before them {before}")
+    if grown > _MEMORY_BYTES:
+        raise SoakError(f"after {count} cycles the process has grown by {grown:,} bytes")
+    return after
+
+
+def _cycle() -> None:
+    with MultiprocessingSampler("random", "CartPole-v1", n_workers=2, seed=0) as sampler:
+        episodes = sum(chunk.n_episodes for chunk in sampler.stream(Episodes(0, 20)))
+    if episodes != 20:
+        raise SoakError(f"a sampler handed on {episodes} episodes, not 20")

@@ -1,0 +1,39 @@
+"""`rollout` that kills itself: `python -m tests.soak.victim NOTE OPERATION ARGUMENTS…`.
+
+Every change that it makes on disk goes through the file module, which asks here before each one. Before change number
+OPERATION this process writes down in NOTE what it was about to do, and kills itself as `kill -9` would; with 0 it
+lives, and NOTE says how many changes there were. (Workers import this module too, so it imports next to nothing.)
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+
+def run(note: Path, last: int, arguments: list[str]) -> int:
+    """Run the command; return its exit code."""
+    from rollout_cli.dataset.files import FileStore
+    from rollout_cli.entry import main
+
+    changes = 0
+
+    def before(store: FileStore, operation: str, path: Path) -> None:
+        nonlocal changes
+        del store
+        changes += 1
+        if changes == last:
+            note.write_text(f"{operation} {path}")
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    FileStore.before = before  # type: ignore[method-assign,assignment]
+    sys.argv = ["rollout", *arguments]
+    code = main()
+    note.write_text(str(changes))
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(run(Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]))
