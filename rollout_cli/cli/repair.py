@@ -11,7 +11,7 @@ from rollout_cli.cli.options import SHOWING, JsonFlag, VerboseFlag
 from rollout_cli.cli.output import print_json, print_rows
 
 if TYPE_CHECKING:
-    from rollout_cli.dataset.repair import RepairReport
+    from rollout_cli.dataset.verification.repair import RepairReport
 
 DryRunFlag = Annotated[
     bool,
@@ -29,7 +29,7 @@ def repair(
     json: JsonFlag = False,
 ) -> None:
     """Keep the part of a dataset that is whole, and move aside what is not; nothing is deleted."""
-    from rollout_cli.dataset.repair import repair as repair_dataset  # noqa: PLC0415 - it loads numpy and pyarrow
+    from rollout_cli.dataset.verification.repair import repair as repair_dataset  # noqa: PLC0415 - it loads numpy and pyarrow
 
     report = repair_dataset(folder, dry_run=dry_run)
     if json:

@@ -13,7 +13,7 @@ from rollout_cli.errors import VerificationError
 from rollout_cli.escaping import printable
 
 if TYPE_CHECKING:
-    from rollout_cli.dataset.verify_report import VerifyReport
+    from rollout_cli.dataset.verification.report import VerifyReport
 
 MetadataFlag = Annotated[
     bool, typer.Option("--quick", help="Look at metadata and footers, but at no step.", show_default=False)
@@ -32,7 +32,7 @@ def verify(
     json: JsonFlag = False,
 ) -> None:
     """Check that a dataset holds all that it says: files, checksums, episodes, steps and totals."""
-    from rollout_cli.dataset.verify import verify as verify_dataset  # noqa: PLC0415 - it loads numpy and pyarrow
+    from rollout_cli.dataset.verification.verify import verify as verify_dataset  # noqa: PLC0415 - it loads numpy and pyarrow
 
     report = verify_dataset(folder, quick=quick)
     if report.faults:
@@ -71,7 +71,7 @@ def _show(report: VerifyReport) -> None:
 
 
 def _lines(texts: list[str] | tuple[str, ...]) -> list[str]:
-    from rollout_cli.dataset.verify_report import SHOWN  # noqa: PLC0415 - as above
+    from rollout_cli.dataset.verification.report import SHOWN  # noqa: PLC0415 - as above
 
     more = [f"and {len(texts) - SHOWN:,} more"] if len(texts) > SHOWN else []
     return [*texts[:SHOWN], *more]

@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from rollout_cli.dataset.verify import verify
+from rollout_cli.dataset.verification.verify import verify
 from rollout_cli.errors import StorageError
 from tests.support.chunks import episode
 from tests.support.damage import DATA, EPISODES, STATS, flip, page_bytes

@@ -13,8 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from rollout_cli.dataset import CutLimits, load
-from rollout_cli.dataset.repair import repair
-from rollout_cli.dataset.verify import verify
+from rollout_cli.dataset.verification.repair import repair
+from rollout_cli.dataset.verification.verify import verify
 from rollout_cli.errors import DatasetExistsError, DatasetFormatError, StorageError
 from tests.support import damage
 from tests.support.chunks import episode

@@ -17,8 +17,8 @@ from gymnasium import spaces
 
 from rollout_cli.dataset import CutLimits
 from rollout_cli.dataset.cuts import CutState
-from rollout_cli.dataset.verify import verify
-from rollout_cli.dataset.verify_report import VerifyReport
+from rollout_cli.dataset.verification.report import VerifyReport
+from rollout_cli.dataset.verification.verify import verify
 from rollout_cli.episode_batch import EnvSpec
 from rollout_cli.errors import DatasetFormatError
 from tests.support import damage

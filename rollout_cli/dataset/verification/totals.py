@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rollout_cli.dataset.layout import info_path
-from rollout_cli.dataset.verify_claims import TOTALS, Claims
-from rollout_cli.dataset.verify_report import Findings
+from rollout_cli.dataset.verification.claims import TOTALS, Claims
+from rollout_cli.dataset.verification.report import Findings
 
 
 @dataclass(slots=True)

@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from rollout_cli.dataset.files_check import FilesCheck
-from rollout_cli.dataset.folder import Folder, survey
 from rollout_cli.dataset.layout import info_path, read_info
 from rollout_cli.dataset.limits import check_inside, read_json
-from rollout_cli.dataset.verify_claims import Claims, read_claims
-from rollout_cli.dataset.verify_report import Findings, VerifyReport
-from rollout_cli.dataset.verify_stats import check_stats
-from rollout_cli.dataset.verify_totals import Counts, check_totals
+from rollout_cli.dataset.verification.claims import Claims, read_claims
+from rollout_cli.dataset.verification.files_check import FilesCheck
+from rollout_cli.dataset.verification.folder import Folder, survey
+from rollout_cli.dataset.verification.report import Findings, VerifyReport
+from rollout_cli.dataset.verification.stats_check import check_stats
+from rollout_cli.dataset.verification.totals import Counts, check_totals
 
 
 def verify(path: Path | str, *, quick: bool = False) -> VerifyReport:

@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rollout_cli.dataset.files_check import FilesCheck
-from rollout_cli.dataset.folder import Folder
 from rollout_cli.dataset.layout import info_path, read_info
-from rollout_cli.dataset.repair_info import rebuilt_info
 from rollout_cli.dataset.shard import Place, data_path, episodes_path
-from rollout_cli.dataset.verify import readable_info
-from rollout_cli.dataset.verify_claims import Claims, read_claims
-from rollout_cli.dataset.verify_report import Fault, Findings
-from rollout_cli.dataset.verify_sequence import index_of, lanes_of
+from rollout_cli.dataset.verification.claims import Claims, read_claims
+from rollout_cli.dataset.verification.files_check import FilesCheck
+from rollout_cli.dataset.verification.folder import Folder
+from rollout_cli.dataset.verification.repair_info import rebuilt_info
+from rollout_cli.dataset.verification.report import Fault, Findings
+from rollout_cli.dataset.verification.sequence import index_of, lanes_of
+from rollout_cli.dataset.verification.verify import readable_info
 from rollout_cli.errors import DatasetFormatError
 
 

@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 from rollout_cli.dataset.limits import open_parquet, parse_json
 from rollout_cli.dataset.shard import Place
 from rollout_cli.dataset.tables import reading
-from rollout_cli.dataset.verify_claims import Claims, schema_of_files
-from rollout_cli.dataset.verify_report import Findings
+from rollout_cli.dataset.verification.claims import Claims, schema_of_files
+from rollout_cli.dataset.verification.report import Findings
 from rollout_cli.errors import DatasetFormatError
 
 _OWN_KEYS = {b"rollout.settles", b"rollout.open", b"ARROW:schema"}

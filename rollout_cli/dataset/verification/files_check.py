@@ -9,19 +9,19 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from rollout_cli.dataset.commits import Commit
-from rollout_cli.dataset.folder import Folder
 from rollout_cli.dataset.layout import info_path
 from rollout_cli.dataset.shard import Place, data_path, episodes_path
 from rollout_cli.dataset.stats import TableStats
-from rollout_cli.dataset.verify_claims import Claims
-from rollout_cli.dataset.verify_episodes import EpisodesCheck
-from rollout_cli.dataset.verify_numbers import Facts, LaneState
-from rollout_cli.dataset.verify_report import Findings
-from rollout_cli.dataset.verify_schema import DecidedSchema, check_row_groups, open_file
-from rollout_cli.dataset.verify_sequence import check_between_lanes, check_sequence
-from rollout_cli.dataset.verify_stats import joined_stats
-from rollout_cli.dataset.verify_steps import StepsCheck
-from rollout_cli.dataset.verify_totals import Counts
+from rollout_cli.dataset.verification.claims import Claims
+from rollout_cli.dataset.verification.episode_numbers import Facts, LaneState
+from rollout_cli.dataset.verification.episode_rows import EpisodesCheck
+from rollout_cli.dataset.verification.folder import Folder
+from rollout_cli.dataset.verification.report import Findings
+from rollout_cli.dataset.verification.schema_check import DecidedSchema, check_row_groups, open_file
+from rollout_cli.dataset.verification.sequence import check_between_lanes, check_sequence
+from rollout_cli.dataset.verification.stats_check import joined_stats
+from rollout_cli.dataset.verification.step_rows import StepsCheck
+from rollout_cli.dataset.verification.totals import Counts
 
 
 class FilesCheck:

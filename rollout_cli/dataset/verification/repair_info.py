@@ -13,13 +13,13 @@ import numpy as np
 import pyarrow as pa
 
 from rollout_cli.dataset.commits import Commit
-from rollout_cli.dataset.folder import Folder
 from rollout_cli.dataset.limits import check_episode_rows, open_parquet, parse_json
 from rollout_cli.dataset.reader import env_spec_of
 from rollout_cli.dataset.schema import FORMAT, FORMAT_VERSION, SpaceSchema
 from rollout_cli.dataset.shard import FILES_PER_CHUNK, Place, data_path, episodes_path
 from rollout_cli.dataset.tables import reading
-from rollout_cli.dataset.verify_claims import schema_of_files
+from rollout_cli.dataset.verification.claims import schema_of_files
+from rollout_cli.dataset.verification.folder import Folder
 from rollout_cli.dataset.window import WINDOW_STEPS
 from rollout_cli.errors import DatasetFormatError, UnsupportedSpaceError
 

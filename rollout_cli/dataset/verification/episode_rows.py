@@ -14,10 +14,10 @@ from rollout_cli.dataset.limits import check_episode_rows, check_group
 from rollout_cli.dataset.schema import EPISODE_FIELDS
 from rollout_cli.dataset.shard import Place, episodes_path
 from rollout_cli.dataset.tables import check_facts, reading
-from rollout_cli.dataset.verify_claims import Claims
-from rollout_cli.dataset.verify_numbers import MAX_LENGTH, Facts, LaneState, NumbersCheck, check_commit
-from rollout_cli.dataset.verify_report import Findings
-from rollout_cli.dataset.verify_values import wrong_values
+from rollout_cli.dataset.verification.claims import Claims
+from rollout_cli.dataset.verification.episode_numbers import MAX_LENGTH, Facts, LaneState, NumbersCheck, check_commit
+from rollout_cli.dataset.verification.report import Findings
+from rollout_cli.dataset.verification.values import wrong_values
 from rollout_cli.errors import DatasetFormatError
 
 

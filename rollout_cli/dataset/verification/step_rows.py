@@ -15,10 +15,10 @@ from rollout_cli.dataset.schema import SpaceSchema
 from rollout_cli.dataset.shard import Place, data_path
 from rollout_cli.dataset.stats import TableStats
 from rollout_cli.dataset.tables import reading
-from rollout_cli.dataset.verify_following import FollowingCheck
-from rollout_cli.dataset.verify_numbers import Facts
-from rollout_cli.dataset.verify_report import Findings
-from rollout_cli.dataset.verify_values import wrong_values
+from rollout_cli.dataset.verification.episode_numbers import Facts
+from rollout_cli.dataset.verification.following import FollowingCheck
+from rollout_cli.dataset.verification.report import Findings
+from rollout_cli.dataset.verification.values import wrong_values
 from rollout_cli.episode_batch import derive_step_types
 from rollout_cli.errors import DatasetFormatError
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from rollout_cli.dataset.limits import check_inside, read_json
 from rollout_cli.dataset.stats import TableStats
-from rollout_cli.dataset.verify_claims import Claims
-from rollout_cli.dataset.verify_report import Findings
+from rollout_cli.dataset.verification.claims import Claims
+from rollout_cli.dataset.verification.report import Findings
 from rollout_cli.errors import DatasetFormatError, StorageError
 
 _TOLERANCE = 1e-9

@@ -13,7 +13,7 @@ import pyarrow as pa
 from rollout_cli.dataset.layout import info_path
 from rollout_cli.dataset.reader import env_spec_of
 from rollout_cli.dataset.schema import INFO_PREFIXES, DatasetSchema, SpaceSchema, infos_from_features
-from rollout_cli.dataset.verify_report import Findings
+from rollout_cli.dataset.verification.report import Findings
 from rollout_cli.dataset.window import InfoField, InfoSchema
 from rollout_cli.errors import DatasetFormatError, UnsupportedSpaceError
 from rollout_cli.infos import STRING

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from rollout_cli.dataset.columns import Array
 from rollout_cli.dataset.commits import Commit
 from rollout_cli.dataset.shard import Place
-from rollout_cli.dataset.verify_report import Findings
+from rollout_cli.dataset.verification.report import Findings
 
 MAX_LENGTH = 1 << 38
 """No episode has more steps; the sum of as many as a file can state is still a number of 64 bits."""

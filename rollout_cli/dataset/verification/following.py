@@ -11,9 +11,9 @@ from rollout_cli.dataset.columns import Array
 from rollout_cli.dataset.schema import SpaceSchema
 from rollout_cli.dataset.shard import Place, data_path, episodes_path
 from rollout_cli.dataset.tables import RowReader
-from rollout_cli.dataset.verify_numbers import Facts
-from rollout_cli.dataset.verify_report import Findings
-from rollout_cli.dataset.verify_values import same_rows, wrong_values
+from rollout_cli.dataset.verification.episode_numbers import Facts
+from rollout_cli.dataset.verification.report import Findings
+from rollout_cli.dataset.verification.values import same_rows, wrong_values
 
 
 class FollowingCheck:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from rollout_cli.dataset.folder import Folder
 from rollout_cli.dataset.shard import FILES_PER_CHUNK, Place, data_path, episodes_path, shard_place
-from rollout_cli.dataset.verify_claims import Claims
-from rollout_cli.dataset.verify_numbers import LaneState
-from rollout_cli.dataset.verify_report import Findings
+from rollout_cli.dataset.verification.claims import Claims
+from rollout_cli.dataset.verification.episode_numbers import LaneState
+from rollout_cli.dataset.verification.folder import Folder
+from rollout_cli.dataset.verification.report import Findings
 
 
 def check_sequence(root: Path, claims: Claims, folder: Folder, findings: Findings) -> None:

@@ -15,17 +15,17 @@ from typing import Any
 
 from rollout_cli.dataset.card import render_card
 from rollout_cli.dataset.files import FileStore
-from rollout_cli.dataset.files_check import FilesCheck
-from rollout_cli.dataset.folder import survey
 from rollout_cli.dataset.layout import info_path, write_json
 from rollout_cli.dataset.lock import FolderLock
-from rollout_cli.dataset.repair_files import copy_file, cut_shard, stated_lengths
-from rollout_cli.dataset.repair_plan import choose_claims, refuse_what_is_none
 from rollout_cli.dataset.shard import data_path, episodes_path
-from rollout_cli.dataset.verify import verify
-from rollout_cli.dataset.verify_claims import TOTALS
-from rollout_cli.dataset.verify_report import Findings
-from rollout_cli.dataset.verify_stats import stats_path
+from rollout_cli.dataset.verification.claims import TOTALS
+from rollout_cli.dataset.verification.files_check import FilesCheck
+from rollout_cli.dataset.verification.folder import survey
+from rollout_cli.dataset.verification.repair_files import copy_file, cut_shard, stated_lengths
+from rollout_cli.dataset.verification.repair_plan import choose_claims, refuse_what_is_none
+from rollout_cli.dataset.verification.report import Findings
+from rollout_cli.dataset.verification.stats_check import stats_path
+from rollout_cli.dataset.verification.verify import verify
 from rollout_cli.errors import InternalError
 
 
