@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 from tests.soak.cycles import run_cycles
+from tests.soak.disk import fail_everywhere
 from tests.soak.kills import kill_parents, kill_workers
 from tests.soak.runs import SETTINGS, Setting, refer
 
@@ -26,6 +27,11 @@ def main() -> int:
     share = 10 if given.tenth else 1
     print(f"{_CYCLES // share} samplers started and stopped: {run_cycles(_CYCLES // share)}", flush=True)
     with tempfile.TemporaryDirectory(prefix="rollout-soak-") as work:
+        failures = fail_everywhere(Path(work) / "disk", every=share)
+        print(
+            f"the disk failed in {failures.runs} runs, {failures.told} of which said so and {failures.kept} had episodes",
+            flush=True,
+        )
         for at, setting in enumerate(SETTINGS):
             folder = Path(work) / str(at)
             folder.mkdir()
