@@ -29,7 +29,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="rollout-soak-") as work:
         failures = fail_everywhere(Path(work) / "disk", every=share)
         print(
-            f"the disk failed in {failures.runs} runs, {failures.told} of which said so and {failures.kept} had episodes",
+            f"the disk failed in {failures.runs} runs: {failures.told} said so, {failures.kept} had episodes",
             flush=True,
         )
         for at, setting in enumerate(SETTINGS):

@@ -34,7 +34,8 @@ class Counts:
 def check_totals(root: Path, claims: Claims, counts: Counts, findings: Findings) -> None:
     """Check the totals, unless a file could not be read, which has been told.
 
-    While a run goes on, and after it was killed, info.json may be behind the files, never ahead of them.
+    Unless a dataset is complete, info.json may be behind the files, never ahead of them: a run may be killed, or the disk
+    fail, between the one and the other.
     """
     if not counts.is_whole:
         return
@@ -43,7 +44,7 @@ def check_totals(root: Path, claims: Claims, counts: Counts, findings: Findings)
         if stated == held:
             continue
         told = f"it says {stated:,} {name}, and the files hold {held:,}"
-        if (claims.status == "collecting" and stated < held) or (name == "bytes" and claims.status != "complete"):
+        if claims.status != "complete" and (stated < held or name == "bytes"):
             findings.note(f"meta/info.json: {told}")
         else:
             findings.fault(info_path(root), told)

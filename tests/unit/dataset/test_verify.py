@@ -404,12 +404,13 @@ def test_what_does_no_harm_is_noted(folder: Path) -> None:
     assert expected == [next(name for name in expected if name in note) for note in report.notes]
 
 
-def test_a_killed_run_is_verified_as_far_as_it_got(folder: Path) -> None:
+@pytest.mark.parametrize("status", ["collecting", "interrupted"])
+def test_a_killed_run_is_verified_as_far_as_it_got(folder: Path, status: str) -> None:
     """info.json may be behind the files by what was committed last, and rows may wait for their episodes file."""
     last = max((folder / "meta" / "episodes").rglob("*.parquet"))
     last.unlink()
     info = json.loads((folder / INFO).read_text())
-    set_json(folder / INFO, status="collecting", episodes=1, steps=LENGTHS[0], bytes=1, shards=1, times=info["times"])
+    set_json(folder / INFO, status=status, episodes=1, steps=LENGTHS[0], bytes=1, shards=1, times=info["times"])
     report = verify(folder)
     assert () == report.faults
     assert 0 < report.episodes < 30
