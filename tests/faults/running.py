@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.support.marked import MARK, ROLLOUT, marked, new_mark
+from tests.support.marked import ROLLOUT, environment, marked, new_mark
 
 ENV = "tests.faults.subjects:Faulty"
 POLICY = "tests.faults.subjects:policy"
@@ -80,12 +80,12 @@ def run_case(case: Case, folder: Path) -> Outcome:
         words += ["--policy", POLICY]
     mark = new_mark()
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-    environment = {**os.environ, MARK: mark, "FAULTY_POLICY": case.policy, "PYTHONPATH": path}
+    variables = {**environment(mark), "FAULTY_POLICY": case.policy, "PYTHONPATH": path}
     began = time.monotonic()
     running = subprocess.Popen(
         [*words, *case.options],
         cwd=folder,
-        env=environment,
+        env=variables,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import time
@@ -17,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tests.soak.errors import SoakError
-from tests.support.marked import MARK, ROLLOUT, marked, new_mark
+from tests.support.marked import ROLLOUT, environment, marked, new_mark
 
 RUN_SECONDS = 120
 ORPHAN_SECONDS = 2.0
@@ -92,8 +91,7 @@ def victim(note: Path, change: int, arguments: Sequence[str]) -> list[str]:
 def process(words: Sequence[str]) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """Start a process; give it and the mark that all of its offspring bear. Whatever is left is killed at the end."""
     mark = new_mark()
-    environment = {**os.environ, MARK: mark}
-    running = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+    running = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(mark))
     try:
         yield running, mark
     finally:

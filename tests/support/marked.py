@@ -21,6 +21,14 @@ def new_mark() -> str:
     return f"{os.getpid()}-{time.monotonic_ns()}"
 
 
+def environment(mark: str) -> dict[str, str]:
+    """Return the environment of a run that bears the mark.
+
+    A process that changes its title writes it over the environment that others see of it, unless it is told not to.
+    """
+    return {**os.environ, MARK: mark, "SPT_NOENV": "1"}
+
+
 def marked(mark: str) -> list[psutil.Process]:
     """Return the living processes that bear a mark."""
     found = []
