@@ -96,8 +96,9 @@ def _kill_parent(arguments: list[str], output: Path, reference: Reference, kills
         if running.returncode != -signal.SIGKILL:
             finish(running)
             return False
-    told = note.read_text().split(" ", 1) if note.exists() else ["", ""]
-    kills.add(after_commit=has_commit(output), in_commit=told[0] in _IN_A_COMMIT or "info.json" in told[1])
+    # A kill by the clock may come just when the note is written.
+    operation, _, path = note.read_text().partition(" ") if note.exists() else ("", "", "")
+    kills.add(after_commit=has_commit(output), in_commit=operation in _IN_A_COMMIT or "info.json" in path)
     return True
 
 
