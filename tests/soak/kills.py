@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import time
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,6 +29,9 @@ from tests.soak.runs import (
 from tests.support.marked import ROLLOUT, marked
 
 _WORKER_KILLS_A_RUN = 8
+_YOUNG_KILLS, _READY_SECONDS = 2, 3.0
+"""So many times in a row a worker may be killed before it is so old."""
+
 _IN_A_COMMIT = {"fsync", "rename"}
 
 
@@ -119,8 +123,9 @@ def kill_workers(setting: Setting, reference: Reference, folder: Path, count: in
         shutil.rmtree(output, ignore_errors=True)
         arguments = setting.to(output, "--max-worker-restarts", str(10 * _WORKER_KILLS_A_RUN))
         with process([ROLLOUT, *arguments]) as (running, mark):
+            young: Counter[str] = Counter()
             for _ in range(min(_WORKER_KILLS_A_RUN, count - kills.kills)):
-                if not _kill_worker(running, mark, rng):
+                if not _kill_worker(running, mark, young, rng):
                     break
                 kills.add(after_commit=has_commit(output), in_commit=False)
             finish(running)
@@ -131,20 +136,36 @@ def kill_workers(setting: Setting, reference: Reference, folder: Path, count: in
     return kills
 
 
-def _kill_worker(running: subprocess.Popen[str], mark: str, rng: random.Random) -> bool:
-    """Kill one worker after a moment; return whether there was one."""
+def _kill_worker(running: subprocess.Popen[str], mark: str, young: Counter[str], rng: random.Random) -> bool:
+    """Kill one worker after a moment; return whether there was one.
+
+    A worker that dies three times before it is ready ends its run, as it should; so none is killed young too often.
+    """
     until = time.monotonic() + rng.uniform(0, 0.25)
     while running.poll() is None:
-        workers = [one for one in marked(mark) if _is_worker(one)]
+        found = [one for one in map(_worker, marked(mark)) if one is not None]
+        workers = [one for one in found if young[one.name] < _YOUNG_KILLS or one.age >= _READY_SECONDS]
         if workers and time.monotonic() >= until:
-            rng.choice(sorted(workers, key=lambda one: one.pid)).kill()
+            chosen = rng.choice(sorted(workers, key=lambda one: one.name))
+            young[chosen.name] = 0 if chosen.age >= _READY_SECONDS else young[chosen.name] + 1
+            chosen.process.kill()
             return True
         time.sleep(0.005)
     return False
 
 
-def _is_worker(candidate: psutil.Process) -> bool:
+@dataclass(frozen=True, slots=True)
+class _Worker:
+    process: psutil.Process
+    name: str
+    age: float
+
+
+def _worker(candidate: psutil.Process) -> _Worker | None:
+    """Return a worker of a run; None for every other process."""
     try:
-        return " ".join(candidate.cmdline()).startswith("rollout-worker[")
+        title = " ".join(candidate.cmdline())
+        age = time.time() - candidate.create_time()
     except psutil.NoSuchProcess:
-        return False
+        return None
+    return _Worker(candidate, title.split()[0], age) if title.startswith("rollout-worker[") else None
