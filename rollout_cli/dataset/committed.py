@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from rollout_cli.dataset.commits import Commit
+from rollout_cli.dataset.limits import check_episode_rows, check_group, check_inside, open_parquet
 from rollout_cli.dataset.shard import CommittedShard, data_path, episodes_path, shard_place
 from rollout_cli.dataset.tables import reading
 from rollout_cli.errors import DatasetFormatError
@@ -36,14 +36,16 @@ class OpenShard:
         """Return the rows of the open row group as a table; none where it has none.
 
         Raises:
-            DatasetFormatError: If the file does not hold them.
+            DatasetFormatError: If the file does not hold them, or they would take too much memory.
         """
         if not self.rows:
             return []
         path = data_path(root, self.shard.place)
         with reading(path):
+            file = open_parquet(root, path)
+            check_group(path, file, self.groups)
             # What follows them in their row group belongs to no committed episode.
-            table = pq.ParquetFile(path).read_row_group(self.groups).slice(0, self.rows)
+            table = file.read_row_group(self.groups).slice(0, self.rows)
         return [pa.Table.from_arrays(table.combine_chunks().columns, schema=schema)]
 
 
@@ -140,6 +142,8 @@ def _shards(root: Path, n_lanes: int, lane: int) -> Iterator[_Found]:
         place = shard_place(n_lanes, lane, number)
         if not episodes_path(root, place).exists():
             return
+        for path in (data_path(root, place), episodes_path(root, place)):
+            check_inside(root, path)  # A link is no file that a kill left half written, which may be left out.
         try:
             found = _read(root, place)
         except DatasetFormatError as error:
@@ -159,14 +163,15 @@ def _shards(root: Path, n_lanes: int, lane: int) -> Iterator[_Found]:
 def _read(root: Path, place: tuple[int, int]) -> _Found:
     data, episodes = data_path(root, place), episodes_path(root, place)
     with reading(episodes):
-        file = pq.ParquetFile(episodes)
+        file = open_parquet(root, episodes)
+        check_episode_rows(episodes, file.metadata)
         table = file.read(columns=["length", "return"])
     try:
         commit = Commit.from_footer(file.metadata.metadata or {})
     except ValueError as error:
         raise DatasetFormatError(f"{episodes} is no episodes file of ours: {error}") from error
     with reading(data):
-        metadata = pq.ParquetFile(data).metadata
+        metadata = open_parquet(root, data).metadata
     lengths = table["length"].to_pylist()
     steps = sum(lengths)
     if metadata.num_rows < steps:

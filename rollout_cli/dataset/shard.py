@@ -97,9 +97,9 @@ class Shard:
         shard = cls(files, root, place, schema)
         try:
             # Written again rather than copied: a Parquet file's footer tells where each of its parts begins.
-            for table in row_groups(data_path(root, place), schema.data, groups):
+            for table in row_groups(root, data_path(root, place), schema.data, groups):
                 shard.write_steps(table)
-            for table in joined(row_groups(episodes_path(root, place), schema.episodes)):
+            for table in joined(row_groups(root, episodes_path(root, place), schema.episodes)):
                 shard.write_episodes(table)
         except BaseException as error:
             tidy_up(error, shard.discard)

@@ -66,14 +66,15 @@ class LaneShards:
 
     def restore(self, lane: CommittedLane) -> None:
         """Go on after what is committed of the lane, and count it."""
+        root, schema = self._setting.root, self._setting.schema.data
         for shard in lane.full:
-            self._count(row_groups(data_path(self._setting.root, shard.place), self._setting.schema.data))
+            self._count(row_groups(root, data_path(root, shard.place), schema))
         self._shards = len(lane.full)
         if lane.open is not None:
             self._full_groups = lane.open.groups
-            path = data_path(self._setting.root, lane.open.shard.place)
-            self._count(row_groups(path, self._setting.schema.data, self._full_groups))
-            self._held = lane.open.read_rows(self._setting.root, self._setting.schema.data)
+            path = data_path(root, lane.open.shard.place)
+            self._count(row_groups(root, path, schema, self._full_groups))
+            self._held = lane.open.read_rows(root, schema)
 
     def write(self, pieces: Sequence[Piece], facts: Sequence[EpisodeFacts]) -> None:
         """Encode a row group into the open shard.

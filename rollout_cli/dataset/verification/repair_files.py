@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from rollout_cli.dataset.columns import Array
 from rollout_cli.dataset.commits import Commit
@@ -59,7 +58,8 @@ def cut_shard(files: FileStore, root: Path, place: Place, episodes: int) -> None
     """
     data, own = data_path(root, place), episodes_path(root, place)
     with reading(own):
-        file = pq.ParquetFile(own)
+        file = open_parquet(root, own)
+        check_episode_rows(own, file.metadata)
         facts = file.read(columns=["length", "episode_number"]).slice(0, episodes)
     commit = Commit.from_footer(file.metadata.metadata or {})
     stop = int(facts["episode_number"].to_numpy().max()) + 1
@@ -69,10 +69,10 @@ def cut_shard(files: FileStore, root: Path, place: Place, episodes: int) -> None
     try:
         for path, rows, footer in ((data, steps, None), (own, episodes, kept.footer())):
             with reading(path):
-                schema = pq.ParquetFile(path).schema_arrow
+                schema = open_parquet(root, path).schema_arrow
             new = TableFile(files, path.with_name(f".{path.name}.tmp"), schema)
             written.append((new, path, footer))
-            for table in _first_rows(path, schema, rows):
+            for table in _first_rows(root, path, schema, rows):
                 new.write(table)
         while written:
             new, path, footer = written[0]
@@ -84,8 +84,8 @@ def cut_shard(files: FileStore, root: Path, place: Place, episodes: int) -> None
         raise
 
 
-def _first_rows(path: Path, schema: pa.Schema, rows: int) -> Iterator[pa.Table]:
-    for table in row_groups(path, schema):
+def _first_rows(root: Path, path: Path, schema: pa.Schema, rows: int) -> Iterator[pa.Table]:
+    for table in row_groups(root, path, schema):
         yield pa.Table.from_arrays(table.slice(0, rows).combine_chunks().columns, schema=schema)
         rows -= table.num_rows
         if rows <= 0:

@@ -13,6 +13,7 @@ import pytest
 
 from rollout_cli.chunk import Chunk
 from rollout_cli.dataset import CutLimits, DatasetWriter, load
+from rollout_cli.dataset import limits as reading_limits
 from rollout_cli.dataset.committed import Committed, read_committed
 from rollout_cli.dataset.encoding import InlineEncoder
 from rollout_cli.dataset.files import FileStore
@@ -222,3 +223,35 @@ def test_a_file_that_states_nothing_is_no_commit(tmp_path: Path) -> None:
     table = pq.read_table(episodes_path(path, (0, 0)))
     pq.write_table(table, episodes_path(path, (0, 0)))
     assert 0 == read_committed(path, read_info(path)).episodes
+
+
+@pytest.mark.parametrize("group_rows", [400, 10_000], ids=["full row groups", "an open one"])
+def test_row_groups_that_are_too_large_are_not_read(
+    tmp_path: Path, group_rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither to be counted, nor to be written again."""
+    limits = CutLimits(shard_bytes=1 << 20, group_rows=group_rows)
+    chunks = [episode(number, 90) for number in range(20)]
+    killed_after(tmp_path / "out", chunks, limits)
+    monkeypatch.setattr(reading_limits, "MAX_GROUP_BYTES", 100)
+    monkeypatch.setattr(pq.ParquetFile, "read_row_group", lambda *_: pytest.fail("it was read"))
+    with pytest.raises(DatasetFormatError, match="over the limit of 100"):
+        go_on(tmp_path / "out", chunks, limits=limits)
+
+
+def test_episodes_that_a_file_cannot_have_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file that claims more than its bytes can hold is a broken one."""
+    write_dataset(tmp_path / "out", [episode(number, 300) for number in range(6)])
+    monkeypatch.setattr(reading_limits, "MAX_EPISODES_PER_BYTE", 0)
+    monkeypatch.setattr(pq.ParquetFile, "read", lambda *_, **__: pytest.fail("it was read"))
+    assert 0 == read_committed(tmp_path / "out", read_info(tmp_path / "out")).episodes
+
+
+@pytest.mark.parametrize("file_of", [data_path, episodes_path])
+def test_links_that_lead_out_are_not_gone_on_with(tmp_path: Path, file_of: Any) -> None:
+    """Nor taken for a file that a kill left behind, which would be replaced."""
+    write_dataset(tmp_path / "out", [episode(number, 300) for number in range(6)])
+    path = file_of(tmp_path / "out", (0, 0))
+    path.symlink_to(path.rename(tmp_path / "outside"))
+    with pytest.raises(DatasetFormatError, match="leads out of the dataset"):
+        read_committed(tmp_path / "out", read_info(tmp_path / "out"))
