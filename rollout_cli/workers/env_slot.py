@@ -19,15 +19,13 @@ from rollout_cli.user_code import first_line
 from rollout_cli.workers.episode_seeds import EpisodeSeeds
 from rollout_cli.workers.leaf_columns import BadSampleError
 from rollout_cli.workers.recorder import EpisodeRecorder, EpisodeStore
+from rollout_cli.workers.rules import ENDLESS_HINT, endless
 from rollout_cli.workers.seeder import EpisodeSeeder
 from rollout_cli.workers.step_values import BadStepError, as_flag, explained
 from rollout_cli.workers.turns import GeneratorTurn
 
 Env = gymnasium.Env[Any, Any]
 
-_GUARD_HINT = (
-    "--max-episode-length N truncates it; --episode-step-guard says how long an episode without a limit may get"
-)
 _clock = time.perf_counter
 
 
@@ -153,9 +151,7 @@ class EnvSlot:
         except BadStepError as error:
             raise self.error(EnvError, "env.step", error) from error
         if not any(flags):
-            steps = len(self.recorder.rewards)
-            endless = BadStepError(f"the episode has no end: it is {steps:,} steps long", _GUARD_HINT)
-            raise self.error(EnvError, "env.step", endless)
+            raise self.error(EnvError, "env.step", BadStepError(endless(len(self.recorder.rewards)), ENDLESS_HINT))
         return flags
 
     def finish(self, *, terminated: bool, truncated: bool) -> None:

@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy.typing as npt
 
-from rollout_cli.errors import RolloutError, UserCodeError
+from rollout_cli.errors import PolicyError, RolloutError, UserCodeError
 from rollout_cli.user_code import first_line
 from rollout_cli.workers.env_slot import placed
 from rollout_cli.workers.leaf_columns import BadSampleError
+from rollout_cli.workers.step_values import BadStepError, explained
 
 Array = npt.NDArray[Any]
 
@@ -45,6 +46,9 @@ class NativeErrors:
         at = f"worker {self._worker_number}, {which}, step {step} of {self._n_rows} rows"
         if isinstance(error, RolloutError):
             return placed(error, at)
+        if isinstance(error := explained(where, error), BadStepError):
+            return kind(f"{error} ({at})", hint=error.hint)
         if isinstance(error, BadSampleError):
-            return kind(f"{where} is not of its space: {error} ({at})", hint="make it match the space")
+            what = "the policy gave bad actions" if kind is PolicyError else f"{where} is not of its space"
+            return kind(f"{what}: {error} ({at})", hint="make it match the space, or the space match it")
         return kind(f"{where} raised {first_line(error)} ({at})", hint="the traceback below shows where")

@@ -15,25 +15,24 @@ import numpy.typing as npt
 from gymnasium.vector import AutoresetMode
 
 from rollout_cli.envs.vector_rows import VectorRows
-from rollout_cli.errors import EnvError, PolicyError, UserCodeError
-from rollout_cli.policies.rows import stack_samples
+from rollout_cli.errors import EnvError, PolicyError
 from rollout_cli.seeding import SETUP, derive_seed
-from rollout_cli.spaces import flatten, space_leaves, unflatten
+from rollout_cli.spaces import space_leaves, unflatten
 from rollout_cli.workers.batch_actors import BatchActors
 from rollout_cli.workers.block_recorder import BlockRecorder
-from rollout_cli.workers.leaf_columns import BadSampleError
 from rollout_cli.workers.native_errors import NativeErrors
+from rollout_cli.workers.native_intake import NativeIntake
+from rollout_cli.workers.native_rules import EndlessGuard, RowClipping
 from rollout_cli.workers.next_step_episodes import NextStepEpisodes
 from rollout_cli.workers.row_episodes import RowEpisodes
 from rollout_cli.workers.row_numbers import NONE, RowNumbers
-from rollout_cli.workers.vector_infos import batch_columns, frozen_column
+from rollout_cli.workers.rules import EpisodeRules
 
 Array = npt.NDArray[Any]
 Infos = Mapping[Any, Any]
 _FINAL_OBSERVATIONS = ("final_obs", "final_observation")
 _FINAL_INFO = "final_info"
 _FINAL = {mask + key for key in (*_FINAL_OBSERVATIONS, _FINAL_INFO) for mask in ("", "_")}
-_ENV, _AGENT = 0, 1
 _NOTHING: Infos = {}
 
 
@@ -54,6 +53,7 @@ class NativeStepper:
         worker_number: Which worker this is, for messages.
         max_episode_length: Steps after which an episode is truncated; only for an environment that does not reset
             itself.
+        rules: What is done about actions outside of their space, and about episodes that do not end.
     """
 
     def __init__(
@@ -67,6 +67,7 @@ class NativeStepper:
         root_seed: int,
         worker_number: int,
         max_episode_length: float,
+        rules: EpisodeRules,
     ) -> None:
         self._begin_anew = begin_anew
         self._rows, self._actors, self._recorder, self._queue = rows, actors, recorder, queue
@@ -77,7 +78,6 @@ class NativeStepper:
         self.highest = NONE
         self._observations: Sequence[Any] = ()
         leaves, action_leaves = space_leaves(rows.env_spec.observation_space), space_leaves(rows.env_spec.action_space)
-        self._n_leaves, self._n_action_leaves = len(leaves), len(action_leaves)
         self._is_leaf = len(leaves) == 1 and not leaves[0].path
         self._acts_on_leaf = len(action_leaves) == 1 and not action_leaves[0].path
         after: dict[AutoresetMode, Callable[..., None]] = {
@@ -87,6 +87,16 @@ class NativeStepper:
         }
         self._after = after[rows.mode]
         self._resets_itself = rows.mode is not AutoresetMode.DISABLED
+        clips = rules.invalid_action == "clip"
+        clipping = RowClipping(rows.env_spec.action_space, rows.n_rows) if clips else None
+        self._intake = NativeIntake(rows, recorder.block, self._errors, clipping=clipping)
+        self._guard = EndlessGuard(
+            rules,
+            row_bytes=sum(leaf.row_bytes for leaf in leaves),
+            step=recorder.step,
+            resets_itself=self._resets_itself,
+            worker_number=worker_number,
+        )
 
     # -- beginning -------------------------------------------------------------------------------------------------
 
@@ -118,7 +128,8 @@ class NativeStepper:
         """Reset the whole environment, from the seed of the lowest number."""
         seed = derive_seed(self._root, self._draw_apart(), "env") >> 32
         observations, infos = self._errors.called(EnvError, "env.reset", lambda: self._rows.reset_all(seed))
-        self._observations = self._leaves(observations)
+        self._intake.check_infos(infos)
+        self._observations = self._intake.observations(observations)
         if self._pending is not None:
             self._pending.revive()
         self._begin(np.arange(self._rows.n_rows), infos, anew=True)
@@ -137,7 +148,8 @@ class NativeStepper:
         mask[rows] = True
         seeds[rows] = [derive_seed(self._root, SETUP if n == NONE else n, "env") for n in numbers.tolist()]
         observations, infos = self._errors.called(EnvError, "env.reset", lambda: self._rows.reset_rows(mask, seeds))
-        self._observations = self._leaves(observations)
+        self._intake.check_infos(infos)
+        self._observations = self._intake.observations(observations)
         self._begin(rows, infos, numbers, self._rows.given_seeds(seeds[rows]))
 
     def _begin(
@@ -168,7 +180,12 @@ class NativeStepper:
     # -- one step --------------------------------------------------------------------------------------------------
 
     def step(self) -> None:
-        """Take one step in every row; `begin_waiting` comes before, and `settle` when there was the last."""
+        """Take one step in every row; `begin_waiting` comes before, and `settle` when there was the last.
+
+        Raises:
+            RolloutError: If policy or environment fail, or give what is not of its space or of its interface, or if an
+                episode has no end.
+        """
         block = self._recorder.block
         if block.is_full:
             self.settle()
@@ -177,17 +194,15 @@ class NativeStepper:
         acts, agent_infos = self._errors.called(
             PolicyError, "policy.get_actions", lambda: self._actors.act(self._seen())
         )
-        acts = self._typed(PolicyError, "the action", self._n_leaves, acts)
-        block.put_typed(self._n_leaves, acts)
-        actions = self._given(acts)
-        observations, rewards, terminated, truncated, infos = self._errors.called(
-            EnvError, "env.step", lambda: self._rows.env.step(actions)
-        )
-        self._put_rewards(rewards)
-        for column in batch_columns(agent_infos, self._rows.n_rows) if agent_infos else ():
-            block.put_info(_AGENT, frozen_column(column))
-        self._observations = self._leaves(observations)
+        actions = self._given(self._intake.actions(acts))
+        result = self._errors.called(EnvError, "env.step", lambda: self._rows.env.step(actions))
+        observations, terminated, truncated, infos = self._intake.stepped(result)
+        self._intake.put_agent_infos(agent_infos)
+        self._observations = self._intake.observations(observations)
         self._after(terminated, truncated, infos)
+        if block.step >= self._guard.look_at:
+            self.settle()
+            self._guard.look(self.episodes, block.step)
 
     def settle(self, infos: Infos = _NOTHING) -> None:
         """Finish and begin what ended and began since the last time; only where the environment was not asked at once.
@@ -215,8 +230,7 @@ class NativeStepper:
         return leaves[0] if self._acts_on_leaf else unflatten(self._rows.env_spec.action_space, leaves)
 
     def _after_step_of_disabled(self, terminated: Array, truncated: Array, infos: Infos) -> None:
-        terminated, truncated = np.asarray(terminated, bool), np.asarray(truncated, bool)
-        self._put_infos(infos)
+        self._intake.put_env_infos(infos)
         self._recorder.block.stepped()
         if self._limit < np.inf:
             truncated = truncated | (self._recorder.step - self.episodes.starts >= self._limit)
@@ -227,23 +241,22 @@ class NativeStepper:
 
     def _after_next_step(self, terminated: Array, truncated: Array, infos: Infos) -> None:
         assert self._pending is not None
-        self._put_infos(infos)
+        self._intake.put_env_infos(infos)
         self._recorder.block.stepped()
         # Infos and policies that care belong to the step at hand; without them, nothing is urgent.
         if self._pending.stepped(terminated, truncated) or infos or self._actors.hears_of_each:
             self.settle(infos)
 
     def _after_same_step(self, terminated: Array, truncated: Array, infos: Infos) -> None:
-        terminated, truncated = np.asarray(terminated, bool), np.asarray(truncated, bool)
         over = terminated | truncated
         ended = over.nonzero()[0]
         if not len(ended):
-            self._put_infos(infos)
+            self._intake.put_env_infos(infos)
             self._recorder.block.stepped()
             return
         begun_infos = {key: value for key, value in infos.items() if key not in _FINAL}
-        self._put_infos(begun_infos, within=~over)
-        self._put_infos(infos.get(_FINAL_INFO) or {}, within=over)
+        self._intake.put_env_infos(begun_infos, within=~over)
+        self._intake.put_env_infos(infos.get(_FINAL_INFO) or {}, within=over)
         self._recorder.block.stepped()
         self._finish(ended, terminated, truncated, self._final(ended, infos))
         self._begin(ended, begun_infos)
@@ -255,44 +268,10 @@ class NativeStepper:
 
     def _final(self, rows: Array, infos: Infos) -> tuple[Array, ...]:
         """Return the last observations that the environment hands on beside those of the next episodes."""
-        space = self._rows.env_spec.observation_space
         found = next((infos[key] for key in _FINAL_OBSERVATIONS if key in infos), None)
         if found is None:
             raise self._errors.error(EnvError, "env.step", KeyError("infos has no 'final_obs' though episodes ended"))
-        if isinstance(found, np.ndarray) and found.dtype == object:
-            leaves = flatten(space, stack_samples(space, [found[row] for row in rows.tolist()]))
-            return tuple(np.asarray(leaf) for leaf in leaves)
-        return tuple(leaf[rows] for leaf in self._leaves(found))
-
-    # -- recording -------------------------------------------------------------------------------------------------
-
-    def _put_rewards(self, rewards: Any) -> None:
-        try:
-            self._recorder.block.put(self._n_leaves + self._n_action_leaves, rewards)
-        except BadSampleError as error:
-            raise self._errors.error(EnvError, "the reward", error) from error
-
-    def _put_infos(self, infos: Infos, within: Array | None = None) -> None:
-        for column in batch_columns(infos, self._rows.n_rows) if infos else ():
-            has = column.has
-            if within is not None:
-                has = within if has is None else has & within
-            self._recorder.block.put_info(_ENV, frozen_column(column._replace(has=has)))
-
-    def _leaves(self, observations: Any) -> list[Any]:
-        """Return the observations' leaves in their space's types, as policy and dataset see them."""
-        try:
-            leaves = (observations,) if self._is_leaf else self._rows.leaves(observations)
-        except (KeyError, IndexError, TypeError) as error:
-            raise self._errors.error(EnvError, "the observation", error) from error
-        return self._typed(EnvError, "the observation", 0, leaves)
-
-    def _typed(self, kind: type[UserCodeError], what: str, at: int, leaves: Any) -> list[Any]:
-        """Return leaves of a space, counted from `at`, in its types."""
-        try:
-            return [self._recorder.block.typed(number, leaf) for number, leaf in enumerate(leaves, at)]
-        except (BadSampleError, TypeError) as error:
-            raise self._errors.error(kind, what, error) from error
+        return self._intake.last_observations(found, rows)
 
     def _whereabouts(self) -> tuple[Array, int]:
         """Return the numbers that run, and how many steps were taken."""

@@ -155,6 +155,7 @@ class NativeVecWorker(StoringWorker):
             root_seed=self._seed,
             worker_number=self._worker_number,
             max_episode_length=self._max_episode_length,
+            rules=self.rules,
         )
 
     # -- episodes ---------------------------------------------------------------------------------------------------

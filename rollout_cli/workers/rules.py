@@ -7,6 +7,10 @@ from typing import Literal
 
 from rollout_cli.guards import GUARD_BYTES, STEP_GUARD
 
+ENDLESS_HINT = (
+    "--max-episode-length N truncates it; --episode-step-guard says how long an episode without a limit may get"
+)
+
 OnInvalidAction = Literal["error", "clip", "warn"]
 
 
@@ -26,3 +30,8 @@ class EpisodeRules:
     def most_steps(self, row_bytes: int) -> int:
         """Return how many steps an episode without a limit may have, where each has so many bytes of observations."""
         return max(1, min(self.step_guard, GUARD_BYTES // max(1, row_bytes)))
+
+
+def endless(steps: int) -> str:
+    """Return what is told of an episode that goes on after so many steps."""
+    return f"the episode has no end: it is {steps:,} steps long"

@@ -182,7 +182,10 @@ class StepBlock:
         dtype, shape = self._dtypes[at], self._shapes[at]
         if dtype.kind == "O":
             return self._texts(at, value)
-        array = np.asarray(value)
+        try:
+            array = np.asarray(value)
+        except ValueError as error:  # Of lists that differ in length numpy makes nothing.
+            raise self._refusal(at, f"{type(value).__name__} {value!r:.80}") from error
         if array.shape != shape or not np.can_cast(array.dtype, dtype, "same_kind"):
             raise self._refusal(at, f"{array.dtype}{array.shape}")
         return array.astype(dtype)
@@ -196,9 +199,10 @@ class StepBlock:
         return column
 
     def _refusal(self, at: int, got: str) -> BadSampleError:
-        name = self._leaves[at].name if at < len(self._leaves) else "the reward"
+        name = self._leaves[at].name if at < len(self._leaves) else ""
         where = f" at {name!r}" if name else ""
-        return BadSampleError(f"got {got}{where}, expected {self._dtypes[at]}{self._shapes[at]}")
+        rows = f"one for each of the {self.n_rows} rows"
+        return BadSampleError(f"got {got}{where}, expected {self._dtypes[at]}{self._shapes[at]}, {rows}")
 
     def put_info(self, which: int, column: BatchColumn) -> None:
         """Add infos to the step under way, in the rows that have them: of the environment (0) or of the policy (1)."""
