@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from rollout_cli.cli.options import Arguments
 from rollout_cli.cli.output import print_json, print_rows, print_text
+from rollout_cli.cli.user_output import user_output_on_stderr
 from rollout_cli.config import CollectConfig, config_to_dict, config_to_toml, resolve
 from rollout_cli.config.options import CommandName
 from rollout_cli.escaping import printable
@@ -59,7 +60,8 @@ def _collect(config: CollectConfig, progress: Progress, arguments: Arguments) ->
     from rollout_cli.collect import collect  # noqa: PLC0415 - it loads numpy, gymnasium and pyarrow
 
     try:
-        return collect(config, progress=progress, argv=arguments.argv)
+        with user_output_on_stderr():
+            return collect(config, progress=progress, argv=arguments.argv)
     finally:
         progress.finish()  # A bar that is left open would swallow the error's lines.
 

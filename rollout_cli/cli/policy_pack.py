@@ -9,6 +9,7 @@ import typer
 
 from rollout_cli.cli.options import JsonFlag, QuietFlag, VerboseFlag
 from rollout_cli.cli.output import print_json, print_rows, print_text
+from rollout_cli.cli.user_output import user_output_on_stderr
 from rollout_cli.escaping import printable
 
 
@@ -26,7 +27,8 @@ def pack(
     """Pickle a policy by value, into a file that loads without the policy's module."""
     from rollout_cli.policies.pack import pack_policy  # noqa: PLC0415 - it loads numpy and the policy
 
-    packed = pack_policy(spec, output, overwrite=overwrite)
+    with user_output_on_stderr():
+        packed = pack_policy(spec, output, overwrite=overwrite)
     if json:
         print_json(
             {"path": packed.path, "n_bytes": packed.n_bytes, "sha256": packed.sha256, "class": packed.class_name}

@@ -10,6 +10,7 @@ import typer
 
 from rollout_cli.cli.options import SHOWING, JsonFlag, VerboseFlag
 from rollout_cli.cli.output import print_json, print_problem, print_rows
+from rollout_cli.cli.user_output import user_output_on_stderr
 from rollout_cli.config.kinds import EpisodeRange, Episodes, Keywords
 from rollout_cli.errors import UsageError, VerificationError
 from rollout_cli.escaping import printable
@@ -67,7 +68,8 @@ def replay(
     chosen = _given(episode=episode, number=number, episodes=episodes, all_=all_)
     dataset = load(folder)
     places = _places(dataset, chosen)
-    with replaying(dataset, policy=policy, env_kwargs=_kwargs(env_kwargs)) as replayer:
+    given = _kwargs(env_kwargs)
+    with user_output_on_stderr(), replaying(dataset, policy=policy, env_kwargs=given) as replayer:
         for notice in () if quiet else replayer.notices:
             print_problem(f"notice: {printable(notice)}")
         replayed = [replayer.replay(dataset[place]) for place in places]

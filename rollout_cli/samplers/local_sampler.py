@@ -11,6 +11,7 @@ from rollout_cli.chunk import Chunk, for_transport
 from rollout_cli.episode_batch import EnvSpec, EpisodeBatch
 from rollout_cli.errors import EnvLoadError, PolicyLoadError, RolloutError
 from rollout_cli.samplers.local_order import LocalOrder, Turns
+from rollout_cli.samplers.local_taken import Taken
 from rollout_cli.samplers.messages import Failed
 from rollout_cli.samplers.plan import MinTimesteps, Order, PlanState
 from rollout_cli.samplers.reports import as_reported, failed_in, pack_error
@@ -114,21 +115,12 @@ class LocalSampler(Sampler):
         turns = Turns(state, base, self.n_workers, by_worker=self._updates.by_worker, block=self.numbers_at_once)
         supervisor = Supervisor(self._supervision, self.seed)
         while not state.done and self._grace is None:
-            failure: Exception | None = None
             with self._borrowed:
                 worker = self._worker(turns.worker)
                 worker.number_stride = self._stride(state)
-                try:
-                    self._run_some(worker, turns, supervisor)
-                except Exception as caught:  # noqa: BLE001  What was finished before is handed on first.
-                    failure = caught
-                chunk, bad = self._factory.take(worker)
+                chunk, failure = self._run_some(worker, turns, supervisor)
                 self._note_reason(worker.not_reproducible)
                 fatal = None if failure is None else self._get_over(failure, worker, turns, supervisor)
-                if bad is not None and fatal is None:
-                    # It is of an episode that ended, and counts already.
-                    worker.retract()
-                    fatal = as_reported(bad)
             for number, reason in turns.skipped():
                 order_of.skip(number)
                 self._note_skipped(number, reason)
@@ -137,21 +129,34 @@ class LocalSampler(Sampler):
             if fatal is not None:
                 raise fatal
 
-    def _run_some(self, worker: NumberedWorker, turns: Turns, supervisor: Supervisor) -> None:
-        """Run episodes of one worker until a chunk is worth handing on, or it is another's turn."""
-        turn = turns.worker
+    def _run_some(
+        self, worker: NumberedWorker, turns: Turns, supervisor: Supervisor
+    ) -> tuple[Chunk | None, Exception | None]:
+        """Run episodes of one worker until a chunk is worth handing on, it is another's turn, or something fails.
+
+        Returns:
+            What ended well, None for nothing, and what failed.
+        """
+        turn, taken = turns.worker, Taken(self._factory, worker)
         flush_at = time.perf_counter() + FLUSH_SECONDS
-        while turns.worker == turn and worker.finished_rows < FLUSH_ROWS and not turns.state.done:
-            before = len(worker.finished_numbers)
+        # Where the run gets over a failure, what the checks find must be known before an episode counts: another one
+        # may be run in its place. Elsewhere it ends the call, and many episodes are checked at once.
+        settle = taken.settle_checked if self._supervision.on_env_error != "fail" else taken.settle_at_once
+        failure: Exception | None = None
+        while failure is None and turns.worker == turn and taken.rows < FLUSH_ROWS and not turns.state.done:
             worker.assign(turns.lease())
             try:
                 self._run_out(worker)
-            finally:
-                finished = zip(worker.finished_numbers[before:], worker.finished_lengths[before:], strict=True)
-                turns.settle(sorted(finished))
-            supervisor.progressed()
+            except Exception as caught:  # noqa: BLE001  What was finished before is handed on first.
+                failure = caught
+            bad = settle(turns)
+            failure = failure or bad
+            if failure is None:
+                supervisor.progressed()
             if self._grace is not None or time.perf_counter() >= flush_at:
-                return
+                break
+        chunk, bad = taken.take()
+        return chunk, failure or bad
 
     def _get_over(
         self, error: Exception, worker: NumberedWorker, turns: Turns, supervisor: Supervisor

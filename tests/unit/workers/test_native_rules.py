@@ -13,6 +13,8 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from rollout_cli.episode_batch import EnvSpec
 from rollout_cli.errors import EnvError, PolicyError, RolloutError
 from rollout_cli.workers import NativeVecWorker, WorkerFactory
+from rollout_cli.workers.native_rules import EndlessGuard
+from rollout_cli.workers.row_episodes import RowEpisodes
 from rollout_cli.workers.rules import EpisodeRules, OnInvalidAction
 from tests.support import vector_envs
 from tests.support.envs import ChainEnv
@@ -334,3 +336,16 @@ def test_a_limit_is_no_endless_episode() -> None:
     assert error is None
     assert chunk is not None
     assert [5] * 7 == chunk.lengths.tolist()
+
+
+def test_the_guard_sees_episodes_that_begin_after_it_has_looked_at_none() -> None:
+    """A worker may run nothing for a while."""
+    guard = EndlessGuard(EpisodeRules(step_guard=10), row_bytes=4, step=0, resets_itself=False, worker_number=0)
+    episodes = RowEpisodes(2)
+    guard.look(episodes, 10)
+    assert 20 == guard.look_at
+    episodes.begin(np.array([1]), np.array([7]), None, {}, step=12)
+    guard.look(episodes, 20)
+    assert 22 == guard.look_at
+    with pytest.raises(EnvError, match=r"it is 10 steps long \(worker 0, episode 7, row 1\)"):
+        guard.look(episodes, 22)

@@ -1,0 +1,60 @@
+"""Whatever the user's policy and environment print in this process goes to standard error: stdout is for results."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import sys
+from collections.abc import Iterator
+from typing import TextIO
+
+_STDOUT, _STDERR = 1, 2
+
+
+@contextlib.contextmanager
+def user_output_on_stderr() -> Iterator[None]:
+    """Send to standard error what is written to standard output meanwhile: by Python, C libraries, and subprocesses."""
+    try:
+        saved = os.dup(_STDOUT)
+    except OSError:  # There is no standard output that anything could get into.
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
+        return
+    stdout = sys.stdout
+    _flush(stdout)
+    _point_stdout_to_stderr()
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
+    finally:
+        # What a library keeps in a buffer of its own would be written later, behind the results.
+        _flush(stdout)
+        _flush_libraries()
+        os.dup2(saved, _STDOUT)
+        os.close(saved)
+        if stdout is sys.__stdout__:
+            # What is registered last is called first: before anything that user code has registered.
+            atexit.register(_point_stdout_to_stderr)
+
+
+def _point_stdout_to_stderr() -> None:
+    try:
+        os.dup2(_STDERR, _STDOUT)
+    except OSError:  # There is no standard error.
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, _STDOUT)
+        os.close(nowhere)
+
+
+def _flush(stream: TextIO | None) -> None:
+    with contextlib.suppress(OSError, ValueError):  # It is closed, or its reader has gone: there is nobody to tell.
+        if stream is not None:
+            stream.flush()
+
+
+def _flush_libraries() -> None:
+    import ctypes  # noqa: PLC0415 - only where user code has run, which has loaded much more
+
+    with contextlib.suppress(OSError, AttributeError):  # Not every system's C library can be found by its process.
+        ctypes.CDLL(None).fflush(None)
