@@ -28,13 +28,12 @@ def user_output_on_stderr() -> Iterator[None]:
         with contextlib.redirect_stdout(sys.stderr):
             yield
     finally:
-        # What a library keeps in a buffer of its own would be written later, behind the results.
         _flush(stdout)
-        _flush_libraries()
         os.dup2(saved, _STDOUT)
         os.close(saved)
         if stdout is sys.__stdout__:
-            # What is registered last is called first: before anything that user code has registered.
+            # What user code, or a library's own buffer, has left to say at exit comes behind the results. Registered
+            # last, this is called first.
             atexit.register(_point_stdout_to_stderr)
 
 
@@ -51,10 +50,3 @@ def _flush(stream: TextIO | None) -> None:
     with contextlib.suppress(OSError, ValueError):  # It is closed, or its reader has gone: there is nobody to tell.
         if stream is not None:
             stream.flush()
-
-
-def _flush_libraries() -> None:
-    import ctypes  # noqa: PLC0415 - only where user code has run, which has loaded much more
-
-    with contextlib.suppress(OSError, AttributeError):  # Not every system's C library can be found by its process.
-        ctypes.CDLL(None).fflush(None)

@@ -174,6 +174,10 @@ class DefaultWorker(RecordingWorker):
         An observation that is an array of its space's dtype is recorded here, without a call. The policy gets it as it
         is where nobody else holds it (no reference but ours, no memory but its own), else a copy: so neither a policy
         that edits what it sees nor an environment that uses its buffer again changes anything for the other.
+
+        An episode's first and last observation are checked in full, as is the first one of each call, and at least one
+        of 2 * `_MOST_STEPS`; the others by type and bytes. So an observation that changes its shape alone, (4,) to
+        (2, 2), is found unless it changes back before one is checked.
         """
         slot, agent = self._slot, self._agent
         recorder, observation, slot.observation = slot.recorder, slot.observation, None
@@ -185,8 +189,8 @@ class DefaultWorker(RecordingWorker):
         row_bytes, int_type, numbers = recorder.row_bytes, recorder.int_type, recorder.numbers
         step, limit = len(rewards), slot.last_step(self._max_episode_length)
         last_step = min(limit, recorder.most_steps)
-        # The first observation of an episode is checked in full.
-        dtype = recorder.plain_dtype if step else None
+        # While it is None, observations are checked in full.
+        dtype = None
         # The clock is looked at every few steps, as long as these take next to no time.
         stride, looked_at = 1, _clock()
         while True:
@@ -242,7 +246,12 @@ class DefaultWorker(RecordingWorker):
             if now >= deadline:
                 slot.observation = observation
                 return False
-            stride = min(2 * stride, _MOST_STEPS) if now - looked_at < _SHORT_SECONDS else 1
+            if now - looked_at >= _SHORT_SECONDS:
+                stride, dtype = 1, None
+            elif stride < _MOST_STEPS:
+                stride *= 2
+            else:
+                dtype = None
             looked_at = now
 
     def _finish(self, *, terminated: bool, truncated: bool) -> bool:

@@ -16,6 +16,9 @@ from rollout_cli.workers.recorder import frozen_copy
 from rollout_cli.workers.seen_rows import SeenBytes
 from rollout_cli.workers.step_values import as_reward
 
+CHECKED_STEPS = 128
+"""One of so many steps has its observations checked in full."""
+
 
 class Ended(NamedTuple):
     """An episode that ended in this step; its last observation waits in its slot."""
@@ -55,6 +58,7 @@ class RowSteps:
         self._stepping: list[_Stepping] = [_stepping(slot, in_turn=in_turn) for slot in slots]
         self.look_again()
         self._steps_to_limit = 0
+        self._steps_to_check = CHECKED_STEPS
         first = slots[0]
         self._limit = max_episode_length if first.limit is None else min(first.limit, max_episode_length)
         self._guard = first.recorder.most_steps
@@ -110,8 +114,16 @@ class RowSteps:
         return ended
 
     def _see(self) -> None:
-        """Record what the rows see, and show it to the policy."""
+        """Record what the rows see, and show it to the policy.
+
+        An episode's first and last observation are checked in full, as are those of one step of `CHECKED_STEPS`; the
+        others by type and bytes. So an observation that changes its shape alone, (4,) to (2, 2), is found unless it
+        changes back before one is checked.
+        """
         latest, dtype, row_bytes, ndarray = self._latest, self._plain_dtype, self._row_bytes, np.ndarray
+        self._steps_to_check -= 1
+        if not self._steps_to_check:
+            self._steps_to_check, dtype = CHECKED_STEPS, None
         for row, slot, append_seen, rewards in self._run_seeing:
             observation = slot.observation
             if (
