@@ -184,7 +184,9 @@ class WorkerFactory:
         # What it cannot know of, the adapter does for it.
         own = {name: value for name, value in self.worker_args.items() if name != "deterministic"}
         deterministic = bool(self.worker_args.get("deterministic", False))
-        return VerbsAdapter(self._built(common | own), deterministic=deterministic, **common)
+        adapter = VerbsAdapter(self._built(common | own), deterministic=deterministic, **common)
+        adapter.rules = self.rules
+        return adapter
 
     def _built(self, arguments: dict[str, Any]) -> Any:
         try:

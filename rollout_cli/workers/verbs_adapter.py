@@ -11,22 +11,21 @@ from collections import deque
 from typing import Any
 
 import gymnasium
-import numpy as np
 
-from rollout_cli._info_arrays import info_rows
 from rollout_cli.black_box import black_box
 from rollout_cli.chunk import Chunk, concatenate
 from rollout_cli.envs import describe_env, env_record
 from rollout_cli.episode_batch import EnvSpec, EpisodeBatch
-from rollout_cli.errors import InternalError, RolloutError, UserCodeError
-from rollout_cli.infos import tabulate
+from rollout_cli.errors import EnvError, InternalError, RolloutError, UserCodeError
 from rollout_cli.policies import policy_class
 from rollout_cli.seeding import SETUP, seed_global_generators
 from rollout_cli.sleepers import GlobalSeeder
-from rollout_cli.spaces import flatten
+from rollout_cli.spaces import space_leaves
 from rollout_cli.user_code import failure
 from rollout_cli.workers.agent import AgentHolder, is_parameters
 from rollout_cli.workers.env_slot import updated_env
+from rollout_cli.workers.foreign_batches import check_batch, chunk_of
+from rollout_cli.workers.rules import ENDLESS_HINT, endless
 from rollout_cli.workers.seeder import EpisodeSeeder
 from rollout_cli.workers.worker import NumberedWorker, Worker
 
@@ -46,6 +45,12 @@ class VerbsAdapter(NumberedWorker):
     `update_env` of the worker gets a built environment (a list of them where a list was given), and `update_agent` a
     policy with the whole protocol, or parameters. Before each episode the global generators are seeded, and nothing
     else. A class with a `rollout` of its own is run by that alone, so commands are noticed only after it.
+
+    Of the EpisodeRules, those hold that concern what is handed on: actions outside of their space and rewards that are
+    nan are found when an episode is taken, and its spaces when it is collected. An episode that goes on and on is found
+    where the class is run step by step, by the steps since the class collected last. What cannot hold: `clip`, for
+    the class gives actions to its environment itself, so one outside of its space is an error under that rule as well;
+    the guard within a `rollout` of the class's own; and whatever the class reads from `env.step` before it records it.
 
     Args:
         worker: The worker.
@@ -72,6 +77,7 @@ class VerbsAdapter(NumberedWorker):
         self._envs: list[gymnasium.Env[Any, Any]] = []
         self._spec: EnvSpec | None = None
         self._number: int | None = None
+        self._steps, self._most_steps = 0, self.rules.step_guard
         self._note_running, self._began_at = black_box().new_row(), 0.0
         self._finished: list[Chunk] = []
         self._unnumbered: deque[Chunk] = deque()
@@ -95,6 +101,8 @@ class VerbsAdapter(NumberedWorker):
         spec = describe_env(self._envs[0])
         if spec != self._spec:
             self._spec = spec
+            row_bytes = sum(leaf.row_bytes for leaf in space_leaves(spec.observation_space))
+            self._most_steps = self.rules.most_steps(row_bytes)
             self._agent.forget_policy()
         self._call("update_env", self._envs if isinstance(env_update, list) else self._envs[0])
         self._give_policy()
@@ -167,22 +175,33 @@ class VerbsAdapter(NumberedWorker):
                 self._take_in(self._call("rollout"))
             elif self._call("step_episode"):
                 self._take_in(self._call("collect_episode"))
+            else:
+                self._count_step()
             self._number_the_rest()
             if _clock() >= deadline:
                 return
 
+    def _count_step(self) -> None:
+        self._steps += 1
+        if self._steps >= self._most_steps:
+            place = f"worker {self._worker_number}, episode {self._number}"
+            error = EnvError(f"{endless(self._steps)} ({place})", hint=ENDLESS_HINT)
+            error.episode = self._number
+            raise error
+
     def _begin(self) -> None:
-        self._number, self._began_at = self._next_number(), _clock()
+        self._number, self._began_at, self._steps = self._next_number(), _clock(), 0
         self._note_running(self._number)
         seed_global_generators(self._seed, self._number)
 
     def _take_in(self, batch: Any) -> None:
         """Give the first episode of a batch the number that ran; the others wait for theirs."""
-        self._check(batch)
+        check_batch(batch, self.env_spec, self._name)
         if self._number is None:
             raise InternalError("collect_episode was called with no episode under way")
         seconds = (_clock() - self._began_at) / len(batch)
-        first, *others = [self._chunk(episode, seconds) for episode in batch.split()]
+        number, spec = self._worker_number, self.env_spec
+        first, *others = [chunk_of(one, spec, worker_number=number, seconds=seconds) for one in batch.split()]
         self._finish(first, self._number)
         self._number = None
         self._unnumbered.extend(others)
@@ -194,36 +213,6 @@ class VerbsAdapter(NumberedWorker):
     def _finish(self, chunk: Chunk, number: int) -> None:
         chunk.numbers[0] = number
         self._finished.append(chunk)
-
-    def _check(self, batch: Any) -> None:
-        hint = "collect_episode and rollout return an EpisodeBatch of whole episodes of the worker's environment"
-        if not isinstance(batch, EpisodeBatch):
-            raise UserCodeError(f"{self._name} gave a {type(batch).__name__}, not an EpisodeBatch", hint=hint)
-        if batch.first_steps.any() or not (batch.terminated | batch.truncated).all():
-            raise UserCodeError(f"{self._name} gave a part of an episode", hint=hint)
-        ours, theirs = self.env_spec, batch.env_spec
-        if (ours.observation_space, ours.action_space) != (theirs.observation_space, theirs.action_space):
-            raise UserCodeError(f"{self._name} gave episodes of other spaces than its environment's", hint=hint)
-
-    def _chunk(self, episode: EpisodeBatch, seconds: float) -> Chunk:
-        """Return a batch of one episode as a chunk; its number is filled in later."""
-        steps = int(episode.lengths[0])
-        return Chunk(
-            numbers=np.zeros(1, np.int64),
-            seeds=episode.seeds,
-            lengths=episode.lengths,
-            terminated=episode.terminated,
-            truncated=episode.truncated,
-            workers=np.full(1, self._worker_number, np.int32),
-            wall_times=np.full(1, seconds, np.float64),
-            observations=tuple(flatten(self.env_spec.observation_space, episode.observations)),
-            actions=tuple(flatten(self.env_spec.action_space, episode.actions)),
-            rewards=episode.rewards,
-            last_observations=tuple(flatten(self.env_spec.observation_space, episode.last_observations)),
-            env_infos=tabulate(info_rows(episode.env_infos, steps)),
-            agent_infos=tabulate(info_rows(episode.agent_infos, steps)),
-            episode_infos=tabulate(info_rows(episode.episode_infos, 1)),
-        )
 
     def _call(self, verb: str, *arguments: Any) -> Any:
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,10 @@ import rollout_cli
 from rollout_cli.collect import collect
 from rollout_cli.config import CollectConfig, EpisodeRange
 from rollout_cli.envs import describe_env
-from rollout_cli.errors import InternalError, UserCodeError
+from rollout_cli.errors import EnvError, InternalError, PolicyError, UserCodeError
 from rollout_cli.samplers import LocalSampler, MultiprocessingSampler, Sampler
 from rollout_cli.workers import DefaultWorker, VecWorker, WorkerFactory
+from rollout_cli.workers.rules import EpisodeRules, OnInvalidAction
 from rollout_cli.workers.verbs_adapter import VerbsAdapter
 from tests.support import workers
 from tests.support.envs import ChainEnv, EndlessEnv
@@ -289,3 +291,48 @@ def test_shutdown_reaches_the_worker() -> None:
 def test_our_own_classes_need_no_adapter() -> None:
     """A NumberedWorker is given as it is."""
     assert type(factory(DefaultWorker)(0)) is DefaultWorker
+
+
+# -- rules -------------------------------------------------------------------------------------------------------------
+
+
+def test_an_episode_without_an_end_fails_where_the_adapter_steps() -> None:
+    """By the steps since an episode began; its number is known, and so is the way out."""
+    worker = factory(VerbsOnly, rules=EpisodeRules(step_guard=40))(0)
+    worker.update_env(EndlessEnv())
+    worker.update_agent(LinearPolicy(SPEC))
+    worker.assign([3])
+    with pytest.raises(EnvError, match=r"it is 40 steps long \(worker 0, episode 3\)") as caught:
+        worker.advance(math.inf)
+    assert 3 == caught.value.episode
+    assert "--episode-step-guard" in caught.value.hint
+
+
+def test_steps_are_counted_anew_for_each_episode() -> None:
+    """Many short ones are no long one."""
+    worker = make(VerbsOnly, rules=EpisodeRules(step_guard=15))
+    worker.assign(range(10))
+    worker.advance(math.inf)
+    assert list(range(10)) == worker.finished_numbers
+    assert sum(worker.finished_lengths) > 15
+
+
+@pytest.mark.parametrize("kind", [PlainVerbs, VerbsOnly])
+@pytest.mark.parametrize("rule", ["error", "clip", "warn"])
+def test_actions_are_checked_when_they_are_taken(kind: type[Any], rule: OnInvalidAction) -> None:
+    """Moving them is not possible any more: then, an action outside of its space is an error too."""
+    made = factory(kind, rules=EpisodeRules(invalid_action=rule))
+    worker = made(0)
+    worker.update_env(ChainEnv())
+    worker.update_agent(lambda observation: 7)
+    worker.assign([3])
+    worker.advance(math.inf)
+    chunk, error = made.take(worker)
+    if rule == "warn":
+        assert error is None
+        assert chunk is not None
+        assert {7} == set(chunk.actions[0].tolist())
+    else:
+        assert chunk is None
+        assert isinstance(error, PolicyError)
+        assert 3 == error.episode
