@@ -126,7 +126,7 @@ class SamplerMachine:
         if isinstance(event, BufferDrained):
             return self._top_up_all()
         if not isinstance(event, Died) and event.version < self._version:
-            return []
+            return self._failed_before(event) if isinstance(event, Failed) and event.numbers else []
         known = self._known[event.worker]
         self.history.append(f"worker {event.worker} {known.value}: {event!r:.120}")
         method = self._TABLE.get((known, type(event)))
@@ -167,6 +167,13 @@ class SamplerMachine:
     def _failed(self, event: Failed, now: float) -> Instructions:
         del now
         return self._recover(event.worker, self._supervisor.failed(event, self._open[event.worker]), Rebuild)
+
+    def _failed_before(self, event: Failed) -> Instructions:
+        """Let a worker be built anew that failed in an earlier call's episode, and so has ignored its `Start`."""
+        self._leases.give_back(event.worker, self._open[event.worker].copy())
+        self._known[event.worker] = Known.STARTING
+        start = Start(self._version, ceiling=self._ceiling(), stride=self._stride)
+        return [Rebuild(event.worker, start), *self._top_up_idle()]
 
     def _died(self, event: Died, now: float) -> Instructions:
         del now

@@ -21,7 +21,8 @@ class WorkerState(enum.Enum):
     """Where a worker stands.
 
     IDLE: it waits; it may keep messages that the pipe did not take. STREAMING: it runs episodes. FAILED: its policy or
-    environment raised, and may be in any state; it waits for a `Start`. EXITED: the end.
+    environment raised, and may be in any state; it waits for a `Start`, after an episode for one that builds it anew.
+    EXITED: the end.
     """
 
     IDLE = "idle"
@@ -131,6 +132,7 @@ class WorkerMachine:
         self.state = WorkerState.IDLE
         self.open_numbers: set[int] = set()
         self.keeping = False
+        self._spoilt = False  # By an episode that failed.
         self.history: deque[str] = deque(maxlen=50)
 
     def handle(self, event: WorkerEvent) -> Instructions:
@@ -147,9 +149,13 @@ class WorkerMachine:
         return method(self, event)
 
     def _start(self, event: Start) -> Instructions:
-        self.keeping = False
+        self.keeping = self._spoilt = False
         self.open_numbers = set()
         return [Retract(None), Update(event), *self._take_on(Continue(event.lease, event.ceiling))]
+
+    def _start_failed(self, event: Start) -> Instructions:
+        # A new call's `Start` that crossed the report of the failure: what failed must not run that call's episodes.
+        return [] if self._spoilt and not event.anew else self._start(event)
 
     def _continue_idle(self, event: Continue) -> Instructions:
         instructions = self._take_on(event)
@@ -200,6 +206,7 @@ class WorkerMachine:
     def _failed(self, event: EpisodeFailed) -> Instructions:
         self.open_numbers = set()
         self.state = WorkerState.FAILED
+        self._spoilt = self._spoilt or bool(event.numbers)
         return [Retract(None), SendFinished(), SendFailed(event.error, event.numbers)]
 
     def _ignore(self, event: Continue | Stop) -> Instructions:
@@ -229,7 +236,7 @@ class WorkerMachine:
         (WorkerState.IDLE, EpisodeFailed): _failed,
         (WorkerState.IDLE, OutboxFull): _full,
         (WorkerState.IDLE, OutboxWritable): _writable,
-        (WorkerState.FAILED, Start): _start,
+        (WorkerState.FAILED, Start): _start_failed,
         (WorkerState.FAILED, Continue): _ignore,
         (WorkerState.FAILED, Stop): _ignore,
         (WorkerState.FAILED, Exit): _exit,

@@ -488,3 +488,15 @@ def test_a_late_episode_is_treated_like_one_that_failed() -> None:
     instructions = restarted(machine, 0, dead(0, 0, late=(BASE,)))
     (skip,) = [one for one in instructions if isinstance(one, Skip)]
     assert (BASE, "took longer than 5 s in worker 0") == (skip.number, skip.reason[-32:])
+
+
+def test_a_worker_that_failed_in_an_earlier_call_is_built_anew() -> None:
+    """Its report comes late: what failed does not go on, its lease is free again, and the call does not fail."""
+    machine = machine_of(Episodes(0, 100))
+    held = open_offsets(machine, 0)
+    late = Failed(0, VERSION - 1, pack_error(EnvError("env.step raised")), (BASE - 3,))
+    (instruction, *_) = machine.handle(late, 1.0)
+    assert Rebuild(0, Start(VERSION, ceiling=BASE + 99)) == instruction
+    assert set() == open_offsets(machine, 0)
+    machine.handle(Started(0, VERSION, SPEC), 2.0)
+    assert min(held) == min(open_offsets(machine, 0))

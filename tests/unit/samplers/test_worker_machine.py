@@ -258,3 +258,16 @@ def test_a_full_way_back_of_an_idle_worker_is_remembered() -> None:
     assert (IDLE, True) == (machine.state, machine.keeping)
     assert [] == machine.handle(OutboxWritable())
     assert (IDLE, False) == (machine.state, machine.keeping)
+
+
+def test_what_failed_in_an_episode_runs_no_later_call() -> None:
+    """A `Start` that crossed the report of the failure is ignored; one that builds anew is not, nor any after it."""
+    machine = machine_in(STREAMING)
+    machine.handle(EpisodeFailed(b"error", (4,)))
+    assert [] == machine.handle(Start(2, lease=(range(7, 9),)))
+    assert FAILED is machine.state
+    anew = Start(1, anew=True)
+    assert [Retract(None), Update(anew)] == machine.handle(anew)
+    start = Start(2, lease=(range(7, 9),))
+    assert [Retract(None), Update(start), Assign((7, 8))] == machine.handle(start)
+    assert STREAMING is machine.state
