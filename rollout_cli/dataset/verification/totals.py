@@ -34,8 +34,8 @@ class Counts:
 def check_totals(root: Path, claims: Claims, counts: Counts, findings: Findings) -> None:
     """Check the totals, unless a file could not be read, which has been told.
 
-    Unless a dataset is complete, info.json may be behind the files, never ahead of them: a run may be killed between the
-    one and the other, or the disk fail.
+    Unless a dataset is complete, info.json may be behind the files, never ahead of them: a run may be killed, or the
+    disk fail, between the one and the other.
     """
     if not counts.is_whole:
         return
