@@ -12,7 +12,18 @@ import pytest
 from rollout_cli.chunk import unpack
 from rollout_cli.errors import PolicyError
 from rollout_cli.samplers import Episodes
-from rollout_cli.samplers.messages import Batch, Continue, Exit, Failed, Returned, Start, Started, Stop, lease_numbers
+from rollout_cli.samplers.messages import (
+    Batch,
+    Continue,
+    Exit,
+    Failed,
+    Pickled,
+    Returned,
+    Start,
+    Started,
+    Stop,
+    lease_numbers,
+)
 from rollout_cli.samplers.reports import unpack_error
 from rollout_cli.samplers.worker_process import run_worker
 from rollout_cli.workers import WorkerFactory
@@ -227,7 +238,7 @@ def test_a_full_way_back_and_a_new_version(talk: Talk) -> None:
 
 
 def test_a_failure_comes_after_what_was_finished(talk: Talk) -> None:
-    """Episodes that ended well are sent, then the error; the worker waits and obeys the next `Start`."""
+    """Episodes that ended well are sent, then the error; the worker waits for a `Start` that builds everything anew."""
     policy = noisy(ChainEnv(), lambda spec: FailingPolicy(spec, at_step=9))
     worker = talk(policy=policy)
     worker.send(Start(1, lease=(range(1000),)))
@@ -242,9 +253,12 @@ def test_a_failure_comes_after_what_was_finished(talk: Talk) -> None:
     assert f"episode {first_failing}," in error.message
     assert worker.silent()
     short = [number for number, length in enumerate(lengths) if length < 9][:3]
-    worker.send(Start(2, lease=tuple(range(number, number + 1) for number in short)))
+    lease = tuple(range(number, number + 1) for number in short)
+    worker.send(Start(2, lease=lease))
+    assert worker.silent()
+    worker.send(Start(3, Pickled.of(policy), Pickled.of(ChainEnv()), lease=lease, anew=True))
     assert isinstance(worker.receive(), Started)
-    assert short == worker.receive_numbers(3, 2)
+    assert short == worker.receive_numbers(3, 3)
 
 
 def test_finished_episodes_leave_during_a_long_one(talk: Talk) -> None:
