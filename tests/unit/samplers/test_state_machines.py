@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import subprocess
 import sys
 from collections.abc import Generator
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -337,10 +339,26 @@ class Machines(RuleBasedStateMachine):
                 self.take(process, 1)
 
 
-# Where it fails, making the failure small takes longer than a test has by default.
-TestMachines = pytest.mark.timeout(600)(Machines.TestCase)
-TestMachines.settings = settings(
+SETTINGS = settings(
     max_examples=N_EXAMPLES,
     stateful_step_count=60,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
+
+SCRIPT = """
+import tests.conftest
+from hypothesis.stateful import run_state_machine_as_test
+from tests.unit.samplers.test_state_machines import SETTINGS, Machines
+run_state_machine_as_test(Machines, settings=SETTINGS)
+"""
+
+
+# Where it fails, making the failure small takes longer than a test has by default.
+@pytest.mark.timeout(600)
+def test_both_machines_under_any_order_of_events() -> None:
+    """In a process of its own, whatever other tests have left behind in this one."""
+    root = Path(__file__).parents[3]
+    ran = subprocess.run(
+        [sys.executable, "-c", SCRIPT], cwd=root, capture_output=True, text=True, timeout=500, check=False
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
