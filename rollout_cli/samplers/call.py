@@ -65,13 +65,13 @@ class Call:
         self._machine, self._buffer, self._pool, self._hooks = machine, buffer, pool, hooks
         self._failure: RolloutError | None = None
         self._ends_at = math.inf
-        self._ended = self._handed_on = 0
+        self._dropped = 0
         self._skipped: dict[int, str] = {}
 
     @property
     def dropped(self) -> int:
-        """Return how many episodes ended and were not handed on, since one before them did not end."""
-        return self._ended - self._handed_on
+        """Return how many episodes of a call that is over had ended and were not handed on: one before them had not."""
+        return self._dropped
 
     def run(self, updates: Sequence[Update], *, grace: Callable[[], float | None]) -> Generator[Chunk, None, None]:
         """Yield chunks until the plan is done or stopped; what was finished before a failure comes before its error.
@@ -83,9 +83,7 @@ class Call:
         try:
             self._carry_out(self._machine.begin(updates, _clock()))
             while True:
-                for chunk in self._buffer.ready():
-                    self._handed_on += _whole_episodes(chunk)
-                    yield chunk
+                yield from self._buffer.ready()
                 if self._failure is not None:
                     raise self._failure
                 seconds = grace()
@@ -98,6 +96,7 @@ class Call:
         finally:
             self._note_skipped()
             self._carry_out(self._machine.end())
+            self._dropped = self._buffer.n_waiting
             self._buffer.close()
 
     def _note_skipped(self) -> None:
@@ -120,7 +119,6 @@ class Call:
                 case do.SendTo(worker, message):
                     self._pool.send(worker, message)
                 case do.Keep(batch):
-                    self._ended += len(batch.lengths) if batch.part is None else batch.part.is_last
                     self._hooks.note_reason(batch.not_reproducible)
                     self._buffer.add(batch)
                 case do.Learn(started):
@@ -136,7 +134,3 @@ class Call:
                     self._hooks.tell(text)
                 case do.Fail(error):
                     self._failure = self._failure or error
-
-
-def _whole_episodes(chunk: Chunk) -> int:
-    return chunk.n_episodes if chunk.part is None else int(chunk.part.is_last)

@@ -6,15 +6,16 @@ there, so that a rerun after a crash replaces all of it.
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from rollout_cli.chunk import Chunk, concatenate, unpack
 from rollout_cli.samplers.messages import Batch
 from rollout_cli.samplers.plan import Order, PlanState
-from rollout_cli.samplers.ranges import contiguous_ranges
+from rollout_cli.samplers.ranges import contiguous_ranges, shifted, up_to
 from rollout_cli.samplers.spill import Handle, SpillStore
 
 MEMORY_BYTES = 256 << 20
@@ -44,6 +45,10 @@ class EpisodeBuffer(Protocol):
     def is_full(self) -> bool:
         """Return whether no new numbers should be begun."""
 
+    @property
+    def n_waiting(self) -> int:
+        """Return how many episodes that the plan needs are here and were not given, since one before them is not."""
+
     def close(self) -> None:
         """Forget everything."""
 
@@ -62,6 +67,7 @@ class _Entry:
 
     handles: list[Handle]
     missing_parts: int
+    numbers: Sequence[range]
 
 
 @dataclass(slots=True)
@@ -99,7 +105,7 @@ class ReorderBuffer:
             if entry is not None:  # The parts that a worker sent before it died.
                 for old in entry.handles:
                     self._store.take(old)
-            self._entries[first] = _Entry([handle], parts - 1)
+            self._entries[first] = _Entry([handle], parts - 1, batch.numbers)
         else:
             entry.handles.append(handle)
             entry.missing_parts -= 1
@@ -162,6 +168,16 @@ class ReorderBuffer:
         """Return the chunk's episodes up to the plan's end."""
         last = self._plan.last_of_lane(lane)
         return chunk if last is None else chunk.episodes(0, min(chunk.n_episodes, last + 1 - self._next[lane]))
+
+    @property
+    def n_waiting(self) -> int:
+        """Return how many episodes that the plan needs are here and were not given, since one before them is not."""
+        whole = [entry.numbers for entry in self._entries.values() if not entry.missing_parts]
+        held = itertools.chain(*whole, *(rest.numbers for rest in self._rests.values()))
+        return sum(len(self._needed(shifted(numbers, -self._base))) for numbers in held)
+
+    def _needed(self, offsets: range) -> range:
+        return up_to(offsets, self._plan.last_of_lane(self._plan.lane(offsets[0])))
 
     def close(self) -> None:
         """Forget everything."""
@@ -230,6 +246,11 @@ class ArrivalBuffer:
         waiting, self._whole = self._whole, []
         for handle in waiting:
             yield unpack(self._store.take(handle))
+
+    @property
+    def n_waiting(self) -> int:
+        """Return 0: no episode waits for another."""
+        return 0
 
     def close(self) -> None:
         """Forget everything."""

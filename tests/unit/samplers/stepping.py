@@ -244,6 +244,10 @@ class PausingBuffer:
     def is_full(self) -> bool:
         return self._buffer.is_full
 
+    @property
+    def n_waiting(self) -> int:
+        return self._buffer.n_waiting
+
     def ready(self) -> Iterator[Chunk]:
         yield from self._buffer.ready()
         yield PAUSE

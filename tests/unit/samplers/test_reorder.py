@@ -75,6 +75,7 @@ def test_episodes_come_in_order_however_they_arrive(batches: list[Batch], memory
                 chunks += buffer.ready()
                 prefix = next(n for n in range(BASE, BASE + count + 1) if n not in known)
                 assert prefix == BASE + len(dict.fromkeys(numbers_of(chunks)))
+                assert len([number for number in known if number > prefix]) == buffer.n_waiting
         chunks += buffer.ready()
     in_parts = {one.numbers[0].start for one in batches if one.part is not None}
     expected = [n for n in range(BASE, BASE + count) for _ in range(3 if n in in_parts else 1)]
@@ -150,6 +151,19 @@ def test_nothing_above_the_ceiling_goes_on() -> None:
         buffer.add(one)
     assert [0, 1, 2] == numbers_of(list(buffer.ready()))
     assert [] == list(buffer.ready())
+
+
+def test_what_the_plan_does_not_need_waits_for_nothing() -> None:
+    """An episode above the end is surplus, and is not told as one that was lost for want of another."""
+    plan = begin_plan(MinTimesteps(length_of(BASE) + length_of(BASE + 1) + 1), n_workers=1)
+    buffer = episode_buffer(plan, BASE, order="index")
+    buffer.add(batch([BASE + 1, BASE + 2, BASE + 4]))
+    assert 3 == buffer.n_waiting
+    plan.settle(range(3), np.array([length_of(BASE + offset) for offset in range(3)]))
+    assert 2 == buffer.n_waiting
+    buffer.add(batch([BASE]))
+    assert [BASE, BASE + 1, BASE + 2] == numbers_of(list(buffer.ready()))
+    assert 0 == buffer.n_waiting
 
 
 def test_what_comes_after_a_gap_is_kept() -> None:
