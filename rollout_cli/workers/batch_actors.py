@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from rollout_cli.errors import PolicyError
 from rollout_cli.policies import Policy
-from rollout_cli.policies.rows import stack_infos, stack_samples, take_rows
+from rollout_cli.policies.rows import SpaceRows, stack_infos
 from rollout_cli.spaces import flatten, space_leaves
 from rollout_cli.workers.seeder import EpisodeSeeder
 
@@ -116,7 +116,7 @@ class OneForEach:
         self.hands_off = False
         self.hears_of_each = True
         self._policies, self._seeders = policies, seeders
-        self._observation_space, self._action_space = spaces
+        self._observations, self._actions = map(SpaceRows, spaces)
 
     def begin(self, rows: Array, numbers: Array) -> None:
         """Seed and reset the policies of these rows."""
@@ -130,12 +130,24 @@ class OneForEach:
 
     def act(self, observations: Any) -> tuple[Sequence[Any], Mapping[str, Any]]:
         """Ask each row's policy."""
-        seen = take_rows(self._observation_space, observations)
+        seen = self._observations.take(observations)
         acts = [policy.get_action(one) for policy, one in zip(self._policies, seen, strict=True)]
         try:
-            columns = flatten(self._action_space, stack_samples(self._action_space, [action for action, _ in acts]))
+            columns = self._columns([action for action, _ in acts])
         except (TypeError, ValueError, KeyError, IndexError) as error:
             hint = "make it match the action space"
             raise PolicyError(f"the policy gave an action that is none of its space: {error}", hint=hint) from error
         infos = [info for _, info in acts]
         return columns, stack_infos(infos) if any(infos) else {}
+
+    def _columns(self, actions: Sequence[Any]) -> list[Any]:
+        """Return one value (n, *shape) a leaf, in the policies' own types.
+
+        In the leaf's type a number that this has no room for would have become another one, and a fraction a whole
+        number, before anybody judged it.
+        """
+        rows = zip(*map(self._actions.columns, actions), strict=True)
+        return [
+            column if leaf.kind == "text" else np.array(column)
+            for leaf, column in zip(self._actions.leaves, rows, strict=True)
+        ]

@@ -12,7 +12,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from rollout_cli.episode_batch import EnvSpec
 from rollout_cli.errors import EnvError, PolicyError, RolloutError
-from rollout_cli.workers import NativeVecWorker, WorkerFactory
+from rollout_cli.workers import DefaultWorker, NativeVecWorker, WorkerFactory
 from rollout_cli.workers.native_rules import EndlessGuard
 from rollout_cli.workers.row_episodes import RowEpisodes
 from rollout_cli.workers.rules import EpisodeRules, OnInvalidAction
@@ -253,6 +253,63 @@ def test_what_cannot_be_moved_is_refused(actions: Any) -> None:
     """As it is without clipping."""
     with pytest.raises(PolicyError, match="the policy gave bad actions: got"):
         run_action("clip", BOX, actions, NEXT_STEP)
+
+
+GIVEN: dict[str, tuple[Any, Any]] = {
+    "over the bound": (BOX, np.array([7.0, -2.0])),
+    "not a number": (BOX, np.array([np.nan, 1.0])),
+    "more than the type has room for": (SMALL, np.array([300])),
+    "less than the type has room for": (SMALL, [-300]),
+    "floats for integers": (SMALL, np.array([7.9])),
+    "nan for integers": (SMALL, np.array([np.nan])),
+    "floats for unsigned integers": (spaces.Box(0, 255, (1,), np.uint8), np.array([256.5])),
+    "half a choice": (spaces.Discrete(3), 1.5),
+    "nan for a choice": (spaces.Discrete(3), float("nan")),
+    "truth for a choice": (spaces.Discrete(3), np.True_),
+    "no choice": (spaces.Discrete(3), 5),
+    "half of many choices": (spaces.MultiDiscrete([3, 4]), [1.5, 2.0]),
+    "choices that there are not": (spaces.MultiDiscrete([3, 4]), [9, 2]),
+    "halves for bits": (spaces.MultiBinary(2), np.array([0.5, 1.0])),
+    "a number for a text": (spaces.Text(3), 7),
+    "another shape": (BOX, np.zeros(3)),
+    "ragged": (BOX, [[1.0], 2.0]),
+    "part of a tree": (TREE, {"wheel": np.zeros(2)}),
+    "a tree over its bounds": (TREE, {"gear": 1, "wheel": np.array([1e300, -1e300])}),
+    "half a gear": (TREE, {"gear": 1.5, "wheel": np.zeros(2)}),
+}
+
+
+@each_mode
+@pytest.mark.filterwarnings("ignore:overflow encountered in cast")
+@pytest.mark.parametrize("rule", ["error", "clip", "warn"])
+@pytest.mark.parametrize("name", GIVEN)
+def test_a_policy_a_row_is_judged_as_one_alone_is(mode: AutoresetMode, rule: OnInvalidAction, name: str) -> None:
+    """By the numbers that it gave, not by what becomes of them in the space's type."""
+    space, action = GIVEN[name]
+    expected = outcome(DefaultWorker, acted(space)(), rule, action)
+    env = SyncVectorEnv([acted(space)] * N_ENVS, autoreset_mode=mode)
+    assert expected == outcome(NativeVecWorker, env, rule, action, n_envs=N_ENVS)
+
+
+def outcome(worker_class: type[Any], env: Any, rule: OnInvalidAction, action: Any, **arguments: Any) -> Any:
+    """Return the actions of six episodes, or else that they were refused: at once, or as they are handed on."""
+    rules = EpisodeRules(invalid_action=rule)
+    factory = WorkerFactory(n_workers=1, seed=3, worker_class=worker_class, worker_args=arguments, rules=rules)
+    worker = factory(0)
+    worker.update_env(env)
+    worker.update_agent(lambda observation: action)
+    worker.assign(range(6))
+    try:
+        while worker.has_work:
+            worker.advance(-1.0)
+        chunk, error = factory.take(worker)
+    except PolicyError:
+        return "refused"
+    if isinstance(error, PolicyError):
+        assert chunk is None
+        return "refused"
+    assert chunk is not None
+    return [str(column[0]) for column in chunk.actions]
 
 
 # -- episodes without an end -------------------------------------------------------------------------------------------
