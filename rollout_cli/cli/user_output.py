@@ -9,41 +9,32 @@ import sys
 from collections.abc import Iterator
 from typing import TextIO
 
-_STDOUT, _STDERR = 1, 2
+from rollout_cli.standard_output import STDOUT, point_stdout_to_stderr
 
 
 @contextlib.contextmanager
 def user_output_on_stderr() -> Iterator[None]:
     """Send to standard error what is written to standard output meanwhile: by Python, C libraries, and subprocesses."""
     try:
-        saved = os.dup(_STDOUT)
+        saved = os.dup(STDOUT)
     except OSError:  # There is no standard output that anything could get into.
         with contextlib.redirect_stdout(sys.stderr):
             yield
         return
     stdout = sys.stdout
     _flush(stdout)
-    _point_stdout_to_stderr()
+    point_stdout_to_stderr()
     try:
         with contextlib.redirect_stdout(sys.stderr):
             yield
     finally:
         _flush(stdout)
-        os.dup2(saved, _STDOUT)
+        os.dup2(saved, STDOUT)
         os.close(saved)
         if stdout is sys.__stdout__:
             # What user code, or a library's own buffer, has left to say at exit comes behind the results. Registered
             # last, this is called first.
-            atexit.register(_point_stdout_to_stderr)
-
-
-def _point_stdout_to_stderr() -> None:
-    try:
-        os.dup2(_STDERR, _STDOUT)
-    except OSError:  # There is no standard error.
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, _STDOUT)
-        os.close(nowhere)
+            atexit.register(point_stdout_to_stderr)
 
 
 def _flush(stream: TextIO | None) -> None:

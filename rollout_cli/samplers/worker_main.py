@@ -22,11 +22,10 @@ from rollout_cli.samplers.channel import PipeChannel
 from rollout_cli.samplers.shared_box import SharedBox
 from rollout_cli.samplers.shared_ring import RingMemory, RingWriter
 from rollout_cli.samplers.worker_process import run_worker
+from rollout_cli.standard_output import point_stdout_to_stderr
 
 OUTBOX_BYTES = 32 << 20
 """So many bytes may wait for the pipe while the worker goes on: what a fast one makes in the time of a lease."""
-
-_STDOUT, _STDERR = 1, 2
 
 
 def worker_main(  # noqa: PLR0917  A process takes its arguments in order.
@@ -55,7 +54,7 @@ def worker_main(  # noqa: PLR0917  A process takes its arguments in order.
         os.setpgid(0, 0)
     setproctitle.setproctitle(title)
     _end_with_parent()
-    _leave_stdout_to_the_parent()
+    point_stdout_to_stderr()
     box.install()
     fast_contains.install()
     fast_reset.install()
@@ -77,16 +76,6 @@ def _end_at_once(box: SharedBox, error: BaseException) -> None:
         with contextlib.suppress(Exception):  # The user's code may have put anything in its place.
             stream.flush()
     os._exit(code & 0xFF if isinstance(code, int) else int(code is not None))
-
-
-def _leave_stdout_to_the_parent() -> None:
-    """Let what user code prints go to standard error: standard output belongs to the command's results."""
-    try:
-        os.dup2(_STDERR, _STDOUT)
-    except OSError:  # There is no standard error.
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, _STDOUT)
-        os.close(nowhere)
 
 
 def _end_with_parent() -> None:
