@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import pyarrow.parquet as pq
 
 from rollout_cli.dataset.columns import Array
 from rollout_cli.dataset.features import SpaceColumn
+from rollout_cli.dataset.limits import check_group, open_parquet
 from rollout_cli.dataset.schema import SpaceSchema
 from rollout_cli.dataset.stats import TableStats
 from rollout_cli.dataset.sums import Sums
+from rollout_cli.dataset.tables import reading
 
 REWARD = "reward"
 
@@ -58,6 +59,11 @@ def strange_values(root: Path, stats: TableStats, spaces: SpaceSchema, rows: int
         stats: The statistics of its rows.
         spaces: Its columns.
         rows: How many rows there are.
+
+    Raises:
+        DatasetFormatError: If a file is not what was written (an earlier run's may have been changed meanwhile), or
+            would take too much memory.
+        StorageError: If one cannot be read.
     """
     columns = {column.name: column for column in (*spaces.observation, *spaces.action) if column.stored}
     found = []
@@ -81,9 +87,12 @@ def _problems(name: str, sums: Sums, column: SpaceColumn | None, rows: int) -> I
 
 def _placed(strange: Strange, root: Path, column: SpaceColumn | None) -> Strange:
     for path in sorted((root / "data").glob("chunk-*/file-*.parquet")):
-        file = pq.ParquetFile(path)
+        with reading(path):
+            file = open_parquet(root, path)
         for group in range(file.num_row_groups):
-            table = file.read_row_group(group, columns=["episode_id", "step", strange.column])
+            with reading(path):
+                check_group(path, file, group)
+                table = file.read_row_group(group, columns=["episode_id", "step", strange.column])
             values = table[REWARD].to_numpy() if column is None else column.decode(table)
             bad = np.flatnonzero(_is_strange(strange, values, column))
             if len(bad):

@@ -12,10 +12,13 @@ import pytest
 from gymnasium import spaces
 
 from rollout_cli.chunk import Chunk, concatenate
+from rollout_cli.dataset import limits, quality
 from rollout_cli.dataset.cuts import CutLimits
 from rollout_cli.dataset.writer import DatasetWriter
 from rollout_cli.episode_batch import EnvSpec
+from rollout_cli.errors import DatasetFormatError
 from tests.support.chunks import episode
+from tests.support.damage import DATA
 
 SPEC = EnvSpec(
     spaces.Dict({"place": spaces.Box(-1, 1, (2,), np.float32), "image": spaces.Box(0, 255, (3, 3), np.uint8)}),
@@ -74,3 +77,49 @@ def test_actions_and_rewards(tmp_path: Path) -> None:
     assert "first in episode 3 at step 2" in action
     assert reward.startswith("reward holds 9 numbers that are not finite")
     assert "first in episode 1 at step 0" in reward
+
+
+def led_out(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    del monkeypatch
+    (root / DATA).symlink_to((root / DATA).rename(root.parent / "outside"))
+
+
+def cut(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    del monkeypatch
+    (root / DATA).write_bytes((root / DATA).read_bytes()[:-20])
+
+
+def flipped(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    del monkeypatch
+    data = bytearray((root / DATA).read_bytes())
+    data[4] ^= 0xFF  # Of the first page's header.
+    (root / DATA).write_bytes(bytes(data))
+
+
+def oversized(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    del root
+    monkeypatch.setattr(limits, "MAX_GROUP_BYTES", 100)
+
+
+@pytest.mark.parametrize(
+    ("harm", "message"),
+    [
+        (led_out, "leads out of the dataset"),
+        (cut, "is not a file of this format"),
+        (flipped, "is broken: in row group 0"),
+        (oversized, "over the limit of 100"),
+    ],
+)
+def test_files_that_became_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, harm: Any, message: str) -> None:
+    """The place is looked for within the limits that all readers have: some files may be an earlier run's."""
+    harms = [harm]
+
+    def strange_values(root: Path, *known: Any) -> Any:
+        while harms:  # The writer tries once more to commit all.
+            harms.pop()(root, monkeypatch)
+        return quality.strange_values(root, *known)
+
+    monkeypatch.setattr("rollout_cli.dataset.writer.strange_values", strange_values)
+    chunk = four_episodes()
+    with pytest.raises(DatasetFormatError, match=message):
+        told(tmp_path / "out", replace(chunk, rewards=np.full_like(chunk.rewards, math.inf)))
