@@ -16,7 +16,7 @@ import pytest
 from rollout_cli.dataset import limits, load
 from rollout_cli.dataset.limits import check_group, open_parquet
 from rollout_cli.dataset.pages import page_headers
-from rollout_cli.errors import DatasetFormatError
+from rollout_cli.errors import DatasetFormatError, StorageError
 from tests.support.chunks import episode
 from tests.support.damage import DATA, EPISODES, INFO, set_json, set_values
 from tests.support.datasets import write_dataset
@@ -165,6 +165,15 @@ def test_links_that_lead_out(folder: Path, tmp_path: Path, file: str) -> None:
     shutil.move(folder / "inside", tmp_path / "outside")
     (folder / file).symlink_to(tmp_path / "outside")
     with pytest.raises(DatasetFormatError, match="leads out of the dataset"):
+        read_all(folder)
+
+
+@pytest.mark.parametrize("file", [DATA, EPISODES, INFO])
+def test_links_that_lead_round_in_a_circle(folder: Path, file: str) -> None:
+    """They can be read as little as a file that is not there."""
+    (folder / file).unlink()
+    (folder / file).symlink_to(folder / file)
+    with pytest.raises(StorageError, match=r"cannot read .*: .*symbolic links"):
         read_all(folder)
 
 
