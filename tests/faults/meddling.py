@@ -59,14 +59,14 @@ def interrupt(running: subprocess.Popen[str], folder: Path) -> None:
     running.send_signal(signal.SIGINT)
 
 
-def interrupt_twice(running: subprocess.Popen[str], folder: Path) -> None:
+def interrupt_and_terminate(running: subprocess.Popen[str], folder: Path) -> None:
+    """Send two signals at once; of one signal that comes twice, the second may be lost while the first waits."""
     wait_for(lambda: has_files(folder), running)
     stopped = workers(running)
     for worker in stopped:
         worker.suspend()  # So that the first signal alone cannot end the run.
     running.send_signal(signal.SIGINT)
-    time.sleep(0.3)
-    running.send_signal(signal.SIGINT)
+    running.send_signal(signal.SIGTERM)
     for worker in stopped:
         worker.resume()
 
