@@ -97,6 +97,7 @@ class _Run:
         self._plan = plan_of(config)
         self._started_at = time.monotonic()
         self._return_sum = 0.0
+        self._skipped: dict[int, str] = {}
 
     def run(self) -> CollectResult:
         if warning := check_room(self._config.output):
@@ -225,7 +226,7 @@ class _Run:
             writer.remove()
             kept = "no episode was finished, so no dataset was left"
         if failure is None:
-            raise signals.error(f"the run was ended by {_name(signals)}: {kept}{_dropped(sampler)}")
+            raise signals.error(f"the run was ended by {signals.name}: {kept}{_dropped(sampler)}")
         failure.hint = f"{failure.hint}; {kept}" if failure.hint else kept
         raise failure
 
@@ -294,7 +295,3 @@ def _lane(plan: Plan, number: int) -> int:
 def _dropped(sampler: Sampler) -> str:
     count = sampler.dropped_episodes
     return f"; {count:,} more had ended before a lower-numbered one and were dropped" if count else ""
-
-
-def _name(signals: StopSignals) -> str:
-    return signals.received.name if signals.received is not None else "a signal"

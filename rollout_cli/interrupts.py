@@ -37,6 +37,11 @@ class StopSignals:
         self.received = signal.Signals(number)
         self._stop()
 
+    @property
+    def name(self) -> str:
+        """Return what the signal is called that was received."""
+        return self.received.name if self.received is not None else "no signal"
+
     def error(self, message: str) -> RolloutError:
         """Return the error that the run ends with."""
         terminated = self.received is signal.SIGTERM
