@@ -36,13 +36,17 @@ def as_reward(reward: Any) -> float:
         BadStepError: If it is no number, or more than one.
     """
     value = reward.item() if isinstance(reward, np.ndarray) and reward.size == 1 else reward
-    if not isinstance(value, str | bytes):
-        try:
-            return float(value)
-        except (TypeError, ValueError):
-            pass
+    if isinstance(value, str | bytes):
+        raise _no_reward(reward)  # Some texts `float` would read.
+    try:
+        return float(value)
+    except (TypeError, ValueError) as error:
+        raise _no_reward(reward) from error
+
+
+def _no_reward(reward: Any) -> BadStepError:
     hint = "a reward is one number: 0.0 where a step is worth nothing"
-    raise BadStepError(f"the reward is no number: {_shown(reward)}", hint)
+    return BadStepError(f"the reward is no number: {_shown(reward)}", hint)
 
 
 def as_flag(name: str, flag: Any) -> bool:
