@@ -65,12 +65,18 @@ class MultiprocessingSampler(Sampler):
         self._supervisor = Supervisor(self._supervision, self.seed)
         self._version += 1
         for worker in range(self.n_workers):
-            # The first `Start` builds what the process was given.
-            self._catch_up(worker, Start(self._version))
+            self._begin(worker)
 
     def _payload(self, worker: int) -> bytes:
         payload: bytes = cloudpickle.dumps((self._factory, *self._updates.histories[worker].updates[0]))
         return payload
+
+    def _begin(self, worker: int) -> None:
+        """Let a new process build what it was given, and apply what followed; its last answer is of this version."""
+        *before, last = (None, None), *self._updates.histories[worker].updates[1:]
+        for agent, env in before:
+            self._the_pool().send(worker, Start(self._version - 1, agent, env))
+        self._the_pool().send(worker, Start(self._version, *last))
 
     def _catch_up(self, worker: int, first: Start) -> None:
         """Bring a new worker to where the others are: after what builds it, each further update by a `Start`."""
@@ -103,18 +109,26 @@ class MultiprocessingSampler(Sampler):
         return self.env_spec
 
     def _learn_from(self, events: Iterable[Any]) -> None:
+        """Take what workers tell while they start; what they told before of earlier updates and episodes is past."""
         for event in events:
-            if isinstance(event, Started):
-                self._learn(event.env_spec, event.facts)
-            elif isinstance(event, Failed):
-                raise unpack_error(event.error)
-            elif isinstance(event, Died):
-                verdict = self._supervisor.died(event, (), starting=True)
-                if verdict.error is not None:
-                    raise verdict.error
-                self.tell(verdict.notice)
-                self._the_pool().restart(event.worker, self._payload(event.worker))
-                self._catch_up(event.worker, Start(self._version))
+            match event:
+                case Started(version=self._version):
+                    self._learn(event.env_spec, event.facts)
+                case Failed(numbers=[_, *_]):
+                    # It has ignored its `Start`, for an episode of an earlier call has left it in any state.
+                    self._rebuild(event.worker, Start(self._version))
+                case Failed(version=self._version):
+                    raise unpack_error(event.error)
+                case Died():
+                    self._start_again(event)
+
+    def _start_again(self, death: Died) -> None:
+        verdict = self._supervisor.died(death, (), starting=True)
+        if verdict.error is not None:
+            raise verdict.error
+        self.tell(verdict.notice)
+        self._the_pool().restart(death.worker, self._payload(death.worker))
+        self._begin(death.worker)
 
     def request_stop(self, *, grace: float = 0.0) -> None:
         """Let the stream that runs, or else the next one, end early with what is finished."""

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import pickle
+import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import cloudpickle
 import numpy as np
 import pytest
 
 from rollout_cli.envs import EnvUpdate, ExistingEnvUpdate, NewEnvUpdate, SetTaskUpdate, describe_env
 from rollout_cli.episode_batch import EpisodeBatch
 from rollout_cli.errors import EnvLoadError, PolicyError, PolicyLoadError
-from rollout_cli.samplers import MinTimesteps, Sampler
+from rollout_cli.samplers import Episodes, MinTimesteps, Sampler
 from tests.contract.conftest import MakeSampler
 from tests.support.envs import BoxEnv, ChainEnv, SleepyEnv
 from tests.support.policies import GaragePolicy
@@ -191,3 +195,88 @@ def test_parameters_that_are_refused_are_an_error_of_the_policy(make_sampler: Ma
         with pytest.raises(PolicyError, match="no parameters today"):
             sampler.obtain_samples(0, 20, update)
     assert {4.0} == gains(sampler.obtain_samples(0, 20, policy(4.0)))
+
+
+BOX_SPEC = describe_env(BoxEnv())
+
+
+def zeros(observation: Any) -> Any:
+    return np.zeros(2, np.float32)
+
+
+def test_spaces_are_asked_for_after_a_call_that_was_ended_before_it_began(make_sampler: MakeSampler) -> None:
+    """They are those of the last update, though workers tell of all that they build."""
+    sampler = make_sampler(lambda observation: 1, ChainEnv(), n_workers=1)
+    sampler.start_worker()
+    sampler.request_stop()
+    assert [] == list(sampler.stream(Episodes(0, 5), agent_update=zeros, env_update=BoxEnv()))
+    assert BOX_SPEC == sampler.wait_until_started()
+
+
+class BoxInstead(EnvUpdate):
+    """Builds on the environment that is there, and gives one of other spaces."""
+
+    def __call__(self, old_env: Any = None) -> Any:
+        assert old_env is not None
+        return BoxEnv()
+
+
+def test_workers_that_start_late_tell_of_the_last_update(make_sampler: MakeSampler) -> None:
+    """What they begin with is not yet what they run."""
+    sampler = make_sampler(lambda observation: 1, ChainEnv())
+    sampler.obtain_samples(0, 20, None)
+    sampler.obtain_samples(0, 2, zeros, BoxInstead())
+    sampler.shutdown_worker()
+    again = pickle.loads(cloudpickle.dumps(sampler))
+    with again:
+        assert BOX_SPEC == again.wait_until_started()
+
+
+class BlockedEnv(ChainEnv):
+    """Its first episode ends at once. The second one goes on until it is told to block; let go, it raises.
+
+    Args:
+        folder: Where the files `block`, `blocked` and `go` tell of this.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self._folder, self._episodes = folder, 0
+
+    def reset(self, **options: Any) -> Any:
+        self._episodes += 1
+        return super().reset(**options)
+
+    def step(self, action: Any) -> Any:
+        observation, reward, _, _, info = super().step(action)
+        if self._episodes > 1 and (self._folder / "block").exists():
+            (self._folder / "blocked").touch()
+            wait_for(self._folder / "go")
+            raise ValueError("an episode that nobody wants any more")
+        time.sleep(0.001)
+        return observation, reward, self._episodes == 1, False, info
+
+
+def wait_for(path: Path) -> None:
+    deadline = time.monotonic() + 30
+    while not path.exists():
+        assert time.monotonic() < deadline, f"{path.name} did not come"
+        time.sleep(0.001)
+
+
+@pytest.mark.parametrize("backend", ["forkserver"], indirect=True)
+def test_a_failure_of_an_earlier_call_does_not_keep_a_worker_from_starting(
+    make_sampler: MakeSampler, tmp_path: Path
+) -> None:
+    """Its report may come when the next update has been sent: the worker is built anew, from that update."""
+    sampler = make_sampler(lambda observation: 1, BlockedEnv(tmp_path), n_workers=1)
+    stream = sampler.stream(MinTimesteps(10_000))
+    next(stream)
+    (tmp_path / "block").touch()
+    wait_for(tmp_path / "blocked")
+    stream.close()
+    (tmp_path / "go").touch()
+    sampler.request_stop()
+    assert [] == list(sampler.stream(Episodes(0, 5), agent_update=zeros, env_update=BoxEnv()))
+    assert BOX_SPEC == sampler.wait_until_started()
+    assert BOX_SPEC == sampler.obtain_samples(0, 20, None).env_spec
