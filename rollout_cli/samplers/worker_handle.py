@@ -115,9 +115,12 @@ class WorkerHandle:
         """Give back all that the sampler has of a worker that ended."""
         self.channel.close()
         self.box.close()
-        self.process.close()
         if self._pidfd is not None:
             os.close(self._pidfd)
+        # Without an exit code it has ended too, but multiprocessing would not believe it: other code of this process
+        # has asked for it first, as a handler of SIGCHLD does that waits for any child.
+        if self.process.exitcode is not None:
+            self.process.close()
 
 
 def _pidfd(context: BaseContext, process: BaseProcess) -> int | None:
@@ -127,12 +130,16 @@ def _pidfd(context: BaseContext, process: BaseProcess) -> int | None:
     """
     if context.get_start_method() == "forkserver" or not hasattr(os, "pidfd_open") or process.pid is None:
         return None
-    return os.pidfd_open(process.pid)
+    with suppress(ProcessLookupError):  # It has ended, and other code has asked for its end already.
+        return os.pidfd_open(process.pid)
+    return None
 
 
 def how_it_ended(exit_code: int | None) -> str:
-    """Return in words how a process ended."""
-    if exit_code is not None and exit_code < 0:
+    """Return in words how a process ended; without an exit code, other code has asked for that before us."""
+    if exit_code is None:
+        return "ended, and how is not known: other code has asked for it"
+    if exit_code < 0:
         with suppress(ValueError):
             return f"was killed by {signal.Signals(-exit_code).name}"
     return f"ended with exit code {exit_code}"

@@ -18,6 +18,7 @@ import numpy as np
 import psutil
 import pytest
 
+from rollout_cli.episode_batch import EpisodeBatch
 from rollout_cli.errors import WorkerError
 from rollout_cli.samplers import MinTimesteps, MultiprocessingSampler, Sampler
 from rollout_cli.samplers.frames import FrameKind, frame_head
@@ -354,3 +355,28 @@ def test_rude_environments_do_no_harm(make_sampler: MakeSampler, capfd: pytest.C
     shown = capfd.readouterr()
     assert "" == shown.out
     assert "rude words" in shown.err
+
+
+@pytest.mark.parametrize("backend", ["spawn"], indirect=True)
+def test_other_code_may_ask_for_the_end_of_any_child(make_sampler: MakeSampler) -> None:
+    """As a handler of SIGCHLD may do: how the worker ended is not known then, and nothing else is lost."""
+    sampler = make_sampler(noisy(ChainEnv()), ChainEnv())
+    tales: list[str] = []
+    sampler.tell = tales.append
+    expected = serial_batch(400, ChainEnv())
+    batches = [sampler.obtain_samples(0, 200, None)]
+    kill_and_reap(running_workers()[0])
+    batches.append(sampler.obtain_samples(1, 400 - int(batches[0].lengths.sum()), None))
+    assert_same_batches(expected, EpisodeBatch.concatenate(*batches))
+    (tale,) = tales
+    assert re.fullmatch(
+        r"worker \d ended, and how is not known: other code has asked for it.*; it is started again.*", tale
+    )
+    for worker in running_workers():
+        kill_and_reap(worker)
+    sampler.shutdown_worker()
+
+
+def kill_and_reap(worker: psutil.Process) -> None:
+    worker.kill()
+    os.waitpid(worker.pid, 0)
