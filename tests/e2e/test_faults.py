@@ -73,7 +73,7 @@ def test_info_json_lists_what_was_skipped(tmp_path: Path, sampler: str) -> None:
     )
     skipped = [episode["episode_number"] for episode in info["skipped"]["episodes"]]
     assert len(skipped) == info["skipped"]["count"] >= 3
-    assert all("FaultyEnv is broken" in episode["reason"] for episode in info["skipped"]["episodes"])
+    assert all("the simulator is broken" in episode["reason"] for episode in info["skipped"]["episodes"])
     assert info["skipped"]["note"]
 
     numbers = load(tmp_path / "d").episodes["episode_number"].to_pylist()
@@ -85,7 +85,9 @@ def test_a_run_of_skipped_episodes_alone_is_an_error(tmp_path: Path) -> None:
     """No dataset is left of it."""
     three = {"timesteps": None, "episodes": EpisodeRange(0, 3)}
     kwargs = {"fault": "raise", "every": 1}
-    with pytest.raises(UserCodeError, match=r"all episodes were skipped, 3 of them; episode 0: .*FaultyEnv is broken"):
+    with pytest.raises(
+        UserCodeError, match=r"all episodes were skipped, 3 of them; episode 0: .*the simulator is broken"
+    ):
         collected(tmp_path / "d", None, env_kwargs=kwargs, on_env_error="skip", **three)
     assert not (tmp_path / "d").exists()
 
@@ -93,7 +95,7 @@ def test_a_run_of_skipped_episodes_alone_is_an_error(tmp_path: Path) -> None:
 def test_a_death_too_many_keeps_what_was_finished(tmp_path: Path) -> None:
     """What ended before, in order, is in the dataset."""
     with pytest.raises(WorkerError, match="while it ran episode") as caught:
-        collected(tmp_path / "d", env_kwargs={"fault": "exit", "every": 40}, max_worker_restarts=0, workers=1)
+        collected(tmp_path / "d", env_kwargs={"fault": "os._exit", "every": 40}, max_worker_restarts=0, workers=1)
     assert caught.value.exit_code == 4
     assert "finished episodes" in caught.value.hint or "no episode was finished" in caught.value.hint
 
@@ -107,5 +109,5 @@ def test_limits_need_processes(tmp_path: Path, name: str) -> None:
 
 def test_an_error_fails_the_run_by_default(tmp_path: Path) -> None:
     """Nothing is got over that nobody asked to get over."""
-    with pytest.raises(EnvError, match="FaultyEnv is broken"):
+    with pytest.raises(EnvError, match="the simulator is broken"):
         collected(tmp_path / "d", env_kwargs={"fault": "raise", "every": 40})

@@ -6,15 +6,9 @@ in four, always the same ones; or `once`, the first time that any process of the
 
 from __future__ import annotations
 
-import ctypes
 import math
 import os
-import random
-import signal
-import subprocess
-import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,87 +16,10 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
+from tests.support.faults import HARMS
+
 LENGTH = 5
 """Steps of an episode."""
-
-
-def _raise() -> None:
-    raise ValueError("the simulator is broken")
-
-
-def _unpicklable() -> None:
-    class LocalError(Exception):
-        def __reduce__(self) -> Any:
-            raise TypeError("not to be pickled")
-
-    raise LocalError("a local error")
-
-
-def _kill() -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def _segfault() -> None:
-    ctypes.string_at(0)
-
-
-def _recurse() -> None:
-    _recurse()
-
-
-def _hang() -> None:
-    time.sleep(3600)
-
-
-def _change_signals() -> None:
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM, signal.SIGPIPE):
-        signal.signal(number, signal.SIG_DFL)
-
-
-def _change_globals() -> None:
-    random.seed(1)
-    np.random.seed(1)
-    np.seterr(all="raise")
-    sys.setrecursionlimit(200)
-    os.environ.clear()
-
-
-def _leave_child() -> None:
-    subprocess.Popen([sys.executable, "-c", "import time; time.sleep(3600)"])
-
-
-def _print() -> None:
-    print("a line that a simulator prints", flush=True)  # noqa: T201  It is what the test is of.
-    os.write(1, b"and one past Python\n")
-
-
-def _memory() -> None:
-    raise MemoryError
-
-
-def _interrupt() -> None:
-    raise KeyboardInterrupt
-
-
-ACTIONS: dict[str, Callable[[], Any]] = {
-    "raise": _raise,
-    "unpicklable": _unpicklable,
-    "sys.exit": lambda: sys.exit(3),
-    "os._exit": lambda: os._exit(0),
-    "kill": _kill,
-    "segfault": _segfault,
-    "abort": os.abort,
-    "recurse": _recurse,
-    "memory": _memory,
-    "interrupt": _interrupt,
-    "hang": _hang,
-    "chdir": lambda: os.chdir("/"),
-    "signals": _change_signals,
-    "globals": _change_globals,
-    "child": _leave_child,
-    "print": _print,
-    "close stdout": lambda: os.close(1),
-}
 
 
 class Fault:
@@ -129,8 +46,8 @@ class Fault:
 
     def act(self, when: str) -> None:
         """Do it, if it is something to do and it is due."""
-        if self._what in ACTIONS and self.is_due(when):
-            ACTIONS[self._what]()
+        if self._what in HARMS and self.is_due(when):
+            HARMS[self._what]()
 
     def value(self, when: str, what: str, bad: Any, good: Any) -> Any:
         """Return the bad value where that is the fault and it is due."""
