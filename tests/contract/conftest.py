@@ -10,6 +10,7 @@ import psutil
 import pytest
 
 from rollout_cli.samplers import LocalSampler, MultiprocessingSampler, Sampler, shared_ring
+from tests.support.marked import workers_below
 
 MakeSampler = Callable[..., Sampler]
 """Takes the arguments of a sampler; its workers end with the test."""
@@ -20,14 +21,7 @@ BACKENDS = ("local", "forkserver", "spawn", "ring")
 
 def running_workers() -> list[psutil.Process]:
     """Return the worker processes below this one."""
-    found = []
-    for process in psutil.Process().children(recursive=True):
-        try:
-            if "rollout-worker[" in " ".join(process.cmdline()):
-                found.append(process)
-        except psutil.NoSuchProcess:  # It ended while we looked.
-            continue
-    return found
+    return workers_below(psutil.Process())
 
 
 @pytest.fixture(params=BACKENDS)

@@ -14,7 +14,8 @@ from pathlib import Path
 
 import psutil
 
-from tests.support.marked import ROLLOUT
+from tests.support.datasets import has_commit
+from tests.support.marked import ROLLOUT, workers_below
 
 WAIT_SECONDS = 30
 
@@ -39,19 +40,12 @@ def is_collecting(folder: Path) -> bool:
 
 def has_files(folder: Path) -> bool:
     """Return whether anything is committed."""
-    return any((folder / "out" / "meta" / "episodes").rglob("file-*.parquet"))
+    return has_commit(folder / "out")
 
 
 def workers(running: subprocess.Popen[str]) -> list[psutil.Process]:
     """Return the worker processes of a run."""
-    found = []
-    for child in psutil.Process(running.pid).children(recursive=True):
-        try:
-            if " ".join(child.cmdline()).startswith("rollout-worker["):
-                found.append(child)
-        except psutil.NoSuchProcess:
-            continue
-    return found
+    return workers_below(psutil.Process(running.pid))
 
 
 def interrupt(running: subprocess.Popen[str], folder: Path) -> None:

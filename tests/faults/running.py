@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.support.marked import ROLLOUT, environment, marked, new_mark
+from tests.support.marked import ROLLOUT, environment, marked, new_mark, outlive
 
 ENV = "tests.faults.subjects:Faulty"
 POLICY = "tests.faults.subjects:policy"
@@ -95,7 +95,7 @@ def run_case(case: Case, folder: Path) -> Outcome:
             case.meddle(running, folder)
         stdout, stderr = running.communicate(timeout=LIMIT_SECONDS)
         seconds = time.monotonic() - began
-        orphans = _orphans(mark)
+        orphans = [f"{one.pid} {one.name()}" for one in outlive(mark, seconds=2)]
     finally:
         for left in marked(mark):
             left.send_signal(signal.SIGKILL)
@@ -106,16 +106,6 @@ def run_case(case: Case, folder: Path) -> Outcome:
 
 def _toml(value: object) -> str:
     return json.dumps(value)
-
-
-def _orphans(mark: str) -> list[str]:
-    """Return what is left of a run after two seconds."""
-    deadline = time.monotonic() + 2
-    while left := marked(mark):
-        if time.monotonic() > deadline:
-            return [f"{one.pid} {one.name()}" for one in left]
-        time.sleep(0.02)
-    return []
 
 
 def _verified(output: Path) -> int | None:

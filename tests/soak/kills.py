@@ -21,12 +21,12 @@ from tests.soak.runs import (
     check_no_orphans,
     check_same,
     finish,
-    has_commit,
     process,
     verify,
     victim,
 )
-from tests.support.marked import ROLLOUT, marked
+from tests.support.datasets import has_commit
+from tests.support.marked import ROLLOUT, marked, worker_title
 
 _WORKER_KILLS_A_RUN = 8
 _YOUNG_KILLS, _READY_SECONDS = 2, 3.0
@@ -163,9 +163,8 @@ class _Worker:
 
 def _worker(candidate: psutil.Process) -> _Worker | None:
     """Return a worker of a run; None for every other process."""
+    title = worker_title(candidate)
     try:
-        title = " ".join(candidate.cmdline())
-        age = time.time() - candidate.create_time()
+        return None if title is None else _Worker(candidate, title.split()[0], time.time() - candidate.create_time())
     except psutil.NoSuchProcess:
         return None
-    return _Worker(candidate, title.split()[0], age) if title.startswith("rollout-worker[") else None

@@ -9,14 +9,14 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from hashlib import sha256
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tests.soak.errors import SoakError
-from tests.support.marked import ROLLOUT, environment, marked, new_mark
+from tests.support.marked import ROLLOUT, environment, marked, new_mark, outlive
+from tests.support.runs import data_hashes
 
 RUN_SECONDS = 120
 ORPHAN_SECONDS = 2.0
@@ -122,18 +122,8 @@ def verify(output: Path) -> None:
 
 def check_no_orphans(mark: str) -> None:
     """Check that what a process started ends soon after it."""
-    deadline = time.monotonic() + ORPHAN_SECONDS
-    while left := marked(mark):
-        if time.monotonic() > deadline:
-            raise SoakError(f"these outlived their parent: {[(one.pid, one.name()) for one in left]}")
-        time.sleep(0.02)
-
-
-def data_hashes(output: Path) -> dict[str, str]:
-    """Return the hash of every file in `data/`, by its path there."""
-    folder = output / "data"
-    files = sorted(path for path in folder.rglob("*") if path.is_file())
-    return {str(file.relative_to(folder)): sha256(file.read_bytes()).hexdigest() for file in files}
+    if left := outlive(mark, ORPHAN_SECONDS):
+        raise SoakError(f"these outlived their parent: {[(one.pid, one.name()) for one in left]}")
 
 
 def episode_facts(output: Path) -> pa.Table:
@@ -141,11 +131,6 @@ def episode_facts(output: Path) -> pa.Table:
     files = sorted((output / "meta" / "episodes").rglob("*.parquet"))
     table = pa.concat_tables([pq.read_table(file) for file in files])
     return table.select([name for name in table.column_names if name not in _DIFFERING])
-
-
-def has_commit(output: Path) -> bool:
-    """Return whether any episode is committed."""
-    return any((output / "meta" / "episodes").rglob("file-*.parquet"))
 
 
 def check_same(output: Path, reference: Reference) -> None:

@@ -32,6 +32,11 @@ def data_files(path: Path) -> dict[str, bytes]:
     return {str(file.relative_to(path)): file.read_bytes() for file in sorted((path / "data").rglob("*.parquet"))}
 
 
+def has_commit(path: Path) -> bool:
+    """Return whether anything is committed."""
+    return any((path / "meta" / "episodes").rglob("file-*.parquet"))
+
+
 def leftovers(path: Path) -> list[str]:
     """Return the names of hidden files: what a writer should not leave behind."""
     return sorted(str(file.relative_to(path)) for file in path.rglob(".*"))

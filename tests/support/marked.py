@@ -1,4 +1,4 @@
-"""Processes that bear a mark in their environment, which all that they start inherit: so nothing of a run is missed."""
+"""Processes of a run: those that bear its mark, which all that they start inherit; and its workers."""
 
 from __future__ import annotations
 
@@ -39,3 +39,27 @@ def marked(mark: str) -> list[psutil.Process]:
         except (psutil.NoSuchProcess, psutil.AccessDenied):
             continue
     return found
+
+
+def outlive(mark: str, seconds: float) -> list[psutil.Process]:
+    """Return the processes of a run that are still there after so long; none as soon as there is none."""
+    deadline = time.monotonic() + seconds
+    while left := marked(mark):
+        if time.monotonic() > deadline:
+            return left
+        time.sleep(0.02)
+    return []
+
+
+def worker_title(process: psutil.Process) -> str | None:
+    """Return what a worker's process calls itself; None for every other process."""
+    try:
+        title = " ".join(process.cmdline())
+    except psutil.NoSuchProcess:  # It ended while we looked.
+        return None
+    return title if title.startswith("rollout-worker[") else None
+
+
+def workers_below(process: psutil.Process) -> list[psutil.Process]:
+    """Return the worker processes that a process has started."""
+    return [child for child in process.children(recursive=True) if worker_title(child) is not None]

@@ -22,7 +22,8 @@ def run(output: Path, **options: Any) -> Dataset:
 def data_hashes(path: Path) -> dict[str, str]:
     """Return the hash of every file in `data/`, by its path there."""
     folder = path / "data"
-    return {str(file.relative_to(folder)): sha256(file.read_bytes()).hexdigest() for file in folder.rglob("*.parquet")}
+    files = [file for file in folder.rglob("*") if file.is_file()]
+    return {str(file.relative_to(folder)): sha256(file.read_bytes()).hexdigest() for file in files}
 
 
 def episodes_by_worker(dataset: Dataset) -> Counter[int]:
