@@ -8,13 +8,18 @@ from __future__ import annotations
 
 import enum
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import numpy.typing as npt
+
 from rollout_cli.errors import InternalError
-from rollout_cli.samplers.messages import Continue, Exit, Start, Stop, lease_numbers
-from rollout_cli.samplers.ranges import drop_above, up_to
+from rollout_cli.samplers.messages import Continue, Exit, Lease, Start, Stop
+from rollout_cli.samplers.open_numbers import OpenNumbers
+from rollout_cli.samplers.ranges import up_to
+
+Array = npt.NDArray[Any]
 
 
 class WorkerState(enum.Enum):
@@ -31,15 +36,15 @@ class WorkerState(enum.Enum):
     EXITED = "exited"
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class EpisodesFinished:
-    """Episodes ended; they wait in the worker."""
+    """Episodes ended, one or more; they wait in the worker."""
 
-    numbers: tuple[int, ...]
+    numbers: Sequence[int] | Array
 
     def __repr__(self) -> str:
         # Thousands of numbers at once, each of which would be made a text of, for a history that has room for few.
-        return f"EpisodesFinished({len(self.numbers)} from {self.numbers[:1]} to {self.numbers[-1:]})"
+        return f"EpisodesFinished({len(self.numbers)} from {self.numbers[0]} to {self.numbers[-1]})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +82,9 @@ class Update:
 
 @dataclass(frozen=True, slots=True)
 class Assign:
-    """Give the worker these numbers."""
+    """Give the worker these numbers: ranges that are not empty, the one with the lowest number first."""
 
-    numbers: tuple[int, ...]
+    lease: Lease
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +135,7 @@ class WorkerMachine:
 
     def __init__(self) -> None:
         self.state = WorkerState.IDLE
-        self.open_numbers: set[int] = set()
+        self.open_numbers = OpenNumbers()
         self.keeping = False
         self._spoilt = False  # By an episode that failed.
         self.history: deque[str] = deque(maxlen=50)
@@ -150,7 +155,7 @@ class WorkerMachine:
 
     def _start(self, event: Start) -> Instructions:
         self.keeping = self._spoilt = False
-        self.open_numbers = set()
+        self.open_numbers.clear()
         return [Retract(None), Update(event), *self._take_on(Continue(event.lease, event.ceiling))]
 
     def _start_failed(self, event: Start) -> Instructions:
@@ -171,19 +176,20 @@ class WorkerMachine:
     def _take_on(self, event: Continue) -> Instructions:
         """Add a lease, drop what is above the ceiling, and stream if that leaves any work."""
         instructions: Instructions = []
-        if drop_above(self.open_numbers, event.ceiling):
+        if self.open_numbers.drop_above(event.ceiling):
             instructions.append(Retract(event.ceiling))
-        wanted = lease_numbers(tuple(up_to(numbers, event.ceiling) for numbers in event.lease))
-        self.open_numbers.update(wanted)
+        left = (up_to(numbers, event.ceiling) for numbers in event.lease)
+        wanted = tuple(sorted((numbers for numbers in left if numbers), key=lambda numbers: numbers.start))
+        self.open_numbers.add(wanted)
         if wanted:
-            instructions.append(Assign(tuple(sorted(wanted))))
+            instructions.append(Assign(wanted))
         self.state = WorkerState.STREAMING if self.open_numbers else WorkerState.IDLE
         return instructions
 
     def _stop(self, event: Stop) -> Instructions:
         del event
-        returned = tuple(sorted(self.open_numbers))
-        self.open_numbers = set()
+        returned = tuple(self.open_numbers)
+        self.open_numbers.clear()
         self.state = WorkerState.IDLE
         return [Retract(None), SendFinished(), SendReturned(returned)]
 
@@ -193,7 +199,7 @@ class WorkerMachine:
         return [ShutDown()]
 
     def _finished(self, event: EpisodesFinished) -> Instructions:
-        self.open_numbers.difference_update(event.numbers)
+        self.open_numbers.remove(event.numbers)
         if self.open_numbers:
             return []
         self.state = WorkerState.IDLE
@@ -204,7 +210,7 @@ class WorkerMachine:
         return [SendFinished()]
 
     def _failed(self, event: EpisodeFailed) -> Instructions:
-        self.open_numbers = set()
+        self.open_numbers.clear()
         self.state = WorkerState.FAILED
         self._spoilt = self._spoilt or bool(event.numbers)
         return [Retract(None), SendFinished(), SendFailed(event.error, event.numbers)]

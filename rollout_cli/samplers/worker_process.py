@@ -9,21 +9,25 @@ import contextlib
 import queue
 import time
 from collections import deque
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from rollout_cli.black_box import black_box
 from rollout_cli.chunk import Chunk, for_transport, pack
 from rollout_cli.errors import EnvLoadError, InternalError, PolicyLoadError, RolloutError
 from rollout_cli.samplers import worker_machine as wm
 from rollout_cli.samplers.links import Link, link
-from rollout_cli.samplers.messages import Batch, Failed, Pickled, Returned, Start, Started
+from rollout_cli.samplers.messages import Batch, Failed, Pickled, Returned, Start, Started, lease_numbers
 from rollout_cli.samplers.ranges import contiguous_ranges
 from rollout_cli.samplers.reports import failed_at_end, failed_in, pack_error
 from rollout_cli.spaces import space_leaves
 from rollout_cli.user_code import first_line
 from rollout_cli.workers import NumberedWorker, WorkerFactory
+
+Array = npt.NDArray[Any]
 
 COMMAND_SECONDS = 0.004
 """How often a streaming worker looks for commands: a look after every step would cost as much as a small env's step."""
@@ -127,12 +131,12 @@ class _Shell:
         try:
             self._advance(worker)
         except Exception as error:  # noqa: BLE001  As below; but this one happened in an episode.
-            unfinished = self._machine.open_numbers.difference(worker.finished_numbers)
+            unfinished = set(self._machine.open_numbers).difference(worker.finished_numbers)
             self._handle(wm.EpisodeFailed(pack_error(error), failed_in(error, unfinished)))
             return
-        finished = worker.finished_numbers
-        if len(finished) > self._counted:
-            self._note_finished(tuple(finished[self._counted :]))
+        finished = worker.finished_since(self._counted)
+        if len(finished):
+            self._note_finished(finished)
         if self._counted and self._machine.state is wm.WorkerState.STREAMING and self._batch_is_due(worker):
             self._handle(wm.BatchDue())
 
@@ -152,7 +156,7 @@ class _Shell:
         # What is no Exception ends the process, out of the episodes that run.
         self._box.end_turn()
 
-    def _note_finished(self, numbers: tuple[int, ...]) -> None:
+    def _note_finished(self, numbers: Sequence[int] | Array) -> None:
         if not self._counted:
             self._waiting_since = _clock()
         self._counted += len(numbers)
@@ -169,8 +173,8 @@ class _Shell:
 
     def _carry_out(self, instruction: wm.WorkerInstruction) -> None:
         match instruction:
-            case wm.Assign(numbers):
-                self._the_worker().assign(numbers)
+            case wm.Assign(lease):
+                self._the_worker().assign(lease[0] if len(lease) == 1 else sorted(lease_numbers(lease)))
             case wm.Retract(above):
                 if self._worker is not None:
                     self._worker.retract(above=above)

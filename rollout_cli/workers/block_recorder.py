@@ -40,9 +40,8 @@ class BlockRecorder:
     Attributes:
         history: The steps.
         block: The last of them.
-        numbers: The episodes that can be taken; their numbers.
-        lengths: And their lengths.
-        n_rows: The sum of those.
+        n_episodes: How many episodes can be taken.
+        n_rows: How many rows they have.
         n_observation_leaves: How many of the leaves, the first ones, are the observation's.
 
     Args:
@@ -66,9 +65,7 @@ class BlockRecorder:
         self._held: list[Finished] = []
         self._held_since = 0.0
         self._ready: list[Finished] = []
-        self.numbers: list[int] = []
-        self.lengths: list[int] = []
-        self.n_rows = 0
+        self.n_episodes = self.n_rows = 0
 
     @property
     def step(self) -> int:
@@ -92,18 +89,17 @@ class BlockRecorder:
         if waiting is None:
             return
         self._held = []
-        ready = waiting
+        order = waiting.number.argsort()
+        n_free = len(waiting)
         if lowest is not None and now - self._held_since < HOLD_SECONDS:
-            is_free = waiting.number < lowest
-            ready, held = waiting.at(is_free.nonzero()[0]), waiting.at((~is_free).nonzero()[0])
-            self._held = [held] if len(held) else []
-        if len(ready):
+            n_free = int(waiting.number.searchsorted(lowest, sorter=order))
+            self._held = [waiting.at(order[n_free:])] if n_free < len(waiting) else []
+        if n_free:
             self._held_since = now
-            lengths = ready.lengths
+            ready = waiting.at(order[:n_free])
             self._ready.append(ready)
-            self.numbers += ready.number.tolist()
-            self.lengths += lengths.tolist()
-            self.n_rows += int(lengths.sum())
+            self.n_episodes += n_free
+            self.n_rows += int(ready.lengths.sum())
 
     def _all_held(self) -> Finished | None:
         """Return what is held and what finished lately; None for nothing."""
@@ -118,13 +114,31 @@ class BlockRecorder:
             kept = (held.number <= above).nonzero()[0]
             self._held = [held.at(kept)] if len(kept) else []
 
+    @property
+    def numbers(self) -> list[int]:
+        """Return the numbers of the episodes that can be taken."""
+        return [number for part in self._ready for number in part.number.tolist()]
+
+    @property
+    def lengths(self) -> list[int]:
+        """Return their lengths, in the same order."""
+        return [length for part in self._ready for length in part.lengths.tolist()]
+
+    def numbers_since(self, count: int) -> Array:
+        """Return the numbers of those that came after the first `count`, int64 (k,)."""
+        numbers = [part.number for part in self._ready]
+        return (numbers[0] if len(numbers) == 1 else np.concatenate([np.empty(0, np.int64), *numbers]))[count:]
+
     def take(self) -> Chunk | None:
         """Remove the episodes that can be taken and return them in the order of their numbers; None for none."""
         if not self._ready:
             return None
+        # Each part is in order by itself; usually there is one.
         ready = joined(self._ready)
-        ready = ready.at(np.argsort(ready.number))
-        self._ready, self.numbers, self.lengths, self.n_rows = [], [], [], 0
+        if len(self._ready) > 1:
+            ready = ready.at(ready.number.argsort(kind="stable"))
+        self._ready = []
+        self.n_episodes = self.n_rows = 0
         chunk = self._chunk(ready, self._gathered(ready))
         self._forget_stores()
         return chunk
@@ -152,6 +166,8 @@ class BlockRecorder:
         return part.stored(inside, store, np.cumsum(moved.lengths) - moved.lengths)
 
     def _forget_stores(self) -> None:
+        if not self._stores:
+            return
         used = {store for part in (*self._held, *self._log) for store in np.unique(part.store).tolist()}
         self._stores = {store: columns for store, columns in self._stores.items() if store in used}
 

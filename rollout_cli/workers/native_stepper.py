@@ -191,14 +191,21 @@ class NativeStepper:
             self.settle()
             self._recorder.make_room(self.episodes)
         block.put_typed(0, self._observations)
-        acts, agent_infos = self._errors.called(
-            PolicyError, "policy.get_actions", lambda: self._actors.act(self._seen())
-        )
-        actions = self._given(self._intake.actions(acts))
-        result = self._errors.called(EnvError, "env.step", lambda: self._rows.env.step(actions))
-        observations, terminated, truncated, infos = self._intake.stepped(result)
-        self._intake.put_agent_infos(agent_infos)
-        self._observations = self._intake.observations(observations)
+        intake = self._intake
+        # Written out, for a call by `NativeErrors.called` takes as long as what is done around it.
+        try:
+            acts, agent_infos = self._actors.act(self._seen())
+        except Exception as error:
+            raise self._errors.error(PolicyError, "policy.get_actions", error) from error
+        actions = self._given(intake.actions(acts))
+        try:
+            result = self._rows.env.step(actions)
+        except Exception as error:
+            raise self._errors.error(EnvError, "env.step", error) from error
+        observations, terminated, truncated, infos = intake.stepped(result)
+        if agent_infos:
+            intake.put_agent_infos(agent_infos)
+        self._observations = intake.observations(observations)
         self._after(terminated, truncated, infos)
         if block.step >= self._guard.look_at:
             self.settle()
@@ -241,7 +248,8 @@ class NativeStepper:
 
     def _after_next_step(self, terminated: Array, truncated: Array, infos: Infos) -> None:
         assert self._pending is not None
-        self._intake.put_env_infos(infos)
+        if infos:
+            self._intake.put_env_infos(infos)
         self._recorder.block.stepped()
         # Infos and policies that care belong to the step at hand; without them, nothing is urgent.
         if self._pending.stepped(terminated, truncated) or infos or self._actors.hears_of_each:

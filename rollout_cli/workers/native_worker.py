@@ -7,6 +7,8 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 from gymnasium.vector import AutoresetMode
 
 from rollout_cli.envs import EnvSource, EnvUpdate
@@ -25,9 +27,10 @@ from rollout_cli.workers.row_numbers import OwnNumbers, RowNumbers, SharedNumber
 from rollout_cli.workers.row_policy import RowPolicy
 from rollout_cli.workers.vec_worker import DEFAULT_N_ENVS
 
+Array = npt.NDArray[Any]
 _clock = time.perf_counter
 
-RELEASE_SECONDS = 0.01
+RELEASE_SECONDS = 0.02
 """How often finished episodes are looked through for those that nothing holds up."""
 
 
@@ -192,10 +195,11 @@ class NativeVecWorker(StoringWorker):
         """Take one step in every row; return whether an episode ended that can be collected."""
         if not self.running:
             raise InternalError("step_episode was called with no episode under way: call start_episode first")
-        before = len(self.finished_numbers)
+        store = self._the_recorder()
+        before = store.n_episodes
         self._the_stepper().step()
         self._release()
-        return len(self.finished_numbers) > before
+        return store.n_episodes > before
 
     def advance(self, deadline: float) -> None:
         """Run assigned numbers until `time.perf_counter()` passes `deadline`, or none is left; at least one step."""
@@ -217,6 +221,10 @@ class NativeVecWorker(StoringWorker):
         self._the_recorder().release(min(lowest, default=None), _clock())
 
     # -- what a sampler asks ----------------------------------------------------------------------------------------
+
+    def finished_since(self, count: int) -> Array:
+        """Return the numbers of the finished episodes that came after the first `count`, int64 (k,)."""
+        return np.empty(0, np.int64) if self._store is None else self._store.numbers_since(count)
 
     @property
     def running(self) -> bool:

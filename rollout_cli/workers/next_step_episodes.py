@@ -22,7 +22,7 @@ from rollout_cli.workers.row_numbers import NONE, RowNumbers
 Array = npt.NDArray[Any]
 _clock = time.perf_counter
 
-SETTLE_STEPS = 64
+SETTLE_STEPS = 128
 """Flags are looked through after so many steps at the latest; so late may be seen that the last number has ended."""
 
 

@@ -44,8 +44,14 @@ class SharedNumbers:
 
     def add(self, numbers: Iterable[int]) -> None:
         """Add numbers."""
-        added = np.fromiter(numbers, np.int64)
-        self._numbers, self._at = np.sort(np.concatenate([self._numbers[self._at :], added])), 0
+        if isinstance(numbers, range):
+            added = np.arange(numbers.start, numbers.stop, numbers.step)
+        else:
+            added = np.sort(np.fromiter(numbers, np.int64))
+        waiting = self._numbers[self._at :]
+        in_order = not len(waiting) or not len(added) or waiting[-1] < added[0]
+        both = np.concatenate([waiting, added])
+        self._numbers, self._at = both if in_order else np.sort(both), 0
 
     def drop_above(self, above: int | None) -> None:
         """Drop the numbers that are higher; all of them where it is None."""

@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import abc
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar, NoReturn
+
+import numpy.typing as npt
 
 from rollout_cli.chunk import Chunk
 from rollout_cli.episode_batch import EnvSpec, EpisodeBatch
 from rollout_cli.errors import InternalError
 from rollout_cli.workers.rules import EpisodeRules
+
+Array = npt.NDArray[Any]
 
 
 class Worker(abc.ABC):
@@ -131,6 +135,10 @@ class NumberedWorker(Worker):
     @abc.abstractmethod
     def finished_numbers(self) -> list[int]:
         """Return the numbers of the finished episodes that wait to be taken."""
+
+    def finished_since(self, count: int) -> Sequence[int] | Array:
+        """Return those of them that came after the first `count`."""
+        return self.finished_numbers[count:]
 
     @property
     @abc.abstractmethod

@@ -94,7 +94,7 @@ class SteppedProcess(WorkerHandle):
 
     @property
     def open_numbers(self) -> set[int]:
-        return self.shell._machine.open_numbers
+        return set(self.shell._machine.open_numbers)
 
     @property
     def keeps(self) -> bool:

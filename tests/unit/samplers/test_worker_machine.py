@@ -94,8 +94,8 @@ def test_idle_start_with_a_lease_updates_and_streams() -> None:
     """Updates come before the first number; what lies above the ceiling is never begun."""
     machine = WorkerMachine()
     start = Start(1, lease=(range(3, 8),), ceiling=5)
-    assert [Retract(None), Update(start), Assign((3, 4, 5))] == machine.handle(start)
-    assert (STREAMING, {3, 4, 5}) == (machine.state, machine.open_numbers)
+    assert [Retract(None), Update(start), Assign((range(3, 6),))] == machine.handle(start)
+    assert (STREAMING, {3, 4, 5}) == (machine.state, set(machine.open_numbers))
 
 
 def test_idle_start_without_a_lease_updates_and_waits() -> None:
@@ -109,15 +109,15 @@ def test_idle_start_forgets_what_is_kept() -> None:
     """A batch of the version before is dropped: nobody wants it any more, and its numbers are open no longer."""
     machine = keeping_machine(range(3))
     machine.handle(Start(2, lease=(range(7, 8),)))
-    assert (STREAMING, False, {7}) == (machine.state, machine.keeping, machine.open_numbers)
+    assert (STREAMING, False, {7}) == (machine.state, machine.keeping, set(machine.open_numbers))
 
 
 def test_streaming_start_drops_the_running_episode() -> None:
     """A new version drops all episodes of the old one before its updates."""
     machine = machine_in(STREAMING)
     start = Start(2, lease=(range(20, 21),))
-    assert [Retract(None), Update(start), Assign((20,))] == machine.handle(start)
-    assert (STREAMING, {20}) == (machine.state, machine.open_numbers)
+    assert [Retract(None), Update(start), Assign((range(20, 21),))] == machine.handle(start)
+    assert (STREAMING, {20}) == (machine.state, set(machine.open_numbers))
 
 
 def test_idle_continue_with_a_lease_streams() -> None:
@@ -125,15 +125,15 @@ def test_idle_continue_with_a_lease_streams() -> None:
     machine = WorkerMachine()
     assert [] == machine.handle(Continue())
     assert machine.state is IDLE
-    assert [Assign((1, 2))] == machine.handle(Continue((range(1, 3),)))
+    assert [Assign((range(1, 3),))] == machine.handle(Continue((range(1, 3),)))
     assert machine.state is STREAMING
 
 
 def test_idle_continue_waits_until_what_is_kept_is_sent() -> None:
     """With a kept message, a lease is taken on, but no episode begins before the way is free."""
     machine = keeping_machine(range(1))
-    assert [Assign((8,))] == machine.handle(Continue((range(8, 9),)))
-    assert (IDLE, {0, 8}) == (machine.state, machine.open_numbers)
+    assert [Assign((range(8, 9),))] == machine.handle(Continue((range(8, 9),)))
+    assert (IDLE, {0, 8}) == (machine.state, set(machine.open_numbers))
     assert [] == machine.handle(OutboxWritable())
     assert machine.state is STREAMING
 
@@ -141,22 +141,22 @@ def test_idle_continue_waits_until_what_is_kept_is_sent() -> None:
 def test_streaming_continue_adds_to_the_lease() -> None:
     """More numbers are added to those that are open."""
     machine = machine_in(STREAMING)
-    assert [Assign((11, 12))] == machine.handle(Continue((range(11, 13),)))
-    assert {4, 5, 9, 11, 12} == machine.open_numbers
+    assert [Assign((range(11, 13),))] == machine.handle(Continue((range(11, 13),)))
+    assert {4, 5, 9, 11, 12} == set(machine.open_numbers)
 
 
 def test_streaming_continue_drops_what_is_above_the_ceiling() -> None:
     """A ceiling takes back what lies above it and leaves the rest running."""
     machine = machine_in(STREAMING)
     assert [Retract(5)] == machine.handle(Continue((), 5))
-    assert (STREAMING, {4, 5}) == (machine.state, machine.open_numbers)
+    assert (STREAMING, {4, 5}) == (machine.state, set(machine.open_numbers))
 
 
 def test_a_ceiling_below_everything_ends_the_streaming() -> None:
     """If nothing is left to do, what is finished is sent at once."""
     machine = machine_in(STREAMING)
     assert [Retract(3), SendFinished()] == machine.handle(Continue((), 3))
-    assert (IDLE, set()) == (machine.state, machine.open_numbers)
+    assert (IDLE, set()) == (machine.state, set(machine.open_numbers))
 
 
 def test_idle_stop_returns_what_did_not_begin() -> None:
@@ -173,7 +173,7 @@ def test_streaming_stop_sends_what_is_finished_and_returns_the_rest() -> None:
     machine = machine_in(STREAMING)
     machine.handle(EpisodesFinished((4,)))
     assert [Retract(None), SendFinished(), SendReturned((5, 9))] == machine.handle(Stop())
-    assert (IDLE, set()) == (machine.state, machine.open_numbers)
+    assert (IDLE, set()) == (machine.state, set(machine.open_numbers))
 
 
 @pytest.mark.parametrize("state", [IDLE, STREAMING])
@@ -188,14 +188,14 @@ def test_the_history_does_not_spell_out_all_numbers() -> None:
     """Of thousands that ended at once it has the first and the last; there is no time for the others."""
     machine = machine_in(STREAMING)
     machine.handle(EpisodesFinished(tuple(range(3000, 9000))))
-    assert "streaming: EpisodesFinished(6000 from (3000,) to (8999,))" == machine.history[-1]
+    assert "streaming: EpisodesFinished(6000 from 3000 to 8999)" == machine.history[-1]
 
 
 def test_finished_episodes_wait_while_there_is_work() -> None:
     """Short episodes are sent together: the end of one sends nothing."""
     machine = machine_in(STREAMING)
     assert [] == machine.handle(EpisodesFinished((4,)))
-    assert (STREAMING, {5, 9}) == (machine.state, machine.open_numbers)
+    assert (STREAMING, {5, 9}) == (machine.state, set(machine.open_numbers))
 
 
 def test_the_last_finished_episode_sends_all() -> None:
@@ -210,7 +210,7 @@ def test_a_due_batch_is_sent_while_episodes_go_on() -> None:
     """Finished episodes leave during a long one."""
     machine = machine_in(STREAMING)
     assert [SendFinished()] == machine.handle(BatchDue())
-    assert (STREAMING, {4, 5, 9}) == (machine.state, machine.open_numbers)
+    assert (STREAMING, {4, 5, 9}) == (machine.state, set(machine.open_numbers))
 
 
 @pytest.mark.parametrize("state", [IDLE, STREAMING])
@@ -219,7 +219,7 @@ def test_a_failure_is_reported_after_what_is_finished(state: WorkerState) -> Non
     machine = machine_in(state)
     instructions = machine.handle(EpisodeFailed(b"error", (5,)))
     assert [Retract(None), SendFinished(), SendFailed(b"error", (5,))] == instructions
-    assert (FAILED, set()) == (machine.state, machine.open_numbers)
+    assert (FAILED, set()) == (machine.state, set(machine.open_numbers))
 
 
 @pytest.mark.parametrize("command", [Continue((range(4, 6),)), Stop()])
@@ -227,9 +227,9 @@ def test_what_crosses_the_report_of_a_failure_is_ignored(command: Continue | Sto
     """A worker whose environment may be in any state runs nothing until it is told to start again."""
     machine = machine_in(FAILED)
     assert [] == machine.handle(command)
-    assert (FAILED, set()) == (machine.state, machine.open_numbers)
+    assert (FAILED, set()) == (machine.state, set(machine.open_numbers))
     start = Start(2, lease=(range(7, 8),))
-    assert [Retract(None), Update(start), Assign((7,))] == machine.handle(start)
+    assert [Retract(None), Update(start), Assign((range(7, 8),))] == machine.handle(start)
     assert STREAMING is machine.state
 
 
@@ -246,9 +246,9 @@ def test_a_full_way_back_stops_the_streaming_and_keeps_the_numbers() -> None:
     """No episode is dropped, none begins, until there is room; then the work goes on where it stood."""
     machine = machine_in(STREAMING)
     assert [] == machine.handle(OutboxFull())
-    assert (IDLE, True, {4, 5, 9}) == (machine.state, machine.keeping, machine.open_numbers)
+    assert (IDLE, True, {4, 5, 9}) == (machine.state, machine.keeping, set(machine.open_numbers))
     assert [] == machine.handle(OutboxWritable())
-    assert (STREAMING, False, {4, 5, 9}) == (machine.state, machine.keeping, machine.open_numbers)
+    assert (STREAMING, False, {4, 5, 9}) == (machine.state, machine.keeping, set(machine.open_numbers))
 
 
 def test_a_full_way_back_of_an_idle_worker_is_remembered() -> None:
@@ -269,5 +269,5 @@ def test_what_failed_in_an_episode_runs_no_later_call() -> None:
     anew = Start(1, anew=True)
     assert [Retract(None), Update(anew)] == machine.handle(anew)
     start = Start(2, lease=(range(7, 9),))
-    assert [Retract(None), Update(start), Assign((7, 8))] == machine.handle(start)
+    assert [Retract(None), Update(start), Assign((range(7, 9),))] == machine.handle(start)
     assert STREAMING is machine.state

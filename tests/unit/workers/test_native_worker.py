@@ -283,6 +283,29 @@ def test_a_missing_number_holds_higher_ones_back_for_a_moment(monkeypatch: pytes
     assert [1, 2, 3, 4, 5] == worker.finished_numbers
 
 
+def test_it_tells_what_finished_since(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What came after the first few can be asked for, over all releases; it is what is taken, with its lengths."""
+    monkeypatch.setattr(recording, "HOLD_SECONDS", 0.0)
+    monkeypatch.setattr(native_worker, "RELEASE_SECONDS", 0.0)
+    worker = native(vector_envs.ScriptedVectorEnv(2, lambda row, k: 7 if row == 0 else 1), n_envs=2)
+    assert [] == list(worker.finished_since(0))
+    worker.assign(range(50))
+    told: list[int] = []
+    for _ in range(12):
+        worker.advance(-1.0)
+        told += list(worker.finished_since(len(told)))
+    assert worker.finished_numbers == told
+    assert [] == list(worker.finished_since(len(told)))
+    lengths = dict(zip(told, worker.finished_lengths, strict=True))
+    chunk = worker.take()
+    assert chunk is not None
+    assert (sorted(told), [lengths[number] for number in sorted(told)]) == (
+        chunk.numbers.tolist(),
+        chunk.lengths.tolist(),
+    )
+    assert ([], 0) == (list(worker.finished_since(0)), worker.finished_rows)
+
+
 # -- against a plain reference -----------------------------------------------------------------------------------------
 
 
