@@ -10,6 +10,9 @@ import sys
 def main() -> int:
     """Run the command line of this process and return its exit code."""
     try:
+        from rollout_cli.standard_streams import open_closed_descriptors  # noqa: PLC0415 - see above
+
+        open_closed_descriptors()  # Before anything else is opened.
         from rollout_cli.cli.app import run  # noqa: PLC0415 - see above
 
         return run(sys.argv[1:])

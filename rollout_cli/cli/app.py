@@ -9,7 +9,7 @@ import typer
 from rollout_cli.cli import collect, exact, info, policy_inspect, policy_pack, repair, replay, verify
 from rollout_cli.cli.errors import report
 from rollout_cli.cli.options import COMMAND_LINE, command
-from rollout_cli.cli.output import print_text
+from rollout_cli.cli.output import print_text, settle, writing_results
 
 _EPILOG = (
     "A flag is stronger than an environment variable (ROLLOUT_ and the option's name: ROLLOUT_WORKERS=4), a variable "
@@ -59,12 +59,15 @@ def run(arguments: list[str]) -> int:
         # The words are looked up, not parsed: what cannot be parsed is an error to be shown as well.
         verbose = not {"--verbose", "-v"}.isdisjoint(arguments)
         return report(error, as_json="--json" in arguments, verbose=verbose)
+    finally:
+        settle()
 
 
 def _run(arguments: list[str]) -> int:
     """Let Typer read the arguments, and run the command that it hands back; what Typer ends itself has a code."""
     COMMAND_LINE.set(tuple(arguments))
-    outcome = app(arguments, prog_name="rollout", standalone_mode=False)
+    with writing_results():  # Nothing runs yet, but help pages are written.
+        outcome = app(arguments, prog_name="rollout", standalone_mode=False)
     if not callable(outcome):
         return int(outcome or 0)
     outcome()

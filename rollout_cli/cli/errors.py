@@ -7,7 +7,14 @@ import traceback
 import typer
 
 from rollout_cli.cli.output import print_json, print_problem
-from rollout_cli.errors import InternalError, InterruptedRunError, RolloutError, UsageError, VerificationError
+from rollout_cli.errors import (
+    InternalError,
+    InterruptedRunError,
+    RolloutError,
+    StorageError,
+    UsageError,
+    VerificationError,
+)
 from rollout_cli.escaping import one_line, printable, text_of
 
 
@@ -16,16 +23,23 @@ def report(error: BaseException, *, as_json: bool, verbose: bool) -> int:
 
     Args:
         error: Anything that was raised.
-        as_json: Write one JSON document to stdout instead of lines to stderr.
+        as_json: Write one JSON document to stdout instead of lines to stderr, where stdout can be written to.
         verbose: Show this process's own traceback too.
     """
     known = as_rollout_error(error)
     details = "\n".join(filter(None, [known.details, _traceback(error) if verbose else ""]))
-    if as_json:
-        print_json(error_document(known, details))
-    else:
+    if not (as_json and _told_as_json(known, details)):
         print_problem(error_text(known, details))
     return known.exit_code
+
+
+def _told_as_json(error: RolloutError, details: str) -> bool:
+    """Write the document of an error; return whether it could be written."""
+    try:
+        print_json(error_document(error, details))
+    except StorageError:
+        return False
+    return True
 
 
 def as_rollout_error(error: BaseException) -> RolloutError:

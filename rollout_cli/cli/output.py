@@ -2,31 +2,64 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
-import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePath
 from typing import TextIO
 
+from rollout_cli.errors import StorageError
 from rollout_cli.escaping import printable
+from rollout_cli.standard_streams import give_up
 
 
 def print_text(text: str) -> None:
-    """Write a result to stdout, a line break at its end."""
-    _write(sys.stdout, text)
+    """Write a result to stdout, a line break at its end.
+
+    Raises:
+        StorageError: If it cannot be written.
+    """
+    with writing_results():
+        _write(sys.stdout, text)
 
 
 def print_problem(text: str) -> None:
-    """Write to stderr, a line break at its end."""
-    _write(sys.stderr, text)
+    """Write to stderr, a line break at its end; where that fails there is nobody to tell."""
+    with contextlib.suppress(OSError):
+        _write(sys.stderr, text)
+
+
+@contextlib.contextmanager
+def writing_results() -> Iterator[None]:
+    """Write to stdout; a reader that has gone (`rollout … | head -1`) is no error.
+
+    Raises:
+        StorageError: If it cannot be written to, as where a disk is full.
+    """
+    try:
+        yield
+    except BrokenPipeError:
+        give_up(sys.stdout)
+    except OSError as error:
+        raise StorageError(f"cannot write to standard output: {error.strerror or error}") from error
+
+
+def settle() -> None:
+    """Let go what could not be written, when nothing follows any more."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            if stream is not None:
+                stream.flush()
+        except OSError:
+            give_up(stream)
 
 
 def print_json(document: Mapping[str, object]) -> None:
     """Write one JSON document to stdout; numbers that JSON has no word for (nan, inf) become null."""
     # JSON escapes all other control characters itself.
-    _write(sys.stdout, json.dumps(_json_value(document), indent=2).replace("\x7f", "\\u007f"))
+    print_text(json.dumps(_json_value(document), indent=2).replace("\x7f", "\\u007f"))
 
 
 def print_rows(rows: Sequence[tuple[str, str]]) -> None:
@@ -44,7 +77,8 @@ def print_table(title: str, rows: Sequence[tuple[str, str]]) -> None:
     table = Table(title=Text(printable(title)), show_header=False, title_justify="left")
     for name, value in rows:
         table.add_row(Text(printable(name), style="bold"), Text(printable(value)))
-    Console(file=sys.stdout, markup=False, highlight=False, emoji=False).print(table)
+    with writing_results():
+        Console(file=sys.stdout, markup=False, highlight=False, emoji=False).print(table)
 
 
 def _json_value(value: object) -> object:
@@ -63,12 +97,6 @@ def _encodable(text: str, encoding: str | None) -> str:
 
 
 def _write(stream: TextIO | None, text: str) -> None:
-    if stream is None:
-        return  # The process was started with this stream closed.
-    try:
+    if stream is not None:  # The process may have been started with it closed.
         stream.write(_encodable(text, stream.encoding) + "\n")
         stream.flush()
-    except BrokenPipeError:
-        # The reader has gone (`rollout … | head -1`), which is no error of the run. What is still buffered goes
-        # nowhere, or the interpreter would complain about it at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

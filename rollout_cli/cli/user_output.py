@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator
 from typing import TextIO
 
-from rollout_cli.standard_output import STDOUT, point_stdout_to_stderr
+from rollout_cli.standard_streams import STDOUT, point_stdout_to_stderr
 
 
 @contextlib.contextmanager

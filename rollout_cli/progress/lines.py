@@ -17,7 +17,7 @@ class MessageProgress(NullProgress):
     """Notices and warnings as lines, and nothing else; with `notices=False`, warnings only."""
 
     def __init__(self, stream: TextIO, *, notices: bool = True) -> None:
-        self._stream: TextIO | None = stream
+        self._stream = stream
         self._notices = notices
 
     def notice(self, text: str) -> None:
@@ -30,14 +30,8 @@ class MessageProgress(NullProgress):
         self._write(f"warning: {text}")
 
     def _write(self, text: str) -> None:
-        if self._stream is None:
-            return
-        try:
-            self._stream.write(f"{printable(text)}\n")
-            self._stream.flush()
-        except BrokenPipeError:
-            # Whoever read this has gone; the run is not over for that.
-            self._stream = None
+        self._stream.write(f"{printable(text)}\n")
+        self._stream.flush()
 
 
 class LineProgress(MessageProgress):

@@ -22,7 +22,7 @@ from rollout_cli.samplers.channel import PipeChannel
 from rollout_cli.samplers.shared_box import SharedBox
 from rollout_cli.samplers.shared_ring import RingMemory, RingWriter
 from rollout_cli.samplers.worker_process import run_worker
-from rollout_cli.standard_output import point_stdout_to_stderr
+from rollout_cli.standard_streams import point_stdout_to_stderr
 
 OUTBOX_BYTES = 32 << 20
 """So many bytes may wait for the pipe while the worker goes on: what a fast one makes in the time of a lease."""

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import COMMAND, Ran, run_command, run_process
+from tests.cli.conftest import COMMAND, ROOT, Ran, run_command, run_process
 
 HEAVY = {"numpy", "gymnasium", "pyarrow", "torch", "cloudpickle", "multiprocessing"}
 
@@ -151,11 +152,64 @@ def test_a_closed_reader_is_harmless(arguments: list[str]) -> None:
     assert (ran.returncode, ran.stderr) == (0, "")
 
 
-def test_closed_streams_are_harmless(tmp_path: Path) -> None:
-    """A process that is started without stdout or stderr runs all the same."""
-    for closed in (">&-", "2>&-", ">&- 2>&-"):
-        script = f"{COMMAND} collect --timesteps 1 --dry-run {closed}"
-        assert run_process(["bash", "-c", script], cwd=tmp_path).code == 0
+COLLECT = "collect --episodes 3 --seed 5 --workers 1 --output out"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "closed"),
+    [
+        ("collect --timesteps 1 --dry-run", ">&-"),
+        (COLLECT, "2>&-"),
+        (COLLECT, "<&- >&- 2>&-"),
+        (f"{COLLECT} --sampler local", "<&- >&- 2>&-"),
+    ],
+)
+def test_closed_streams_are_harmless(tmp_path: Path, arguments: str, closed: str) -> None:
+    """A process that is started without its standard streams runs all the same."""
+    assert 0 == run_process(["bash", "-c", f"{COMMAND} {arguments} {closed}"], cwd=tmp_path).code
+    if "out" in arguments:
+        assert 0 == run_command("verify", "out", cwd=tmp_path).code
+
+
+def test_no_file_takes_the_place_of_a_closed_stream(tmp_path: Path) -> None:
+    """What user code prints would get into it."""
+    (tmp_path / "loud.py").write_text(
+        "import os\n"
+        "from tests.support.envs import ChainEnv\n"
+        "class LoudEnv(ChainEnv):\n"
+        "    def reset(self, **options):\n"
+        "        os.write(1, b'loud words')\n"
+        "        os.write(2, b'loud words')\n"
+        "        return super().reset(**options)\n"
+    )
+    script = f"PYTHONPATH=$PYTHONPATH:{ROOT} {COMMAND} {COLLECT} --env loud:LoudEnv --sampler local <&- >&- 2>&-"
+    assert 0 == run_process(["bash", "-c", script], cwd=tmp_path).code
+    assert 0 == run_command("verify", "out", cwd=tmp_path).code
+    files = [path.read_bytes() for path in (tmp_path / "out").rglob("*") if path.is_file()]
+    assert len(files) > 4
+    assert not [content for content in files if b"loud words" in content]
+
+
+@pytest.mark.parametrize("arguments", ["--version", "--help", f"{COLLECT} --quiet", f"{COLLECT} --dry-run --json"])
+def test_results_that_cannot_be_written(tmp_path: Path, arguments: str) -> None:
+    """One line, and the exit code of output that failed, though the document of the error cannot be written either."""
+    ran = run_process(["bash", "-c", f"{COMMAND} {arguments} >/dev/full"], cwd=tmp_path)
+    assert (5, "rollout: error: cannot write to standard output: No space left on device\n") == (ran.code, ran.stderr)
+
+
+def test_an_error_whose_document_cannot_be_written(tmp_path: Path) -> None:
+    """It is told in lines, and keeps its exit code."""
+    ran = run_process(["bash", "-c", f"{COMMAND} info nothing --json >/dev/full"], cwd=tmp_path)
+    assert 5 == ran.code
+    assert ran.stderr.startswith("rollout: error: nothing is not a dataset")
+
+
+@pytest.mark.parametrize("arguments", [COLLECT, f"{COLLECT} --no-progress", "collect --steps"])
+def test_messages_that_cannot_be_written(tmp_path: Path, arguments: str) -> None:
+    """A run need not end for them; nor is an error another one."""
+    expected = run_process(["bash", "-c", f"{COMMAND} {arguments}"], cwd=tmp_path).code
+    shutil.rmtree(tmp_path / "out", ignore_errors=True)
+    assert expected == run_process(["bash", "-c", f"{COMMAND} {arguments} 2>/dev/full"], cwd=tmp_path).code
 
 
 def test_the_public_names_load_when_used() -> None:

@@ -125,10 +125,16 @@ def test_messages() -> None:
     assert quiet.getvalue() == "warning: left out\\n2 infos\n"
 
 
-def test_a_reader_that_has_gone_ends_no_run(clock: Clock) -> None:
-    """Writing to a closed pipe is given up, without an error."""
-    progress = LineProgress(ClosedPipe(), clock=clock)
+@pytest.mark.parametrize("wanted", [True, False])
+@pytest.mark.parametrize("is_terminal", [True, False])
+@pytest.mark.parametrize("quiet", [True, False])
+def test_a_reader_that_has_gone_ends_no_run(*, wanted: bool, quiet: bool, is_terminal: bool) -> None:
+    """What cannot be written is lost, without an error."""
+    stream = ClosedPipe()
+    stream.isatty = lambda: is_terminal  # type: ignore[method-assign]
+    progress = choose_progress(stream, wanted=wanted, quiet=quiet, environ={})
     progress.start(label="e", total_steps=1, total_episodes=None)
+    progress.notice("zero")
     progress.warn("one")
     progress.update(episodes=1, steps=1, return_sum=0.0)
     progress.finish()
