@@ -124,7 +124,7 @@ class _Run:
             spec = limited(sampler.wait_until_started(), self._config.max_episode_length)
             self._tell_limit(spec)
             fingerprint = asked(replace(self._config, seed=sampler.seed), policy, env) | built(sampler.facts, spec)
-            earlier.join(fingerprint, surrounding["versions"], self._progress)
+            earlier.go_on(fingerprint, surrounding["versions"], self._progress)
             check = ReproductionCheck(self._config, sampler)
             check.refuse()
             header = dataset_header(self._config, sampler.facts, policy, env, surrounding, argv=self._argv)

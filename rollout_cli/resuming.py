@@ -77,8 +77,8 @@ class Earlier:
         """Return the sum of their returns."""
         return self.committed.return_sum if self.committed is not None else 0.0
 
-    def join(self, fingerprint: Fingerprint, versions: Mapping[str, str], progress: Progress) -> None:
-        """Go on with the count, once it is known that the data will be those of one run.
+    def go_on(self, fingerprint: Fingerprint, versions: Mapping[str, str], progress: Progress) -> None:
+        """Go on with its count, once it is known that the data will be those of one run; tell what is not as it was.
 
         Raises:
             UsageError: If they would not.
@@ -96,7 +96,7 @@ class Earlier:
 
 
 def earlier_run(config: CollectConfig, plan: Plan, policy: PolicySource, env: EnvSource, progress: Progress) -> Earlier:
-    """Find what the output folder holds of the run that `config` asks for.
+    """Find what the output folder holds of the run that `config` asks for; one that never began is cleared away.
 
     Args:
         config: The run's configuration.

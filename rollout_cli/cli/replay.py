@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 SHOWN = 20
 """So many episodes that differ are shown."""
 
+Chosen = tuple[str, Any]
+"""The flag that says which episodes, and its value."""
+
 EpisodeFlag = Annotated[int | None, typer.Option("--episode", metavar="ID", help="Replay this one.", min=0)]
 NumberFlag = Annotated[
     int | None, typer.Option("--number", metavar="N", help="Replay the one with this episode number.", min=0)
@@ -82,9 +85,6 @@ def replay(
         print_rows(list(_rows(folder, replayed)))
 
 
-Chosen = tuple[str, Any]
-
-
 def _given(**flags: Any) -> Chosen:
     """Return the one flag that says which episodes, and its value."""
     given = [(name, value) for name, value in flags.items() if value is not None and value is not False]
@@ -110,9 +110,9 @@ def _places(dataset: Dataset, chosen: Chosen) -> Sequence[int]:
         UsageError: If there are none.
     """
     flag, value = chosen
+    found: Sequence[int]
     if flag == "all_":
-        wanted = range(len(dataset))
-        found: Sequence[int] = wanted
+        found = range(len(dataset))
     elif flag == "episodes":
         ids = _range(value)
         known = dataset.episodes["episode_id"].to_pylist()

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from rollout_cli.assembling import sampler_of
 from rollout_cli.comparing import Difference, differences
+from rollout_cli.config import CollectConfig
 from rollout_cli.config.recorded import recorded_config, recorded_values
 from rollout_cli.dataset import Dataset, Episode
 from rollout_cli.dataset.schema import SpaceSchema
@@ -92,7 +93,7 @@ class Replayer:
         if not found:
             return known
         cause = likely_cause(found, info["env"], info["policy"].get("class"))
-        return Replayed(known.episode_id, known.number, known.seed, known.steps, tuple(found), cause.reason, cause.hint)
+        return replace(known, found=tuple(found), reason=cause.reason, hint=cause.hint)
 
 
 @contextmanager
@@ -114,22 +115,33 @@ def replaying(
     """
     put_working_folder_first()
     info = dataset.info
-    changes: dict[str, Any] = {"sampler": "local", "workers": 1, "require_reproducible": False, "policy_sha256": None}
-    if env_kwargs:
-        changes["env_kwargs"] = {**recorded_values(info)["env_kwargs"], **env_kwargs}
-    config = recorded_config(info, **changes, **({} if policy is None else {"policy": policy}))
+    config = _config(info, policy, env_kwargs)
     policies, envs = _policy(config.policy, info), _env(config.env, config.env_kwargs, info)
     notices = [*_other_versions(info), *_other_modules(policies, envs, info)]
     with sampler_of(config, policies, envs) as sampler:
-        spec = sampler.wait_until_started()
-        if SpaceSchema.of(spec).describe() != info["spaces"]:
-            raise EnvLoadError(
-                "the environment has other spaces than those of the dataset",
-                hint="; ".join(notices) or "its code, or a package that it uses, is another one than it was",
-            )
-        if "not_reproducible" in sampler.facts:
-            raise NotReproducibleError(f"these episodes cannot be run again: {sampler.facts['not_reproducible']}")
+        _check_replayable(sampler, info, notices)
         yield Replayer(dataset, sampler, tuple(notices))
+
+
+def _config(info: Mapping[str, Any], policy: str | None, env_kwargs: Mapping[str, Any] | None) -> CollectConfig:
+    """Return the configuration that made a dataset, for one worker in this process."""
+    changes: dict[str, Any] = {"sampler": "local", "workers": 1, "require_reproducible": False, "policy_sha256": None}
+    if env_kwargs:
+        changes["env_kwargs"] = {**recorded_values(info)["env_kwargs"], **env_kwargs}
+    if policy is not None:
+        changes["policy"] = policy
+    return recorded_config(info, **changes)
+
+
+def _check_replayable(sampler: Sampler, info: Mapping[str, Any], notices: Sequence[str]) -> None:
+    """Raise where no episode of these could be what is stored."""
+    if SpaceSchema.of(sampler.wait_until_started()).describe() != info["spaces"]:
+        raise EnvLoadError(
+            "the environment has other spaces than those of the dataset",
+            hint="; ".join(notices) or "its code, or a package that it uses, is another one than it was",
+        )
+    if "not_reproducible" in sampler.facts:
+        raise NotReproducibleError(f"these episodes cannot be run again: {sampler.facts['not_reproducible']}")
 
 
 def _policy(spec: str, info: Mapping[str, Any]) -> PolicySource:
