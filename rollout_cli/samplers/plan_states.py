@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 from collections.abc import Iterable
 from typing import Any
 
@@ -37,23 +38,19 @@ def begin_plan(
             return _PerWorkerPlan(plan, n_workers, block=block)
 
 
-class _RangePlan:
-    """`Episodes`: a fixed range in one lane."""
+class _OneLane(abc.ABC):
+    """What plans have in common whose episodes follow one another in one lane."""
 
     n_lanes = 1
 
-    def __init__(self, first: int, stop: int, pool: OffsetPool) -> None:
-        self._first, self._stop = first, stop
+    def __init__(self, first: int, pool: OffsetPool) -> None:
+        self._first = first
         self._pool = pool
-        self._left = stop - first
 
     @property
-    def done(self) -> bool:
-        return self._left == 0
-
-    @property
+    @abc.abstractmethod
     def ceiling(self) -> int | None:
-        return self._stop - 1
+        """As in `PlanState`."""
 
     def lane(self, offset: int) -> int:
         del offset
@@ -65,7 +62,7 @@ class _RangePlan:
 
     def last_of_lane(self, lane: int) -> int | None:
         del lane
-        return self._stop - 1
+        return self.ceiling
 
     def lease(self, worker: int, count: int) -> list[range]:
         return self._pool.lease(worker, count)
@@ -73,15 +70,32 @@ class _RangePlan:
     def give_back(self, worker: int, offsets: Iterable[int]) -> None:
         self._pool.give_back(worker, offsets)
 
-    def settle(self, offsets: range, lengths: Array) -> None:
-        del lengths
-        self._left -= len(offsets)
-
     def n_returned(self, worker: int) -> int:
         return self._pool.n_returned(worker)
 
     def next_offset(self, worker: int) -> int | None:
         return self._pool.next_offset(worker)
+
+
+class _RangePlan(_OneLane):
+    """`Episodes`: a fixed range in one lane."""
+
+    def __init__(self, first: int, stop: int, pool: OffsetPool) -> None:
+        super().__init__(first, pool)
+        self._stop = stop
+        self._left = stop - first
+
+    @property
+    def done(self) -> bool:
+        return self._left == 0
+
+    @property
+    def ceiling(self) -> int | None:
+        return self._stop - 1
+
+    def settle(self, offsets: range, lengths: Array) -> None:
+        del lengths
+        self._left -= len(offsets)
 
     def still_needed(self, leased: int) -> int | None:
         del leased
@@ -137,14 +151,11 @@ class _PerWorkerPlan:
         return None
 
 
-class _PrefixPlan:
+class _PrefixPlan(_OneLane):
     """`MinTimesteps`: a prefix whose end becomes known while it runs."""
 
-    n_lanes = 1
-
     def __init__(self, timesteps: int, first: int, pool: OffsetPool) -> None:
-        self._first = first
-        self._pool = pool
+        super().__init__(first, pool)
         self._prefix = PrefixSum(timesteps, first)
 
     @property
@@ -155,35 +166,11 @@ class _PrefixPlan:
     def ceiling(self) -> int | None:
         return self._prefix.ceiling
 
-    def lane(self, offset: int) -> int:
-        del offset
-        return 0
-
-    def first_of_lane(self, lane: int) -> int:
-        del lane
-        return self._first
-
-    def last_of_lane(self, lane: int) -> int | None:
-        del lane
-        return self._prefix.ceiling
-
-    def lease(self, worker: int, count: int) -> list[range]:
-        return self._pool.lease(worker, count)
-
-    def give_back(self, worker: int, offsets: Iterable[int]) -> None:
-        self._pool.give_back(worker, offsets)
-
     def settle(self, offsets: range, lengths: Array) -> None:
         before = self._prefix.ceiling
         self._prefix.add(offsets, lengths)
         if self._prefix.ceiling is not None and self._prefix.ceiling != before:
             self._pool.cut(self._prefix.ceiling + 1)
-
-    def n_returned(self, worker: int) -> int:
-        return self._pool.n_returned(worker)
-
-    def next_offset(self, worker: int) -> int | None:
-        return self._pool.next_offset(worker)
 
     def still_needed(self, leased: int) -> int | None:
         if not self._pool.is_shared:
@@ -207,10 +194,6 @@ class _ArrivalPlan(_PrefixPlan):
 
     @property
     def ceiling(self) -> int | None:
-        return None
-
-    def last_of_lane(self, lane: int) -> int | None:
-        del lane
         return None
 
     def settle(self, offsets: range, lengths: Array) -> None:
