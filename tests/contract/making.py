@@ -14,6 +14,7 @@ from rollout_cli.envs import describe_env
 from rollout_cli.episode_batch import EnvSpec, EpisodeBatch
 from rollout_cli.samplers import LocalSampler, MinTimesteps, Plan
 from rollout_cli.spaces import tree_leaves
+from tests.support import datasets
 from tests.support.envs import SleepyEnv
 from tests.support.policies import GlobalNoisePolicy
 
@@ -43,19 +44,12 @@ def serial_batch(timesteps: int, env: gymnasium.Env[Any, Any], policy: Any = Non
 
 def assert_same_batches(expected: EpisodeBatch, actual: EpisodeBatch) -> None:
     """Check that two batches hold the same episodes, bit for bit, infos included."""
-    for name in ("lengths", "terminated", "truncated", "numbers", "seeds", "rewards", "step_types"):
-        np.testing.assert_array_equal(getattr(expected, name), getattr(actual, name), err_msg=name)
-    for name in ("observations", "last_observations", "actions", "env_infos", "agent_infos", "episode_infos"):
-        left, right = (
-            tree_leaves(dict(tree) if isinstance(tree, dict) else tree) for tree in _pair(name, expected, actual)
-        )
+    datasets.assert_same_batches(expected, actual)
+    for name in ("env_infos", "agent_infos", "episode_infos"):
+        left, right = (tree_leaves(dict(getattr(batch, name))) for batch in (expected, actual))
         for one, other in zip(left, right, strict=True):
             assert one.dtype == other.dtype, name
             np.testing.assert_array_equal(one, other, err_msg=name)
-
-
-def _pair(name: str, expected: EpisodeBatch, actual: EpisodeBatch) -> tuple[Any, Any]:
-    return getattr(expected, name), getattr(actual, name)
 
 
 def shares(chunks: Iterable[Chunk]) -> Counter[int]:

@@ -16,26 +16,8 @@ from rollout_cli.errors import EnvError
 from rollout_cli.samplers import Episodes, LocalSampler, MinTimesteps, local_sampler
 from tests.contract.making import noisy, numbers_of, serial
 from tests.support.envs import ChainEnv, FailingEnv
+from tests.support.generators import StandInGenerator
 from tests.support.policies import GaragePolicy
-
-
-class StandInGenerator:
-    """What torch's default generator offers, on Python's generator."""
-
-    def __init__(self) -> None:
-        self._random = random.Random(0)
-
-    def manual_seed(self, seed: int) -> None:
-        self._random.seed(seed)
-
-    def get_state(self) -> Any:
-        return self._random.getstate()
-
-    def set_state(self, state: Any) -> None:
-        self._random.setstate(state)
-
-    def draw(self) -> float:
-        return self._random.random()
 
 
 @pytest.fixture(autouse=True)

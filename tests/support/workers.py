@@ -15,32 +15,26 @@ from rollout_cli.episode_batch import EpisodeBatch, derive_step_types
 from rollout_cli.workers import DefaultWorker, VecWorker, Worker
 
 
-class CountingWorker(DefaultWorker):
-    """Counts what is begun and stepped through its verbs."""
+class Counting(Worker):
+    """Counts what is begun and stepped through a worker's verbs."""
 
     begun = stepped = 0
 
     def start_episode(self) -> None:
         self.begun += 1
-        super().start_episode()
+        super().start_episode()  # type: ignore[safe-super]
 
     def step_episode(self) -> bool:
         self.stepped += 1
-        return super().step_episode()
+        return super().step_episode()  # type: ignore[safe-super]
 
 
-class CountingVecWorker(VecWorker):
-    """The same in several rows."""
+class CountingWorker(Counting, DefaultWorker):
+    """Counts its verbs."""
 
-    begun = stepped = 0
 
-    def start_episode(self) -> None:
-        self.begun += 1
-        super().start_episode()
-
-    def step_episode(self) -> bool:
-        self.stepped += 1
-        return super().step_episode()
+class CountingVecWorker(Counting, VecWorker):
+    """Counts its verbs, with several rows."""
 
 
 class PlainVerbs:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import random
 import sys
 import types
 from typing import Any
@@ -14,6 +13,7 @@ from gymnasium import spaces
 
 from rollout_cli.seeding import derive_seed
 from tests.support import envs, policies
+from tests.support.generators import StandInGenerator
 from tests.unit.workers.making import SEED, assert_same_episodes, make_worker, run_numbers
 
 # -- how episodes end --------------------------------------------------------------------------------------------------
@@ -178,25 +178,6 @@ def test_only_an_episode_with_a_new_generator_is_run_again() -> None:
         run_numbers(make_worker(env, policy), range(5))
         resets[policy.__name__] = env.resets
     assert {"OwnGeneratorPolicy": 5, "LazyGeneratorPolicy": 6} == resets
-
-
-class StandInGenerator:
-    """What torch's default generator offers, on Python's generator."""
-
-    def __init__(self) -> None:
-        self._random = random.Random()
-
-    def manual_seed(self, seed: int) -> None:
-        self._random.seed(seed)
-
-    def get_state(self) -> Any:
-        return self._random.getstate()
-
-    def set_state(self, state: Any) -> None:
-        self._random.setstate(state)
-
-    def draw(self) -> float:
-        return self._random.random()
 
 
 class TorchImportingPolicy(policies.GaragePolicy):
