@@ -102,7 +102,7 @@ class SamplerMachine:
         for worker, numbers in enumerate(self._open):
             if not numbers:
                 continue
-            ceiling = self._highest.get(self.plan.lane(min(numbers) - self._base), self._base - 1)
+            ceiling = self._highest.get(self.plan.lane(numbers.lowest - self._base), self._base - 1)
             if self._leases.drop_above(worker, ceiling):
                 instructions.append(SendTo(worker, Continue((), ceiling)))
                 self._settle_state(worker)
@@ -152,8 +152,8 @@ class SamplerMachine:
             return [Keep(event)]
         self._sizer.finished(worker, len(event.lengths), now)
         self._supervisor.progressed()
-        self._open[worker].difference_update(*event.numbers)
         for numbers, lengths in with_lengths(event.numbers, event.lengths):
+            self._open[worker].remove(numbers)
             self.plan.settle(shifted(numbers, -self._base), lengths)
         self._note_end(event.numbers[-1][-1])
         return [Keep(event), *self._tell_ceiling(), *self._top_up(worker), *self._top_up_idle()]
@@ -170,7 +170,7 @@ class SamplerMachine:
 
     def _failed_before(self, event: Failed) -> Instructions:
         """Let a worker be built anew that failed in an earlier call's episode, and so has ignored its `Start`."""
-        self._leases.give_back(event.worker, self._open[event.worker].copy())
+        self._leases.give_back_all(event.worker)
         self._known[event.worker] = Known.STARTING
         start = Start(self._version, ceiling=self._ceiling(), stride=self._stride)
         return [Rebuild(event.worker, start), *self._top_up_idle()]
@@ -188,7 +188,7 @@ class SamplerMachine:
         instructions: Instructions = [Tell(verdict.notice)] if verdict.notice else []
         if verdict.skipped is not None:
             instructions += self._skip(worker, verdict.skipped, verdict.reason)
-        self._leases.give_back(worker, self._open[worker].copy())
+        self._leases.give_back_all(worker)
         self._settle_state(worker)
         if verdict.error is not None:
             return [Fail(verdict.error)]
@@ -197,7 +197,7 @@ class SamplerMachine:
         return [*instructions, way(worker, start), *self._tell_ceiling(), *self._top_up_idle()]
 
     def _skip(self, worker: int, number: int, reason: str) -> Instructions:
-        self._open[worker].discard(number)
+        self._open[worker].remove(range(number, number + 1))
         offset = number - self._base
         self.plan.settle(range(offset, offset + 1), np.zeros(1, np.int64))
         return [Skip(number, reason)]

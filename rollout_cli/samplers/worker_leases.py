@@ -6,8 +6,9 @@ from collections.abc import Iterable
 
 from rollout_cli.samplers.leasing import LeaseSizer
 from rollout_cli.samplers.messages import Lease
+from rollout_cli.samplers.number_runs import NumberRuns
 from rollout_cli.samplers.plan import PlanState
-from rollout_cli.samplers.ranges import drop_above, shifted
+from rollout_cli.samplers.ranges import shifted
 
 
 class WorkerLeases:
@@ -26,7 +27,7 @@ class WorkerLeases:
 
     def __init__(self, plan: PlanState, *, base: int, n_workers: int, sizer: LeaseSizer) -> None:
         self._plan, self._base, self._sizer = plan, base, sizer
-        self.open: list[set[int]] = [set() for _ in range(n_workers)]
+        self.open = [NumberRuns() for _ in range(n_workers)]
         self.alone: list[list[int]] = [[] for _ in range(n_workers)]
 
     def lease(self, worker: int, *, buffer_is_full: bool) -> Lease:
@@ -41,7 +42,8 @@ class WorkerLeases:
         else:
             count = self._count(worker, buffer_is_full=buffer_is_full)
             lease = tuple(shifted(offsets, self._base) for offsets in self._plan.lease(worker, count)) if count else ()
-        self.open[worker].update(*lease)
+        for numbers in lease:
+            self.open[worker].add(numbers)
         return lease
 
     def _next_alone(self, worker: int) -> Lease:
@@ -71,23 +73,27 @@ class WorkerLeases:
             return False  # What is open moves the run on; only a full buffer asks whether it is the lowest.
         own = self._plan.next_offset(worker)
         free = [self._plan.next_offset(other) for other in range(len(self.open))]
-        taken = [min(numbers) - self._base for numbers in (*self.open, *self.alone) if numbers]
+        taken = [numbers.lowest - self._base for numbers in self.open if numbers]
+        taken += [numbers[0] - self._base for numbers in self.alone if numbers]
         return own is not None and own == min(offset for offset in (*taken, *free) if offset is not None)
 
     def give_back(self, worker: int, numbers: Iterable[int]) -> None:
         """Let numbers of the worker's be leased again, to anybody who may run them."""
         # A worker may give back what it was told to drop while its answer was on its way.
-        numbers = self.open[worker].intersection(numbers)
+        self._free(worker, self.open[worker].take(numbers))
+
+    def give_back_all(self, worker: int) -> None:
+        """Let all numbers of the worker's be leased again."""
+        self._free(worker, self.open[worker].take_all())
+
+    def _free(self, worker: int, numbers: Iterable[int]) -> None:
         self._plan.give_back(worker, [number - self._base for number in numbers])
-        self.open[worker] -= numbers
 
     def set_apart(self, worker: int, numbers: Iterable[int]) -> None:
         """Take numbers from what the worker runs; it is to run them later, one at a time."""
-        numbers = self.open[worker].intersection(numbers)
-        self.open[worker] -= numbers
-        self.alone[worker] = sorted({*self.alone[worker], *numbers})
+        self.alone[worker] = sorted({*self.alone[worker], *self.open[worker].take(numbers)})
 
     def drop_above(self, worker: int, ceiling: int) -> bool:
         """Forget the worker's numbers above a ceiling; return whether it runs any of them."""
         self.alone[worker] = [number for number in self.alone[worker] if number <= ceiling]
-        return drop_above(self.open[worker], ceiling)
+        return self.open[worker].drop_above(ceiling)
