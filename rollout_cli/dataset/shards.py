@@ -11,7 +11,7 @@ import pyarrow as pa
 from rollout_cli.dataset.commits import Commit
 from rollout_cli.dataset.committed import CommittedLane
 from rollout_cli.dataset.copying import row_groups
-from rollout_cli.dataset.episodes import EpisodeFacts, encode_episodes
+from rollout_cli.dataset.episodes import EpisodeFacts, EpisodeGathering, encode_episodes
 from rollout_cli.dataset.files import FileStore
 from rollout_cli.dataset.schema import DatasetSchema
 from rollout_cli.dataset.shard import CommittedShard, Place, Shard, data_path
@@ -63,6 +63,8 @@ class LaneShards:
         self._full_groups: int | None = None
         self._groups = 0
         self._held: list[pa.Table] = []
+        # Episodes of the open shard that are not in its episodes file yet.
+        self._episodes = EpisodeGathering()
 
     def restore(self, lane: CommittedLane) -> None:
         """Go on after what is committed of the lane, and count it."""
@@ -89,7 +91,9 @@ class LaneShards:
         self._groups += 1
         self._held = []
         self.stats.update(table)
-        self._write_facts(shard, facts)
+        self._episodes.add(facts)
+        if self._episodes.is_full:
+            self._write_episodes(shard)
 
     def commit(self, commit: Commit) -> None:
         """Put the open shard in place, full.
@@ -114,7 +118,7 @@ class LaneShards:
             table = self._with_held(pieces)
             shard.write_steps(table)
             self._held = [table]
-        self._write_facts(shard, facts)
+        self._episodes.add(facts)
         self._publish(commit)
         self._full_groups = self._groups
 
@@ -148,16 +152,18 @@ class LaneShards:
 
     def _publish(self, commit: Commit) -> None:
         shard = self._open_shard()
+        self._write_episodes(shard)
         committed = shard.commit(commit)
         self._shard = None
         self._setting.committed(committed)
 
-    def _write_facts(self, shard: Shard, facts: Sequence[EpisodeFacts]) -> None:
-        if not facts:
+    def _write_episodes(self, shard: Shard) -> None:
+        rows = self._episodes.take()
+        if rows is None:
             return
         table, lost = encode_episodes(
             self._setting.schema,
-            facts,
+            rows,
             root_seed=self._setting.root_seed,
             place=self._place(self._shards),
             first_row=shard.steps,

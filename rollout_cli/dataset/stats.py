@@ -32,13 +32,21 @@ class TableStats:
         self._columns: dict[str, ColumnStats] = {}
         self._sampled: set[str] = set()
         self._rows = 0
+        self._schema = pa.schema([])
+        self._counted: list[tuple[int, str]] = []
 
     def update(self, table: pa.Table) -> None:
         """Count the next rows."""
+        if not table.schema.equals(self._schema):
+            self._schema = table.schema
+            self._counted = [
+                (at, field.name)
+                for at, field in enumerate(table.schema)
+                if field.name not in _LEFT_OUT and not pa.types.is_string(field.type)
+            ]
         first = -self._rows % SAMPLE
-        for name in table.column_names:
-            if name not in _LEFT_OUT and not pa.types.is_string(table.schema.field(name).type):
-                self._update(name, table[name], first)
+        for at, name in self._counted:
+            self._update(name, table.column(at), first)
         self._rows += table.num_rows
 
     def merge(self, other: TableStats) -> None:
@@ -110,16 +118,22 @@ def _numbers(column: pa.Array) -> Array:
     return decode_tensor(column)
 
 
+_MOST_PARTS = 64
+
+
 class ColumnStats:
     """The statistics of one column, of each number of a row apart."""
 
     def __init__(self) -> None:
-        self._sums: Sums | None = None
+        # Joined some at a time, which costs the same as joining two of them.
+        self._parts: list[Sums] = []
 
     @property
     def sums(self) -> Sums | None:
         """Return what was counted; None where nothing was."""
-        return self._sums
+        if self._parts:
+            self._parts = [joined(self._parts)]
+        return self._parts[0] if self._parts else None
 
     def update(self, values: Array) -> None:
         """Count `values`, (n, *shape) with n of at least 1."""
@@ -127,16 +141,18 @@ class ColumnStats:
 
     def merge(self, other: ColumnStats) -> None:
         """Count what `other` counted."""
-        if other._sums is not None:
-            self.add(other._sums)
+        if other.sums is not None:
+            self.add(other.sums)
 
     def add(self, sums: Sums) -> None:
         """Count what `sums` counted."""
-        self._sums = sums if self._sums is None else joined(self._sums, sums)
+        self._parts.append(sums)
+        if len(self._parts) == _MOST_PARTS:
+            self._parts = [joined(self._parts)]
 
     def document(self) -> dict[str, Any]:
         """Return min, max, mean, std (of the population) and count; None where nothing was counted."""
-        sums = self._sums
+        sums = self.sums
         assert sums is not None
         std = np.sqrt(sums.squares / np.maximum(sums.count, 1))
         named = {"min": sums.low, "max": sums.high, "mean": sums.mean, "std": std}

@@ -9,7 +9,7 @@ import numpy as np
 
 from rollout_cli.chunk import Chunk
 from rollout_cli.dataset.decoding import decode_batch
-from rollout_cli.dataset.episodes import EpisodeFacts, encode_episodes
+from rollout_cli.dataset.episodes import EpisodeFacts, EpisodeRows, encode_episodes
 from rollout_cli.dataset.schema import DatasetSchema, SpaceSchema, infos_from_features
 from rollout_cli.dataset.steps import Piece, encode_steps
 from rollout_cli.episode_batch import EnvSpec, EpisodeBatch
@@ -28,5 +28,5 @@ def as_stored(chunk: Chunk, env_spec: EnvSpec, features: Mapping[str, Any]) -> E
     ids = np.zeros(chunk.n_episodes, np.int64)
     steps, _ = encode_steps(schema, [Piece(chunk, ids, chunk.last_observations)])
     facts = EpisodeFacts(chunk, ids, chunk.lengths, (chunk.rewards,))
-    own, _ = encode_episodes(schema, [facts], root_seed=0, place=(0, 0), first_row=0)
+    own, _ = encode_episodes(schema, EpisodeRows.of([facts]), root_seed=0, place=(0, 0), first_row=0)
     return decode_batch(spaces, steps, own)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import threading
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -34,18 +35,17 @@ class Sums:
 
 def sums_of(values: Array) -> Sums:
     """Return the sums of `values`, (n, *shape) with n of at least 1, of each number of a row apart."""
-    shape = values.shape[1:]
     rows = np.ascontiguousarray(values).reshape(len(values), -1)
     low, high = (_extremes(rows, extreme).astype(np.float64) for extreme in (np.minimum, np.maximum))
     with np.errstate(over="ignore", invalid="ignore"):
         # What is not finite would be one of the extremes.
-        if not (np.isfinite(low).all() and np.isfinite(high).all()):
-            sums = _finite_sums(rows)
+        if not np.isfinite([low, high]).all():
+            sums = joined([_finite_block(block) for block in _blocks(rows)])
         elif (low == high).all():
             sums = Sums(np.full(low.shape, len(rows)), low, high, low, np.zeros(low.shape))
         else:
-            sums = Sums(np.full(low.shape, len(rows)), low, high, *_moments(rows))
-    return Sums(*(getattr(sums, name).reshape(shape) for name in Sums.__slots__))
+            sums = joined([_block(block, low, high) for block in _blocks(rows)])
+    return Sums(*(getattr(sums, name).reshape(values.shape[1:]) for name in Sums.__slots__))
 
 
 def sums_of_flags(count: int, trues: int) -> Sums:
@@ -55,19 +55,19 @@ def sums_of_flags(count: int, trues: int) -> Sums:
     return Sums(np.asarray(count), *map(np.asarray, parts))
 
 
-def joined(first: Sums, second: Sums) -> Sums:
-    """Return the sums of what both counted."""
-    count = first.count + second.count
-    share = second.count / np.maximum(count, 1)
-    apart = second.mean - first.mean
+def joined(parts: Sequence[Sums]) -> Sums:
+    """Return the sums of what all of `parts` counted, at least one."""
+    if len(parts) == 1:
+        return parts[0]
+    counts, lows, highs, means, squares = (np.array([getattr(part, name) for part in parts]) for name in Sums.__slots__)
+    count = counts.sum(axis=0)
     with np.errstate(over="ignore", invalid="ignore"):
-        return Sums(
-            count,
-            low=np.minimum(first.low, second.low),
-            high=np.maximum(first.high, second.high),
-            mean=first.mean + apart * share,
-            squares=first.squares + second.squares + apart * apart * first.count * share,
-        )
+        shares = counts / np.maximum(count, 1)
+        # As a distance from one of them, for all may be far from zero and near one another.
+        mean = means[0] + ((means - means[0]) * shares).sum(axis=0)
+        apart = means - mean
+        distances = squares.sum(axis=0) + (apart * apart * counts).sum(axis=0)
+    return Sums(count, lows.min(axis=0), highs.max(axis=0), mean, distances)
 
 
 def _extremes(rows: Array, extreme: np.ufunc) -> Array:
@@ -82,60 +82,42 @@ def _extremes(rows: Array, extreme: np.ufunc) -> Array:
     return np.asarray(extreme.reduce(np.concatenate([found, rows[whole * together :]]), axis=0))
 
 
-def _moments(rows: Array) -> tuple[Array, Array]:
-    """Return means and sums of squared distances from them of the columns of (n, k), each (k,)."""
-    n_rows, width = rows.shape
-    size = max(1, BLOCK // width)
-    counts, means, squares = [], [], []
-    for start in range(0, n_rows, size):
-        block = rows[start : start + size]
-        # Columns first: summing along contiguous memory is several times as fast.
-        numbers = _scratch(block.size).reshape(width, len(block))
-        np.copyto(numbers, block.T)
-        mean = numbers.sum(axis=1) / len(block)
-        numbers -= mean[:, None]
-        counts.append(len(block))
-        means.append(mean)
-        numbers *= numbers
-        squares.append(numbers.sum(axis=1))
-    if len(counts) == 1:
-        return means[0], squares[0]
-    shares, of_blocks = np.array(counts)[:, None] / n_rows, np.array(means)
-    mean = of_blocks[0] + ((of_blocks - of_blocks[0]) * shares).sum(axis=0)
-    apart = of_blocks - mean
-    return mean, np.sum(squares, axis=0) + (apart * apart * shares).sum(axis=0) * n_rows
+def _blocks(rows: Array) -> Iterator[Array]:
+    size = max(1, BLOCK // max(1, rows.shape[1]))
+    return (rows[start : start + size] for start in range(0, len(rows), size))
+
+
+def _block(rows: Array, low: Array, high: Array) -> Sums:
+    """Return the sums of the columns of (n, k), all finite, whose extremes are known already."""
+    # Columns first: summing along contiguous memory is several times as fast.
+    numbers = _memory.of(rows.size).reshape(rows.shape[::-1])
+    np.copyto(numbers, rows.T)
+    mean = numbers.sum(axis=1) / len(rows)
+    numbers -= mean[:, None]
+    numbers *= numbers
+    return Sums(np.full(low.shape, len(rows)), low, high, mean, numbers.sum(axis=1))
+
+
+def _finite_block(rows: Array) -> Sums:
+    numbers = np.ascontiguousarray(rows.T, np.float64)
+    finite = np.isfinite(numbers)
+    count = finite.sum(axis=1)
+    mean = np.sum(numbers, axis=1, where=finite) / np.maximum(count, 1)
+    low = np.min(numbers, axis=1, where=finite, initial=math.inf)
+    high = np.max(numbers, axis=1, where=finite, initial=-math.inf)
+    # In place of the others the mean, which has no distance from itself.
+    apart = np.where(finite, numbers, mean[:, None]) - mean[:, None]
+    return Sums(count, low, high, mean, (apart * apart).sum(axis=1))
 
 
 class _Memory(threading.local):
     """Of one thread: used for every block, since memory that is touched for the first time has to be cleared."""
 
     def __init__(self) -> None:
-        self.numbers = np.empty(BLOCK, np.float64)
+        self._numbers = np.empty(BLOCK)
+
+    def of(self, size: int) -> Array:
+        return self._numbers[:size] if size <= BLOCK else np.empty(size)
 
 
 _memory = _Memory()
-
-
-def _scratch(size: int) -> Array:
-    return _memory.numbers[:size] if size <= BLOCK else np.empty(size, np.float64)
-
-
-def _finite_sums(rows: Array) -> Sums:
-    size = max(1, BLOCK // rows.shape[1])
-    out = None
-    for start in range(0, len(rows), size):
-        block = _finite_block(np.ascontiguousarray(rows[start : start + size].T, np.float64))
-        out = block if out is None else joined(out, block)
-    assert out is not None
-    return out
-
-
-def _finite_block(numbers: Array) -> Sums:
-    finite = np.isfinite(numbers)
-    count = np.asarray(finite.sum(axis=-1))
-    mean = np.asarray(np.sum(numbers, axis=-1, where=finite) / np.maximum(count, 1))
-    low = np.min(numbers, axis=-1, where=finite, initial=math.inf)
-    high = np.max(numbers, axis=-1, where=finite, initial=-math.inf)
-    # In place of the others the mean, which has no distance from itself.
-    apart = np.where(finite, numbers, mean[..., None]) - mean[..., None]
-    return Sums(count, low, high, mean, np.asarray((apart * apart).sum(axis=-1)))

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from rollout_cli.dataset import CutLimits, load
 from rollout_cli.dataset.columns import encode_tensor
 from rollout_cli.dataset.stats import ColumnStats, TableStats
-from rollout_cli.dataset.sums import BLOCK
+from rollout_cli.dataset.sums import BLOCK, sums_of
 from rollout_cli.episode_batch import EnvSpec
 from tests.support.chunks import episode
 from tests.support.datasets import write_dataset
@@ -77,6 +77,41 @@ def test_many_rows_are_taken_in_blocks() -> None:
     assert [len(values)] * 2 == document["count"]
     assert pytest.approx(values.mean(axis=0).tolist(), rel=1e-14) == document["mean"]
     assert pytest.approx(values.std(axis=0).tolist(), rel=1e-6) == document["std"]
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (3,), (5, 7), (BLOCK,)])
+@pytest.mark.parametrize("dtype", ["bool", "uint8", "int64", "float16", "float32", "float64"])
+def test_rows_of_any_shape_are_counted_number_by_number(shape: tuple[int, ...], dtype: str) -> None:
+    """However many rows are looked at together, and whatever is left over."""
+    n_rows = 2 if len(shape) == 1 and shape[0] == BLOCK else 2111
+    values = np.random.default_rng(1).integers(0, 2 if dtype == "bool" else 90, (n_rows, *shape)).astype(dtype)
+    sums = sums_of(values)
+    exact = values.astype(np.float64)
+    assert (shape, n_rows) == (sums.low.shape, int(sums.count.max()))
+    assert np.array_equal(exact.min(axis=0), sums.low)
+    assert np.array_equal(exact.max(axis=0), sums.high)
+    assert np.allclose(exact.mean(axis=0), sums.mean, rtol=1e-13)
+    assert np.allclose(exact.var(axis=0) * n_rows, sums.squares, rtol=1e-11)
+
+
+def test_more_row_groups_than_are_joined_at_a_time() -> None:
+    """Each of numbers far from zero, which differ little."""
+    values = np.random.default_rng(0).normal(1e8, 1e-3, (200, 50))
+    stats = ColumnStats()
+    for part in values:
+        stats.update(part)
+    document = stats.document()
+    assert values.size == document["count"]
+    assert pytest.approx(float(values.mean()), rel=1e-14) == document["mean"]
+    assert pytest.approx(float(values.std()), rel=1e-6) == document["std"]
+
+
+def test_tables_of_other_columns_are_counted_by_their_own_names() -> None:
+    """What was seen of one table's columns says nothing of the next one's."""
+    stats = TableStats()
+    stats.update(pa.table({"x": pa.array([1.0, 3.0]), "name": pa.array(["a", "b"])}))
+    stats.update(pa.table({"name": pa.array(["c"]), "y": pa.array([5])}))
+    assert {"x": 2, "y": 1} == {name: column["count"] for name, column in stats.document().items()}
 
 
 @pytest.mark.parametrize("flags", [[True], [False, False], [True, False, True, None, False, True]])
