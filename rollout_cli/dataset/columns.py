@@ -5,6 +5,7 @@ Everything is a plain Arrow type: extension types for tensors are lost or refuse
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -76,15 +77,20 @@ def kind_arrow_type(kind: str) -> pa.DataType:
 
 def tensor_type(dtype: np.dtype[Any], shape: tuple[int, ...]) -> pa.DataType:
     """Return nested fixed-size lists of `shape` over the type of `dtype`."""
-    out = pa.from_numpy_dtype(dtype.newbyteorder("="))
+    return _nested_types(dtype.newbyteorder("="), shape)[-1]
+
+
+@lru_cache(maxsize=256)
+def _nested_types(dtype: np.dtype[Any], shape: tuple[int, ...]) -> tuple[pa.DataType, ...]:
+    """Return the type of numbers, and those of the lists around them, from within.
+
+    The same objects each time: types of one origin are found to be equal without a look at what is in them.
+    """
+    types = [pa.from_numpy_dtype(dtype)]
     for size in reversed(shape):
-        out = _list_type(out, size)
-    return out
-
-
-def _list_type(kind: pa.DataType, size: int) -> pa.DataType:
-    # Parquet's own name for the values of a list; Arrow's default differs and would not survive a round trip.
-    return pa.list_(pa.field("element", kind, nullable=False), size)
+        # Parquet's own name for the values of a list; Arrow's default differs and would not survive a round trip.
+        types.append(pa.list_(pa.field("element", types[-1], nullable=False), size))
+    return tuple(types)
 
 
 def encode_leaf(leaf: Leaf, values: Array) -> pa.Array:
@@ -116,9 +122,9 @@ def encode_tensor(values: Array, missing: Array | None = None) -> pa.Array:
         missing: Which rows are null, bool (T,).
     """
     out = number_array(np.ascontiguousarray(values).reshape(-1), missing if values.ndim == 1 else None)
-    for axis in reversed(range(1, values.ndim)):
-        kind = _list_type(out.type, values.shape[axis])
-        out = list_array(kind, out, missing if axis == 1 else None)
+    kinds = _nested_types(values.dtype.newbyteorder("="), values.shape[1:])[1:]
+    for kind in kinds:
+        out = list_array(kind, out, missing if kind is kinds[-1] else None)
     return out
 
 

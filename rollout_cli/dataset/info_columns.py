@@ -40,6 +40,8 @@ def encode_infos(
     nothing could store it to begin with.
     """
     table = concatenate_tables(tables)
+    if not (fields or table.columns or table.dropped):
+        return [pa.nulls(table.n_rows, pa.string())], {}
     columns = {field.path: _Column(field, table.n_rows) for field in fields}
     remainder = _Remainder(table.n_rows)
     for source in sorted(table.columns, key=_order):

@@ -13,7 +13,7 @@ from rollout_cli.dataset.arrays import Array, number_array
 from rollout_cli.dataset.features import SpaceColumn
 from rollout_cli.dataset.info_columns import encode_infos
 from rollout_cli.dataset.schema import DatasetSchema
-from rollout_cli.episode_batch import StepType, derive_step_types
+from rollout_cli.episode_batch import derive_step_types
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,16 +43,17 @@ def encode_steps(schema: DatasetSchema, pieces: Sequence[Piece]) -> tuple[pa.Tab
     """
     chunks = [piece.chunk for piece in pieces]
     lengths = np.concatenate([chunk.lengths for chunk in chunks])
+    first_steps = _first_steps(pieces)
     observations = [chunk.observations for chunk in chunks]
     env, env_lost = encode_infos("env_info", schema.infos.env, [chunk.env_infos for chunk in chunks])
     agent, agent_lost = encode_infos("agent_info", schema.infos.agent, [chunk.agent_infos for chunk in chunks])
     columns = [
         number_array(np.repeat(np.concatenate([piece.ids for piece in pieces]), lengths)),
-        number_array(_step_numbers(pieces, lengths)),
+        number_array(_step_numbers(first_steps, lengths)),
         *_encode(schema.spaces.observation, observations),
         *_encode(schema.spaces.action, [chunk.actions for chunk in chunks]),
         number_array(np.concatenate([chunk.rewards for chunk in chunks]).astype(np.float64, copy=False)),
-        *map(number_array, _flags(pieces, lengths)),
+        *map(number_array, _flags(pieces, lengths, first_steps)),
     ]
     if schema.spaces.next_observation:
         following = _shifted(_leaves(observations), _leaves([piece.after for piece in pieces]), lengths)
@@ -69,30 +70,32 @@ def _leaves(parts: Sequence[tuple[Array, ...]]) -> tuple[Array, ...]:
     return tuple(np.concatenate(leaf) for leaf in zip(*parts, strict=True))
 
 
-def _first_steps(pieces: Sequence[Piece]) -> Array:
+def _first_steps(pieces: Sequence[Piece]) -> Array | None:
+    """Return the step number of each episode's first row here; None where all of them begin here."""
+    if not any(piece.first_step for piece in pieces):
+        return None
     return np.concatenate([np.full(len(piece.ids), piece.first_step) for piece in pieces])
 
 
-def _step_numbers(pieces: Sequence[Piece], lengths: Array) -> Array:
+def _step_numbers(first_steps: Array | None, lengths: Array) -> Array:
     starts = np.cumsum(lengths) - lengths
     numbers = np.arange(int(lengths.sum()), dtype=np.int32)
-    numbers += np.repeat((_first_steps(pieces) - starts).astype(np.int32), lengths)
+    numbers -= np.repeat((starts if first_steps is None else starts - first_steps).astype(np.int32), lengths)
     return numbers
 
 
-def _flags(pieces: Sequence[Piece], lengths: Array) -> tuple[Array, Array, Array]:
+def _flags(pieces: Sequence[Piece], lengths: Array, first_steps: Array | None) -> tuple[Array, Array, Array]:
     """Return terminated, truncated and step type of each row."""
     ends = np.cumsum(lengths)
-    out = []
-    for name in ("terminated", "truncated"):
-        flags = np.zeros(int(ends[-1]), bool)
-        flags[ends - 1] = np.concatenate([getattr(piece.chunk, name) & piece.ends for piece in pieces])
-        out.append(flags)
-    step_types = derive_step_types(lengths, out[0][ends - 1], out[1][ends - 1])
-    # Rows from within an episode: their first one is no first step.
-    resumed = (ends - lengths)[_first_steps(pieces) > 0]
-    step_types[resumed[step_types[resumed] == StepType.FIRST]] = StepType.MID
-    return out[0], out[1], step_types
+    terminated, truncated = (
+        np.concatenate([own if piece.ends else own & False for piece, own in zip(pieces, flags, strict=True)])
+        for flags in ([piece.chunk.terminated for piece in pieces], [piece.chunk.truncated for piece in pieces])
+    )
+    rows = []
+    for flags in (terminated, truncated):
+        rows.append(np.zeros(int(ends[-1]), bool))
+        rows[-1][ends[flags] - 1] = True
+    return rows[0], rows[1], derive_step_types(lengths, terminated, truncated, first_steps)
 
 
 def _shifted(leaves: Sequence[Array], after: Sequence[Array], lengths: Array) -> tuple[Array, ...]:

@@ -196,8 +196,9 @@ def test_missing_values(folder: Path, column: str) -> None:
     assert f"{column} is " in problems(verify(folder))[EPISODES]
 
 
-def test_rows_behind_the_first_row_group(tmp_path: Path) -> None:
+def test_rows_behind_the_first_row_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Their episodes, and rows of the episodes file, are counted through the whole file."""
+    monkeypatch.setattr("rollout_cli.dataset.episodes._GROUP_EPISODES", 2_000)
     episodes = [episode(n, 3, episode_info=lambda n, s: {"odd": [n]} if n % 2 else {}) for n in range(4000)]
     write_dataset(tmp_path / "out", episodes, limits=CutLimits(group_rows=6_000))
     row = pq.ParquetFile(tmp_path / "out" / EPISODES).metadata.row_group(0).num_rows
