@@ -181,6 +181,8 @@ class NativeIntake:
     def _typed(self, kind: type[UserCodeError], what: str, at: int, leaves: Sequence[Any]) -> list[Any]:
         """Return leaves of a space, counted from `at`, in its types."""
         try:
+            if len(leaves) == 1:  # As nearly always.
+                return [self._block.typed(at, leaves[0])]
             return [self._block.typed(number, leaf) for number, leaf in enumerate(leaves, at)]
         except (BadSampleError, TypeError) as error:
             raise self._errors.error(kind, what, error) from error

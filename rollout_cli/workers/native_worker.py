@@ -31,7 +31,11 @@ Array = npt.NDArray[Any]
 _clock = time.perf_counter
 
 RELEASE_SECONDS = 0.02
-"""How often finished episodes are looked through for those that nothing holds up."""
+RELEASE_STEPS = 256
+"""How often finished episodes are looked through for those that nothing holds up: whichever comes first.
+
+They are gathered from steps that may still be in the processor's caches then, and before room for others must be made.
+"""
 
 
 class NativeVecWorker(StoringWorker):
@@ -71,7 +75,7 @@ class NativeVecWorker(StoringWorker):
         self._rows: VectorRows | None = None
         self._stepper: NativeStepper | None = None
         self._queue: RowNumbers = SharedNumbers()
-        self._released_at = 0.0
+        self._released_at, self._released_step = 0.0, 0
 
     def _new_store(self, spec: EnvSpec) -> BlockRecorder:
         return BlockRecorder(spec, n_envs=self._n_envs, worker_number=self._worker_number)
@@ -209,13 +213,17 @@ class NativeVecWorker(StoringWorker):
             step()
             if _clock() >= deadline:
                 break
-        if not self.has_work or _clock() - self._released_at >= RELEASE_SECONDS:
+        if not self.has_work or self._release_is_due():
             self._release()
+
+    def _release_is_due(self) -> bool:
+        steps = self._the_recorder().step - self._released_step
+        return steps >= RELEASE_STEPS or _clock() - self._released_at >= RELEASE_SECONDS
 
     def _release(self) -> None:
         # Not after each stretch of steps: looking through some costs as much as looking through many.
         self._the_stepper().settle()
-        self._released_at = _clock()
+        self._released_at, self._released_step = _clock(), self._the_recorder().step
         self._policy.look_at_generators()
         lowest = [number for number in (self._the_stepper().episodes.lowest, self._queue.lowest) if number is not None]
         self._the_recorder().release(min(lowest, default=None), _clock())

@@ -151,8 +151,8 @@ class StepBlock:
 
     def put_typed(self, at: int, leaves: Sequence[Any]) -> None:
         """Record leaves of the step under way that `typed` gave, from number `at` on."""
-        for column, leaf in zip(self._by_step[at : at + len(leaves)], leaves, strict=True):
-            column[self._at] = leaf
+        for number, leaf in enumerate(leaves, at):
+            self._by_step[number][self._at] = leaf
 
     def put(self, at: int, value: Any) -> None:
         """Record a leaf of the step under way, (n_rows, *shape); leaves are counted as `Columns` has them.
@@ -174,8 +174,10 @@ class StepBlock:
         Raises:
             BadSampleError: As `put`.
         """
-        if type(value) is np.ndarray and value.dtype == self._dtypes[at] and value.shape == self._shapes[at]:
-            return value
+        if type(value) is np.ndarray and value.shape == self._shapes[at]:
+            dtype = self._dtypes[at]
+            if value.dtype is dtype or value.dtype == dtype:
+                return value
         return self._converted(at, value)
 
     def _converted(self, at: int, value: Any) -> Array:

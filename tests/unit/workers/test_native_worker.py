@@ -306,6 +306,20 @@ def test_it_tells_what_finished_since(monkeypatch: pytest.MonkeyPatch) -> None:
     assert ([], 0) == (list(worker.finished_since(0)), worker.finished_rows)
 
 
+def test_a_fast_environment_releases_after_so_many_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What ended is looked for after a number of steps, however little time they took, and not before."""
+    monkeypatch.setattr(native_worker, "RELEASE_SECONDS", np.inf)
+    monkeypatch.setattr(native_worker, "RELEASE_STEPS", 5)
+    worker = native(vector_envs.ScriptedVectorEnv(2, lambda row, k: 1), n_envs=2)
+    worker.assign(range(100))
+    found = []
+    for _ in range(10):
+        worker.advance(-1.0)
+        found.append(len(worker.finished_numbers) > 0)
+        worker.take()
+    assert [step in {5, 10} for step in range(1, 11)] == found
+
+
 # -- against a plain reference -----------------------------------------------------------------------------------------
 
 
