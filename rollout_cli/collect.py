@@ -189,7 +189,7 @@ class _Run:
         self, writer: DatasetWriter, sampler: Sampler, check: ReproductionCheck, earlier: Earlier
     ) -> RolloutError | None:
         """Write all episodes; return the error that ended the sampling early, if one did."""
-        self._skipped = skipped_before(earlier.info)
+        self._skipped = skipped_before(earlier.info, earlier.committed.skipped if earlier.committed else ())
         if earlier.left is None:
             return None
         before = _Episodes(_window(sampler, self._plan) if earlier.committed is None else iter(()))

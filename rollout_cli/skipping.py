@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from rollout_cli.errors import RolloutError, UserCodeError
@@ -12,6 +12,8 @@ _NOTE = (
     "these episodes are missing in the data: where what goes on in an episode decides whether it fails, those that are "
     "there are no fair sample"
 )
+
+_UNTOLD = "the run that left it out was killed before it could tell why"
 
 
 def tell_fault(progress: Progress, text: str) -> None:
@@ -33,10 +35,16 @@ def told_of_skipped(skipped: Mapping[int, str]) -> dict[str, Any]:
     return {"skipped": {"count": len(episodes), "note": _NOTE, "episodes": episodes}}
 
 
-def skipped_before(info: Mapping[str, Any]) -> dict[int, str]:
-    """Return, by number, why an earlier run left episodes out; empty where its info.json lists none."""
+def skipped_before(info: Mapping[str, Any], missing: Iterable[int]) -> dict[int, str]:
+    """Return, by number, why an earlier run left episodes out.
+
+    Args:
+        info: Its info.json, which lists them where the run came to its end.
+        missing: The numbers that its files say are left out.
+    """
     told = info.get("skipped", {}).get("episodes", [])
-    return {int(episode["episode_number"]): str(episode["reason"]) for episode in told}
+    known = {int(episode["episode_number"]): str(episode["reason"]) for episode in told}
+    return dict.fromkeys(missing, _UNTOLD) | known
 
 
 def nothing_but_skipped(skipped: Mapping[int, str], *, has_episodes: bool) -> RolloutError | None:

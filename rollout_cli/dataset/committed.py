@@ -61,6 +61,7 @@ class CommittedLane:
         steps: Their steps.
         last_length: Steps of the last one; 0 where there is none.
         return_sum: The sum of their returns.
+        skipped: Numbers of episodes that were left out.
     """
 
     full: tuple[CommittedShard, ...]
@@ -70,6 +71,7 @@ class CommittedLane:
     steps: int
     last_length: int
     return_sum: float
+    skipped: tuple[int, ...]
 
     @property
     def shards(self) -> tuple[CommittedShard, ...]:
@@ -110,6 +112,11 @@ class Committed:
     def return_sum(self) -> float:
         """Return the sum of their returns."""
         return sum(lane.return_sum for lane in self.lanes)
+
+    @property
+    def skipped(self) -> list[int]:
+        """Return the numbers of the episodes that were left out."""
+        return [number for lane in self.lanes for number in lane.skipped]
 
 
 def read_committed(root: Path, info: Mapping[str, Any]) -> Committed:
@@ -197,6 +204,7 @@ def _lane(found: Sequence[_Found]) -> CommittedLane:
         steps=sum(shard.shard.steps for shard in found),
         last_length=last.lengths[-1] if last else 0,
         return_sum=sum(shard.return_sum for shard in found),
+        skipped=tuple(number for shard in found for number in shard.commit.skipped),
     )
 
 

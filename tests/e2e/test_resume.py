@@ -59,6 +59,23 @@ def test_a_killed_run_goes_on_as_if_it_had_not_been(tmp_path: Path, command: str
     assert [] == leftovers(out)
 
 
+def test_what_a_killed_run_left_out_is_listed(tmp_path: Path) -> None:
+    """As in a run that nobody disturbed, but for the reason, which died with the run."""
+    kwargs = ["--env-kwargs", "fault=raise", "--env-kwargs", "every=10"]
+    faulty = ["--env", "tests.support.faults:FaultyEnv", *kwargs, "--on-env-error", "skip"]
+    words = ["collect", "--episodes", "4000", *faulty, "--seed", "5", "--workers", "2", "--quiet"]
+    whole, out = tmp_path / "whole", tmp_path / "out"
+    finish([*words, "--output", str(whole)])
+    kill_after_commits([*words, "--output", str(out), "--flush-every", "0.05"], out, more_than=20)
+    finish(["collect", "--resume", "--output", str(out), "--quiet"])
+    told, expected = ([*info["skipped"]["episodes"]] for info in map(read_info, (out, whole)))
+    assert [one["episode_number"] for one in expected] == [one["episode_number"] for one in told]
+    reasons = [one["reason"] for one in told]
+    n_untold = reasons.count("the run that left it out was killed before it could tell why")
+    assert 0 < n_untold < len(told)
+    assert all("the simulator is broken" in reason for reason in reasons[n_untold:])
+
+
 def test_a_kill_before_the_first_commit_begins_anew(tmp_path: Path) -> None:
     """In the same folder and with the same seed, though it was drawn."""
     out = tmp_path / "out"
