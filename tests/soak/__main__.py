@@ -7,6 +7,7 @@ import random
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
 from tests.soak.cycles import run_cycles
@@ -32,27 +33,33 @@ def main() -> int:
             f"the disk failed in {failures.runs} runs: {failures.told} said so, {failures.kept} had episodes",
             flush=True,
         )
-        for at, setting in enumerate(SETTINGS):
-            folder = Path(work) / str(at)
-            folder.mkdir()
-            kill_all(setting, folder, _KILLS // share // len(SETTINGS), f"{given.seed} {at}")
+        # Two at a time: a run that starts, is waited for or compared leaves most of the machine idle.
+        with ThreadPoolExecutor(2) as threads:
+            told = [
+                threads.submit(
+                    kill_all, setting, Path(work) / str(at), _KILLS // share // len(SETTINGS), f"{given.seed} {at}"
+                )
+                for at, setting in enumerate(SETTINGS)
+            ]
+            for text in as_completed(told):
+                print(text.result(), flush=True)
     print("nothing was lost")
     return 0
 
 
-def kill_all(setting: Setting, folder: Path, count: int, seed: str) -> None:
-    """Kill workers and parents of runs of one setting, `count` of each; say how it went."""
+def kill_all(setting: Setting, folder: Path, count: int, seed: str) -> str:
+    """Kill workers and parents of runs of one setting, `count` of each; return how it went."""
     began = time.monotonic()
+    folder.mkdir()
     reference = refer(setting, folder)
-    print(f"{setting.name}: {len(reference.data)} data files, {reference.changes} changes on disk", flush=True)
     workers = kill_workers(setting, reference, folder, count, random.Random(f"workers {seed}"))
-    print(f"  {workers.kills} workers killed, {workers.after_commit} of them after a commit", flush=True)
     parents = kill_parents(setting, reference, folder, count, random.Random(f"parents {seed}"))
     parents.check()
-    print(
+    return (
+        f"{setting.name}: {len(reference.data)} data files, {reference.changes} changes on disk\n"
+        f"  {workers.kills} workers killed, {workers.after_commit} of them after a commit\n"
         f"  {parents.kills} parents killed, {parents.after_commit} of them after a commit, "
-        f"{parents.in_commit} inside one; {time.monotonic() - began:.0f} s",
-        flush=True,
+        f"{parents.in_commit} inside one; {time.monotonic() - began:.0f} s"
     )
 
 

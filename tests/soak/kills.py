@@ -24,7 +24,9 @@ from tests.soak.runs import (
     process,
     verify,
     victim,
+    wait_for_commit,
 )
+from tests.soak.victim import KINDS
 from tests.support.datasets import has_commit
 from tests.support.marked import ROLLOUT, marked, worker_title
 
@@ -32,7 +34,8 @@ _WORKER_KILLS_A_RUN = 8
 _YOUNG_KILLS, _READY_SECONDS = 2, 3.0
 """So many times in a row a worker may be killed before it is so old."""
 
-_IN_A_COMMIT = {"fsync", "rename"}
+_KINDS = ("any", None, "commit", None)
+"""Before which changes on disk a parent is killed; None by the clock."""
 
 
 @dataclass(slots=True)
@@ -87,13 +90,14 @@ def _kill_parent(arguments: list[str], output: Path, reference: Reference, kills
     """Start a run and kill it; return whether it was still running."""
     note = output.with_name("note")
     note.unlink(missing_ok=True)
-    by_change = rng.random() < 0.5
-    change = rng.randint(1, reference.changes) if by_change else 0
-    with process(victim(note, change, arguments)) as (running, mark):
-        if by_change:
+    # By turns, so that a few kills too are of all kinds.
+    kind = _KINDS[kills.kills % len(_KINDS)]
+    change = rng.randint(1, reference.changes) if kind else 0
+    with process(victim(note, change, arguments, kind=kind or "any")) as (running, mark):
+        if kind:
             running.wait(timeout=RUN_SECONDS)
         else:
-            _wait(running, rng.uniform(0, reference.seconds))
+            _wait_for_moment(running, output, reference, rng.uniform(0, reference.seconds))
             running.send_signal(signal.SIGKILL)
             running.wait(timeout=RUN_SECONDS)
         check_no_orphans(mark)
@@ -102,8 +106,20 @@ def _kill_parent(arguments: list[str], output: Path, reference: Reference, kills
             return False
     # A kill by the clock may come just when the note is written.
     operation, _, path = note.read_text().partition(" ") if note.exists() else ("", "", "")
-    kills.add(after_commit=has_commit(output), in_commit=operation in _IN_A_COMMIT or "info.json" in path)
+    kills.add(after_commit=has_commit(output), in_commit=operation in KINDS["commit"] or "info.json" in path)
     return True
+
+
+def _wait_for_moment(running: subprocess.Popen[str], output: Path, reference: Reference, seconds: float) -> None:
+    """Wait until a run is where the reference was after so many seconds, or has ended.
+
+    What comes after the first commit is counted from this run's own, so that a slow start is no reason to be killed
+    before it.
+    """
+    if seconds > reference.first_commit and not has_commit(output):
+        wait_for_commit(running, output)
+        seconds -= reference.first_commit
+    _wait(running, seconds)
 
 
 def _wait(running: subprocess.Popen[str], seconds: float) -> None:

@@ -14,8 +14,10 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from rollout_cli.dataset.verification import verify as verification
 from tests.soak.errors import SoakError
-from tests.support.marked import ROLLOUT, environment, marked, new_mark, outlive
+from tests.support.datasets import has_commit
+from tests.support.marked import environment, marked, new_mark, outlive
 from tests.support.runs import data_hashes
 
 RUN_SECONDS = 120
@@ -63,12 +65,14 @@ class Reference:
         episodes: What `meta/episodes` says that does not depend on who ran an episode.
         changes: How many changes the run made on disk.
         seconds: How long it took.
+        first_commit: The seconds until its first commit.
     """
 
     data: dict[str, str]
     episodes: pa.Table
     changes: int
     seconds: float
+    first_commit: float
 
 
 def refer(setting: Setting, folder: Path) -> Reference:
@@ -76,15 +80,20 @@ def refer(setting: Setting, folder: Path) -> Reference:
     output, note = folder / "reference", folder / "changes"
     began = time.monotonic()
     with process(victim(note, 0, setting.to(output))) as (running, _):
+        wait_for_commit(running, output)
+        first_commit = time.monotonic() - began
         finish(running)
     seconds = time.monotonic() - began
     verify(output)
-    return Reference(data_hashes(output), episode_facts(output), int(note.read_text()), seconds)
+    return Reference(data_hashes(output), episode_facts(output), int(note.read_text()), seconds, first_commit)
 
 
-def victim(note: Path, change: int, arguments: Sequence[str]) -> list[str]:
-    """Return the words that run the command until it kills itself before a change on disk; with 0 it lives."""
-    return [sys.executable, "-m", "tests.soak.victim", str(note), str(change), *arguments]
+def victim(note: Path, change: int, arguments: Sequence[str], *, kind: str = "any") -> list[str]:
+    """Return the words that run the command until it kills itself before a change on disk; with 0 it lives.
+
+    Of the `kind` "commit" it is the first change of a commit from that one on.
+    """
+    return [sys.executable, "-m", "tests.soak.victim", str(note), str(change), kind, *arguments]
 
 
 @contextmanager
@@ -108,16 +117,10 @@ def finish(running: subprocess.Popen[str], expected: int = 0) -> None:
         raise SoakError(f"exit code {running.returncode}, expected {expected}: {running.args!r}\n{stdout}{stderr}")
 
 
-def rollout(*arguments: str) -> None:
-    """Run a command that must succeed, and leave no process behind."""
-    with process([ROLLOUT, *arguments]) as (running, mark):
-        finish(running)
-        check_no_orphans(mark)
-
-
 def verify(output: Path) -> None:
-    """Check a dataset with the command that is there for it."""
-    rollout("verify", str(output))
+    """Check a dataset as the command does that is there for it."""
+    if faults := verification.verify(output).faults:
+        raise SoakError(f"{output} does not verify: {[str(fault) for fault in faults[:5]]}")
 
 
 def check_no_orphans(mark: str) -> None:
@@ -131,6 +134,15 @@ def episode_facts(output: Path) -> pa.Table:
     files = sorted((output / "meta" / "episodes").rglob("*.parquet"))
     table = pa.concat_tables([pq.read_table(file) for file in files])
     return table.select([name for name in table.column_names if name not in _DIFFERING])
+
+
+def wait_for_commit(running: subprocess.Popen[str], output: Path) -> None:
+    """Wait until a run has committed something, or has ended."""
+    deadline = time.monotonic() + RUN_SECONDS
+    while not has_commit(output) and running.poll() is None:
+        if time.monotonic() > deadline:
+            raise SoakError(f"nothing was committed in {RUN_SECONDS} s: {running.args!r}")
+        time.sleep(0.005)
 
 
 def check_same(output: Path, reference: Reference) -> None:

@@ -1,8 +1,9 @@
-"""`rollout` that kills itself: `python -m tests.soak.victim NOTE OPERATION ARGUMENTS…`.
+"""`rollout` that kills itself: `python -m tests.soak.victim NOTE CHANGE KIND ARGUMENTS…`.
 
 Every change that it makes on disk goes through the file module, which asks here before each one. Before change number
-OPERATION this process writes down in NOTE what it was about to do, and kills itself as `kill -9` would; with 0 it
-lives, and NOTE says how many changes there were. (Workers import this module too, so it imports next to nothing.)
+CHANGE, or with the KIND `commit` before the first change of a commit from there on, this process writes down in NOTE
+what it was about to do, and kills itself as `kill -9` would; with 0 it lives, and NOTE says how many changes there
+were. (Workers import this module too, so it imports next to nothing.)
 """
 
 from __future__ import annotations
@@ -12,8 +13,11 @@ import signal
 import sys
 from pathlib import Path
 
+KINDS = {"any": {"folder", "open", "write", "fsync", "rename", "remove"}, "commit": {"fsync", "rename"}}
+"""The operations of the file module that are meant."""
 
-def run(note: Path, last: int, arguments: list[str]) -> int:
+
+def run(note: Path, last: int, kind: str, arguments: list[str]) -> int:
     """Run the command; return its exit code."""
     from rollout_cli.dataset.files import FileStore
     from rollout_cli.entry import main
@@ -24,7 +28,7 @@ def run(note: Path, last: int, arguments: list[str]) -> int:
         nonlocal changes
         del store
         changes += 1
-        if changes == last:
+        if last and changes >= last and operation in KINDS[kind]:
             note.write_text(f"{operation} {path}")
             os.kill(os.getpid(), signal.SIGKILL)
 
@@ -36,4 +40,4 @@ def run(note: Path, last: int, arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(run(Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]))
+    sys.exit(run(Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4:]))
