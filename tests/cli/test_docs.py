@@ -48,6 +48,7 @@ def check(ran: Ran) -> None:
     assert ran.code == 0, ran.stdout + ran.stderr
 
 
+@pytest.mark.timeout(300)  # The README has some thirty commands, one after another.
 @pytest.mark.parametrize("document", DOCUMENTS)
 def test_blocks_run(document: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every block of a document runs, one after another, in one folder."""

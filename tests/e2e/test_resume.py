@@ -14,7 +14,7 @@ from rollout_cli.dataset import Dataset, load
 from rollout_cli.dataset.layout import read_info
 from rollout_cli.errors import DatasetFormatError, DatasetLockedError, UsageError
 from tests.support.datasets import leftovers
-from tests.support.kills import committed, finish, kill_after_commits, start
+from tests.support.kills import committed, finish, kill_after_commits, start, wait_for_commits
 from tests.support.runs import data_hashes, run
 from tests.support.slow import ROOT_SEED
 
@@ -93,8 +93,7 @@ def test_two_runs_cannot_have_one_folder(tmp_path: Path) -> None:
     """The second is told so while the first one runs, whether it wants to go on or to begin anew."""
     out = tmp_path / "out"
     with start([*RUNS["collect"], *SAME, "--output", str(out)]) as first:
-        while not committed(out):
-            assert first.poll() is None
+        wait_for_commits(first, out, more_than=-1)
         changes: list[dict[str, Any]] = [{"resume": True}, {"overwrite": True}]
         for options in changes:
             with pytest.raises(DatasetLockedError, match="being written by another run"):
@@ -108,8 +107,7 @@ def test_a_run_that_was_asked_to_end_goes_on(tmp_path: Path) -> None:
     out, whole = tmp_path / "out", tmp_path / "whole"
     words = [*RUNS["collect"], *SAME, "--workers", "2"]
     with start([*words, "--flush-every", "0.05", "--output", str(out)]) as run:
-        while committed(out).get("episodes", 0) == 0:
-            assert run.poll() is None
+        wait_for_commits(run, out)
         run.terminate()
         run.communicate(timeout=60)
     assert (143, "interrupted") == (run.returncode, committed(out)["status"])

@@ -35,11 +35,7 @@ def kill_after_commits(words: Sequence[str], output: Path, *, more_than: int = 0
     Returns how many were.
     """
     with start(words) as run:
-        deadline = time.monotonic() + SECONDS
-        while committed(output).get("episodes", -1) <= more_than:
-            assert run.poll() is None, run.communicate()[0]
-            assert time.monotonic() < deadline, "nothing was committed"
-            time.sleep(0.002)
+        wait_for_commits(run, output, more_than=more_than)
         run.send_signal(signal.SIGKILL)
         run.wait(timeout=SECONDS)
         assert run.stdout is not None
@@ -47,6 +43,15 @@ def kill_after_commits(words: Sequence[str], output: Path, *, more_than: int = 0
     info = committed(output)
     assert info["status"] == "collecting"
     return int(info["episodes"])
+
+
+def wait_for_commits(run: subprocess.Popen[str], output: Path, *, more_than: int = 0) -> None:
+    """Wait until more than so many episodes are committed; with -1, until the dataset is begun. The run must live."""
+    deadline = time.monotonic() + SECONDS
+    while committed(output).get("episodes", -1) <= more_than:
+        assert run.poll() is None, run.communicate()[0]
+        assert time.monotonic() < deadline, "nothing was committed"
+        time.sleep(0.002)
 
 
 def committed(output: Path) -> dict[str, Any]:

@@ -112,21 +112,27 @@ def test_the_late_key_is_in_the_remainder(episodes: list[Chunk], tmp_path: Path)
     assert expected == batch.env_infos["late"].tolist()
 
 
+@pytest.fixture(scope="module")
+def expected_lanes(episodes: list[Chunk], tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """The files of four lanes where every episode travels alone, in one order of turns."""
+    path = tmp_path_factory.mktemp("lanes") / "out"
+    _write_lanes(path, [episodes[lane * 25 : lane * 25 + 25] for lane in range(4)], random.Random(0))
+    expected = data_files(path)
+    assert 4 == len({name.split("/")[1] for name in expected})
+    return expected
+
+
 @settings(max_examples=10)
 @given(seed=st.integers(0, 2**32))
 def test_lanes_may_interleave_in_any_way(
-    seed: int, episodes: list[Chunk], tmp_path_factory: pytest.TempPathFactory
+    seed: int, episodes: list[Chunk], expected_lanes: dict[str, bytes], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     """Each lane has its own folder, whose files do not depend on the other lanes."""
     rng = random.Random(seed)
-    folders = [tmp_path_factory.mktemp("lanes") / "out" for _ in range(2)]
-    _write_lanes(folders[0], [episodes[lane * 25 : lane * 25 + 25] for lane in range(4)], random.Random(0))
-    lanes = [cut_at_random(episodes[lane * 25 : lane * 25 + 25], rng) for lane in range(4)]
-    _write_lanes(folders[1], lanes, rng)
-    expected = data_files(folders[0])
-    assert expected == data_files(folders[1])
-    assert 4 == len({name.split("/")[1] for name in expected})
-    assert list(range(100)) == load(folders[1]).episodes["episode_id"].to_pylist()
+    path = tmp_path_factory.mktemp("lanes") / "out"
+    _write_lanes(path, [cut_at_random(episodes[lane * 25 : lane * 25 + 25], rng) for lane in range(4)], rng)
+    assert expected_lanes == data_files(path)
+    assert list(range(100)) == load(path).episodes["episode_id"].to_pylist()
 
 
 def _write_lanes(path: Path, lanes: list[list[Chunk]], rng: random.Random) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from rollout_cli.dataset.encoding import Encoder, EncodingThread, InlineEncoder
 from rollout_cli.dataset.flushing import FLUSH_SECONDS, FlushTimer
 from rollout_cli.dataset.reader import Dataset
 from rollout_cli.dataset.shard import data_path, episodes_path
-from rollout_cli.episode_batch import EnvSpec
+from rollout_cli.episode_batch import EnvSpec, EpisodeBatch
 from tests.support.chunks import BOX_SPEC, episode, grouped, in_parts
 from tests.support.datasets import FailingFiles, assert_same_batches, data_files, leftovers, write_dataset
 
@@ -40,6 +41,7 @@ def env_info(number: int, step: int) -> Mapping[str, Any]:
     return info
 
 
+@cache
 def some_episodes() -> list[Chunk]:
     """Return a hundred chunks: single episodes, groups, long ones that are split, whole and in parts."""
     lengths = [1 + (7 * number) % 50 for number in range(110)]
@@ -100,10 +102,13 @@ def test_flushing_after_every_chunk_changes_no_byte(
     assert_same_datasets(load(tmp_path / "never"), load(tmp_path / "often"))
 
 
-def assert_same_datasets(expected: Dataset, actual: Dataset) -> None:
-    """Check that two datasets hold the same episodes, in the same places, with the same statistics."""
+def assert_same_datasets(expected: Dataset, actual: Dataset, *, batch: EpisodeBatch | None = None) -> None:
+    """Check that two datasets hold the same episodes, in the same places, with the same statistics.
+
+    `batch` are the episodes that are expected, where they are read already.
+    """
     assert expected.episodes.equals(actual.episodes)
-    assert_same_batches(expected.to_episode_batch(), actual.to_episode_batch())
+    assert_same_batches(expected.to_episode_batch() if batch is None else batch, actual.to_episode_batch())
     stats = [json.loads((dataset.path / "meta" / "stats.json").read_text()) for dataset in (expected, actual)]
     assert stats[0] == stats[1]
     sizes = sum(file.stat().st_size for file in actual.path.rglob("*.parquet"))
