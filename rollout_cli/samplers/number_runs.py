@@ -14,7 +14,8 @@ from rollout_cli.samplers.ranges import contiguous_ranges
 class NumberRuns(Collection[int]):
     """Episode numbers, each once.
 
-    Numbers of a lease follow one another; only those of a range with a step, or that came back one by one, do not.
+    Sampler and worker keep account of what the worker has left in it. Numbers of a lease follow one another; only those
+    of a range with a step, or that came back one by one, do not.
     """
 
     def __init__(self) -> None:

@@ -12,12 +12,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import numpy as np
 import numpy.typing as npt
 
 from rollout_cli.errors import InternalError
 from rollout_cli.samplers.messages import Continue, Exit, Lease, Start, Stop
-from rollout_cli.samplers.open_numbers import OpenNumbers
-from rollout_cli.samplers.ranges import up_to
+from rollout_cli.samplers.number_runs import NumberRuns
+from rollout_cli.samplers.ranges import contiguous_ranges, up_to
 
 Array = npt.NDArray[Any]
 
@@ -135,7 +136,7 @@ class WorkerMachine:
 
     def __init__(self) -> None:
         self.state = WorkerState.IDLE
-        self.open_numbers = OpenNumbers()
+        self.open_numbers = NumberRuns()
         self.keeping = False
         self._spoilt = False  # By an episode that failed.
         self.history: deque[str] = deque(maxlen=50)
@@ -155,7 +156,7 @@ class WorkerMachine:
 
     def _start(self, event: Start) -> Instructions:
         self.keeping = self._spoilt = False
-        self.open_numbers.clear()
+        self.open_numbers.take_all()
         return [Retract(None), Update(event), *self._take_on(Continue(event.lease, event.ceiling))]
 
     def _start_failed(self, event: Start) -> Instructions:
@@ -176,11 +177,12 @@ class WorkerMachine:
     def _take_on(self, event: Continue) -> Instructions:
         """Add a lease, drop what is above the ceiling, and stream if that leaves any work."""
         instructions: Instructions = []
-        if self.open_numbers.drop_above(event.ceiling):
+        if event.ceiling is not None and self.open_numbers.drop_above(event.ceiling):
             instructions.append(Retract(event.ceiling))
         left = (up_to(numbers, event.ceiling) for numbers in event.lease)
         wanted = tuple(sorted((numbers for numbers in left if numbers), key=lambda numbers: numbers.start))
-        self.open_numbers.add(wanted)
+        for numbers in wanted:
+            self.open_numbers.add(numbers)
         if wanted:
             instructions.append(Assign(wanted))
         self.state = WorkerState.STREAMING if self.open_numbers else WorkerState.IDLE
@@ -188,8 +190,7 @@ class WorkerMachine:
 
     def _stop(self, event: Stop) -> Instructions:
         del event
-        returned = tuple(self.open_numbers)
-        self.open_numbers.clear()
+        returned = tuple(self.open_numbers.take_all())
         self.state = WorkerState.IDLE
         return [Retract(None), SendFinished(), SendReturned(returned)]
 
@@ -199,7 +200,8 @@ class WorkerMachine:
         return [ShutDown()]
 
     def _finished(self, event: EpisodesFinished) -> Instructions:
-        self.open_numbers.remove(event.numbers)
+        for numbers in contiguous_ranges(np.sort(np.asarray(event.numbers, np.int64))):
+            self.open_numbers.remove(numbers)
         if self.open_numbers:
             return []
         self.state = WorkerState.IDLE
@@ -210,7 +212,7 @@ class WorkerMachine:
         return [SendFinished()]
 
     def _failed(self, event: EpisodeFailed) -> Instructions:
-        self.open_numbers.clear()
+        self.open_numbers.take_all()
         self.state = WorkerState.FAILED
         self._spoilt = self._spoilt or bool(event.numbers)
         return [Retract(None), SendFinished(), SendFailed(event.error, event.numbers)]
