@@ -169,8 +169,8 @@ def episode_variable_bytes(chunk: Chunk) -> Array:
     out = np.zeros(chunk.n_episodes, np.int64)
     texts = [column for column in (*chunk.observations, *chunk.actions) if column.dtype == object]
     infos = (*chunk.env_infos.columns, *chunk.agent_infos.columns)
-    sized: list[tuple[Array | None, Array]] = [(None, _value_bytes(column)) for column in texts]
-    sized += [(info.rows, _value_bytes(info.values)) for info in infos]
+    sized: list[tuple[Array | None, Array]] = [(None, value_bytes(column)) for column in texts]
+    sized += [(info.rows, value_bytes(info.values)) for info in infos]
     if sized:
         episodes = np.repeat(np.arange(chunk.n_episodes), chunk.lengths)
         for rows, sizes in sized:
@@ -178,7 +178,8 @@ def episode_variable_bytes(chunk: Chunk) -> Array:
     return out
 
 
-def _value_bytes(values: Array) -> Array:
+def value_bytes(values: Array) -> Array:
+    """Return the bytes of each of N values, int64 (N,); of a text, which is an object, those of its UTF-8."""
     if values.dtype == object:
         return np.array([len(text.encode()) for text in values], np.int64)
     return np.full(len(values), values.dtype.itemsize * int(np.prod(values.shape[1:], dtype=np.int64)))

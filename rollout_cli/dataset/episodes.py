@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from rollout_cli.chunk import Chunk
+from rollout_cli.chunk import Chunk, value_bytes
 from rollout_cli.dataset.arrays import Array, number_array
 from rollout_cli.dataset.info_columns import encode_infos
 from rollout_cli.dataset.schema import DatasetSchema
@@ -92,7 +92,9 @@ class EpisodeRows:
     @property
     def n_bytes(self) -> int:
         """Return about how many bytes they have."""
-        return len(self.ids) * _OWN_BYTES + sum(leaf.nbytes for leaf in self.last)
+        own = len(self.ids) * _OWN_BYTES + sum(leaf.nbytes for leaf in self.last)
+        # An environment may tell as much as it likes when it is reset.
+        return own + sum(int(value_bytes(column.values).sum()) for column in self.infos.columns)
 
 
 _OWN = ("terminated", "truncated", "seeds", "workers", "wall_times")

@@ -50,8 +50,11 @@ class DatasetSummary:
 
 def tell_what_is_safe(error: RolloutError, kept: DatasetSummary) -> None:
     """Add to the hint of an error that ended a dataset what was committed before it."""
-    safe = f"{kept.episodes:,} episodes ({kept.steps:,} steps) are safe in {kept.path}, and --resume goes on there"
-    error.hint = f"{error.hint}; {safe}" if error.hint else safe
+    if info_path(kept.path).is_file():
+        told = f"{kept.episodes:,} episodes ({kept.steps:,} steps) are safe in {kept.path}, and --resume goes on there"
+    else:
+        told = f"{kept.path} is gone, and the {kept.episodes:,} episodes ({kept.steps:,} steps) that were in it"
+    error.hint = f"{error.hint}; {told}" if error.hint else told
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,10 +10,12 @@ import pyarrow.parquet as pq
 import pytest
 from gymnasium import spaces
 
+from rollout_cli.chunk import Chunk
 from rollout_cli.dataset import CutLimits
 from rollout_cli.dataset.episodes import EpisodeFacts, EpisodeGathering, episode_returns
 from rollout_cli.dataset.shard import data_path, episodes_path
 from rollout_cli.episode_batch import EnvSpec
+from rollout_cli.infos import tabulate
 from tests.support.chunks import episode
 from tests.support.datasets import write_dataset
 
@@ -49,10 +52,18 @@ def test_episodes_are_written_once_there_are_many(tmp_path: Path, monkeypatch: p
     assert list(range(0, 400, 10)) == file.read()["data_row_index"].to_pylist()
 
 
-def test_what_waits_is_bounded_by_its_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The last observations of episodes may be images."""
+WIDE = EnvSpec(spaces.Box(0, 255, (40, 40), np.uint8), spaces.Discrete(3))
+TOLD = tabulate([{"map": np.zeros(100), "story": "s" * 700}])
+
+
+@pytest.mark.parametrize(
+    "chunk",
+    [episode(0, 3, spec=WIDE), replace(episode(0, 3), episode_infos=TOLD)],
+    ids=["last observations", "infos"],
+)
+def test_what_waits_is_bounded_by_its_bytes(monkeypatch: pytest.MonkeyPatch, chunk: Chunk) -> None:
+    """The last observations of episodes may be images, and so may be what their resets tell."""
     monkeypatch.setattr("rollout_cli.dataset.episodes._GROUP_BYTES", 5_000)
-    chunk = episode(0, 3, spec=EnvSpec(spaces.Box(0, 255, (40, 40), np.uint8), spaces.Discrete(3)))
     gathering = EpisodeGathering()
     full = []
     for _ in range(4):

@@ -11,6 +11,7 @@ import pytest
 from rollout_cli.chunk import Chunk
 from rollout_cli.dataset import CutLimits, load
 from rollout_cli.dataset.encoding import InlineEncoder
+from rollout_cli.dataset.record import DatasetSummary, tell_what_is_safe
 from rollout_cli.dataset.shard import data_path, episodes_path
 from rollout_cli.errors import DatasetFormatError, StorageError
 from tests.support.chunks import episode
@@ -119,6 +120,13 @@ def test_a_failure_of_the_disk_tells_what_is_safe(tmp_path: Path) -> None:
     kept = len(load(tmp_path / "out"))
     assert 0 < kept < len(EPISODES)
     assert f"{kept} episodes ({kept * 250:,} steps) are safe in {tmp_path / 'out'}" in caught.value.hint
+
+
+def test_what_is_gone_is_not_told_as_safe(tmp_path: Path) -> None:
+    """Somebody may have removed the folder while it was written."""
+    error = StorageError("there is no such folder")
+    tell_what_is_safe(error, DatasetSummary(tmp_path, "interrupted", 3, 40, 0, 1, "closed", {}))
+    assert f"{tmp_path} is gone, and the 3 episodes (40 steps) that were in it" == error.hint
 
 
 def test_a_failure_while_flushing_or_going_on_leaves_what_can_be_gone_on_with(tmp_path: Path) -> None:
