@@ -73,6 +73,11 @@ class Call:
         """Return how many episodes of a call that is over had ended and were not handed on: one before them had not."""
         return self._dropped
 
+    @property
+    def has_failed(self) -> bool:
+        """Return whether the call ends with an error, or would have, had its caller gone on."""
+        return self._failure is not None
+
     def run(self, updates: Sequence[Update], *, grace: Callable[[], float | None]) -> Generator[Chunk, None, None]:
         """Yield chunks until the plan is done or stopped; what was finished before a failure comes before its error.
 

@@ -187,9 +187,14 @@ class MultiprocessingSampler(Sampler):
             tell=self.tell,
         )
         call = Call(machine, episode_buffer(state, base, order=order), self._the_pool(), hooks)
-        with self._torn_down_on_error():
-            yield from call.run(updates, grace=lambda: self._grace)
-            self.dropped_episodes = call.dropped
+        try:
+            with self._torn_down_on_error():
+                yield from call.run(updates, grace=lambda: self._grace)
+                self.dropped_episodes = call.dropped
+        finally:
+            # A caller may have enough after the episodes that come before a failure: it is then told of none.
+            if call.has_failed:
+                self.shutdown_worker()
 
     def _sizer(self) -> LeaseSizer:
         if self._lease_size:

@@ -65,6 +65,11 @@ class Delivery:
         (reward,) = set(self._rewards)
         return reward
 
+    @property
+    def has_lanes(self) -> bool:
+        """Return whether each worker's episodes are in an order of their own."""
+        return isinstance(self.plan, EpisodesPerWorker)
+
     def _lane(self, number: int) -> int:
         return (number - self.base) // self.plan.episodes if isinstance(self.plan, EpisodesPerWorker) else 0
 

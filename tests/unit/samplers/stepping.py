@@ -32,7 +32,13 @@ _TURNS_TO_EXIT = 50
 
 
 class SteppedWorld(World):
-    """A World whose samplers begin simulated processes, and in which time is the count of turns."""
+    """A World whose samplers begin simulated processes, and in which time is the count of turns.
+
+    Attributes:
+        heard: The episodes that the sampler of the last call has heard of, whole.
+    """
+
+    heard: set[int]
 
     def patch(self, patch: Any) -> None:
         """Let samplers begin simulated processes, and let time stand still but for the turns that are taken."""
@@ -44,7 +50,8 @@ class SteppedWorld(World):
 
     def buffer(self, *args: Any, **options: Any) -> EpisodeBuffer:
         buffer = episode_buffer(*args, **options, memory_limit=self.memory_limit, disk_limit=self.disk_limit)
-        return PausingBuffer(buffer)
+        self.heard = set()
+        return PausingBuffer(buffer, self.heard)
 
 
 def in_parts(chunk: Chunk) -> list[Chunk]:
@@ -226,12 +233,14 @@ PAUSE = cast("Chunk", Pause())
 
 
 class PausingBuffer:
-    """A buffer that gives `PAUSE` after all that can go on."""
+    """A buffer that gives `PAUSE` after all that can go on, and notes in `heard` which episodes have come."""
 
-    def __init__(self, buffer: EpisodeBuffer) -> None:
-        self._buffer = buffer
+    def __init__(self, buffer: EpisodeBuffer, heard: set[int]) -> None:
+        self._buffer, self._heard = buffer, heard
 
     def add(self, batch: Batch) -> None:
+        if batch.part is None or batch.part.is_last:
+            self._heard.update(*batch.numbers)
         self._buffer.add(batch)
 
     def skip(self, number: int) -> None:
