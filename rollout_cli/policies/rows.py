@@ -58,11 +58,6 @@ class SpaceRows:
         return self.tree([np.array(column, leaf.dtype) for leaf, column in pairs])
 
 
-def take_rows(space: spaces.Space[Any], tree: Tree) -> list[Any]:
-    """Return the n samples of `space` in a tree of arrays (n, *shape), as `SpaceRows.take` does."""
-    return SpaceRows(space).take(tree)
-
-
 def rows_of(kind: str, column: Array) -> list[Any]:
     """Return the rows of one leaf's column; those of a 0-d Box as arrays, since that is what its space contains.
 

@@ -1,4 +1,4 @@
-"""Episode numbers in bulk: as ranges and sets, so that thousands of short episodes cost what one does."""
+"""Episode numbers in bulk: as ranges, so that thousands of short episodes cost what one does."""
 
 from __future__ import annotations
 
@@ -43,12 +43,3 @@ def up_to(numbers: range, ceiling: int | None) -> range:
     if ceiling is None:
         return numbers
     return range(numbers.start, min(numbers.stop, ceiling + 1), numbers.step)
-
-
-def drop_above(numbers: set[int], ceiling: int | None) -> bool:
-    """Remove from `numbers` what lies above a ceiling; return whether there was anything."""
-    if ceiling is None or not numbers:
-        return False
-    highest = max(numbers)
-    numbers.difference_update(range(ceiling + 1, highest + 1))
-    return highest > ceiling

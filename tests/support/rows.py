@@ -12,7 +12,7 @@ import numpy.typing as npt
 from gymnasium import spaces
 
 from rollout_cli.episode_batch import EnvSpec
-from rollout_cli.policies.rows import stack_samples, take_rows
+from rollout_cli.policies.rows import SpaceRows, stack_samples
 from rollout_cli.spaces import flatten
 from tests.support.envs import ChainEnv
 from tests.support.policies import observed
@@ -100,7 +100,7 @@ class TablePolicy(AlonePolicy):
         self.spec = env_spec
 
     def get_actions(self, observations: Any) -> tuple[Any, dict[str, Any]]:
-        rows = take_rows(self.spec.observation_space, observations)
+        rows = SpaceRows(self.spec.observation_space).take(observations)
         actions, infos = zip(*(self.get_action(row) for row in rows), strict=True)
         return stack_samples(self.spec.action_space, actions), {
             key: np.array([info[key] for info in infos]) for key in infos[0]

@@ -9,14 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollout_cli.samplers.ranges import contiguous_ranges, drop_above, shifted, up_to, with_lengths
+from rollout_cli.samplers.ranges import contiguous_ranges, shifted, up_to, with_lengths
 
-numbers_sets = st.sets(st.integers(0, 60))
 ranges = st.builds(range, st.integers(0, 20), st.integers(0, 60), st.integers(1, 5))
 ceilings = st.none() | st.integers(0, 70)
 
 
-@given(numbers=numbers_sets)
+@given(numbers=st.sets(st.integers(0, 60)))
 def test_ranges_hold_the_numbers_and_have_gaps_between_them(numbers: set[int]) -> None:
     """What rises becomes as few ranges as there are runs without a gap, in the same order."""
     found = contiguous_ranges(np.array(sorted(numbers), np.int64))
@@ -42,14 +41,6 @@ def test_each_range_gets_its_own_lengths() -> None:
 def test_a_ceiling_leaves_the_numbers_up_to_it(numbers: range, ceiling: int | None) -> None:
     """Of a range, whatever its step, what is not above the ceiling stays; all of it where there is none."""
     assert [number for number in numbers if ceiling is None or number <= ceiling] == list(up_to(numbers, ceiling))
-
-
-@given(numbers=numbers_sets, ceiling=ceilings)
-def test_dropping_says_whether_there_was_anything(numbers: set[int], ceiling: int | None) -> None:
-    """A set is left with what is not above the ceiling, and told apart from one that had nothing above it."""
-    kept = {number for number in numbers if ceiling is None or number <= ceiling}
-    before = numbers.copy()
-    assert (before != kept, kept) == (drop_above(numbers, ceiling), numbers)
 
 
 @pytest.mark.parametrize("by", [-4, 0, 7])
