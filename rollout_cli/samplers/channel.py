@@ -21,8 +21,8 @@ from itertools import islice
 from multiprocessing.connection import Connection
 from typing import Any
 
+from rollout_cli.buffer_pool import BufferPool
 from rollout_cli.chunk import Piece
-from rollout_cli.samplers.buffer_pool import BufferPool
 from rollout_cli.samplers.frames import FrameKind, FrameReader, frame_head
 from rollout_cli.samplers.messages import from_wire, to_wire
 from rollout_cli.samplers.shared_ring import RingReader, RingWriter

@@ -10,7 +10,7 @@ import enum
 import os
 import struct
 
-from rollout_cli.samplers.buffer_pool import BufferPool
+from rollout_cli.buffer_pool import BufferPool
 
 _HEAD = struct.Struct("<Q")
 _KIND_SHIFT = 56

@@ -9,8 +9,8 @@ from contextlib import ExitStack, suppress
 from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
 
+from rollout_cli.buffer_pool import BufferPool
 from rollout_cli.errors import WorkerError
-from rollout_cli.samplers.buffer_pool import BufferPool
 from rollout_cli.samplers.channel import PipeChannel
 from rollout_cli.samplers.messages import Exit
 from rollout_cli.samplers.shared_box import SharedBox

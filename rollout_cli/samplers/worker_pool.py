@@ -12,8 +12,8 @@ from contextlib import suppress
 from multiprocessing.util import Finalize
 from typing import Any
 
+from rollout_cli.buffer_pool import BufferPool
 from rollout_cli.errors import UsageError
-from rollout_cli.samplers.buffer_pool import BufferPool
 from rollout_cli.samplers.messages import Batch, Failed, Returned, Started
 from rollout_cli.samplers.starting import StartMethod, one_thread_each, start_fork_server
 from rollout_cli.samplers.supervision import Died, Supervision

@@ -12,13 +12,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from rollout_cli.buffer_pool import BufferPool
 from rollout_cli.chunk import Chunk
 from rollout_cli.episode_batch import EnvSpec
 from rollout_cli.infos import InfoTable, tabulate
 from rollout_cli.spaces import space_leaves
 from rollout_cli.workers.finished import IN_HISTORY, Finished, joined
+from rollout_cli.workers.gathering import Columns, Stretch, gather
 from rollout_cli.workers.recorder import HOLD_SECONDS
-from rollout_cli.workers.step_block import Columns, Stretch, gather
 from rollout_cli.workers.step_history import StepHistory, UnderWay
 from rollout_cli.workers.vector_infos import info_table
 
@@ -57,7 +58,8 @@ class BlockRecorder:
         leaves = (*space_leaves(env_spec.observation_space), *space_leaves(env_spec.action_space))
         step_bytes = n_envs * (8 + sum(max(8, leaf.row_bytes) for leaf in leaves))
         n_steps = max(LEAST_STEPS, min(BLOCK_STEPS, BLOCK_BYTES // step_bytes))
-        self.history = StepHistory(leaves, n_rows=n_envs, n_steps=n_steps)
+        self._memory = BufferPool(keeps=BLOCK_BYTES)
+        self.history = StepHistory(leaves, n_rows=n_envs, n_steps=n_steps, memory=self._memory)
         self.block = self.history.block
         self._stores: dict[int, Columns] = {}
         self._next_store = 0
@@ -185,7 +187,7 @@ class BlockRecorder:
                     stretches += self._in_history(part, to[inside])
                 else:
                     stretches.append(Stretch(self._stores[store], part.offset, part.lengths, 1, to[inside]))
-        return gather(stretches, int(lengths.sum()))
+        return gather(stretches, int(lengths.sum()), self._memory)
 
     def _in_history(self, episodes: Finished, to: Array) -> list[Stretch]:
         return self.history.stretches(episodes.row, episodes.start, episodes.stop, to)

@@ -1,104 +1,22 @@
-"""StepBlock: the last steps of all rows of a vector environment, in a ring ordered by time; and gathering from it.
+"""StepBlock: the last steps of all rows of a vector environment, in a ring ordered by time.
 
-One vectorised copy a column records a step of all rows. Episodes are gathered from there by computed indices, so that
-nothing is done for a single row in Python.
+One vectorised copy a column records a step of all rows; `gathering.py` puts episodes together from there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from rollout_cli.spaces import Leaf
+from rollout_cli.workers.gathering import Columns, empty_info
 from rollout_cli.workers.leaf_columns import BadSampleError
-from rollout_cli.workers.vector_infos import BatchColumn, InfoKey
+from rollout_cli.workers.vector_infos import BatchColumn
 
 Array = npt.NDArray[Any]
-InfoColumns = dict[InfoKey, tuple[Array, Array]]
-"""Values (rows, ...) and which rows have one (rows,)."""
-
-
-@dataclass(slots=True)
-class Columns:
-    """Steps as flat columns, T rows.
-
-    Attributes:
-        leaves: One array (T, *shape) a leaf: of the observation, then of the action; rewards are the last.
-        infos: The infos of the environment, and those of the policy.
-    """
-
-    leaves: list[Array]
-    infos: tuple[InfoColumns, InfoColumns] = field(default_factory=lambda: ({}, {}))
-
-
-@dataclass(frozen=True, slots=True)
-class Stretch:
-    """Where the rows of some episodes lie: `count[e]` rows of `source`, from `first[e]`, every `stride`-th.
-
-    They go to the rows from `to[e]` on. Rows past the end of the source are those from its beginning on, once more.
-    """
-
-    source: Columns
-    first: Array
-    count: Array
-    stride: int
-    to: Array
-
-
-def spread(first: Array, count: Array, stride: int = 1) -> Array:
-    """Return first[e], first[e] + stride, … (count[e] of them) for all e, after one another."""
-    ends = np.cumsum(count)
-    rows = np.arange(int(ends[-1]) if len(ends) else 0)
-    if stride != 1:
-        rows *= stride
-    rows += np.repeat(first - (ends - count) * stride, count)
-    return rows
-
-
-def gather(stretches: Sequence[Stretch], n_rows: int) -> Columns:
-    """Return `n_rows` rows, put together from stretches that cover each of them once."""
-    if len(stretches) == 1 and _is_in_order(stretches[0]):
-        one = stretches[0]
-        rows = spread(one.first, one.count, one.stride)
-        infos = tuple(
-            {key: (_taken(values, rows), _taken(has, rows)) for key, (values, has) in columns.items()}
-            for columns in one.source.infos
-        )
-        return Columns([_taken(leaf, rows) for leaf in one.source.leaves], (infos[0], infos[1]))
-    return _scattered(stretches, n_rows)
-
-
-def _taken(column: Array, rows: Array) -> Array:
-    return column.take(rows, axis=0, mode="wrap")
-
-
-def _is_in_order(stretch: Stretch) -> bool:
-    return bool(np.array_equal(stretch.to, np.cumsum(stretch.count) - stretch.count))
-
-
-def _scattered(stretches: Sequence[Stretch], n_rows: int) -> Columns:
-    like = stretches[0].source.leaves
-    out = Columns([np.empty((n_rows, *leaf.shape[1:]), leaf.dtype) for leaf in like])
-    for stretch in stretches:
-        rows, to = spread(stretch.first, stretch.count, stretch.stride), spread(stretch.to, stretch.count)
-        for target, leaf in zip(out.leaves, stretch.source.leaves, strict=True):
-            target[to] = _taken(leaf, rows)
-        for targets, columns in zip(out.infos, stretch.source.infos, strict=True):
-            for key, (values, has) in columns.items():
-                if key not in targets:
-                    targets[key] = _empty_info(n_rows, values)
-                targets[key][0][to] = _taken(values, rows)
-                targets[key][1][to] = _taken(has, rows)
-    return out
-
-
-def _empty_info(n_rows: int, like: Array) -> tuple[Array, Array]:
-    return np.zeros((n_rows, *like.shape[1:]), like.dtype), np.zeros(n_rows, bool)
-
 
 PADDED_ROWS = 256
 PADDING = 8
@@ -210,7 +128,7 @@ class StepBlock:
         """Add infos to the step under way, in the rows that have them: of the environment (0) or of the policy (1)."""
         columns = self.columns.infos[which]
         if column.key not in columns:
-            columns[column.key] = _empty_info(self.n_steps * self.pitch, column.values)
+            columns[column.key] = empty_info(self.n_steps * self.pitch, column.values)
         values, has = (self._steps(array)[self._at] for array in columns[column.key])
         if column.has is None:
             values[:], has[:] = column.values, True

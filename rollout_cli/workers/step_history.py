@@ -13,8 +13,10 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from rollout_cli.buffer_pool import BufferPool
 from rollout_cli.spaces import Leaf
-from rollout_cli.workers.step_block import Columns, StepBlock, Stretch, gather
+from rollout_cli.workers.gathering import Columns, Stretch, gather
+from rollout_cli.workers.step_block import StepBlock
 
 Array = npt.NDArray[Any]
 
@@ -57,9 +59,11 @@ class StepHistory:
         leaves: The leaves of the observation, then of the action.
         n_rows: n.
         n_steps: How many steps the ring has.
+        memory: Where steps are carried.
     """
 
-    def __init__(self, leaves: Sequence[Leaf], *, n_rows: int, n_steps: int) -> None:
+    def __init__(self, leaves: Sequence[Leaf], *, n_rows: int, n_steps: int, memory: BufferPool) -> None:
+        self._memory = memory
         self.block = StepBlock(leaves, n_rows=n_rows, n_steps=n_steps)
         self._n_rows = n_rows
         self._at_once = max(1, n_steps // 4)
@@ -119,7 +123,7 @@ class StepHistory:
         count = stop - start
         offsets = np.cumsum(count) - count
         stops = np.full(len(kept), stop)
-        columns = gather(self.stretches(kept, start, stops, offsets), int(count.sum()))
+        columns = gather(self.stretches(kept, start, stops, offsets), int(count.sum()), self._memory)
         offset, first = np.zeros(self._n_rows, np.int64), np.full(self._n_rows, stop)
         offset[kept], first[kept] = offsets, start
         if alone:

@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
+from rollout_cli.buffer_pool import BufferPool
 from rollout_cli.spaces import space_leaves
-from rollout_cli.workers.step_block import PADDED_ROWS, StepBlock, Stretch, gather
+from rollout_cli.workers.gathering import Stretch, gather
+from rollout_cli.workers.step_block import PADDED_ROWS, StepBlock
 from rollout_cli.workers.vector_infos import BatchColumn
 
 N_STEPS = 4
@@ -39,7 +41,7 @@ def test_rows_are_gathered_as_they_were_recorded(n_rows: int, count: int) -> Non
     counts = np.full(len(rows), kept)
     first = block.places(np.full(len(rows), block.oldest), rows)
     stretch = Stretch(block.columns, first, counts, block.pitch, np.cumsum(counts) - counts)
-    columns = gather([stretch], len(rows) * kept)
+    columns = gather([stretch], len(rows) * kept, BufferPool())
     expected = np.array([(step, row) for row in rows for step in range(block.oldest, count)], np.float64)
     assert expected.tolist() == columns.leaves[0].tolist()
     assert (expected[:, 0] * n_rows + expected[:, 1]).tolist() == columns.leaves[1].tolist()

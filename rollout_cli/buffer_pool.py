@@ -1,4 +1,4 @@
-"""BufferPool: memory that large messages are read into, used again once nobody holds anything that lies in it.
+"""BufferPool: memory for what is large and comes and goes, used again once nobody holds anything that lies in it.
 
 Memory that is touched for the first time has to be cleared by the system, which costs more than what is copied into it.
 Whoever takes the episodes may keep them as long as it likes: it holds views, and memory is lent until the last is gone.
@@ -6,6 +6,7 @@ Whoever takes the episodes may keep them as long as it likes: it holds views, an
 
 from __future__ import annotations
 
+import math
 import weakref
 from typing import Any
 
@@ -46,6 +47,13 @@ class BufferPool:
         # Only this view is given away, as a memoryview, which every part of it refers to: it dies when nobody has any.
         weakref.finalize(lent, _give_back, weakref.ref(self), block).atexit = False
         return lent.data
+
+    def array(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+        """Return an array of lent memory; nothing is said of what it holds. One of objects has memory of its own."""
+        size = math.prod(shape) * dtype.itemsize
+        if dtype.hasobject or not size:
+            return np.empty(shape, dtype)
+        return np.frombuffer(self.take(size), dtype).reshape(shape)
 
     def _fitting(self, size: int) -> Block | None:
         """Return a kept block that is large enough and not far too large: the last such one that came back."""

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rollout_cli.buffer_pool import BufferPool
 from rollout_cli.chunk import pack, unpack
-from rollout_cli.samplers.buffer_pool import BufferPool
 
 SIZE = 1 << 20
 
@@ -128,3 +128,18 @@ def test_whatever_is_held_keeps_its_bytes(steps: list[tuple[int, int]]) -> None:
         held[slot][0][:] = bytes([value]) * size
         assert all(bytes([other]) * len(view) == bytes(view) for view, other in held.values())
         assert pool.free_bytes <= 4000
+
+
+@pytest.mark.parametrize(
+    ("shape", "kind"), [((3, 2), "f4"), ((5,), "?"), ((4, 1, 3), "i8"), ((0, 2), "f8"), ((3,), "O")]
+)
+def test_an_array_of_lent_memory_is_an_array_like_any_other(shape: tuple[int, ...], kind: str) -> None:
+    """Of any shape and type; what has no bytes that could be lent has memory of its own."""
+    pool = BufferPool()
+    array = pool.array(shape, np.dtype(kind))
+    array[:] = 1
+    assert (shape, np.dtype(kind), np.ones(shape).tolist()) == (array.shape, array.dtype, array.astype(float).tolist())
+    lends = array.dtype != object and array.size > 0
+    assert lends == (array.base is not None)
+    del array
+    assert lends == (pool.free_bytes > 0)

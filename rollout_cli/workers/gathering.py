@@ -1,0 +1,118 @@
+"""Gathering: rows that lie in many places, put together into flat columns by computed indices.
+
+Nothing is done for a single row in Python, and little for an episode. It goes block by block, so that the indices stay
+in the processor's cache, and into memory that was in use before: what is touched for the first time has to be cleared
+by the system, which costs more than what is copied into it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rollout_cli.buffer_pool import BufferPool
+from rollout_cli.workers.vector_infos import InfoKey
+
+Array = npt.NDArray[Any]
+InfoColumns = dict[InfoKey, tuple[Array, Array]]
+"""Values (rows, ...) and which rows have one (rows,)."""
+
+BLOCK_ROWS = 1 << 14
+"""Rows whose indices are computed at once, at least an episode's: 128 kB."""
+
+
+@dataclass(slots=True)
+class Columns:
+    """Steps as flat columns, T rows.
+
+    Attributes:
+        leaves: One array (T, *shape) a leaf: of the observation, then of the action; rewards are the last.
+        infos: The infos of the environment, and those of the policy.
+    """
+
+    leaves: list[Array]
+    infos: tuple[InfoColumns, InfoColumns] = field(default_factory=lambda: ({}, {}))
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Where the rows of some episodes lie: `count[e]` rows of `source`, from `first[e]`, every `stride`-th.
+
+    They go to the rows from `to[e]` on. Rows past the end of the source are those from its beginning on, once more.
+    """
+
+    source: Columns
+    first: Array
+    count: Array
+    stride: int
+    to: Array
+
+
+def gather(stretches: Sequence[Stretch], n_rows: int, memory: BufferPool) -> Columns:
+    """Return `n_rows` rows, put together from stretches, at least one, that cover each of them once.
+
+    The columns lie in memory that is lent by `memory`.
+    """
+    out = Columns([memory.array((n_rows, *leaf.shape[1:]), leaf.dtype) for leaf in stretches[0].source.leaves])
+    for stretch in stretches:
+        _make_info_columns(out, stretch.source, n_rows)
+        pairs = list(_pairs(stretch.source, out))
+        for rows, to in _blocks(stretch):
+            for column, target in pairs:
+                _copy(column, rows, target, to)
+    return out
+
+
+def _make_info_columns(out: Columns, source: Columns, n_rows: int) -> None:
+    for targets, columns in zip(out.infos, source.infos, strict=True):
+        for key, (values, _) in columns.items():
+            if key not in targets:
+                targets[key] = empty_info(n_rows, values)
+
+
+def empty_info(n_rows: int, like: Array) -> tuple[Array, Array]:
+    """Return the column of an info that no row has yet, for values like `like`, (any, ...)."""
+    return np.zeros((n_rows, *like.shape[1:]), like.dtype), np.zeros(n_rows, bool)
+
+
+def _pairs(source: Columns, out: Columns) -> Iterator[tuple[Array, Array]]:
+    yield from zip(source.leaves, out.leaves, strict=True)
+    for columns, targets in zip(source.infos, out.infos, strict=True):
+        for key, column in columns.items():
+            yield from zip(column, targets[key], strict=True)
+
+
+def _blocks(stretch: Stretch) -> Iterator[tuple[Array, slice | Array]]:
+    """Give rows of the source, and the rows that they go to, some whole episodes at a time."""
+    ends = np.cumsum(stretch.count)
+    starts = ends - stretch.count
+    follow_each_other = np.array_equal(stretch.to - stretch.to[:1], starts)
+    start = 0
+    while start < len(ends):
+        stop = max(start + 1, int(ends.searchsorted(int(starts[start]) + BLOCK_ROWS, side="right")))
+        count, to = stretch.count[start:stop], stretch.to[start:stop]
+        rows = spread(stretch.first[start:stop], count, stretch.stride)
+        yield rows, slice(int(to[0]), int(to[0]) + len(rows)) if follow_each_other else spread(to, count)
+        start = stop
+
+
+def _copy(column: Array, rows: Array, target: Array, to: slice | Array) -> None:
+    # Which rows are past the end is no error: by `raise`, numpy would copy into memory of its own first.
+    if isinstance(to, slice):
+        column.take(rows, axis=0, mode="wrap", out=target[to])
+    else:
+        target[to] = column.take(rows, axis=0, mode="wrap")
+
+
+def spread(first: Array, count: Array, stride: int = 1) -> Array:
+    """Return first[e], first[e] + stride, … (count[e] of them) for all e, after one another."""
+    ends = np.cumsum(count)
+    rows = np.arange(int(ends[-1]) if len(ends) else 0)
+    if stride != 1:
+        rows *= stride
+    rows += np.repeat(first - (ends - count) * stride, count)
+    return rows
