@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
+import numpy.typing as npt
 import pytest
 from gymnasium import spaces
 
 from rollout_cli.buffer_pool import BufferPool
 from rollout_cli.spaces import space_leaves
 from rollout_cli.workers.gathering import Stretch, gather
-from rollout_cli.workers.step_block import PADDED_ROWS, StepBlock
+from rollout_cli.workers.step_block import PADDED_ROWS, TURNED_NUMBERS, TURNED_ROWS, StepBlock
 from rollout_cli.workers.vector_infos import BatchColumn
 
+Array = npt.NDArray[Any]
 N_STEPS = 4
 LEAVES = space_leaves(spaces.Box(-np.inf, np.inf, (2,), np.float64))
 KEY = (("told",), "int64")
@@ -56,3 +61,20 @@ def test_steps_of_many_rows_do_not_lie_at_powers_of_two() -> None:
     """They would share a few lines of the processor's caches; few rows, whose steps do not, have no padding."""
     pitches = [StepBlock(LEAVES, n_rows=n_rows, n_steps=N_STEPS).pitch for n_rows in (4, 64, 256, 1024, 4096)]
     assert [4, 64, 264, 1032, 4104] == pitches
+
+
+@pytest.mark.parametrize("n_rows", [3, TURNED_ROWS])
+@pytest.mark.parametrize("count", [1, 2, TURNED_NUMBERS, TURNED_NUMBERS + 1])
+@pytest.mark.parametrize(
+    "turn", [np.ascontiguousarray, np.asfortranarray, lambda rows: np.repeat(rows, 2, axis=1)[:, ::2]]
+)
+def test_rows_are_recorded_however_they_lie_in_memory(n_rows: int, count: int, turn: Callable[[Array], Array]) -> None:
+    """Row by row, column by column, or neither."""
+    leaves = space_leaves(spaces.Box(-np.inf, np.inf, (count,), np.float32))
+    block = StepBlock(leaves, n_rows=n_rows, n_steps=N_STEPS)
+    steps = [np.random.default_rng(step).random((n_rows, count), np.float32) for step in range(N_STEPS)]
+    for rows in steps:
+        block.put_typed(0, [turn(rows)])
+        block.stepped()
+    recorded = block.columns.leaves[0].reshape(N_STEPS, block.pitch, count)[:, :n_rows]
+    assert np.array_equal(np.stack(steps), recorded)
