@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 
 from rollout_cli.chunk import Chunk
 from rollout_cli.samplers.plan import Episodes, EpisodesPerWorker, MinTimesteps, Plan
-from tests.unit.samplers.simulation import Lengths
+from tests.unit.samplers.counting_worker import Lengths
 
 
 class Delivery:

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Generator
-from typing import Any, cast
+from typing import Any
 
-import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from rollout_cli.chunk import Chunk
-from rollout_cli.errors import EnvError, RolloutError, WorkerError
-from rollout_cli.samplers import Episodes, EpisodesPerWorker, MinTimesteps, MultiprocessingSampler, Plan, call
+from rollout_cli.samplers import Episodes, EpisodesPerWorker, MinTimesteps, MultiprocessingSampler, Plan
 from rollout_cli.samplers import multiprocessing_sampler as shell
-from rollout_cli.samplers.supervision import MOST_FALSE_STARTS, MOST_KILLS, MOST_RETRIES, Supervision
+from rollout_cli.samplers.supervision import Supervision
 from rollout_cli.samplers.worker_machine import WorkerState
 from tests.support.envs import ChainEnv
 from tests.unit.samplers.delivery import Delivery
-from tests.unit.samplers.stepping import PAUSE, SteppedPool, SteppedProcess, SteppedWorld
+from tests.unit.samplers.stepped_calls import SteppedCalls
+from tests.unit.samplers.stepping import SteppedWorld
 from tests.unit.samplers.tasks import AddToTask, Given, TaskWorker
 
 MOST_ROUNDS = 3000
@@ -45,18 +42,8 @@ def updates(one: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     return st.one_of(st.none(), one, one, st.lists(one, min_size=5, max_size=5))
 
 
-class Machines(RuleBasedStateMachine):
+class Machines(SteppedCalls, RuleBasedStateMachine):
     """Runs calls of one sampler; every rule is one event."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.patch = pytest.MonkeyPatch()
-        self.stream: Generator[Chunk, None, None] | None = None
-        self.has_chunk = False
-        self.kills = self.failures = self.false_starts = 0
-        self.disturbed = False
-        self.stop_grace: float | None = None
-        self.heard: set[int] = set()
 
     @initialize(
         table=st.lists(st.one_of(st.integers(1, 3), st.integers(1, 120)), min_size=1, max_size=12),
@@ -101,33 +88,6 @@ class Machines(RuleBasedStateMachine):
         self.sampler.tell = lambda text: None
         self.given = [Given(1.0, 0.0, 0.0)] * n_workers
 
-    def note_call(self, *args: Any) -> call.Call:
-        self.call = call.Call(*args)
-        return self.call
-
-    # -- what is there ---------------------------------------------------------------------------------------------
-
-    @property
-    def pool(self) -> SteppedPool | None:
-        pool: Any = self.sampler._pool
-        return cast("SteppedPool | None", pool)
-
-    def actors(self) -> list[SteppedProcess]:
-        return self.pool.actors if self.pool else []
-
-    def senders(self) -> list[SteppedProcess]:
-        return self.pool.senders if self.pool and self.stream and not self.has_chunk else []
-
-    def living(self) -> list[SteppedProcess]:
-        return [process for process in self.pool.processes.values() if process.killed is None] if self.pool else []
-
-    def is_over(self) -> bool:
-        """Return whether the call would end, or note that it is asked to, rather than wait."""
-        machine = self.call._machine
-        asked = self.sampler._grace is not None and not machine.stopping
-        ended = machine.plan.done or machine.stopped or self.world.clock() >= self.call._ends_at
-        return self.call.has_failed or asked or ended
-
     # -- the sampler and its caller --------------------------------------------------------------------------------
 
     @precondition(lambda self: self.stream is None)
@@ -154,51 +114,6 @@ class Machines(RuleBasedStateMachine):
         )
         self.go_on()
 
-    def go_on(self) -> None:
-        """Let the sampler go on up to the next chunk, the next waiting, or the end."""
-        assert self.stream is not None
-        try:
-            item = next(self.stream)
-            while item is PAUSE and self.is_over():
-                item = next(self.stream)
-        except StopIteration:
-            assert self.stop_grace is not None or self.call._machine.plan.done
-            self.ended(done=self.call._machine.plan.done)
-        except RolloutError as error:
-            self.failed(error)
-        else:
-            self.has_chunk = item is not PAUSE
-            if self.has_chunk:
-                self.delivery.take(item)
-
-    def ended(self, *, done: bool) -> None:
-        self.stream, self.has_chunk = None, False
-        self.delivery.check_end(self.sampler.skipped, self.sampler.next_number, done=done)
-        if self.stop_grace == math.inf and not self.disturbed:
-            self.check_stop(done=done)
-        if self.pool is None:
-            self.kills = 0  # The workers of a later call are new ones, and their account is.
-
-    def check_stop(self, *, done: bool) -> None:
-        """Check that what the sampler had heard of when it was asked to stop, and what lies below it, was handed on.
-
-        What ends while the stop is on its way may be dropped; so may be, where each worker has numbers of its own, what
-        lies above numbers that their worker was not leased yet.
-        """
-        if not done and (self.delivery.has_lanes or not self.by_worker):
-            assert self.heard <= set(self.delivery.numbers)
-
-    def failed(self, error: RolloutError) -> None:
-        """Check that there was a reason, and that all that came before is in order."""
-        if type(error) is WorkerError:
-            assert self.kills > min(MOST_KILLS - 1, MOST_FALSE_STARTS - 1, self.supervision.max_worker_restarts)
-        else:
-            assert type(error) is EnvError, f"{error.message}: {error.details}"
-            assert self.failures > {"fail": 0, "retry": MOST_RETRIES, "skip": math.inf}[self.supervision.on_env_error]
-        assert self.pool is None
-        self.stream, self.has_chunk, self.kills = None, False, 0
-        self.delivery.check_end(self.sampler.skipped, self.sampler.next_number, done=False)
-
     @precondition(lambda self: self.has_chunk)
     @rule(chunks=st.integers(1, 4))
     def the_caller_goes_on(self, chunks: int) -> None:
@@ -211,11 +126,6 @@ class Machines(RuleBasedStateMachine):
     def the_sampler_takes_messages(self, pick: int, count: int) -> None:
         senders = self.senders()
         self.take(senders[pick % len(senders)], count)
-
-    def take(self, sender: SteppedProcess, count: int) -> None:
-        assert self.pool is not None
-        self.pool.load(sender, count)
-        self.go_on()
 
     @precondition(lambda self: self.stream is not None)
     @rule(now=ONE_IN_FOUR)
@@ -271,11 +181,6 @@ class Machines(RuleBasedStateMachine):
     def everybody_goes_on(self, rounds: int) -> None:
         for _ in range(rounds):
             self.round()
-
-    def turn(self, process: SteppedProcess) -> None:
-        self.world.clock.turns += 1
-        if process.may_act:
-            process.turn()
 
     @precondition(lambda self: self.living())
     @rule(pick=PICKS, at_work=st.booleans(), busy=st.booleans(), told=st.booleans())
@@ -334,13 +239,3 @@ class Machines(RuleBasedStateMachine):
             self.round()
             self.something_can_happen()
         raise AssertionError("the call does not come to its end")
-
-    def round(self) -> None:
-        """Let the caller take what there is, every worker take a turn, and the sampler hear what they have sent."""
-        while self.has_chunk:
-            self.go_on()
-        for process in self.actors():
-            self.turn(process)
-        for process in self.senders():
-            while process in self.senders():
-                self.take(process, 1)

@@ -13,7 +13,7 @@ import numpy as np
 from rollout_cli.chunk import Chunk
 from rollout_cli.envs import EnvUpdate
 from rollout_cli.errors import EnvError
-from tests.unit.samplers.simulation import Clock, CountingWorker, Lengths
+from tests.unit.samplers.counting_worker import Clock, CountingWorker, Lengths
 
 
 class AddToTask(EnvUpdate):

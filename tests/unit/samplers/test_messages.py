@@ -25,7 +25,7 @@ from rollout_cli.samplers.messages import (
     to_wire,
 )
 from rollout_cli.samplers.reports import as_reported, pack_error, unpack_error
-from tests.unit.samplers.simulation import SPEC
+from tests.unit.samplers.counting_worker import SPEC
 
 MESSAGES = [
     Start(3, Pickled(b"agent"), None, (range(2, 5), range(9, 20, 3)), 15),

@@ -18,7 +18,7 @@ from rollout_cli.samplers.plan import Episodes, EpisodesPerWorker, MinTimesteps
 from rollout_cli.samplers.plan_states import begin_plan
 from rollout_cli.samplers.ranges import contiguous_ranges
 from rollout_cli.samplers.reorder import EpisodeBuffer, episode_buffer
-from tests.unit.samplers.simulation import chunk_of
+from tests.unit.samplers.counting_worker import chunk_of
 
 BASE = 100
 

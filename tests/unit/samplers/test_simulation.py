@@ -17,7 +17,8 @@ from rollout_cli.samplers.leasing import FixedLeases, LeaseSizer, ThroughputLeas
 from rollout_cli.samplers.plan import Episodes, EpisodesPerWorker, MinTimesteps, Order, Plan
 from rollout_cli.samplers.spill import Handle, Payload, SpillStore
 from rollout_cli.samplers.supervision import Supervision
-from tests.unit.samplers.simulation import SimulatedPool, SimulatedSampler, chunk_of, serial_prefix
+from tests.unit.samplers.counting_worker import chunk_of
+from tests.unit.samplers.simulation import SimulatedPool, SimulatedSampler, serial_prefix
 
 N_EXAMPLES = 300
 

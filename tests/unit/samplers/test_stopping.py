@@ -15,8 +15,8 @@ from rollout_cli.samplers.instructions import SendTo
 from rollout_cli.samplers.leasing import FixedLeases
 from rollout_cli.samplers.messages import Batch, Continue
 from rollout_cli.samplers.plan import EpisodesPerWorker, MinTimesteps
+from tests.unit.samplers.begun_machines import BASE, batch, machine_of, open_offsets
 from tests.unit.samplers.simulation import SimulatedPool, SimulatedSampler
-from tests.unit.samplers.test_sampler_machine import BASE, batch, machine_of, open_offsets
 
 
 def numbers_of(chunks: Sequence[Chunk]) -> list[int]:

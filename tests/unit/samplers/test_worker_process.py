@@ -24,7 +24,8 @@ from rollout_cli.samplers.messages import (
 from rollout_cli.samplers.reports import unpack_error
 from rollout_cli.samplers.worker_machine import WorkerState
 from rollout_cli.samplers.worker_process import _batch, _Shell, load_pickled
-from tests.unit.samplers.simulation import CountingWorker, ReadyFactory, SimulatedLink, chunk_of
+from tests.unit.samplers.counting_worker import CountingWorker, ReadyFactory, chunk_of
+from tests.unit.samplers.simulation import SimulatedLink
 
 
 def shell_of(worker: CountingWorker, capacity: int, agent: Any = 0.0) -> tuple[_Shell, SimulatedLink]:
