@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 
 from rollout_cli.config import CollectConfig
 from rollout_cli.errors import ConfigError, EnvLoadError
@@ -68,6 +69,22 @@ def test_cartpole(tmp_path: Path) -> None:
     assert ("CartPole-v1", "NextStep") == tuple(dataset.info["env"][key] for key in ("id", "autoreset_mode"))
     returns = dataset.episodes["return"].to_pylist()
     assert lengths == returns
+
+
+@pytest.mark.parametrize("sampler", ["local", "multiprocessing"])
+def test_every_step_of_cartpole_follows_from_the_one_before(tmp_path: Path, sampler: Any) -> None:
+    """Of hundreds of thousands in large messages, each next observation is what the environment makes of this one."""
+    options: dict[str, Any] = {"vectorization": "native", "envs_per_worker": 1024, "seed": ROOT_SEED}
+    batch = run(tmp_path / "out", timesteps=300_000, workers=1, sampler=sampler, **options).to_episode_batch()
+    env: Any = CartPoleVectorEnv(len(batch.rewards))
+    env.reset(seed=0)
+    env.state = batch.observations.T.astype(np.float64)
+    found, rewards, terminated, _, _ = env.step(batch.actions)
+    np.testing.assert_allclose(batch.next_observations, found, rtol=1e-4, atol=1e-5)
+    assert (batch.rewards == rewards).all()
+    ends = np.cumsum(batch.lengths) - 1
+    assert batch.terminated.tolist() == terminated[ends].tolist()
+    assert len(ends) == np.count_nonzero(terminated)
 
 
 def test_what_has_no_vector_form_leaves_nothing(tmp_path: Path) -> None:
