@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from rollout_cli.cli.options import Arguments
-from rollout_cli.cli.output import print_json, print_rows, print_text
+from rollout_cli.cli.output import counted, print_json, print_rows, print_text
 from rollout_cli.cli.user_output import user_output_on_stderr
 from rollout_cli.config import CollectConfig, config_to_dict, config_to_toml, resolve
 from rollout_cli.config.options import CommandName
@@ -76,6 +76,7 @@ def _show_result(result: CollectResult, arguments: Arguments) -> None:
 
 
 def _rows(result: CollectResult) -> list[tuple[str, str]]:
+    pace = f"{result.steps_per_second:,.0f} steps/s with {counted(result.n_workers, 'worker')}"
     return [
         ("dataset", str(result.path)),
         ("status", result.status),
@@ -85,5 +86,5 @@ def _rows(result: CollectResult) -> list[tuple[str, str]]:
         ("mean length", f"{result.mean_length:.6g}"),
         ("seed", str(result.seed)),
         ("reproducible", result.reproducible["status"]),
-        ("time", f"{result.wall_time_s:.1f} s, {result.steps_per_second:,.0f} steps/s with {result.n_workers} workers"),
+        ("time", f"{result.wall_time_s:.1f} s, {pace}"),
     ]

@@ -100,3 +100,8 @@ def _write(stream: TextIO | None, text: str) -> None:
     if stream is not None:  # The process may have been started with it closed.
         stream.write(_encodable(text, stream.encoding) + "\n")
         stream.flush()
+
+
+def counted(count: int, noun: str) -> str:
+    """Return `3 files`, or `1 file`."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rollout_cli.cli.options import SHOWING, JsonFlag, VerboseFlag
-from rollout_cli.cli.output import print_json, print_rows
+from rollout_cli.cli.output import counted, print_json, print_rows
 
 if TYPE_CHECKING:
     from rollout_cli.dataset.verification.repair import RepairReport
@@ -50,5 +50,5 @@ def _rows(report: RepairReport, *, dry_run: bool) -> list[tuple[str, str]]:
     if report.rebuilt_info:
         rows.append(("info.json", "made anew from the files; what only it told of the run is lost"))
     if report.aside is not None:
-        rows.append(("moved", f"{len(report.moved):,} files to {report.aside}"))
-    return rows + [("cut", f"{name} after {count:,} episodes") for name, count in report.cut.items()]
+        rows.append(("moved", f"{counted(len(report.moved), 'file')} to {report.aside}"))
+    return rows + [("cut", f"{name} after {counted(count, 'episode')}") for name, count in report.cut.items()]

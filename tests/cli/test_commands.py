@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from rollout_cli.cli.output import counted
 from rollout_cli.config import CollectConfig, EpisodeRange
 from rollout_cli.errors import InterruptedRunError, PolicyError, RolloutError, TerminatedRunError, WorkerError
 from rollout_cli.progress import Progress
@@ -140,6 +141,12 @@ def test_the_result_is_on_stdout(rollout: Rollout) -> None:
     notice, warning, progress = ran.stderr.splitlines()
     assert (notice, warning) == ("notice: a notice", "warning: a warning")
     assert progress.startswith("CartPole-v1: 56,789/100 steps, 1,234 episodes, ")
+
+
+@pytest.mark.parametrize(("count", "told"), [(0, "0 files"), (1, "1 file"), (2, "2 files"), (1234, "1,234 files")])
+def test_one_of_something_is_no_plural(count: int, told: str) -> None:
+    """As in what a run with one worker says."""
+    assert told == counted(count, "file")
 
 
 @pytest.mark.parametrize(
