@@ -64,8 +64,8 @@ class FilesCheck:
         check_between_lanes(info_path(self._root), self._claims, self._lanes, self._findings)
         if self._unchecked:
             self._findings.note(
-                f"{len(self._unchecked):,} files have no page checksums, so a changed bit may go unseen; "
-                f"the first is {self._unchecked[0]}"
+                f"a changed bit may go unseen in files without page checksums: {len(self._unchecked):,}, "
+                f"the first of them {self._unchecked[0]}"
             )
 
     def stats(self) -> dict[str, Any]:

@@ -52,6 +52,23 @@ def test_what_does_no_harm_is_noted(folder: Path) -> None:
     assert expected == [next(name for name in expected if name in note) for note in report.notes]
 
 
+def test_files_without_checksums_are_noted(folder: Path) -> None:
+    """Written anew by somebody else they are sound as far as one can see, and it is told how far that is."""
+    for path in (folder / DATA, folder / SECOND[0]):
+        file = pq.ParquetFile(path)
+        groups = [file.read_row_group(at) for at in range(file.num_row_groups)]
+        size = path.stat().st_size
+        with pq.ParquetWriter(path, file.schema_arrow, write_page_checksum=False) as writer:
+            for group in groups:
+                writer.write_table(group)
+        info = json.loads((folder / INFO).read_text())
+        set_json(folder / INFO, bytes=info["bytes"] + path.stat().st_size - size)
+    report = verify(folder)
+    assert () == report.faults
+    (note,) = report.notes
+    assert f"without page checksums: 2, the first of them {DATA}" in note
+
+
 @pytest.mark.parametrize("status", ["collecting", "interrupted"])
 def test_a_killed_run_is_verified_as_far_as_it_got(folder: Path, status: str) -> None:
     """info.json may be behind the files by what was committed last, and rows may wait for their episodes file."""
