@@ -81,6 +81,11 @@ def print_table(title: str, rows: Sequence[tuple[str, str]]) -> None:
         Console(file=sys.stdout, markup=False, highlight=False, emoji=False).print(table)
 
 
+def counted(count: int, noun: str) -> str:
+    """Return `3 files`, or `1 file`."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
 def _json_value(value: object) -> object:
     if isinstance(value, Mapping):
         return {str(key): _json_value(item) for key, item in value.items()}
@@ -100,8 +105,3 @@ def _write(stream: TextIO | None, text: str) -> None:
     if stream is not None:  # The process may have been started with it closed.
         stream.write(_encodable(text, stream.encoding) + "\n")
         stream.flush()
-
-
-def counted(count: int, noun: str) -> str:
-    """Return `3 files`, or `1 file`."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"

@@ -6,7 +6,6 @@ import json
 import math
 from collections import Counter
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -42,7 +41,7 @@ def encode_infos(
     """
     table = concatenate_tables(tables)
     if not (fields or table.columns or table.dropped):
-        return [_no_texts(table.n_rows)], {}
+        return [pa.nulls(table.n_rows, pa.string())], {}
     columns = {field.path: _Column(field, table.n_rows) for field in fields}
     remainder = _Remainder(table.n_rows)
     for source in sorted(table.columns, key=_order):
@@ -51,17 +50,6 @@ def encode_infos(
     lost = Counter(remainder.lost) + Counter(table.dropped)
     arrays = [*(column.encode() for column in columns.values()), remainder.encode()]
     return arrays, {f"{prefix}.{key}": count for key, count in lost.items()}
-
-
-def _no_texts(n_rows: int) -> pa.Array:
-    """Return a column of texts that has none: as nearly all remainders are, so that it is made once for many."""
-    size = 1 << max(0, n_rows - 1).bit_length()
-    return _many_nulls(size).slice(0, n_rows)
-
-
-@lru_cache(maxsize=1)
-def _many_nulls(size: int) -> pa.Array:
-    return pa.nulls(size, pa.string())
 
 
 def _order(column: InfoColumn) -> tuple[InfoPath, str]:
@@ -123,7 +111,7 @@ class _Remainder:
 
     def encode(self) -> pa.Array:
         if not self._rows:
-            return _no_texts(self._n_rows)
+            return pa.nulls(self._n_rows, pa.string())
         texts: list[str | None] = [None] * self._n_rows
         for row, values in self._rows.items():
             texts[row] = json.dumps(values, sort_keys=True, allow_nan=False)

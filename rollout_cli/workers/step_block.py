@@ -27,20 +27,6 @@ push each other out: gathering episodes took three times as long.
 """
 
 
-TURNED_ROWS = 512
-TURNED_NUMBERS = 6
-"""From so many rows on, and up to so many numbers in each, rows of an array that has its columns together in memory are
-recorded number by number: numpy copies row by row, and begins anew for each. That takes half of the time."""
-
-
-def _by_number(steps: Array) -> tuple[Array, ...]:
-    """Return each number of (n_steps, n_rows, k) as a view (n_steps, n_rows); nothing where that is of no use."""
-    n_rows, shape = steps.shape[1], steps.shape[2:]
-    if n_rows < TURNED_ROWS or len(shape) != 1 or not 1 < shape[0] <= TURNED_NUMBERS:
-        return ()
-    return tuple(steps[:, :, number] for number in range(shape[0]))
-
-
 class StepBlock:
     """The last `n_steps` steps of `n_rows` rows: row r of step t is row t % n_steps * pitch + r of its columns.
 
@@ -66,7 +52,6 @@ class StepBlock:
         dtypes = [(leaf.dtype, leaf.shape) for leaf in leaves] + [(np.dtype(np.float64), ())]
         self.columns = Columns([np.empty((n_steps * self.pitch, *shape), dtype) for dtype, shape in dtypes])
         self._by_step = [self._steps(column) for column in self.columns.leaves]
-        self._by_number = [_by_number(column) for column in self._by_step]
         self._shapes = [column.shape[1:] for column in self._by_step]
         self._dtypes = [dtype for dtype, _ in dtypes]
         self._convertible = list(self._dtypes)
@@ -85,12 +70,7 @@ class StepBlock:
     def put_typed(self, at: int, leaves: Sequence[Any]) -> None:
         """Record leaves of the step under way that `typed` gave, from number `at` on."""
         for number, leaf in enumerate(leaves, at):
-            numbers = self._by_number[number]
-            if numbers and leaf.strides[0] < leaf.strides[1]:
-                for column, values in zip(numbers, leaf.T, strict=True):
-                    column[self._at] = values
-            else:
-                self._by_step[number][self._at] = leaf
+            self._by_step[number][self._at] = leaf
 
     def put(self, at: int, value: Any) -> None:
         """Record a leaf of the step under way, (n_rows, *shape); leaves are counted as `Columns` has them.
