@@ -37,10 +37,17 @@ class OnceEnv(ChainEnv):
         self._do, self._sign = do, sign
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        if self._position == 5 and not self._sign.exists():
-            self._sign.touch()
+        if self._position == 5 and self._is_first():
             self._do()
         return super().step(action)
+
+    def _is_first(self) -> bool:
+        # Of several workers that get so far at the same moment, one makes the file.
+        try:
+            self._sign.touch(exist_ok=False)
+        except FileExistsError:
+            return False
+        return True
 
 
 class ExitingEnv(ChainEnv):
