@@ -20,6 +20,11 @@ Array = npt.NDArray[Any]
 _MOST_TEXT_BYTES = (1 << 31) - 1
 
 
+def joined(pieces: Sequence[Array]) -> Array:
+    """Return arrays (n, *shape) after one another; one alone as it is, without a copy."""
+    return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+
+
 def number_array(values: Array, missing: Array | None = None) -> pa.Array:
     """Return numbers or bools (T,) as an array that shares their memory where it can; null where `missing` (T,)."""
     values = np.ascontiguousarray(values, values.dtype.newbyteorder("="))

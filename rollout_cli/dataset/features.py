@@ -10,6 +10,7 @@ import gymnasium
 import numpy as np
 import pyarrow as pa
 
+from rollout_cli.dataset.arrays import joined
 from rollout_cli.dataset.columns import Array, decode_leaf, encode_leaf, is_big, is_stored, leaf_type
 from rollout_cli.spaces import Leaf, empty_column, space_leaves
 
@@ -40,7 +41,7 @@ class SpaceColumn:
         """Return the column of pieces that follow one another: one contiguous array, but where rows are big."""
         if is_big(self.leaf):
             return pa.chunked_array([self.encode(values) for values in pieces])
-        return self.encode(np.concatenate(pieces))
+        return self.encode(joined(pieces))
 
     def decode(self, table: pa.Table) -> Array:
         """Return the leaf's values in the rows of `table`, (T, *leaf.shape)."""

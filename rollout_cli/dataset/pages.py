@@ -10,15 +10,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
+from rollout_cli.dataset.thrift import Reader
+
 _FIRST_READ = 256
 _HEADER_BYTES = 64 << 10
 """No header is longer: statistics are the only part of it that grows, and Arrow leaves out those over 4 kB."""
-
-_MAX_DEPTH = 8
-_STRUCTURE = 12
-_NUMBER_BITS = 63
-_MORE = 128
-"""Set in each byte of a number but its last one."""
 
 DATA_PAGE, INDEX_PAGE, DICTIONARY_PAGE, DATA_PAGE_V2 = range(4)
 _OF_KIND = {DATA_PAGE: 5, DICTIONARY_PAGE: 7, DATA_PAGE_V2: 8}
@@ -65,7 +61,7 @@ def page_headers(file: BinaryIO, start: int, size: int) -> Iterator[PageHeader]:
 def _read_header(file: BinaryIO, at: int) -> PageHeader:
     for size in (_FIRST_READ, _HEADER_BYTES):
         file.seek(at)
-        source = _Compact(file.read(size))
+        source = Reader(file.read(size))
         try:
             return _header(source.structure(), source)
         except IndexError:
@@ -73,7 +69,7 @@ def _read_header(file: BinaryIO, at: int) -> PageHeader:
     raise ValueError(f"the page header at byte {at} has no end")
 
 
-def _header(fields: dict[int, Any], source: _Compact) -> PageHeader:
+def _header(fields: dict[int, Any], source: Reader) -> PageHeader:
     kind, decoded, stored = (fields.get(number) for number in (1, 2, 3))
     own = fields.get(_OF_KIND.get(kind, -1)) if isinstance(kind, int) else None
     if not isinstance(own, dict) or not isinstance(decoded, int) or not isinstance(stored, int):
@@ -83,59 +79,3 @@ def _header(fields: dict[int, Any], source: _Compact) -> PageHeader:
     if not isinstance(values, int) or not isinstance(encoding, int) or min(decoded, stored, values) < 0:
         raise ValueError("a page's header gives impossible sizes")
     return PageHeader(int(kind or 0), decoded, stored, source.at, values, encoding, isinstance(fields.get(4), int))
-
-
-class _Compact:
-    """Reads Thrift's compact protocol; an `IndexError` says that the bytes ended."""
-
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-        self.at = 0
-
-    def structure(self, depth: int = 0) -> dict[int, Any]:
-        """Return the fields of a structure by their numbers; texts and lists, which no caller needs, as None."""
-        if depth > _MAX_DEPTH:
-            raise ValueError("a page's header is nested too deeply")
-        fields: dict[int, Any] = {}
-        number = 0
-        while (byte := self._byte()) != 0:
-            number = number + (byte >> 4) if byte >> 4 else self._signed()
-            fields[number] = self._value(byte & 15, depth)
-        return fields
-
-    def _value(self, kind: int, depth: int) -> Any:
-        if kind in (1, 2):
-            return kind == 1
-        if kind in (4, 5, 6):
-            return self._signed()
-        if kind == _STRUCTURE:
-            return self.structure(depth + 1)
-        if kind in (3, 7, 8):
-            self._skip({3: 1, 7: 8}.get(kind) or self._unsigned())
-            return None
-        raise ValueError("a page's header has a field of an unknown type")
-
-    def _skip(self, size: int) -> None:
-        self.at += size
-        if self.at > len(self._data):
-            raise IndexError
-
-    def _byte(self) -> int:
-        value = self._data[self.at]
-        self.at += 1
-        return value
-
-    def _unsigned(self) -> int:
-        value = shift = 0
-        while True:
-            byte = self._byte()
-            value |= (byte & (_MORE - 1)) << shift
-            if byte < _MORE:
-                return value
-            shift += 7
-            if shift > _NUMBER_BITS:
-                raise ValueError("a page's header has a number without end")
-
-    def _signed(self) -> int:
-        value = self._unsigned()
-        return (value >> 1) ^ -(value & 1)

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from rollout_cli.dataset.arrow_columns import ArrowColumns
 from rollout_cli.dataset.columns import batch_rows
-from rollout_cli.dataset.files import FileStore, tidy_up
+from rollout_cli.dataset.files import FileStore, NewFile, tidy_up
+from rollout_cli.dataset.footers import MAGIC, Chunks, RowGroup, end_of, footer_of, whole_footer
+from rollout_cli.dataset.list_pages import ListPages, has_list_pages
 
-_BUFFER_BYTES = 256 << 10
-"""Smaller writes are joined, inside Arrow: each one that reaches `NewFile` has to wait for the interpreter's lock."""
+_LEVEL = 1
+"""zstd's: each higher one takes longer for little."""
 
 _PAGE_ROWS = 1 << 20
 """More than a row group has: pages then end by their bytes alone (1 MB), which compresses better than 20,000 rows."""
@@ -23,6 +28,19 @@ _PLAIN = ("step", "seed")
 """Steps repeat those of earlier episodes, which zstd finds itself, faster than deltas are made; seeds are noise."""
 
 _HAS_PAGE_ROWS = "max_rows_per_page" in inspect.signature(pq.write_table).parameters
+
+
+class _Columns(Protocol):
+    """Writes some columns of each row group."""
+
+    def write(self, table: pa.Table) -> None:
+        """Write these columns of a row group at the end of the file."""
+
+    def finish(self) -> list[Chunks]:
+        """Return where the columns of each row group lie; none is written any more."""
+
+    def discard(self) -> None:
+        """Let go of what is held, once the file was discarded."""
 
 
 class TableFile:
@@ -36,42 +54,64 @@ class TableFile:
 
     def __init__(self, files: FileStore, path: Path, schema: pa.Schema) -> None:
         self._files = files
+        self._schema = schema
+        self._groups: list[tuple[int, int]] = []
         self._file = files.create(path)
         try:
-            self._sink = pa.BufferedOutputStream(pa.PythonFile(self._file, mode="w"), _BUFFER_BYTES)
-            self._writer = pq.ParquetWriter(self._sink, schema, **_options(schema))
+            self._file.write(MAGIC)
+            self._columns = list(_columns(schema, self._file))
         except BaseException as error:
             tidy_up(error, self._file.discard)
             raise
-        self.rows = 0
+
+    @property
+    def rows(self) -> int:
+        """Return how many rows were written."""
+        return sum(rows for rows, _ in self._groups)
 
     def write(self, table: pa.Table) -> None:
         """Write one row group; columns must be contiguous unless rows are big, or pages would be cut as they are."""
-        self._writer.write_table(table, row_group_size=max(1, table.num_rows))
-        self.rows += table.num_rows
+        self._groups.append((table.num_rows, self._file.tell()))
+        for columns in self._columns:
+            columns.write(table)
 
     def publish(self, path: Path, metadata: Mapping[str, str] | None = None) -> int:
         """Write the footer, with `metadata` added, and put the file in place as `path`; return its bytes."""
-        if metadata:
-            self._writer.add_key_value_metadata(metadata)
-        self._writer.close()
-        self._sink.flush()
+        chunks = zip(*(columns.finish() for columns in self._columns), strict=True)
+        groups = [RowGroup(*group, columns) for group, columns in zip(self._groups, chunks, strict=True)]
+        empty = _empty_file(self._schema, metadata or {})
+        self._file.write(end_of(whole_footer(footer_of(empty.removeprefix(MAGIC)), groups)))
         return self._files.publish(self._file, path)
 
     def discard(self) -> None:
         """Throw away what was written."""
-        try:
+        with ExitStack() as stack:
+            for columns in self._columns:
+                stack.callback(columns.discard)
             self._file.discard()
-        finally:
-            # Its footer goes nowhere; left open, these would try to write at some later time.
-            self._writer.close()
-            self._sink.close()
+
+
+def _columns(schema: pa.Schema, file: NewFile) -> Iterator[_Columns]:
+    """Give the writers of all columns, in the schema's order."""
+    for as_list, fields in groupby(schema, has_list_pages):
+        if as_list:
+            yield from (ListPages(field, _LEVEL, file) for field in fields)
+        else:
+            columns = pa.schema(fields)
+            yield ArrowColumns(columns, _options(columns), file)
+
+
+def _empty_file(schema: pa.Schema, metadata: Mapping[str, str]) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pq.ParquetWriter(sink, schema, **_options(schema)) as writer:
+        writer.add_key_value_metadata(metadata)
+    return bytes(sink.getvalue())
 
 
 def _options(schema: pa.Schema) -> dict[str, Any]:
     return {
         "compression": "zstd",
-        "compression_level": 1,
+        "compression_level": _LEVEL,
         # Values of an observation rarely repeat: a dictionary costs time and is given up after a page.
         "use_dictionary": False,
         "column_encoding": dict(_encodings(schema)),

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from rollout_cli.chunk import Chunk
-from rollout_cli.dataset.arrays import Array, number_array
+from rollout_cli.dataset.arrays import Array, joined, number_array
 from rollout_cli.dataset.features import SpaceColumn
 from rollout_cli.dataset.info_columns import encode_infos
 from rollout_cli.dataset.schema import DatasetSchema
@@ -42,17 +42,17 @@ def encode_steps(schema: DatasetSchema, pieces: Sequence[Piece]) -> tuple[pa.Tab
     whose rows are big, which are costly to join.
     """
     chunks = [piece.chunk for piece in pieces]
-    lengths = np.concatenate([chunk.lengths for chunk in chunks])
+    lengths = joined([chunk.lengths for chunk in chunks])
     first_steps = _first_steps(pieces)
     observations = [chunk.observations for chunk in chunks]
     env, env_lost = encode_infos("env_info", schema.infos.env, [chunk.env_infos for chunk in chunks])
     agent, agent_lost = encode_infos("agent_info", schema.infos.agent, [chunk.agent_infos for chunk in chunks])
     columns = [
-        number_array(np.repeat(np.concatenate([piece.ids for piece in pieces]), lengths)),
+        number_array(np.repeat(joined([piece.ids for piece in pieces]), lengths)),
         number_array(_step_numbers(first_steps, lengths)),
         *_encode(schema.spaces.observation, observations),
         *_encode(schema.spaces.action, [chunk.actions for chunk in chunks]),
-        number_array(np.concatenate([chunk.rewards for chunk in chunks]).astype(np.float64, copy=False)),
+        number_array(joined([chunk.rewards for chunk in chunks]).astype(np.float64, copy=False)),
         *map(number_array, _flags(pieces, lengths, first_steps)),
     ]
     if schema.spaces.next_observation:
@@ -67,7 +67,7 @@ def _encode(columns: Sequence[SpaceColumn], parts: Sequence[tuple[Array, ...]]) 
 
 
 def _leaves(parts: Sequence[tuple[Array, ...]]) -> tuple[Array, ...]:
-    return tuple(np.concatenate(leaf) for leaf in zip(*parts, strict=True))
+    return tuple(joined(leaf) for leaf in zip(*parts, strict=True))
 
 
 def _first_steps(pieces: Sequence[Piece]) -> Array | None:
