@@ -8,12 +8,31 @@ from __future__ import annotations
 
 import math
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 Block = npt.NDArray[np.uint8]
+
+Lender = Callable[[int], memoryview | None]
+"""Lends so many bytes, at least 1, which are writable; None where it has no room for them."""
+
+
+def lent_array(shape: tuple[int, ...], dtype: np.dtype[Any], *lenders: Lender) -> npt.NDArray[Any]:
+    """Return an array in the memory of the first lender that has room; nothing is said of what it holds.
+
+    One of objects, or of no bytes, has memory of its own.
+    """
+    size = math.prod(shape) * dtype.itemsize
+    if not dtype.hasobject and size:
+        for lend in lenders:
+            memory = lend(size)
+            if memory is not None:
+                return np.frombuffer(memory, dtype).reshape(shape)
+    return np.empty(shape, dtype)
+
 
 KEPT_BYTES = 128 << 20
 """Memory that is kept although nobody uses it."""
@@ -47,13 +66,6 @@ class BufferPool:
         # Only this view is given away, as a memoryview, which every part of it refers to: it dies when nobody has any.
         weakref.finalize(lent, _give_back, weakref.ref(self), block).atexit = False
         return lent.data
-
-    def array(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-        """Return an array of lent memory; nothing is said of what it holds. One of objects has memory of its own."""
-        size = math.prod(shape) * dtype.itemsize
-        if dtype.hasobject or not size:
-            return np.empty(shape, dtype)
-        return np.frombuffer(self.take(size), dtype).reshape(shape)
 
     def _fitting(self, size: int) -> Block | None:
         """Return a kept block that is large enough and not far too large: the last such one that came back."""

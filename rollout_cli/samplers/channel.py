@@ -25,7 +25,7 @@ from rollout_cli.buffer_pool import BufferPool
 from rollout_cli.chunk import Piece
 from rollout_cli.samplers.frames import FrameKind, FrameReader, frame_head
 from rollout_cli.samplers.messages import from_wire, to_wire
-from rollout_cli.samplers.shared_ring import RingReader, RingWriter
+from rollout_cli.samplers.shared_ring import Place, RingReader, RingWriter
 
 PIPE_BYTES = 1 << 20
 """How much is written ahead into a pipe that `widen` was called for; the kernel may allow less."""
@@ -104,22 +104,31 @@ class PipeChannel:
         """Send a message after those that wait, however many: for the side that never runs ahead of the other."""
         pieces = to_wire(message)
         size = sum(map(len, pieces))
-        place = self._put_into_ring(pieces, size)
-        if place is not None:
-            self._push(frame_head(FrameKind.PLACE, _PLACE.size) + _PLACE.pack(place, size))
+        places = self._put_into_ring(pieces, size)
+        if places is not None:
+            self._push(frame_head(FrameKind.PLACES, _PLACE.size * len(places)), *(_PLACE.pack(*at) for at in places))
         elif size < _JOINED_BYTES:
             self._push(b"".join([frame_head(FrameKind.MESSAGE, size), *pieces]))
         else:
             self._push(frame_head(FrameKind.MESSAGE, size), *pieces)
         self.flush_nowait()
 
-    def _put_into_ring(self, pieces: list[Piece], size: int) -> int | None:
+    def _put_into_ring(self, pieces: list[Piece], size: int) -> list[Place] | None:
         if self._writer is None or not self._writer.takes(size):
             return None
-        place = self._writer.write(pieces, size)
-        if place is None and self._take_in():
-            place = self._writer.write(pieces, size)
-        return place
+        places = self._writer.write(pieces)
+        if places is None and self._take_in():
+            places = self._writer.write(pieces)
+        return places
+
+    def lend(self, size: int) -> memoryview | None:
+        """Return `size` bytes to make a part of a message in, which need not be copied then; None without room."""
+        if self._writer is None or not self._writer.takes(size):
+            return None
+        memory = self._writer.lend(size)
+        if memory is None and self._take_in():
+            memory = self._writer.lend(size)
+        return memory
 
     def _push(self, *pieces: Piece) -> None:
         for piece in pieces:
@@ -173,17 +182,20 @@ class PipeChannel:
             kind, body = frame
             if kind == FrameKind.MESSAGE:
                 return body
-            if kind == FrameKind.PLACE:
+            if kind == FrameKind.PLACES:
                 return self._copied_out(body)
             assert self._writer is not None
             self._writer.give_back()
         return None
 
-    def _copied_out(self, place: memoryview) -> memoryview:
+    def _copied_out(self, told: memoryview) -> memoryview:
         assert self._reader is not None
-        start, size = _PLACE.unpack(place)
-        body = self._buffers.take(size)
-        self._reader.read_into(body, start)
+        places = list(_PLACE.iter_unpack(told))
+        body = self._buffers.take(sum(size for _, size in places))
+        at = 0
+        for start, size in places:
+            self._reader.read_into(body[at : at + size], start)
+            at += size
         self._push(frame_head(FrameKind.GIVEN_BACK, 0))
         try:
             self.flush_nowait()

@@ -24,11 +24,12 @@ _READ = 1 << 18
 class FrameKind(enum.IntEnum):
     """What a frame's body is.
 
-    MESSAGE: a message. PLACE: where a message lies in the ring. GIVEN_BACK: nothing; the oldest place is free again.
+    MESSAGE: a message. PLACES: where the parts of a message lie in the ring. GIVEN_BACK: nothing; those of the oldest
+    message are free again.
     """
 
     MESSAGE = 0
-    PLACE = 1
+    PLACES = 1
     GIVEN_BACK = 2
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 from typing import Any, Protocol
 
+from rollout_cli.buffer_pool import Lender
 from rollout_cli.samplers.channel import PipeChannel
 
 RETRY_SECONDS = 0.01
@@ -12,7 +13,13 @@ RETRY_SECONDS = 0.01
 
 
 class Link(Protocol):
-    """What a worker's shell needs of its connection."""
+    """What a worker's shell needs of its connection.
+
+    Attributes:
+        lend: Lends memory from which large parts of messages are sent without a copy; None where there is none.
+    """
+
+    lend: Lender | None
 
     def poll(self) -> Any | None:
         """Return the next command, or None if there is none; never waits."""
@@ -32,6 +39,7 @@ class PipeLink:
 
     def __init__(self, channel: PipeChannel) -> None:
         self._channel = channel
+        self.lend: Lender | None = channel.lend
 
     def poll(self) -> Any | None:
         """Return the next command, or None if there is none."""
@@ -66,6 +74,7 @@ class QueueLink:
 
     def __init__(self, inbox: Any, outbox: Any) -> None:
         self._inbox, self._outbox = inbox, outbox
+        self.lend: Lender | None = None
 
     def poll(self) -> Any | None:
         """Return the next command, or None if there is none."""

@@ -1,4 +1,4 @@
-"""A ring of reused shared memory: large messages are copied into it by one process and out of it by another.
+"""A ring of reused shared memory: large messages are put into it by one process and copied out of it by another.
 
 Only their places travel through the pipe. A place is told once the message is wholly there, and used again once the
 reader has given it back, so whichever process dies, the other one finds whole messages or none. The memory has no name:
@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import mmap
 import os
+import weakref
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Sequence
+from contextlib import suppress
 from multiprocessing.reduction import DupFd
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from rollout_cli.chunk import Piece
 
@@ -30,8 +33,9 @@ _ALIGNMENT = 64
 class RingSpace:
     """Which bytes of a ring are in use; knows no memory.
 
-    A slot is contiguous. Slots are given back in the order in which they were taken. While none is in use the ring
-    begins anew at its first byte, so that as little memory as possible is touched, and that over and over.
+    A slot is contiguous. Slots may be given back in any order, and by any thread; there is room again once none is in
+    use that was taken earlier. While none at all is, the ring begins anew at its first byte, so that as little memory
+    as possible is touched, and that over and over.
 
     Args:
         size: Bytes of the ring.
@@ -40,9 +44,12 @@ class RingSpace:
     def __init__(self, size: int) -> None:
         self._size = size
         self._slots: deque[tuple[int, int]] = deque()
+        self._returned: deque[int] = deque()
+        self._free: set[int] = set()
 
     def take(self, size: int) -> int | None:
         """Return where a slot of `size` bytes (at least 1) begins, or None where there is no room for it now."""
+        self._forget_returned()
         start = self._place_for(size)
         if start is not None:
             self._slots.append((start, min(self._size, -(-(start + size) // _ALIGNMENT) * _ALIGNMENT)))
@@ -58,9 +65,16 @@ class RingSpace:
             return last
         return 0 if size <= first else None
 
-    def give_back(self) -> None:
-        """Free the slot that was taken first."""
-        self._slots.popleft()
+    def give_back(self, start: int) -> None:
+        """Free the slot that begins at `start`."""
+        self._returned.append(start)
+
+    def _forget_returned(self) -> None:
+        while self._returned:
+            self._free.add(self._returned.popleft())
+        for end, forget in ((0, self._slots.popleft), (-1, self._slots.pop)):
+            while self._slots and self._slots[end][0] in self._free:
+                self._free.remove(forget()[0])
 
 
 class RingMemory:
@@ -100,7 +114,9 @@ class RingMemory:
         """Let go of the memory; other processes keep theirs."""
         self._close_descriptor()
         if self._map is not None:
-            self._map.close()
+            # Who still has an array in it keeps the memory, and lets it go with the array.
+            with suppress(BufferError):
+                self._map.close()
 
     def _close_descriptor(self) -> None:
         descriptor, self._descriptor = self._descriptor, None
@@ -128,8 +144,14 @@ def _anonymous_file(size: int) -> int:
         segment.unlink()
 
 
+Place = tuple[int, int]
+"""Where bytes of a message begin in a ring, and how many they are."""
+
+
 class RingWriter:
-    """The end that messages are copied into.
+    """The end that messages are put into.
+
+    What is to be sent may be made in the ring to begin with, in memory that is lent; all else is copied into it.
 
     Args:
         memory: Shared with the reader; closed with the writer.
@@ -138,29 +160,81 @@ class RingWriter:
     def __init__(self, memory: RingMemory) -> None:
         self._memory = memory
         self._space = RingSpace(memory.size)
+        self._first_byte = 0
+        # Of each message that was told and not given back: all that lies in the ring of it.
+        self._told: deque[tuple[Any, ...]] = deque()
 
     def takes(self, size: int) -> bool:
-        """Return whether a message of `size` bytes is worth the ring."""
+        """Return whether `size` bytes are worth the ring."""
         return self._memory.least <= size <= self._memory.size
 
-    def write(self, pieces: Iterable[Piece], size: int) -> int | None:
-        """Copy `pieces`, of `size` bytes together, after one another; return where they begin, None without room."""
+    def lend(self, size: int) -> memoryview | None:
+        """Return `size` writable bytes of the ring, at least 1, lent until nobody holds them; None without room."""
+        taken = self._take(size)
+        return None if taken is None else taken[1]
+
+    def _take(self, size: int) -> tuple[int, memoryview] | None:
         start = self._space.take(size)
         if start is None:
             return None
-        memory, at = self._memory.map, start
-        for piece in pieces:
-            memory[at : at + len(piece)] = piece
-            at += len(piece)
-        return start
+        lent = np.frombuffer(self._memory.map, np.uint8, size, start)
+        self._first_byte = _address(lent) - start
+        # Only this view is given away, as a memoryview, which every part of it refers to: it dies when nobody has any.
+        weakref.finalize(lent, self._space.give_back, start).atexit = False
+        return start, lent.data
+
+    def write(self, pieces: Sequence[Piece]) -> list[Place] | None:
+        """Copy into the ring what of `pieces` does not lie there; return where they lie, None without room.
+
+        They stay there until `give_back` was called for this message, and for each one before it.
+        """
+        starts = [self._start_of(piece) for piece in pieces]
+        size = sum(len(piece) for piece, start in zip(pieces, starts, strict=True) if start is None)
+        taken = self._take(size) if size else (0, memoryview(b""))
+        if taken is None:
+            return None
+        at, memory = taken
+        places = []
+        for piece, start in zip(pieces, starts, strict=True):
+            if start is None:
+                memory[: len(piece)] = piece
+                places.append((at, len(piece)))
+                at, memory = at + len(piece), memory[len(piece) :]
+            else:
+                places.append((start, len(piece)))
+        self._told.append((pieces, taken))
+        return _joined(places)
+
+    def _start_of(self, piece: Piece) -> int | None:
+        """Return where a piece lies in the ring; None for one elsewhere, or too small to ask for."""
+        if len(piece) < self._memory.least or not self._first_byte:
+            return None
+        start = _address(np.frombuffer(piece, np.uint8)) - self._first_byte
+        return start if 0 <= start <= self._memory.size - len(piece) else None
 
     def give_back(self) -> None:
         """Learn that the reader is done with the oldest message."""
-        self._space.give_back()
+        self._told.popleft()
 
     def close(self) -> None:
         """Let go of the memory."""
+        self._told.clear()
         self._memory.close()
+
+
+def _address(array: npt.NDArray[np.uint8]) -> int:
+    return int(array.__array_interface__["data"][0])
+
+
+def _joined(places: Sequence[Place]) -> list[Place]:
+    """Return the same bytes in as few places as they lie in."""
+    joined: list[Place] = []
+    for start, size in places:
+        if joined and sum(joined[-1]) == start:
+            joined[-1] = joined[-1][0], joined[-1][1] + size
+        elif size:
+            joined.append((start, size))
+    return joined
 
 
 class RingReader:

@@ -230,6 +230,7 @@ class _Shell:
         with contextlib.ExitStack() as entered:
             entered.enter_context(self._factory.setup())
             worker = self._factory(self._number)
+            worker.lend = self._link.lend
             # Left when the process ends, and not now, as where the building fails.
             self._setup.enter_context(entered.pop_all())
         return worker

@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rollout_cli.buffer_pool import BufferPool
+from rollout_cli.buffer_pool import BufferPool, Lender
 from rollout_cli.chunk import Chunk
 from rollout_cli.episode_batch import EnvSpec
 from rollout_cli.infos import InfoTable, tabulate
 from rollout_cli.spaces import space_leaves
-from rollout_cli.workers.finished import IN_HISTORY, Finished, joined
+from rollout_cli.workers.finished import IN_HISTORY, Finished, in_order, joined
 from rollout_cli.workers.gathering import Columns, Stretch, gather
 from rollout_cli.workers.recorder import HOLD_SECONDS
 from rollout_cli.workers.step_history import StepHistory, UnderWay
@@ -91,7 +91,7 @@ class BlockRecorder:
         if waiting is None:
             return
         self._held = []
-        order = waiting.number.argsort()
+        order = in_order(waiting.number)
         n_free = len(waiting)
         if lowest is not None and now - self._held_since < HOLD_SECONDS:
             n_free = int(waiting.number.searchsorted(lowest, sorter=order))
@@ -131,17 +131,21 @@ class BlockRecorder:
         numbers = [part.number for part in self._ready]
         return (numbers[0] if len(numbers) == 1 else np.concatenate([np.empty(0, np.int64), *numbers]))[count:]
 
-    def take(self) -> Chunk | None:
-        """Remove the episodes that can be taken and return them in the order of their numbers; None for none."""
+    def take(self, lend: Lender | None = None) -> Chunk | None:
+        """Remove the episodes that can be taken and return them in the order of their numbers; None for none.
+
+        Args:
+            lend: Lends the memory that their steps are put into, as far as it has room.
+        """
         if not self._ready:
             return None
         # Each part is in order by itself; usually there is one.
         ready = joined(self._ready)
         if len(self._ready) > 1:
-            ready = ready.at(ready.number.argsort(kind="stable"))
+            ready = ready.at(in_order(ready.number))
         self._ready = []
         self.n_episodes = self.n_rows = 0
-        chunk = self._chunk(ready, self._gathered(ready))
+        chunk = self._chunk(ready, self._gathered(ready, *([lend] if lend else [])))
         self._forget_stores()
         return chunk
 
@@ -173,7 +177,7 @@ class BlockRecorder:
         used = {store for part in (*self._held, *self._log) for store in np.unique(part.store).tolist()}
         self._stores = {store: columns for store, columns in self._stores.items() if store in used}
 
-    def _gathered(self, episodes: Finished) -> Columns:
+    def _gathered(self, episodes: Finished, *lenders: Lender) -> Columns:
         lengths = episodes.lengths
         to = np.cumsum(lengths) - lengths
         if not self._stores:
@@ -187,7 +191,7 @@ class BlockRecorder:
                     stretches += self._in_history(part, to[inside])
                 else:
                     stretches.append(Stretch(self._stores[store], part.offset, part.lengths, 1, to[inside]))
-        return gather(stretches, int(lengths.sum()), self._memory)
+        return gather(stretches, int(lengths.sum()), *lenders, self._memory.take)
 
     def _in_history(self, episodes: Finished, to: Array) -> list[Stretch]:
         return self.history.stretches(episodes.row, episodes.start, episodes.stop, to)

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from rollout_cli.buffer_pool import BufferPool
+from rollout_cli.buffer_pool import Lender, lent_array
 from rollout_cli.workers.vector_infos import InfoKey
 
 Array = npt.NDArray[Any]
@@ -52,12 +53,12 @@ class Stretch:
     to: Array
 
 
-def gather(stretches: Sequence[Stretch], n_rows: int, memory: BufferPool) -> Columns:
+def gather(stretches: Sequence[Stretch], n_rows: int, *lenders: Lender) -> Columns:
     """Return `n_rows` rows, put together from stretches, at least one, that cover each of them once.
 
-    The columns lie in memory that is lent by `memory`.
+    The columns lie in memory of the first of the lenders that has room.
     """
-    out = Columns([memory.array((n_rows, *leaf.shape[1:]), leaf.dtype) for leaf in stretches[0].source.leaves])
+    out = Columns([lent_array((n_rows, *leaf.shape[1:]), leaf.dtype, *lenders) for leaf in stretches[0].source.leaves])
     for stretch in stretches:
         _make_info_columns(out, stretch.source, n_rows)
         pairs = list(_pairs(stretch.source, out))
@@ -111,8 +112,12 @@ def _copy(column: Array, rows: Array, target: Array, to: slice | Array) -> None:
 def spread(first: Array, count: Array, stride: int = 1) -> Array:
     """Return first[e], first[e] + stride, … (count[e] of them) for all e, after one another."""
     ends = np.cumsum(count)
-    rows = np.arange(int(ends[-1]) if len(ends) else 0)
-    if stride != 1:
-        rows *= stride
-    rows += np.repeat(first - (ends - count) * stride, count)
+    n_rows = int(ends[-1]) if len(ends) else 0
+    rows = np.repeat(first - (ends - count) * stride, count)
+    rows += _multiples(stride, BLOCK_ROWS)[:n_rows] if n_rows <= BLOCK_ROWS else np.arange(n_rows) * stride
     return rows
+
+
+@lru_cache(maxsize=4)
+def _multiples(stride: int, count: int) -> Array:
+    return np.arange(count) * stride

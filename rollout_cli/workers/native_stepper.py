@@ -7,6 +7,7 @@ it in the last step itself, and hands the last observation and info on beside it
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -34,6 +35,7 @@ _FINAL_OBSERVATIONS = ("final_obs", "final_observation")
 _FINAL_INFO = "final_info"
 _FINAL = {mask + key for key in (*_FINAL_OBSERVATIONS, _FINAL_INFO) for mask in ("", "_")}
 _NOTHING: Infos = {}
+_clock = time.perf_counter
 
 
 class NativeStepper:
@@ -80,6 +82,9 @@ class NativeStepper:
         leaves, action_leaves = space_leaves(rows.env_spec.observation_space), space_leaves(rows.env_spec.action_space)
         self._is_leaf = len(leaves) == 1 and not leaves[0].path
         self._acts_on_leaf = len(action_leaves) == 1 and not action_leaves[0].path
+        # Nothing is to be done for a single leaf, which needs no copy either.
+        self._sees_leaf = self._is_leaf and actors.hands_off
+        self._gives_leaf = self._acts_on_leaf and actors.hands_off
         after: dict[AutoresetMode, Callable[..., None]] = {
             AutoresetMode.DISABLED: self._after_step_of_disabled,
             AutoresetMode.NEXT_STEP: self._after_next_step,
@@ -190,14 +195,16 @@ class NativeStepper:
         if block.is_full:
             self.settle()
             self._recorder.make_room(self.episodes)
-        block.put_typed(0, self._observations)
+        observations = self._observations
+        block.put_typed(0, observations)
         intake = self._intake
         # Written out, for a call by `NativeErrors.called` takes as long as what is done around it.
         try:
-            acts, agent_infos = self._actors.act(self._seen())
+            acts, agent_infos = self._actors.act(observations[0] if self._sees_leaf else self._seen())
         except Exception as error:
             raise self._errors.error(PolicyError, "policy.get_actions", error) from error
-        actions = self._given(intake.actions(acts))
+        leaves = intake.actions(acts)
+        actions = leaves[0] if self._gives_leaf else self._given(leaves)
         try:
             result = self._rows.env.step(actions)
         except Exception as error:
@@ -210,6 +217,14 @@ class NativeStepper:
         if block.step >= self._guard.look_at:
             self.settle()
             self._guard.look(self.episodes, block.step)
+
+    def advance(self, deadline: float) -> None:
+        """Take steps, at least one, while nothing can begin, until `time.perf_counter()` passes `deadline`."""
+        self.step()
+        pending = self._pending
+        # What ends in such an environment is seen when it is settled; until then nobody needs to look whether it did.
+        while pending is not None and pending.pending and pending.count and _clock() < deadline:
+            self.step()
 
     def settle(self, infos: Infos = _NOTHING) -> None:
         """Finish and begin what ended and began since the last time; only where the environment was not asked at once.

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium.vector import AutoresetMode
 
+from rollout_cli.chunk import Chunk
 from rollout_cli.envs import EnvSource, EnvUpdate
 from rollout_cli.envs.vector_record import vector_name, vector_record
 from rollout_cli.envs.vector_rows import VectorRows
@@ -207,10 +208,10 @@ class NativeVecWorker(StoringWorker):
 
     def advance(self, deadline: float) -> None:
         """Run assigned numbers until `time.perf_counter()` passes `deadline`, or none is left; at least one step."""
-        step = self._the_stepper().step
+        stepper = self._the_stepper()
         while self.has_work:
             self._begin()
-            step()
+            stepper.advance(deadline)
             if _clock() >= deadline:
                 break
         if not self.has_work or self._release_is_due():
@@ -229,6 +230,10 @@ class NativeVecWorker(StoringWorker):
         self._the_recorder().release(min(lowest, default=None), _clock())
 
     # -- what a sampler asks ----------------------------------------------------------------------------------------
+
+    def take(self) -> Chunk | None:
+        """Remove the finished episodes and return them; None where there are none."""
+        return self._store.take(self.lend) if self._store else None
 
     def finished_since(self, count: int) -> Array:
         """Return the numbers of the finished episodes that came after the first `count`, int64 (k,)."""

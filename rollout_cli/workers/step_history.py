@@ -123,7 +123,7 @@ class StepHistory:
         count = stop - start
         offsets = np.cumsum(count) - count
         stops = np.full(len(kept), stop)
-        columns = gather(self.stretches(kept, start, stops, offsets), int(count.sum()), self._memory)
+        columns = gather(self.stretches(kept, start, stops, offsets), int(count.sum()), self._memory.take)
         offset, first = np.zeros(self._n_rows, np.int64), np.full(self._n_rows, stop)
         offset[kept], first[kept] = offsets, start
         if alone:

@@ -13,6 +13,7 @@ from typing import Any, ClassVar, NoReturn
 
 import numpy.typing as npt
 
+from rollout_cli.buffer_pool import Lender
 from rollout_cli.chunk import Chunk
 from rollout_cli.episode_batch import EnvSpec, EpisodeBatch
 from rollout_cli.errors import InternalError
@@ -98,9 +99,12 @@ class NumberedWorker(Worker):
         whole_episodes: Whether it gives whole episodes only, as everything but a FragmentWorker does.
         number_stride: The step from one of this worker's numbers to the next, where it owns every m-th number.
         rules: What it does about user code that keeps to its contract only nearly; set before its first update.
+        lend: Lends memory to put large columns of finished episodes into, from where they are sent on without a copy; a
+            worker may do without. None where there is none.
     """
 
     whole_episodes: ClassVar[bool] = True
+    lend: Lender | None = None
 
     def __init__(self, *, seed: int, max_episode_length: float | None, worker_number: int) -> None:
         self._waiting: deque[int] = deque()

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from rollout_cli.buffer_pool import Lender
 from rollout_cli.chunk import Chunk
 from rollout_cli.samplers import call, worker_process
 from rollout_cli.samplers.leasing import LeaseSizer
@@ -32,6 +33,8 @@ from tests.unit.samplers.counting_worker import Clock, CountingWorker, DeadlyEpi
 
 class SimulatedLink:
     """Both directions between one worker and the sampler; the way back holds `capacity` messages."""
+
+    lend: Lender | None = None
 
     def __init__(self, capacity: int) -> None:
         self.inbox: deque[Any] = deque()

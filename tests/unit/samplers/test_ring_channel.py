@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rollout_cli.buffer_pool import lent_array
 from rollout_cli.samplers import shared_ring
 from rollout_cli.samplers.channel import PipeChannel
 from rollout_cli.samplers.shared_ring import RingMemory, RingReader, RingWriter
@@ -164,16 +165,15 @@ def _die_while_sending(connection: Any, memory: RingMemory) -> None:
     for value in range(2):
         channel.put_nowait(large(value))
 
-    def pieces() -> Iterator[memoryview]:
-        yield large(77).data
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    writer.write(pieces(), 2 * LARGE)
+    made = channel.lend(2 * LARGE)
+    assert made is not None
+    made[:LARGE] = large(77).data
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 @pytest.mark.parametrize("method", ["forkserver", "spawn", "fork"])
 def test_a_worker_that_dies_while_it_writes(monkeypatch: pytest.MonkeyPatch, method: str) -> None:
-    """What it had announced is read, though it is gone; the message that it was copying is none."""
+    """What it had announced is read, though it is gone; the message that it was making is none."""
     monkeypatch.setattr(shared_ring, "RING_BYTES", 5 * LARGE)
     context: Any = multiprocessing.get_context(method)
     ours, theirs = context.Pipe(duplex=True)
@@ -188,3 +188,74 @@ def test_a_worker_that_dies_while_it_writes(monkeypatch: pytest.MonkeyPatch, met
     with pytest.raises(EOFError):
         sampler.get(timeout=5)
     sampler.close()
+
+
+def lent(channel: PipeChannel, value: int, size: int = LARGE) -> Any:
+    """Return what `large` does, made in memory that the channel lends."""
+    array = lent_array((size,), np.dtype(np.uint8), channel.lend)
+    array[:] = value
+    return array
+
+
+def test_what_was_made_in_the_ring_is_sent_from_there(ends: tuple[PipeChannel, PipeChannel]) -> None:
+    """It is not copied into the ring once more, which has room for three; whole, or in parts that were cut from it."""
+    worker, sampler = ends
+    for _ in range(3):
+        for value in range(3):
+            array = lent(worker, value)
+            assert array.base is not None
+            worker.put_nowait(array if value else [array[: LARGE // 2], b"between", array[LARGE // 2 :]])
+            assert not worker.has_unsent
+            del array
+        halves, *others = sampler.drain()
+        assert [0, b"between", 0] == [halves[0][0], halves[1], halves[2][-1]]
+        assert not np.concatenate([halves[0], halves[2]]).any()
+        assert [1, 2] == values(others)
+        del halves, others
+        with pytest.raises(queue.Empty):
+            worker.get_nowait()
+
+
+def test_what_is_held_is_not_lent_again(ends: tuple[PipeChannel, PipeChannel]) -> None:
+    """Neither before it is sent, nor on its way, nor after it came: only once both sides have let it go."""
+    worker, sampler = ends
+    first = lent(worker, 1)
+    second = lent(worker, 2)
+    worker.put_nowait(second)
+    others = [lent(worker, value) for value in (3, 4)]
+    assert [True, False] == [other.base is not None for other in others], "a ring of a megabyte holds three of these"
+    assert [1, 2, 3, 4] == values([first, second, *others])
+    assert [2] == values(list(sampler.drain()))
+    assert lent(worker, 5).base is None, "the first one is held, and nothing behind it counts as free"
+    del first, second, others
+    assert lent(worker, 6).base is not None
+
+
+def test_where_the_ring_is_full_the_pipe_takes_it(ends: tuple[PipeChannel, PipeChannel]) -> None:
+    """What lies in the ring, too, where the rest of its message has no room there."""
+    worker, sampler = ends
+    array = lent(worker, 1, 600_000)
+    worker.put_nowait([array, large(2), large(3)])
+    array[:] = 1
+    assert worker.has_unsent
+    found: list[Any] = []
+    while not found:
+        worker.flush_nowait()
+        found = list(sampler.drain())
+    assert [1, 2, 3] == [int(part[0]) for part in found[0]]
+    assert all((part == part[0]).all() for part in found[0])
+
+
+def test_a_channel_without_a_ring_lends_nothing() -> None:
+    """Nor one for what is too small to be worth it, or too large."""
+    one, other = Pipe(duplex=True)
+    with other:
+        channel = PipeChannel(one)
+        assert channel.lend(LARGE) is None
+        channel.close()
+
+
+@pytest.mark.parametrize(("size", "lends"), [(999, False), (1000, True), (RING_BYTES, True), (RING_BYTES + 1, False)])
+def test_what_is_lent(ends: tuple[PipeChannel, PipeChannel], size: int, *, lends: bool) -> None:
+    """What is worth the ring, and fits."""
+    assert lends == (ends[0].lend(size) is not None)

@@ -52,7 +52,7 @@ def test_rows_are_those_that_the_stretches_name(
             stretches.append(Stretch(columns, first, counts[own], stride, to[own]))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(gathering, "BLOCK_ROWS", block)
-        found = gather(stretches, int(counts.sum()), BufferPool())
+        found = gather(stretches, int(counts.sum()), BufferPool().take)
     expected = [which * 1000 + (first + stride * step) % ROWS for which, first, count in plan for step in range(count)]
     assert [[row, -row] for row in expected] == found.leaves[0].tolist()
     assert [f"row {row}" for row in expected] == found.leaves[1].tolist()
@@ -78,7 +78,7 @@ def test_an_episode_longer_than_a_block_is_whole() -> None:
     columns = Columns([np.arange(n_rows, dtype=np.int64)])
     counts = np.array([1, 2 * BLOCK_ROWS + 1, 5])
     to = np.cumsum(counts) - counts
-    found = gather([Stretch(columns, np.array([7, 9, 2]), counts, 1, to)], int(counts.sum()), BufferPool())
+    found = gather([Stretch(columns, np.array([7, 9, 2]), counts, 1, to)], int(counts.sum()), BufferPool().take)
     assert np.array_equal(spread(np.array([7, 9, 2]), counts), found.leaves[0])
 
 
@@ -86,11 +86,11 @@ def test_what_is_gathered_lies_in_lent_memory() -> None:
     """Once nobody holds the columns, the next ones lie there; while somebody does, they do not."""
     memory, columns = BufferPool(), source(0)
     stretch = Stretch(columns, np.array([3]), np.array([40]), 1, np.array([0]))
-    held = gather([stretch], 40, memory)
-    gather([stretch], 40, memory)
+    held = gather([stretch], 40, memory.take)
+    gather([stretch], 40, memory.take)
     free = memory.free_bytes
     assert free > 0
-    again = gather([stretch], 40, memory)
+    again = gather([stretch], 40, memory.take)
     assert memory.free_bytes < free
     assert not np.shares_memory(again.leaves[0], held.leaves[0])
     assert held.leaves[0].tolist() == again.leaves[0].tolist()

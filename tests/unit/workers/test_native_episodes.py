@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode
 
+from rollout_cli.buffer_pool import BufferPool
 from rollout_cli.envs import env_source
 from rollout_cli.errors import EnvError
 from rollout_cli.policies.random import RandomPolicy
@@ -28,6 +29,24 @@ def test_episodes_are_whole_in_every_mode(mode: AutoresetMode, steps: int) -> No
     assert chunk.terminated.all()
     assert not chunk.truncated.any()
     check_chain(chunk)
+
+
+@each_mode
+def test_steps_are_put_where_memory_is_lent(mode: AutoresetMode) -> None:
+    """All columns of numbers that there is room for, and none elsewhere; they stay while somebody holds them."""
+    memory, asked = BufferPool(), list[int]()
+
+    def lend(size: int) -> memoryview | None:
+        asked.append(size)
+        return None if len(asked) % 3 == 0 else memory.take(size)
+
+    worker = native(vector_envs.chain(4, mode), n_envs=4)
+    worker.lend = lend
+    chunks = [run(worker, range(start, start + 40), steps=30) for start in (0, 40)]
+    assert len(asked) > 6
+    assert memory.free_bytes > 0
+    for chunk in chunks:
+        check_chain(chunk)
 
 
 @each_mode

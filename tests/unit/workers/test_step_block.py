@@ -46,7 +46,7 @@ def test_rows_are_gathered_as_they_were_recorded(n_rows: int, count: int) -> Non
     counts = np.full(len(rows), kept)
     first = block.places(np.full(len(rows), block.oldest), rows)
     stretch = Stretch(block.columns, first, counts, block.pitch, np.cumsum(counts) - counts)
-    columns = gather([stretch], len(rows) * kept, BufferPool())
+    columns = gather([stretch], len(rows) * kept, BufferPool().take)
     expected = np.array([(step, row) for row in rows for step in range(block.oldest, count)], np.float64)
     assert expected.tolist() == columns.leaves[0].tolist()
     assert (expected[:, 0] * n_rows + expected[:, 1]).tolist() == columns.leaves[1].tolist()
