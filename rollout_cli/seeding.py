@@ -42,11 +42,12 @@ _SHIFTS = np.uint64(30), np.uint64(27), np.uint64(31)
 
 def mix_words(words: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
     """Mix 64-bit words in place, and return them: the last step of splitmix64 (G. Steele, D. Lea, C. Flood)."""
-    words ^= words >> _SHIFTS[0]
+    high = np.empty_like(words)
+    words ^= np.right_shift(words, _SHIFTS[0], out=high)
     words *= _MIX_A
-    words ^= words >> _SHIFTS[1]
+    words ^= np.right_shift(words, _SHIFTS[1], out=high)
     words *= _MIX_B
-    words ^= words >> _SHIFTS[2]
+    words ^= np.right_shift(words, _SHIFTS[2], out=high)
     return words
 
 

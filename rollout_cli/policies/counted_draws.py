@@ -30,12 +30,18 @@ _UNUSED_BITS = np.uint64(11)
 _UNIT = 2.0**-53
 _FEW = 1 << 16
 _ALL = 1 << 64
+_WORD_BITS = 64
 
 
 def stream_keys(seeds: Array) -> tuple[Words, Words]:
     """Return where the counters of these seeds (k,) begin, and how far each goes at once: an odd number."""
     keys = mix_words(seeds.astype(np.uint64) + _KEY)
     return keys, (keys * _GAMMA ^ keys >> _HALF) | _ONE
+
+
+def multiples(gammas: Words, count: int) -> Words:
+    """Return how much further `count` steps are than the first of them, in each row (count, k)."""
+    return gammas * np.arange(count, dtype=np.uint64)[:, None]
 
 
 class CountedDraws:
@@ -64,10 +70,25 @@ class CountedDraws:
             steps: The step of its episode that each row draws for (k,), or several of them (n, k).
         """
         if len(self._offsets) == 1:
-            words = mix_words(keys + gammas * steps).reshape(steps.size, 1)
-        else:
-            counters = steps[..., None] * np.uint64(len(self._offsets)) + self._offsets
-            words = mix_words(keys[:, None] + gammas[:, None] * counters).reshape(steps.size, len(self._offsets))
+            return self._of_words(keys + gammas * steps, steps.size)
+        counters = steps[..., None] * np.uint64(len(self._offsets)) + self._offsets
+        return self._of_words(keys[:, None] + gammas[:, None] * counters, steps.size)
+
+    def next_columns(self, keys: Words, gammas: Words, steps: Words, further: Words) -> list[Array]:
+        """Return what `columns` does for some steps that follow one another.
+
+        Args:
+            keys: As for `columns`.
+            gammas: As for `columns`.
+            steps: The first step of each row (k,).
+            further: `multiples` of the gammas, one for each of the steps.
+        """
+        if len(self._offsets) == 1:
+            return self._of_words(further + (keys + gammas * steps), further.size)
+        return self.columns(keys, gammas, steps + np.arange(len(further), dtype=np.uint64)[:, None])
+
+    def _of_words(self, counters: Words, n_rows: int) -> list[Array]:
+        words = mix_words(counters).reshape(n_rows, len(self._offsets))
         if len(self._draws) == 1:
             return [self._draws[0](words)]
         edges = zip(self._edges[:-1], self._edges[1:], strict=True)
@@ -115,9 +136,14 @@ def _range_draw(bounds: _Range) -> Draw:
         return partial(_draw_uniform, bounds)
     # Python's integers, since the span of all 64-bit numbers is one too many for any of numpy's.
     spans = np.asarray(high, object) - np.asarray(low, object) + 1
-    draw = _draw_few if max(np.ravel(spans).tolist(), default=1) <= _FEW else _draw_many
+    most = max(np.ravel(spans).tolist(), default=1)
     # A span of all 64 bits becomes 0, for which the word itself is the number.
-    return partial(draw, _Range(_modulo(low), _modulo(spans), shape, np.dtype(dtype)))
+    integers = _Range(_modulo(low), _modulo(spans), shape, np.dtype(dtype))
+    if most > _FEW:
+        return partial(_draw_many, integers)
+    if np.ndim(spans) == 0 and 1 < most == most & -most:
+        return partial(_draw_bits, integers, np.uint64(_WORD_BITS + 1 - most.bit_length()))
+    return partial(_draw_few, integers)
 
 
 def _modulo(numbers: Any) -> Words:
@@ -133,6 +159,13 @@ def _draw_few(bounds: _Range, words: Words) -> Array:
     return _integers(words, low, dtype)
 
 
+def _draw_bits(bounds: _Range, unused: np.uint64, words: Words) -> Array:
+    """Draw what `_draw_few` does for a span that is a power of two: the word's highest bits."""
+    words = words.reshape(len(words), *bounds.shape)
+    words >>= unused
+    return _integers(words, bounds.low, bounds.dtype)
+
+
 def _draw_many(bounds: _Range, words: Words) -> Array:
     low, span, shape, dtype = bounds
     words = words.reshape(len(words), *shape)
@@ -140,7 +173,8 @@ def _draw_many(bounds: _Range, words: Words) -> Array:
 
 
 def _integers(words: Words, low: Words, dtype: np.dtype[Any]) -> Array:
-    words += low  # Modulo 2**64, as negative bounds are kept.
+    if low.ndim or low:
+        words += low  # Modulo 2**64, as negative bounds are kept.
     return words if dtype == np.uint64 else words.view(np.int64).astype(dtype, copy=False)
 
 

@@ -19,7 +19,7 @@ from rollout_cli.episode_batch import EnvSpec
 from rollout_cli.errors import PolicyError, PolicyLoadError
 from rollout_cli.generators import FoundGenerator
 from rollout_cli.policies.base import PolicySource, Shortcut, Tree
-from rollout_cli.policies.counted_draws import CountedDraws, stream_keys
+from rollout_cli.policies.counted_draws import CountedDraws, multiples, stream_keys
 from rollout_cli.policies.rows import count_rows, rows_of
 from rollout_cli.seeding import draw_root_seed
 from rollout_cli.spaces import unflatten
@@ -102,7 +102,8 @@ class RandomPolicy:
 
     def get_actions(self, observations: Tree) -> tuple[Tree, dict[str, Any]]:
         """Return each row's next action, a tree of arrays (n, *shape), and no infos."""
-        columns = self._sized_rows(count_rows(observations)).draw(self._draws)
+        n_rows, rows = count_rows(observations), self._rows
+        columns = (rows if rows is not None and rows.count == n_rows else self._sized_rows(n_rows)).draw(self._draws)
         return (columns[0] if self._is_leaf else unflatten(self._space, columns)), {}
 
     def seed(self, seed: int) -> None:
@@ -163,7 +164,7 @@ class _Rows:
         count: How many rows.
     """
 
-    __slots__ = ("_ahead", "_gammas", "_keys", "_n_ahead", "_steps", "_taken", "count")
+    __slots__ = ("_ahead", "_further", "_gammas", "_keys", "_n_ahead", "_steps", "_taken", "count")
 
     def __init__(self, n_rows: int) -> None:
         self.count = n_rows
@@ -171,6 +172,7 @@ class _Rows:
         self._steps = np.zeros(n_rows, np.uint64)
         """The step that each row's first one ahead is of."""
         self._ahead: list[Array] = []
+        self._further = multiples(self._gammas, 0)
         self._n_ahead = self._taken = 0
 
     def draw(self, draws: CountedDraws) -> list[Array]:
@@ -179,14 +181,17 @@ class _Rows:
             self._draw_ahead(draws)
         at = self._taken
         self._taken = at + 1
+        if len(self._ahead) == 1:  # As nearly always.
+            return [self._ahead[0][at]]
         return [column[at] for column in self._ahead]
 
     def _draw_ahead(self, draws: CountedDraws) -> None:
         self._steps += np.uint64(self._n_ahead)
         most = min(AHEAD_STEPS, AHEAD_BYTES // max(1, self.count * draws.row_bytes))
         count = max(1, min(2 * self._n_ahead, most))
-        steps = self._steps + np.arange(count, dtype=np.uint64)[:, None]
-        columns = draws.columns(self._keys, self._gammas, steps)
+        if len(self._further) != count:
+            self._further = multiples(self._gammas, count)
+        columns = draws.next_columns(self._keys, self._gammas, self._steps, self._further)
         self._ahead = [column.reshape(count, self.count, *column.shape[1:]) for column in columns]
         self._n_ahead, self._taken = count, 0
 
@@ -199,6 +204,7 @@ class _Rows:
         """Begin the actions that belong to `seeds` in some rows (k,)."""
         self._stand()
         self._keys[begun], self._gammas[begun] = stream_keys(seeds)
+        self._further = self._further[:0]
         self._steps[begun] = 0
 
     def forget(self, mask: Array, block: int) -> None:

@@ -17,7 +17,7 @@ Tree = Any
 
 def count_rows(tree: Tree) -> int:
     """Return n of a tree of arrays (n, *shape)."""
-    return len(tree_leaves(tree)[0])
+    return len(tree if isinstance(tree, np.ndarray) else tree_leaves(tree)[0])
 
 
 class SpaceRows:
