@@ -61,6 +61,8 @@ class NextStepEpisodes(RowEpisodes):
         self._terminated = np.empty((SETTLE_STEPS, n_rows), bool)
         self._truncated = np.empty((SETTLE_STEPS, n_rows), bool)
         self._times = np.empty(SETTLE_STEPS)
+        # Used each time, since memory that is touched for the first time has to be cleared by the system.
+        self._over, self._follows = np.empty((2, SETTLE_STEPS, n_rows), bool)
         self._dead = np.zeros(n_rows, bool)
         # numpy sorts integers of 16 bits in linear time.
         self._row_type = np.uint16 if n_rows <= np.iinfo(np.uint16).max else np.int64
@@ -97,7 +99,8 @@ class NextStepEpisodes(RowEpisodes):
         """
         count, self.pending = self.pending, 0
         flat = self._ended(count).ravel().nonzero()[0]
-        ends = _Ends(flat, *np.divmod(flat, self._n_rows), first=recorder.step - count, count=count)
+        steps = flat // self._n_rows
+        ends = _Ends(flat, steps, flat - steps * self._n_rows, first=recorder.step - count, count=count)
         waited = self._dead.nonzero()[0]
         n_seen = int(np.searchsorted(ends.steps, count - 1))  # The others are reset in the step that comes next.
         begun = np.concatenate([waited, ends.rows[:n_seen]])
@@ -118,10 +121,10 @@ class NextStepEpisodes(RowEpisodes):
 
     def _ended(self, count: int) -> Array:
         """Return whether an episode ended, bool (count, n)."""
-        over = np.asarray(self._terminated[:count] | self._truncated[:count])
+        over = np.logical_or(self._terminated[:count], self._truncated[:count], out=self._over[:count])
         # The step in which a row was reset is no step of an episode, whatever its flags.
         over[0] &= ~self._dead
-        if count > 1 and (over[1:] & over[:-1]).any():
+        if np.logical_and(over[1:], over[:-1], out=self._follows[1:count]).any():
             for step in range(1, count):
                 over[step] &= ~over[step - 1]
         return over
