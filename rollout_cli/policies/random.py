@@ -189,6 +189,7 @@ class _Rows:
         self._steps += np.uint64(self._n_ahead)
         most = min(AHEAD_STEPS, AHEAD_BYTES // max(1, self.count * draws.row_bytes))
         count = max(1, min(2 * self._n_ahead, most))
+        # Never those of rows that began since: these are drawn one step ahead first, and then two.
         if len(self._further) != count:
             self._further = multiples(self._gammas, count)
         columns = draws.next_columns(self._keys, self._gammas, self._steps, self._further)
@@ -204,7 +205,6 @@ class _Rows:
         """Begin the actions that belong to `seeds` in some rows (k,)."""
         self._stand()
         self._keys[begun], self._gammas[begun] = stream_keys(seeds)
-        self._further = self._further[:0]
         self._steps[begun] = 0
 
     def forget(self, mask: Array, block: int) -> None:

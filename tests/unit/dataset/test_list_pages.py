@@ -22,6 +22,7 @@ from rollout_cli.dataset.files import FileStore, NewFile
 from rollout_cli.dataset.list_pages import has_list_pages
 from rollout_cli.dataset.pages import DATA_PAGE, page_headers
 from rollout_cli.dataset.parquet import TableFile
+from rollout_cli.dataset.thrift import Elements, i64, opened
 
 SHAPES = [(1,), (2,), (4,), (7,), (8,), (17,), (505,), (1, 1), (3, 3), (2, 3, 4), (2, 1, 2, 1, 3)]
 Array = npt.NDArray[Any]
@@ -132,10 +133,15 @@ def test_a_row_groups_sizes_are_those_of_its_columns(tmp_path: Path) -> None:
     table = table_of(x=values_of((4,), 3000, "f4"), y=values_of((3, 3), 3000, "f8"))
     path = written(tmp_path / "a.parquet", table, table.slice(0, 10).combine_chunks())
     metadata = pq.ParquetFile(path).metadata
+    footer = path.read_bytes()[-metadata.serialized_size - 8 : -8]
+    told = opened(footer, 3)[4].node
+    assert isinstance(told, Elements)
     at = 4
-    for group in map(metadata.row_group, range(metadata.num_row_groups)):
+    for fields, group in zip(told.nodes, map(metadata.row_group, range(metadata.num_row_groups)), strict=True):
         columns = [group.column(place) for place in range(group.num_columns)]
-        assert at == group.to_dict()["columns"][0]["data_page_offset"]
+        assert isinstance(fields, dict)
+        assert i64(at) == fields[5]
+        assert i64(sum(column.total_compressed_size for column in columns)) == fields[6]
         assert group.total_byte_size == sum(column.total_uncompressed_size for column in columns)
         for column in columns:
             assert at == column.data_page_offset
@@ -161,6 +167,16 @@ def test_pages_are_of_a_megabyte_and_begin_with_a_row(tmp_path: Path, shape: Any
     assert column.total_uncompressed_size == sum(header.decoded + header.header for header in headers)
     pieces = pa.concat_tables([table.slice(start, rows // 3) for start in range(0, rows, rows // 3)])
     assert path.read_bytes() == written(tmp_path / "pieces.parquet", pieces).read_bytes()
+
+
+def test_a_row_group_without_rows_has_a_page_without_values(tmp_path: Path) -> None:
+    """Where the footer says that its pages begin, there is one."""
+    path = written(tmp_path / "a.parquet", table_of(x=values_of((4,), 0, "f4")), table_of(x=values_of((4,), 2, "f4")))
+    column = pq.ParquetFile(path).metadata.row_group(0).column(1)
+    with path.open("rb") as file:
+        headers = list(page_headers(file, column.data_page_offset, column.total_compressed_size))
+    assert [0] == [header.values for header in headers]
+    assert 2 == pq.read_table(path).num_rows
 
 
 def test_a_flipped_bit_of_a_page_is_found(tmp_path: Path) -> None:

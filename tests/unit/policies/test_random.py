@@ -233,6 +233,16 @@ def test_source() -> None:
         policy_source("random:3")
 
 
+def test_rows_that_begin_anew_after_one_step() -> None:
+    """Nothing that was made for their first seeds is used for the next ones."""
+    policy, fresh = RandomPolicy(spaces.Discrete(1000)), RandomPolicy(spaces.Discrete(1000))
+    for seeds in (np.arange(9), np.arange(9) + 50):
+        policy.begin_rows(np.arange(9), seeds, 9)
+        actions, _ = policy.get_actions(np.zeros(9))
+    fresh.begin_rows(np.arange(9), np.arange(9) + 50, 9)
+    assert fresh.get_actions(np.zeros(9))[0].tolist() == actions.tolist()
+
+
 def test_rows_that_begin_while_others_are_drawn_ahead() -> None:
     """Steps are drawn ahead where no row begins; one that begins, at any step, changes nothing for the others."""
     rows, seeds = RandomPolicy(spaces.Discrete(1000)), [3, 4, 5]
