@@ -102,8 +102,7 @@ class RandomPolicy:
 
     def get_actions(self, observations: Tree) -> tuple[Tree, dict[str, Any]]:
         """Return each row's next action, a tree of arrays (n, *shape), and no infos."""
-        n_rows, rows = count_rows(observations), self._rows
-        columns = (rows if rows is not None and rows.count == n_rows else self._sized_rows(n_rows)).draw(self._draws)
+        columns = self._sized_rows(count_rows(observations)).draw(self._draws)
         return (columns[0] if self._is_leaf else unflatten(self._space, columns)), {}
 
     def seed(self, seed: int) -> None:
@@ -181,8 +180,6 @@ class _Rows:
             self._draw_ahead(draws)
         at = self._taken
         self._taken = at + 1
-        if len(self._ahead) == 1:  # As nearly always.
-            return [self._ahead[0][at]]
         return [column[at] for column in self._ahead]
 
     def _draw_ahead(self, draws: CountedDraws) -> None:

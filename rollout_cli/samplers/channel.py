@@ -15,11 +15,11 @@ import socket
 import struct
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from itertools import islice
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, TypeVar
 
 from rollout_cli.buffer_pool import BufferPool
 from rollout_cli.chunk import Piece
@@ -35,6 +35,7 @@ _JOINED_BYTES = 1 << 16
 
 _PLACE = struct.Struct("<QQ")
 _IOV_MAX = 512
+_Taken = TypeVar("_Taken")
 
 
 class PipeChannel:
@@ -114,21 +115,18 @@ class PipeChannel:
         self.flush_nowait()
 
     def _put_into_ring(self, pieces: list[Piece], size: int) -> list[Place] | None:
-        if self._writer is None or not self._writer.takes(size):
-            return None
-        places = self._writer.write(pieces)
-        if places is None and self._take_in():
-            places = self._writer.write(pieces)
-        return places
+        return self._in_ring(size, lambda ring: ring.write(pieces))
 
     def lend(self, size: int) -> memoryview | None:
         """Return `size` bytes to make a part of a message in, which need not be copied then; None without room."""
+        return self._in_ring(size, lambda ring: ring.lend(size))
+
+    def _in_ring(self, size: int, take: Callable[[RingWriter], _Taken | None]) -> _Taken | None:
+        """Take room, after a look at what came back where there is none; None without, or where it is not worth it."""
         if self._writer is None or not self._writer.takes(size):
             return None
-        memory = self._writer.lend(size)
-        if memory is None and self._take_in():
-            memory = self._writer.lend(size)
-        return memory
+        taken = take(self._writer)
+        return take(self._writer) if taken is None and self._take_in() else taken
 
     def _push(self, *pieces: Piece) -> None:
         for piece in pieces:

@@ -295,7 +295,6 @@ def load_pickled(value: Any, kind: type[RolloutError]) -> Any:
 
 
 def _batch(worker: int, version: int, chunk: Chunk, not_reproducible: str | None) -> Batch:
-    part = chunk.part
+    part, ranges = chunk.part, contiguous_ranges(chunk.numbers)
     lengths = np.asarray([part.episode_length] if part else chunk.lengths, np.int64)
-    payload = tuple(pack(chunk))
-    return Batch(worker, version, contiguous_ranges(chunk.numbers), lengths, payload, part, not_reproducible)
+    return Batch(worker, version, ranges, lengths, tuple(pack(chunk)), part, not_reproducible)

@@ -92,8 +92,7 @@ class NativeStepper:
         }
         self._after = after[rows.mode]
         self._resets_itself = rows.mode is not AutoresetMode.DISABLED
-        clips = rules.invalid_action == "clip"
-        clipping = RowClipping(rows.env_spec.action_space, rows.n_rows) if clips else None
+        clipping = RowClipping(rows.env_spec.action_space, rows.n_rows) if rules.invalid_action == "clip" else None
         self._intake = NativeIntake(rows, recorder.block, self._errors, clipping=clipping)
         self._guard = EndlessGuard(
             rules,
@@ -195,12 +194,11 @@ class NativeStepper:
         if block.is_full:
             self.settle()
             self._recorder.make_room(self.episodes)
-        observations = self._observations
-        block.put_typed(0, observations)
+        block.put_typed(0, self._observations)
         intake = self._intake
         # Written out, for a call by `NativeErrors.called` takes as long as what is done around it.
         try:
-            acts, agent_infos = self._actors.act(observations[0] if self._sees_leaf else self._seen())
+            acts, agent_infos = self._actors.act(self._observations[0] if self._sees_leaf else self._seen())
         except Exception as error:
             raise self._errors.error(PolicyError, "policy.get_actions", error) from error
         leaves = intake.actions(acts)

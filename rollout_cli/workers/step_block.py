@@ -30,7 +30,8 @@ push each other out: gathering episodes took three times as long.
 _TABLE = 2
 """Dimensions of a leaf whose rows are flat."""
 
-_FEW_COLUMNS = 8
+FEW_COLUMNS = 8
+"""Up to so many are recorded one by one where they lie so."""
 
 
 class StepBlock:
@@ -77,7 +78,7 @@ class StepBlock:
         """Record leaves of the step under way that `typed` gave, from number `at` on."""
         for number, leaf in enumerate(leaves, at):
             row = self._by_step[number][self._at]
-            if leaf.ndim == _TABLE and leaf.flags.f_contiguous and leaf.shape[1] <= _FEW_COLUMNS:
+            if leaf.ndim == _TABLE and leaf.flags.f_contiguous and leaf.shape[1] <= FEW_COLUMNS:
                 # By columns, as it lies in the environment's memory: faster than by rows, while they are few.
                 for column, values in zip(row.T, leaf.T, strict=True):
                     column[:] = values
