@@ -32,7 +32,7 @@ class CutLimits:
     shard_bytes: int = 384 << 20
     min_shard_bytes: int = 8 << 20
     group_bytes: int = 64 << 20
-    group_rows: int = 65_536
+    group_rows: int = 131_072
 
     def for_lanes(self, n_lanes: int) -> CutLimits:
         """Return the limits of one of `n_lanes` lanes, which share the bytes of a shard."""

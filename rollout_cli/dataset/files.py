@@ -99,6 +99,10 @@ _VERBS = {
 }
 
 
+_WINDOW = 8 << 20
+"""So many bytes are handed to the disk at once. What is smaller stays in memory, for who reads it next."""
+
+
 class NewFile:
     """A file that is being written and has no final name yet.
 
@@ -110,6 +114,7 @@ class NewFile:
         self.path = path
         self._store = store
         self._size = 0
+        self._handed_on = self._dropped = 0
         self._kept = True
         with store.operation("open", path):
             self._file = path.open("wb")
@@ -125,8 +130,24 @@ class NewFile:
         if self._kept:
             with self._store.operation("write", self.path):
                 self._file.write(data)
+            if self._size + size - self._handed_on >= _WINDOW:
+                self._hand_on(self._size + size)
         self._size += size
         return size
+
+    def _hand_on(self, size: int) -> None:
+        """Let the system write what came, and forget of the file what it wrote since the last time.
+
+        Left alone, it keeps all of it in memory that other programs could use, for each page of which fresh memory is
+        needed, and writes most of it in the end, while `finish` waits.
+        """
+        if hasattr(os, "posix_fadvise"):
+            # Pages that are not on the disk yet are not dropped, but begun to be written. Where a file system does not
+            # take the advice nothing is lost; an error of the disk is told by `fsync`.
+            with suppress(OSError):
+                advised = size - self._dropped
+                os.posix_fadvise(self._file.fileno(), self._dropped, advised, os.POSIX_FADV_DONTNEED)
+        self._dropped, self._handed_on = self._handed_on, size
 
     def flush(self) -> None:
         """Do nothing: `finish` flushes."""

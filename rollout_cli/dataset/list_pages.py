@@ -2,16 +2,11 @@
 
 Beside its values a page says of each number whether it begins a list: its levels. Where every list has the same length
 they are known beforehand, and are made once here. Arrow's writer makes them anew for every number, which takes longer
-than all that it does with the numbers themselves. The pages are such as it writes: of version 1, with the numbers'
-bytes apart (BYTE_STREAM_SPLIT), zstd around levels and values, and a checksum.
-
-The format is Parquet's own, https://parquet.apache.org/docs/file-format: its structures, encodings and levels.
+than all that it does with the numbers themselves.
 """
 
 from __future__ import annotations
 
-import zlib
-from collections.abc import Sequence
 from functools import lru_cache
 from math import prod
 from typing import Any
@@ -20,31 +15,22 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from rollout_cli.dataset.column_pages import (
+    BYTE_STREAM_SPLIT,
+    DOUBLE,
+    FLOAT,
+    Bytes,
+    ColumnPages,
+    Page,
+)
 from rollout_cli.dataset.columns import PAGE_BYTES, decode_tensor
 from rollout_cli.dataset.files import NewFile
 from rollout_cli.dataset.footers import Chunks
-from rollout_cli.dataset.thrift import (
-    BINARY,
-    I32,
-    LIST,
-    STRUCTURE,
-    Elements,
-    Field,
-    encoded,
-    i32,
-    i64,
-    signed,
-    text,
-    unsigned,
-)
+from rollout_cli.dataset.number_encodings import as_bytes, byte_stream_split, length_of, run_of
 
 Array = npt.NDArray[Any]
-Bytes = npt.NDArray[np.uint8]
 
-_PHYSICAL = {np.dtype(np.float32): 4, np.dtype(np.float64): 5}
-_BYTE_STREAM_SPLIT, _RLE = 9, 3
-_ZSTD = 6
-_DATA_PAGE = 0
+_PHYSICAL = {np.dtype(np.float32): FLOAT, np.dtype(np.float64): DOUBLE}
 
 _GROUP = 8
 """Levels are packed so many at a time."""
@@ -75,77 +61,47 @@ class ListPages:
     """
 
     def __init__(self, field: pa.Field, compression_level: int, file: NewFile) -> None:
-        self._name, self._file = field.name, file
-        self._chunks: list[Chunks] = []
+        self._name = field.name
         kind, shape = field.type, []
         while pa.types.is_fixed_size_list(kind):
             shape.append(kind.list_size)
             kind = kind.value_type
-        self._dtype = np.dtype(kind.to_pandas_dtype())
-        self._row_values = prod(shape)
-        self._page_values = self._row_values * max(1, PAGE_BYTES // (self._row_values * self._dtype.itemsize))
-        self._path = [field.name, *["list", "element"] * len(shape)]
+        dtype = np.dtype(kind.to_pandas_dtype())
+        row_values = prod(shape)
+        self._page_values = row_values * max(1, PAGE_BYTES // (row_values * dtype.itemsize))
         self._levels = _levels(tuple(shape), self._page_values)
-        self._codec = pa.Codec("zstd", compression_level=compression_level)
+        path = [field.name, *["list", "element"] * len(shape)]
+        self._pages = ColumnPages(path, _PHYSICAL[dtype], compression_level, file)
         # Used for every page, since memory that is touched for the first time has to be cleared.
         self._memory = np.empty(0, np.uint8)
 
     def write(self, table: pa.Table) -> None:
         """Write this column of a row group at the end of the file; its pages are a function of the rows alone."""
-        offset = self._file.tell()
         column = table.column(self._name)
         contiguous = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
         numbers = decode_tensor(contiguous).reshape(-1)
-        decoded = stored = pages = 0
         # Without rows there is a page without values: readers look for one where the footer says.
-        for start in range(0, max(1, len(numbers)), self._page_values):
-            header, body, size = self._page(numbers[start : start + self._page_values])
-            self._file.write(header)
-            self._file.write(body)
-            decoded, stored, pages = decoded + len(header) + size, stored + len(header) + len(body), pages + 1
-        described = {
-            1: i32(_PHYSICAL[self._dtype]),
-            2: Field(LIST, Elements(I32, [signed(_RLE), signed(_BYTE_STREAM_SPLIT)])),
-            3: Field(LIST, Elements(BINARY, [text(name) for name in self._path])),
-            4: i32(_ZSTD),
-            5: i64(len(numbers)),
-            6: i64(decoded),
-            7: i64(stored),
-            9: i64(offset),
-            13: Field(LIST, Elements(STRUCTURE, [{1: i32(_DATA_PAGE), 2: i32(_BYTE_STREAM_SPLIT), 3: i32(pages)}])),
-        }
-        self._chunks.append(Chunks([{2: i64(0), 3: Field(STRUCTURE, described)}], decoded, stored))
+        starts = range(0, max(1, len(numbers)), self._page_values)
+        self._pages.write(self._page(numbers[start : start + self._page_values]) for start in starts)
 
     def finish(self) -> list[Chunks]:
         """Return where the column of each row group lies; none is written any more."""
-        return self._chunks
+        return self._pages.finish()
 
     def discard(self) -> None:
         """Let go of nothing: the file is all that there was."""
 
-    def _page(self, numbers: Array) -> tuple[bytes, pa.Buffer, int]:
-        """Return header and body of a page, and how many bytes the body has decompressed."""
+    def _page(self, numbers: Array) -> Page:
         levels = self._levels.of(len(numbers))
-        decoded = sum(map(len, levels)) + numbers.nbytes
-        if len(self._memory) < decoded:
-            self._memory = np.empty(decoded, np.uint8)
+        size = sum(map(len, levels)) + numbers.nbytes
+        if len(self._memory) < size:
+            self._memory = np.empty(size, np.uint8)
         at = 0
         for part in levels:
             self._memory[at : at + len(part)] = part
             at += len(part)
-        size = self._dtype.itemsize
-        streams = self._memory[at:decoded].reshape(size, len(numbers))
-        np.copyto(streams, numbers.view(np.uint8).reshape(-1, size).T)
-        body = self._codec.compress(self._memory[:decoded])
-        checksum = zlib.crc32(body)
-        header = {
-            1: i32(_DATA_PAGE),
-            2: i32(decoded),
-            3: i32(len(body)),
-            4: i32(checksum - (checksum >> 31 << 32)),
-            5: Field(STRUCTURE, {1: i32(len(numbers)), 2: i32(_BYTE_STREAM_SPLIT), 3: i32(_RLE), 4: i32(_RLE)}),
-        }
-        return encoded(header), body, decoded
+        byte_stream_split(numbers, self._memory[at:size])
+        return Page(len(numbers), BYTE_STREAM_SPLIT, self._memory[:size])
 
 
 class _Levels:
@@ -163,9 +119,12 @@ class _Levels:
         bits = (row[:, None] >> np.arange(self._width, dtype=np.uint8) & 1).reshape(-1)
         packed = np.packbits(np.tile(bits, -(-most // row.size)), bitorder="little")
         run_bytes = _RUN_GROUPS * self._width
-        packed.resize(-(-len(packed) // run_bytes), run_bytes)
-        heads = np.full((len(packed), 1), _RUN_GROUPS << 1 | 1, np.uint8)
-        self._runs = np.concatenate([heads, packed], axis=1)
+        # The head of each run, and its levels; the last run may be filled up with zeros.
+        self._runs = np.zeros((-(-len(packed) // run_bytes), 1 + run_bytes), np.uint8)
+        self._runs[:, 0] = _RUN_GROUPS << 1 | 1
+        whole, rest = divmod(len(packed), run_bytes)
+        self._runs[:whole, 1:] = packed[: whole * run_bytes].reshape(whole, run_bytes)
+        self._runs[whole:, 1 : 1 + rest] = packed[whole * run_bytes :]
 
     def of(self, values: int) -> tuple[Bytes, ...]:
         """Return repetition and definition levels of so many values, whole rows, as parts of a page."""
@@ -173,10 +132,11 @@ class _Levels:
         whole, rest = divmod(groups, _RUN_GROUPS)
         packed = [self._runs[:whole].reshape(-1)]
         if rest:
-            packed += [_bytes([rest << 1 | 1]), self._runs[whole, 1 : 1 + rest * self._width]]
+            packed += [as_bytes([rest << 1 | 1]), self._runs[whole, 1 : 1 + rest * self._width]]
         # All of them are there: one run of the deepest level.
-        defined = _bytes([*unsigned(values << 1), self._depth] if values else [])
-        return (_length(sum(map(len, packed))), *packed, _length(len(defined)), defined)
+        defined = as_bytes(run_of(self._depth, values, self._width))
+        repeated = np.concatenate(packed)
+        return length_of(repeated), repeated, length_of(defined), defined
 
 
 def _repetition(shape: tuple[int, ...]) -> Bytes:
@@ -190,11 +150,3 @@ def _repetition(shape: tuple[int, ...]) -> Bytes:
 
 
 _levels = lru_cache(maxsize=16)(_Levels)
-
-
-def _bytes(values: Sequence[int]) -> Bytes:
-    return np.array(values, np.uint8)
-
-
-def _length(count: int) -> Bytes:
-    return np.array([count], "<u4").view(np.uint8)

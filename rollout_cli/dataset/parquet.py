@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import inspect
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
@@ -15,17 +16,16 @@ import pyarrow.parquet as pq
 from rollout_cli.dataset.arrow_columns import ArrowColumns
 from rollout_cli.dataset.columns import batch_rows
 from rollout_cli.dataset.files import FileStore, NewFile, tidy_up
+from rollout_cli.dataset.flat_pages import WITH_EXTREMES, FlatPages, has_flat_pages
 from rollout_cli.dataset.footers import MAGIC, Chunks, RowGroup, end_of, footer_of, whole_footer
 from rollout_cli.dataset.list_pages import ListPages, has_list_pages
+from rollout_cli.dataset.null_pages import NullableTexts, has_null_pages
 
 _LEVEL = 1
 """zstd's: each higher one takes longer for little."""
 
 _PAGE_ROWS = 1 << 20
 """More than a row group has: pages then end by their bytes alone (1 MB), which compresses better than 20,000 rows."""
-
-_PLAIN = ("step", "seed")
-"""Steps repeat those of earlier episodes, which zstd finds itself, faster than deltas are made; seeds are noise."""
 
 _HAS_PAGE_ROWS = "max_rows_per_page" in inspect.signature(pq.write_table).parameters
 
@@ -93,12 +93,34 @@ class TableFile:
 
 def _columns(schema: pa.Schema, file: NewFile) -> Iterator[_Columns]:
     """Give the writers of all columns, in the schema's order."""
-    for as_list, fields in groupby(schema, has_list_pages):
-        if as_list:
+    for form, neighbours in groupby(schema, _form):
+        fields = list(neighbours)
+        columns = pa.schema(fields)
+        if form is _Form.LIST:
             yield from (ListPages(field, _LEVEL, file) for field in fields)
+        elif form is _Form.FLAT:
+            yield from (FlatPages(field, _LEVEL, file) for field in fields)
+        elif form is _Form.NULLABLE:
+            yield NullableTexts(columns, _options(columns), _LEVEL, file)
         else:
-            columns = pa.schema(fields)
             yield ArrowColumns(columns, _options(columns), file)
+
+
+class _Form(enum.Enum):
+    """Who writes a column."""
+
+    LIST = enum.auto()
+    FLAT = enum.auto()
+    NULLABLE = enum.auto()
+    OTHER = enum.auto()
+
+
+def _form(field: pa.Field) -> _Form:
+    if has_list_pages(field):
+        return _Form.LIST
+    if has_flat_pages(field):
+        return _Form.FLAT
+    return _Form.NULLABLE if has_null_pages(field) else _Form.OTHER
 
 
 def _empty_file(schema: pa.Schema, metadata: Mapping[str, str]) -> bytes:
@@ -115,8 +137,7 @@ def _options(schema: pa.Schema) -> dict[str, Any]:
         # Values of an observation rarely repeat: a dictionary costs time and is given up after a page.
         "use_dictionary": False,
         "column_encoding": dict(_encodings(schema)),
-        # Readers select by episode; statistics of other columns are read by nobody and cost time in each row.
-        "write_statistics": ["episode_id"],
+        "write_statistics": list(WITH_EXTREMES),
         "write_page_index": False,
         # What finds a flipped bit: neither the compression nor anything else of Parquet does.
         "write_page_checksum": True,
@@ -141,6 +162,6 @@ def _encodings(schema: pa.Schema) -> Iterator[tuple[str, str]]:
         elif pa.types.is_boolean(kind):
             # Bits. Levels in run lengths come to more bytes and more time.
             yield path, "PLAIN"
-        elif pa.types.is_integer(kind) and kind != pa.uint8() and field.name not in _PLAIN:
-            # Ids and actions: of few values, or near one another.
+        elif pa.types.is_integer(kind) and kind != pa.uint8():
+            # Actions and infos: of few values, or near one another.
             yield path, "DELTA_BINARY_PACKED"

@@ -14,6 +14,8 @@ _NUMBER_BITS = 63
 _MORE = 128
 """Set in each byte of a number but its last one."""
 
+_SINGLE = [bytes([value]) for value in range(_MORE)]
+
 _SHORT = 15
 """Lists of so many elements, and fields so far behind the one before, have their number in bytes of its own."""
 
@@ -71,6 +73,15 @@ def i64(value: int) -> Field:
     return Field(I64, signed(value))
 
 
+def i32_fields(*values: int) -> bytes:
+    """Return the first fields of a structure, integers of 32 bits, without its end."""
+    return b"".join([_NEXT_I32 + signed(value) for value in values])
+
+
+_NEXT_I32 = bytes([1 << 4 | I32])
+"""What a field that follows the one before begins with."""
+
+
 def text(value: str) -> bytes:
     """Return a text."""
     data = value.encode()
@@ -84,6 +95,8 @@ def signed(value: int) -> bytes:
 
 def unsigned(value: int) -> bytes:
     """Return a number that is not negative."""
+    if value < _MORE:
+        return _SINGLE[value]
     out = bytearray()
     while value >= _MORE:
         out.append(value & (_MORE - 1) | _MORE)
