@@ -100,7 +100,7 @@ class ColumnPages:
         for page in pages:
             offsets.setdefault(page.kind, self._file.tell())
             kinds[page.kind, page.encoding] += 1
-            body = memoryview(self._codec.compress(page.body)) if compressed else page.body.data
+            body = self._codec.compress(page.body, asbytes=True) if compressed else page.body.tobytes()
             header = _header(page, body)
             self._file.write(header)
             self._file.write(body)
@@ -131,7 +131,7 @@ class ColumnPages:
         """Let go of nothing: the file is all that there was."""
 
 
-def _header(page: Page, body: memoryview) -> bytes:
+def _header(page: Page, body: bytes) -> bytes:
     """Return what a page begins with; each row group has a dozen of them, so it is not put together field by field."""
     checksum = zlib.crc32(body)
     told = i32_fields(page.kind, len(page.body), len(body), checksum - (checksum >> 31 << 32))

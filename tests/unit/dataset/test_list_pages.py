@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import cProfile
 from pathlib import Path
 from typing import Any
 
 import duckdb
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -17,55 +16,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rollout_cli.dataset import list_pages
-from rollout_cli.dataset.columns import PAGE_BYTES, encode_tensor, tensor_type
-from rollout_cli.dataset.files import FileStore, NewFile
+from rollout_cli.dataset.columns import PAGE_BYTES, tensor_type
+from rollout_cli.dataset.files import NewFile
 from rollout_cli.dataset.list_pages import has_list_pages
-from rollout_cli.dataset.pages import DATA_PAGE, page_headers
-from rollout_cli.dataset.parquet import TableFile
+from rollout_cli.dataset.pages import DATA_PAGE
 from rollout_cli.dataset.thrift import Elements, i64, opened
+from tests.unit.dataset.page_files import bits, by_arrow, headers_of, stated, table_of, values_of, written
 
 SHAPES = [(1,), (2,), (4,), (7,), (8,), (17,), (505,), (1, 1), (3, 3), (2, 3, 4), (2, 1, 2, 1, 3)]
-Array = npt.NDArray[Any]
-
-
-def values_of(shape: Sequence[int], rows: int, dtype: str, seed: int = 0) -> Array:
-    """Return floats of every bit pattern: also nan of any payload, infinities, negative zero, subnormals."""
-    bits = np.random.default_rng(seed).integers(0, 256, (rows, *shape, np.dtype(dtype).itemsize), np.uint8)
-    return bits.view(dtype).reshape(rows, *shape)
-
-
-def table_of(**columns: Array) -> pa.Table:
-    """Return a table whose columns cannot be null; `id` is the first."""
-    rows = len(next(iter(columns.values())))
-    arrays = {"id": encode_tensor(np.arange(rows)), **{name: encode_tensor(values) for name, values in columns.items()}}
-    schema = pa.schema([pa.field(name, array.type, nullable=False) for name, array in arrays.items()])
-    return pa.Table.from_arrays(list(arrays.values()), schema=schema.with_metadata({"what": "a table"}))
-
-
-def written(path: Path, *tables: pa.Table, **metadata: str) -> Path:
-    """Return a file with a row group for each of the tables."""
-    file = TableFile(FileStore(), path.with_suffix(".tmp"), tables[0].schema)
-    for table in tables:
-        file.write(table)
-    file.publish(path, metadata)
-    return path
-
-
-def by_arrow(path: Path, *tables: pa.Table, **metadata: str) -> Path:
-    """Return such a file that Arrow wrote as a whole."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("rollout_cli.dataset.parquet.has_list_pages", lambda _field: False)
-        return written(path, *tables, **metadata)
-
-
-def bits(values: Any) -> bytes:
-    """Return the bytes of an Arrow column's numbers, whatever lists are around them."""
-    for _ in range(9):
-        if not pa.types.is_list(values.type) and not pa.types.is_fixed_size_list(values.type):
-            break
-        values = values.combine_chunks().flatten() if isinstance(values, pa.ChunkedArray) else values.flatten()
-    return np.asarray(values).tobytes()
-
 
 @settings(deadline=None)
 @given(st.sampled_from(SHAPES), st.sampled_from(["f4", "f8"]), st.lists(st.integers(0, 700), min_size=1, max_size=3))
@@ -114,18 +72,10 @@ def test_a_footer_says_what_arrows_does(tmp_path: Path, shape: tuple[int, ...]) 
     assert b"more" == own.metadata.metadata[b"note"]
     assert arrows.metadata.metadata == own.metadata.metadata
     assert stated(arrows.metadata) == stated(own.metadata)
-
-
-def stated(metadata: pq.FileMetaData) -> Any:
-    """Return what a footer says, without places and sizes."""
-    out = metadata.to_dict()
-    del out["serialized_size"]
-    for group in out["row_groups"]:
-        del group["total_byte_size"]
-        for column in group["columns"]:
-            for name in ("file_offset", "data_page_offset", "total_compressed_size", "total_uncompressed_size"):
-                del column[name]
-    return out
+    lists = [own.metadata.row_group(0).column(at) for at in (2, 4)]
+    assert ["b.list.element", "d.list.element"] == [column.path_in_schema for column in lists]
+    assert [{"RLE", "BYTE_STREAM_SPLIT"}] * 2 == [set(column.encodings) for column in lists]
+    assert ["ZSTD"] * 2 == [column.compression for column in lists]
 
 
 def test_a_row_groups_sizes_are_those_of_its_columns(tmp_path: Path) -> None:
@@ -144,7 +94,7 @@ def test_a_row_groups_sizes_are_those_of_its_columns(tmp_path: Path) -> None:
         assert i64(sum(column.total_compressed_size for column in columns)) == fields[6]
         assert group.total_byte_size == sum(column.total_uncompressed_size for column in columns)
         for column in columns:
-            assert at == column.data_page_offset
+            assert at == (column.dictionary_page_offset or column.data_page_offset)
             at += column.total_compressed_size
     assert path.stat().st_size == at + metadata.serialized_size + 8
 
@@ -157,8 +107,7 @@ def test_pages_are_of_a_megabyte_and_begin_with_a_row(tmp_path: Path, shape: Any
     table = table_of(x=values_of(shape, rows, dtype))
     path = written(tmp_path / "whole.parquet", table)
     column = pq.ParquetFile(path).metadata.row_group(0).column(1)
-    with path.open("rb") as file:
-        headers = list(page_headers(file, column.data_page_offset, column.total_compressed_size))
+    headers = headers_of(path, column)
     row = int(np.prod(shape))
     per_page = max(1, PAGE_BYTES // (row * np.dtype(dtype).itemsize))
     counts = [min(per_page, rows - start) * row for start in range(0, rows, per_page)]
@@ -173,8 +122,7 @@ def test_a_row_group_without_rows_has_a_page_without_values(tmp_path: Path) -> N
     """Where the footer says that its pages begin, there is one."""
     path = written(tmp_path / "a.parquet", table_of(x=values_of((4,), 0, "f4")), table_of(x=values_of((4,), 2, "f4")))
     column = pq.ParquetFile(path).metadata.row_group(0).column(1)
-    with path.open("rb") as file:
-        headers = list(page_headers(file, column.data_page_offset, column.total_compressed_size))
+    headers = headers_of(path, column)
     assert [0] == [header.values for header in headers]
     assert 2 == pq.read_table(path).num_rows
 
@@ -223,3 +171,8 @@ def test_a_files_own_columns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr("rollout_cli.dataset.parquet.ListPages", Noted)
     written(tmp_path / "a.parquet", table_of(x=values_of((4,), 3, "f4"), y=np.ones(3), z=values_of((2, 2), 3, "f8")))
     assert ["x", "z"] == seen
+
+
+def test_levels_are_made_under_a_profiler_too() -> None:
+    """Which holds on to arrays that it sees, so that numpy does not resize them."""
+    cProfile.Profile().runcall(list_pages._Levels, (4,), 100)
