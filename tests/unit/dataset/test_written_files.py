@@ -80,23 +80,28 @@ def test_the_footer_says_what_the_file_is(tmp_path: Path) -> None:
 
 
 def test_encodings_are_the_chosen_ones(tmp_path: Path) -> None:
-    """Delta for ids and actions, split bytes for floats in lists too, and no dictionaries."""
+    """Differences for ids and steps, a dictionary for few integers, split bytes for floats; zstd where it saves."""
     write_dataset(tmp_path / "out", [episode(n, 9) for n in range(30)])
     group = pq.ParquetFile(tmp_path / "out/data/chunk-00000/file-00000.parquet").metadata.row_group(0)
     columns = {group.column(at).path_in_schema: group.column(at) for at in range(group.num_columns)}
     expected = {
-        "episode_id": "DELTA_BINARY_PACKED",
-        "step": "PLAIN",
-        "observation.list.element": "BYTE_STREAM_SPLIT",
-        "action": "DELTA_BINARY_PACKED",
-        "reward": "BYTE_STREAM_SPLIT",
-        "terminated": "PLAIN",
-        "step_type": "PLAIN",
+        "episode_id": ("ZSTD", "DELTA_BINARY_PACKED"),
+        "step": ("ZSTD", "DELTA_BINARY_PACKED"),
+        "observation.list.element": ("ZSTD", "BYTE_STREAM_SPLIT"),
+        "action": ("ZSTD", "RLE_DICTIONARY"),
+        "reward": ("ZSTD", "BYTE_STREAM_SPLIT"),
+        "terminated": ("ZSTD", "PLAIN"),
+        "truncated": ("ZSTD", "PLAIN"),
+        "step_type": ("ZSTD", "RLE_DICTIONARY"),
+        "env_info_extra": ("UNCOMPRESSED", "PLAIN"),
+        "agent_info_extra": ("UNCOMPRESSED", "PLAIN"),
     }
-    assert {} == {
-        name: columns[name].encodings for name, kind in expected.items() if kind not in columns[name].encodings
+    chosen = {
+        name: (columns[name].compression, next(iter({*columns[name].encodings} & {kind}), ""))
+        for name, (_, kind) in expected.items()
     }
-    assert {"ZSTD"} == {column.compression for column in columns.values()}
+    assert expected == chosen
+    assert set(columns) == set(expected)
     assert ["episode_id"] == [name for name, column in columns.items() if column.is_stats_set]
     assert not any(column.has_column_index or column.has_offset_index for column in columns.values())
 
