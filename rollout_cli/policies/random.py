@@ -102,7 +102,10 @@ class RandomPolicy:
 
     def get_actions(self, observations: Tree) -> tuple[Tree, dict[str, Any]]:
         """Return each row's next action, a tree of arrays (n, *shape), and no infos."""
-        columns = self._sized_rows(count_rows(observations)).draw(self._draws)
+        rows = self._rows
+        if rows is None or type(observations) is not np.ndarray or len(observations) != rows.count:
+            rows = self._sized_rows(count_rows(observations))
+        columns = rows.draw(self._draws)
         return (columns[0] if self._is_leaf else unflatten(self._space, columns)), {}
 
     def seed(self, seed: int) -> None:
@@ -170,7 +173,8 @@ class _Rows:
         self._keys, self._gammas = stream_keys(draw_root_seed() + np.arange(n_rows))
         self._steps = np.zeros(n_rows, np.uint64)
         """The step that each row's first one ahead is of."""
-        self._ahead: list[Array] = []
+        self._ahead: list[list[Array]] = []
+        """The columns of each step."""
         self._further = multiples(self._gammas, 0)
         self._n_ahead = self._taken = 0
 
@@ -180,7 +184,7 @@ class _Rows:
             self._draw_ahead(draws)
         at = self._taken
         self._taken = at + 1
-        return [column[at] for column in self._ahead]
+        return self._ahead[at]
 
     def _draw_ahead(self, draws: CountedDraws) -> None:
         self._steps += np.uint64(self._n_ahead)
@@ -190,7 +194,8 @@ class _Rows:
         if len(self._further) != count:
             self._further = multiples(self._gammas, count)
         columns = draws.next_columns(self._keys, self._gammas, self._steps, self._further)
-        self._ahead = [column.reshape(count, self.count, *column.shape[1:]) for column in columns]
+        by_step = [column.reshape(count, self.count, *column.shape[1:]) for column in columns]
+        self._ahead = list(map(list, zip(*by_step, strict=True)))
         self._n_ahead, self._taken = count, 0
 
     def _stand(self) -> None:

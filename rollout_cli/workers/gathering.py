@@ -1,8 +1,8 @@
 """Gathering: rows that lie in many places, put together into flat columns by computed indices.
 
-Nothing is done for a single row in Python, and little for an episode. It goes block by block, so that the indices stay
-in the processor's cache, and into memory that was in use before: what is touched for the first time has to be cleared
-by the system, which costs more than what is copied into it.
+Nothing is done for a single row in Python, and little for an episode. It goes block by block and column by column, so
+that indices and what is asked of a column stay in the processor's cache, and into memory that was in use before: what is
+touched for the first time has to be cleared by the system, which costs more than what is copied into it.
 """
 
 from __future__ import annotations
@@ -22,8 +22,12 @@ Array = npt.NDArray[Any]
 InfoColumns = dict[InfoKey, tuple[Array, Array]]
 """Values (rows, ...) and which rows have one (rows,)."""
 
-BLOCK_ROWS = 1 << 14
-"""Rows whose indices are computed at once, at least an episode's: 128 kB."""
+BLOCK_ROWS = 1 << 16
+"""Rows whose indices are computed at once, at least an episode's: 512 kB.
+
+Neighbouring rows of a step belong to episodes that are gathered one after another: what one column of a block asks for
+is fetched once for all of them, unless other columns come between.
+"""
 
 
 @dataclass(slots=True)

@@ -207,10 +207,9 @@ class NativeStepper:
             result = self._rows.env.step(actions)
         except Exception as error:
             raise self._errors.error(EnvError, "env.step", error) from error
-        observations, terminated, truncated, infos = intake.stepped(result)
+        self._observations, terminated, truncated, infos = intake.stepped(result)
         if agent_infos:
             intake.put_agent_infos(agent_infos)
-        self._observations = intake.observations(observations)
         self._after(terminated, truncated, infos)
         if block.step >= self._guard.look_at:
             self.settle()
@@ -243,7 +242,7 @@ class NativeStepper:
             leaves = [np.array(leaf) for leaf in leaves]
         return leaves[0] if self._is_leaf else unflatten(self._rows.env_spec.observation_space, leaves)
 
-    def _given(self, leaves: list[Any]) -> Any:
+    def _given(self, leaves: Sequence[Any]) -> Any:
         if not self._actors.hands_off:
             # A copy, for an environment may keep its action, and the policy may fill the same buffer next time.
             leaves = [leaf.copy() for leaf in leaves]

@@ -6,6 +6,7 @@ One vectorised copy a column records a step of all rows; `gathering.py` puts epi
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -30,8 +31,8 @@ push each other out: gathering episodes took three times as long.
 _TABLE = 2
 """Dimensions of a leaf whose rows are flat."""
 
-FEW_COLUMNS = 8
-"""Up to so many are recorded one by one where they lie so."""
+FEW_NUMBERS = 1 << 13
+"""Tables of so many numbers are put into another order by their places: these stay in the processor's first cache."""
 
 
 class StepBlock:
@@ -43,6 +44,7 @@ class StepBlock:
         pitch: How far a step lies behind the one before: `n_rows`, and padding.
         step: The number of the step under way.
         oldest: The first step that is kept.
+        is_full: Whether there is no room for a further step.
         columns: The steps.
 
     Args:
@@ -58,32 +60,30 @@ class StepBlock:
         self._leaves = leaves
         dtypes = [(leaf.dtype, leaf.shape) for leaf in leaves] + [(np.dtype(np.float64), ())]
         self.columns = Columns([np.empty((n_steps * self.pitch, *shape), dtype) for dtype, shape in dtypes])
-        self._by_step = [self._steps(column) for column in self.columns.leaves]
-        self._shapes = [column.shape[1:] for column in self._by_step]
+        # A step's part of each column, as views that are made once.
+        self._slots = [list(self._steps(column)) for column in self.columns.leaves]
+        self._shapes = [slots[0].shape for slots in self._slots]
+        self._orders = [_places_by_column(shape) for shape in self._shapes]
         self._dtypes = [dtype for dtype, _ in dtypes]
         self._convertible = list(self._dtypes)
         self._at = 0
-
-    @property
-    def is_full(self) -> bool:
-        """Return whether there is no room for a further step."""
-        return self.step - self.oldest == self.n_steps
+        self.is_full = False
 
     def stepped(self) -> None:
         """Go on to the next step."""
-        self.step += 1
-        self._at = self.step % self.n_steps
+        step = self.step = self.step + 1
+        self._at = step % self.n_steps
+        self.is_full = step - self.oldest == self.n_steps
 
     def put_typed(self, at: int, leaves: Sequence[Any]) -> None:
         """Record leaves of the step under way that `typed` gave, from number `at` on."""
         for number, leaf in enumerate(leaves, at):
-            row = self._by_step[number][self._at]
-            if leaf.ndim == _TABLE and leaf.flags.f_contiguous and leaf.shape[1] <= FEW_COLUMNS:
-                # By columns, as it lies in the environment's memory: faster than by rows, while they are few.
-                for column, values in zip(row.T, leaf.T, strict=True):
-                    column[:] = values
+            slot, order = self._slots[number][self._at], self._orders[number]
+            if order is not None and leaf.flags.f_contiguous:
+                # It lies by columns in the environment's memory: numbers taken by their places are the fastest way.
+                leaf.T.reshape(-1).take(order, mode="wrap", out=slot.reshape(-1))
             else:
-                row[...] = leaf
+                slot[...] = leaf
 
     def put(self, at: int, value: Any) -> None:
         """Record a leaf of the step under way, (n_rows, *shape); leaves are counted as `Columns` has them.
@@ -97,7 +97,7 @@ class StepBlock:
             if type(value) is np.ndarray and value.dtype.kind in "biuf" and converted.dtype.kind != "O":
                 self._convertible[at] = value.dtype
             value = converted
-        self._by_step[at][self._at] = value
+        self._slots[at][self._at][...] = value
 
     def typed(self, at: int, value: Any) -> Array:
         """Return `value` as its leaf has it: itself where it has the leaf's type.
@@ -168,3 +168,11 @@ class StepBlock:
                 elif values.dtype == object:
                     self._steps(values)[slots] = None  # Lets the objects go.
         self.oldest = stop
+        self.is_full = self.step - stop == self.n_steps
+
+
+def _places_by_column(shape: tuple[int, ...]) -> Array | None:
+    """Return where each number of a table (n, k) lies if it lies by columns; None for what is no small table."""
+    if len(shape) != _TABLE or shape[1] == 1 or prod(shape) > FEW_NUMBERS:
+        return None
+    return np.ascontiguousarray(np.arange(prod(shape)).reshape(shape[::-1]).T).reshape(-1)

@@ -13,7 +13,7 @@ from gymnasium import spaces
 from rollout_cli.buffer_pool import BufferPool
 from rollout_cli.spaces import space_leaves
 from rollout_cli.workers.gathering import Stretch, gather
-from rollout_cli.workers.step_block import FEW_COLUMNS, PADDED_ROWS, StepBlock
+from rollout_cli.workers.step_block import FEW_NUMBERS, PADDED_ROWS, StepBlock
 from rollout_cli.workers.vector_infos import BatchColumn
 
 Array = npt.NDArray[Any]
@@ -64,7 +64,7 @@ def test_steps_of_many_rows_do_not_lie_at_powers_of_two() -> None:
 
 
 @pytest.mark.parametrize("n_rows", [3, PADDED_ROWS])
-@pytest.mark.parametrize("count", [1, 2, FEW_COLUMNS, FEW_COLUMNS + 1])
+@pytest.mark.parametrize("count", [1, 2, FEW_NUMBERS // PADDED_ROWS, FEW_NUMBERS // PADDED_ROWS + 1])
 @pytest.mark.parametrize(
     "turn", [np.ascontiguousarray, np.asfortranarray, lambda rows: np.repeat(rows, 2, axis=1)[:, ::2]]
 )
