@@ -1,8 +1,8 @@
 """Gathering: rows that lie in many places, put together into flat columns by computed indices.
 
 Nothing is done for a single row in Python, and little for an episode. It goes block by block and column by column, so
-that indices and what is asked of a column stay in the processor's cache, and into memory that was in use before: what is
-touched for the first time has to be cleared by the system, which costs more than what is copied into it.
+that indices and what is asked of a column stay in the processor's cache, and into memory that was in use before: what
+is touched for the first time has to be cleared by the system, which costs more than what is copied into it.
 """
 
 from __future__ import annotations
