@@ -1,6 +1,7 @@
 """Columns of one number or flag a row, none of them null, as Parquet's pages.
 
-Few integers are numbers of a dictionary, ids and steps are differences, floats have their bytes apart, flags are bits.
+Few integers are numbers of a dictionary, ids and steps are differences, floats have their bytes apart, flags are bits;
+integers that are far from one another, as seeds are, stay as they are.
 Arrow's writer goes through such columns value by value, several times; here numpy does.
 """
 
@@ -130,8 +131,12 @@ def _few(integers: Array, low: int, high: int) -> Iterator[Page]:
 
 
 def _rising(integers: Array) -> Iterator[Page]:
-    for part in _parts(integers):
-        yield Page(len(part), DELTA_BINARY_PACKED, delta_binary_packed(_stored(part)))
+    for part in map(_stored, _parts(integers)):
+        differences = delta_binary_packed(part)
+        if differences is None:
+            yield Page(len(part), PLAIN, plain(part))
+        else:
+            yield Page(len(part), DELTA_BINARY_PACKED, differences)
 
 
 def _floats(numbers: Array) -> Iterator[Page]:

@@ -17,7 +17,7 @@ from rollout_cli.dataset.thrift import signed, unsigned
 Array = npt.NDArray[Any]
 Bytes = npt.NDArray[np.uint8]
 
-_WIDTHS = (1, 2, 4, 8, 16, 32, 64)
+_WIDTHS = (1, 2, 4, 8, 16)
 
 _BLOCK, _MINIBLOCKS = 128, 4
 """Differences of a block, and its parts, which share a width each."""
@@ -76,10 +76,13 @@ def dictionary_indices(integers: Array, low: int, high: int) -> Bytes:
     return np.concatenate([head, _packed(integers, low, width, groups * _GROUP)])
 
 
-def delta_binary_packed(integers: Array) -> Bytes:
+def delta_binary_packed(integers: Array) -> Bytes | None:
     """Return integers as their differences (DELTA_BINARY_PACKED), (n,) of signed 32 or 64 bits.
 
     All blocks have one width and one least difference, so that they are put together at once.
+
+    Returns:
+        None where the differences take more than 16 bits: some readers get these wrong, and there is little to save.
     """
     first = int(integers[0]) if len(integers) else 0
     head = as_bytes([*unsigned(_BLOCK), *unsigned(_MINIBLOCKS), *unsigned(len(integers)), *signed(first)])
@@ -88,7 +91,10 @@ def delta_binary_packed(integers: Array) -> Bytes:
     # Differences wrap around, as the format has it: that of the lowest and the highest number fits too.
     deltas = integers[1:] - integers[:-1]
     least = int(deltas.min())
-    width = _width(int(deltas.max()) - least)
+    spread = int(deltas.max()) - least
+    if spread >= 1 << _WIDTHS[-1]:
+        return None
+    width = _width(spread)
     prefix = as_bytes([*signed(least), *[width] * _MINIBLOCKS])
     blocks = -(-len(deltas) // _BLOCK)
     body = np.empty((blocks, len(prefix) + _BLOCK * width // 8), np.uint8)

@@ -67,14 +67,18 @@ def test_arrow_reads_each_integer(
 @pytest.mark.parametrize("dtype", ["i4", "i8"])
 @pytest.mark.parametrize("count", [2, 33, 34, 129, 130, 1000])
 def test_differences_of_every_width(tmp_path: Path, width: int, dtype: str, count: int) -> None:
-    """Which the greatest of them asks for; the last block has as many parts as it needs."""
+    """Which the greatest of them asks for; the last block has as many parts as it needs. Wide ones are not taken."""
     bound = min(width, 8 * np.dtype(dtype).itemsize)
     differences = [word % (1 << bound) for word in np.random.default_rng(width).integers(0, 2**63, count).tolist()]
     differences[0] = (1 << bound) - 1
-    wrapped = np.cumsum(np.array([number % 2**64 for number in differences], np.uint64)) - np.uint64(3)
+    wrapped = np.cumsum(np.array([(number + 1) % 2**64 for number in differences], np.uint64)) - np.uint64(3)
     tables = [table_of(step=wrapped.astype(dtype)), table_of(step=wrapped[::-1].astype(dtype))]
     path = written(tmp_path / "a.parquet", *tables)
     assert_reads(path, *tables)
+    wide = bound > 16 and count > 2
+    assert ("PLAIN" if wide else "DELTA_BINARY_PACKED") in pq.ParquetFile(path).metadata.row_group(0).column(
+        1
+    ).encodings
     expected = [int(number) for table in tables for number in table["step"].to_pylist()]
     assert expected == [row for (row,) in duckdb.execute(f"select step from '{path}'").fetchall()]
     assert expected == pl.read_parquet(path)["step"].to_list()
@@ -130,6 +134,7 @@ def test_encodings_follow_the_numbers(tmp_path: Path) -> None:
         "step": steps,
         "few": steps.astype(np.int64),
         "far": np.arange(1000) * 1000,
+        "farther": np.random.default_rng(0).integers(0, 2**40, 1000),
         "one": np.full(1000, 7),
         "number": np.linspace(0, 1, 1000),
         "number_one": np.ones(1000),
@@ -147,6 +152,7 @@ def test_encodings_follow_the_numbers(tmp_path: Path) -> None:
         "step": ("INT32", {"DELTA_BINARY_PACKED"}, "ZSTD"),
         "few": ("INT64", dictionary, "ZSTD"),
         "far": ("INT64", {"DELTA_BINARY_PACKED"}, "ZSTD"),
+        "farther": ("INT64", {"PLAIN"}, "ZSTD"),
         "one": ("INT64", dictionary, "UNCOMPRESSED"),
         "number": ("DOUBLE", {"BYTE_STREAM_SPLIT"}, "ZSTD"),
         "number_one": ("DOUBLE", dictionary, "UNCOMPRESSED"),

@@ -11,7 +11,7 @@ from rollout_cli.dataset.thrift import Reader
 VALUES = [
     *(np.arange(count) // 3 for count in (0, 1, 2, 33, 34, 65, 129, 130, 161, 257, 290)),
     np.arange(70) ** 3,
-    np.array([2**63 - 1, -(2**63), 0, -1]),
+    np.array([2**63 - 1, -(2**63), -(2**63) + 65_535, -(2**63) + 65_536]),
     np.full(40, 9),
 ]
 
@@ -19,7 +19,9 @@ VALUES = [
 @pytest.mark.parametrize("values", VALUES, ids=len)
 def test_blocks_are_as_the_format_says(values: np.ndarray[tuple[int], np.dtype[np.int64]]) -> None:
     """The last one has no part that it does not need, and no width of one; nothing lies behind it."""
-    data = bytes(delta_binary_packed(values))
+    packed_all = delta_binary_packed(values)
+    assert packed_all is not None
+    data = bytes(packed_all)
     reader = Reader(data)
     block, parts, count, number = reader.unsigned(), reader.unsigned(), reader.unsigned(), reader.signed()
     assert (128, 4, len(values)) == (block, parts, count)
@@ -43,3 +45,10 @@ def test_blocks_are_as_the_format_says(values: np.ndarray[tuple[int], np.dtype[n
                     read.append((read[-1] + least + above + 2**63) % 2**64 - 2**63)
     assert len(data) == reader.at
     assert values.tolist() == read
+
+
+@pytest.mark.parametrize(("far", "fits"), [(2**16 - 1, True), (2**16, False), (2**63, False)])
+def test_wide_differences_are_not_packed(far: int, *, fits: bool) -> None:
+    """Some readers get those of more than 24 bits wrong."""
+    values = np.cumsum(np.array([0, 0, far], np.uint64)).astype(np.int64)
+    assert fits == (delta_binary_packed(values) is not None)
