@@ -71,7 +71,7 @@ class Page:
 
 
 class ColumnPages:
-    """Writes one column, row group by row group.
+    """Writes the pages of one column, row group by row group.
 
     Args:
         path: The names from the column down to its values.
@@ -86,7 +86,7 @@ class ColumnPages:
         self._codec = pa.Codec("zstd", compression_level=compression_level)
         self._chunks: list[Chunks] = []
 
-    def write(self, pages: Iterable[Page], *, statistics: Node | None = None, compressed: bool = True) -> None:
+    def put(self, pages: Iterable[Page], *, statistics: Node | None = None, compressed: bool = True) -> None:
         """Write the pages of a row group at the end of the file; one may use the memory of the one before it.
 
         Args:
@@ -106,22 +106,28 @@ class ColumnPages:
             self._file.write(body)
             decoded, stored = decoded + len(header) + len(page.body), stored + len(header) + len(body)
             values += 0 if page.is_dictionary else page.values
+        described = self._described(kinds, offsets, values, codec=_ZSTD if compressed else _UNCOMPRESSED)
+        described |= {6: i64(decoded), 7: i64(stored)}
+        if statistics is not None:
+            described[12] = Field(STRUCTURE, statistics)
+        self._chunks.append(Chunks([{2: i64(0), 3: Field(STRUCTURE, described)}], decoded, stored))
+
+    def _described(
+        self, kinds: Counter[tuple[int, int]], offsets: dict[int, int], values: int, *, codec: int
+    ) -> dict[int, Field]:
+        """Return what the footer says of pages that were written, but for their sizes and statistics."""
         described = {
             1: i32(self._physical),
             2: Field(LIST, _encodings(tuple(kinds))),
             3: Field(LIST, self._path),
-            4: i32(_ZSTD if compressed else _UNCOMPRESSED),
+            4: i32(codec),
             5: i64(values),
-            6: i64(decoded),
-            7: i64(stored),
             9: i64(offsets[_DATA_PAGE]),
             13: Field(LIST, _counts(tuple(kinds.items()))),
         }
         if _DICTIONARY_PAGE in offsets:
             described[11] = i64(offsets[_DICTIONARY_PAGE])
-        if statistics is not None:
-            described[12] = Field(STRUCTURE, statistics)
-        self._chunks.append(Chunks([{2: i64(0), 3: Field(STRUCTURE, described)}], decoded, stored))
+        return described
 
     def finish(self) -> list[Chunks]:
         """Return where the column of each row group lies; none is written any more."""
@@ -129,6 +135,12 @@ class ColumnPages:
 
     def discard(self) -> None:
         """Let go of nothing: the file is all that there was."""
+
+
+def column_of(table: pa.Table, name: str) -> pa.Array:
+    """Return a column of a row group as one array."""
+    column = table.column(name)
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
 def _header(page: Page, body: bytes) -> bytes:

@@ -1,8 +1,8 @@
 """Columns of one number or flag a row, none of them null, as Parquet's pages.
 
 Few integers are numbers of a dictionary, ids and steps are differences, floats have their bytes apart, flags are bits;
-integers that are far from one another, as seeds are, stay as they are.
-Arrow's writer goes through such columns value by value, several times; here numpy does.
+integers that are far from one another, as seeds are, stay as they are. Arrow's writer goes through such
+columns value by value, several times; here numpy does.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from rollout_cli.dataset.column_pages import (
     RLE_DICTIONARY,
     ColumnPages,
     Page,
+    column_of,
 )
 from rollout_cli.dataset.columns import PAGE_BYTES, Array
 from rollout_cli.dataset.files import NewFile
-from rollout_cli.dataset.footers import Chunks
 from rollout_cli.dataset.number_encodings import byte_stream_split, delta_binary_packed, dictionary_indices, plain
 from rollout_cli.dataset.thrift import BINARY, TRUE, Field, Node, i64, unsigned
 
@@ -53,7 +53,7 @@ def has_flat_pages(field: pa.Field) -> bool:
     )
 
 
-class FlatPages:
+class FlatPages(ColumnPages):
     """Writes one column, row group by row group.
 
     Args:
@@ -63,15 +63,14 @@ class FlatPages:
     """
 
     def __init__(self, field: pa.Field, compression_level: int, file: NewFile) -> None:
+        super().__init__([field.name], _physical(field.type), compression_level, file)
         self._name = field.name
-        self._pages = ColumnPages([field.name], _physical(field.type), compression_level, file)
 
     def write(self, table: pa.Table) -> None:
         """Write this column of a row group at the end of the file; its pages are a function of the rows alone."""
-        column = table.column(self._name)
-        values = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+        values = column_of(table, self._name)
         if pa.types.is_boolean(values.type):
-            self._pages.write(_flags(values))
+            self.put(_flags(values))
             return
         numbers = np.ascontiguousarray(numbers_of(values))
         if numbers.dtype.kind == "f":
@@ -83,24 +82,17 @@ class FlatPages:
         bits = numbers.view(f"u{numbers.itemsize}")
         # By their bits: nan is not itself, and there are two zeros.
         if len(bits) and not (bits != bits[0]).any():
-            self._pages.write(_few(bits, int(bits[0]), int(bits[0])), compressed=False)
+            self.put(_few(bits, int(bits[0]), int(bits[0])), compressed=False)
         else:
-            self._pages.write(_floats(numbers))
+            self.put(_floats(numbers))
 
     def _write_integers(self, numbers: Array) -> None:
         low, high = (int(numbers.min()), int(numbers.max())) if len(numbers) else (0, _FEW)
         told = _extremes(low, high) if len(numbers) and self._name in WITH_EXTREMES else None
         if low == high or (high - low < _FEW and self._name not in _RISING):
-            self._pages.write(_few(numbers, low, high), statistics=told, compressed=low < high)
+            self.put(_few(numbers, low, high), statistics=told, compressed=low < high)
         else:
-            self._pages.write(_rising(numbers), statistics=told)
-
-    def finish(self) -> list[Chunks]:
-        """Return where the column of each row group lies; none is written any more."""
-        return self._pages.finish()
-
-    def discard(self) -> None:
-        """Let go of nothing: the file is all that there was."""
+            self.put(_rising(numbers), statistics=told)
 
 
 def _physical(kind: pa.DataType) -> int:

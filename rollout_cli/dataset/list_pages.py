@@ -22,10 +22,10 @@ from rollout_cli.dataset.column_pages import (
     Bytes,
     ColumnPages,
     Page,
+    column_of,
 )
 from rollout_cli.dataset.columns import PAGE_BYTES, decode_tensor
 from rollout_cli.dataset.files import NewFile
-from rollout_cli.dataset.footers import Chunks
 from rollout_cli.dataset.number_encodings import as_bytes, byte_stream_split, length_of, run_of
 
 Array = npt.NDArray[Any]
@@ -51,7 +51,7 @@ def has_list_pages(field: pa.Field) -> bool:
     return bool(pa.types.is_float32(kind) or pa.types.is_float64(kind))
 
 
-class ListPages:
+class ListPages(ColumnPages):
     """Writes one column, row group by row group.
 
     Args:
@@ -71,25 +71,16 @@ class ListPages:
         self._page_values = row_values * max(1, PAGE_BYTES // (row_values * dtype.itemsize))
         self._levels = _levels(tuple(shape), self._page_values)
         path = [field.name, *["list", "element"] * len(shape)]
-        self._pages = ColumnPages(path, _PHYSICAL[dtype], compression_level, file)
+        super().__init__(path, _PHYSICAL[dtype], compression_level, file)
         # Used for every page, since memory that is touched for the first time has to be cleared.
         self._memory = np.empty(0, np.uint8)
 
     def write(self, table: pa.Table) -> None:
         """Write this column of a row group at the end of the file; its pages are a function of the rows alone."""
-        column = table.column(self._name)
-        contiguous = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
-        numbers = decode_tensor(contiguous).reshape(-1)
+        numbers = decode_tensor(column_of(table, self._name)).reshape(-1)
         # Without rows there is a page without values: readers look for one where the footer says.
         starts = range(0, max(1, len(numbers)), self._page_values)
-        self._pages.write(self._page(numbers[start : start + self._page_values]) for start in starts)
-
-    def finish(self) -> list[Chunks]:
-        """Return where the column of each row group lies; none is written any more."""
-        return self._pages.finish()
-
-    def discard(self) -> None:
-        """Let go of nothing: the file is all that there was."""
+        self.put(self._page(numbers[start : start + self._page_values]) for start in starts)
 
     def _page(self, numbers: Array) -> Page:
         levels = self._levels.of(len(numbers))

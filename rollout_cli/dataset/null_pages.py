@@ -44,7 +44,7 @@ class NullableTexts:
         self._are_empty.append(all(table.column(name).null_count == table.num_rows for name in self._schema.names))
         if self._are_empty[-1]:
             for pages in self._empty:
-                pages.write([_page(table.num_rows)], compressed=False)
+                pages.put([_page(table.num_rows)], compressed=False)
             return
         if self._arrow is None:
             self._arrow = ArrowColumns(self._schema, self._options, self._file)

@@ -32,7 +32,7 @@ _TABLE = 2
 """Dimensions of a leaf whose rows are flat."""
 
 FEW_NUMBERS = 1 << 13
-"""Tables of so many numbers are put into another order by their places: these stay in the processor's first cache."""
+"""Tables of at most so many numbers are put in another order by their places, which stay in the processor's caches."""
 
 
 class StepBlock:

@@ -78,3 +78,15 @@ def bits(values: Any) -> bytes:
             break
         values = values.combine_chunks().flatten() if isinstance(values, pa.ChunkedArray) else values.flatten()
     return np.asarray(values).tobytes()
+
+
+def assert_reads(path: Path, *tables: pa.Table) -> None:
+    """Check that Arrow reads the tables from the file's row groups, and that no checksum fails."""
+    file = pq.ParquetFile(path, page_checksum_verification=True)
+    assert len(tables) == file.num_row_groups
+    for at, table in enumerate(tables):
+        read = file.read_row_group(at)
+        read.validate(full=True)
+        assert table.schema == read.schema
+        for name in table.column_names:
+            assert bits(table[name]) == bits(read[name]), name

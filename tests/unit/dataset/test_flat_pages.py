@@ -17,7 +17,16 @@ from hypothesis import strategies as st
 from rollout_cli.dataset.columns import PAGE_BYTES, encode_tensor
 from rollout_cli.dataset.flat_pages import has_flat_pages
 from rollout_cli.dataset.pages import DATA_PAGE, DICTIONARY_PAGE
-from tests.unit.dataset.page_files import Array, bits, by_arrow, headers_of, stated, table_of, values_of, written
+from tests.unit.dataset.page_files import (
+    Array,
+    assert_reads,
+    by_arrow,
+    headers_of,
+    stated,
+    table_of,
+    values_of,
+    written,
+)
 
 INTEGERS = [f"{kind}{size}" for kind in "iu" for size in (1, 2, 4, 8)]
 COUNTS = [0, 1, 2, 7, 8, 9, 31, 32, 33, 96, 97, 127, 128, 129, 130, 255, 256, 257, 504, 505, 1025, 5000]
@@ -33,18 +42,6 @@ def integers_of(dtype: str, count: int, spread: int, seed: int) -> Array:
     numbers = [low + word % (spread + 1) for word in words]
     numbers[:2] = [low, low + spread][:count]
     return np.array(numbers, dtype)
-
-
-def assert_reads(path: Path, *tables: pa.Table) -> None:
-    """Check that Arrow reads the tables from the file's row groups, and that no checksum fails."""
-    file = pq.ParquetFile(path, page_checksum_verification=True)
-    assert len(tables) == file.num_row_groups
-    for at, table in enumerate(tables):
-        read = file.read_row_group(at)
-        read.validate(full=True)
-        assert table.schema == read.schema
-        for name in table.column_names:
-            assert bits(table[name]) == bits(read[name]), name
 
 
 @settings(deadline=None, max_examples=300)
