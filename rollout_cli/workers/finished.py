@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,10 +14,11 @@ Array = npt.NDArray[Any]
 IN_HISTORY = -1
 """The store of an episode whose steps still lie among those of running rows."""
 
-_FIELDS = ("number", "start", "seed", "began", "row", "stop", "flags", "wall_time", "store", "offset")
+_FIELDS = ("number", "start", "seed", "wall_time", "row", "stop", "flags")
 _AT = {name: at for at, name in enumerate(_FIELDS)}
 N_BEGUN = 4
-"""How many of the facts are known when an episode begins: its number, first step and seed, and when that was."""
+"""How many of the facts are known when an episode begins: its number, first step and seed, and when that was, of which
+its wall time takes the place."""
 
 _TERMINATED, _TRUNCATED = 1, 2
 
@@ -30,14 +31,16 @@ class Finished:
     """Finished episodes, K of them.
 
     Attributes:
-        facts: What is known of them, int64 (10, K), so that some of them are selected in one go; see the properties.
+        facts: What is known of them, int64 (7, K), so that some of them are selected in one go; see the properties.
         info: What their resets told: an object array of dictionaries and None (K,). None where none told anything.
         last: Their last observations, one array (K, *shape) a leaf.
+        places: Stores that their steps lie in, and from which row on, int64 (2, K). None where all lie in the history.
     """
 
     facts: Array
     info: Array | None
     last: tuple[Array, ...]
+    places: Array | None = None
 
     @classmethod
     def of(
@@ -56,20 +59,22 @@ class Finished:
         facts[:N_BEGUN] = begun
         facts[_AT["row"]], facts[_AT["stop"]] = rows, stop
         facts[_AT["flags"]] = flags[0] * _TERMINATED + flags[1] * _TRUNCATED
-        facts[_AT["wall_time"]].view(np.float64)[:] = ended_at - facts[_AT["began"]].view(np.float64)
-        facts[_AT["store"]], facts[_AT["offset"]] = IN_HISTORY, 0
+        seconds = facts[_AT["wall_time"]].view(np.float64)
+        np.subtract(ended_at, seconds, out=seconds)
         return facts
 
     def at(self, where: Array) -> Finished:
         """Return those at some places (k,)."""
         info = None if self.info is None else self.info[where]
-        return Finished(self.facts.take(where, axis=1), info, tuple(leaf.take(where, axis=0) for leaf in self.last))
+        places = None if self.places is None else self.places.take(where, axis=1)
+        last = tuple(leaf.take(where, axis=0) for leaf in self.last)
+        return Finished(self.facts.take(where, axis=1), info, last, places)
 
     def stored(self, where: Array, store: int, offsets: Array) -> Finished:
         """Return all of them, those at some places (k,) in a store from certain rows on (k,)."""
-        facts = self.facts.copy()
-        facts[_AT["store"], where], facts[_AT["offset"], where] = store, offsets
-        return Finished(facts, self.info, self.last)
+        places = _in_history(len(self)) if self.places is None else self.places.copy()
+        places[0, where], places[1, where] = store, offsets
+        return replace(self, places=places)
 
     def __len__(self) -> int:
         return int(self.facts.shape[1])
@@ -122,12 +127,12 @@ class Finished:
     @property
     def store(self) -> Array:
         """Return where their steps lie (K,): a store's number, or IN_HISTORY."""
-        return self._fact("store")
+        return np.asarray((_in_history(len(self)) if self.places is None else self.places)[0])
 
     @property
     def offset(self) -> Array:
         """Return from which row of their store on (K,)."""
-        return self._fact("offset")
+        return np.asarray((_in_history(len(self)) if self.places is None else self.places)[1])
 
     def _fact(self, name: str) -> Array:
         return np.asarray(self.facts[_AT[name]])
@@ -140,11 +145,23 @@ def joined(parts: Sequence[Finished]) -> Finished:
     info = None
     if any(part.info is not None for part in parts):
         info = np.concatenate([np.full(len(part), None, object) if part.info is None else part.info for part in parts])
+    places = None
+    if any(part.places is not None for part in parts):
+        of_each = (_in_history(len(part)) if part.places is None else part.places for part in parts)
+        places = np.concatenate(list(of_each), axis=1)
     return Finished(
         np.concatenate([part.facts for part in parts], axis=1),
         info,
         tuple(np.concatenate(leaf) for leaf in zip(*(part.last for part in parts), strict=True)),
+        places,
     )
+
+
+def _in_history(count: int) -> Array:
+    """Return the places of `count` episodes whose steps still lie among those of running rows."""
+    places = np.zeros((2, count), np.int64)
+    places[0] = IN_HISTORY
+    return places
 
 
 def in_order(numbers: Array) -> Array:

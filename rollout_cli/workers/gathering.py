@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rollout_cli.buffer_pool import Lender, lent_array
+from rollout_cli.workers.rectangles import copy_rectangle, runs
 from rollout_cli.workers.vector_infos import InfoKey
 
 Array = npt.NDArray[Any]
@@ -37,10 +38,16 @@ class Columns:
     Attributes:
         leaves: One array (T, *shape) a leaf: of the observation, then of the action; rewards are the last.
         infos: The infos of the environment, and those of the policy.
+        types: The type of each leaf; the array may be of a smaller one that has room for what it holds.
     """
 
     leaves: list[Array]
     infos: tuple[InfoColumns, InfoColumns] = field(default_factory=lambda: ({}, {}))
+    types: list[np.dtype[Any]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Note the types."""
+        self.types = [leaf.dtype for leaf in self.leaves]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,19 +63,39 @@ class Stretch:
     stride: int
     to: Array
 
+    def episodes(self, start: int, stop: int) -> Stretch:
+        """Return the part of the episodes from `start` to `stop - 1`."""
+        if (start, stop) == (0, len(self.first)):
+            return self
+        at = slice(start, stop)
+        return Stretch(self.source, self.first[at], self.count[at], self.stride, self.to[at])
+
+    @property
+    def follow_each_other(self) -> bool:
+        """Return whether the episodes do, where they go."""
+        return np.array_equal(self.to - self.to[:1], np.cumsum(self.count) - self.count)
+
 
 def gather(stretches: Sequence[Stretch], n_rows: int, *lenders: Lender) -> Columns:
     """Return `n_rows` rows, put together from stretches, at least one, that cover each of them once.
 
-    The columns lie in memory of the first of the lenders that has room.
+    The columns have their own types, and lie in memory of the first of the lenders that has room.
     """
-    out = Columns([lent_array((n_rows, *leaf.shape[1:]), leaf.dtype, *lenders) for leaf in stretches[0].source.leaves])
+    source = stretches[0].source
+    typed = zip(source.leaves, source.types, strict=True)
+    out = Columns([lent_array((n_rows, *leaf.shape[1:]), kind, *lenders) for leaf, kind in typed])
     for stretch in stretches:
         _make_info_columns(out, stretch.source, n_rows)
         pairs = list(_pairs(stretch.source, out))
-        for rows, to in _blocks(stretch):
-            for column, target in pairs:
-                _copy(column, rows, target, to)
+        if not stretch.follow_each_other:
+            _copy_by_indices(stretch, pairs, in_order=False)
+            continue
+        for start, stop, is_rectangle in runs(stretch.first, stretch.count, stretch.stride):
+            part = stretch.episodes(start, stop)
+            if is_rectangle:
+                _copy_rectangle(part, pairs)
+            else:
+                _copy_by_indices(part, pairs, in_order=True)
     return out
 
 
@@ -91,23 +118,30 @@ def _pairs(source: Columns, out: Columns) -> Iterator[tuple[Array, Array]]:
             yield from zip(column, targets[key], strict=True)
 
 
-def _blocks(stretch: Stretch) -> Iterator[tuple[Array, slice | Array]]:
-    """Give rows of the source, and the rows that they go to, some whole episodes at a time."""
-    ends = np.cumsum(stretch.count)
-    starts = ends - stretch.count
-    follow_each_other = np.array_equal(stretch.to - stretch.to[:1], starts)
+def _copy_rectangle(part: Stretch, pairs: Sequence[tuple[Array, Array]]) -> None:
+    width, first, to = len(part.first), int(part.first[0]), int(part.to[0])
+    for column, target in pairs:
+        copy_rectangle(column, first, part.stride, target[to : to + width * int(part.count[0])], width)
+
+
+def _copy_by_indices(part: Stretch, pairs: Sequence[tuple[Array, Array]], *, in_order: bool) -> None:
+    """Copy the rows of a stretch some whole episodes at a time; `in_order` where these go after one another."""
+    ends = np.cumsum(part.count)
+    starts = ends - part.count
     start = 0
     while start < len(ends):
         stop = max(start + 1, int(ends.searchsorted(int(starts[start]) + BLOCK_ROWS, side="right")))
-        count, to = stretch.count[start:stop], stretch.to[start:stop]
-        rows = spread(stretch.first[start:stop], count, stretch.stride)
-        yield rows, slice(int(to[0]), int(to[0]) + len(rows)) if follow_each_other else spread(to, count)
+        block = part.episodes(start, stop)
+        rows, first = spread(block.first, block.count, block.stride), int(block.to[0])
+        to = slice(first, first + len(rows)) if in_order else spread(block.to, block.count)
+        for column, target in pairs:
+            _copy(column, rows, target, to)
         start = stop
 
 
 def _copy(column: Array, rows: Array, target: Array, to: slice | Array) -> None:
     # Which rows are past the end is no error: by `raise`, numpy would copy into memory of its own first.
-    if isinstance(to, slice):
+    if isinstance(to, slice) and column.dtype == target.dtype:
         column.take(rows, axis=0, mode="wrap", out=target[to])
     else:
         target[to] = column.take(rows, axis=0, mode="wrap")

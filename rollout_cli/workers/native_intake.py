@@ -103,7 +103,7 @@ class NativeIntake:
         except (TypeError, ValueError) as error:
             raise self._errors.error(EnvError, "env.step", error) from error
         try:
-            self._block.put(self._n_columns, rewards)
+            self._block.put_rewards(rewards)
             if type(terminated) is not np.ndarray or terminated.dtype is not _BOOL or terminated.shape != self._per_row:
                 terminated = self._flags("terminated", terminated)
             if type(truncated) is not np.ndarray or truncated.dtype is not _BOOL or truncated.shape != self._per_row:

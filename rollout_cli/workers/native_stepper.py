@@ -18,9 +18,10 @@ from gymnasium.vector import AutoresetMode
 from rollout_cli.envs.vector_rows import VectorRows
 from rollout_cli.errors import EnvError, PolicyError
 from rollout_cli.seeding import SETUP, derive_seed
-from rollout_cli.spaces import space_leaves, unflatten
+from rollout_cli.spaces import space_leaves
 from rollout_cli.workers.batch_actors import BatchActors
 from rollout_cli.workers.block_recorder import BlockRecorder
+from rollout_cli.workers.handover import Handover
 from rollout_cli.workers.native_errors import NativeErrors
 from rollout_cli.workers.native_intake import NativeIntake
 from rollout_cli.workers.native_rules import EndlessGuard, RowClipping
@@ -79,12 +80,7 @@ class NativeStepper:
         self.episodes = RowEpisodes(rows.n_rows) if self._pending is None else self._pending
         self.highest = NONE
         self._observations: Sequence[Any] = ()
-        leaves, action_leaves = space_leaves(rows.env_spec.observation_space), space_leaves(rows.env_spec.action_space)
-        self._is_leaf = len(leaves) == 1 and not leaves[0].path
-        self._acts_on_leaf = len(action_leaves) == 1 and not action_leaves[0].path
-        # Nothing is to be done for a single leaf, which needs no copy either.
-        self._sees_leaf = self._is_leaf and actors.hands_off
-        self._gives_leaf = self._acts_on_leaf and actors.hands_off
+        self._handover = Handover(rows.env_spec, recorder.block, hands_off=actors.hands_off)
         after: dict[AutoresetMode, Callable[..., None]] = {
             AutoresetMode.DISABLED: self._after_step_of_disabled,
             AutoresetMode.NEXT_STEP: self._after_next_step,
@@ -96,7 +92,7 @@ class NativeStepper:
         self._intake = NativeIntake(rows, recorder.block, self._errors, clipping=clipping)
         self._guard = EndlessGuard(
             rules,
-            row_bytes=sum(leaf.row_bytes for leaf in leaves),
+            row_bytes=sum(leaf.row_bytes for leaf in space_leaves(rows.env_spec.observation_space)),
             step=recorder.step,
             resets_itself=self._resets_itself,
             worker_number=worker_number,
@@ -196,13 +192,13 @@ class NativeStepper:
             self._recorder.make_room(self.episodes)
         block.put_typed(0, self._observations)
         intake = self._intake
+        seen, self._observations = self._handover.to_policy(self._observations)
         # Written out, for a call by `NativeErrors.called` takes as long as what is done around it.
         try:
-            acts, agent_infos = self._actors.act(self._observations[0] if self._sees_leaf else self._seen())
+            acts, agent_infos = self._actors.act(seen)
         except Exception as error:
             raise self._errors.error(PolicyError, "policy.get_actions", error) from error
-        leaves = intake.actions(acts)
-        actions = leaves[0] if self._gives_leaf else self._given(leaves)
+        actions = self._handover.to_env(intake.actions(acts))
         try:
             result = self._rows.env.step(actions)
         except Exception as error:
@@ -234,19 +230,6 @@ class NativeStepper:
         begun = self._pending.settle(self._queue, infos, self._recorder, self._observations)
         if len(begun[0]):
             self._tell_actors(*begun)
-
-    def _seen(self) -> Any:
-        leaves: Any = self._observations
-        if not self._actors.hands_off:
-            # A copy, for a policy may edit what it sees, and the environment may keep it for itself.
-            leaves = [np.array(leaf) for leaf in leaves]
-        return leaves[0] if self._is_leaf else unflatten(self._rows.env_spec.observation_space, leaves)
-
-    def _given(self, leaves: Sequence[Any]) -> Any:
-        if not self._actors.hands_off:
-            # A copy, for an environment may keep its action, and the policy may fill the same buffer next time.
-            leaves = [leaf.copy() for leaf in leaves]
-        return leaves[0] if self._acts_on_leaf else unflatten(self._rows.env_spec.action_space, leaves)
 
     def _after_step_of_disabled(self, terminated: Array, truncated: Array, infos: Infos) -> None:
         self._intake.put_env_infos(infos)

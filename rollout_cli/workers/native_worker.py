@@ -31,8 +31,8 @@ from rollout_cli.workers.vec_worker import DEFAULT_N_ENVS
 Array = npt.NDArray[Any]
 _clock = time.perf_counter
 
-RELEASE_SECONDS = 0.02
-RELEASE_STEPS = 256
+RELEASE_SECONDS = 0.03
+RELEASE_STEPS = 384
 """How often finished episodes are looked through for those that nothing holds up: whichever comes first.
 
 They are gathered from steps that may still be in the processor's caches then, and before room for others must be made.

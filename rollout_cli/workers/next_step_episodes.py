@@ -99,13 +99,15 @@ class NextStepEpisodes(RowEpisodes):
         """
         count, self.pending = self.pending, 0
         flat = self._ended(count).ravel().nonzero()[0]
+        if not len(flat) and not self._dead.any():
+            return flat, flat  # As in most of the steps of long episodes.
         steps = flat // self._n_rows
         ends = _Ends(flat, steps, flat - steps * self._n_rows, first=recorder.step - count, count=count)
         waited = self._dead.nonzero()[0]
         n_seen = int(np.searchsorted(ends.steps, count - 1))  # The others are reset in the step that comes next.
         begun = np.concatenate([waited, ends.rows[:n_seen]])
         numbers = queue.take(begun)
-        self._state[:, waited] = self._begun(numbers[: len(waited)], ends.first + 1, self._times[0])
+        self._set(waited, self._begun(numbers[: len(waited)], ends.first + 1, self._times[0]))
         if len(flat):
             after = np.full(len(flat), NONE)
             after[:n_seen] = numbers[len(waited) :]
@@ -130,22 +132,31 @@ class NextStepEpisodes(RowEpisodes):
         return over
 
     @staticmethod
-    def _begun(numbers: Array, starts: Any, began_at: Any) -> Array:
+    def _begun(numbers: Array, starts: Any, began_at: Any, out: Array | None = None) -> Array:
         """Return the state of rows that begin (k,), int64 (4, k)."""
-        state = np.empty((N_BEGUN, len(numbers)), np.int64)
+        state = np.empty((N_BEGUN, len(numbers)), np.int64) if out is None else out
         state[0], state[2] = numbers, NONE
         state[1] = np.where(numbers == NONE, NEVER, starts)
         state[3].view(np.float64)[:] = began_at
         return state
 
+    def _set(self, rows: Array, begun: Array) -> None:
+        """Let episodes begin in some rows, all different (k,), of which the state is `begun`, int64 (4, k)."""
+        for fact, values in zip(self._state, begun, strict=True):  # One by one, which numpy does faster than at once.
+            fact[rows] = values
+
     def _finish_all(self, ends: _Ends, after: Array, recorder: BlockRecorder, observations: Sequence[Array]) -> None:
         """Finish what ended, in the order of time; the next numbers of these rows (K,) take their places."""
-        steps, rows, count = ends.steps, ends.rows, ends.count
-        nexts = self._begun(after, steps + (ends.first + 2), self._times[np.minimum(steps + 1, count - 1)])
+        steps, rows, count, n_rows = ends.steps, ends.rows, ends.count, self._n_rows
+        # What ran before these steps, and behind it what began in them: one of these ended each time.
+        known_of = np.empty((N_BEGUN, n_rows + len(rows)), np.int64)
+        known_of[:, :n_rows] = self._state
+        began_at = self._times[np.minimum(steps + 1, count - 1)]
+        nexts = self._begun(after, steps + (ends.first + 2), began_at, out=known_of[:, n_rows:])
         before, is_last = self._neighbours(rows)
         own = before == NONE
         flags = self._terminated.ravel().take(ends.flat), self._truncated.ravel().take(ends.flat)
-        begun = np.where(own, self._state.take(rows, axis=1), nexts.take(before, axis=1))
+        begun = known_of.take(np.where(own, rows, before + n_rows), axis=1)
         ended = Finished(
             Finished.of(begun, rows, steps + (ends.first + 1), flags, self._times.take(steps)),
             self._told_to(rows, own) if self._told else None,
@@ -155,7 +166,8 @@ class NextStepEpisodes(RowEpisodes):
         recorder.finish(ended if known.all() else ended.at(known.nonzero()[0]))
         if self._told:
             self._infos[rows] = None
-        self._state[:, rows[is_last]] = nexts[:, is_last]
+        last = is_last.nonzero()[0]
+        self._set(rows[last], nexts.take(last, axis=1))
 
     def _told_to(self, rows: Array, own: Array) -> Array:
         """Return what resets told of ended episodes: the others of these steps were told nothing."""
@@ -168,8 +180,7 @@ class NextStepEpisodes(RowEpisodes):
         """Return the last observations: what the rows saw in the step in which they were reset."""
         block = recorder.block
         places = block.places(ends.steps + (ends.first + 1), ends.rows)
-        leaves = block.columns.leaves[: recorder.n_observation_leaves]
-        last = tuple(leaf.take(places, axis=0) for leaf in leaves)
+        last = tuple(block.rows(at, places) for at in range(recorder.n_observation_leaves))
         recent = (ends.steps == ends.count - 1).nonzero()[0]
         for column, leaf in zip(last, observations, strict=True):
             column[recent] = leaf[ends.rows[recent]]

@@ -6,7 +6,6 @@ One vectorised copy a column records a step of all rows; `gathering.py` puts epi
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import prod
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,7 @@ import numpy.typing as npt
 
 from rollout_cli.spaces import Leaf
 from rollout_cli.workers.gathering import Columns, empty_info
-from rollout_cli.workers.leaf_columns import BadSampleError
+from rollout_cli.workers.step_columns import step_columns
 from rollout_cli.workers.vector_infos import BatchColumn
 
 Array = npt.NDArray[Any]
@@ -26,13 +25,6 @@ PADDING = 8
 Strides that are powers of two would put all steps of an episode into a few lines of the processor's caches, where they
 push each other out: gathering episodes took three times as long.
 """
-
-
-_TABLE = 2
-"""Dimensions of a leaf whose rows are flat."""
-
-FEW_NUMBERS = 1 << 13
-"""Tables of at most so many numbers are put in another order by their places, which stay in the processor's caches."""
 
 
 class StepBlock:
@@ -57,15 +49,9 @@ class StepBlock:
         self.n_rows, self.n_steps = n_rows, n_steps
         self.pitch = n_rows + (PADDING if n_rows >= PADDED_ROWS else 0)
         self.step = self.oldest = 0
-        self._leaves = leaves
-        dtypes = [(leaf.dtype, leaf.shape) for leaf in leaves] + [(np.dtype(np.float64), ())]
-        self.columns = Columns([np.empty((n_steps * self.pitch, *shape), dtype) for dtype, shape in dtypes])
-        # A step's part of each column, as views that are made once.
-        self._slots = [list(self._steps(column)) for column in self.columns.leaves]
-        self._shapes = [slots[0].shape for slots in self._slots]
-        self._orders = [_places_by_column(shape) for shape in self._shapes]
-        self._dtypes = [dtype for dtype, _ in dtypes]
-        self._convertible = list(self._dtypes)
+        types = [(leaf.dtype, leaf.shape) for leaf in leaves] + [(np.dtype(np.float64), ())]
+        self.columns = Columns([np.empty((n_steps * self.pitch, *shape), dtype) for dtype, shape in types])
+        self._recorded = step_columns(self.columns, leaves, n_rows=n_rows, pitch=self.pitch)
         self._at = 0
         self.is_full = False
 
@@ -78,64 +64,32 @@ class StepBlock:
     def put_typed(self, at: int, leaves: Sequence[Any]) -> None:
         """Record leaves of the step under way that `typed` gave, from number `at` on."""
         for number, leaf in enumerate(leaves, at):
-            slot, order = self._slots[number][self._at], self._orders[number]
-            if order is not None and leaf.flags.f_contiguous:
-                # It lies by columns in the environment's memory: numbers taken by their places are the fastest way.
-                leaf.T.reshape(-1).take(order, mode="wrap", out=slot.reshape(-1))
-            else:
-                slot[...] = leaf
+            self._recorded[number].put(self._at, leaf)
 
-    def put(self, at: int, value: Any) -> None:
-        """Record a leaf of the step under way, (n_rows, *shape); leaves are counted as `Columns` has them.
+    def put_rewards(self, rewards: Any) -> None:
+        """Record rewards of the step under way, (n_rows,).
 
         Raises:
-            BadSampleError: If it has another shape, or a type that cannot be converted without loss of meaning.
+            BadSampleError: If they have another shape, or a type that cannot be converted without loss of meaning.
         """
-        # A type that was converted before is converted while it is copied: most environments' rewards are float32.
-        if type(value) is not np.ndarray or value.dtype != self._convertible[at] or value.shape != self._shapes[at]:
-            converted = self._converted(at, value)
-            if type(value) is np.ndarray and value.dtype.kind in "biuf" and converted.dtype.kind != "O":
-                self._convertible[at] = value.dtype
-            value = converted
-        self._slots[at][self._at][...] = value
+        self._recorded[-1].put(self._at, rewards)
 
     def typed(self, at: int, value: Any) -> Array:
-        """Return `value` as its leaf has it: itself where it has the leaf's type.
+        """Return leaf number `at` in its type: itself where it has it.
 
         Raises:
-            BadSampleError: As `put`.
+            BadSampleError: As `put_rewards`.
         """
-        if type(value) is np.ndarray and value.shape == self._shapes[at]:
-            dtype = self._dtypes[at]
-            if value.dtype is dtype or value.dtype == dtype:
-                return value
-        return self._converted(at, value)
+        return self._recorded[at].typed(value)
 
-    def _converted(self, at: int, value: Any) -> Array:
-        dtype, shape = self._dtypes[at], self._shapes[at]
-        if dtype.kind == "O":
-            return self._texts(at, value)
-        try:
-            array = np.asarray(value)
-        except ValueError as error:  # Of lists that differ in length numpy makes nothing.
-            raise self._refusal(at, f"{type(value).__name__} {value!r:.80}") from error
-        if array.shape != shape or not np.can_cast(array.dtype, dtype, "same_kind"):
-            raise self._refusal(at, f"{array.dtype}{array.shape}")
-        return array.astype(dtype)
+    def under_way(self, count: int) -> list[Array]:
+        """Return the first `count` leaves of the step under way, as they were recorded, in their types."""
+        return [column.slots[self._at].astype(column.type, copy=False) for column in self._recorded[:count]]
 
-    def _texts(self, at: int, value: Any) -> Array:
-        rows = list(value)
-        if len(rows) != self.n_rows or not all(isinstance(text, str) for text in rows):
-            raise self._refusal(at, f"{len(rows)} values, {type(rows[0]).__name__ if rows else 'none'} the first")
-        column = np.empty(self.n_rows, object)
-        column[:] = [str(text) for text in rows]
-        return column
-
-    def _refusal(self, at: int, got: str) -> BadSampleError:
-        name = self._leaves[at].name if at < len(self._leaves) else ""
-        where = f" at {name!r}" if name else ""
-        rows = f"one for each of the {self.n_rows} rows"
-        return BadSampleError(f"got {got}{where}, expected {self._dtypes[at]}{self._shapes[at]}, {rows}")
+    def rows(self, at: int, places: Array) -> Array:
+        """Return leaf number `at` at some places (k,), in its type (k, *shape)."""
+        taken = self.columns.leaves[at].take(places, axis=0)
+        return taken.astype(self.columns.types[at], copy=False)
 
     def put_info(self, which: int, column: BatchColumn) -> None:
         """Add infos to the step under way, in the rows that have them: of the environment (0) or of the policy (1)."""
@@ -169,10 +123,3 @@ class StepBlock:
                     self._steps(values)[slots] = None  # Lets the objects go.
         self.oldest = stop
         self.is_full = self.step - stop == self.n_steps
-
-
-def _places_by_column(shape: tuple[int, ...]) -> Array | None:
-    """Return where each number of a table (n, k) lies if it lies by columns; None for what is no small table."""
-    if len(shape) != _TABLE or shape[1] == 1 or prod(shape) > FEW_NUMBERS:
-        return None
-    return np.ascontiguousarray(np.arange(prod(shape)).reshape(shape[::-1]).T).reshape(-1)

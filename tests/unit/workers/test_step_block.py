@@ -13,7 +13,8 @@ from gymnasium import spaces
 from rollout_cli.buffer_pool import BufferPool
 from rollout_cli.spaces import space_leaves
 from rollout_cli.workers.gathering import Stretch, gather
-from rollout_cli.workers.step_block import FEW_NUMBERS, PADDED_ROWS, StepBlock
+from rollout_cli.workers.step_block import PADDED_ROWS, StepBlock
+from rollout_cli.workers.step_columns import FEW_NUMBERS
 from rollout_cli.workers.vector_infos import BatchColumn
 
 Array = npt.NDArray[Any]
@@ -30,7 +31,7 @@ def recorded(n_rows: int, count: int) -> StepBlock:
         if block.is_full:
             block.forget(block.oldest + 1)
         block.put_typed(0, [np.stack([np.full(n_rows, float(step)), rows], axis=1)])
-        block.put(1, step * n_rows + rows.astype(np.float64))
+        block.put_rewards(step * n_rows + rows.astype(np.float64))
         block.put_info(0, BatchColumn(KEY, rows + 0, rows > step))
         block.stepped()
     return block

@@ -1,0 +1,63 @@
+"""Handover: what policy and environment of all rows hand each other, none of which may change under the other's hands.
+
+A policy may edit what it sees, and fill the same buffer with actions each time; an environment may keep for itself what
+it gave, and what it was given. So they get copies, unless nobody else can hold the array.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from sys import getrefcount
+from typing import Any
+
+import numpy as np
+
+from rollout_cli.episode_batch import EnvSpec
+from rollout_cli.spaces import space_leaves, unflatten
+from rollout_cli.workers.step_block import StepBlock
+
+_OURS_ALONE = 2
+"""What `getrefcount` tells of an array that one sequence holds: that sequence, and the argument of the call."""
+
+
+class Handover:
+    """Hands observations and actions on, as leaves or as values of their spaces.
+
+    Args:
+        env_spec: The spaces of one row.
+        block: Where the step under way is recorded.
+        hands_off: Whether the policy leaves observations as they are, and gives arrays that nobody else holds.
+    """
+
+    def __init__(self, env_spec: EnvSpec, block: StepBlock, *, hands_off: bool) -> None:
+        self._block, self._hands_off = block, hands_off
+        self._seen_space, self._given_space = env_spec.observation_space, env_spec.action_space
+        self._sees_leaf, self._gives_leaf = _is_leaf(self._seen_space), _is_leaf(self._given_space)
+
+    def to_policy(self, leaves: Sequence[Any]) -> tuple[Any, Sequence[Any]]:
+        """Return recorded observations for the policy, and for whoever looks them up later.
+
+        Args:
+            leaves: One array (n, *shape) a leaf; whoever calls uses those that are returned from then on.
+        """
+        if self._sees_leaf:
+            if self._hands_off:
+                return leaves[0], leaves
+            if getrefcount(leaves[0]) == _OURS_ALONE and leaves[0].base is None:
+                return leaves[0], self._block.under_way(1)  # Who looks it up finds it as it was before any edit.
+            return np.array(leaves[0]), leaves
+        seen = leaves if self._hands_off else [np.array(leaf) for leaf in leaves]
+        return unflatten(self._seen_space, seen), leaves
+
+    def to_env(self, leaves: Sequence[Any]) -> Any:
+        """Return recorded actions, one array (n, *shape) a leaf, for the environment."""
+        if self._gives_leaf:
+            if self._hands_off or (getrefcount(leaves[0]) == _OURS_ALONE and leaves[0].base is None):
+                return leaves[0]
+            return leaves[0].copy()
+        return unflatten(self._given_space, leaves if self._hands_off else [leaf.copy() for leaf in leaves])
+
+
+def _is_leaf(space: Any) -> bool:
+    leaves = space_leaves(space)
+    return len(leaves) == 1 and not leaves[0].path

@@ -1,0 +1,127 @@
+"""Handover: neither policy nor environment sees its array change under its hands, and nothing is copied in vain."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from gymnasium import spaces
+
+from rollout_cli.episode_batch import EnvSpec
+from rollout_cli.spaces import space_leaves
+from rollout_cli.workers.handover import Handover
+from rollout_cli.workers.step_block import StepBlock
+from tests.support.policies import LinearPolicy
+from tests.support.vector_envs import ScriptedVectorEnv
+from tests.unit.workers.making_native import NEXT_STEP, SAME_STEP, Make, native, run
+
+Array = npt.NDArray[Any]
+N_ENVS = 3
+SPEC = EnvSpec(spaces.Box(-np.inf, np.inf, (2,), np.float32), spaces.Box(-1, 1, (2,), np.float32))
+PAIRS = EnvSpec(spaces.Dict(a=SPEC.observation_space), spaces.Dict(a=SPEC.action_space))
+
+
+def made() -> Array:
+    return np.arange(2.0 * N_ENVS, dtype=np.float32).reshape(N_ENVS, 2).copy()
+
+
+def handover(spec: EnvSpec = SPEC, *, hands_off: bool = False) -> tuple[Handover, StepBlock]:
+    """Return one, and the block that has recorded `made()` in the step under way."""
+    leaves = (*space_leaves(spec.observation_space), *space_leaves(spec.action_space))
+    block = StepBlock(leaves, n_rows=N_ENVS, n_steps=4)
+    block.put_typed(0, [made()])
+    return Handover(spec, block, hands_off=hands_off), block
+
+
+def test_an_observation_that_nobody_else_holds_is_handed_on_itself() -> None:
+    """Whoever looks it up later finds what was recorded, whatever the policy has done with it."""
+    hands, _ = handover()
+    leaves = [made()]
+    place = leaves[0].ctypes.data
+    seen, later = hands.to_policy(leaves)
+    assert place == seen.ctypes.data
+    seen[:] = -1
+    assert made().tolist() == later[0].tolist()
+
+
+def test_an_action_that_nobody_else_holds_is_handed_on_itself() -> None:
+    """The one of a policy that makes a new array in each step."""
+    hands, _ = handover()
+    leaves = (made(),)
+    place = leaves[0].ctypes.data
+    assert place == hands.to_env(leaves).ctypes.data
+
+
+@pytest.mark.parametrize("spec", [SPEC, PAIRS], ids=["leaf", "dictionary"])
+@pytest.mark.parametrize("part", [lambda array: array, lambda array: array[:], lambda array: array.T.T])
+def test_what_somebody_may_hold_is_copied(spec: EnvSpec, part: Callable[[Array], Array]) -> None:
+    """An array that a variable elsewhere refers to, or a view of one."""
+    hands, _ = handover(spec)
+    held = made()
+    for value in (hands.to_policy([part(held)])[0], hands.to_env([part(held)])):
+        given = value["a"] if isinstance(value, dict) else value
+        assert held.tolist() == given.tolist()
+        assert not np.shares_memory(held, given)
+
+
+@pytest.mark.parametrize("spec", [SPEC, PAIRS], ids=["leaf", "dictionary"])
+def test_a_policy_that_leaves_them_alone_gets_no_copy(spec: EnvSpec) -> None:
+    """It has said so of itself."""
+    hands, _ = handover(spec, hands_off=True)
+    held = made()
+    for value in (hands.to_policy([held])[0], hands.to_env([held])):
+        assert held is (value["a"] if isinstance(value, dict) else value)
+
+
+class Untidy(LinearPolicy):
+    """Edits what it sees, and gives its actions in one array that it fills anew each time."""
+
+    def __init__(self, env_spec: EnvSpec) -> None:
+        super().__init__(env_spec)
+        self._buffer: Array | None = None
+
+    def get_actions(self, observations: Any) -> Any:
+        actions, infos = super().get_actions(observations)
+        if self._buffer is None:
+            self._buffer = np.array(actions)
+        self._buffer[:] = actions
+        observations[:] = 77
+        return self._buffer, infos
+
+
+class Keeping(ScriptedVectorEnv):
+    """Its observations are its state; the reward tells the action before, which it kept."""
+
+    _kept: Any = None
+
+    def step(self, actions: Any) -> Any:
+        observations, rewards, *rest = super().step(actions)
+        rewards = rewards if self._kept is None else rewards + 10 * self._kept
+        self._kept = actions
+        return observations, rewards.astype(np.float32), *rest
+
+
+class Fresh(ScriptedVectorEnv):
+    """Gives new arrays, which are nobody else's."""
+
+    def step(self, actions: Any) -> Any:
+        observations, *rest = super().step(actions)
+        return observations.copy(), *rest
+
+
+@pytest.mark.parametrize("kind", [Keeping, Fresh])
+@pytest.mark.parametrize("mode", [NEXT_STEP, SAME_STEP])
+def test_untidy_policies_get_the_episodes_of_tidy_ones(kind: type[ScriptedVectorEnv], mode: Any) -> None:
+    """In environments that hold on to what they gave and were given, and in others."""
+
+    def columns(policy: Make) -> list[Any]:
+        env = kind(N_ENVS, lambda row, k: 1 + (3 * row + 5 * k) % 7, mode)
+        chunk = run(native(env, policy), range(20), steps=3)
+        return [
+            array.tolist() for array in (*chunk.observations, *chunk.actions, chunk.rewards, *chunk.last_observations)
+        ]
+
+    assert columns(LinearPolicy) == columns(Untidy)
