@@ -44,7 +44,9 @@ class Handover:
             if self._hands_off:
                 return leaves[0], leaves
             if getrefcount(leaves[0]) == _OURS_ALONE and leaves[0].base is None:
-                return leaves[0], self._block.under_way(1)  # Who looks it up finds it as it was before any edit.
+                return leaves[0], [
+                    self._block.recorded[0].at(self._block.slot)
+                ]  # Who looks it up finds it as it was before any edit.
             return np.array(leaves[0]), leaves
         seen = leaves if self._hands_off else [np.array(leaf) for leaf in leaves]
         return unflatten(self._seen_space, seen), leaves

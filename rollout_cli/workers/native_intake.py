@@ -51,11 +51,12 @@ class NativeIntake:
         self._space = rows.env_spec.observation_space
         leaves, action_leaves = space_leaves(self._space), space_leaves(rows.env_spec.action_space)
         self._n_leaves = len(leaves)
-        self._n_columns = len(leaves) + len(action_leaves)
         self._is_leaf = len(leaves) == 1 and not leaves[0].path
         # What needs no second look.
         self._seen, self._acted = _array_of(leaves, rows.n_rows), _array_of(action_leaves, rows.n_rows)
         self._shapes = [leaf.shape for leaf in leaves]
+        # The first of the action's leaves, and the rewards: looked up once, for it is asked of them in each step.
+        self._put_action, self._put_rewards = block.recorded[self._n_leaves].put, block.recorded[-1].put
         self._per_row = (rows.n_rows,)
 
     def observations(self, observations: Any) -> list[Any]:
@@ -64,13 +65,6 @@ class NativeIntake:
         Raises:
             EnvError: If they are not of their space, or not one a row.
         """
-        # Looked at here too: the calls that a second look takes cost as much as a column's copy.
-        if (
-            self._is_leaf
-            and type(observations) is np.ndarray
-            and (observations.shape, observations.dtype) == self._seen
-        ):
-            return [observations]
         try:
             leaves = (observations,) if self._is_leaf else self._rows.leaves(observations)
         except (KeyError, IndexError, TypeError) as error:
@@ -86,9 +80,9 @@ class NativeIntake:
         if self._clipping is not None:
             leaves = self._clipping(leaves)
         if len(leaves) == 1 and type(leaves[0]) is np.ndarray and (leaves[0].shape, leaves[0].dtype) == self._acted:
-            typed = leaves
-        else:
-            typed = self._typed(PolicyError, "the action", self._n_leaves, leaves)
+            self._put_action(self._block.slot, leaves[0])
+            return leaves
+        typed = self._typed(PolicyError, "the action", self._n_leaves, leaves)
         self._block.put_typed(self._n_leaves, typed)
         return typed
 
@@ -103,7 +97,7 @@ class NativeIntake:
         except (TypeError, ValueError) as error:
             raise self._errors.error(EnvError, "env.step", error) from error
         try:
-            self._block.put_rewards(rewards)
+            self._put_rewards(self._block.slot, rewards)
             if type(terminated) is not np.ndarray or terminated.dtype is not _BOOL or terminated.shape != self._per_row:
                 terminated = self._flags("terminated", terminated)
             if type(truncated) is not np.ndarray or truncated.dtype is not _BOOL or truncated.shape != self._per_row:
@@ -113,6 +107,9 @@ class NativeIntake:
             raise self._bad_step(f"the rewards are not one number a row: {error}", hint) from error
         if type(infos) is not dict:
             self.check_infos(infos)
+        # As `observations` does, for nearly all.
+        if type(observations) is np.ndarray and (observations.shape, observations.dtype) == self._seen:
+            return [observations], terminated, truncated, infos
         return self.observations(observations), terminated, truncated, infos
 
     def _flags(self, name: str, flags: Any) -> Array:

@@ -60,6 +60,8 @@ class NextStepEpisodes(RowEpisodes):
         self.pending = 0
         self._terminated = np.empty((SETTLE_STEPS, n_rows), bool)
         self._truncated = np.empty((SETTLE_STEPS, n_rows), bool)
+        # A step's part of each, as views that are made once.
+        self._flags = list(zip(self._terminated, self._truncated, strict=True))
         self._times = np.empty(SETTLE_STEPS)
         # Used each time, since memory that is touched for the first time has to be cleared by the system.
         self._over, self._follows = np.empty((2, SETTLE_STEPS, n_rows), bool)
@@ -79,9 +81,10 @@ class NextStepEpisodes(RowEpisodes):
     def stepped(self, terminated: Any, truncated: Any) -> bool:
         """Keep the flags of a step (n,) each; return whether there is no room for more of them."""
         at = self.pending
-        self._terminated[at], self._truncated[at], self._times[at] = terminated, truncated, _clock()
+        kept_terminated, kept_truncated = self._flags[at]
+        kept_terminated[...], kept_truncated[...], self._times[at] = terminated, truncated, _clock()
         self.pending = at + 1
-        return self.pending == len(self._times)
+        return at + 1 == len(self._times)
 
     def settle(
         self, queue: RowNumbers, infos: Mapping[Any, Any], recorder: BlockRecorder, observations: Sequence[Array]

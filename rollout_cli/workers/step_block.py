@@ -38,6 +38,8 @@ class StepBlock:
         oldest: The first step that is kept.
         is_full: Whether there is no room for a further step.
         columns: The steps.
+        recorded: How each of the columns is recorded: the leaves, and behind them the rewards.
+        slot: Where the step under way is recorded in these.
 
     Args:
         leaves: The leaves of the observation, then of the action.
@@ -51,40 +53,31 @@ class StepBlock:
         self.step = self.oldest = 0
         types = [(leaf.dtype, leaf.shape) for leaf in leaves] + [(np.dtype(np.float64), ())]
         self.columns = Columns([np.empty((n_steps * self.pitch, *shape), dtype) for dtype, shape in types])
-        self._recorded = step_columns(self.columns, leaves, n_rows=n_rows, pitch=self.pitch)
-        self._at = 0
+        self.recorded = step_columns(self.columns, leaves, n_rows=n_rows, pitch=self.pitch)
+        self.slot = 0
         self.is_full = False
 
     def stepped(self) -> None:
         """Go on to the next step."""
         step = self.step = self.step + 1
-        self._at = step % self.n_steps
+        self.slot = step % self.n_steps
         self.is_full = step - self.oldest == self.n_steps
 
     def put_typed(self, at: int, leaves: Sequence[Any]) -> None:
         """Record leaves of the step under way that `typed` gave, from number `at` on."""
+        if len(leaves) == 1:  # As nearly always.
+            self.recorded[at].put(self.slot, leaves[0])
+            return
         for number, leaf in enumerate(leaves, at):
-            self._recorded[number].put(self._at, leaf)
-
-    def put_rewards(self, rewards: Any) -> None:
-        """Record rewards of the step under way, (n_rows,).
-
-        Raises:
-            BadSampleError: If they have another shape, or a type that cannot be converted without loss of meaning.
-        """
-        self._recorded[-1].put(self._at, rewards)
+            self.recorded[number].put(self.slot, leaf)
 
     def typed(self, at: int, value: Any) -> Array:
         """Return leaf number `at` in its type: itself where it has it.
 
         Raises:
-            BadSampleError: As `put_rewards`.
+            BadSampleError: If it has another shape, or a type that cannot be converted without loss of meaning.
         """
-        return self._recorded[at].typed(value)
-
-    def under_way(self, count: int) -> list[Array]:
-        """Return the first `count` leaves of the step under way, as they were recorded, in their types."""
-        return [column.slots[self._at].astype(column.type, copy=False) for column in self._recorded[:count]]
+        return self.recorded[at].typed(value)
 
     def rows(self, at: int, places: Array) -> Array:
         """Return leaf number `at` at some places (k,), in its type (k, *shape)."""
@@ -96,7 +89,7 @@ class StepBlock:
         columns = self.columns.infos[which]
         if column.key not in columns:
             columns[column.key] = empty_info(self.n_steps * self.pitch, column.values)
-        values, has = (self._steps(array)[self._at] for array in columns[column.key])
+        values, has = (self._steps(array)[self.slot] for array in columns[column.key])
         if column.has is None:
             values[:], has[:] = column.values, True
         else:

@@ -47,12 +47,16 @@ class StepColumn:
     """
 
     def __init__(self, columns: Columns, at: int, leaf: Leaf | None, *, n_rows: int, pitch: int) -> None:
-        self._columns, self._at, self._leaf = columns, at, leaf
+        self._columns, self._place, self._leaf = columns, at, leaf
         self._n_rows, self._pitch = n_rows, pitch
         self.type = columns.types[at]
         self.slots = list(self._steps())
         self.shape = self.slots[0].shape
         self._order = _places_by_column(self.shape)
+
+    def at(self, slot: int) -> Array:
+        """Return what was recorded in a slot of the ring, in the leaf's type."""
+        return self.slots[slot].astype(self.type, copy=False)
 
     def put(self, slot: int, values: Array) -> None:
         """Record values that `typed` gave in a slot of the ring."""
@@ -101,14 +105,14 @@ class StepColumn:
 
     def _steps(self) -> Iterator[Array]:
         """Give the rows of each step of the ring."""
-        column = self._columns.leaves[self._at]
+        column = self._columns.leaves[self._place]
         n_steps = len(column) // self._pitch
         return iter(column.reshape(n_steps, self._pitch, *column.shape[1:])[:, : self._n_rows])
 
     def _keep_as(self, kept: Type) -> None:
         """Go on with another type, which has room for all that was recorded."""
         with np.errstate(all="ignore"):  # What was not recorded may be any bits.
-            self._columns.leaves[self._at] = self._columns.leaves[self._at].astype(kept)
+            self._columns.leaves[self._place] = self._columns.leaves[self._place].astype(kept)
         self.slots = list(self._steps())
 
 
@@ -134,7 +138,6 @@ class NarrowColumn(StepColumn):
         self._order = None  # Only numbers of one type are taken by their places.
         limits = np.iinfo(narrow)
         self._least, self._span = self.type.type(limits.min), limits.max - limits.min
-        self._unsigned = np.dtype(f"u{self.type.itemsize}")
         self._is_narrow = True
 
     def put(self, slot: int, values: Array) -> None:
@@ -145,9 +148,9 @@ class NarrowColumn(StepColumn):
         self.slots[slot][...] = values
 
     def _fits(self, values: Array) -> bool:
-        # What lies below the least wraps around to beyond all that there is room for.
         above = values - self._least if self._least else values
-        return bool(np.maximum.reduce(above.view(self._unsigned), axis=None) <= self._span)
+        # The span is all ones: what has another bit, or a sign, is outside of it, and all bits are found at once.
+        return bool(0 <= np.bitwise_or.reduce(above, axis=None) <= self._span)
 
 
 class RewardColumn(StepColumn):

@@ -31,7 +31,7 @@ def recorded(n_rows: int, count: int) -> StepBlock:
         if block.is_full:
             block.forget(block.oldest + 1)
         block.put_typed(0, [np.stack([np.full(n_rows, float(step)), rows], axis=1)])
-        block.put_rewards(step * n_rows + rows.astype(np.float64))
+        block.recorded[-1].put(block.slot, step * n_rows + rows.astype(np.float64))
         block.put_info(0, BatchColumn(KEY, rows + 0, rows > step))
         block.stepped()
     return block

@@ -39,7 +39,7 @@ def record(block: StepBlock, values: Any, rewards: Any) -> None:
     if block.is_full:
         block.forget(block.oldest + 1)
     block.put_typed(0, [block.typed(0, values)])
-    block.put_rewards(rewards)
+    block.recorded[-1].put(block.slot, rewards)
     block.stepped()
 
 
@@ -136,7 +136,7 @@ def test_rewards_that_are_none_are_refused_in_any_step() -> None:
     block = block_of(spaces.Discrete(2))
     for bad in (np.zeros(2, np.float32), np.zeros(N_ROWS, complex), np.array([None] * 3), ["a", "b", "c"]):
         with pytest.raises(BadSampleError, match=r"expected float64\(3,\), one for each of the 3 rows"):
-            block.put_rewards(bad)
+            block.recorded[-1].put(block.slot, bad)
         record(block, np.zeros(N_ROWS, np.int64), np.ones(N_ROWS, np.float32))
     assert [1.0] * 12 == gathered(block)[REWARD].tolist()
 
@@ -145,6 +145,6 @@ def test_the_step_under_way_is_told_in_the_types_of_its_space() -> None:
     """As it was recorded, before it is over."""
     block = block_of(spaces.Discrete(7))
     block.put_typed(0, [np.array([3, 0, 6])])
-    (values,) = block.under_way(1)
+    values = block.recorded[0].at(block.slot)
     assert [3, 0, 6] == values.tolist()
     assert np.dtype("i8") == values.dtype
