@@ -8,6 +8,7 @@ from typing import Any
 
 from rollout_cli.chunk import Chunk
 from rollout_cli.cores import usable_cores
+from rollout_cli.episode_batch import EnvSpec
 from rollout_cli.errors import RolloutError, UsageError, UserCodeError
 from rollout_cli.info_filter import InfoFilter
 from rollout_cli.seeding import draw_root_seed
@@ -82,6 +83,7 @@ class WorkerFactory:
         self.worker_setup = tensorflow_session if is_tf_worker else worker_setup
         self.rules = rules or EpisodeRules()
         self._filter = InfoFilter(drop_infos)
+        self._checks: tuple[EnvSpec, SampleChecks] | None = None
         if self.n_workers < 1:
             raise ValueError(f"n_workers is {self.n_workers}, must be at least 1")
         if self.seed < 0:
@@ -159,9 +161,14 @@ class WorkerFactory:
         chunk = worker.take()
         if chunk is None:
             return None, None
-        checks = SampleChecks(worker.env_spec, actions=self.rules.invalid_action != "warn")
-        good, error = checks.sound(chunk)
+        good, error = self._checks_of(worker.env_spec).sound(chunk)
         return self._filter.without(good) if good is not None and self._filter else good, error
+
+    def _checks_of(self, spec: EnvSpec) -> SampleChecks:
+        """Return the checks for chunks of `spec`, made once for a worker, since finished episodes are taken often."""
+        if self._checks is None or self._checks[0] is not spec:
+            self._checks = spec, SampleChecks(spec, actions=self.rules.invalid_action != "warn")
+        return self._checks[1]
 
     def __call__(self, worker_number: int) -> NumberedWorker:
         """Build worker number `worker_number`.

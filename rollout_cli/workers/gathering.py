@@ -79,7 +79,8 @@ class Stretch:
 def gather(stretches: Sequence[Stretch], n_rows: int, *lenders: Lender) -> Columns:
     """Return `n_rows` rows, put together from stretches, at least one, that cover each of them once.
 
-    The columns have their own types, and lie in memory of the first of the lenders that has room.
+    The columns have their own types, and lie in memory of the first of the lenders that has room; the last one lends
+    what is needed meanwhile, too.
     """
     source = stretches[0].source
     typed = zip(source.leaves, source.types, strict=True)
@@ -88,14 +89,14 @@ def gather(stretches: Sequence[Stretch], n_rows: int, *lenders: Lender) -> Colum
         _make_info_columns(out, stretch.source, n_rows)
         pairs = list(_pairs(stretch.source, out))
         if not stretch.follow_each_other:
-            _copy_by_indices(stretch, pairs, in_order=False)
+            _copy_by_indices(stretch, pairs, lenders[-1], in_order=False)
             continue
         for start, stop, is_rectangle in runs(stretch.first, stretch.count, stretch.stride):
             part = stretch.episodes(start, stop)
             if is_rectangle:
                 _copy_rectangle(part, pairs)
             else:
-                _copy_by_indices(part, pairs, in_order=True)
+                _copy_by_indices(part, pairs, lenders[-1], in_order=True)
     return out
 
 
@@ -124,7 +125,7 @@ def _copy_rectangle(part: Stretch, pairs: Sequence[tuple[Array, Array]]) -> None
         copy_rectangle(column, first, part.stride, target[to : to + width * int(part.count[0])], width)
 
 
-def _copy_by_indices(part: Stretch, pairs: Sequence[tuple[Array, Array]], *, in_order: bool) -> None:
+def _copy_by_indices(part: Stretch, pairs: Sequence[tuple[Array, Array]], lend: Lender, *, in_order: bool) -> None:
     """Copy the rows of a stretch some whole episodes at a time; `in_order` where these go after one another."""
     ends = np.cumsum(part.count)
     starts = ends - part.count
@@ -135,16 +136,17 @@ def _copy_by_indices(part: Stretch, pairs: Sequence[tuple[Array, Array]], *, in_
         rows, first = spread(block.first, block.count, block.stride), int(block.to[0])
         to = slice(first, first + len(rows)) if in_order else spread(block.to, block.count)
         for column, target in pairs:
-            _copy(column, rows, target, to)
+            _copy(column, rows, target, to, lend)
         start = stop
 
 
-def _copy(column: Array, rows: Array, target: Array, to: slice | Array) -> None:
+def _copy(column: Array, rows: Array, target: Array, to: slice | Array, lend: Lender) -> None:
+    goes_there = isinstance(to, slice) and column.dtype == target.dtype
+    taken = target[to] if goes_there else lent_array((len(rows), *column.shape[1:]), column.dtype, lend)
     # Which rows are past the end is no error: by `raise`, numpy would copy into memory of its own first.
-    if isinstance(to, slice) and column.dtype == target.dtype:
-        column.take(rows, axis=0, mode="wrap", out=target[to])
-    else:
-        target[to] = column.take(rows, axis=0, mode="wrap")
+    column.take(rows, axis=0, mode="wrap", out=taken)
+    if not goes_there:
+        target[to] = taken
 
 
 def spread(first: Array, count: Array, stride: int = 1) -> Array:

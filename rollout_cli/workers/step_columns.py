@@ -58,7 +58,7 @@ class StepColumn:
         """Return what was recorded in a slot of the ring, in the leaf's type."""
         return self.slots[slot].astype(self.type, copy=False)
 
-    def put(self, slot: int, values: Array) -> None:
+    def put(self, slot: int, values: Any) -> None:
         """Record values that `typed` gave in a slot of the ring."""
         target, order = self.slots[slot], self._order
         if order is not None and values.flags.f_contiguous:
@@ -140,7 +140,7 @@ class NarrowColumn(StepColumn):
         self._least, self._span = self.type.type(limits.min), limits.max - limits.min
         self._is_narrow = True
 
-    def put(self, slot: int, values: Array) -> None:
+    def put(self, slot: int, values: Any) -> None:
         """Record values that `typed` gave in a slot of the ring."""
         if self._is_narrow and not self._fits(values):
             self._is_narrow = False
