@@ -31,7 +31,7 @@ from rollout_cli.workers.vec_worker import DEFAULT_N_ENVS
 Array = npt.NDArray[Any]
 _clock = time.perf_counter
 
-RELEASE_SECONDS = 0.04
+RELEASE_SECONDS = 0.03
 RELEASE_STEPS = 384
 """How often finished episodes are looked through for those that nothing holds up: whichever comes first.
 
