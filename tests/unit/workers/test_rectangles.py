@@ -44,12 +44,13 @@ def stretch_of(source: Columns, episodes: list[tuple[int, int, int]]) -> Stretch
 
 @st.composite
 def groups(draw: st.DrawFn) -> list[tuple[int, int, int]]:
-    """Draw episodes: some neighbours that began and ended together, others alone."""
+    """Draw episodes: some neighbours that began and ended together, others that only began so, or alone."""
     out: list[tuple[int, int, int]] = []
     for _ in range(draw(st.integers(1, 4))):
         row, first, count = draw(st.integers(0, N_ROWS - 1)), draw(st.integers(0, 20)), draw(st.integers(1, N_STEPS))
         width = draw(st.integers(1, N_ROWS - row))
-        out += [(row + at, first, count) for at in range(width)]
+        ends = draw(st.sampled_from([[count], [count, count, 1], [1, N_STEPS]]))
+        out += [(row + at, first, ends[at % len(ends)]) for at in range(width)]
     return out
 
 
