@@ -43,10 +43,9 @@ class Handover:
         if self._sees_leaf:
             if self._hands_off:
                 return leaves[0], leaves
-            if getrefcount(leaves[0]) == _OURS_ALONE and leaves[0].base is None:
-                return leaves[0], [
-                    self._block.recorded[0].at(self._block.slot)
-                ]  # Who looks it up finds it as it was before any edit.
+            if _is_ours_alone(leaves):
+                # Who looks it up finds it as it was before any edit.
+                return leaves[0], [self._block.recorded[0].at(self._block.slot)]
             return np.array(leaves[0]), leaves
         seen = leaves if self._hands_off else [np.array(leaf) for leaf in leaves]
         return unflatten(self._seen_space, seen), leaves
@@ -54,7 +53,7 @@ class Handover:
     def to_env(self, leaves: Sequence[Any]) -> Any:
         """Return recorded actions, one array (n, *shape) a leaf, for the environment."""
         if self._gives_leaf:
-            if self._hands_off or (getrefcount(leaves[0]) == _OURS_ALONE and leaves[0].base is None):
+            if self._hands_off or _is_ours_alone(leaves):
                 return leaves[0]
             return leaves[0].copy()
         return unflatten(self._given_space, leaves if self._hands_off else [leaf.copy() for leaf in leaves])
@@ -63,3 +62,8 @@ class Handover:
 def _is_leaf(space: Any) -> bool:
     leaves = space_leaves(space)
     return len(leaves) == 1 and not leaves[0].path
+
+
+def _is_ours_alone(leaves: Sequence[Any]) -> bool:
+    """Return whether nothing but `leaves` holds its first array, and nothing but this array its memory."""
+    return getrefcount(leaves[0]) == _OURS_ALONE and leaves[0].flags.owndata

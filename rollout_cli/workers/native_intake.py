@@ -53,7 +53,8 @@ class NativeIntake:
         self._n_leaves = len(leaves)
         self._is_leaf = len(leaves) == 1 and not leaves[0].path
         # What needs no second look.
-        self._seen, self._acted = _array_of(leaves, rows.n_rows), _array_of(action_leaves, rows.n_rows)
+        self._seen = _array_of(leaves, rows.n_rows) if self._is_leaf else None
+        self._acted = _array_of(action_leaves, rows.n_rows)
         self._shapes = [leaf.shape for leaf in leaves]
         # The first of the action's leaves, and the rewards: looked up once, for it is asked of them in each step.
         self._put_action, self._put_rewards = block.recorded[self._n_leaves].put, block.recorded[-1].put

@@ -24,6 +24,11 @@ _ITEMS = {1: "u1", 2: "u2", 4: "u4", 8: "u8", 16: "c16"}
 """Types of one number that are as large as a row of several: numpy copies numbers apart far faster than short rows."""
 
 
+def by_step(column: Array, stride: int) -> Array:
+    """Return a column of places that lie step by step as a view (n_steps, stride, ...)."""
+    return column.reshape(len(column) // stride, stride, *column.shape[1:])
+
+
 def runs(first: Array, count: Array, stride: int) -> Iterator[tuple[int, int, bool]]:
     """Cut episodes, at least one, into runs: from which to which, and whether those are a rectangle.
 
@@ -58,7 +63,7 @@ def copy_rectangle(column: Array, first: int, stride: int, target: Array, width:
     """
     if column.dtype == target.dtype:
         column, target = _as_items(column), _as_items(target)
-    ring = column.reshape(len(column) // stride, stride, *column.shape[1:])
+    ring = by_step(column, stride)
     out = target.reshape(width, len(target) // width, *target.shape[1:])
     step, row = divmod(first, stride)
     before_end = min(out.shape[1], len(ring) - step)

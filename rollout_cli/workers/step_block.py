@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from rollout_cli.spaces import Leaf
 from rollout_cli.workers.gathering import Columns, empty_info
+from rollout_cli.workers.rectangles import by_step
 from rollout_cli.workers.step_columns import step_columns
 from rollout_cli.workers.vector_infos import BatchColumn
 
@@ -65,9 +66,6 @@ class StepBlock:
 
     def put_typed(self, at: int, leaves: Sequence[Any]) -> None:
         """Record leaves of the step under way that `typed` gave, from number `at` on."""
-        if len(leaves) == 1:  # As nearly always.
-            self.recorded[at].put(self.slot, leaves[0])
-            return
         for number, leaf in enumerate(leaves, at):
             self.recorded[number].put(self.slot, leaf)
 
@@ -102,7 +100,7 @@ class StepBlock:
 
     def _steps(self, column: Array) -> Array:
         """Return a column by step and row, as a view (n_steps, n_rows, *shape)."""
-        return column.reshape(self.n_steps, self.pitch, *column.shape[1:])[:, : self.n_rows]
+        return by_step(column, self.pitch)[:, : self.n_rows]
 
     def forget(self, stop: int) -> None:
         """Forget the steps before `stop`."""

@@ -6,7 +6,7 @@ then. So actions of two kinds take a byte each, and rewards what the environment
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from math import prod
 from typing import Any
 
@@ -16,6 +16,7 @@ import numpy.typing as npt
 from rollout_cli.spaces import Leaf
 from rollout_cli.workers.gathering import Columns
 from rollout_cli.workers.leaf_columns import BadSampleError
+from rollout_cli.workers.rectangles import by_step
 
 Array = npt.NDArray[Any]
 Type = np.dtype[Any]
@@ -28,6 +29,7 @@ FEW_NUMBERS = 1 << 13
 
 _NARROW = [np.dtype(kind) for kind in ("u1", "i1", "u2", "i2", "u4", "i4")]
 _NO_NUMBER = np.dtype("V1")
+"""What no rewards are of: the first ones that come are always looked at."""
 
 
 class StepColumn:
@@ -50,7 +52,7 @@ class StepColumn:
         self._columns, self._place, self._leaf = columns, at, leaf
         self._n_rows, self._pitch = n_rows, pitch
         self.type = columns.types[at]
-        self.slots = list(self._steps())
+        self.slots = self._made_slots()
         self.shape = self.slots[0].shape
         self._order = _places_by_column(self.shape)
 
@@ -103,17 +105,14 @@ class StepColumn:
         rows = f"one for each of the {self._n_rows} rows"
         return BadSampleError(f"got {got}{where}, expected {self.type}{self.shape}, {rows}")
 
-    def _steps(self) -> Iterator[Array]:
-        """Give the rows of each step of the ring."""
-        column = self._columns.leaves[self._place]
-        n_steps = len(column) // self._pitch
-        return iter(column.reshape(n_steps, self._pitch, *column.shape[1:])[:, : self._n_rows])
+    def _made_slots(self) -> list[Array]:
+        return list(by_step(self._columns.leaves[self._place], self._pitch)[:, : self._n_rows])
 
     def _keep_as(self, kept: Type) -> None:
         """Go on with another type, which has room for all that was recorded."""
         with np.errstate(all="ignore"):  # What was not recorded may be any bits.
             self._columns.leaves[self._place] = self._columns.leaves[self._place].astype(kept)
-        self.slots = list(self._steps())
+        self.slots = self._made_slots()
 
 
 class NarrowColumn(StepColumn):

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
+from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from rollout_cli.errors import EnvError, PolicyError
@@ -22,8 +24,8 @@ Parts = list[Any]
 class BentVectorEnv(SyncVectorEnv):
     """Rows of ChainEnv; what a step gives is changed by `bend`, from the second step on."""
 
-    def __init__(self, mode: AutoresetMode, bend: Callable[[Parts], Any]) -> None:
-        super().__init__([ChainEnv] * N_ENVS, autoreset_mode=mode)
+    def __init__(self, mode: AutoresetMode, bend: Callable[[Parts], Any], make: Callable[[], Any] = ChainEnv) -> None:
+        super().__init__([make] * N_ENVS, autoreset_mode=mode)
         self._bend, self._steps = bend, 0
 
     def step(self, actions: Any) -> Any:
@@ -64,6 +66,25 @@ BENT: dict[str, tuple[Callable[[Parts], Any], str]] = {
     "no mapping": (with_part(4, [1]), r"infos are a mapping, not list \[1\]"),
     "short masks": (with_part(4, {"x": np.zeros(3), "_x": np.ones(2, bool)}), "the infos of env.step cannot be told"),
 }
+
+
+class Named(gymnasium.ObservationWrapper[Any, Any, Any]):
+    """ChainEnv, whose observation is the one entry of a dictionary."""
+
+    def __init__(self) -> None:
+        super().__init__(ChainEnv())
+        self.observation_space = spaces.Dict(chain=self.env.observation_space)
+
+    def observation(self, observation: Any) -> Any:
+        return {"chain": observation}
+
+
+@each_mode
+def test_an_array_is_no_dictionary_of_it(mode: AutoresetMode) -> None:
+    """Also where shape and type are those of its only entry."""
+    bend = with_part(0, lambda seen: seen["chain"])
+    with pytest.raises(EnvError, match=r"^the observation raised IndexError: .*\(worker 0, "):
+        run(BentVectorEnv(mode, bend, Named), LinearPolicy)
 
 
 @each_mode

@@ -18,22 +18,30 @@ from rollout_cli.workers.vector_infos import InfoKey
 Array = npt.NDArray[Any]
 N_STEPS, N_ROWS, PITCH = 9, 6, 8
 KEY: InfoKey = (("told",), "int64")
-RNG = np.random.default_rng(5)
 
 
-def bits(kind: str, *shape: int) -> Array:
+def bits(rng: np.random.Generator, kind: str, *shape: int) -> Array:
     """Return numbers of any bits, nan with all their payloads among them."""
     count = N_STEPS * PITCH * int(np.prod(shape, dtype=int)) * np.dtype(kind).itemsize
-    return RNG.integers(0, 256, count, np.uint8).view(kind).reshape(N_STEPS * PITCH, *shape)
+    return rng.integers(0, 256, count, np.uint8).view(kind).reshape(N_STEPS * PITCH, *shape)
 
 
 def ring() -> Columns:
     """Return steps with rows of all sizes, texts, and infos that some have."""
+    rng = np.random.default_rng(5)
     n_places = N_STEPS * PITCH
     texts = np.array([f"place {place}" for place in range(n_places)], object)
-    leaves = [bits("f4", 4), bits("f8"), bits("u1", 2), bits("f8", 17), bits("f4", 2, 2), bits("i8", 0), bits("i2", 3)]
-    told: InfoColumns = {KEY: (np.arange(n_places), RNG.random(n_places) < 0.5)}
-    return Columns([*leaves, texts, bits("f8")], (told, {}))
+    leaves = [
+        bits(rng, "f4", 4),
+        bits(rng, "f8"),
+        bits(rng, "u1", 2),
+        bits(rng, "f8", 17),
+        bits(rng, "f4", 2, 2),
+        bits(rng, "i8", 0),
+        bits(rng, "i2", 3),
+    ]
+    told: InfoColumns = {KEY: (np.arange(n_places), rng.random(n_places) < 0.5)}
+    return Columns([*leaves, texts, bits(rng, "f8")], (told, {}))
 
 
 def stretch_of(source: Columns, episodes: list[tuple[int, int, int]]) -> Stretch:
