@@ -7,9 +7,7 @@ episode.
 
 from __future__ import annotations
 
-import pickle
-import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -17,6 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from rollout_cli.buffer_pool import Lender, lent_array
 from rollout_cli.infos import InfoTable, concatenate_tables
 
 Array = npt.NDArray[Any]
@@ -69,6 +68,8 @@ class Chunk:
         agent_infos: The info dictionaries of the policy, T rows.
         episode_infos: The info dictionaries of `env.reset`, N rows.
         part: Set where this is one part of a long episode (then N is 1).
+        types: The types of the observations' leaves, of the actions' and of the rewards, where columns may be of
+            smaller ones that have room for their values, on their way from a worker; see `widened`.
     """
 
     numbers: Array
@@ -86,6 +87,7 @@ class Chunk:
     agent_infos: InfoTable
     episode_infos: InfoTable
     part: Part | None = None
+    types: tuple[np.dtype[Any], ...] | None = None
 
     @property
     def n_episodes(self) -> int:
@@ -99,9 +101,37 @@ class Chunk:
 
     @property
     def n_bytes(self) -> int:
-        """Return the bytes of its observations, actions and rewards, near enough to account for memory."""
-        columns = (*self.observations, *self.actions, *self.last_observations, self.rewards)
-        return sum(column.nbytes for column in columns)
+        """Return the bytes of its observations, actions and rewards, near enough to account for memory.
+
+        Columns count as in their own types: where a long episode is cut must not depend on how narrow they are.
+        """
+        columns = self._step_columns
+        kinds = self.types or [column.dtype for column in columns]
+        bytes_of_steps = sum(column.size * kind.itemsize for column, kind in zip(columns, kinds, strict=True))
+        return bytes_of_steps + sum(column.nbytes for column in self.last_observations)
+
+    @property
+    def _step_columns(self) -> tuple[Array, ...]:
+        return (*self.observations, *self.actions, self.rewards)
+
+    def widened(self, *lenders: Lender) -> Chunk:
+        """Return the chunk with all columns in their own types: itself where they are.
+
+        Args:
+            lenders: Lend memory for those that are not.
+        """
+        if self.types is None:
+            return self
+        typed = zip(self._step_columns, self.types, strict=True)
+        columns = [_as_type(column, kind, *lenders) for column, kind in typed]
+        split = len(self.observations)
+        return replace(
+            self,
+            observations=tuple(columns[:split]),
+            actions=tuple(columns[split:-1]),
+            rewards=columns[-1],
+            types=None,
+        )
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A tuple of the fields pickles faster than the dictionary that a dataclass with slots gives by default.
@@ -153,6 +183,14 @@ class Chunk:
             env_infos=self.env_infos.slice(start, stop),
             agent_infos=self.agent_infos.slice(start, stop),
         )
+
+
+def _as_type(column: Array, kind: np.dtype[Any], *lenders: Lender) -> Array:
+    if column.dtype == kind:
+        return column
+    out = lent_array(column.shape, kind, *lenders)
+    out[...] = column
+    return out
 
 
 _EPISODE_FIELDS = ("numbers", "seeds", "lengths", "terminated", "truncated", "workers", "wall_times")
@@ -212,6 +250,7 @@ def concatenate(chunks: Sequence[Chunk]) -> Chunk:
     for name in _INFO_FIELDS:
         sources = whole if name == "episode_infos" else chunks
         fields[name] = concatenate_tables([getattr(chunk, name) for chunk in sources])
+    fields["types"] = next((chunk.types for chunk in chunks if chunk.types), None)
     return Chunk(rewards=np.concatenate([chunk.rewards for chunk in chunks]), part=None, **fields)
 
 
@@ -223,48 +262,3 @@ def for_transport(chunk: Chunk) -> list[Chunk]:
         return chunk.parts()
     middle = chunk.n_episodes // 2
     return [*for_transport(chunk.episodes(0, middle)), *for_transport(chunk.episodes(middle, chunk.n_episodes))]
-
-
-Piece = bytes | bytearray | memoryview
-
-_HEAD = struct.Struct("<I")
-_SIZE = struct.Struct("<Q")
-
-
-def pack(value: Any) -> list[Piece]:
-    """Return `value` (a chunk, or a message around one) as byte pieces: a head, a pickle, and its raw columns.
-
-    The columns stay where they are: nothing is copied until the pieces are written.
-    """
-    buffers: list[pickle.PickleBuffer] = []
-    body = pickle.dumps(value, protocol=5, buffer_callback=buffers.append)
-    columns = [buffer.raw() for buffer in buffers]
-    sizes = [len(body), *(column.nbytes for column in columns)]
-    head = _HEAD.pack(len(sizes)) + b"".join(_SIZE.pack(size) for size in sizes)
-    return [head, body, *columns]
-
-
-def unpack(data: Piece | Sequence[Piece]) -> Any:
-    """Return what `pack` took; its columns are views into `data`: the pieces that it gave, or one, of all joined."""
-    if not isinstance(data, Piece):
-        if len(data) > 1:
-            return pickle.loads(data[1], buffers=data[2:])
-        (data,) = data
-    body, *columns = _cut(memoryview(data))
-    return pickle.loads(body, buffers=columns)
-
-
-def packed_size(data: Piece) -> int:
-    """Return how many bytes of `data` are what `pack` took; others may lie behind them."""
-    (count,) = _HEAD.unpack_from(data)
-    at = _HEAD.size + count * _SIZE.size
-    return int(at + sum(struct.unpack_from(f"<{count}Q", data, _HEAD.size)))
-
-
-def _cut(view: memoryview) -> Iterator[memoryview]:
-    (count,) = _HEAD.unpack_from(view)
-    sizes = struct.unpack_from(f"<{count}Q", view, _HEAD.size)
-    at = _HEAD.size + count * _SIZE.size
-    for size in sizes:
-        yield view[at : at + size]
-        at += size

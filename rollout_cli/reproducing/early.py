@@ -7,7 +7,8 @@ from itertools import combinations
 
 import numpy as np
 
-from rollout_cli.chunk import Chunk, pack, unpack
+from rollout_cli.chunk import Chunk
+from rollout_cli.packing import pack, unpack
 
 CHUNKS_LOOKED_AT = 8
 KEPT_A_WORKER = 2

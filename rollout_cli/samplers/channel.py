@@ -22,7 +22,7 @@ from multiprocessing.connection import Connection
 from typing import Any, TypeVar
 
 from rollout_cli.buffer_pool import BufferPool
-from rollout_cli.chunk import Piece
+from rollout_cli.packing import Piece
 from rollout_cli.samplers.frames import FrameKind, FrameReader, frame_head
 from rollout_cli.samplers.messages import from_wire, to_wire
 from rollout_cli.samplers.shared_ring import Place, RingReader, RingWriter

@@ -15,8 +15,10 @@ import cloudpickle
 import numpy as np
 import numpy.typing as npt
 
-from rollout_cli.chunk import Part, Piece, pack, packed_size, unpack
+from rollout_cli.chunk import Chunk, Part
 from rollout_cli.episode_batch import EnvSpec
+from rollout_cli.packing import Piece, pack, packed_size, unpack
+from rollout_cli.samplers.ranges import contiguous_ranges
 
 Array = npt.NDArray[Any]
 
@@ -112,7 +114,7 @@ class Batch:
         version: Under which version.
         numbers: Their episode numbers: rising ranges without gaps; one, unless others of the worker's still run.
         lengths: Their lengths, int64 (N,), those of all ranges in one; of a part, the whole episode's.
-        payload: The packed chunk: the pieces of `chunk.pack`, or one, in which they lie after one another.
+        payload: The packed chunk: the pieces of `packing.pack`, or one, in which they lie after one another.
         part: Set where this is one part of a long episode.
         not_reproducible: Why the worker's episodes cannot be reproduced, where it has seen that.
     """
@@ -129,6 +131,14 @@ class Batch:
         """Check that every number has a length."""
         if sum(map(len, self.numbers)) != len(self.lengths):
             raise ValueError(f"a batch has the lengths of {len(self.lengths)} episodes, and numbers {self.numbers}")
+
+    @classmethod
+    def of(cls, chunk: Chunk, worker: int, version: int, not_reproducible: str | None) -> Batch:
+        """Return a worker's finished episodes, packed."""
+        part = chunk.part
+        lengths = np.asarray([part.episode_length] if part else chunk.lengths, np.int64)
+        ranges = contiguous_ranges(chunk.numbers)
+        return cls(worker, version, ranges, lengths, tuple(pack(chunk)), part, not_reproducible)
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
         # The lengths are few and kept for longer: in memory of their own they do not hold on to what was read together

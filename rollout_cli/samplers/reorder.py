@@ -12,7 +12,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from rollout_cli.chunk import Chunk, concatenate, unpack
+from rollout_cli.buffer_pool import BufferPool
+from rollout_cli.chunk import Chunk, concatenate
+from rollout_cli.packing import unpack_chunk
 from rollout_cli.samplers.messages import Batch
 from rollout_cli.samplers.plan import Order, PlanState
 from rollout_cli.samplers.ranges import contiguous_ranges, shifted, up_to
@@ -89,6 +91,7 @@ class ReorderBuffer:
         # Chunks with gaps: what is left of them waits here, unpacked, under its own first offset.
         self._rests: dict[int, _Rest] = {}
         self._skipped: set[int] = set()
+        self._memory = BufferPool()
 
     @property
     def is_full(self) -> bool:
@@ -151,7 +154,7 @@ class ReorderBuffer:
         if entry is None or entry.missing_parts:
             return []
         del self._entries[offset]
-        chunks = [unpack(self._store.take(handle)) for handle in entry.handles]
+        chunks = [unpack_chunk(self._store.take(handle), self._memory.take) for handle in entry.handles]
         if chunks[0].part is not None:
             return chunks
         return [self._up_to_a_gap(_Rest(chunks[0], 0, deque(contiguous_ranges(chunks[0].numbers))))]
@@ -211,6 +214,7 @@ class ArrivalBuffer:
         self._store = store
         self._parts: dict[int, list[Handle]] = {}
         self._whole: list[Handle] = []
+        self._memory = BufferPool()
 
     @property
     def is_full(self) -> bool:
@@ -245,7 +249,7 @@ class ArrivalBuffer:
         """Give every whole episode that came."""
         waiting, self._whole = self._whole, []
         for handle in waiting:
-            yield unpack(self._store.take(handle))
+            yield unpack_chunk(self._store.take(handle), self._memory.take)
 
     @property
     def n_waiting(self) -> int:

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rollout_cli.chunk import Piece
+from rollout_cli.packing import Piece
 
 RING_BYTES = 64 << 20
 """Of one worker. Memory is used only as far as it was ever written to."""

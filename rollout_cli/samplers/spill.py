@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import IO
 
-from rollout_cli.chunk import Piece
+from rollout_cli.packing import Piece
 
 SEGMENT_BYTES = 64 << 20
 
 Payload = Sequence[Piece]
-"""What `chunk.pack` gives."""
+"""What `packing.pack` gives."""
 
 
 @dataclass(slots=True)

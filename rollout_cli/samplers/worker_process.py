@@ -12,16 +12,14 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 
 from rollout_cli.black_box import black_box
-from rollout_cli.chunk import Chunk, for_transport, pack
+from rollout_cli.chunk import for_transport
 from rollout_cli.errors import EnvLoadError, InternalError, PolicyLoadError, RolloutError
 from rollout_cli.samplers import worker_machine as wm
 from rollout_cli.samplers.links import Link, link
 from rollout_cli.samplers.messages import Batch, Failed, Pickled, Returned, Start, Started, lease_numbers
-from rollout_cli.samplers.ranges import contiguous_ranges
 from rollout_cli.samplers.reports import failed_at_end, failed_in, pack_error
 from rollout_cli.spaces import space_leaves
 from rollout_cli.user_code import first_line
@@ -243,7 +241,7 @@ class _Shell:
         if chunk is not None:
             reason = self._worker.not_reproducible
             for part in for_transport(chunk):
-                self._send(_batch(self._number, self._version, part, reason))
+                self._send(Batch.of(part, self._number, self._version, reason))
         if error is not None:
             raise error  # After it nothing more is run, or sent back: the sampler frees whatever this worker has.
 
@@ -292,9 +290,3 @@ def load_pickled(value: Any, kind: type[RolloutError]) -> Any:
             f"the {what} cannot be unpickled in the worker: {first_line(error)}",
             hint="what it is made of must be importable in the worker too",
         ) from error
-
-
-def _batch(worker: int, version: int, chunk: Chunk, not_reproducible: str | None) -> Batch:
-    part, ranges = chunk.part, contiguous_ranges(chunk.numbers)
-    lengths = np.asarray([part.episode_length] if part else chunk.lengths, np.int64)
-    return Batch(worker, version, ranges, lengths, tuple(pack(chunk)), part, not_reproducible)

@@ -135,7 +135,8 @@ class BlockRecorder:
         """Remove the episodes that can be taken and return them in the order of their numbers; None for none.
 
         Args:
-            lend: Lends the memory that their steps are put into, as far as it has room.
+            lend: Lends the memory that their steps are put into, as far as it has room. What lies there goes to another
+                process, and on its way columns stay as narrow as they were recorded (`Chunk.widened`).
         """
         if not self._ready:
             return None
@@ -147,7 +148,7 @@ class BlockRecorder:
         self.n_episodes = self.n_rows = 0
         chunk = self._chunk(ready, self._gathered(ready, *([lend] if lend else [])))
         self._forget_stores()
-        return chunk
+        return chunk.widened(self._memory.take) if lend is None else chunk
 
     def make_room(self, under_way: UnderWay) -> None:
         """Let the oldest steps go where there is no room: finished episodes are gathered, running ones carried on."""
@@ -215,6 +216,7 @@ class BlockRecorder:
             env_infos=info_table(n_rows, columns.infos[0]),
             agent_infos=info_table(n_rows, columns.infos[1]),
             episode_infos=_episode_infos(ready),
+            types=columns.types,
         )
 
 

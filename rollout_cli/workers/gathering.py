@@ -20,6 +20,7 @@ from rollout_cli.workers.rectangles import copy_rectangle, runs
 from rollout_cli.workers.vector_infos import InfoKey
 
 Array = npt.NDArray[Any]
+Type = np.dtype[Any]
 InfoColumns = dict[InfoKey, tuple[Array, Array]]
 """Values (rows, ...) and which rows have one (rows,)."""
 
@@ -38,16 +39,17 @@ class Columns:
     Attributes:
         leaves: One array (T, *shape) a leaf: of the observation, then of the action; rewards are the last.
         infos: The infos of the environment, and those of the policy.
-        types: The type of each leaf; the array may be of a smaller one that has room for what it holds.
+        types: The type of each leaf; the array may be of a smaller one that has room for what it holds. Those of the
+            arrays where none are given.
     """
 
     leaves: list[Array]
     infos: tuple[InfoColumns, InfoColumns] = field(default_factory=lambda: ({}, {}))
-    types: list[np.dtype[Any]] = field(init=False)
+    types: tuple[Type, ...] = ()
 
     def __post_init__(self) -> None:
         """Note the types."""
-        self.types = [leaf.dtype for leaf in self.leaves]
+        self.types = self.types or tuple(leaf.dtype for leaf in self.leaves)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,12 +81,15 @@ class Stretch:
 def gather(stretches: Sequence[Stretch], n_rows: int, *lenders: Lender) -> Columns:
     """Return `n_rows` rows, put together from stretches, at least one, that cover each of them once.
 
-    The columns have their own types, and lie in memory of the first of the lenders that has room; the last one lends
-    what is needed meanwhile, too.
+    The columns are as narrow as those they come from, and lie in memory of the first of the lenders that has room; the
+    last one lends what is needed meanwhile, too.
     """
-    source = stretches[0].source
-    typed = zip(source.leaves, source.types, strict=True)
-    out = Columns([lent_array((n_rows, *leaf.shape[1:]), kind, *lenders) for leaf, kind in typed])
+    like = stretches[0].source
+    columns = zip(*(stretch.source.leaves for stretch in stretches), strict=True)
+    kept = map(_kept_type, columns, like.types)
+    shapes = ((n_rows, *leaf.shape[1:]) for leaf in like.leaves)
+    leaves = [lent_array(shape, kind, *lenders) for shape, kind in zip(shapes, kept, strict=True)]
+    out = Columns(leaves, types=like.types)
     for stretch in stretches:
         _make_info_columns(out, stretch.source, n_rows)
         pairs = list(_pairs(stretch.source, out))
@@ -98,6 +103,12 @@ def gather(stretches: Sequence[Stretch], n_rows: int, *lenders: Lender) -> Colum
             else:
                 _copy_by_indices(part, pairs, lenders[-1], in_order=True)
     return out
+
+
+def _kept_type(parts: Sequence[Array], own: Type) -> Type:
+    """Return the one type that a leaf's parts are kept in; its own where there are several, for it has room for all."""
+    kind = parts[0].dtype
+    return kind if all(part.dtype == kind for part in parts) else own
 
 
 def _make_info_columns(out: Columns, source: Columns, n_rows: int) -> None:

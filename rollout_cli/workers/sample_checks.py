@@ -141,7 +141,7 @@ def _rows_outside(column: Array, leaf: Leaf, bounds: Bounds | None) -> Array:
 
 def _is_inside(column: Array, low: Any, high: Any, axis: int | None) -> bool:
     """Return whether all values of a column are within bounds; False where one is nan."""
-    if axis is None and low == 0 and column.dtype.kind == "i":
+    if axis is None and low == 0 and column.dtype.kind in "iu":
         # A number below zero is a large one without its sign, so one look at all of them is enough.
         return bool(column.view(f"u{column.itemsize}").max() <= high)
     return bool(np.all(column.min(axis=axis) >= low) and np.all(column.max(axis=axis) <= high))

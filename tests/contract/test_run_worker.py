@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from rollout_cli.chunk import unpack
 from rollout_cli.errors import PolicyError
+from rollout_cli.packing import unpack
 from rollout_cli.samplers import Episodes
 from rollout_cli.samplers.messages import (
     Batch,

@@ -93,3 +93,27 @@ def in_parts(whole: Chunk, edges: Sequence[int]) -> list[Chunk]:
         replace(whole.rows(start, stop), part=Part(at, len(edges), start, whole.n_steps, variable))
         for at, (start, stop) in enumerate(zip(starts, edges, strict=True))
     ]
+
+
+def narrowed(chunk: Chunk) -> Chunk:
+    """Return a chunk with columns in the smallest types that have room for their values, as recorders may keep them."""
+    columns = (*chunk.observations, *chunk.actions, chunk.rewards)
+    kept = [_narrow(column) for column in columns]
+    split = len(chunk.observations)
+    return replace(
+        chunk,
+        observations=tuple(kept[:split]),
+        actions=tuple(kept[split:-1]),
+        rewards=kept[-1],
+        types=tuple(column.dtype for column in columns),
+    )
+
+
+def _narrow(column: Array) -> Array:
+    for kind in ("u1", "i1", "u2", "i2", "i4", "f4"):
+        if column.dtype.kind in "iuf" and np.can_cast(kind, column.dtype, "safe"):
+            with np.errstate(all="ignore"):
+                kept = column.astype(kind)
+            if kept.astype(column.dtype).tobytes() == column.tobytes():
+                return kept
+    return column

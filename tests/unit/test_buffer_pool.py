@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rollout_cli.buffer_pool import BufferPool, lent_array
-from rollout_cli.chunk import pack, unpack
+from rollout_cli.packing import pack, unpack
 
 SIZE = 1 << 20
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,18 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rollout_cli import chunk as chunks
-from rollout_cli.chunk import (
-    Chunk,
-    concatenate,
-    episode_variable_bytes,
-    for_transport,
-    pack,
-    packed_size,
-    unpack,
-    variable_bytes,
-)
+from rollout_cli.buffer_pool import BufferPool
+from rollout_cli.chunk import Chunk, concatenate, episode_variable_bytes, for_transport, variable_bytes
 from rollout_cli.episode_batch import EnvSpec
-from tests.support.chunks import episode
+from rollout_cli.packing import pack, packed_size, unpack, unpack_chunk
+from tests.support.chunks import episode, narrowed
 from tests.support.contents import chunk_contents
 from tests.support.strategies import any_space
 
@@ -106,6 +100,36 @@ def test_parts_of_a_long_episode(space: Any, length: int, limit: int) -> None:
         assert [[part.n_steps] for part in parts] == [part.lengths.tolist() for part in parts]
         assert [sum(p.n_steps for p in parts[:at]) for at in range(len(parts))] == [part.first_step for part in told]
         assert [False] * (len(parts) - 1) + [True] == [part.is_last for part in told]
+
+
+@given(any_space(), st.lists(st.integers(1, 6), min_size=1, max_size=3), st.integers(1, 400))
+def test_narrow_columns_are_wide_again_in_the_end(space: Any, lengths: list[int], limit: int) -> None:
+    """However a chunk was cut, joined, and sent meanwhile; and it is cut where it would be if it were wide."""
+    single = episodes(lengths, spec=EnvSpec(space, spaces.Discrete(3)))
+    whole, kept = concatenate(single), concatenate([narrowed(chunk) for chunk in single])
+    assert np.dtype("u1") == kept.actions[0].dtype
+    assert whole.n_bytes == kept.n_bytes
+    expected = chunk_contents(whole)
+    memory = BufferPool()
+    assert expected == chunk_contents(kept.widened(memory.take))
+    assert memory.free_bytes >= whole.actions[0].nbytes
+    pieces = unpack_chunk(pack(kept), memory.take), unpack_chunk(b"".join(pack(kept)))
+    assert [expected] * 2 == [chunk_contents(chunk) for chunk in pieces]
+    for at, chunk in enumerate(single):
+        # Where a part ends must not depend on how the columns lie in memory.
+        parts = kept.episodes(at, at + 1).parts(limit)
+        alike = [chunk_contents(part) for part in whole.episodes(at, at + 1).parts(limit)]
+        assert alike == [chunk_contents(part.widened()) for part in parts]
+        assert chunk.n_steps == concatenate(parts).widened().n_steps
+
+
+def test_wide_columns_stay_where_they_are() -> None:
+    """Nothing is copied that has its own type."""
+    chunk = concatenate(episodes([3, 2]))
+    assert chunk is chunk.widened()
+    told = replace(chunk, types=tuple(c.dtype for c in (*chunk.observations, *chunk.actions, chunk.rewards)))
+    assert told.widened().types is None
+    assert np.shares_memory(chunk.rewards, told.widened().rewards)
 
 
 def test_a_small_episode_is_no_part() -> None:

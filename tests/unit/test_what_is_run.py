@@ -37,7 +37,7 @@ ALLOWED = {
     "samplers.messages:Pickled.load pickle.loads",
     "samplers.worker_main:worker_main pickle.loads",
     # Messages between the processes of one run, and those of them that wait in its unlinked spill file.
-    "chunk:unpack pickle.loads",
+    "packing:unpack pickle.loads",
     "samplers.reports:unpack_error pickle.loads",
 }
 

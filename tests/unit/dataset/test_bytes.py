@@ -15,9 +15,10 @@ from gymnasium import spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rollout_cli.chunk import Chunk, pack, unpack
+from rollout_cli.chunk import Chunk
 from rollout_cli.dataset import CutLimits, load
 from rollout_cli.episode_batch import EnvSpec
+from rollout_cli.packing import pack, unpack
 from tests.support.chunks import episode, grouped, in_parts
 from tests.support.datasets import data_files, write_dataset
 

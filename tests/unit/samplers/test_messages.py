@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rollout_cli.chunk import Part, pack, unpack
+from rollout_cli.chunk import Part
 from rollout_cli.errors import EnvError, InternalError, PolicyError
+from rollout_cli.packing import pack, unpack
 from rollout_cli.samplers.messages import (
     Batch,
     Continue,

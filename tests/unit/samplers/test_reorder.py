@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollout_cli.chunk import Chunk, Part, pack
+from rollout_cli.chunk import Chunk, Part
+from rollout_cli.packing import pack
 from rollout_cli.samplers import reorder
 from rollout_cli.samplers.messages import Batch, lease_numbers
 from rollout_cli.samplers.plan import Episodes, EpisodesPerWorker, MinTimesteps

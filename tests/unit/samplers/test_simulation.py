@@ -12,7 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rollout_cli.chunk import Chunk, pack
+from rollout_cli.chunk import Chunk
+from rollout_cli.packing import pack
 from rollout_cli.samplers.leasing import FixedLeases, LeaseSizer, ThroughputLeases
 from rollout_cli.samplers.plan import Episodes, EpisodesPerWorker, MinTimesteps, Order, Plan
 from rollout_cli.samplers.spill import Handle, Payload, SpillStore

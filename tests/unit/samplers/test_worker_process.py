@@ -23,7 +23,7 @@ from rollout_cli.samplers.messages import (
 )
 from rollout_cli.samplers.reports import unpack_error
 from rollout_cli.samplers.worker_machine import WorkerState
-from rollout_cli.samplers.worker_process import _batch, _Shell, load_pickled
+from rollout_cli.samplers.worker_process import _Shell, load_pickled
 from tests.unit.samplers.counting_worker import CountingWorker, ReadyFactory, chunk_of
 from tests.unit.samplers.simulation import SimulatedLink
 
@@ -118,5 +118,5 @@ def test_a_part_tells_the_length_of_the_whole_episode() -> None:
     """Where a run ends is decided by whole episodes, also when one travels in parts."""
     whole = chunk_of([7], lambda number: 6)
     part = replace(whole.rows(0, 2), part=Part(0, 3, 0, 6, 0))
-    batches = [_batch(0, 1, chunk, None) for chunk in (whole, part)]
+    batches = [Batch.of(chunk, 0, 1, None) for chunk in (whole, part)]
     assert [((range(7, 8),), [6])] * 2 == [(batch.numbers, batch.lengths.tolist()) for batch in batches]

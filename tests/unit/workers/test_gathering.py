@@ -94,3 +94,15 @@ def test_what_is_gathered_lies_in_lent_memory() -> None:
     assert memory.free_bytes < free
     assert not np.shares_memory(again.leaves[0], held.leaves[0])
     assert held.leaves[0].tolist() == again.leaves[0].tolist()
+
+
+@pytest.mark.parametrize("kinds", [("u1", "u1"), ("u1", "i8"), ("u1", "i2")])
+def test_what_is_kept_narrow_stays_so_where_all_of_it_is(kinds: tuple[str, str]) -> None:
+    """Two sources that keep a leaf in different types are put together in its own."""
+    sources = [Columns([np.arange(5).astype(kind)], types=(np.dtype("i8"),)) for kind in kinds]
+    count = np.array([3])
+    stretches = [Stretch(columns, np.array([1]), count, 1, np.array([3 * at])) for at, columns in enumerate(sources)]
+    found = gather(stretches, 6, BufferPool().take)
+    assert [1, 2, 3] * 2 == found.leaves[0].tolist()
+    assert np.dtype("u1" if kinds[1] == "u1" else "i8") == found.leaves[0].dtype
+    assert (np.dtype("i8"),) == found.types

@@ -15,7 +15,7 @@ from rollout_cli.chunk import Chunk, concatenate
 from rollout_cli.episode_batch import EnvSpec
 from rollout_cli.errors import EnvError, PolicyError
 from rollout_cli.workers.sample_checks import Fault, SampleChecks
-from tests.support.chunks import episode, in_parts
+from tests.support.chunks import episode, in_parts, narrowed
 
 OBSERVATIONS = spaces.Box(-1, 1, (2,), np.float32)
 TREE = spaces.Dict({"gear": spaces.Discrete(3), "wheel": spaces.Box(-1, 1, (2,), np.float32)})
@@ -57,13 +57,15 @@ def test_an_action_that_is_not_of_its_space_is_named(
     spec, chunk = chunk_of(space, 3, 4, 2)
     checks = SampleChecks(spec, actions=True)
     assert checks.first_fault(chunk) is None
-    fault = checks.first_fault(with_action(chunk, leaf, 5, value))
-    assert fault is not None
-    assert 1 == fault.at
-    assert isinstance(fault.error, PolicyError)
-    assert message in fault.error.message
-    assert fault.error.message.endswith("(worker 0, episode 11, seed 1011, step 2)")
-    assert "--invalid-action" in (fault.error.hint or "")
+    bad = with_action(chunk, leaf, 5, value)
+    for kept in (bad, narrowed(bad)):
+        fault = checks.first_fault(kept)
+        assert fault is not None
+        assert 1 == fault.at
+        assert isinstance(fault.error, PolicyError)
+        assert message in fault.error.message
+        assert fault.error.message.endswith("(worker 0, episode 11, seed 1011, step 2)")
+        assert "--invalid-action" in (fault.error.hint or "")
 
 
 def test_actions_are_left_alone_where_they_may_be_anything() -> None:
@@ -77,6 +79,20 @@ def test_infinite_rewards_are_numbers(rewards: list[float]) -> None:
     """Also where they cancel out in a sum."""
     spec, chunk = chunk_of(spaces.Discrete(2), 3)
     assert SampleChecks(spec, actions=True).first_fault(replace(chunk, rewards=np.array(rewards))) is None
+
+
+@pytest.mark.parametrize("kind", ["?", "u1", "i2", "f2", "f4"])
+def test_rewards_are_looked_at_in_the_types_that_they_are_kept_in(kind: str) -> None:
+    """Bools and integers are numbers; a float of any size may be none."""
+    spec, chunk = chunk_of(spaces.Discrete(2), 2, 2)
+    checks = SampleChecks(spec, actions=True)
+    rewards = np.array([0, 1, 1, 0]).astype(kind)
+    assert checks.first_fault(replace(chunk, rewards=rewards)) is None
+    if rewards.dtype.kind == "f":
+        rewards[3] = math.nan
+        fault = checks.first_fault(replace(chunk, rewards=rewards))
+        assert fault is not None
+        assert "(worker 0, episode 11, seed 1011, step 1)" in fault.error.message
 
 
 def test_a_reward_that_is_not_a_number_is_the_environments_fault() -> None:

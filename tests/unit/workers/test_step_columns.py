@@ -27,11 +27,14 @@ def block_of(space: spaces.Space[Any]) -> StepBlock:
 
 
 def gathered(block: StepBlock) -> list[Array]:
-    """Return the leaves of all steps that are kept, step by step."""
+    """Return the leaves of all steps that are kept, step by step, in their own types."""
     steps = np.arange(block.oldest, block.step)
     places = np.concatenate([block.places(np.full(N_ROWS, step), np.arange(N_ROWS)) for step in steps])
     ones, to = np.ones(len(places), np.int64), np.arange(len(places))
-    return gather([Stretch(block.columns, places, ones, block.pitch, to)], len(places), BufferPool().take).leaves
+    found = gather([Stretch(block.columns, places, ones, block.pitch, to)], len(places), BufferPool().take)
+    # Until somebody wants them wide, they stay as they were kept.
+    assert [leaf.dtype for leaf in block.columns.leaves] == [leaf.dtype for leaf in found.leaves]
+    return [leaf.astype(kind) for leaf, kind in zip(found.leaves, found.types, strict=True)]
 
 
 def record(block: StepBlock, values: Any, rewards: Any) -> None:
