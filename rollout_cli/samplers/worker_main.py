@@ -7,18 +7,15 @@ import os
 import pickle
 import signal
 import sys
-import threading
 import traceback
-from collections.abc import Callable
-from multiprocessing.connection import Connection, wait
-from multiprocessing.process import parent_process
+from multiprocessing.connection import Connection
 from typing import Any
 
 import setproctitle
 
 from rollout_cli import fast_contains, fast_reset
-from rollout_cli.errors import InternalError
 from rollout_cli.samplers.channel import PipeChannel
+from rollout_cli.samplers.parent_watch import end_with_parent
 from rollout_cli.samplers.shared_box import SharedBox
 from rollout_cli.samplers.shared_ring import RingMemory, RingWriter
 from rollout_cli.samplers.worker_process import run_worker
@@ -53,7 +50,7 @@ def worker_main(  # noqa: PLR0917  A process takes its arguments in order.
     with contextlib.suppress(PermissionError):  # A session leader (under some debuggers) leads its group already.
         os.setpgid(0, 0)
     setproctitle.setproctitle(title)
-    _end_with_parent()
+    end_with_parent()
     point_stdout_to_stderr()
     box.install()
     fast_contains.install()
@@ -76,16 +73,3 @@ def _end_at_once(box: SharedBox, error: BaseException) -> None:
         with contextlib.suppress(Exception):  # The user's code may have put anything in its place.
             stream.flush()
     os._exit(code & 0xFF if isinstance(code, int) else int(code is not None))
-
-
-def _end_with_parent() -> None:
-    parent = parent_process()
-    if parent is None:
-        raise InternalError("worker_main must run in a process that multiprocessing started")
-    threading.Thread(target=_watch, args=(parent.sentinel, os.killpg), name="rollout-parent-watch", daemon=True).start()
-
-
-def _watch(sentinel: Any, kill_group: Callable[[int, int], None]) -> None:
-    """Wait for the parent's death in a thread, for the environment's step may block for as long as it likes."""
-    wait([sentinel])
-    kill_group(0, signal.SIGKILL)

@@ -3,16 +3,41 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from rollout_cli.chunk import concatenate
 from rollout_cli.errors import WorkerError
-from rollout_cli.samplers import EpisodesPerWorker, MinTimesteps, MultiprocessingSampler, shared_ring
+from rollout_cli.samplers import EpisodesPerWorker, MinTimesteps, MultiprocessingSampler, parent_watch, shared_ring
 from tests.contract.making import noisy, slow_env
 from tests.support.envs import ChainEnv, KillingEnv
+
+
+class ParentEnv(ChainEnv):
+    """Starts a process, and tells its id in each step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._child: int | None = None
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        if self._child is None:
+            command = [sys.executable, "-c", "import time; time.sleep(600)"]
+            self._child = os.posix_spawn(sys.executable, command, os.environ)
+        return (*super().step(action)[:4], {"child": self._child})
+
+
+def a_parent_that_is_gone() -> None:
+    """End with a parent that had ended before anybody could watch it."""
+    reader, writer = os.pipe()
+    os.close(writer)
+    setattr(parent_watch, "parent_process", lambda: SimpleNamespace(sentinel=reader))  # noqa: B010  It is not exported.
+    parent_watch.end_with_parent()
+    time.sleep(600)
 
 
 def tell(found: Any) -> None:
@@ -50,6 +75,23 @@ def wait_to_be_killed() -> None:
     sampler = MultiprocessingSampler(noisy(slow_env()), slow_env(), n_workers=2, seed=5)
     stream = sampler.stream(MinTimesteps(10**9))
     next(stream)
+    tell(sampler._the_pool().pids)
+    time.sleep(600)
+
+
+def wait_beside_a_child() -> None:
+    """As `wait_to_be_killed`, and tell a process that an environment has started too."""
+    sampler = MultiprocessingSampler(noisy(ChainEnv()), ParentEnv(), n_workers=1, seed=5)
+    chunk = next(sampler.stream(MinTimesteps(10**9)))
+    tell([*sampler._the_pool().pids, int(chunk.env_infos.to_dicts()[0]["child"])])
+    time.sleep(600)
+
+
+def wait_with_watching_threads() -> None:
+    """As `wait_to_be_killed`, where the system does not tell when a pipe is closed."""
+    parent_watch._system_tells = lambda: False
+    sampler = MultiprocessingSampler(noisy(slow_env()), slow_env(), n_workers=2, seed=5, start_method="fork")
+    next(sampler.stream(MinTimesteps(10**9)))
     tell(sampler._the_pool().pids)
     time.sleep(600)
 
@@ -92,6 +134,9 @@ SCRIPTS = {
     "wait": wait_to_be_killed,
     "leave": leave_without_shutting_down,
     "share": share_memory,
+    "child": wait_beside_a_child,
+    "threads": wait_with_watching_threads,
+    "gone": a_parent_that_is_gone,
     "cycles": start_and_stop,
 }
 

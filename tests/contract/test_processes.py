@@ -23,14 +23,15 @@ from tests.support.envs import ChainEnv
 ROOT = Path(__file__).parents[2]
 
 
-def start(script: str) -> subprocess.Popen[str]:
-    """Start one of the scripts in a process of its own."""
+def start(script: str, *, start_new_session: bool = False) -> subprocess.Popen[str]:
+    """Start one of the scripts in a process of its own, or also in a session of its own."""
     return subprocess.Popen(
         [sys.executable, "-W", "error", "-m", "tests.contract.scripts", script],
         cwd=ROOT,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        start_new_session=start_new_session,
     )
 
 
@@ -54,15 +55,34 @@ def test_forked_workers_give_the_same_episodes() -> None:
     assert 30 <= found["again"] < 40
 
 
-def test_workers_end_when_their_parent_is_killed() -> None:
-    """A parent that is killed cannot say goodbye; its workers end all the same, in the middle of an episode."""
-    parent = start("wait")
+@pytest.mark.parametrize(("script", "threads"), [("wait", 1), ("child", 1), ("threads", 2)])
+def test_workers_end_when_their_parent_is_killed(script: str, threads: int) -> None:
+    """A parent that is killed cannot say goodbye; its workers end all the same, in the middle of an episode.
+
+    So does what their environments started. No thread waits for that, as one would slow the others down, but where the
+    system does not tell.
+    """
+    parent = start(script)
     assert parent.stdout is not None
     pids = json.loads(parent.stdout.readline())
+    assert threads == len(own_threads(pids[0]))
     assert all(psutil.pid_exists(pid) for pid in pids)
     parent.send_signal(signal.SIGKILL)
     parent.communicate(timeout=10)
     assert gone(pids)
+
+
+def test_a_worker_ends_whose_parent_ended_before_it_was_watched() -> None:
+    """There is nothing left then that the system could tell."""
+    worker = start("gone", start_new_session=True)
+    worker.communicate(timeout=30)
+    assert -signal.SIGKILL == worker.returncode
+
+
+def own_threads(pid: int) -> list[str]:
+    """Return the threads of a process, but for one that Arrow's memory has wherever Arrow is imported."""
+    names = [path.read_text().strip() for path in Path(f"/proc/{pid}/task").glob("*/comm")]
+    return [name for name in names if name != "jemalloc_bg_thd"]
 
 
 def test_workers_end_when_their_parent_just_leaves() -> None:
