@@ -104,12 +104,12 @@ class Supervisor:
     def __init__(self, rules: Supervision, seed: int) -> None:
         self._rules, self._seed = rules, seed
         self._story: list[str] = []
-        self._false_starts: Counter[int] = Counter()
         self._restarts = 0
         self.begin_call()
 
     def begin_call(self) -> None:
-        """Forget what was known of episodes: under another policy or environment they are others."""
+        """Forget what was known of episodes and of starts: under another policy or environment they are others."""
+        self._false_starts: Counter[int] = Counter()
         self._kills: Counter[int] = Counter()
         self._failures: Counter[int] = Counter()
         self._skipped_in_a_row = 0

@@ -121,6 +121,15 @@ def test_a_worker_that_dies_while_starting_is_given_up_after_the_third_time() ->
     assert "worker 1 died 3 times before it was ready" in failure.error.message
 
 
+def test_deaths_while_starting_in_other_calls_do_not_count() -> None:
+    """Others may have done all of a call's work before a worker was ready that died in it, and in the next one."""
+    machine = machine_of(Episodes(0, 4), started=False)
+    for _ in range(3):
+        machine._supervisor.begin_call()
+        for _ in range(2):
+            assert any(isinstance(one, Restart) for one in machine.handle(dead(1, busy=False), 1.0))
+
+
 def test_a_ceiling_drops_suspects_above_it() -> None:
     """What nobody needs any more is not run alone either."""
     machine = machine_of(MinTimesteps(10), n_workers=1, lease=4)
