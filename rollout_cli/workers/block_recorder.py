@@ -74,6 +74,11 @@ class BlockRecorder:
         """Return how many steps were recorded."""
         return self.block.step
 
+    @property
+    def observations_under_way(self) -> list[Array]:
+        """Return what was recorded in the step under way, one array (n, *shape) a leaf."""
+        return [column.at(self.block.slot) for column in self.block.recorded[: self.n_observation_leaves]]
+
     def finish(self, episodes: Finished) -> None:
         """Take episodes that ended."""
         self._log.append(episodes)

@@ -14,10 +14,12 @@ import numpy as np
 
 from rollout_cli.episode_batch import EnvSpec
 from rollout_cli.spaces import space_leaves, unflatten
-from rollout_cli.workers.step_block import StepBlock
 
 _OURS_ALONE = 2
-"""What `getrefcount` tells of an array that one sequence holds: that sequence, and the argument of the call."""
+"""What `getrefcount` tells of an array that one sequence holds: that sequence, and the argument of the call.
+
+Nobody else can change it then, unless its memory is not its own.
+"""
 
 
 class Handover:
@@ -25,35 +27,31 @@ class Handover:
 
     Args:
         env_spec: The spaces of one row.
-        block: Where the step under way is recorded.
         hands_off: Whether the policy leaves observations as they are, and gives arrays that nobody else holds.
     """
 
-    def __init__(self, env_spec: EnvSpec, block: StepBlock, *, hands_off: bool) -> None:
-        self._block, self._hands_off = block, hands_off
+    def __init__(self, env_spec: EnvSpec, *, hands_off: bool) -> None:
+        self._hands_off = hands_off
         self._seen_space, self._given_space = env_spec.observation_space, env_spec.action_space
         self._sees_leaf, self._gives_leaf = _is_leaf(self._seen_space), _is_leaf(self._given_space)
 
-    def to_policy(self, leaves: Sequence[Any]) -> tuple[Any, Sequence[Any]]:
-        """Return recorded observations for the policy, and for whoever looks them up later.
+    def to_policy(self, leaves: Sequence[Any]) -> Any:
+        """Return recorded observations for the policy; who looks them up later finds them where they are recorded.
 
         Args:
-            leaves: One array (n, *shape) a leaf; whoever calls uses those that are returned from then on.
+            leaves: One array (n, *shape) a leaf, not to be used any more.
         """
         if self._sees_leaf:
-            if self._hands_off:
-                return leaves[0], leaves
-            if _is_ours_alone(leaves):
-                # Who looks it up finds it as it was before any edit.
-                return leaves[0], [self._block.recorded[0].at(self._block.slot)]
-            return np.array(leaves[0]), leaves
+            if self._hands_off or (getrefcount(leaves[0]) == _OURS_ALONE and leaves[0].flags.owndata):
+                return leaves[0]
+            return np.array(leaves[0])
         seen = leaves if self._hands_off else [np.array(leaf) for leaf in leaves]
-        return unflatten(self._seen_space, seen), leaves
+        return unflatten(self._seen_space, seen)
 
     def to_env(self, leaves: Sequence[Any]) -> Any:
         """Return recorded actions, one array (n, *shape) a leaf, for the environment."""
         if self._gives_leaf:
-            if self._hands_off or _is_ours_alone(leaves):
+            if self._hands_off or (getrefcount(leaves[0]) == _OURS_ALONE and leaves[0].flags.owndata):
                 return leaves[0]
             return leaves[0].copy()
         return unflatten(self._given_space, leaves if self._hands_off else [leaf.copy() for leaf in leaves])
@@ -62,8 +60,3 @@ class Handover:
 def _is_leaf(space: Any) -> bool:
     leaves = space_leaves(space)
     return len(leaves) == 1 and not leaves[0].path
-
-
-def _is_ours_alone(leaves: Sequence[Any]) -> bool:
-    """Return whether nothing but `leaves` holds its first array, and nothing but this array its memory."""
-    return getrefcount(leaves[0]) == _OURS_ALONE and leaves[0].flags.owndata

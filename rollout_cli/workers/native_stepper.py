@@ -80,7 +80,8 @@ class NativeStepper:
         self.episodes = RowEpisodes(rows.n_rows) if self._pending is None else self._pending
         self.highest = NONE
         self._observations: Sequence[Any] = ()
-        self._handover = Handover(rows.env_spec, recorder.block, hands_off=actors.hands_off)
+        self._has_begun = False
+        self._handover = Handover(rows.env_spec, hands_off=actors.hands_off)
         after: dict[AutoresetMode, Callable[..., None]] = {
             AutoresetMode.DISABLED: self._after_step_of_disabled,
             AutoresetMode.NEXT_STEP: self._after_next_step,
@@ -108,9 +109,10 @@ class NativeStepper:
             if self._nobody_runs():
                 self._begin_all()
             return
-        if not self._observations:
+        if not self._has_begun:
             self._draw_apart()
             self._reset(np.arange(self._rows.n_rows))  # Also those without a number: none may be left from before.
+            self._has_begun = True
             return
         idle = np.flatnonzero(self.episodes.numbers == NONE)
         numbers = self._queue.take(idle)
@@ -192,7 +194,8 @@ class NativeStepper:
             self._recorder.make_room(self.episodes)
         block.put_typed(0, self._observations)
         intake = self._intake
-        seen, self._observations = self._handover.to_policy(self._observations)
+        seen = self._handover.to_policy(self._observations)
+        self._observations = ()  # The policy may edit them; who asks from now on looks where they are recorded.
         # Written out, for a call by `NativeErrors.called` takes as long as what is done around it.
         try:
             acts, agent_infos = self._actors.act(seen)
@@ -227,7 +230,8 @@ class NativeStepper:
         """
         if self._pending is None or not self._pending.pending:
             return
-        begun = self._pending.settle(self._queue, infos, self._recorder, self._observations)
+        observations = self._observations or self._recorder.observations_under_way
+        begun = self._pending.settle(self._queue, infos, self._recorder, observations)
         if len(begun[0]):
             self._tell_actors(*begun)
 

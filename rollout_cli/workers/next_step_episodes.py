@@ -25,6 +25,8 @@ _clock = time.perf_counter
 SETTLE_STEPS = 128
 """Flags are looked through after so many steps at the latest; so late may be seen that the last number has ended."""
 
+_NOBODY = np.empty(0, np.int64), np.empty(0, np.int64)
+
 
 @dataclass(frozen=True, slots=True)
 class _Ends:
@@ -101,9 +103,9 @@ class NextStepEpisodes(RowEpisodes):
             The rows that began an episode (k,), and their numbers (k,).
         """
         count, self.pending = self.pending, 0
+        if not any(map(np.count_nonzero, (self._dead, self._terminated[:count], self._truncated[:count]))):
+            return _NOBODY  # As in most of the steps of long episodes.
         flat = self._ended(count).ravel().nonzero()[0]
-        if not len(flat) and not self._dead.any():
-            return flat, flat  # As in most of the steps of long episodes.
         steps = flat // self._n_rows
         ends = _Ends(flat, steps, flat - steps * self._n_rows, first=recorder.step - count, count=count)
         waited = self._dead.nonzero()[0]

@@ -66,6 +66,9 @@ class StepBlock:
 
     def put_typed(self, at: int, leaves: Sequence[Any]) -> None:
         """Record leaves of the step under way that `typed` gave, from number `at` on."""
+        if len(leaves) == 1:  # As nearly always.
+            self.recorded[at].put(self.slot, leaves[0])
+            return
         for number, leaf in enumerate(leaves, at):
             self.recorded[number].put(self.slot, leaf)
 

@@ -55,6 +55,7 @@ class StepColumn:
         self.slots = self._made_slots()
         self.shape = self.slots[0].shape
         self._order = _places_by_column(self.shape)
+        self._flat_slots = [] if self._order is None else [slot.reshape(-1) for slot in self.slots]
 
     def at(self, slot: int) -> Array:
         """Return what was recorded in a slot of the ring, in the leaf's type."""
@@ -62,12 +63,12 @@ class StepColumn:
 
     def put(self, slot: int, values: Any) -> None:
         """Record values that `typed` gave in a slot of the ring."""
-        target, order = self.slots[slot], self._order
+        order = self._order
         if order is not None and values.flags.f_contiguous:
             # It lies by columns in the environment's memory: numbers taken by their places are the fastest way.
-            values.T.reshape(-1).take(order, mode="wrap", out=target.reshape(-1))
+            values.ravel("K").take(order, mode="wrap", out=self._flat_slots[slot])
         else:
-            target[...] = values
+            self.slots[slot][...] = values
 
     def typed(self, values: Any) -> Array:
         """Return values as their leaf has them, (n_rows, *shape): themselves where they are of its type.

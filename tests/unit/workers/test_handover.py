@@ -11,9 +11,7 @@ import pytest
 from gymnasium import spaces
 
 from rollout_cli.episode_batch import EnvSpec
-from rollout_cli.spaces import space_leaves
 from rollout_cli.workers.handover import Handover
-from rollout_cli.workers.step_block import StepBlock
 from tests.support.policies import LinearPolicy
 from tests.support.vector_envs import ScriptedVectorEnv
 from tests.unit.workers.making_native import NEXT_STEP, SAME_STEP, Make, native, run
@@ -28,40 +26,27 @@ def made() -> Array:
     return np.arange(2.0 * N_ENVS, dtype=np.float32).reshape(N_ENVS, 2).copy()
 
 
-def handover(spec: EnvSpec = SPEC, *, hands_off: bool = False) -> tuple[Handover, StepBlock]:
-    """Return one, and the block that has recorded `made()` in the step under way."""
-    leaves = (*space_leaves(spec.observation_space), *space_leaves(spec.action_space))
-    block = StepBlock(leaves, n_rows=N_ENVS, n_steps=4)
-    block.put_typed(0, [made()])
-    return Handover(spec, block, hands_off=hands_off), block
-
-
 def test_an_observation_that_nobody_else_holds_is_handed_on_itself() -> None:
-    """Whoever looks it up later finds what was recorded, whatever the policy has done with it."""
-    hands, _ = handover()
+    """The one of an environment that makes a new array in each step."""
     leaves = [made()]
     place = leaves[0].ctypes.data
-    seen, later = hands.to_policy(leaves)
-    assert place == seen.ctypes.data
-    seen[:] = -1
-    assert made().tolist() == later[0].tolist()
+    assert place == Handover(SPEC, hands_off=False).to_policy(leaves).ctypes.data
 
 
 def test_an_action_that_nobody_else_holds_is_handed_on_itself() -> None:
     """The one of a policy that makes a new array in each step."""
-    hands, _ = handover()
     leaves = (made(),)
     place = leaves[0].ctypes.data
-    assert place == hands.to_env(leaves).ctypes.data
+    assert place == Handover(SPEC, hands_off=False).to_env(leaves).ctypes.data
 
 
 @pytest.mark.parametrize("spec", [SPEC, PAIRS], ids=["leaf", "dictionary"])
 @pytest.mark.parametrize("part", [lambda array: array, lambda array: array[:], lambda array: array.T.T])
 def test_what_somebody_may_hold_is_copied(spec: EnvSpec, part: Callable[[Array], Array]) -> None:
     """An array that a variable elsewhere refers to, or a view of one."""
-    hands, _ = handover(spec)
+    hands = Handover(spec, hands_off=False)
     held = made()
-    for value in (hands.to_policy([part(held)])[0], hands.to_env([part(held)])):
+    for value in (hands.to_policy([part(held)]), hands.to_env([part(held)])):
         given = value["a"] if isinstance(value, dict) else value
         assert held.tolist() == given.tolist()
         assert not np.shares_memory(held, given)
@@ -70,9 +55,9 @@ def test_what_somebody_may_hold_is_copied(spec: EnvSpec, part: Callable[[Array],
 @pytest.mark.parametrize("spec", [SPEC, PAIRS], ids=["leaf", "dictionary"])
 def test_a_policy_that_leaves_them_alone_gets_no_copy(spec: EnvSpec) -> None:
     """It has said so of itself."""
-    hands, _ = handover(spec, hands_off=True)
+    hands = Handover(spec, hands_off=True)
     held = made()
-    for value in (hands.to_policy([held])[0], hands.to_env([held])):
+    for value in (hands.to_policy([held]), hands.to_env([held])):
         assert held is (value["a"] if isinstance(value, dict) else value)
 
 
