@@ -81,6 +81,8 @@ class NativeStepper:
         self.highest = NONE
         self._observations: Sequence[Any] = ()
         self._has_begun = False
+        # As nearly always; what is called in each step is looked up once.
+        self._is_leaf, self._put_observation = recorder.n_observation_leaves == 1, recorder.block.recorded[0].put
         self._handover = Handover(rows.env_spec, hands_off=actors.hands_off)
         after: dict[AutoresetMode, Callable[..., None]] = {
             AutoresetMode.DISABLED: self._after_step_of_disabled,
@@ -189,10 +191,13 @@ class NativeStepper:
                 episode has no end.
         """
         block = self._recorder.block
-        if block.is_full:
+        if block.step == block.full_at:
             self.settle()
             self._recorder.make_room(self.episodes)
-        block.put_typed(0, self._observations)
+        if self._is_leaf:
+            self._put_observation(block.slot, self._observations[0])
+        else:
+            block.put_typed(0, self._observations)
         intake = self._intake
         seen = self._handover.to_policy(self._observations)
         self._observations = ()  # The policy may edit them; who asks from now on looks where they are recorded.

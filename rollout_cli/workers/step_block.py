@@ -37,7 +37,7 @@ class StepBlock:
         pitch: How far a step lies behind the one before: `n_rows`, and padding.
         step: The number of the step under way.
         oldest: The first step that is kept.
-        is_full: Whether there is no room for a further step.
+        full_at: The step for which there is no room before some are forgotten.
         columns: The steps.
         recorded: How each of the columns is recorded: the leaves, and behind them the rewards.
         slot: Where the step under way is recorded in these.
@@ -56,19 +56,21 @@ class StepBlock:
         self.columns = Columns([np.empty((n_steps * self.pitch, *shape), dtype) for dtype, shape in types])
         self.recorded = step_columns(self.columns, leaves, n_rows=n_rows, pitch=self.pitch)
         self.slot = 0
-        self.is_full = False
+        self.full_at = n_steps
+
+    @property
+    def is_full(self) -> bool:
+        """Return whether there is no room for a further step."""
+        return self.step == self.full_at
 
     def stepped(self) -> None:
         """Go on to the next step."""
-        step = self.step = self.step + 1
-        self.slot = step % self.n_steps
-        self.is_full = step - self.oldest == self.n_steps
+        self.step += 1
+        slot = self.slot + 1
+        self.slot = slot if slot < self.n_steps else 0
 
     def put_typed(self, at: int, leaves: Sequence[Any]) -> None:
         """Record leaves of the step under way that `typed` gave, from number `at` on."""
-        if len(leaves) == 1:  # As nearly always.
-            self.recorded[at].put(self.slot, leaves[0])
-            return
         for number, leaf in enumerate(leaves, at):
             self.recorded[number].put(self.slot, leaf)
 
@@ -116,4 +118,4 @@ class StepBlock:
                 elif values.dtype == object:
                     self._steps(values)[slots] = None  # Lets the objects go.
         self.oldest = stop
-        self.is_full = self.step - stop == self.n_steps
+        self.full_at = stop + self.n_steps

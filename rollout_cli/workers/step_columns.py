@@ -137,20 +137,18 @@ class NarrowColumn(StepColumn):
         super().__init__(columns, at, leaf, n_rows=n_rows, pitch=pitch)
         self._order = None  # Only numbers of one type are taken by their places.
         limits = np.iinfo(narrow)
-        self._least, self._span = self.type.type(limits.min), limits.max - limits.min
+        self._least, self._span = self.type.type(limits.min), int(limits.max) - int(limits.min)
         self._is_narrow = True
 
     def put(self, slot: int, values: Any) -> None:
         """Record values that `typed` gave in a slot of the ring."""
-        if self._is_narrow and not self._fits(values):
-            self._is_narrow = False
-            self._keep_as(self.type)
+        if self._is_narrow:
+            above = values - self._least if self._least else values
+            # The span is all ones: what has another bit, or a sign, is outside of it, and all bits are found at once.
+            if not 0 <= int(np.bitwise_or.reduce(above, axis=None)) <= self._span:
+                self._is_narrow = False
+                self._keep_as(self.type)
         self.slots[slot][...] = values
-
-    def _fits(self, values: Array) -> bool:
-        above = values - self._least if self._least else values
-        # The span is all ones: what has another bit, or a sign, is outside of it, and all bits are found at once.
-        return bool(0 <= np.bitwise_or.reduce(above, axis=None) <= self._span)
 
 
 class RewardColumn(StepColumn):
