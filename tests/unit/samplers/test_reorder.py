@@ -15,10 +15,12 @@ from rollout_cli.chunk import Chunk, Part
 from rollout_cli.packing import pack
 from rollout_cli.samplers import reorder
 from rollout_cli.samplers.messages import Batch, lease_numbers
-from rollout_cli.samplers.plan import Episodes, EpisodesPerWorker, MinTimesteps
+from rollout_cli.samplers.plan import Episodes, EpisodesPerWorker, MinTimesteps, Order
 from rollout_cli.samplers.plan_states import begin_plan
 from rollout_cli.samplers.ranges import contiguous_ranges
 from rollout_cli.samplers.reorder import EpisodeBuffer, episode_buffer
+from tests.support.chunks import narrowed
+from tests.support.contents import chunk_contents
 from tests.unit.samplers.counting_worker import chunk_of
 
 BASE = 100
@@ -57,6 +59,20 @@ def arrivals(draw: st.DrawFn) -> list[Batch]:
         numbers = [BASE + offset for offset, chosen in zip(rest, of_batch, strict=True) if chosen == label]
         groups += [[batch(numbers)]] if numbers else []
     return [one for group in draw(st.permutations(groups)) for one in group]
+
+
+@pytest.mark.parametrize("order", ["index", "arrival"])
+@pytest.mark.parametrize("memory", [0, 1 << 20])
+def test_columns_that_come_narrow_are_wide_when_they_are_given(order: Order, memory: int) -> None:
+    """Whether they waited in memory or on disk."""
+    chunk = chunk_of(range(BASE, BASE + 5), length_of, 0.0)
+    plan = begin_plan(Episodes(0, 5), n_workers=1)
+    buffer = episode_buffer(plan, BASE, order=order, memory_limit=memory, disk_limit=1 << 20)
+    with closing(buffer):
+        kept = narrowed(chunk)
+        assert kept.rewards.dtype != chunk.rewards.dtype
+        buffer.add(Batch.of(kept, 0, 1, None))
+        assert [chunk_contents(chunk)] == [chunk_contents(one) for one in buffer.ready()]
 
 
 @given(batches=arrivals(), memory=st.sampled_from([0, 700, 1 << 20]), data=st.data())
