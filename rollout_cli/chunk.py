@@ -105,14 +105,21 @@ class Chunk:
 
         Columns count as in their own types: where a long episode is cut must not depend on how narrow they are.
         """
-        columns = self._step_columns
+        columns = self.step_columns
         kinds = self.types or [column.dtype for column in columns]
         bytes_of_steps = sum(column.size * kind.itemsize for column, kind in zip(columns, kinds, strict=True))
         return bytes_of_steps + sum(column.nbytes for column in self.last_observations)
 
     @property
-    def _step_columns(self) -> tuple[Array, ...]:
+    def step_columns(self) -> tuple[Array, ...]:
+        """Return the columns with a row a step: the observations' leaves, the actions' and the rewards."""
         return (*self.observations, *self.actions, self.rewards)
+
+    def with_step_columns(self, columns: Sequence[Array], types: tuple[np.dtype[Any], ...] | None) -> Chunk:
+        """Return the chunk with other columns in the places of `step_columns`."""
+        split = len(self.observations)
+        observations, actions = tuple(columns[:split]), tuple(columns[split:-1])
+        return replace(self, observations=observations, actions=actions, rewards=columns[-1], types=types)
 
     def widened(self, *lenders: Lender) -> Chunk:
         """Return the chunk with all columns in their own types: itself where they are.
@@ -122,16 +129,8 @@ class Chunk:
         """
         if self.types is None:
             return self
-        typed = zip(self._step_columns, self.types, strict=True)
-        columns = [_as_type(column, kind, *lenders) for column, kind in typed]
-        split = len(self.observations)
-        return replace(
-            self,
-            observations=tuple(columns[:split]),
-            actions=tuple(columns[split:-1]),
-            rewards=columns[-1],
-            types=None,
-        )
+        typed = zip(self.step_columns, self.types, strict=True)
+        return self.with_step_columns([_as_type(column, kind, *lenders) for column, kind in typed], None)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A tuple of the fields pickles faster than the dictionary that a dataclass with slots gives by default.

@@ -81,8 +81,8 @@ class NativeStepper:
         self.highest = NONE
         self._observations: Sequence[Any] = ()
         self._has_begun = False
-        # As nearly always; what is called in each step is looked up once.
-        self._is_leaf, self._put_observation = recorder.n_observation_leaves == 1, recorder.block.recorded[0].put
+        # Nearly all observations have one leaf, and what is called in each step is looked up once.
+        self._has_one_leaf, self._put_leaf = recorder.n_observation_leaves == 1, recorder.block.recorded[0].put
         self._handover = Handover(rows.env_spec, hands_off=actors.hands_off)
         after: dict[AutoresetMode, Callable[..., None]] = {
             AutoresetMode.DISABLED: self._after_step_of_disabled,
@@ -191,11 +191,11 @@ class NativeStepper:
                 episode has no end.
         """
         block = self._recorder.block
-        if block.step == block.full_at:
+        if block.step == block.full_at:  # Written out, as below: a property would take longer.
             self.settle()
             self._recorder.make_room(self.episodes)
-        if self._is_leaf:
-            self._put_observation(block.slot, self._observations[0])
+        if self._has_one_leaf:
+            self._put_leaf(block.slot, self._observations[0])
         else:
             block.put_typed(0, self._observations)
         intake = self._intake

@@ -100,7 +100,8 @@ class NumberedWorker(Worker):
         number_stride: The step from one of this worker's numbers to the next, where it owns every m-th number.
         rules: What it does about user code that keeps to its contract only nearly; set before its first update.
         lend: Lends memory to put large columns of finished episodes into, from where they are sent on without a copy; a
-            worker may do without. None where there is none.
+            worker may do without, and may leave columns as narrow as it kept them (`Chunk.types`). None where there is
+            none.
     """
 
     whole_episodes: ClassVar[bool] = True

@@ -41,6 +41,12 @@ def gone(pids: list[int]) -> bool:
     return not psutil.wait_procs(alive, timeout=10)[1]
 
 
+def own_threads(pid: int) -> list[str]:
+    """Return the threads of a process, but for one that Arrow's memory has wherever Arrow is imported."""
+    names = [path.read_text().strip() for path in Path(f"/proc/{pid}/task").glob("*/comm")]
+    return [name for name in names if name != "jemalloc_bg_thd"]
+
+
 def test_forked_workers_give_the_same_episodes() -> None:
     """Over fork: the serial run's episodes from all workers, exact ones, a death that is told, and work after it."""
     output, errors = start("fork").communicate(timeout=60)
@@ -77,12 +83,6 @@ def test_a_worker_ends_whose_parent_ended_before_it_was_watched() -> None:
     worker = start("gone", start_new_session=True)
     worker.communicate(timeout=30)
     assert -signal.SIGKILL == worker.returncode
-
-
-def own_threads(pid: int) -> list[str]:
-    """Return the threads of a process, but for one that Arrow's memory has wherever Arrow is imported."""
-    names = [path.read_text().strip() for path in Path(f"/proc/{pid}/task").glob("*/comm")]
-    return [name for name in names if name != "jemalloc_bg_thd"]
 
 
 def test_workers_end_when_their_parent_just_leaves() -> None:

@@ -97,16 +97,8 @@ def in_parts(whole: Chunk, edges: Sequence[int]) -> list[Chunk]:
 
 def narrowed(chunk: Chunk) -> Chunk:
     """Return a chunk with columns in the smallest types that have room for their values, as recorders may keep them."""
-    columns = (*chunk.observations, *chunk.actions, chunk.rewards)
-    kept = [_narrow(column) for column in columns]
-    split = len(chunk.observations)
-    return replace(
-        chunk,
-        observations=tuple(kept[:split]),
-        actions=tuple(kept[split:-1]),
-        rewards=kept[-1],
-        types=tuple(column.dtype for column in columns),
-    )
+    columns = chunk.step_columns
+    return chunk.with_step_columns(list(map(_narrow, columns)), tuple(column.dtype for column in columns))
 
 
 def _narrow(column: Array) -> Array:

@@ -127,7 +127,7 @@ def test_wide_columns_stay_where_they_are() -> None:
     """Nothing is copied that has its own type."""
     chunk = concatenate(episodes([3, 2]))
     assert chunk is chunk.widened()
-    told = replace(chunk, types=tuple(c.dtype for c in (*chunk.observations, *chunk.actions, chunk.rewards)))
+    told = replace(chunk, types=tuple(column.dtype for column in chunk.step_columns))
     assert told.widened().types is None
     assert np.shares_memory(chunk.rewards, told.widened().rewards)
 

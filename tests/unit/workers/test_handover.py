@@ -11,9 +11,10 @@ import pytest
 from gymnasium import spaces
 
 from rollout_cli.episode_batch import EnvSpec
+from rollout_cli.errors import PolicyError
 from rollout_cli.workers.handover import Handover
 from tests.support.policies import LinearPolicy
-from tests.support.vector_envs import ScriptedVectorEnv
+from tests.support.vector_envs import QuietVectorEnv, ScriptedVectorEnv
 from tests.unit.workers.making_native import NEXT_STEP, SAME_STEP, Make, native, run
 
 Array = npt.NDArray[Any]
@@ -110,3 +111,38 @@ def test_untidy_policies_get_the_episodes_of_tidy_ones(kind: type[ScriptedVector
         ]
 
     assert columns(LinearPolicy) == columns(Untidy)
+
+
+class EditsAndFails:
+    """Fails in a step, after it has edited what it sees; it need not be told of episodes."""
+
+    def __init__(self, env_spec: EnvSpec) -> None:
+        del env_spec
+        self._left = 4
+
+    def get_actions(self, observations: Any) -> Any:
+        observations[:] = 77
+        self._left -= 1
+        if not self._left:
+            raise ValueError("no more")
+        return np.zeros(len(observations), np.int64), {}
+
+
+class QuietFresh(QuietVectorEnv):
+    """Gives new arrays, and tells nothing that would have to be looked at in the same step."""
+
+    def step(self, actions: Any) -> Any:
+        observations, *rest = super().step(actions)
+        return observations.copy(), *rest
+
+
+def test_what_ended_before_a_policy_failed_has_the_last_observations_that_were_recorded() -> None:
+    """They are looked up in the step in which it had them, and where they are recorded."""
+    worker = native(QuietFresh(N_ENVS, lambda row, k: 3, NEXT_STEP), EditsAndFails)
+    worker.assign(range(N_ENVS))
+    with pytest.raises(PolicyError, match="no more"):
+        worker.advance(np.inf)
+    worker._release()
+    chunk = worker.take()
+    assert chunk is not None
+    assert [[row, 0, 3] for row in range(N_ENVS)] == chunk.last_observations[0].tolist()
