@@ -1,1 +1,0 @@
-"""The cases, by what kind of figure they give."""

@@ -1,0 +1,498 @@
+"""EpisodeBatch and StepType: whole episodes as the public API gives them.
+
+The fields and methods are those of garage's `EpisodeBatch`, for gymnasium's two ways of ending: `terminated` and
+`truncated`. Observations and actions of Dict and Tuple spaces are trees (dicts and tuples) of arrays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+import enum
+
+import gymnasium
+from gymnasium import spaces
+import numpy as np
+import numpy.typing as npt
+
+from rollout_cli.episodes.chunk import Chunk
+from rollout_cli.episodes.chunk import concatenate as concatenate_chunks
+from rollout_cli.episodes.spaces import Leaf, flatten, map_tree, space_leaves, unflatten
+
+__all__ = ["EnvSpec", "EpisodeBatch", "StepType", "Tree", "derive_step_types"]
+
+Array = npt.NDArray[Any]
+Tree = Any
+"""An array, or a dict or tuple of trees."""
+
+
+class StepType(enum.IntEnum):
+    """Where in its episode a step stands; stored as uint8."""
+
+    FIRST = 0
+    MID = 1
+    TERMINAL = 2
+    TIMEOUT = 3
+
+
+def derive_step_types(lengths: Array, terminated: Array, truncated: Array, first_steps: Array | None = None) -> Array:
+    """Return the step types of flat episodes, uint8 (sum of lengths,).
+
+    Terminal wins over timeout, and an ending wins over FIRST in an episode of one step. An episode that neither
+    terminated nor was truncated (a fragment) ends with MID, and one whose `first_steps` is above 0 begins with it.
+    """
+    ends = np.cumsum(lengths)
+    out = np.full(int(ends[-1]) if len(ends) else 0, StepType.MID, np.uint8)
+    nonempty = lengths > 0
+    begins = nonempty if first_steps is None else nonempty & (first_steps == 0)
+    out[(ends - lengths)[begins]] = StepType.FIRST
+    out[ends[nonempty & truncated] - 1] = StepType.TIMEOUT
+    out[ends[nonempty & terminated] - 1] = StepType.TERMINAL
+    return out
+
+
+@dataclass(frozen=True, slots=True)
+class EnvSpec:
+    """What a batch knows of its environment.
+
+    Attributes:
+        observation_space: The environment's observation space.
+        action_space: The environment's action space.
+        max_episode_length: Steps after which an episode is truncated; None where there is no limit.
+    """
+
+    observation_space: gymnasium.Space[Any]
+    action_space: gymnasium.Space[Any]
+    max_episode_length: int | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class EpisodeBatch:
+    """N episodes in T rows, flat: T is the sum of `lengths`, and every episode's rows follow one another.
+
+    A FragmentWorker's batches hold fragments: stretches of episodes. A fragment has its episode's number and seed, and
+    neither flag is set where the episode goes on after it.
+
+    Attributes:
+        env_spec: Spaces and limit of the environment.
+        observations: Tree of arrays (T, *shape): what the policy saw at each step.
+        last_observations: Tree of arrays (N, *shape): what followed each episode's last step.
+        actions: Tree of arrays (T, *shape).
+        rewards: float64 (T,).
+        env_infos: By dotted key, one array of length T each (masked where some steps lack the key).
+        agent_infos: The same, of the policy.
+        episode_infos: The same, of `env.reset`, length N.
+        step_types: uint8 (T,), see `StepType`.
+        lengths: int64 (N,), each at least 1.
+        terminated: bool (N,): whether the episode ended by its own rules.
+        truncated: bool (N,): whether it was cut off; both may be true.
+        numbers: Episode numbers, int64 (N,).
+        seeds: The seeds given to `env.reset`, int64 (N,).
+        first_steps: Which step of its episode each one's first row is, int64 (N,): zeros, where none is a fragment.
+
+    Raises:
+        ValueError: On construction, where fields do not fit each other; it names the field and prints both sides.
+    """
+
+    env_spec: EnvSpec
+    episode_infos: Mapping[str, Array]
+    observations: Tree
+    last_observations: Tree
+    actions: Tree
+    rewards: Array
+    env_infos: Mapping[str, Array]
+    agent_infos: Mapping[str, Array]
+    step_types: Array
+    lengths: Array
+    terminated: Array
+    truncated: Array
+    numbers: Array
+    seeds: Array
+    first_steps: Array = field(default_factory=lambda: _NOT_GIVEN)
+
+    def __post_init__(self) -> None:
+        """Check every row, vectorised."""
+        if self.first_steps is _NOT_GIVEN:
+            object.__setattr__(self, "first_steps", np.zeros(np.shape(self.lengths), np.int64))
+        check_batch(self)
+
+    @classmethod
+    def from_chunks(
+        cls, env_spec: EnvSpec, chunks: Sequence[Chunk], *, first_steps: Array | None = None
+    ) -> EpisodeBatch:
+        """Build a batch from chunks in their order; parts of one episode follow one another.
+
+        Args:
+            env_spec: Their environment's spaces and limit.
+            chunks: At least one.
+            first_steps: As the field, where the chunks hold fragments.
+        """
+        chunk = concatenate_chunks(chunks)
+        if first_steps is None:
+            first_steps = np.zeros(chunk.n_episodes, np.int64)
+        return cls(
+            env_spec=env_spec,
+            episode_infos=chunk.episode_infos.to_arrays(),
+            observations=unflatten(env_spec.observation_space, chunk.observations),
+            last_observations=unflatten(env_spec.observation_space, chunk.last_observations),
+            actions=unflatten(env_spec.action_space, chunk.actions),
+            rewards=chunk.rewards,
+            env_infos=chunk.env_infos.to_arrays(),
+            agent_infos=chunk.agent_infos.to_arrays(),
+            step_types=derive_step_types(chunk.lengths, chunk.terminated, chunk.truncated, first_steps),
+            lengths=chunk.lengths,
+            terminated=chunk.terminated,
+            truncated=chunk.truncated,
+            numbers=chunk.numbers,
+            seeds=chunk.seeds,
+            first_steps=first_steps,
+        )
+
+    @classmethod
+    def concatenate(cls, *batches: EpisodeBatch) -> EpisodeBatch:
+        """Return the episodes of `batches` after one another.
+
+        Raises:
+            ValueError: If there is no batch, or their environments' spaces differ.
+        """
+        if not batches:
+            raise ValueError("there is no batch to concatenate")
+        check_same_spaces([batch.env_spec for batch in batches])
+        fields: dict[str, Any] = {"env_spec": batches[0].env_spec}
+        for name in ("observations", "last_observations", "actions"):
+            first, *others = (getattr(batch, name) for batch in batches)
+            fields[name] = map_tree(lambda *leaves: np.concatenate(leaves), first, *others)
+        for name in (*_STEP_FIELDS, *_EPISODE_FIELDS):
+            fields[name] = np.concatenate([getattr(batch, name) for batch in batches])
+        for name, rows in _INFO_ROWS.items():
+            sizes = [len(getattr(batch, rows)) for batch in batches]
+            fields[name] = concatenate_infos([getattr(batch, name) for batch in batches], sizes)
+        return cls(**fields)
+
+    @classmethod
+    def from_list(cls, env_spec: EnvSpec, episodes: Sequence[Mapping[str, Any]]) -> EpisodeBatch:
+        """Build a batch from what `to_list` gives: one dictionary an episode, with its own fields.
+
+        Raises:
+            ValueError: If there is no episode, or one's fields are not those of `to_list` or do not fit each other.
+        """
+        return cls.concatenate(*(cls(env_spec=env_spec, **_as_fields(episode)) for episode in episodes))
+
+    def to_list(self) -> list[dict[str, Any]]:
+        """Return one dictionary an episode: trees and arrays of its own rows, and its own values for the rest."""
+        out = []
+        for episode in self.split():
+            fields: dict[str, Any] = {
+                name: getattr(episode, name) for name in ("observations", "actions", *_STEP_FIELDS)
+            }
+            fields |= {name: dict(getattr(episode, name)) for name in _INFO_ROWS}
+            fields["last_observation"] = map_tree(lambda leaf: leaf[0], episode.last_observations)
+            fields |= {_SINGULAR[name]: getattr(episode, name)[0].item() for name in _EPISODE_FIELDS}
+            out.append(fields)
+        return out
+
+    def split(self) -> list[EpisodeBatch]:
+        """Return one batch an episode; arrays are views."""
+        return [self._episode(at, start, stop) for at, (start, stop) in enumerate(self._ranges())]
+
+    def __len__(self) -> int:
+        """Return the number of episodes."""
+        return len(self.lengths)
+
+    @property
+    def next_observations(self) -> Tree:
+        """Return the observation after each step, tree of arrays (T, *shape)."""
+        ends = np.cumsum(self.lengths) - 1
+
+        def shift(leaf: Array, last: Array) -> Array:
+            out = np.empty_like(leaf)
+            out[:-1] = leaf[1:]
+            out[ends] = last
+            return out
+
+        return map_tree(shift, self.observations, self.last_observations)
+
+    @property
+    def valids(self) -> Array:
+        """Return where the padded arrays hold a step, bool (N, longest episode)."""
+        return np.asarray(np.arange(int(self.lengths.max())) < self.lengths[:, None])
+
+    @property
+    def padded_observations(self) -> Tree:
+        """Return observations padded with zeros (empty texts), tree of arrays (N, longest episode, *shape)."""
+        return map_tree(self._pad, self.observations)
+
+    @property
+    def padded_next_observations(self) -> Tree:
+        """Return next observations padded with zeros (empty texts), tree of arrays (N, longest episode, *shape)."""
+        return map_tree(self._pad, self.next_observations)
+
+    @property
+    def padded_actions(self) -> Tree:
+        """Return actions padded with zeros (empty texts), tree of arrays (N, longest episode, *shape)."""
+        return map_tree(self._pad, self.actions)
+
+    @property
+    def padded_rewards(self) -> Array:
+        """Return rewards padded with zeros, (N, longest episode)."""
+        return self._pad(self.rewards)
+
+    @property
+    def padded_step_types(self) -> Array:
+        """Return step types padded with zeros, (N, longest episode); `valids` tells padding from FIRST."""
+        return self._pad(self.step_types)
+
+    @property
+    def padded_env_infos(self) -> dict[str, Array]:
+        """Return the env infos padded (masked and object arrays with what they have for none), (N, longest, ...)."""
+        return {key: pad_info(values, self.valids) for key, values in self.env_infos.items()}
+
+    @property
+    def padded_agent_infos(self) -> dict[str, Array]:
+        """Return the agent infos padded likewise."""
+        return {key: pad_info(values, self.valids) for key, values in self.agent_infos.items()}
+
+    @property
+    def observations_list(self) -> list[Tree]:
+        """Return one tree of arrays an episode."""
+        return [map_tree(lambda leaf, rows=rows: leaf[slice(*rows)], self.observations) for rows in self._ranges()]
+
+    @property
+    def actions_list(self) -> list[Tree]:
+        """Return one tree of arrays an episode."""
+        return [map_tree(lambda leaf, rows=rows: leaf[slice(*rows)], self.actions) for rows in self._ranges()]
+
+    def _ranges(self) -> list[tuple[int, int]]:
+        ends = np.cumsum(self.lengths)
+        return list(zip((ends - self.lengths).tolist(), ends.tolist(), strict=True))
+
+    def _pad(self, leaf: Array) -> Array:
+        valids = self.valids
+        out = np.full((*valids.shape, *leaf.shape[1:]), "" if leaf.dtype == object else 0, leaf.dtype)
+        out[valids] = leaf
+        return out
+
+    def _episode(self, at: int, start: int, stop: int) -> EpisodeBatch:
+        fields: dict[str, Any] = {"env_spec": self.env_spec}
+        for name in ("observations", "actions"):
+            fields[name] = map_tree(lambda leaf: leaf[start:stop], getattr(self, name))
+        fields["last_observations"] = map_tree(lambda leaf: leaf[at : at + 1], self.last_observations)
+        fields |= {name: getattr(self, name)[start:stop] for name in _STEP_FIELDS}
+        fields |= {name: getattr(self, name)[at : at + 1] for name in _EPISODE_FIELDS}
+        for name, rows in _INFO_ROWS.items():
+            cut = slice(at, at + 1) if rows == "lengths" else slice(start, stop)
+            fields[name] = {key: values[cut] for key, values in getattr(self, name).items()}
+        return EpisodeBatch(**fields)
+
+
+_STEP_FIELDS = ("rewards", "step_types")
+_EPISODE_FIELDS = ("lengths", "terminated", "truncated", "numbers", "seeds", "first_steps")
+_SINGULAR = {
+    "lengths": "length",
+    "terminated": "terminated",
+    "truncated": "truncated",
+    "numbers": "number",
+    "seeds": "seed",
+    "first_steps": "first_step",
+}
+_INFO_ROWS = {"env_infos": "rewards", "agent_infos": "rewards", "episode_infos": "lengths"}
+_LIST_KEYS = {"observations", "actions", "last_observation", *_STEP_FIELDS, *_INFO_ROWS, *_SINGULAR.values()}
+
+
+def _as_fields(episode: Mapping[str, Any]) -> dict[str, Any]:
+    if episode.keys() != _LIST_KEYS:
+        odd = sorted(episode.keys() ^ _LIST_KEYS)
+        raise ValueError(f"an episode has the keys {sorted(episode)}, expected {sorted(_LIST_KEYS)}: see {odd}")
+    fields = dict(episode)
+    for plural, singular in _SINGULAR.items():
+        fields[plural] = np.array([fields.pop(singular)])
+    fields["last_observations"] = map_tree(_one_row, fields.pop("last_observation"))
+    return fields
+
+
+def _one_row(value: Any) -> Array:
+    return np.asarray(value, dtype=object if isinstance(value, str) else None)[None]
+
+
+_STEP_DTYPES = {"rewards": np.float64, "step_types": np.uint8}
+_EPISODE_DTYPES = {
+    "terminated": np.bool_,
+    "truncated": np.bool_,
+    "numbers": np.int64,
+    "seeds": np.int64,
+    "first_steps": np.int64,
+}
+
+
+def check_batch(batch: EpisodeBatch) -> None:
+    """Check that all fields of `batch` fit each other and its spaces.
+
+    Raises:
+        ValueError: At the first field that does not fit.
+    """
+    _check_lengths(batch.lengths)
+    n_episodes, n_steps = len(batch.lengths), int(batch.lengths.sum())
+    _check_tree("observations", batch.observations, batch.env_spec.observation_space, n_steps)
+    _check_tree("last_observations", batch.last_observations, batch.env_spec.observation_space, n_episodes)
+    _check_tree("actions", batch.actions, batch.env_spec.action_space, n_steps)
+    for dtypes, rows in ((_STEP_DTYPES, n_steps), (_EPISODE_DTYPES, n_episodes)):
+        for name, dtype in dtypes.items():
+            _check_array(name, getattr(batch, name), (rows,), dtype)
+    for name, rows in (("env_infos", n_steps), ("agent_infos", n_steps), ("episode_infos", n_episodes)):
+        for key, values in getattr(batch, name).items():
+            _check_rows(f"{name}[{key!r}]", values, rows)
+    _check_first_steps(batch.first_steps)
+    _check_step_types(batch)
+
+
+def check_same_spaces(specs: Sequence[EnvSpec]) -> None:
+    """Check that batches to be joined come from environments with equal spaces.
+
+    Raises:
+        ValueError: If two differ.
+    """
+    for spec in specs[1:]:
+        for name in ("observation_space", "action_space"):
+            if getattr(spec, name) != getattr(specs[0], name):
+                raise ValueError(f"{name} differs: {getattr(specs[0], name)} and {getattr(spec, name)}")
+
+
+def _check_lengths(lengths: Any) -> None:
+    if not isinstance(lengths, np.ndarray) or lengths.ndim != 1 or lengths.dtype != np.int64:
+        raise ValueError(f"lengths is {_what(lengths)}, expected int64 of shape (episodes,)")
+    if len(lengths) == 0:
+        raise ValueError("lengths is empty: a batch holds at least one episode")
+    if int(lengths.min()) < 1:
+        at = int(lengths.argmin())
+        raise ValueError(f"lengths[{at}] is {lengths[at]}: an episode has at least one step")
+
+
+def _check_array(name: str, values: Any, shape: tuple[int, ...], dtype: Any) -> None:
+    if not isinstance(values, np.ndarray) or values.shape != shape or values.dtype != dtype:
+        raise ValueError(f"{name} is {_what(values)}, expected {np.dtype(dtype)} of shape {shape}")
+
+
+def _check_rows(name: str, values: Any, rows: int) -> None:
+    if not isinstance(values, np.ndarray) or values.shape[:1] != (rows,):
+        raise ValueError(f"{name} is {_what(values)}, expected shape {(rows, *np.shape(values)[1:])}")
+
+
+def _what(values: Any) -> str:
+    if isinstance(values, np.ndarray):
+        return f"{values.dtype} of shape {values.shape}"
+    return f"a {type(values).__name__}"
+
+
+def _check_tree(name: str, tree: Any, space: gymnasium.Space[Any], rows: int) -> None:
+    _check_structure(name, tree, space)
+    for leaf, values in zip(space_leaves(space), flatten(space, tree), strict=True):
+        field = f"{name}.{leaf.name}" if leaf.path else name
+        _check_array(field, values, (rows, *leaf.shape), leaf.dtype)
+        _check_texts(field, leaf, values)
+
+
+def _check_structure(name: str, tree: Any, space: gymnasium.Space[Any]) -> None:
+    if isinstance(space, spaces.Dict):
+        if not isinstance(tree, dict) or tree.keys() != space.spaces.keys():
+            keys = f"a dict of {list(tree)}" if isinstance(tree, dict) else _what(tree)
+            raise ValueError(f"{name} is {keys}, expected a dict of {list(space.spaces)}")
+        for key, child in space.spaces.items():
+            _check_structure(f"{name}.{key}", tree[key], child)
+    elif isinstance(space, spaces.Tuple):
+        if not isinstance(tree, tuple) or len(tree) != len(space.spaces):
+            parts = f"a tuple of {len(tree)}" if isinstance(tree, tuple) else _what(tree)
+            raise ValueError(f"{name} is {parts}, expected a tuple of {len(space.spaces)}")
+        for at, child in enumerate(space.spaces):
+            _check_structure(f"{name}.{at}", tree[at], child)
+
+
+def _check_texts(field: str, leaf: Leaf, values: Any) -> None:
+    if leaf.kind == "text":
+        wrong = next((row for row, value in enumerate(values) if not isinstance(value, str)), None)
+        if wrong is not None:
+            raise ValueError(f"{field}[{wrong}] is a {type(values[wrong]).__name__}, expected a text")
+
+
+def _check_first_steps(first_steps: Any) -> None:
+    if int(first_steps.min()) < 0:
+        at = int(first_steps.argmin())
+        raise ValueError(f"first_steps[{at}] is {first_steps[at]}: the first step of an episode is step 0")
+
+
+def _check_step_types(batch: EpisodeBatch) -> None:
+    expected = derive_step_types(batch.lengths, batch.terminated, batch.truncated, batch.first_steps)
+    wrong = np.flatnonzero(batch.step_types != expected)
+    if len(wrong):
+        row = int(wrong[0])
+        episode = int(np.searchsorted(np.cumsum(batch.lengths), row, side="right"))
+        first = f", first step {batch.first_steps[episode]}" if batch.first_steps[episode] else ""
+        raise ValueError(
+            f"step_types[{row}] is {int(batch.step_types[row])}, but the lengths and flags of episode {episode} "
+            f"(terminated {bool(batch.terminated[episode])}, truncated {bool(batch.truncated[episode])}{first}) "
+            f"give {int(expected[row])}"
+        )
+
+
+def concatenate_infos(infos: Sequence[Mapping[str, Array]], sizes: Sequence[int]) -> dict[str, Array]:
+    """Join info arrays by key; one that lacks a key, or has it in another type, gives a masked or an object array.
+
+    Args:
+        infos: Arrays by key, those of `infos[j]` of length `sizes[j]`.
+        sizes: The number of rows of each.
+    """
+    keys = dict.fromkeys(key for info in infos for key in info)
+    return {key: _join([info.get(key) for info in infos], sizes) for key in keys}
+
+
+def _join(columns: list[Array | None], sizes: Sequence[int]) -> Array:
+    known = [column for column in columns if column is not None]
+    first = known[0]
+    is_one_type = all(column.dtype == first.dtype and column.shape[1:] == first.shape[1:] for column in known)
+    if not is_one_type or first.dtype == object:
+        return np.concatenate([_objects(column, size) for column, size in zip(columns, sizes, strict=True)])
+    if len(known) == len(columns) and not any(isinstance(column, np.ma.MaskedArray) for column in known):
+        return np.concatenate(known)
+    filled = [
+        _all_masked((size, *first.shape[1:]), first.dtype) if column is None else column
+        for column, size in zip(columns, sizes, strict=True)
+    ]
+    return np.ma.MaskedArray(
+        np.concatenate([np.ma.getdata(column) for column in filled]),
+        np.concatenate([np.ma.getmaskarray(column) for column in filled]),
+    )
+
+
+def _all_masked(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    return np.ma.MaskedArray(np.zeros(shape, dtype), np.ones(shape, bool))
+
+
+def _objects(column: Array | None, size: int) -> Array:
+    out = np.full(size, None, dtype=object)
+    if column is not None:
+        data, lacks = np.ma.getdata(column), np.ma.getmaskarray(column).reshape(size, -1).any(axis=1)
+        for row in np.flatnonzero(~lacks):
+            out[row] = data[row]
+    return out
+
+
+def info_rows(infos: Mapping[str, Array], n_rows: int) -> list[dict[str, Any]]:
+    """Return one dictionary a row from info arrays, without the keys that a row lacks (masked, or None)."""
+    columns = {key: _objects(values, n_rows) for key, values in infos.items()}
+    return [{key: column[row] for key, column in columns.items() if column[row] is not None} for row in range(n_rows)]
+
+
+def pad_info(values: Array, valids: Array) -> Array:
+    """Return flat info values (T, ...) as rows of episodes (N, longest episode, ...), where `valids` is true.
+
+    Padding is zero; None in an object array; masked in a masked one.
+    """
+    shape = (*valids.shape, *values.shape[1:])
+    if values.dtype == object:
+        out: Array = np.full(shape, None, dtype=object)
+    elif isinstance(values, np.ma.MaskedArray):
+        out = _all_masked(shape, values.dtype)
+    else:
+        out = np.zeros(shape, values.dtype)
+    out[valids] = values
+    return out

@@ -1,0 +1,349 @@
+"""Info dictionaries as typed columns.
+
+The info dictionaries of gymnasium and of policies hold anything, at any step. An `InfoTable` holds many of them as
+sparse columns, one for each (path, type) that was met, so that nothing is lost or cast here; which column becomes a
+column of the dataset, and what goes into its JSON remainder, is for the dataset's schema to decide.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+InfoPath = tuple[str, ...]
+
+STRING = "string"
+JSON = "json"
+"""The kind of a value with no column type of its own: its column holds JSON texts."""
+
+MAX_NESTING = 16
+"""Dictionaries nested deeper than this are JSON, so that one that holds itself ends (JSON refuses it)."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class InfoColumn:
+    """The values of one kind at one path, and the rows that have them.
+
+    Attributes:
+        path: Keys from the root of the info dictionary; nested dictionaries give longer paths.
+        kind: `bool`, a numpy dtype name such as `int64`, the same with a shape (`float32[3,2]`), `string` or `json`.
+        rows: Row numbers, ascending int64, shape (n,); None where every row has a value.
+        values: Shape (n, *shape); dtype object, holding str, for `string` and `json`.
+    """
+
+    path: InfoPath
+    kind: str
+    rows: Array | None
+    values: Array
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # The state of a dataclass with slots is found field by field, at ten times the cost of a plain call.
+        return InfoColumn, (self.path, self.kind, self.rows, self.values)
+
+    def row_numbers(self) -> Array:
+        """Return the rows that have a value, shape (n,)."""
+        return np.arange(len(self.values)) if self.rows is None else self.rows
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class InfoTable:
+    """`n_rows` info dictionaries as columns, in the order in which the columns were first met.
+
+    `dropped` counts, by dotted path, the values that nothing could store (a function, an open file).
+    """
+
+    n_rows: int
+    columns: tuple[InfoColumn, ...] = ()
+    dropped: Mapping[str, int] = field(default_factory=dict)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return InfoTable, (self.n_rows, self.columns, self.dropped)
+
+    def slice(self, start: int, stop: int) -> InfoTable:
+        """Return rows `start` to `stop - 1`; columns with no value there are left out, `dropped` stays with row 0."""
+        columns = (_slice(column, start, stop) for column in self.columns)
+        dropped = self.dropped if start == 0 else {}
+        return InfoTable(stop - start, tuple(column for column in columns if len(column.values)), dropped)
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """Return one flat dictionary a row, keys dotted; JSON values are decoded."""
+        out: list[dict[str, Any]] = [{} for _ in range(self.n_rows)]
+        for column in self.columns:
+            key = ".".join(column.path)
+            for row, value in zip(column.row_numbers().tolist(), column.values, strict=True):
+                out[row][key] = json.loads(value) if column.kind == JSON else value
+        return out
+
+    def to_arrays(self) -> dict[str, Array]:
+        """Return one array a dotted path, length `n_rows`.
+
+        A path that every row has with one kind is a plain array; one with one kind that some rows lack is a masked
+        array; one of several kinds, or text or JSON, is an object array with None where a row lacks it.
+        """
+        by_path: dict[str, list[InfoColumn]] = {}
+        for column in self.columns:
+            by_path.setdefault(".".join(column.path), []).append(column)
+        return {key: self._array(columns) for key, columns in by_path.items()}
+
+    def _array(self, columns: list[InfoColumn]) -> Array:
+        column = columns[0]
+        if len(columns) > 1 or column.kind in (JSON, STRING):
+            mixed = np.full(self.n_rows, None, dtype=object)
+            for part in columns:
+                for row, value in zip(part.row_numbers().tolist(), part.values, strict=True):
+                    mixed[row] = json.loads(value) if part.kind == JSON else value
+            return mixed
+        if column.rows is None:
+            return column.values
+        values = np.zeros((self.n_rows, *column.values.shape[1:]), column.values.dtype)
+        values[column.rows] = column.values
+        mask = np.ones(values.shape, bool)
+        mask[column.rows] = False
+        return np.ma.MaskedArray(values, mask)
+
+
+def _slice(column: InfoColumn, start: int, stop: int) -> InfoColumn:
+    if column.rows is None:
+        return InfoColumn(column.path, column.kind, None, column.values[start:stop])
+    low, high = np.searchsorted(column.rows, (start, stop))
+    rows: Array | None = column.rows[low:high] - start
+    assert rows is not None
+    if len(rows) == stop - start:
+        rows = None
+    return InfoColumn(column.path, column.kind, rows, column.values[low:high])
+
+
+def concatenate_tables(tables: Sequence[InfoTable]) -> InfoTable:
+    """Return the rows of `tables` after one another."""
+    parts: dict[tuple[InfoPath, str], list[tuple[Array, Array]]] = {}
+    dropped: dict[str, int] = {}
+    offset = 0
+    for table in tables:
+        for column in table.columns:
+            parts.setdefault((column.path, column.kind), []).append((column.row_numbers() + offset, column.values))
+        for key, count in table.dropped.items():
+            dropped[key] = dropped.get(key, 0) + count
+        offset += table.n_rows
+    columns = (_joined(path, kind, found, offset) for (path, kind), found in parts.items())
+    return InfoTable(offset, tuple(columns), dropped)
+
+
+def _joined(path: InfoPath, kind: str, found: list[tuple[Array, Array]], n_rows: int) -> InfoColumn:
+    values = np.concatenate([values for _, values in found])
+    rows = np.concatenate([rows for rows, _ in found])
+    return InfoColumn(path, kind, None if len(rows) == n_rows else rows, values)
+
+
+def tabulate(infos: Sequence[Mapping[Any, Any]]) -> InfoTable:
+    """Turn info dictionaries, one a row, into typed columns.
+
+    Python and numpy scalars and arrays of numbers keep their type (Python's int is int64, its float float64), text is
+    `string`, nested dictionaries give longer paths, None, lists and the like become JSON, and what JSON cannot hold is
+    left out and counted; so is the second of two keys with one text, such as 1 and "1".
+    """
+    table = _Tabulator()
+    for row, info in enumerate(infos):
+        if info:
+            table.add(row, (), info.items())
+    return table.finish(len(infos))
+
+
+class _Tabulator:
+    """Collects values by (path, kind)."""
+
+    def __init__(self) -> None:
+        self._rows: dict[tuple[InfoPath, str], list[int]] = {}
+        self._values: dict[tuple[InfoPath, str], list[Any]] = {}
+        self._dropped: dict[str, int] = {}
+
+    def add(self, row: int, prefix: InfoPath, items: Iterable[tuple[Any, Any]]) -> None:
+        for key, value in items:
+            path = (*prefix, str(key))
+            if isinstance(value, Mapping) and value and len(prefix) < MAX_NESTING:
+                self.add(row, path, value.items())
+                continue
+            kind, stored = classify(value)
+            if kind is None or not self._keep(row, (path, kind), stored):
+                self._drop(path)
+
+    def _keep(self, row: int, column: tuple[InfoPath, str], stored: Any) -> bool:
+        rows = self._rows.setdefault(column, [])
+        if rows and rows[-1] == row:
+            return False  # Two keys with one text: the first one stays.
+        rows.append(row)
+        self._values.setdefault(column, []).append(stored)
+        return True
+
+    def _drop(self, path: InfoPath) -> None:
+        name = ".".join(path)
+        self._dropped[name] = self._dropped.get(name, 0) + 1
+
+    def finish(self, n_rows: int) -> InfoTable:
+        columns = []
+        for (path, kind), rows in self._rows.items():
+            dense = len(rows) == n_rows
+            values = column_values(kind, self._values[path, kind])
+            columns.append(InfoColumn(path, kind, None if dense else np.array(rows, np.int64), values))
+        return InfoTable(n_rows, tuple(columns), self._dropped)
+
+
+def column_values(kind: str, values: list[Any]) -> Array:
+    """Return values of one kind, as `classify` gave them, as the array of a column."""
+    if kind in (STRING, JSON):
+        column = np.empty(len(values), dtype=object)
+        column[:] = values
+        return column
+    dtype, shape = kind_type(kind)
+    return np.array(values, dtype=dtype).reshape(len(values), *shape)
+
+
+def kind_type(kind: str) -> tuple[np.dtype[Any], tuple[int, ...]]:
+    """Return dtype and shape of one value of a numeric kind: `float32[3,2]` is (float32, (3, 2))."""
+    name, _, shape = kind.partition("[")
+    return np.dtype(name), tuple(int(part) for part in shape.rstrip("]").split(",")) if shape else ()
+
+
+def classify(value: Any) -> tuple[str | None, Any]:
+    """Return the kind of one info value and the value as its column stores it; (None, None) if nothing can store it."""
+    kind = _FAST_KINDS.get(type(value))
+    if kind is not None and _fits(kind, value):
+        return kind, value
+    if isinstance(value, np.ndarray | np.generic):
+        return _classify_numpy(value)
+    if hasattr(value, "__array__") and not isinstance(value, type):
+        return _classify_foreign(value)
+    return _classify_json(value)
+
+
+_FAST_KINDS: dict[type, str] = {bool: "bool", int: "int64", float: "float64", str: STRING}
+_WIDEST_BYTES = 8
+
+
+def _fits(kind: str, value: Any) -> bool:
+    if kind == "int64":
+        return bool(-(2**63) <= value < 2**63)
+    return kind != STRING or _is_unicode(value)
+
+
+def _is_unicode(text: str) -> bool:
+    """Return whether a text column can hold `text`: a lone surrogate, as in the name of an odd file, has no UTF-8."""
+    try:
+        return text.isascii() or bool(text.encode())
+    except UnicodeEncodeError:
+        return False
+
+
+def _classify_numpy(value: Any) -> tuple[str | None, Any]:
+    if value.dtype.kind in "biuf" and value.dtype.itemsize <= _WIDEST_BYTES:
+        name = value.dtype.newbyteorder("=").name
+        if value.ndim == 0:
+            # `[()]` takes a scalar out of what may be an environment's own buffer.
+            return name, value.item() if name in ("bool", "int64", "float64") else value[()]
+        if value.size:
+            return f"{name}[{','.join(map(str, value.shape))}]", np.array(value)
+    if value.ndim == 0 and value.dtype.kind == "U":
+        return classify(str(value))
+    return _classify_json(value)
+
+
+def _classify_foreign(value: Any) -> tuple[str | None, Any]:
+    try:
+        array = np.asarray(value)
+    except Exception:  # noqa: BLE001  Foreign code (a tensor with a gradient, a device array) may raise anything.
+        return None, None
+    return _classify_numpy(array)
+
+
+def _classify_json(value: Any) -> tuple[str | None, Any]:
+    try:
+        return JSON, json.dumps(_plain(value), sort_keys=True, allow_nan=False)
+    except (TypeError, ValueError, RecursionError):
+        return None, None
+
+
+def _plain(value: Any) -> Any:
+    """Return `value` built of what JSON has; numbers that JSON lacks become the texts NaN, Infinity and -Infinity."""
+    if value is None or isinstance(value, bool | str | int):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else json.dumps(value)
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, set | frozenset):
+        return sorted((_plain(item) for item in value), key=repr)
+    plain = value.tolist() if isinstance(value, np.ndarray | np.generic) else value
+    # What Python has no number for, such as a long double, stays numpy's.
+    if plain is not value and not isinstance(plain, np.generic):
+        return _plain(plain)
+    raise TypeError(type(value).__name__)
+
+
+class InfoFilter:
+    """Leaves out infos whose keys match one of some patterns.
+
+    A pattern is a dotted path (`episode.t`), or a glob of one (`*_time`), and stands for all that lies below it too. It
+    means the infos of steps, policies and resets alike, unless it begins with the name of one: `env_info.episode.t`.
+
+    Args:
+        patterns: The patterns.
+    """
+
+    def __init__(self, patterns: Sequence[str] = ()) -> None:
+        self.patterns = tuple(patterns)
+        self._known: dict[tuple[str, str], bool] = {}
+
+    def __bool__(self) -> bool:
+        """Return whether anything is left out."""
+        return bool(self.patterns)
+
+    def without(self, chunk: Chunk) -> Chunk:
+        """Return a chunk without these infos, whose tables count them as dropped."""
+        return replace(
+            chunk,
+            env_infos=self._without("env_info", chunk.env_infos),
+            agent_infos=self._without("agent_info", chunk.agent_infos),
+            episode_infos=self._without("episode_info", chunk.episode_infos),
+        )
+
+    def _without(self, group: str, table: InfoTable) -> InfoTable:
+        names = [".".join(column.path) for column in table.columns]
+        if not any(self._drops(group, name) for name in (*names, *table.dropped)):
+            return table
+        dropped = dict(table.dropped)
+        kept = []
+        for name, column in zip(names, table.columns, strict=True):
+            if self._drops(group, name):
+                dropped[name] = dropped.get(name, 0) + len(column.values)
+            else:
+                kept.append(column)
+        return InfoTable(table.n_rows, tuple(kept), dropped)
+
+    def _drops(self, group: str, name: str) -> bool:
+        key = group, name
+        if key not in self._known:
+            self._known[key] = any(_matches(pattern, group, name) for pattern in self.patterns)
+        return self._known[key]
+
+    def never_met(self, dropped: Iterable[str]) -> list[str]:
+        """Return the patterns that match none of the info columns that values were dropped of.
+
+        Args:
+            dropped: Their names, such as `env_info.episode.t`.
+        """
+        met = [(name.partition(".")[0], name.partition(".")[2]) for name in dropped]
+        return [pattern for pattern in self.patterns if not any(_matches(pattern, *one) for one in met)]
+
+
+def _matches(pattern: str, group: str, name: str) -> bool:
+    wanted = (pattern, f"{pattern}.*")
+    return any(fnmatchcase(text, one) for text in (name, f"{group}.{name}") for one in wanted)

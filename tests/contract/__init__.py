@@ -1,1 +1,0 @@
-"""One suite over every backend: what a sampler promises, whatever runs the episodes."""

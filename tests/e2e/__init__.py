@@ -1,1 +1,0 @@
-"""The main job from end to end, in processes, on disk."""

@@ -1,1 +1,0 @@
-"""Environments and policies that the tests share."""

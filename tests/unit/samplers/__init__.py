@@ -1,1 +1,0 @@
-"""Tests of plans, state machines, buffers and channels."""

@@ -1,1 +1,0 @@
-"""Tests of workers, recorders and the worker factory."""
