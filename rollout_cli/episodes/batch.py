@@ -6,18 +6,19 @@ The fields and methods are those of garage's `EpisodeBatch`, for gymnasium's two
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
 import enum
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import gymnasium
-from gymnasium import spaces
 import numpy as np
 import numpy.typing as npt
+from gymnasium import spaces
 
 from rollout_cli.episodes.chunk import Chunk
 from rollout_cli.episodes.chunk import concatenate as concatenate_chunks
+from rollout_cli.episodes.info_arrays import concatenate_infos, pad_info
 from rollout_cli.episodes.spaces import Leaf, flatten, map_tree, space_leaves, unflatten
 
 __all__ = ["EnvSpec", "EpisodeBatch", "StepType", "Tree", "derive_step_types"]
@@ -36,17 +37,16 @@ class StepType(enum.IntEnum):
     TIMEOUT = 3
 
 
-def derive_step_types(lengths: Array, terminated: Array, truncated: Array, first_steps: Array | None = None) -> Array:
+def derive_step_types(lengths: Array, terminated: Array, truncated: Array) -> Array:
     """Return the step types of flat episodes, uint8 (sum of lengths,).
 
-    Terminal wins over timeout, and an ending wins over FIRST in an episode of one step. An episode that neither
-    terminated nor was truncated (a fragment) ends with MID, and one whose `first_steps` is above 0 begins with it.
+    TERMINAL wins over TIMEOUT, and an ending wins over FIRST in an episode of one step. An episode that neither
+    terminated nor was truncated ends with MID.
     """
     ends = np.cumsum(lengths)
     out = np.full(int(ends[-1]) if len(ends) else 0, StepType.MID, np.uint8)
     nonempty = lengths > 0
-    begins = nonempty if first_steps is None else nonempty & (first_steps == 0)
-    out[(ends - lengths)[begins]] = StepType.FIRST
+    out[(ends - lengths)[nonempty]] = StepType.FIRST
     out[ends[nonempty & truncated] - 1] = StepType.TIMEOUT
     out[ends[nonempty & terminated] - 1] = StepType.TERMINAL
     return out
@@ -71,9 +71,6 @@ class EnvSpec:
 class EpisodeBatch:
     """N episodes in T rows, flat: T is the sum of `lengths`, and every episode's rows follow one another.
 
-    A FragmentWorker's batches hold fragments: stretches of episodes. A fragment has its episode's number and seed, and
-    neither flag is set where the episode goes on after it.
-
     Attributes:
         env_spec: Spaces and limit of the environment.
         observations: Tree of arrays (T, *shape): what the policy saw at each step.
@@ -89,7 +86,6 @@ class EpisodeBatch:
         truncated: bool (N,): whether it was cut off; both may be true.
         numbers: Episode numbers, int64 (N,).
         seeds: The seeds given to `env.reset`, int64 (N,).
-        first_steps: Which step of its episode each one's first row is, int64 (N,): zeros, where none is a fragment.
 
     Raises:
         ValueError: On construction, where fields do not fit each other; it names the field and prints both sides.
@@ -109,28 +105,27 @@ class EpisodeBatch:
     truncated: Array
     numbers: Array
     seeds: Array
-    first_steps: Array = field(default_factory=lambda: _NOT_GIVEN)
 
     def __post_init__(self) -> None:
         """Check every row, vectorised."""
-        if self.first_steps is _NOT_GIVEN:
-            object.__setattr__(self, "first_steps", np.zeros(np.shape(self.lengths), np.int64))
         check_batch(self)
 
     @classmethod
-    def from_chunks(
-        cls, env_spec: EnvSpec, chunks: Sequence[Chunk], *, first_steps: Array | None = None
-    ) -> EpisodeBatch:
+    def _unchecked(cls, **fields: Any) -> EpisodeBatch:
+        """Build a batch from parts of batches that were checked when they were built."""
+        batch = object.__new__(cls)
+        batch.__dict__.update(fields)
+        return batch
+
+    @classmethod
+    def from_chunks(cls, env_spec: EnvSpec, chunks: Sequence[Chunk]) -> EpisodeBatch:
         """Build a batch from chunks in their order; parts of one episode follow one another.
 
         Args:
             env_spec: Their environment's spaces and limit.
             chunks: At least one.
-            first_steps: As the field, where the chunks hold fragments.
         """
         chunk = concatenate_chunks(chunks)
-        if first_steps is None:
-            first_steps = np.zeros(chunk.n_episodes, np.int64)
         return cls(
             env_spec=env_spec,
             episode_infos=chunk.episode_infos.to_arrays(),
@@ -140,13 +135,12 @@ class EpisodeBatch:
             rewards=chunk.rewards,
             env_infos=chunk.env_infos.to_arrays(),
             agent_infos=chunk.agent_infos.to_arrays(),
-            step_types=derive_step_types(chunk.lengths, chunk.terminated, chunk.truncated, first_steps),
+            step_types=derive_step_types(chunk.lengths, chunk.terminated, chunk.truncated),
             lengths=chunk.lengths,
             terminated=chunk.terminated,
             truncated=chunk.truncated,
             numbers=chunk.numbers,
             seeds=chunk.seeds,
-            first_steps=first_steps,
         )
 
     @classmethod
@@ -168,7 +162,7 @@ class EpisodeBatch:
         for name, rows in _INFO_ROWS.items():
             sizes = [len(getattr(batch, rows)) for batch in batches]
             fields[name] = concatenate_infos([getattr(batch, name) for batch in batches], sizes)
-        return cls(**fields)
+        return cls._unchecked(**fields)
 
     @classmethod
     def from_list(cls, env_spec: EnvSpec, episodes: Sequence[Mapping[str, Any]]) -> EpisodeBatch:
@@ -283,18 +277,17 @@ class EpisodeBatch:
         for name, rows in _INFO_ROWS.items():
             cut = slice(at, at + 1) if rows == "lengths" else slice(start, stop)
             fields[name] = {key: values[cut] for key, values in getattr(self, name).items()}
-        return EpisodeBatch(**fields)
+        return self._unchecked(**fields)
 
 
 _STEP_FIELDS = ("rewards", "step_types")
-_EPISODE_FIELDS = ("lengths", "terminated", "truncated", "numbers", "seeds", "first_steps")
+_EPISODE_FIELDS = ("lengths", "terminated", "truncated", "numbers", "seeds")
 _SINGULAR = {
     "lengths": "length",
     "terminated": "terminated",
     "truncated": "truncated",
     "numbers": "number",
     "seeds": "seed",
-    "first_steps": "first_step",
 }
 _INFO_ROWS = {"env_infos": "rewards", "agent_infos": "rewards", "episode_infos": "lengths"}
 _LIST_KEYS = {"observations", "actions", "last_observation", *_STEP_FIELDS, *_INFO_ROWS, *_SINGULAR.values()}
@@ -321,7 +314,6 @@ _EPISODE_DTYPES = {
     "truncated": np.bool_,
     "numbers": np.int64,
     "seeds": np.int64,
-    "first_steps": np.int64,
 }
 
 
@@ -342,7 +334,6 @@ def check_batch(batch: EpisodeBatch) -> None:
     for name, rows in (("env_infos", n_steps), ("agent_infos", n_steps), ("episode_infos", n_episodes)):
         for key, values in getattr(batch, name).items():
             _check_rows(f"{name}[{key!r}]", values, rows)
-    _check_first_steps(batch.first_steps)
     _check_step_types(batch)
 
 
@@ -414,85 +405,14 @@ def _check_texts(field: str, leaf: Leaf, values: Any) -> None:
             raise ValueError(f"{field}[{wrong}] is a {type(values[wrong]).__name__}, expected a text")
 
 
-def _check_first_steps(first_steps: Any) -> None:
-    if int(first_steps.min()) < 0:
-        at = int(first_steps.argmin())
-        raise ValueError(f"first_steps[{at}] is {first_steps[at]}: the first step of an episode is step 0")
-
-
 def _check_step_types(batch: EpisodeBatch) -> None:
-    expected = derive_step_types(batch.lengths, batch.terminated, batch.truncated, batch.first_steps)
+    expected = derive_step_types(batch.lengths, batch.terminated, batch.truncated)
     wrong = np.flatnonzero(batch.step_types != expected)
     if len(wrong):
         row = int(wrong[0])
         episode = int(np.searchsorted(np.cumsum(batch.lengths), row, side="right"))
-        first = f", first step {batch.first_steps[episode]}" if batch.first_steps[episode] else ""
         raise ValueError(
             f"step_types[{row}] is {int(batch.step_types[row])}, but the lengths and flags of episode {episode} "
-            f"(terminated {bool(batch.terminated[episode])}, truncated {bool(batch.truncated[episode])}{first}) "
+            f"(terminated {bool(batch.terminated[episode])}, truncated {bool(batch.truncated[episode])}) "
             f"give {int(expected[row])}"
         )
-
-
-def concatenate_infos(infos: Sequence[Mapping[str, Array]], sizes: Sequence[int]) -> dict[str, Array]:
-    """Join info arrays by key; one that lacks a key, or has it in another type, gives a masked or an object array.
-
-    Args:
-        infos: Arrays by key, those of `infos[j]` of length `sizes[j]`.
-        sizes: The number of rows of each.
-    """
-    keys = dict.fromkeys(key for info in infos for key in info)
-    return {key: _join([info.get(key) for info in infos], sizes) for key in keys}
-
-
-def _join(columns: list[Array | None], sizes: Sequence[int]) -> Array:
-    known = [column for column in columns if column is not None]
-    first = known[0]
-    is_one_type = all(column.dtype == first.dtype and column.shape[1:] == first.shape[1:] for column in known)
-    if not is_one_type or first.dtype == object:
-        return np.concatenate([_objects(column, size) for column, size in zip(columns, sizes, strict=True)])
-    if len(known) == len(columns) and not any(isinstance(column, np.ma.MaskedArray) for column in known):
-        return np.concatenate(known)
-    filled = [
-        _all_masked((size, *first.shape[1:]), first.dtype) if column is None else column
-        for column, size in zip(columns, sizes, strict=True)
-    ]
-    return np.ma.MaskedArray(
-        np.concatenate([np.ma.getdata(column) for column in filled]),
-        np.concatenate([np.ma.getmaskarray(column) for column in filled]),
-    )
-
-
-def _all_masked(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-    return np.ma.MaskedArray(np.zeros(shape, dtype), np.ones(shape, bool))
-
-
-def _objects(column: Array | None, size: int) -> Array:
-    out = np.full(size, None, dtype=object)
-    if column is not None:
-        data, lacks = np.ma.getdata(column), np.ma.getmaskarray(column).reshape(size, -1).any(axis=1)
-        for row in np.flatnonzero(~lacks):
-            out[row] = data[row]
-    return out
-
-
-def info_rows(infos: Mapping[str, Array], n_rows: int) -> list[dict[str, Any]]:
-    """Return one dictionary a row from info arrays, without the keys that a row lacks (masked, or None)."""
-    columns = {key: _objects(values, n_rows) for key, values in infos.items()}
-    return [{key: column[row] for key, column in columns.items() if column[row] is not None} for row in range(n_rows)]
-
-
-def pad_info(values: Array, valids: Array) -> Array:
-    """Return flat info values (T, ...) as rows of episodes (N, longest episode, ...), where `valids` is true.
-
-    Padding is zero; None in an object array; masked in a masked one.
-    """
-    shape = (*valids.shape, *values.shape[1:])
-    if values.dtype == object:
-        out: Array = np.full(shape, None, dtype=object)
-    elif isinstance(values, np.ma.MaskedArray):
-        out = _all_masked(shape, values.dtype)
-    else:
-        out = np.zeros(shape, values.dtype)
-    out[valids] = values
-    return out

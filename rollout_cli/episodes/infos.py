@@ -12,10 +12,13 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from rollout_cli.episodes.chunk import Chunk
 
 Array = npt.NDArray[Any]
 InfoPath = tuple[str, ...]

@@ -1,1 +1,1 @@
-"""TODO seeding."""
+"""Seeds as a pure function of (root seed, episode number), and the generators that get them."""
