@@ -1,0 +1,74 @@
+"""Other tools that collect: each has a driver script that names its packages (PEP 723) and runs in an environment of its own.
+
+`python -m benchmarks.peers install [NAMES]` makes the environments below `~/.cache/rollout-peers`
+(`$ROLLOUT_BENCHMARKS_CACHE` moves them), `python -m benchmarks.peers check [NAMES]` runs each driver for a moment.
+"""  # noqa: E501
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+
+FOLDER = Path(__file__).resolve().parent
+_BLOCK = re.compile(r"^# /// script$\s(?P<body>(^#(| .*)$\s)+)^# ///$", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """One way of another tool to collect steps.
+
+    Attributes:
+        name: Its name on the command line.
+        title: Its name in the table.
+        script: Its driver, a module of this folder.
+        mode: The driver's first argument.
+        saves: How it saves what it collected; a tool that cannot save keeps the rows in memory.
+        policies: The policies that it is measured with.
+        vector: Whether it steps several environments at once.
+    """
+
+    name: str
+    title: str
+    script: str
+    mode: str
+    saves: str
+    policies: tuple[str, ...] = ("random", "linear")
+    vector: bool = True
+
+
+PEERS = (
+    Peer("gymnasium-sync", "gymnasium SyncVectorEnv", "gymnasium_vector", "sync", "saves nothing"),
+    Peer("gymnasium-async", "gymnasium AsyncVectorEnv", "gymnasium_vector", "async", "saves nothing", ("random",)),
+    Peer("sb3-dummy", "Stable-Baselines3 DummyVecEnv", "sb3", "dummy", "saves a ReplayBuffer"),
+    Peer("sb3-subproc", "Stable-Baselines3 SubprocVecEnv", "sb3", "subproc", "saves a ReplayBuffer", ("random",)),
+    Peer("pufferlib", "PufferLib vector x2", "puffer", "multiprocessing", "saves nothing"),
+    Peer("imitation", "imitation rollout", "imitation_rollout", "rollout", "saves a Hugging Face dataset"),
+    Peer("tianshou", "tianshou Collector", "tianshou_collector", "collector", "saves HDF5", ("random",)),
+    Peer("torchrl", "TorchRL Collector", "torchrl_collector", "single", "saves memory-mapped files", ("random",)),
+    Peer("torchrl-multi", "TorchRL MultiSyncCollector x2", "torchrl_collector", "multi", "saves memory-mapped files", ("random",)),  # noqa: E501
+    Peer("rllib", "RLlib env runners x2", "rllib_runners", "recording", "saves Parquet", ("random",)),
+    Peer("minari", "Minari DataCollector", "minari_collector", "hdf5", "saves HDF5", ("random", "linear"), vector=False),
+)
+
+
+def environment_of(peer: Peer) -> Path:
+    """Return the folder of the peer's virtual environment; peers that share a driver share it."""
+    given = os.environ.get("ROLLOUT_BENCHMARKS_CACHE")
+    return (Path(given) if given else Path.home() / ".cache" / "rollout-peers") / peer.script
+
+
+def requirements_of(peer: Peer) -> list[str]:
+    """Return the packages that the peer's driver names, in the order in which they are to be installed."""
+    found = _BLOCK.search((FOLDER / f"{peer.script}.py").read_text(encoding="utf-8"))
+    assert found is not None, f"{peer.script}.py names no packages"
+    body = "".join(line.removeprefix("#").removeprefix(" ") for line in found["body"].splitlines(keepends=True))
+    return [str(name) for name in tomllib.loads(body)["dependencies"]]
+
+
+def command_of(peer: Peer, policy: str, steps: int, output: Path) -> list[str]:
+    """Return the command that collects at least so many steps and saves them in a folder."""
+    python = environment_of(peer) / "bin" / "python"
+    return [str(python), "-m", f"benchmarks.peers.{peer.script}", peer.mode, policy, str(steps), str(output)]
