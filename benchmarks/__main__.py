@@ -26,9 +26,7 @@ def main() -> int:
     for case in chosen(arguments.names):
         _say(case.name)
         try:
-            figures += [
-                as_json(figure) for figure in case.measure(arguments.pairs, arguments.seconds, _say)
-            ]
+            figures += [as_json(figure) for figure in case.measure(arguments.pairs, arguments.seconds, _say)]
         except CommandError as error:
             failed = True
             _say(f"  {case.name} failed: {error}")

@@ -7,6 +7,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -132,7 +133,14 @@ def memory(name: str, what: str, side: Side) -> Case:
         }
         say(f"  {name}: {peaks}")
         return [
-            Figure(f"{what}: peak of the {who}", "", Spread.of(found[-1:]), "MB", "flat", f"{found[0]:.0f}, {found[1]:.0f}, {found[2]:.0f} MB after 10^5, 10^6, 10^7 steps")  # noqa: E501
+            Figure(
+                f"{what}: peak of the {who}",
+                "",
+                Spread.of(found[-1:]),
+                "MB",
+                "flat",
+                f"{found[0]:.0f}, {found[1]:.0f}, {found[2]:.0f} MB after 10^5, 10^6, 10^7 steps",
+            )
             for who, found in peaks.items()
         ]
 
@@ -140,13 +148,21 @@ def memory(name: str, what: str, side: Side) -> Case:
 
 
 def ingest(name: str, what: str, kind: str, length: int) -> Case:
-    """Return a case: how many episodes a second the parent takes in and writes, from workers that only hand them over."""
+    """Return a case: episodes a second that the parent takes in and writes, of workers that only hand them over."""
     side = collect("--worker-class", f"benchmarks.synthetic:{kind}", granule=length)
 
     def measure(pairs: int, seconds: float, say: Say) -> list[Figure]:
         costs = rounds([side], pairs=pairs, seconds=seconds, say=say)[side.name]
         busy = Spread.of(cost.parent_share for cost in costs).median
-        return [Figure(what, "", Spread.of(cost.rate / length for cost in costs), "episodes/s", detail=f"parent {busy:.2f} core")]  # noqa: E501
+        return [
+            Figure(
+                what,
+                "",
+                Spread.of(cost.rate / length for cost in costs),
+                "episodes/s",
+                detail=f"parent {busy:.2f} core",
+            )
+        ]
 
     return Case(name, measure)
 
@@ -164,7 +180,13 @@ def _peer_case(peer: Peer, name: str) -> Case:
     def measure(pairs: int, seconds: float, say: Say) -> list[Figure]:
         costs = rounds([*sides, theirs], pairs=pairs, seconds=seconds, say=say)
         return [
-            _ratio(f"CartPole, {name}, saved: {side.name}", costs[side.name], f"{peer.title}, {peer.saves}", costs[theirs.name], "ahead")  # noqa: E501
+            _ratio(
+                f"CartPole, {name}, saved: {side.name}",
+                costs[side.name],
+                f"{peer.title}, {peer.saves}",
+                costs[theirs.name],
+                "ahead",
+            )
             for side in sides
         ]
 
@@ -236,7 +258,9 @@ CASES: tuple[Case, ...] = (
         collect("--env", "benchmarks.probes:Sleeping", workers=4),
         "<= 0.02",
     ),
-    duration("first-episode", "start of `rollout collect` to the first finished episode", _until_first_episode, "<= 0.6"),
+    duration(
+        "first-episode", "start of `rollout collect` to the first finished episode", _until_first_episode, "<= 0.6"
+    ),
     duration("help", "rollout --help", lambda: run([executable(), "--help"]).wall, "<= 0.3"),
     memory("memory", "CartPole, random, 2 workers", collect()),
     memory("memory-native", f"native CartPole x{N_NATIVE}, random", collect(*NATIVE, granule=N_NATIVE, workers=1)),
@@ -249,8 +273,6 @@ CASES: tuple[Case, ...] = (
 
 def chosen(names: Sequence[str]) -> list[Case]:
     """Return the cases whose name matches one of the globs; all but the peers where none is given."""
-    from fnmatch import fnmatchcase  # noqa: PLC0415
-
     if not names:
         return [case for case in CASES if "peers" not in case.tags]
     return [case for case in CASES if any(fnmatchcase(case.name, name) for name in names)]

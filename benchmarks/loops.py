@@ -71,8 +71,10 @@ def native(env_id: str, policy: str, seeds: str, n_envs: int, steps: int) -> Non
 LOOPS: dict[str, Callable[[str, str, str, int, int], None]] = {"single": single, "batched": batched, "native": native}
 
 
-def main(loop: str, env_id: str, policy: str, seeds: str, n_envs: int, processes: int, steps: int) -> None:
+def main(arguments: list[str]) -> None:
     """Run the loop in so many processes, each with its share of the steps."""
+    loop, env_id, policy, seeds = arguments[:4]
+    n_envs, processes, steps = map(int, arguments[4:])
     share = max(1, steps // processes // n_envs) * n_envs
     if processes == 1:
         LOOPS[loop](env_id, policy, seeds, n_envs, share)
@@ -84,4 +86,4 @@ def main(loop: str, env_id: str, policy: str, seeds: str, n_envs: int, processes
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:5], *map(int, sys.argv[5:8]))
+    main(sys.argv[1:])

@@ -48,9 +48,18 @@ PEERS = (
     Peer("imitation", "imitation rollout", "imitation_rollout", "rollout", "saves a Hugging Face dataset"),
     Peer("tianshou", "tianshou Collector", "tianshou_collector", "collector", "saves HDF5", ("random",)),
     Peer("torchrl", "TorchRL Collector", "torchrl_collector", "single", "saves memory-mapped files", ("random",)),
-    Peer("torchrl-multi", "TorchRL MultiSyncCollector x2", "torchrl_collector", "multi", "saves memory-mapped files", ("random",)),  # noqa: E501
+    Peer(
+        "torchrl-multi",
+        "TorchRL MultiSyncCollector x2",
+        "torchrl_collector",
+        "multi",
+        "saves memory-mapped files",
+        ("random",),
+    ),
     Peer("rllib", "RLlib env runners x2", "rllib_runners", "recording", "saves Parquet", ("random",)),
-    Peer("minari", "Minari DataCollector", "minari_collector", "hdf5", "saves HDF5", ("random", "linear"), vector=False),
+    Peer(
+        "minari", "Minari DataCollector", "minari_collector", "hdf5", "saves HDF5", ("random", "linear"), vector=False
+    ),
 )
 
 
