@@ -1,14 +1,11 @@
-"""Seeds: a pure function of (root seed, episode number, stream), and the generators that they are given to.
-
-Python's, numpy's and torch's global generators are seeded before each build and each episode, and so are the generators
-and spaces that are found among the attributes of a policy or environment (`generators.py`).
-"""
+"""Seeds: a pure function of (root seed, episode number, stream), and the global generators that get them."""
 
 from __future__ import annotations
 
 import random
 import secrets
 import sys
+from functools import lru_cache
 from hashlib import blake2b
 from typing import Any
 
@@ -16,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 SETUP = "setup"
-"""In place of an episode number: the seed of every build and update."""
+"""Stands in place of an episode number: the seeds of every build and update."""
 
 
 def seed_digest(root: int, number: int | str, stream: str, *, size: int) -> bytes:
@@ -25,44 +22,59 @@ def seed_digest(root: int, number: int | str, stream: str, *, size: int) -> byte
 
 
 def derive_seed(root: int, number: int | str, stream: str) -> int:
-    """Return the seed of one stream of one episode: the first 63 bits of BLAKE2b of the three.
+    """Return the seed of one stream of one episode, an integer of 64 bits: BLAKE2b of the three.
 
     Args:
         root: The run's root seed, any integer of at least 0.
         number: The episode number, or `SETUP`.
-        stream: What the seed is for, such as `env` or `policy.rng`.
+        stream: The use of the seed, such as `policy`.
     """
-    return int.from_bytes(seed_digest(root, number, stream, size=8), "big") >> 1
+    return int.from_bytes(seed_digest(root, number, stream, size=8), "big")
 
 
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-_MIX_A, _MIX_B = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
-_SHIFTS = np.uint64(30), np.uint64(27), np.uint64(31)
+def env_seed(root: int, number: int) -> int:
+    """Return the seed that episode `number` gives to `env.reset`, in [0, 2**32).
 
-
-def mix_words(words: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    """Mix 64-bit words in place, and return them: the last step of splitmix64 (G. Steele, D. Lea, C. Flood)."""
-    high = np.empty_like(words)
-    words ^= np.right_shift(words, _SHIFTS[0], out=high)
-    words *= _MIX_A
-    words ^= np.right_shift(words, _SHIFTS[1], out=high)
-    words *= _MIX_B
-    words ^= np.right_shift(words, _SHIFTS[2], out=high)
-    return words
-
-
-def spread_seeds(base: int, numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Return a seed of 63 bits for each number, where one hash an episode would cost more than its steps.
-
-    Args:
-        base: 63 bits, such as `derive_seed(root, SETUP, stream)` gives.
-        numbers: Episode numbers, int64 (k,).
+    Many environments pass it to `numpy.random.seed`, which takes no more than 32 bits. A hash of 32 bits would give two
+    of a run's first 80,000 episodes the same seed, more likely than not. So it is a permutation of the numbers instead:
+    no two episodes below 2**32 share a seed.
     """
-    # An odd factor keeps them apart; the generators that take them mix their seeds themselves.
-    words = numbers.view(np.uint64) * _GOLDEN
-    words += np.uint64(base)
-    words >>= np.uint64(1)
-    return words.view(np.int64)
+    return int(_permute(number & _LOW_BITS, _round_keys(root, number >> 32)))
+
+
+def env_seeds(root: int, numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Return `env_seed` of each number, int64 (k,)."""
+    words = numbers.astype(np.uint64)
+    seeds = np.empty(len(words), np.int64)
+    for epoch in np.unique(words >> 32).tolist():
+        at = words >> 32 == epoch
+        seeds[at] = _permute(words[at] & _LOW_BITS, _round_keys(root, epoch))
+    return seeds
+
+
+_LOW_BITS, _HALF_BITS = 0xFFFFFFFF, 0xFFFF
+_MASK = 0xFFFFFFFFFFFFFFFF
+_MIX_A, _MIX_B = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
+
+
+@lru_cache(maxsize=64)
+def _round_keys(root: int, epoch: int) -> tuple[int, ...]:
+    """Return the four round keys; numbers of 2**32 and above are permuted anew in each epoch of 2**32."""
+    digest = seed_digest(root, epoch, "env", size=32)
+    return tuple(int.from_bytes(digest[at : at + 8], "big") for at in range(0, 32, 8))
+
+
+def _permute(words: Any, keys: tuple[int, ...]) -> Any:
+    """Permute 32-bit words by a Feistel network of four rounds (M. Luby, C. Rackoff), a Python integer or uint64 (k,).
+
+    One expression serves both: products are cut to 64 bits, which numpy's wrap to anyway.
+    """
+    left, right = words >> 16, words & _HALF_BITS
+    for key in keys:
+        mixed = ((right ^ key) * _MIX_A) & _MASK
+        mixed = ((mixed ^ (mixed >> 29)) * _MIX_B) & _MASK
+        left, right = right, left ^ (mixed >> 48)
+    return (left << 16) | right
 
 
 def draw_root_seed() -> int:
@@ -70,60 +82,72 @@ def draw_root_seed() -> int:
     return secrets.randbits(32)
 
 
-def seed_global_generators(root: int, number: int | str) -> None:
-    """Seed `random`, `numpy.random` and, where torch is loaded, torch's default generator."""
+def seed_globals(root: int, number: int | str) -> None:
+    """Seed `random`, `numpy.random` and, where torch is loaded, its CPU generator and those of initialised CUDA devices.
+
+    Args:
+        root: The run's root seed.
+        number: The episode number, or `SETUP`.
+    """
     random.seed(derive_seed(root, number, "random"))
-    np.random.seed(derive_seed(root, number, "numpy.random") >> 31)
-    seed_torch(root, number)
+    np.random.seed(derive_seed(root, number, "numpy.random") >> 32)
+    generators = _torch_generators()
+    if generators:
+        seed = derive_seed(root, number, "torch")
+        for generator in generators:
+            generator.manual_seed(seed)
 
 
-def seed_torch(root: int, number: int | str) -> None:
-    """Seed torch's default generator, where torch is loaded."""
-    torch = sys.modules.get("torch")
-    if torch is not None:
-        # torch.manual_seed also walks the CUDA and MPS devices, which takes a hundred times as long.
-        torch.default_generator.manual_seed(derive_seed(root, number, "torch"))
+def _torch_generators() -> list[Any]:
+    """Return torch's global generators that exist by now; none where torch is not loaded.
+
+    `torch.manual_seed` reaches the same ones, but asks every kind of device each time, which takes a hundred times as
+    long.
+    """
+    torch: Any = sys.modules.get("torch")
+    default = getattr(torch, "default_generator", None)  # A module of the user's may be named torch as well.
+    if default is None:
+        return []
+    return [default, *(torch.cuda.default_generators if torch.cuda.is_initialized() else ())]
 
 
-class GlobalGenerators:
-    """A copy of the states of the global generators, to put back later."""
+class _GlobalStates:
+    """A copy of the global generators' states."""
 
     def __init__(self) -> None:
         self._random = random.getstate()
         self._numpy = np.random.get_state()
-        torch = sys.modules.get("torch")
-        self._torch: Any = None if torch is None else torch.default_generator.get_state()
+        self._torch = [generator.get_state() for generator in _torch_generators()]
 
     def restore(self) -> None:
-        """Put the states back; torch, where it was loaded since they were taken, gets a seed from the system."""
+        """Put the states back; a generator of torch that did not exist yet gets a seed from the operating system."""
         random.setstate(self._random)
         np.random.set_state(self._numpy)
-        torch = sys.modules.get("torch")
-        if self._torch is not None and torch is not None:
-            torch.default_generator.set_state(self._torch)
-        elif torch is not None:
-            # That is what it gives itself when it is imported.
-            torch.default_generator.seed()
+        for at, generator in enumerate(_torch_generators()):
+            if at < len(self._torch):
+                generator.set_state(self._torch[at])
+            else:
+                generator.seed()
 
 
 class BorrowedGenerators:
     """The global generators, borrowed from a caller whose own states must not change.
 
-    Code that must run in the caller's process (a local worker) runs inside `with borrowed:`; at each entry the
-    borrower's states are put in, at each exit the caller's come back, whatever was raised.
+    Code that must run in the caller's process (a local worker) runs inside `with borrowed:`. Each entry puts in the
+    states of the last exit; each exit gives the caller its own states back, whatever was raised.
     """
 
     def __init__(self) -> None:
-        self._mine: GlobalGenerators | None = None
-        self._callers: GlobalGenerators | None = None
+        self._own: _GlobalStates | None = None
+        self._callers: list[_GlobalStates] = []
 
     def __enter__(self) -> None:
-        self._callers = GlobalGenerators()
-        if self._mine is not None:
-            self._mine.restore()
+        self._callers.append(_GlobalStates())
+        if self._own is not None and len(self._callers) == 1:
+            self._own.restore()
 
     def __exit__(self, *_: object) -> None:
-        assert self._callers is not None
-        self._mine = GlobalGenerators()
-        self._callers.restore()
-        self._callers = None
+        callers = self._callers.pop()
+        if not self._callers:
+            self._own = _GlobalStates()
+            callers.restore()
