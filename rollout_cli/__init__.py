@@ -1,0 +1,70 @@
+"""Run a policy in a gymnasium environment with many workers and write the episodes to a Parquet dataset.
+
+The names below are loaded when they are first used, so that `import rollout_cli` costs nothing: the command line's help
+and the worker processes need only a part of them each. `collect` runs what `rollout collect` runs.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rollout_cli.config import CollectConfig as CollectConfig
+    from rollout_cli.dataset.reader import load as load
+    from rollout_cli.envs.updates import EnvUpdate as EnvUpdate
+    from rollout_cli.envs.updates import ExistingEnvUpdate as ExistingEnvUpdate
+    from rollout_cli.envs.updates import NewEnvUpdate as NewEnvUpdate
+    from rollout_cli.envs.updates import SetTaskUpdate as SetTaskUpdate
+    from rollout_cli.episodes.batch import EnvSpec as EnvSpec
+    from rollout_cli.episodes.batch import EpisodeBatch as EpisodeBatch
+    from rollout_cli.episodes.batch import StepType as StepType
+    from rollout_cli.errors import RolloutError as RolloutError
+    from rollout_cli.run.collect import CollectResult as CollectResult
+    from rollout_cli.run.collect import collect as collect
+    from rollout_cli.samplers.local_sampler import LocalSampler as LocalSampler
+    from rollout_cli.samplers.multiprocessing_sampler import MultiprocessingSampler as MultiprocessingSampler
+    from rollout_cli.samplers.plan import Episodes as Episodes
+    from rollout_cli.samplers.plan import EpisodesPerWorker as EpisodesPerWorker
+    from rollout_cli.samplers.plan import MinTimesteps as MinTimesteps
+    from rollout_cli.samplers.supervision import Supervision as Supervision
+    from rollout_cli.workers.default_worker import DefaultWorker as DefaultWorker
+    from rollout_cli.workers.factory import WorkerFactory as WorkerFactory
+    from rollout_cli.workers.vec_worker import VecWorker as VecWorker
+    from rollout_cli.workers.worker import Worker as Worker
+
+    __version__: str
+
+_HOMES = {
+    "config": ("CollectConfig",),
+    "dataset.reader": ("load",),
+    "envs.updates": ("EnvUpdate", "ExistingEnvUpdate", "NewEnvUpdate", "SetTaskUpdate"),
+    "episodes.batch": ("EnvSpec", "EpisodeBatch", "StepType"),
+    "errors": ("RolloutError",),
+    "run.collect": ("CollectResult", "collect"),
+    "samplers.local_sampler": ("LocalSampler",),
+    "samplers.multiprocessing_sampler": ("MultiprocessingSampler",),
+    "samplers.plan": ("Episodes", "EpisodesPerWorker", "MinTimesteps"),
+    "samplers.supervision": ("Supervision",),
+    "workers.default_worker": ("DefaultWorker",),
+    "workers.factory": ("WorkerFactory",),
+    "workers.vec_worker": ("VecWorker",),
+    "workers.worker": ("Worker",),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+__all__ = sorted([*_HOME_OF, "__version__"])  # noqa: PLE0605 - a sorted list is a list
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        return import_module("importlib.metadata").version("rollout-cli")
+    if name not in _HOME_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{_HOME_OF[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,37 @@
+"""How many cores this process may use: the default number of workers.
+
+`os.cpu_count()` does not see a container's limit, and 64 workers on two cores' worth of time are slower than two.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+
+def usable_cores(*, proc: Path = Path("/proc/self/cgroup"), mount: Path = Path("/sys/fs/cgroup")) -> int:
+    """Return the number of whole cores that affinity and control groups (version 2) allow, at least 1."""
+    if hasattr(os, "sched_getaffinity"):
+        allowed: float = len(os.sched_getaffinity(0))
+    else:
+        allowed = os.cpu_count() or 1
+    return max(1, int(min([allowed, *_quotas(proc, mount)])))
+
+
+def _quotas(proc: Path, mount: Path) -> Iterator[float]:
+    """Yield each limit in cores; the groups above this one bind it too, and a container may see only those."""
+    for line in _read(proc).splitlines():
+        group = Path(line.rpartition(":")[2].lstrip("/"))
+        for folder in (group, *group.parents):
+            match _read(mount / folder / "cpu.max").split():
+                case [quota, period] if quota != "max":
+                    yield int(quota) / int(period)
+
+
+def _read(path: Path) -> str:
+    # Which of these files exist depends on kernel, container and platform; where none does, there is no limit.
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return ""
