@@ -1,0 +1,372 @@
+"""The two tables of a dataset, `data` (one row a step) and `meta/episodes` (one row an episode), as Arrow schemas."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pyarrow as pa
+
+from rollout_cli.dataset.convert import (
+    Array,
+    contiguous,
+    decode_leaf,
+    encode_leaf,
+    info_type,
+    is_image,
+    is_stored,
+    joined,
+    leaf_type,
+)
+from rollout_cli.dataset.files import FORMAT_VERSION
+from rollout_cli.dataset.spaces_json import space_from_json, space_to_json
+from rollout_cli.episodes.batch import EnvSpec
+from rollout_cli.episodes.infos import STRING, InfoPath, kind_type
+from rollout_cli.episodes.spaces import Leaf, empty_column, space_leaves
+from rollout_cli.errors import DatasetFormatError
+
+INFO_PREFIXES = ("env_info", "agent_info", "episode_info")
+
+BIG_ROW_BYTES = 32 << 10
+"""Columns with rows of at least this size are written chunk by chunk, because joining them costs more than writing."""
+
+
+def _fixed(name: str, kind: pa.DataType) -> pa.Field:
+    return pa.field(name, kind, nullable=False)
+
+
+_STEP_START = [_fixed("episode_id", pa.int64()), _fixed("step", pa.int32())]
+_STEP_END = [
+    _fixed("reward", pa.float64()),
+    _fixed("terminated", pa.bool_()),
+    _fixed("truncated", pa.bool_()),
+    _fixed("step_type", pa.uint8()),
+]
+EPISODE_FIELDS = [
+    _fixed("episode_id", pa.int64()),
+    _fixed("episode_number", pa.int64()),
+    _fixed("root_seed", pa.int64()),
+    _fixed("length", pa.int64()),
+    _fixed("return", pa.float64()),
+    _fixed("terminated", pa.bool_()),
+    _fixed("truncated", pa.bool_()),
+    _fixed("seed", pa.int64()),
+    _fixed("worker", pa.int32()),
+    _fixed("wall_time_s", pa.float64()),
+    _fixed("data_chunk_index", pa.int32()),
+    _fixed("data_file_index", pa.int32()),
+    _fixed("data_row_index", pa.int64()),
+]
+"""The columns of `meta/episodes` that every dataset has, whatever its spaces and infos."""
+
+_STEP_BYTES = 8 + 4 + 8 + 1 + 1 + 1
+_EPISODE_BYTES = 8 * 8 + 3 * 4 + 2
+
+
+@dataclass(frozen=True, slots=True)
+class SpaceColumn:
+    """One leaf of a space and its column.
+
+    Attributes:
+        name: The column's name, such as `observation.camera.0`.
+        leaf: The leaf.
+        stored: Whether there is such a column; a leaf without elements has none.
+    """
+
+    name: str
+    leaf: Leaf
+    stored: bool
+
+    def field(self) -> pa.Field:
+        """Return the column's Arrow field: every row has a value."""
+        return _fixed(self.name, leaf_type(self.leaf))
+
+    @property
+    def is_big(self) -> bool:
+        """Return whether its rows are so big that chunks are written without being joined."""
+        return is_image(self.leaf) and self.leaf.row_bytes >= BIG_ROW_BYTES
+
+    def encode(self, parts: Sequence[Array]) -> pa.Array | pa.ChunkedArray:
+        """Return the column of values (n, *leaf.shape) that follow one another.
+
+        It is one contiguous array, since a Parquet page would otherwise end where a part does. Big rows are exempt:
+        their pages are cut row by row.
+        """
+        if self.is_big:
+            return pa.chunked_array([encode_leaf(self.leaf, values) for values in parts])
+        return encode_leaf(self.leaf, joined(parts))
+
+    def decode(self, table: pa.Table) -> Array:
+        """Return the leaf's values in the rows of `table`, (T, *leaf.shape)."""
+        if not self.stored:
+            return empty_column(self.leaf, table.num_rows)
+        return decode_leaf(self.leaf, contiguous(table[self.name]))
+
+    def describe(self) -> dict[str, Any]:
+        """Return the column's entry in the `features` of info.json."""
+        return {
+            "kind": self.leaf.kind,
+            "dtype": "string" if self.leaf.kind == "text" else np.dtype(self.leaf.dtype).name,
+            "shape": list(self.leaf.shape),
+            "path": list(self.leaf.path),
+            "stored": self.stored,
+        }
+
+
+def space_columns(space: gymnasium.Space[Any], prefix: str) -> tuple[SpaceColumn, ...]:
+    """Return one column a leaf of `space`, in the order of its leaves, named `prefix` or `prefix.path`.
+
+    Keys may contain dots, so two paths can have one dotted name; the later one gets `#2`, `#3` and so on.
+
+    Raises:
+        UnsupportedSpaceError: For a space with no fixed set of columns, or a dtype that cannot be stored.
+    """
+    taken: set[str] = set()
+    columns = []
+    for leaf in space_leaves(space):
+        name = free = f"{prefix}.{leaf.name}" if leaf.path else prefix
+        number = 1
+        while free in taken:
+            number += 1
+            free = f"{name}#{number}"
+        taken.add(free)
+        column = SpaceColumn(free, leaf, is_stored(leaf))
+        column.field()  # Refuses a dtype that cannot be stored, before the first episode.
+        columns.append(column)
+    return tuple(columns)
+
+
+@dataclass(frozen=True, slots=True)
+class SpaceSchema:
+    """The columns of the environment's spaces, known before the first episode."""
+
+    env_spec: EnvSpec
+    observation: tuple[SpaceColumn, ...]
+    action: tuple[SpaceColumn, ...]
+    last_observation: tuple[SpaceColumn, ...]
+    next_observation: tuple[SpaceColumn, ...]
+
+    @classmethod
+    def of(cls, env_spec: EnvSpec, *, next_observation: bool = False) -> SpaceSchema:
+        """Name the columns of `env_spec`.
+
+        Raises:
+            UnsupportedSpaceError: For a space that has no fixed set of columns.
+        """
+        observed = env_spec.observation_space
+        return cls(
+            env_spec,
+            observation=space_columns(observed, "observation"),
+            action=space_columns(env_spec.action_space, "action"),
+            last_observation=space_columns(observed, "last_observation"),
+            next_observation=space_columns(observed, "next_observation") if next_observation else (),
+        )
+
+    @property
+    def columns(self) -> tuple[SpaceColumn, ...]:
+        """Return all columns of the spaces."""
+        return (*self.observation, *self.action, *self.next_observation, *self.last_observation)
+
+    def describe(self) -> dict[str, Any]:
+        """Return the spaces as JSON."""
+        return {
+            "observation": space_to_json(self.env_spec.observation_space),
+            "action": space_to_json(self.env_spec.action_space),
+        }
+
+
+def env_spec_of(info: Mapping[str, Any]) -> EnvSpec:
+    """Return the environment's spaces and limit, as info.json has them.
+
+    Raises:
+        DatasetFormatError: If they are missing, or do not describe spaces.
+    """
+    try:
+        spaces, limit = info["spaces"], info["max_episode_length"]
+        return EnvSpec(space_from_json(spaces["observation"]), space_from_json(spaces["action"]), limit)
+    except KeyError as error:
+        raise DatasetFormatError(f"info.json has no {error}") from error
+    except (TypeError, RecursionError) as error:
+        raise DatasetFormatError(f"info.json does not describe spaces: {error}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class InfoField:
+    """One info column.
+
+    Attributes:
+        path: Keys from the root of the info dictionary.
+        kind: The kind of its values, as in `episodes.infos`; never `json`.
+    """
+
+    path: InfoPath
+    kind: str
+
+    @property
+    def key(self) -> str:
+        """Return the dotted path."""
+        return ".".join(self.path)
+
+    @property
+    def row_bytes(self) -> int:
+        """Return the bytes that every row takes, whether it has a value or not."""
+        is_number = self.kind != STRING and "[" not in self.kind
+        return kind_type(self.kind)[0].itemsize if is_number else _OFFSET_BYTES
+
+
+_OFFSET_BYTES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class InfoSchema:
+    """The info columns of a dataset, each group sorted by dotted key.
+
+    Attributes:
+        env: Columns of the infos of `env.step`.
+        agent: Columns of the policy's infos.
+        episode: Columns of the infos of `env.reset`.
+        decided: Whether they come from as many steps as the inference needs.
+    """
+
+    env: tuple[InfoField, ...] = ()
+    agent: tuple[InfoField, ...] = ()
+    episode: tuple[InfoField, ...] = ()
+    decided: bool = True
+
+    @property
+    def groups(self) -> tuple[tuple[str, tuple[InfoField, ...]], ...]:
+        """Return each prefix with its columns."""
+        return tuple(zip(INFO_PREFIXES, (self.env, self.agent, self.episode), strict=True))
+
+    @classmethod
+    def from_features(cls, features: Mapping[str, Any]) -> InfoSchema:
+        """Return the info columns that the `features` of an info.json describe."""
+        groups = (
+            tuple(
+                InfoField(tuple(feature["path"]), feature["dtype"])
+                for name, feature in features.items()
+                if feature["kind"] == "info" and name.startswith(f"{prefix}.")
+            )
+            for prefix in INFO_PREFIXES
+        )
+        return cls(*groups)
+
+
+def _info_fields(prefix: str, fields: Sequence[InfoField]) -> list[pa.Field]:
+    """Return the Arrow fields of the typed columns, then that of their JSON remainder."""
+    typed = [pa.field(f"{prefix}.{field.key}", info_type(field.kind)) for field in fields]
+    return [*typed, pa.field(f"{prefix}_extra", pa.string())]
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetSchema:
+    """All columns of a dataset.
+
+    Attributes:
+        spaces: Those of the spaces.
+        infos: Those of the info dictionaries.
+        data: The Arrow schema of `data`, with its metadata.
+        episodes: The Arrow schema of `meta/episodes`, with its metadata.
+        step_bytes: Nominal bytes of a step, without texts and the values of infos.
+        episode_bytes: Nominal bytes of an episode's own row, without the same.
+    """
+
+    spaces: SpaceSchema
+    infos: InfoSchema
+    data: pa.Schema
+    episodes: pa.Schema
+    step_bytes: int
+    episode_bytes: int
+
+    @classmethod
+    def of(cls, spaces: SpaceSchema, infos: InfoSchema, env: Mapping[str, Any]) -> DatasetSchema:
+        """Join the columns of spaces and infos.
+
+        Args:
+            spaces: The columns of the spaces.
+            infos: The columns of the infos.
+            env: The record of the environment; it goes into every file's footer, so nothing in it may differ between
+                two runs of one seed.
+        """
+        step_columns = (*spaces.observation, *spaces.action)
+        data = [
+            *_STEP_START,
+            *_stored_fields(step_columns),
+            *_STEP_END,
+            *_stored_fields(spaces.next_observation),
+            *_info_fields("env_info", infos.env),
+            *_info_fields("agent_info", infos.agent),
+        ]
+        last = spaces.last_observation
+        episodes = [*EPISODE_FIELDS, *_stored_fields(last), *_info_fields("episode_info", infos.episode)]
+        return cls(
+            spaces,
+            infos,
+            _schema(data, spaces, env),
+            _schema(episodes, spaces, env),
+            # The empty rows of info columns count, or many rare infos would take memory that no limit sees.
+            step_bytes=_STEP_BYTES + _row_bytes((*step_columns, *spaces.next_observation), (*infos.env, *infos.agent)),
+            episode_bytes=_EPISODE_BYTES + _row_bytes(last, infos.episode),
+        )
+
+    @classmethod
+    def from_info(cls, info: Mapping[str, Any]) -> DatasetSchema:
+        """Return the schema that an info.json describes.
+
+        Raises:
+            DatasetFormatError: If it does not describe one.
+        """
+        try:
+            infos = InfoSchema.from_features(info["features"])
+            spaces = SpaceSchema.of(env_spec_of(info), next_observation=info["next_observation"])
+            return cls.of(spaces, infos, info.get("env") or {})
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise DatasetFormatError(f"the columns in info.json cannot be read: {error!r}") from error
+
+    def describe(self) -> dict[str, Any]:
+        """Return `features`, by column name: kind, dtype, shape and true path."""
+        out = {field.name: {"kind": "fact", "dtype": str(field.type)} for field in (*self.data, *self.episodes)}
+        out |= {column.name: column.describe() for column in self.spaces.columns}
+        for prefix, columns in self.infos.groups:
+            out |= {f"{prefix}.{column.key}": _describe_info(column) for column in columns}
+        return out
+
+
+def _stored_fields(columns: Sequence[SpaceColumn]) -> list[pa.Field]:
+    return [column.field() for column in columns if column.stored]
+
+
+def _row_bytes(columns: Sequence[SpaceColumn], infos: Sequence[InfoField]) -> int:
+    return sum(column.leaf.row_bytes for column in columns) + sum(info.row_bytes for info in infos)
+
+
+def _describe_info(column: InfoField) -> dict[str, Any]:
+    return {"kind": "info", "dtype": column.kind, "path": list(column.path), "stored": True}
+
+
+def _schema(columns: list[pa.Field], spaces: SpaceSchema, env: Mapping[str, Any]) -> pa.Schema:
+    schema = pa.schema(columns)
+    metadata = {
+        "rollout.format_version": str(FORMAT_VERSION),
+        "rollout.spaces": json.dumps(spaces.describe()),
+        "rollout.max_episode_length": json.dumps(spaces.env_spec.max_episode_length),
+        "rollout.env": json.dumps(env, sort_keys=True),
+        "huggingface": json.dumps({"info": {"features": {field.name: _hf_feature(field.type) for field in schema}}}),
+    }
+    return schema.with_metadata(metadata)
+
+
+_HF_NAMES = {"double": "float64", "float": "float32", "halffloat": "float16"}
+
+
+def _hf_feature(kind: pa.DataType) -> dict[str, Any]:
+    """Return a column's type as the `datasets` library names it."""
+    if pa.types.is_nested(kind):
+        # `Sequence` is read by every version; `List`, which replaced it, only from 4.0 on.
+        length = kind.list_size if pa.types.is_fixed_size_list(kind) else -1
+        return {"feature": _hf_feature(kind.value_type), "length": length, "_type": "Sequence"}
+    return {"dtype": _HF_NAMES.get(str(kind), str(kind)), "_type": "Value"}
