@@ -1,0 +1,23 @@
+"""What all tests share."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+# `ci`: the same examples every time. `nightly`: new ones every time; a failure prints how to repeat it.
+settings.register_profile("ci", deadline=None, derandomize=True)
+settings.register_profile(
+    "nightly", deadline=None, max_examples=1_000, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile(os.environ.get("ROLLOUT_TEST_PROFILE", "ci"))
+
+
+@pytest.fixture(autouse=True)
+def no_options_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The caller's own `ROLLOUT_…` variables are options of the command, and none of a test's."""
+    for name in [name for name in os.environ if name.startswith("ROLLOUT_") and not name.startswith("ROLLOUT_TEST_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("COLUMNS", "200")
