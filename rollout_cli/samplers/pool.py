@@ -1,0 +1,78 @@
+"""Pool: the workers of one sampler, wherever they run, and what happens to them.
+
+A pool starts workers, carries messages, and notices deaths. It decides nothing: leases, restarts, order and recovery
+are the sampler's. The legal sequence for each worker is `start`, then any number of `send`, until its `Died` event;
+after that `start` again. Each pool has the same tests (`tests/sampling/`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from rollout_cli.samplers.messages import ToSampler, ToWorker
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A worker sent a message."""
+
+    worker: int
+    message: ToSampler
+
+
+@dataclass(frozen=True, slots=True)
+class Died:
+    """A worker ended without being asked to; all its messages were given before.
+
+    Attributes:
+        worker: Who.
+        reason: How it ended, one line that continues "worker 3 …", such as "was killed by SIGKILL".
+        numbers: The episodes that were running; none where it was starting, waiting or sending; None where nobody knows.
+        details: The traceback that it left.
+        hint: What to do about it, where the way it ended tells that.
+        late: The episodes that took longer than the episode time-out, where it was killed for that.
+    """
+
+    worker: int
+    reason: str
+    numbers: tuple[int, ...] | None = ()
+    details: str = ""
+    hint: str = ""
+    late: tuple[int, ...] = ()
+
+
+Event = Message | Died
+
+
+class Pool(Protocol):
+    """The workers of one sampler."""
+
+    def start(self, worker: int) -> None:
+        """Start a worker that does not run: a new one, or one whose death was reported.
+
+        Raises:
+            WorkerError: If it cannot be started.
+        """
+
+    def send(self, worker: int, command: ToWorker) -> None:
+        """Send a command; never blocks. To a dead worker it is lost: the death is an event of its own."""
+
+    def wait(self, timeout: float | None) -> list[Event]:
+        """Wait until something happened; return it, in order. Empty after the time-out (seconds), or `wake`.
+
+        Raises:
+            UsageError: If the pool was closed.
+        """
+
+    def wake(self) -> None:
+        """Let `wait` return; may be called from a signal handler or another thread."""
+
+    def kill(self, worker: int, reason: str) -> None:
+        """End a worker at once; its `Died` event, with this reason, follows."""
+
+    def close(self) -> None:
+        """End all workers, politely at first; again does nothing."""
+
+    def pids(self) -> list[int]:
+        """Return the process ids of the running workers; none where they have no process of their own."""
