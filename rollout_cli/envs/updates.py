@@ -1,0 +1,162 @@
+"""EnvUpdate and its family: how a sampler changes the environment of its workers.
+
+The classes and their promises are those of garage's documents.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import cloudpickle
+import gymnasium
+from gymnasium.vector import VectorEnv
+
+from rollout_cli.envs.source import call_builder
+from rollout_cli.errors import EnvLoadError
+from rollout_cli.loading import Source
+
+Env = gymnasium.Env[Any, Any]
+
+
+class EnvUpdate:
+    """A change of an environment, called in the worker with the environment that it has; this one changes nothing.
+
+    A subclass says by `replaces_env` whether its result is independent of the environment before: a worker that is
+    restarted gets every update since the last that replaced it.
+    """
+
+    replaces_env: ClassVar[bool] = False
+
+    def __call__(self, old_env: Env | None = None) -> Env:
+        """Return the environment to use from now on.
+
+        Args:
+            old_env: The worker's environment; None where it has none yet.
+
+        Raises:
+            EnvLoadError: If there is none to keep, or building one fails.
+        """
+        if old_env is None:
+            raise EnvLoadError(
+                f"{type(self).__name__} changes an environment, but the worker has none yet",
+                hint="give the sampler an environment, or use NewEnvUpdate",
+            )
+        return old_env
+
+    def __getstate__(self) -> dict[str, bytes]:
+        """Pickle the fields by value where their modules may be missing in a worker: a lambda will do."""
+        return {"fields": cloudpickle.dumps(self.__dict__)}
+
+    def __setstate__(self, state: dict[str, bytes]) -> None:
+        """Take the fields over."""
+        self.__dict__.update(cloudpickle.loads(state["fields"]))
+
+
+class NewEnvUpdate(EnvUpdate):
+    """Closes the old environment and builds a new one.
+
+    Args:
+        env_constructor: Called without arguments in each worker; returns the new environment.
+    """
+
+    replaces_env: ClassVar[bool] = True
+
+    def __init__(self, env_constructor: Callable[[], Env]) -> None:
+        self._env_constructor = env_constructor
+
+    def __call__(self, old_env: Env | None = None) -> Env:
+        """Close `old_env` and return a new environment."""
+        _close(old_env)
+        return _built(self._env_constructor, "the environment's constructor")
+
+
+class SetTaskUpdate(EnvUpdate):
+    """Gives the environment a task by its `set_task`; one of another type is closed and built anew first.
+
+    Args:
+        env_type: The environment's class; it is built without arguments where the worker has none of exactly this type.
+        task: The argument of `set_task`.
+        wrapper_constructor: Called as `wrapper_constructor(env, task)` around a newly built environment.
+    """
+
+    def __init__(
+        self,
+        env_type: Callable[[], Env],
+        task: Any,
+        wrapper_constructor: Callable[[Env, Any], Env] | None = None,
+    ) -> None:
+        self._env_type = env_type
+        self._task = task
+        self._wrapper_constructor = wrapper_constructor
+
+    def __call__(self, old_env: Env | None = None) -> Env:
+        """Return the environment with the task set; the outermost `set_task` in its chain of wrappers is called."""
+        # A subclass may mean something else by a task, so the type must be the same, not only compatible.
+        if old_env is not None and type(old_env.unwrapped) is self._env_type:
+            _set_task(old_env, self._task)
+            return old_env
+        if old_env is not None:
+            warnings.warn(
+                f"SetTaskUpdate closes a {type(old_env.unwrapped).__name__} to build {_name(self._env_type)}",
+                stacklevel=2,
+            )
+            _close(old_env)
+        return self._build()
+
+    def _build(self) -> Env:
+        env = _built(self._env_type, _name(self._env_type))
+        _set_task(env, self._task)
+        wrap = self._wrapper_constructor
+        return env if wrap is None else _built(lambda: wrap(env, self._task), "the wrapper's constructor")
+
+
+class ExistingEnvUpdate(EnvUpdate):
+    """Replaces the environment by a copy of an existing one, in its present state.
+
+    Args:
+        env: The environment; it is pickled at once, so every worker gets a copy of its own and `env` stays the
+            caller's.
+
+    Raises:
+        EnvLoadError: If it cannot be pickled.
+    """
+
+    replaces_env: ClassVar[bool] = True
+
+    def __init__(self, env: Env) -> None:
+        hint = "use NewEnvUpdate, which builds the environment in each worker"
+        self._source = Source.of(env, EnvLoadError, hint=hint)
+
+    def __call__(self, old_env: Env | None = None) -> Env:
+        """Close `old_env` and return a new copy."""
+        _close(old_env)
+        env: Env = self._source.load(EnvLoadError)
+        return env
+
+
+def _close(env: Env | None) -> None:
+    if env is not None:
+        env.close()
+
+
+def _built(constructor: Callable[[], Env], name: str) -> Env:
+    env = call_builder(constructor, {}, name)
+    if not isinstance(env, gymnasium.Env | VectorEnv):
+        raise EnvLoadError(f"{name} gave {type(env).__name__}, not a gymnasium.Env", hint="return the environment")
+    return env  # type: ignore[return-value]  # A worker with native vector environments takes those, too.
+
+
+def _set_task(env: Env, task: Any) -> None:
+    try:
+        set_task = env.get_wrapper_attr("set_task")
+    except AttributeError as error:
+        raise EnvLoadError(
+            f"{type(env.unwrapped).__name__} has no set_task", hint="SetTaskUpdate needs an environment that has one"
+        ) from error
+    set_task(task)
+
+
+def _name(env_type: Callable[[], Env]) -> str:
+    return getattr(env_type, "__name__", repr(env_type))
