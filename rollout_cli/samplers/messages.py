@@ -1,6 +1,6 @@
 """The messages between a sampler and its workers: frozen values.
 
-`generation` counts the calls of a sampler. A worker stamps each message with the generation that it works under, and the
+`generation` counts the calls of a sampler. A worker stamps each message with the one that it works under, and the
 sampler discards messages of an older one.
 """
 

@@ -45,7 +45,7 @@ def without(runs: Sequence[range], gone: Sequence[range]) -> list[range]:
     """Return the numbers of `runs` that are not in `gone`, in one pass.
 
     Args:
-        runs: Rising ranges of any step, the lowest first; by their first numbers, for those of two steps may interleave.
+        runs: Rising ranges of any step, by their first numbers, for those of two steps may interleave.
         gone: Ranges without gaps, the lowest first; what is not in `runs` is ignored.
     """
     left: list[range] = []

@@ -59,8 +59,8 @@ class Episodes:
 class EpisodesPerWorker:
     """Exactly `episodes` of each worker: worker w runs `first + w * episodes` to `first + (w + 1) * episodes - 1`.
 
-    Each worker's episodes are a partition. `done` says how many of them, the lowest ones, an earlier run has covered, by
-    worker; empty where there was none.
+    Each worker's episodes are a partition. `done` says how many of them, the lowest ones, an earlier run has covered,
+    by worker; empty where there was none.
 
     Raises:
         ValueError: If a number is out of range.

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from rollout_cli.samplers.messages import ToSampler, ToWorker
+from rollout_cli.workers.worker import CrashBox
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +29,7 @@ class Died:
     Attributes:
         worker: Who.
         reason: How it ended, one line that continues "worker 3 …", such as "was killed by SIGKILL".
-        numbers: The episodes that were running; none where it was starting, waiting or sending; None where nobody knows.
+        numbers: The episodes that were running; none where it was starting, waiting or sending; None if unknown.
         details: The traceback that it left.
         hint: What to do about it, where the way it ended tells that.
         late: The episodes that took longer than the episode time-out, where it was killed for that.
@@ -43,6 +44,16 @@ class Died:
 
 
 Event = Message | Died
+
+
+class TurnBox(CrashBox, Protocol):
+    """A crash box that also notes when episodes run at all: a worker that builds or waits is not stuck in a step."""
+
+    def begin_turn(self) -> None:
+        """Note that the worker's episodes run from now on."""
+
+    def end_turn(self) -> None:
+        """Note that they do not; not called where the process ends in the middle of them."""
 
 
 class Pool(Protocol):

@@ -1,0 +1,177 @@
+"""Leases: which worker has which episode numbers, and how many it should have ahead of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from rollout_cli.samplers.messages import Lease
+from rollout_cli.samplers.numbers import up_to, without
+from rollout_cli.samplers.plan import PlanState
+
+LAST_SECONDS = 0.01
+"""How much work the smallest of the last leases holds: many times as much as it takes to ask for another one."""
+
+MEMORY_SECONDS = 0.5
+"""How far back a worker's pace is measured."""
+
+MAX_LEASE = 32768
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseSize:
+    """How far ahead of its need a worker is leased numbers.
+
+    Attributes:
+        seconds: How much work a lease holds, at the worker's own pace.
+        ahead: How many leases it has at most; it gets more when fewer than `ahead - 1` are left.
+    """
+
+    seconds: float = 0.2
+    ahead: int = 2
+
+
+@dataclass(slots=True)
+class _Pace:
+    """Episodes a second, over the last `MEMORY_SECONDS` or so.
+
+    Episodes and seconds are summed apart, each fading with time: messages that are read in one go, the second of which
+    took no time at all, must not look like a burst of speed.
+    """
+
+    since: float
+    episodes: float = 0.0
+    # As if a hundredth of a second had gone by with no episode: one early message is no measure yet.
+    seconds: float = 0.01
+
+    def add(self, episodes: int, now: float) -> None:
+        elapsed = max(0.0, now - self.since)
+        fading = math.exp(-elapsed / MEMORY_SECONDS)
+        self.episodes = self.episodes * fading + episodes
+        self.seconds = self.seconds * fading + elapsed
+        self.since = now
+
+    def episodes_in(self, seconds: float) -> int:
+        return int(self.episodes / self.seconds * seconds)
+
+
+class Leases:
+    """The account of one call's leases. Times are seconds on any one clock.
+
+    Attributes:
+        in_flight: By worker, the numbers that it was leased and that did not end: rising ranges.
+        isolated: By worker, numbers that it is to run one at a time, before all others: suspects of a death or failure.
+
+    Args:
+        plan: What to run.
+        n_workers: How many workers there are.
+        size: How far ahead workers are leased numbers.
+        block: The least number of episodes worth leasing (a worker's number of environments).
+        now: The time.
+    """
+
+    def __init__(self, plan: PlanState, *, n_workers: int, size: LeaseSize, block: int, now: float) -> None:
+        self._plan, self._size, self._block = plan, size, block
+        self._paces = [_Pace(now) for _ in range(n_workers)]
+        self.in_flight: list[list[range]] = [[] for _ in range(n_workers)]
+        self.isolated: list[list[int]] = [[] for _ in range(n_workers)]
+
+    def count(self, worker: int) -> int:
+        """Return how many numbers the worker was leased that did not end."""
+        return sum(map(len, self.in_flight[worker]))
+
+    def began(self, worker: int, now: float) -> None:
+        """Note that the worker began to run episodes."""
+        self._paces[worker].since = now
+
+    def finished(self, worker: int, runs: Sequence[range], now: float) -> None:
+        """Note that episodes of the worker's ended.
+
+        Args:
+            worker: Who.
+            runs: Their numbers: ranges without gaps, rising.
+            now: The time.
+        """
+        self._paces[worker].add(sum(map(len, runs)), now)
+        self.remove(worker, runs)
+
+    def lease(self, worker: int, *, buffer_is_full: bool) -> Lease:
+        """Lease a worker what it should get now, which may be nothing.
+
+        Args:
+            worker: Who.
+            buffer_is_full: Whether no new number should be begun but the lowest missing one.
+        """
+        lease: list[range] = []
+        if self.isolated[worker]:
+            if not self.in_flight[worker]:
+                number = self.isolated[worker].pop(0)
+                lease = [range(number, number + 1)]
+        elif count := self._wanted(worker, buffer_is_full=buffer_is_full):
+            lease = self._plan.lease(worker, count)
+        if lease:
+            self.in_flight[worker] = sorted([*self.in_flight[worker], *lease], key=_start)
+        return tuple(lease)
+
+    def _wanted(self, worker: int, *, buffer_is_full: bool) -> int:
+        """Return how many numbers the worker should get now."""
+        has = self.count(worker)
+        size = min(MAX_LEASE, max(self._block, self._paces[worker].episodes_in(self._size.seconds)))
+        wanted = self._size.ahead * size - has if has <= (self._size.ahead - 1) * size else 0
+        # What came back lies below what others run: it must run first, or the buffer could never drain.
+        again = min(wanted, self._plan.n_released(worker))
+        if wanted and not buffer_is_full:
+            again = max(again, min(wanted, self._share(worker, has)))
+        if not again and self._must_run_next(worker, buffer_is_full=buffer_is_full):
+            return 1
+        return again
+
+    def _share(self, worker: int, has: int) -> int:
+        """Return how many numbers bring the worker up to half of its equal share of the remaining work.
+
+        So leases shrink towards the end, and all workers reach it together.
+        """
+        n_workers = len(self.in_flight)
+        in_flight = sum(map(self.count, range(n_workers)))
+        left = self._plan.still_needed(in_flight)
+        if left is None:
+            return MAX_LEASE * self._size.ahead
+        fair = -(-(left + in_flight) // (2 * n_workers))
+        return min(left, max(0, max(fair, self._paces[worker].episodes_in(LAST_SECONDS), 1) - has))
+
+    def _must_run_next(self, worker: int, *, buffer_is_full: bool) -> bool:
+        """Return whether the worker's next number is the lowest missing one, which must run, or nothing would end."""
+        if any(self.in_flight) and not buffer_is_full:
+            return False  # What is in flight moves the run on; only a full buffer asks whether it is the lowest.
+        own = self._plan.next_number(worker)
+        free = [self._plan.next_number(other) for other in range(len(self.in_flight))]
+        taken = [runs[0].start for runs in self.in_flight if runs]
+        taken += [numbers[0] for numbers in self.isolated if numbers]
+        return own is not None and own == min(number for number in (*taken, *free) if number is not None)
+
+    def remove(self, worker: int, runs: Sequence[range]) -> None:
+        """Forget numbers of the worker's: ranges without gaps, rising."""
+        self.in_flight[worker] = without(self.in_flight[worker], runs)
+
+    def release(self, worker: int) -> None:
+        """Let all numbers of the worker's be leased again, to anybody who may run them."""
+        self._plan.release(worker, self.in_flight[worker])
+        self.in_flight[worker] = []
+
+    def isolate(self, worker: int, numbers: Iterable[int]) -> None:
+        """Take numbers from what the worker runs; it is to run them later, one at a time."""
+        suspects = sorted(numbers)
+        self.remove(worker, [range(number, number + 1) for number in suspects])
+        self.isolated[worker] = sorted({*self.isolated[worker], *suspects})
+
+    def drop_above(self, worker: int, last: int) -> bool:
+        """Forget the worker's numbers above `last`; return whether it runs any of them."""
+        self.isolated[worker] = [number for number in self.isolated[worker] if number <= last]
+        before = self.count(worker)
+        self.in_flight[worker] = up_to(self.in_flight[worker], last)
+        return self.count(worker) < before
+
+
+def _start(run: range) -> int:
+    return run.start
