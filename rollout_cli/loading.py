@@ -381,4 +381,7 @@ class Source:
 
 
 def _file_hash(path: str | None) -> str | None:
-    return sha256(Path(path).read_bytes()).hexdigest() if path and Path(path).is_file() else None
+    try:
+        return sha256(Path(path).read_bytes()).hexdigest() if path else None
+    except OSError:  # No file of its own (frozen, in a zip), or not readable: importing it says so.
+        return None

@@ -71,14 +71,40 @@ class Leaf:
 def space_leaves(space: spaces.Space[Any], *, path: LeafPath = ()) -> tuple[Leaf, ...]:
     """Return the leaves of `space` in the order of its own tree (Dict keys as the space orders them).
 
+    A space of texts other than Text, such as MiniGrid's MissionSpace, is a text leaf: its dtype says so.
+
     Raises:
-        UnsupportedSpaceError: For Graph, Sequence, OneOf and unknown spaces, which have no fixed set of columns.
+        UnsupportedSpaceError: For Graph, Sequence, OneOf and unknown spaces, which have no fixed set of columns; for a
+            space without any leaf, and for keys that have no UTF-8 and so could name no column.
     """
+    found = _leaves(space, path)
+    if not found:
+        raise UnsupportedSpaceError(
+            f"the space {space} has no values: nothing could be stored",
+            hint="wrap the environment so that its spaces hold at least one Box, Discrete or other leaf",
+        )
+    for leaf in found:
+        if not _has_utf8(leaf.name):
+            raise UnsupportedSpaceError(
+                f"the space has the key {leaf.name!r}, which has no UTF-8 and cannot name a column",
+                hint="wrap the environment so that the keys of its Dict spaces are valid Unicode",
+            )
+    return found
+
+
+def _leaves(space: spaces.Space[Any], path: LeafPath) -> tuple[Leaf, ...]:
     if isinstance(space, spaces.Dict):
-        return tuple(leaf for key, child in space.spaces.items() for leaf in space_leaves(child, path=(*path, key)))
+        return tuple(leaf for key, child in space.spaces.items() for leaf in _leaves(child, (*path, key)))
     if isinstance(space, spaces.Tuple):
-        return tuple(leaf for at, child in enumerate(space.spaces) for leaf in space_leaves(child, path=(*path, at)))
+        return tuple(leaf for at, child in enumerate(space.spaces) for leaf in _leaves(child, (*path, at)))
     return (_leaf(space, path),)
+
+
+def _has_utf8(text: str) -> bool:
+    try:
+        return bool(text.encode()) or not text
+    except UnicodeEncodeError:
+        return False
 
 
 def _leaf(space: spaces.Space[Any], path: LeafPath) -> Leaf:
@@ -90,7 +116,7 @@ def _leaf(space: spaces.Space[Any], path: LeafPath) -> Leaf:
         return Leaf(path, "multi_discrete", np.dtype(space.dtype), tuple(space.shape), space)
     if isinstance(space, spaces.MultiBinary):
         return Leaf(path, "multi_binary", np.dtype(np.int8), tuple(space.shape), space)
-    if isinstance(space, spaces.Text):
+    if isinstance(space, spaces.Text) or np.dtype(space.dtype).kind == "U":
         return Leaf(path, "text", np.dtype(object), (), space)
     where = f" at {'.'.join(map(str, path))!r}" if path else ""
     raise UnsupportedSpaceError(
@@ -167,3 +193,62 @@ def empty_column(leaf: Leaf, rows: int) -> Array:
     if leaf.kind == "text":
         return np.full(rows, "", dtype=object)
     return np.zeros((rows, *leaf.shape), dtype=leaf.dtype)
+
+
+class SpaceRows:
+    """Batches of samples of one space, put together and taken apart; its leaves are found once.
+
+    Attributes:
+        leaves: The leaves.
+
+    Args:
+        space: The space of one row.
+    """
+
+    __slots__ = ("_getters", "_is_leaf", "_space", "leaves")
+
+    def __init__(self, space: spaces.Space[Any]) -> None:
+        self._space = space
+        self.leaves = space_leaves(space)
+        self._getters = leaf_getters(space)
+        self._is_leaf = len(self.leaves) == 1 and not self.leaves[0].path
+
+    def columns(self, tree: Any) -> tuple[Any, ...]:
+        """Return one value a leaf of a sample, or of a tree of arrays (n, *shape)."""
+        return (tree,) if self._is_leaf else tuple(get(tree) for get in self._getters)
+
+    def tree(self, columns: Sequence[Any]) -> Any:
+        """Put one value a leaf together again."""
+        return columns[0] if self._is_leaf else unflatten(self._space, columns)
+
+    def split(self, tree: Any) -> list[Any]:
+        """Return the n samples in a tree of arrays (n, *shape), as views."""
+        columns = [_rows(leaf, column) for leaf, column in zip(self.leaves, self.columns(tree), strict=True)]
+        return columns[0] if self._is_leaf else [unflatten(self._space, row) for row in zip(*columns, strict=True)]
+
+    def stack(self, samples: Sequence[Any]) -> Any:
+        """Return n samples as a tree of arrays (n, *shape), in the dtypes of the leaves."""
+        columns = zip(*(self.columns(sample) for sample in samples), strict=True)
+        return self.tree([_stacked(leaf, column) for leaf, column in zip(self.leaves, columns, strict=True)])
+
+
+def _rows(leaf: Leaf, column: Any) -> list[Any]:
+    if leaf.kind == "discrete" and isinstance(column, np.ndarray):
+        rows: list[Any] = column.tolist()  # Python's integers are made several times as fast as numpy's.
+        return rows
+    if leaf.kind == "box" and not leaf.shape:
+        return [column[row, ...] for row in range(len(column))]  # A 0-d Box contains arrays, and no numbers.
+    return list(column)
+
+
+def _stacked(leaf: Leaf, column: Sequence[Any]) -> Array:
+    if leaf.kind != "text":
+        return np.array(column, leaf.dtype)
+    texts = np.empty(len(column), object)
+    texts[:] = column
+    return texts
+
+
+def count_rows(tree: Any) -> int:
+    """Return n of a tree of arrays (n, *shape)."""
+    return len(tree if isinstance(tree, np.ndarray) else tree_leaves(tree)[0])

@@ -83,7 +83,7 @@ def draw_root_seed() -> int:
 
 
 def seed_globals(root: int, number: int | str) -> None:
-    """Seed `random`, `numpy.random` and, where torch is loaded, its CPU generator and those of initialised CUDA devices.
+    """Seed `random`, `numpy.random` and, where torch is loaded, its generators of the CPU and initialised CUDA devices.
 
     Args:
         root: The run's root seed.

@@ -1,0 +1,140 @@
+"""Policy: what a worker asks of a policy, whoever wrote it; AdaptedPolicy: the base of this package's own ones.
+
+The verbs are garage's. Nothing needs to be subclassed: `adapt_policy` makes a Policy of whatever the user has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, Protocol, runtime_checkable
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+Tree = Any
+"""An array, or a dict or tuple of trees."""
+
+
+@runtime_checkable
+class Policy(Protocol):
+    """Chooses actions.
+
+    Legal sequences, of one environment: `reset()`, then `get_action` once a step until the episode ends, then `reset()`
+    again. Of n environments at once: `reset(do_resets)` with an all-true mask of length n, then `get_actions` with n
+    rows at every step; before a step in which some rows begin a new episode, `reset(do_resets)` with those rows true. n
+    stays the same until the next all-true mask. `set_param_values` comes between episodes only, before a `reset`.
+
+    A policy that draws may offer two more methods. They are called before the `reset` of the episode that they seed;
+    from then on the actions must follow from the seed and the observations alone:
+
+    - `seed(seed)`, for `get_action`: an integer in [0, 2**64).
+    - `seed_rows(mask, seeds)`, for `get_actions`: bool (n,) and uint64 (n,); a seed of a row outside the mask means
+      nothing. Row j must then draw from a generator of its own, and act as after `seed(seeds[j])`.
+    """
+
+    def get_action(self, observation: Any) -> tuple[Any, dict[str, Any]]:
+        """Choose the action for one observation (a sample of the observation space).
+
+        Returns:
+            A sample of the action space, and a dictionary of what else is to be recorded of this step.
+        """
+
+    def get_actions(self, observations: Tree) -> tuple[Tree, dict[str, Any]]:
+        """Choose actions for n observations, a tree of arrays (n, *shape).
+
+        Returns:
+            A tree of arrays (n, *shape), and a dictionary of arrays (n, ...); masked where some rows have no value.
+        """
+
+    def reset(self, do_resets: Array | None = None) -> None:
+        """Begin new episodes: in the rows where `do_resets`, bool (n,), is true; in all where it is None."""
+
+    def get_param_values(self) -> Any:
+        """Return the parameters: what `set_param_values` of an equal policy takes in another process."""
+
+    def set_param_values(self, params: Any) -> None:
+        """Take parameters over."""
+
+
+POLICY_METHODS = ("get_action", "get_actions", "reset", "get_param_values", "set_param_values")
+
+
+class AdaptedPolicy:
+    """The base of this package's own policies: what `adapt_policy` makes of a user's object, and the built-in ones.
+
+    Workers read these attributes of instances of this class alone, so that no attribute of a user's policy means more
+    than its own author knows.
+
+    Attributes:
+        row_wise: Whether row j of `get_actions` is what `get_action` gives, bit for bit, whatever the other rows are.
+        row_by_row: Whether `get_actions` is `get_action` in a loop. A worker with several rows then needs a policy a
+            row, for state and draws belong to one episode at a time.
+        trusted: Whether its actions are in the action space by construction, and need no check.
+        seed: The policy's `seed(seed)`; None where it has none.
+        seed_rows: Its `seed_rows(mask, seeds)`; None where it has none.
+        wrapped: The user's own object; of a built-in policy, itself.
+    """
+
+    row_wise: bool = False
+    row_by_row: bool = False
+    trusted: ClassVar[bool] = False
+    seed: Callable[[int], Any] | None = None
+    seed_rows: Callable[[Array, Array], Any] | None = None
+
+    @property
+    def wrapped(self) -> Any:
+        """Return the user's own object."""
+        return self
+
+
+def own_method(item: Any, name: str) -> Callable[..., Any] | None:
+    """Return a method of `item`; None where it has no such attribute, or one that cannot be called."""
+    method = getattr(item, name, None)
+    return method if callable(method) else None
+
+
+def name_of(item: Any) -> str:
+    """Return the name of a function or class, or of an object's class."""
+    return str(getattr(item, "__name__", None) or type(item).__name__)
+
+
+def is_action_and_info(result: Any) -> bool:
+    """Return whether `result` has the form (action, info dictionary)."""
+    return type(result) is tuple and len(result) == 2 and isinstance(result[1], Mapping)  # noqa: PLR2004
+
+
+_MISSING: Any = object()
+
+
+def stack_infos(infos: list[Mapping[str, Any]]) -> dict[str, Array]:
+    """Return n info dictionaries as one array (n, ...) a key; masked where some lack the key.
+
+    Values of one numeric type and shape make an array of it. All others stay the objects they are.
+    """
+    keys = dict.fromkeys(key for info in infos for key in info)
+    return {key: _info_column([info.get(key, _MISSING) for info in infos]) for key in keys}
+
+
+def _info_column(values: list[Any]) -> Array:
+    present = [value for value in values if value is not _MISSING]
+    column = _typed_column(present)
+    if len(present) == len(values):
+        return column
+    missing = np.array([value is _MISSING for value in values])
+    whole = np.zeros((len(values), *column.shape[1:]), column.dtype)
+    whole[~missing] = column
+    mask = np.broadcast_to(missing.reshape(-1, *[1] * (column.ndim - 1)), whole.shape)
+    return np.ma.MaskedArray(whole, mask)
+
+
+def _typed_column(values: list[Any]) -> Array:
+    first = values[0]
+    if isinstance(first, bool | int | float | np.ndarray | np.generic):
+        same = {(type(value), getattr(value, "dtype", None), np.shape(value)) for value in values}
+        # Python's integers may be too large for int64; numpy would then choose another type.
+        if len(same) == 1 and (type(first) is not int or all(-(2**63) <= value < 2**63 for value in values)):
+            return np.array(values)
+    objects = np.empty(len(values), object)
+    objects[:] = values
+    return objects

@@ -1,0 +1,247 @@
+"""The built-in policy `random`: actions distributed as the action space's own `sample` draws them.
+
+A call of `space.sample()` costs more than a step of a small environment. Here the actions of an episode are a function
+of its seed and the step: drawn many steps at a time for one environment, and all rows at once for many.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+from typing import Any, ClassVar, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+from gymnasium import spaces
+
+from rollout_cli.episodes.batch import EnvSpec
+from rollout_cli.episodes.spaces import Leaf, SpaceRows, count_rows
+from rollout_cli.errors import PolicyError, PolicyLoadError
+from rollout_cli.policies.noise import RowStreams, Words, uniform
+from rollout_cli.policies.policy import AdaptedPolicy, Tree
+from rollout_cli.policies.source import PolicySource
+from rollout_cli.seeding.seeds import draw_root_seed
+
+Array = npt.NDArray[Any]
+
+_BLOCK_STEPS, _BLOCK_WORDS = 64, 2_048
+"""A block has fewer steps where an action takes many words."""
+
+
+class RandomPolicy(AdaptedPolicy):
+    """Draws actions from an action space. Row j of `get_actions` gets what `get_action` gives for the same seed.
+
+    Args:
+        action_space: Any space that has columns; it is only read, never drawn from.
+    """
+
+    row_wise = True
+    trusted: ClassVar[bool] = True
+
+    def __init__(self, action_space: spaces.Space[Any]) -> None:
+        self._space = action_space
+        self._rows = SpaceRows(action_space)
+        self._draws = [_leaf_draw(leaf) for leaf in self._rows.leaves]
+        self._single, self._batch = self._new_stream(1), self._new_stream(0)
+        self._ahead: Iterator[Any] = iter(())
+
+    def get_action(self, observation: Any) -> tuple[Any, dict[str, Any]]:  # noqa: ARG002
+        """Return the next action and no info."""
+        for action in self._ahead:
+            return action, {}
+        self._ahead = iter(self._single.block())
+        return next(self._ahead), {}
+
+    def get_actions(self, observations: Tree) -> tuple[Tree, dict[str, Any]]:
+        """Return each row's next action, a tree of arrays (n, *shape), and no infos."""
+        return self._sized(count_rows(observations)).draw(), {}
+
+    def seed(self, seed: int) -> None:
+        """Begin the actions that belong to `seed`."""
+        self._ahead = iter(())
+        self._single.seed(np.ones(1, bool), np.array([seed], np.uint64))
+
+    def seed_rows(self, mask: Array, seeds: Array) -> None:
+        """Begin the actions that belong to `seeds[j]` in each row j where `mask`, bool (n,), is true."""
+        self._sized(len(mask)).seed(mask, np.asarray(seeds, np.uint64))
+
+    def reset(self, do_resets: Array | None = None) -> None:
+        """Do nothing: an episode that is not seeded has the actions that follow."""
+
+    def get_param_values(self) -> dict[str, Any]:
+        """Return nothing: there are no parameters."""
+        return {}
+
+    def set_param_values(self, params: Any) -> None:
+        """Refuse parameters.
+
+        Raises:
+            PolicyError: If there are any.
+        """
+        if len(params):
+            raise PolicyError("the random policy has no parameters to set", hint="send a whole policy instead")
+
+    def _sized(self, n_rows: int) -> _Stream:
+        if self._batch.n_rows != n_rows:
+            self._batch = self._new_stream(n_rows)
+        return self._batch
+
+    def _new_stream(self, n_rows: int) -> _Stream:
+        draws = [draw for draw in self._draws if draw is not None]
+        if len(draws) == len(self._draws):
+            return _CountedStream(self._rows, draws, n_rows)
+        return _SampledStream(self._space, self._rows, n_rows)
+
+
+class _Stream(Protocol):
+    """The actions of n rows."""
+
+    n_rows: int
+
+    def seed(self, mask: Array, seeds: Array) -> None:
+        """Begin the actions of `seeds[j]`, uint64 (n,), in each row j where `mask`, bool (n,), is true."""
+
+    def draw(self) -> Tree:
+        """Return the next action of each row, a tree of arrays (n, *shape)."""
+
+    def block(self) -> list[Any]:
+        """Return some of the next actions of a stream of one row."""
+
+
+class _LeafDraw(NamedTuple):
+    """How one leaf's values are made of words.
+
+    Attributes:
+        count: The words of one value.
+        of_words: Makes a column (k, *shape) of words (k, count), which it may overwrite.
+    """
+
+    count: int
+    of_words: Callable[[Words], Array]
+
+
+class _CountedStream:
+    """Actions as a function of (seed, step)."""
+
+    def __init__(self, rows: SpaceRows, draws: Sequence[_LeafDraw], n_rows: int) -> None:
+        self.n_rows = n_rows
+        self._rows, self._draws = rows, draws
+        self._edges = np.cumsum([0, *(draw.count for draw in draws)]).tolist()
+        self._block_steps = max(1, min(_BLOCK_STEPS, _BLOCK_WORDS // max(1, self._edges[-1])))
+        self._streams = RowStreams(n_rows)
+
+    def seed(self, mask: Array, seeds: Array) -> None:
+        self._streams.seed(mask, seeds)
+
+    def draw(self) -> Tree:
+        return self._of_words(self._streams.words(self._edges[-1]))
+
+    def block(self) -> list[Any]:
+        words = self._streams.words(self._edges[-1] * self._block_steps)
+        return self._rows.split(self._of_words(words.reshape(self._block_steps, self._edges[-1])))
+
+    def _of_words(self, words: Words) -> Tree:
+        edges = zip(self._draws, pairwise(self._edges), strict=True)
+        return self._rows.tree([draw.of_words(words[:, low:high]) for draw, (low, high) in edges])
+
+
+class _SampledStream:
+    """Actions that copies of the space sample, one copy a row: for texts, unbounded boxes and spaces of others."""
+
+    def __init__(self, space: spaces.Space[Any], rows: SpaceRows, n_rows: int) -> None:
+        self.n_rows = n_rows
+        self._rows = rows
+        self._copies = [copy.deepcopy(space) for _ in range(n_rows)]
+        for one in self._copies:
+            one.seed(draw_root_seed())
+
+    def seed(self, mask: Array, seeds: Array) -> None:
+        for row in np.flatnonzero(mask).tolist():
+            self._copies[row].seed(int(seeds[row]))
+
+    def draw(self) -> Tree:
+        return self._rows.stack([one.sample() for one in self._copies])
+
+    def block(self) -> list[Any]:
+        return [self._copies[0].sample()]
+
+
+_WIDEST_SPAN = 2**32
+"""A range of more integers than this is left to the space itself: 32 bits of a word choose among no more."""
+
+
+def _leaf_draw(leaf: Leaf) -> _LeafDraw | None:
+    """Return how a leaf's values are made of words; None where only its own space knows."""
+    count = int(np.prod(leaf.shape, dtype=np.int64))
+    if leaf.bounds is None:
+        return None
+    low, high = leaf.bounds
+    if leaf.dtype.kind == "f":
+        bounded = bool(np.isfinite(low).all() and np.isfinite(high).all())
+        return _LeafDraw(count, partial(_uniform_column, leaf, _widened(low), _widened(high))) if bounded else None
+    # Python's integers, since the span of all 64-bit numbers is one too many for any of numpy's.
+    spans = np.asarray(np.asarray(high, object) - np.asarray(low, object) + 1, object)
+    if max(spans.ravel().tolist(), default=1) > _WIDEST_SPAN:
+        return None
+    lows = np.asarray(np.asarray(low, object) % _MODULUS, object).astype(np.uint64)
+    return _LeafDraw(count, partial(_integer_column, leaf, lows, spans.astype(np.uint64)))
+
+
+_MODULUS = 2**64
+_HALF = np.uint64(32)
+
+
+def _widened(bound: Array) -> Array:
+    return np.asarray(bound, np.float64)
+
+
+def _uniform_column(leaf: Leaf, low: Array, high: Array, words: Words) -> Array:
+    share = uniform(words).reshape(len(words), *leaf.shape)
+    # Two products instead of one, for the difference of two bounds may be more than a float holds.
+    return np.asarray(np.clip(low * (1.0 - share) + high * share, low, high), leaf.dtype)
+
+
+def _integer_column(leaf: Leaf, low: Words, span: Words, words: Words) -> Array:
+    numbers = words.reshape(len(words), *leaf.shape) >> _HALF
+    numbers *= span
+    numbers >>= _HALF
+    numbers += low  # Modulo 2**64, as negative bounds are kept.
+    return numbers.view(np.int64).astype(leaf.dtype, copy=False)
+
+
+@dataclass(frozen=True, slots=True)
+class RandomSource(PolicySource):
+    """The source of the built-in random policy."""
+
+    @property
+    def label(self) -> str:
+        """Return `random`."""
+        return "random"
+
+    def load(self, env_spec: EnvSpec, *, deterministic: bool = False) -> RandomPolicy:
+        """Build the policy for the action space of `env_spec`.
+
+        Raises:
+            PolicyLoadError: If it is to be deterministic.
+        """
+        if deterministic:
+            raise PolicyLoadError("the random policy has no deterministic mode", hint="omit --deterministic")
+        return RandomPolicy(env_spec.action_space)
+
+    def describe(self) -> dict[str, Any]:
+        """Return what a dataset records of it."""
+        return {"spec": "random", "path": None, "sha256": None}
+
+
+def policy_source(rest: str) -> PolicySource:
+    """Return the source that `random` names.
+
+    Raises:
+        PolicyLoadError: If anything follows, as in `random:3`.
+    """
+    if rest:
+        raise PolicyLoadError(f"the random policy takes nothing after its name, but got {rest!r}", hint="use `random`")
+    return RandomSource()

@@ -1,0 +1,196 @@
+"""TorchPolicy: a `torch.nn.Module` as a policy. Torch is never imported here: whoever has a module has loaded it."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from gymnasium import spaces
+
+from rollout_cli.episodes.batch import EnvSpec
+from rollout_cli.episodes.spaces import SpaceRows
+from rollout_cli.errors import PolicyError, PolicyLoadError
+from rollout_cli.policies.noise import RowStreams, gumbel, normal
+from rollout_cli.policies.policy import AdaptedPolicy, Tree
+
+Array = npt.NDArray[Any]
+
+
+def is_torch_module(candidate: Any) -> bool:
+    """Return whether `candidate` is a `torch.nn.Module`, without importing torch."""
+    module_type = getattr(getattr(sys.modules.get("torch"), "nn", None), "Module", None)
+    return isinstance(module_type, type) and isinstance(candidate, module_type)
+
+
+class TorchPolicy(AdaptedPolicy):
+    """Calls a module with a batch of observations, in eval mode and without gradients.
+
+    The module gets a tree of tensors (n, *shape) on its own device: numbers of a Box in its parameters' floating dtype,
+    those of other spaces as they are. Its output decides:
+
+    - a `torch.distributions.Distribution` is sampled; its mode where deterministic;
+    - for a Discrete space, a tensor (n, number of actions) holds logits: an action is drawn from their softmax, or is
+      the argmax where deterministic;
+    - for a Box, a tensor (n, *shape) is the action.
+
+    A Categorical distribution of a Discrete space counts as its logits. What a row draws follows from its own seed;
+    only a distribution that `_sample` does not know draws from torch's global generator.
+
+    Args:
+        wrapped: The module.
+        env_spec: The spaces that it is for.
+        deterministic: Whether it must not explore.
+
+    Raises:
+        PolicyLoadError: If tensors cannot stand for the observations or actions, or the module has a `reset`: how its
+            state belongs to rows is then for a `get_actions` of its own to say.
+    """
+
+    def __init__(self, wrapped: Any, env_spec: EnvSpec, *, deterministic: bool) -> None:
+        self._observations, self._actions = SpaceRows(env_spec.observation_space), SpaceRows(env_spec.action_space)
+        self._check(wrapped, env_spec.action_space)
+        self._wrapped = wrapped.eval()
+        self._torch: Any = sys.modules["torch"]
+        self._deterministic = deterministic
+        (self._action,) = self._actions.leaves
+        parameter = next(iter(wrapped.parameters()), None)
+        self._device = None if parameter is None else parameter.device
+        floating = parameter is not None and parameter.is_floating_point()
+        self._dtype = parameter.dtype if parameter is not None and floating else self._torch.get_default_dtype()
+        self._single, self._rows = RowStreams(1), RowStreams(0)
+
+    def _check(self, wrapped: Any, action_space: spaces.Space[Any]) -> None:
+        hint = "wrap it in a policy with get_action"
+        if isinstance(action_space, spaces.Dict | spaces.Tuple) or self._actions.leaves[0].kind == "text":
+            raise PolicyLoadError(f"a torch module cannot choose an action of {action_space}", hint=hint)
+        if any(leaf.kind == "text" for leaf in self._observations.leaves):
+            raise PolicyLoadError("a torch module cannot take text", hint=hint)
+        if callable(getattr(wrapped, "reset", None)):
+            raise PolicyLoadError(
+                f"the module {type(wrapped).__name__} has a reset, so it keeps a state between steps",
+                hint="give it get_action and get_actions, which say how the state follows its episodes",
+            )
+
+    @property
+    def wrapped(self) -> Any:
+        """Return the module."""
+        return self._wrapped
+
+    def get_action(self, observation: Any) -> tuple[Any, dict[str, Any]]:
+        """Choose the action for one observation.
+
+        Raises:
+            PolicyError: If the module's output stands for no action.
+        """
+        batch = self._observations.stack([observation])
+        return self._actions.split(self._act(batch, self._single))[0], {}
+
+    def get_actions(self, observations: Tree) -> tuple[Tree, dict[str, Any]]:
+        """Choose actions for n observations, a tree of arrays (n, *shape).
+
+        Raises:
+            PolicyError: If the module's output stands for no actions.
+        """
+        return self._act(observations, self._sized(len(self._observations.columns(observations)[0]))), {}
+
+    def seed(self, seed: int) -> None:
+        """Begin the draws that belong to `seed`."""
+        self._single.seed(np.ones(1, bool), np.array([seed], np.uint64))
+
+    def seed_rows(self, mask: Array, seeds: Array) -> None:
+        """Begin the draws that belong to `seeds[j]` in each row j where `mask`, bool (n,), is true."""
+        self._sized(len(mask)).seed(mask, np.asarray(seeds, np.uint64))
+
+    def reset(self, do_resets: Array | None = None) -> None:
+        """Do nothing: a module keeps no state."""
+
+    def get_param_values(self) -> Any:
+        """Return the module's `state_dict`, its tensors on the CPU."""
+        return {name: value.detach().cpu() for name, value in self._wrapped.state_dict().items()}
+
+    def set_param_values(self, params: Any) -> None:
+        """Load a `state_dict`."""
+        self._wrapped.load_state_dict(params)
+
+    def _sized(self, n_rows: int) -> RowStreams:
+        if len(self._rows) != n_rows:
+            self._rows = RowStreams(n_rows)
+        return self._rows
+
+    def _act(self, observations: Tree, streams: RowStreams) -> Array:
+        with self._torch.no_grad():
+            output = self._wrapped(self._tensors(observations))
+            is_distribution = isinstance(output, self._torch.distributions.Distribution)
+            logits = getattr(output, "logits", None) if is_distribution else output
+            if self._action.kind == "discrete" and isinstance(logits, self._torch.Tensor):
+                return self._choose(logits, streams)
+            if is_distribution:
+                output = output.mode if self._deterministic else _sample(output, streams)
+            elif self._action.kind != "box" or not isinstance(output, self._torch.Tensor):
+                raise PolicyError(
+                    f"the module gave a {type(output).__name__}, which is not an action of {self._action.space}",
+                    hint="let it return a torch Distribution, or wrap it in a policy with get_action",
+                )
+            return self._as_actions(output, len(streams))
+
+    def _tensors(self, observations: Tree) -> Tree:
+        rows = self._observations
+        pairs = zip(rows.leaves, rows.columns(observations), strict=True)
+        return rows.tree([self._tensor(column, is_box=leaf.kind == "box") for leaf, column in pairs])
+
+    def _tensor(self, column: Any, *, is_box: bool) -> Any:
+        # Copied, as from_numpy warns of arrays that are read-only and would share the others.
+        tensor = self._torch.from_numpy(np.array(column))
+        return tensor.to(device=self._device, dtype=self._dtype if is_box else tensor.dtype)
+
+    def _choose(self, logits: Any, streams: RowStreams) -> Array:
+        """Return a category of each row's softmax, int64 (n,); the likeliest where deterministic.
+
+        The likeliest after adding Gumbel noise is such a draw.
+        """
+        low, high = self._action.bounds or (0, 0)
+        expected = (len(streams), high - low + 1)
+        values = logits.double().cpu().numpy()
+        if values.shape != expected:
+            raise PolicyError(
+                f"the module gave logits of shape {values.shape}, expected {expected}", hint="one row an observation"
+            )
+        # A NaN counts as the highest.
+        if not np.isfinite(values.max(axis=1)).all():
+            raise PolicyError(f"the module gave logits {values}", hint="logits must be finite, or -inf for never")
+        noise = 0.0 if self._deterministic else gumbel(streams.words(expected[1]))
+        return np.asarray((values + noise).argmax(axis=1) + low)
+
+    def _as_actions(self, output: Any, n_rows: int) -> Array:
+        values = output.cpu().numpy()
+        if values.shape != (n_rows, *self._action.shape):
+            raise PolicyError(
+                f"the module gave actions of shape {values.shape}, expected {(n_rows, *self._action.shape)}",
+                hint="its output must be a batch of actions",
+            )
+        return np.asarray(values.astype(self._action.dtype))
+
+
+def _sample(distribution: Any, streams: RowStreams) -> Any:
+    """Return a sample of a torch Distribution of n rows.
+
+    Normal ones, also Independent or transformed (as tanh does), draw row j from row j's stream. All others sample
+    themselves, from torch's global generator.
+    """
+    torch: Any = sys.modules["torch"]
+    known = torch.distributions
+    kind = type(distribution)  # Not isinstance, for a subclass may sample in a way of its own.
+    if kind is known.Independent:
+        return _sample(distribution.base_dist, streams)
+    if kind is known.TransformedDistribution:
+        value = _sample(distribution.base_dist, streams)
+        for transform in distribution.transforms:
+            value = transform(value)
+        return value
+    if kind is known.Normal and distribution.loc.shape[:1] == (len(streams),):
+        loc = distribution.loc
+        numbers = normal(streams.words(2 * loc[0].numel())).reshape(loc.shape)
+        return loc + distribution.scale * torch.from_numpy(numbers).to(loc)
+    return distribution.sample()
