@@ -183,7 +183,7 @@ def episode_variable_bytes(chunk: Chunk) -> Array:
 def value_bytes(values: Array) -> Array:
     """Return the bytes of each of N values, int64 (N,); of a text, which is an object, those of its UTF-8."""
     if values.dtype == object:
-        return np.array([len(text.encode()) for text in values], np.int64)
+        return np.array([len(text.encode("utf-8", "surrogatepass")) for text in values], np.int64)
     return np.full(len(values), values.dtype.itemsize * int(np.prod(values.shape[1:], dtype=np.int64)))
 
 

@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from rollout_cli.episodes.infos import DENSE_BYTES
+
 Array = npt.NDArray[Any]
 
 
@@ -30,7 +32,8 @@ def _join(columns: list[Array | None], sizes: Sequence[int]) -> Array:
     known = [column for column in columns if column is not None]
     first = known[0]
     is_one_type = all(column.dtype == first.dtype and column.shape[1:] == first.shape[1:] for column in known)
-    if not is_one_type or first.dtype == object:
+    is_too_sparse = len(known) < len(columns) and sum(sizes) * first[:1].nbytes > DENSE_BYTES
+    if not is_one_type or first.dtype == object or is_too_sparse:
         return np.concatenate([_objects(column, size) for column, size in zip(columns, sizes, strict=True)])
     if len(known) == len(columns) and not any(isinstance(column, np.ma.MaskedArray) for column in known):
         return np.concatenate(known)

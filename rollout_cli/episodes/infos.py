@@ -27,6 +27,9 @@ STRING = "string"
 JSON = "json"
 """The kind of a value with no column type of its own: its column holds JSON texts."""
 
+DENSE_BYTES = 1 << 30
+"""A column that some rows lack is filled up to this size at most."""
+
 MAX_NESTING = 16
 """Dictionaries nested deeper than this are JSON, so that one that holds itself ends (JSON refuses it)."""
 
@@ -60,21 +63,34 @@ class InfoColumn:
 class InfoTable:
     """`n_rows` info dictionaries as columns, in the order in which the columns were first met.
 
-    `dropped` counts, by dotted path, the values that nothing could store (a function, an open file).
+    Attributes:
+        n_rows: How many dictionaries.
+        columns: Their values.
+        dropped_rows: By dotted path, the rows (ascending int64) of values that nothing can store (a function, an open
+            file); a row may be there more than once.
     """
 
     n_rows: int
     columns: tuple[InfoColumn, ...] = ()
-    dropped: Mapping[str, int] = field(default_factory=dict)
+    dropped_rows: Mapping[str, Array] = field(default_factory=dict)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return InfoTable, (self.n_rows, self.columns, self.dropped)
+        return InfoTable, (self.n_rows, self.columns, self.dropped_rows)
+
+    @property
+    def dropped(self) -> dict[str, int]:
+        """Return how many values were dropped, by dotted path."""
+        return {name: len(rows) for name, rows in self.dropped_rows.items()}
 
     def slice(self, start: int, stop: int) -> InfoTable:
-        """Return rows `start` to `stop - 1`; columns with no value there are left out, `dropped` stays with row 0."""
+        """Return rows `start` to `stop - 1`; columns with no value there are left out."""
         columns = (_slice(column, start, stop) for column in self.columns)
-        dropped = self.dropped if start == 0 else {}
-        return InfoTable(stop - start, tuple(column for column in columns if len(column.values)), dropped)
+        dropped = {name: _rows_between(rows, start, stop) for name, rows in self.dropped_rows.items()}
+        return InfoTable(
+            stop - start,
+            tuple(column for column in columns if len(column.values)),
+            {name: rows for name, rows in dropped.items() if len(rows)},
+        )
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """Return one flat dictionary a row, keys dotted; JSON values are decoded."""
@@ -89,7 +105,8 @@ class InfoTable:
         """Return one array a dotted path, length `n_rows`.
 
         A path that every row has with one kind is a plain array; one with one kind that some rows lack is a masked
-        array; one of several kinds, or text or JSON, is an object array with None where a row lacks it.
+        array. One of several kinds, or text or JSON, is an object array with None where a row lacks it; so is one that
+        would take more than `DENSE_BYTES` as a masked array, such as a few renderings among a million steps.
         """
         by_path: dict[str, list[InfoColumn]] = {}
         for column in self.columns:
@@ -98,7 +115,7 @@ class InfoTable:
 
     def _array(self, columns: list[InfoColumn]) -> Array:
         column = columns[0]
-        if len(columns) > 1 or column.kind in (JSON, STRING):
+        if len(columns) > 1 or column.kind in (JSON, STRING) or self._is_too_sparse(column):
             mixed = np.full(self.n_rows, None, dtype=object)
             for part in columns:
                 for row, value in zip(part.row_numbers().tolist(), part.values, strict=True):
@@ -112,31 +129,36 @@ class InfoTable:
         mask[column.rows] = False
         return np.ma.MaskedArray(values, mask)
 
+    def _is_too_sparse(self, column: InfoColumn) -> bool:
+        return column.rows is not None and self.n_rows * (column.values[:1].nbytes) > DENSE_BYTES
+
+
+def _rows_between(rows: Array, start: int, stop: int) -> Array:
+    low, high = np.searchsorted(rows, (start, stop))
+    return np.asarray(rows[low:high] - start)
+
 
 def _slice(column: InfoColumn, start: int, stop: int) -> InfoColumn:
     if column.rows is None:
         return InfoColumn(column.path, column.kind, None, column.values[start:stop])
     low, high = np.searchsorted(column.rows, (start, stop))
-    rows: Array | None = column.rows[low:high] - start
-    assert rows is not None
-    if len(rows) == stop - start:
-        rows = None
+    rows = None if high - low == stop - start else column.rows[low:high] - start
     return InfoColumn(column.path, column.kind, rows, column.values[low:high])
 
 
 def concatenate_tables(tables: Sequence[InfoTable]) -> InfoTable:
     """Return the rows of `tables` after one another."""
     parts: dict[tuple[InfoPath, str], list[tuple[Array, Array]]] = {}
-    dropped: dict[str, int] = {}
+    dropped: dict[str, list[Array]] = {}
     offset = 0
     for table in tables:
         for column in table.columns:
             parts.setdefault((column.path, column.kind), []).append((column.row_numbers() + offset, column.values))
-        for key, count in table.dropped.items():
-            dropped[key] = dropped.get(key, 0) + count
+        for key, rows in table.dropped_rows.items():
+            dropped.setdefault(key, []).append(rows + offset)
         offset += table.n_rows
     columns = (_joined(path, kind, found, offset) for (path, kind), found in parts.items())
-    return InfoTable(offset, tuple(columns), dropped)
+    return InfoTable(offset, tuple(columns), {key: np.concatenate(rows) for key, rows in dropped.items()})
 
 
 def _joined(path: InfoPath, kind: str, found: list[tuple[Array, Array]], n_rows: int) -> InfoColumn:
@@ -150,7 +172,8 @@ def tabulate(infos: Sequence[Mapping[Any, Any]]) -> InfoTable:
 
     Python and numpy scalars and arrays of numbers keep their type (Python's int is int64, its float float64), text is
     `string`, nested dictionaries give longer paths, None, lists and the like become JSON, and what JSON cannot hold is
-    left out and counted; so is the second of two keys with one text, such as 1 and "1".
+    left out and counted; so is the second of two keys with one text, such as 1 and "1". Lone surrogates, which UTF-8
+    lacks, are escaped in keys, and make a text JSON.
     """
     table = _Tabulator()
     for row, info in enumerate(infos):
@@ -165,17 +188,17 @@ class _Tabulator:
     def __init__(self) -> None:
         self._rows: dict[tuple[InfoPath, str], list[int]] = {}
         self._values: dict[tuple[InfoPath, str], list[Any]] = {}
-        self._dropped: dict[str, int] = {}
+        self._dropped: dict[str, list[int]] = {}
 
     def add(self, row: int, prefix: InfoPath, items: Iterable[tuple[Any, Any]]) -> None:
         for key, value in items:
-            path = (*prefix, str(key))
+            path = (*prefix, key if type(key) is str and key.isascii() else _key_text(key))
             if isinstance(value, Mapping) and value and len(prefix) < MAX_NESTING:
                 self.add(row, path, value.items())
                 continue
             kind, stored = classify(value)
             if kind is None or not self._keep(row, (path, kind), stored):
-                self._drop(path)
+                self._dropped.setdefault(".".join(path), []).append(row)
 
     def _keep(self, row: int, column: tuple[InfoPath, str], stored: Any) -> bool:
         rows = self._rows.setdefault(column, [])
@@ -185,17 +208,22 @@ class _Tabulator:
         self._values.setdefault(column, []).append(stored)
         return True
 
-    def _drop(self, path: InfoPath) -> None:
-        name = ".".join(path)
-        self._dropped[name] = self._dropped.get(name, 0) + 1
-
     def finish(self, n_rows: int) -> InfoTable:
         columns = []
         for (path, kind), rows in self._rows.items():
             dense = len(rows) == n_rows
             values = column_values(kind, self._values[path, kind])
             columns.append(InfoColumn(path, kind, None if dense else np.array(rows, np.int64), values))
-        return InfoTable(n_rows, tuple(columns), self._dropped)
+        dropped = {name: np.array(rows, np.int64) for name, rows in self._dropped.items()}
+        return InfoTable(n_rows, tuple(columns), dropped)
+
+
+def _key_text(key: Any) -> str:
+    try:
+        text = str(key)
+    except Exception:  # noqa: BLE001 - a key is the user's object, and may raise anything
+        text = f"<{type(key).__name__}>"
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def column_values(kind: str, values: list[Any]) -> Array:
@@ -219,11 +247,14 @@ def classify(value: Any) -> tuple[str | None, Any]:
     kind = _FAST_KINDS.get(type(value))
     if kind is not None and _fits(kind, value):
         return kind, value
-    if isinstance(value, np.ndarray | np.generic):
-        return _classify_numpy(value)
-    if hasattr(value, "__array__") and not isinstance(value, type):
-        return _classify_foreign(value)
-    return _classify_json(value)
+    try:
+        if isinstance(value, np.ndarray | np.generic):
+            return _classify_numpy(value)
+        if hasattr(value, "__array__") and not isinstance(value, type):
+            return _classify_numpy(np.asarray(value))
+        return _classify_json(value)
+    except Exception:  # noqa: BLE001 - a tensor with a gradient, a device array or any other object may raise anything
+        return None, None
 
 
 _FAST_KINDS: dict[type, str] = {bool: "bool", int: "int64", float: "float64", str: STRING}
@@ -257,19 +288,8 @@ def _classify_numpy(value: Any) -> tuple[str | None, Any]:
     return _classify_json(value)
 
 
-def _classify_foreign(value: Any) -> tuple[str | None, Any]:
-    try:
-        array = np.asarray(value)
-    except Exception:  # noqa: BLE001  Foreign code (a tensor with a gradient, a device array) may raise anything.
-        return None, None
-    return _classify_numpy(array)
-
-
 def _classify_json(value: Any) -> tuple[str | None, Any]:
-    try:
-        return JSON, json.dumps(_plain(value), sort_keys=True, allow_nan=False)
-    except (TypeError, ValueError, RecursionError):
-        return None, None
+    return JSON, json.dumps(_plain(value), sort_keys=True, allow_nan=False)
 
 
 def _plain(value: Any) -> Any:
@@ -320,13 +340,14 @@ class InfoFilter:
 
     def _without(self, group: str, table: InfoTable) -> InfoTable:
         names = [".".join(column.path) for column in table.columns]
-        if not any(self._drops(group, name) for name in (*names, *table.dropped)):
+        if not any(self._drops(group, name) for name in (*names, *table.dropped_rows)):
             return table
-        dropped = dict(table.dropped)
+        dropped = dict(table.dropped_rows)
         kept = []
         for name, column in zip(names, table.columns, strict=True):
             if self._drops(group, name):
-                dropped[name] = dropped.get(name, 0) + len(column.values)
+                rows = [column.row_numbers(), *([dropped[name]] if name in dropped else [])]
+                dropped[name] = np.sort(np.concatenate(rows))
             else:
                 kept.append(column)
         return InfoTable(table.n_rows, tuple(kept), dropped)

@@ -192,11 +192,9 @@ class CompletedPolicy(AdaptedPolicy):
         Raises:
             PolicyError: If the policy's own method gives anything but (action, info).
         """
-        result: Any = self._get_action(observation)
-        if type(result) is tuple and len(result) == 2 and type(result[1]) is dict:  # noqa: PLR2004
-            return result
+        result: tuple[Any, dict[str, Any]] = self._get_action(observation)
         if not is_action_and_info(result):
-            raise _not_a_pair(f"{name_of(self._wrapped)}.get_action", "action", result)
+            raise not_a_pair(f"{name_of(self._wrapped)}.get_action", "action", result)
         return result
 
     def get_actions(self, observations: Tree) -> tuple[Tree, dict[str, Any]]:
@@ -205,10 +203,10 @@ class CompletedPolicy(AdaptedPolicy):
         Raises:
             PolicyError: If the policy's own method gives anything but (actions, infos) with one row an observation.
         """
-        result: Any = self._get_actions(observations)
+        result: tuple[Tree, dict[str, Any]] = self._get_actions(observations)
         what = f"{name_of(self._wrapped)}.get_actions"
         if not is_action_and_info(result):
-            raise _not_a_pair(what, "actions", result)
+            raise not_a_pair(what, "actions", result)
         check_rows(what, self._actions, result[0], result[1], count_rows(observations))
         return result
 
@@ -265,7 +263,8 @@ class CompletedPolicy(AdaptedPolicy):
         return self._actions.stack(actions), stack_infos(list(infos))
 
 
-def _not_a_pair(what: str, noun: str, result: Any) -> PolicyError:
+def not_a_pair(what: str, noun: str, result: Any) -> PolicyError:
+    """Return the error of a method `what` that did not give the pair (`noun`, info)."""
     if isinstance(result, tuple) and len(result) == 2:  # noqa: PLR2004
         given = f"a {type(result[1]).__name__} as its info"
         return PolicyError(f"{what} gave {given}, expected a dictionary", hint=f"return ({noun}, {{}}) for no info")
@@ -370,7 +369,7 @@ def _adapt_callable(function: Callable[..., Any], env_spec: EnvSpec, *, determin
 
 
 def _pairs_looking_like_actions(space: spaces.Space[Any]) -> bool:
-    """Return whether an action of `space` looks like (action, info) itself, so that a callable's result is an action."""
+    """Return whether an action of `space` looks like (action, info) itself; a callable then returns actions alone."""
     return isinstance(space, spaces.Tuple) and [type(child) for child in space.spaces][1:] == [spaces.Dict]
 
 

@@ -1,7 +1,7 @@
 """Random numbers for the rows of a batch: each row has a stream of its own, which follows from its seed alone.
 
-A stream is a counter that a hash turns into words (SplitMix64, by G. Steele, D. Lea and C. Flood). So all rows are drawn
-in one vectorised pass, and each gets, bit for bit, what it would get alone.
+A stream is a counter that a hash turns into words (SplitMix64, by G. Steele, D. Lea and C. Flood). So all rows are
+drawn in one vectorised pass, and each gets, bit for bit, what it would get alone.
 """
 
 from __future__ import annotations
@@ -64,14 +64,14 @@ class RowStreams:
 
 def uniform(words: Words) -> Floats:
     """Return a number in [0, 1) for each word."""
-    return (words >> _UNUSED_BITS) * _UNIT
+    return np.asarray((words >> _UNUSED_BITS) * _UNIT, np.float64)
 
 
 def gumbel(words: Words) -> Floats:
     """Return a number of the standard Gumbel distribution for each word."""
     # In the middle of an interval, since the logarithms of 0 and 1 would be of no use.
-    numbers = (words >> _UNUSED_BITS) * _UNIT + _UNIT / 2
-    return -np.log(-np.log(np.minimum(numbers, 1.0 - _UNIT)))
+    numbers = uniform(words) + _UNIT / 2
+    return np.asarray(-np.log(-np.log(np.minimum(numbers, 1.0 - _UNIT))))
 
 
 def normal(words: Words) -> Floats:

@@ -115,11 +115,11 @@ class _LeafDraw(NamedTuple):
     """How one leaf's values are made of words.
 
     Attributes:
-        count: The words of one value.
-        of_words: Makes a column (k, *shape) of words (k, count), which it may overwrite.
+        n_words: The words of one value.
+        of_words: Makes a column (k, *shape) of words (k, n_words).
     """
 
-    count: int
+    n_words: int
     of_words: Callable[[Words], Array]
 
 
@@ -129,7 +129,7 @@ class _CountedStream:
     def __init__(self, rows: SpaceRows, draws: Sequence[_LeafDraw], n_rows: int) -> None:
         self.n_rows = n_rows
         self._rows, self._draws = rows, draws
-        self._edges = np.cumsum([0, *(draw.count for draw in draws)]).tolist()
+        self._edges = np.cumsum([0, *(draw.n_words for draw in draws)]).tolist()
         self._block_steps = max(1, min(_BLOCK_STEPS, _BLOCK_WORDS // max(1, self._edges[-1])))
         self._streams = RowStreams(n_rows)
 

@@ -37,7 +37,7 @@ class EpisodeSeeder:
         self._watched: dict[str, _Watched] = {}
 
     def watch(self, *, policy: Any = None, env: Any = None) -> None:
-        """Search for generators, after a build, an update or the first reset; what was found before keeps its stream.
+        """Search for generators, after a build, an update or the first reset; those found before keep their streams.
 
         Nothing is drawn, called or changed, except that a space or environment makes the generator that it would
         otherwise make at its first draw, from a seed that nobody knows.
@@ -160,29 +160,24 @@ def _search(root: Any, seen: dict[int, Any]) -> list[Any]:
             continue
         if _is_kind(item, _HOLDERS) and not _is_kind(item, _WRAPPERS):
             found.append(item)
-        for child in _children(item):
+        for child in _children(item, seen):
             if len(waiting) >= MAX_OBJECTS:
                 break
             waiting.append(child)
     return found
 
 
-def _children(item: Any) -> Iterator[Any]:
-    if isinstance(item, types.FunctionType):
+def _children(item: Any, seen: dict[int, Any]) -> Iterator[Any]:
+    if type(item) is types.FunctionType:
         yield from (vars(item), item.__closure__, item.__defaults__, item.__kwdefaults__)
         yield from _named_globals(item)
         return
     yield from gc.get_referents(item)
     for owner in type(item).__mro__[:-1]:
-        for member in list(vars(owner).values()):
-            if isinstance(member, types.FunctionType) and owner.__module__ not in _LIBRARIES:
-                yield from _named_globals(member)
-            elif _is_generator(member):
-                yield member
-
-
-_LIBRARIES = frozenset({"torch.nn.modules.module", "gymnasium.core", "gymnasium.spaces.space", "builtins"})
-"""Modules of base classes that nearly everything has, whose methods draw from no global of their module."""
+        if id(owner) not in seen:
+            seen[id(owner)] = owner
+            for member in list(vars(owner).values()):
+                yield from _named_globals(member) if type(member) is types.FunctionType else (member,)
 
 
 def _named_globals(function: types.FunctionType) -> Iterator[Any]:
@@ -190,7 +185,7 @@ def _named_globals(function: types.FunctionType) -> Iterator[Any]:
     known = function.__globals__
     for name in _names(function.__code__):
         value = known.get(name)
-        is_near = isinstance(value, types.FunctionType) and value.__module__ == function.__module__
+        is_near = type(value) is types.FunctionType and value.__module__ == function.__module__
         if is_near or _is_generator(value):
             yield value
 
