@@ -1,0 +1,220 @@
+"""`kill -9` in the middle of a run, and `--resume`: `data/` ends as that of a run that nobody disturbed."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.helpers.breaks import contents
+from tests.helpers.datasets import assert_same_data, data_hashes, episodes_of, info_of, numbers_of, stats_of
+from tests.helpers.envs import SIGNS
+from tests.helpers.processes import Ran, rollout, running
+
+ENV = ("--env", "tests.helpers.envs:FaultyEnv", "--seed", "7", "--segment-bytes", "20000", "--quiet")
+SLOW = ("--env-kwargs", "pace=0.0005")
+RUNS = {
+    "collect": ("collect", "--timesteps", "3000", "--policy", "tests.helpers.policies:OwnNoisePolicy"),
+    "exact": ("exact", "--episodes-per-worker", "300"),
+    "four rows": (
+        *("collect", "--timesteps", "3000", "--envs-per-worker", "4"),
+        *("--policy", "tests.helpers.policies:CountingPolicy"),
+    ),
+}
+LOCAL = ("--sampler", "local", "--workers", "1")
+
+
+def end_after_commits(output: Path, *words: str, more_than: int = 0, by: signal.Signals = signal.SIGKILL) -> Ran:
+    """Run, and send a signal once more than so many episodes are committed."""
+    with running([*words, "--output", str(output)]) as run:
+        run.wait_until(lambda: len(_committed(output)) > more_than)
+        run.process.send_signal(by)
+        return run.end()
+
+
+def _committed(output: Path) -> list[int]:
+    """Return the numbers that are committed; files may be replaced while we look."""
+    try:
+        return numbers_of(output)
+    except FileNotFoundError:
+        return []
+
+
+@pytest.mark.parametrize("kind", RUNS)
+def test_a_killed_run_is_resumed_as_if_it_had_not_been_killed(tmp_path: Path, kind: str) -> None:
+    """Killed twice after a commit, in the first run and in one that resumes: the same bytes, statistics and totals."""
+    whole, out = tmp_path / "whole", tmp_path / "out"
+    words = (*RUNS[kind], *ENV, *SLOW, "--workers", "2", "--flush-every", "0.05")
+    rollout(*words, "--output", whole)
+    assert -signal.SIGKILL == end_after_commits(out, *words).code
+    first = len(numbers_of(out))
+    again = (words[0], "--resume", "--quiet")
+    assert -signal.SIGKILL == end_after_commits(out, *again, "--flush-every", "0.05", more_than=first).code
+    second = len(numbers_of(out))
+    rollout("verify", out)
+    rollout(*again, "--output", out)
+    assert 0 < first < second < len(numbers_of(whole))
+    assert_same_data(whole, out)
+    assert stats_of(whole) == stats_of(out)
+    assert len(data_hashes(whole)) > 2
+    for name in ("status", "episodes", "steps", "dropped_infos", "features"):
+        assert info_of(whole)[name] == info_of(out)[name]
+    rollout("verify", out)
+    assert [] == [path for path in out.rglob(".*") if path.is_file()]
+
+
+def test_a_run_that_was_asked_to_end_is_resumed(tmp_path: Path) -> None:
+    """By SIGTERM: what was finished is there, and another number of workers, in one process, makes the rest."""
+    out, whole = tmp_path / "out", tmp_path / "whole"
+    words = ("collect", "--timesteps", "3000", *ENV, *SLOW, "--workers", "2")
+    ran = end_after_commits(out, *words, "--flush-every", "0.05", by=signal.SIGTERM)
+    assert (143, "interrupted") == (ran.code, info_of(out)["status"]), ran.said
+    rollout("collect", "--resume", *LOCAL, "--output", out)
+    rollout(*words, "--output", whole)
+    assert_same_data(whole, out)
+
+
+def test_a_kill_before_the_first_commit_begins_anew_with_the_same_seed(tmp_path: Path) -> None:
+    """In the same folder, though the seed was drawn."""
+    out, signs = tmp_path / "out", tmp_path / "signs"
+    signs.mkdir()
+    env = ("--env", "tests.helpers.envs:FaultyEnv", "--workers", "1", "--quiet")
+    hang = ("--env-kwargs", "what=hang", "--env-kwargs", "times=1", "--env-kwargs", f"signs={signs}")
+    with running(["collect", "--timesteps", "500", *env, *hang, "--output", str(out)]) as run:
+        run.wait_until(lambda: any(signs.iterdir()) and bool(info_of(out)))
+        run.process.kill()
+        run.end()
+    seed = info_of(out)["root_seed"]
+    rollout("collect", "--resume", "--output", out)
+    assert (seed, "complete") == (info_of(out)["root_seed"], info_of(out)["status"])
+    rollout("collect", "--timesteps", "500", *env, "--seed", str(seed), "--output", tmp_path / "whole")
+    assert_same_data(tmp_path / "whole", out)
+
+
+def test_two_runs_cannot_have_one_folder(tmp_path: Path) -> None:
+    """Neither to resume nor to overwrite: exit code 5, and the first run ends well."""
+    out, signs = tmp_path / "out", tmp_path / "signs"
+    signs.mkdir()
+    meeting = ("--env-kwargs", "meet=2")
+    words = ["collect", "--episodes", "20", *ENV, "--workers", "1", *meeting, "--output", str(out)]
+    with running(words, env={SIGNS: str(signs)}) as first:
+        first.wait_until(lambda: any(signs.iterdir()) and bool(info_of(out)))
+        for option in ("--resume", "--overwrite"):
+            ran = rollout("collect", "--episodes", "20", *ENV, *LOCAL, option, "--output", out, code=5)
+            assert "another run" in ran.stderr
+        (signs / "met-other").touch()
+        assert 0 == first.end().code
+    assert list(range(20)) == numbers_of(out)
+
+
+def test_what_was_skipped_before_a_kill_is_still_listed(tmp_path: Path) -> None:
+    """The same episodes as in a run that nobody disturbed."""
+    well = tmp_path / "well"
+    rollout("collect", "--episodes", "400", *ENV, *LOCAL, "--output", well)
+    seeds = [int(seed) for seed in episodes_of(well)["seed"].to_pylist()[10::40]]
+    faulty = ("--env-kwargs", "what=raise", "--env-kwargs", f"episodes={seeds}", "--on-env-error", "skip")
+    words = ("collect", "--episodes", "400", *ENV, *SLOW, *faulty, "--workers", "2")
+    out = tmp_path / "out"
+    end_after_commits(out, *words, "--flush-every", "0.05", more_than=100)
+    rollout("collect", "--resume", "--quiet", "--output", out)
+    listed = [one["episode_number"] for one in info_of(out)["skipped"]["episodes"]]
+    assert list(range(10, 400, 40)) == listed
+    assert sorted(set(range(400)) - set(listed)) == numbers_of(out)
+    rollout("verify", out)
+
+
+EXTENSIONS = {
+    "steps": (("--timesteps", "1000"), ("--timesteps", "2500")),
+    "episodes": (("--episodes", "150"), ("--episodes", "300")),
+    "a range": (("--episodes", "30:40"), ("--episodes", "30:60")),
+    "steps to episodes": (("--timesteps", "1000"), ("--episodes", "300")),
+    "few steps": (("--timesteps", "50"), ("--timesteps", "1500")),
+}
+
+
+@pytest.mark.parametrize("kind", EXTENSIONS)
+def test_a_complete_dataset_is_extended_by_a_larger_number(tmp_path: Path, kind: str) -> None:
+    """`data/` and the statistics are those of the larger run."""
+    before, after = EXTENSIONS[kind]
+    out, whole = tmp_path / "out", tmp_path / "whole"
+    rollout("collect", *before, *ENV, *LOCAL, "--output", out)
+    rollout("collect", *after, "--resume", "--output", out)
+    rollout("collect", *after, *ENV, *LOCAL, "--output", whole)
+    assert_same_data(whole, out)
+    assert stats_of(whole) == stats_of(out)
+
+
+@pytest.fixture(scope="module")
+def complete(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("complete") / "out"
+    rollout("collect", "--timesteps", "1000", *ENV, *LOCAL, "--output", out)
+    return out
+
+
+def test_a_complete_dataset_is_not_touched(complete: Path) -> None:
+    """To resume it is no error, and writes nothing."""
+    before = {path: path.stat().st_mtime_ns for path in complete.rglob("*") if path.is_file()}
+    rollout("collect", "--resume", "--output", complete)
+    assert before == {path: path.stat().st_mtime_ns for path in complete.rglob("*") if path.is_file()}
+
+
+CHANGES = {
+    "fewer steps": ("--timesteps", "500"),
+    "fewer episodes": ("--episodes", "3"),
+    "seed": ("--seed", "1"),
+    "env kwargs": ("--env-kwargs", "space=image"),
+    "policy": ("--policy", "tests.helpers.policies:OwnNoisePolicy"),
+    "a limit": ("--max-episode-length", "3"),
+    "rows": ("--envs-per-worker", "2"),
+    "columns": ("--next-observation",),
+    "segments": ("--segment-bytes", "70000"),
+    "infos": ("--drop-info", "steps"),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_what_would_give_other_data_is_refused(complete: Path, change: str) -> None:
+    """Exit code 2, and the dataset stays as it was."""
+    before = data_hashes(complete)
+    amount = () if change.startswith("fewer") else ("--timesteps", "2000")
+    rollout("collect", "--resume", *amount, *CHANGES[change], "--output", complete, code=2)
+    assert before == data_hashes(complete)
+    rollout("verify", complete)
+
+
+def test_exact_cannot_be_extended(tmp_path: Path) -> None:
+    """Each worker's numbers follow from how many it has."""
+    rollout("exact", "--episodes-per-worker", "5", *ENV, *LOCAL, "--output", tmp_path / "out")
+    rollout("exact", "--episodes-per-worker", "8", "--resume", "--output", tmp_path / "out", code=2)
+
+
+def test_a_folder_with_other_files_cannot_be_resumed_or_overwritten(tmp_path: Path) -> None:
+    """An empty or missing one can: a dataset begins, so that one command line serves for every time."""
+    (tmp_path / "notes.txt").touch()
+    for option in ("--resume", "--overwrite"):
+        rollout("collect", "--episodes", "5", *ENV, *LOCAL, option, "--output", tmp_path, code=5)
+    for _ in range(2):
+        rollout("collect", "--episodes", "5", *ENV, *LOCAL, "--resume", "--output", tmp_path / "new")
+    assert (tmp_path / "notes.txt").exists()
+
+
+def test_overwrite_replaces_a_dataset(tmp_path: Path) -> None:
+    """The new one alone is left; without the option the folder is refused."""
+    words = (
+        "collect",
+        "--episodes",
+        "20",
+        "--env",
+        "tests.helpers.envs:FaultyEnv",
+        *LOCAL,
+        "--output",
+        tmp_path / "out",
+    )
+    rollout(*words, "--seed", "1")
+    old = contents(tmp_path)
+    rollout(*words, "--seed", "2", code=5)
+    rollout(*words, "--seed", "2", "--overwrite")
+    assert 2 == info_of(tmp_path / "out")["root_seed"]
+    assert not old & contents(tmp_path)
+    rollout("verify", tmp_path / "out")

@@ -1,0 +1,215 @@
+"""Running one row of the fault table, and checking what became of it."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import re
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pyarrow as pa
+
+from tests.helpers.datasets import assert_same_data, episodes_of, info_of, numbers_of
+from tests.helpers.envs import SIGNS
+from tests.helpers.policies import FAULT
+from tests.helpers.processes import Ran, Running, rollout, running
+
+FORTY = ("collect", "--episodes", "40")
+SOME = (7, 19, 31)
+"""The episodes in which a fault happens that does not happen in all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One row.
+
+    Attributes:
+        name: What is done to the run.
+        code: The expected exit code, or those that are right.
+        says: A regular expression that stderr must match.
+        never: One that it must not match.
+        env: Keyword arguments of the environment. `at` are episode numbers, in place of `episodes`, the seeds.
+        acts: The fault of FaultyPolicy (of `policy`, if that is another one).
+        policy: The class in `tests.helpers.policies`; empty for the built-in random one, unless there is `acts`.
+        spec: The environment's spec.
+        options: Further options of the command.
+        command: The command and how much it collects.
+        keeps: What the dataset must hold. `same`: the bytes of a run without the fault. `prefix`: the first episodes of
+            that run, none of SOME. `skips`: all of its episodes but SOME, which are listed as skipped. `whole`: as many
+            episodes, perhaps with other values. `none`: nothing is left. `any`: whatever it is, it verifies.
+        signed: Whether FaultyEnv, or FaultyPolicy, leaves a sign of its fault. Otherwise `meddle`, `prepare` or
+            `after` prove that it happened.
+        lines: At most so many lines go to stderr.
+        workers: How many workers there are.
+        variables: Of the command's environment; given the folder.
+        prepare: Called with the folder before the run.
+        before: Called in the run's process before it begins.
+        meddle: Called with the run, and the folder, while it runs.
+        after: Called with the folder when it has ended.
+        output: The name of the dataset's folder.
+    """
+
+    name: str
+    code: int | tuple[int, ...] = 0
+    says: str = ""
+    never: str = ""
+    env: Mapping[str, object] = field(default_factory=dict)
+    acts: Mapping[str, object] = field(default_factory=dict)
+    policy: str = ""
+    spec: str = "tests.helpers.envs:FaultyEnv"
+    options: tuple[str, ...] = ()
+    command: tuple[str, ...] = FORTY
+    keeps: str = "same"
+    signed: bool = True
+    lines: int = 80
+    workers: int = 2
+    variables: Callable[[Path], Mapping[str, str]] | None = None
+    prepare: Callable[[Path], None] | None = None
+    before: Callable[[], None] | None = None
+    meddle: Callable[[Running, Path], None] | None = None
+    after: Callable[[Path], None] | None = None
+    output: str | bytes = "out"
+
+
+def run_row(row: Row, folder: Path) -> None:
+    """Run a row in an empty folder, and check everything that must hold of it."""
+    signs = folder / "signs"
+    signs.mkdir()
+    if row.prepare is not None:
+        row.prepare(folder)
+    with tempfile.TemporaryDirectory(prefix="r-") as temporary:
+        variables = {"TMPDIR": temporary, SIGNS: str(signs), FAULT: json.dumps(_placed(row.acts))}
+        variables |= row.variables(folder) if row.variables is not None else {}
+        with running(_words(row, folder), cwd=folder, env=variables, before=row.before, session=True) as run:
+            if row.meddle is not None:
+                row.meddle(run, folder)
+            ran = run.end()
+        _check_said(row, ran)
+        assert () == ran.left, ran.said
+        wait_for_none(Path(variables["TMPDIR"]))
+    if row.signed:
+        assert [sign for sign in signs.iterdir() if sign.name != "bad action-0"], f"it never happened: {ran.said}"
+    reaches = "warn" in row.options
+    assert reaches == (signs / "bad action-0").exists(), "whether a bad action reached the environment"
+    _check_kept(row, folder / os.fsdecode(row.output), ran)
+    if row.after is not None:
+        row.after(folder)
+
+
+def _words(row: Row, folder: Path) -> list[str | bytes]:
+    kwargs = [word for name, value in _placed(row.env).items() for word in ("--env-kwargs", f"{name}={_toml(value)}")]
+    policy = row.policy or ("FaultyPolicy" if row.acts else "")
+    chosen = ["--policy", f"tests.helpers.policies:{policy}"] if policy else []
+    fixed = ["--env", row.spec, *kwargs, *chosen, "--seed", "5", "--workers", str(row.workers)]
+    return [*row.command, *fixed, *row.options, "--output", os.fsencode(folder / os.fsdecode(row.output))]
+
+
+def _toml(value: object) -> str:
+    return str(value) if isinstance(value, float) else json.dumps(value)
+
+
+def _placed(fault: Mapping[str, object]) -> dict[str, object]:
+    """Return the fault with the seeds of the episodes that it is to happen in."""
+    at = fault.get("at", ())
+    assert isinstance(at, Sequence)
+    seeds = [_seeds()[number] for number in at]
+    return {name: value for name, value in fault.items() if name != "at"} | ({"episodes": seeds} if seeds else {})
+
+
+@functools.cache
+def _folder() -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory(prefix="rollout-well-")
+
+
+@functools.cache
+def well(command: tuple[str, ...], policy: str) -> Path:
+    """Return the dataset of a run in which nothing happens."""
+    output = Path(_folder().name) / re.sub(r"\W+", "-", f"{' '.join(command)}{policy}")
+    chosen = ["--policy", f"tests.helpers.policies:{policy}"] if policy else []
+    fixed = ["--env", Row.__dataclass_fields__["spec"].default, "--seed", "5", "--workers", "1", "--sampler", "local"]
+    rollout(*command, *fixed, *chosen, "--quiet", "--output", output)
+    return output
+
+
+@functools.cache
+def _seeds() -> list[int]:
+    return [int(seed) for seed in episodes_of(well(FORTY, ""))["seed"].to_pylist()]
+
+
+def _check_said(row: Row, ran: Ran) -> None:
+    codes = (row.code,) if isinstance(row.code, int) else row.code
+    assert ran.code in codes, ran.said
+    assert "internal error" not in ran.stderr, ran.said
+    assert re.search(row.says, ran.stderr, re.DOTALL), ran.said
+    assert not (row.never and re.search(row.never, ran.stderr)), ran.said
+    errors = len(re.findall(r"^rollout: error: ", ran.stderr, re.MULTILINE))
+    assert errors == (ran.code > 0), ran.said
+    assert len(ran.stderr.splitlines()) <= row.lines, ran.said
+    assert len(ran.stderr) < 200_000, ran.stderr[:2_000]
+    if "traceback below" in ran.stderr:
+        assert "Traceback (most recent call last)" in ran.stderr, ran.said
+
+
+def wait_for_none(folder: Path) -> None:
+    """Check that the folder for temporary files is empty; a fork server that has just ended may still clean up."""
+    deadline = time.monotonic() + 5
+    while left := [path.name for path in folder.iterdir()]:
+        assert time.monotonic() < deadline, f"these temporary files are left: {left}"
+        time.sleep(0.01)
+
+
+FACTS = ["episode_number", "seed", "length", "return", "terminated", "truncated"]
+
+
+def _check_kept(row: Row, output: Path, ran: Ran) -> None:
+    if row.keeps == "none":
+        assert [] == numbers_of(output), ran.said
+        return
+    if row.keeps == "prefix" and not output.exists():
+        return
+    rollout("verify", os.fsencode(output), code=0 if numbers_of(output) or row.keeps != "prefix" else None)
+    check = {"same": _same, "prefix": _prefix, "skips": _skips, "whole": _whole, "any": lambda *_: None}[row.keeps]
+    check(row, output, ran)
+
+
+def _well_of(row: Row) -> Path:
+    return well(row.command, row.policy or ("FaultyPolicy" if row.acts else ""))
+
+
+def _same(row: Row, output: Path, ran: Ran) -> None:
+    assert "complete" == info_of(output)["status"], ran.said
+    assert_same_data(_well_of(row), output)
+
+
+def _facts(path: Path) -> pa.Table:
+    return episodes_of(path).select(FACTS)
+
+
+def _prefix(row: Row, output: Path, ran: Ran) -> None:
+    """Episodes 0, 1, 2 … as they are in a good run; of a long run the first forty are compared."""
+    numbers = numbers_of(output)
+    assert list(range(len(numbers))) == numbers
+    assert "interrupted" == info_of(output)["status"] or ran.code < 0
+    if row.signed and row.command == FORTY:
+        assert len(numbers) <= SOME[0], ran.said
+    assert not row.meddle or numbers, ran.said
+    if numbers and not row.env.get("what"):
+        few = min(len(numbers), 40)
+        assert _facts(well(FORTY, "")).slice(0, few).equals(_facts(output).slice(0, few))
+
+
+def _skips(row: Row, output: Path, ran: Ran) -> None:
+    assert list(SOME) == [one["episode_number"] for one in info_of(output)["skipped"]["episodes"]], ran.said
+    assert [number for number in range(40) if number not in SOME] == numbers_of(output)
+    expected = _facts(_well_of(row)).filter(pa.array([number not in SOME for number in range(40)]))
+    assert expected.equals(_facts(output))
+
+
+def _whole(row: Row, output: Path, ran: Ran) -> None:
+    assert "complete" == info_of(output)["status"], ran.said
+    assert list(range(int(row.command[-1]))) == numbers_of(output)
