@@ -1,0 +1,330 @@
+"""The fork server: a process that imports what workers need, forks them, and ends them when the sampler's process dies.
+
+It runs no user code and starts no thread, so it is always there to notice the end of a worker, or of the sampler, and
+to kill a worker with all that its environment started. Workers need no watch of their own, even one that is stuck in a
+step. Nothing here has a name in a file system, so nothing is left behind, whoever is killed.
+
+The start methods differ in how the server is made: `forkserver` is one for the sampler's process, which imports ahead;
+`spawn` is a new one for each worker; `fork` is forked from the sampler's process itself. Importing this module loads
+neither numpy nor gymnasium: who knows early that workers will come calls `start_fork_server` before it imports these.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import importlib
+import os
+import select
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import traceback
+import warnings
+from collections.abc import Callable
+from enum import IntEnum
+from typing import Literal, NoReturn
+
+from rollout_cli.errors import UsageError, WorkerError
+
+StartMethod = Literal["forkserver", "spawn", "fork"]
+
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+"""Workers share the cores already, so each uses one thread for linear algebra unless the user chose another number."""
+
+RECORD = struct.Struct("<qq")
+
+_WORKER_MODULE = "rollout_cli.samplers.worker_main"
+# Until `sys.path` is set, only `sys` is imported: a file random.py in the working folder must not be found.
+_PROGRAM = (
+    "import sys; sys.path[:] = sys.argv[3:]; from rollout_cli.samplers.fork_server import serve_new_process; "
+    "serve_new_process(int(sys.argv[1]), sys.argv[2] == 'preload')"
+)
+_SECOND_MS = 1000
+NO_ROOM = "the system allows no more processes or open files (`ulimit -a` shows the limits); use fewer workers"
+
+
+class Request(IntEnum):
+    """What the server is asked to do with the worker of an id; FORK bears its three descriptors."""
+
+    FORK = 0
+    KILL = 1
+
+
+class Status(IntEnum):
+    """What the server reports of a worker: its process id, its exit status, or why it could not be forked (errno)."""
+
+    FORKED = 0
+    ENDED = 1
+    FAILED = 2
+
+
+class ForkServer:
+    """The sampler's side of one fork server. It may be used by several threads.
+
+    Args:
+        method: How the server is made.
+
+    Raises:
+        WorkerError: If it cannot be started.
+        UsageError: If `fork` is asked for in a process that has threads.
+    """
+
+    def __init__(self, method: StartMethod) -> None:
+        try:
+            self._control, theirs = socket.socketpair()
+            with theirs:
+                make = _forked if method == "fork" else _executed
+                self._join = make(self._control, theirs, method == "forkserver")
+        except OSError as error:
+            raise WorkerError(f"workers cannot be started: {error}", hint=NO_ROOM) from error
+        self._owner = os.getpid()
+
+    @property
+    def is_usable(self) -> bool:
+        """Return whether it runs and is this process's own."""
+        try:
+            return self._owner == os.getpid() and self._control.recv(1, socket.MSG_DONTWAIT) != b""
+        except BlockingIOError:
+            return True
+        except OSError:  # It died, or was closed.
+            return False
+
+    def fork(self, worker_id: int, channel: int, box: int, status: int) -> None:
+        """Fork a worker; RECORDs of what becomes of it go to the pipe `status`.
+
+        Args:
+            worker_id: For `kill`; a number never used before.
+            channel: The descriptor of the worker's end of its channel.
+            box: That of its crash box.
+            status: That of a pipe's writing end. All three are copied.
+        """
+        # A server that has just died is noticed by the pipe, which then closes.
+        with contextlib.suppress(ConnectionError):
+            socket.send_fds(self._control, [RECORD.pack(Request.FORK, worker_id)], [channel, box, status])
+
+    def kill(self, worker_id: int) -> None:
+        """Kill a worker and what its environment started; a worker that has ended is no error."""
+        with contextlib.suppress(ConnectionError):
+            self._control.sendall(RECORD.pack(Request.KILL, worker_id))
+
+    def close(self) -> None:
+        """End the server, and with it all its workers."""
+        self._control.close()
+        if self._owner == os.getpid():
+            self._join()
+
+
+def _executed(ours: socket.socket, theirs: socket.socket, preload: bool) -> Callable[[], object]:
+    """Start a server in a process of its own; return what waits for its end."""
+    del ours  # The new process does not get it.
+    # A script's own folder comes last: it is where its user's modules lie, and the server needs none of these.
+    folders = [folder or os.curdir for folder in (*sys.path[1:], *sys.path[:1])]
+    words = [str(theirs.fileno()), "preload" if preload else "", *map(os.path.abspath, folders)]
+    defaults = dict.fromkeys(THREAD_VARIABLES, "1")
+    process = subprocess.Popen(
+        [sys.executable, "-c", _PROGRAM, *words],
+        stdin=subprocess.DEVNULL,
+        pass_fds=[theirs.fileno()],
+        env={**defaults, **os.environ},
+        start_new_session=True,  # A signal to the sampler's group leaves it, and so the workers, alone.
+    )
+    return process.wait
+
+
+def _forked(ours: socket.socket, theirs: socket.socket, preload: bool) -> Callable[[], object]:
+    """Fork a server from this process; return what waits for its end."""
+    del preload  # Everything is imported that the sampler's process has imported.
+    if threading.active_count() > 1:
+        raise UsageError(
+            "the start method fork cannot be used in a process that has threads: a lock that one of them holds would "
+            "stay locked in the worker for ever",
+            hint="use --start-method forkserver or spawn",
+        )
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()  # What is buffered would be written twice.
+    sampler = os.getpid()
+    pid = os.fork()
+    if pid == 0:
+        ours.close()
+        _serve_or_report(theirs, sampler)
+
+    def join() -> None:
+        with contextlib.suppress(ChildProcessError):  # Other code has asked for its end.
+            os.waitpid(pid, 0)
+
+    return join
+
+
+_shared: ForkServer | None = None
+
+
+def start_fork_server() -> ForkServer:
+    """Return this process's server for `forkserver`, started if there is none; does not wait for its imports."""
+    global _shared  # noqa: PLW0603  A process has one.
+    if _shared is None or not _shared.is_usable:
+        _shared = ForkServer("forkserver")
+        # It would end by itself, but a little later than this process.
+        atexit.register(_shared.close)
+    return _shared
+
+
+# -- in the server's process -------------------------------------------------------------------------------------------
+
+
+def serve_new_process(descriptor: int, preload: bool) -> NoReturn:  # noqa: FBT001  Called by the program above only.
+    """Serve in a process that was made for it: its control socket is `descriptor`."""
+    sampler = os.getppid()
+    ignore_signals()
+    if preload:
+        # A module that cannot be imported fails again in the worker, whose traceback reaches the user.
+        with contextlib.suppress(Exception):
+            importlib.import_module(_WORKER_MODULE)
+    _serve_or_report(socket.socket(fileno=descriptor), sampler)
+
+
+def ignore_signals() -> None:
+    """Leave the decision to the sampler where a terminal, or who ends a whole job, signals every process.
+
+    They are not set to be ignored, for a program that an environment starts would inherit that.
+    """
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _do_nothing)
+
+
+def _do_nothing(*_: object) -> None:
+    pass
+
+
+def _serve_or_report(control: socket.socket, sampler: int) -> NoReturn:
+    """Serve until the sampler's process ends; nothing of the caller's stack is run again."""
+    try:
+        _Server(control, sampler).serve()
+    except BaseException:  # noqa: BLE001  The process ends here.
+        traceback.print_exc()
+    finally:
+        os._exit(1)
+
+
+class _Server:
+    """Forks, kills and reaps workers."""
+
+    def __init__(self, control: socket.socket, sampler: int) -> None:
+        self._control, self._sampler = control, sampler
+        self._workers: dict[int, tuple[int, int]] = {}  # By process id: the worker's id, and its status pipe.
+        self._woken, self._waker = os.pipe()
+        for descriptor in (self._woken, self._waker):
+            os.set_blocking(descriptor, False)
+        _redirect_standard_streams()
+        # The sampler may have been started with signals blocked, which processes inherit.
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        ignore_signals()
+        signal.signal(signal.SIGCHLD, _do_nothing)
+        signal.set_wakeup_fd(self._waker, warn_on_full_buffer=False)
+
+    def serve(self) -> NoReturn:
+        """Serve until the sampler's process has ended, then kill all workers, and exit."""
+        poll = select.poll()
+        poll.register(self._control, select.POLLIN)
+        poll.register(self._woken, select.POLLIN)
+        # A process that the sampler's has forked may hold its end of the socket open; then its parent tells.
+        while os.getppid() == self._sampler:
+            ready = {descriptor for descriptor, _ in poll.poll(_SECOND_MS)}
+            if self._woken in ready:
+                os.read(self._woken, 1 << 12)
+                self._reap()
+            if self._control.fileno() in ready and not self._answer():
+                break
+        for pid in self._workers:
+            _kill_group(pid)
+        os._exit(0)
+
+    def _answer(self) -> bool:
+        """Do what is asked; return whether the sampler's end of the socket is open."""
+        try:
+            request, descriptors, _, _ = socket.recv_fds(self._control, RECORD.size, 3)
+        except ConnectionError:
+            return False
+        if not request:
+            return False
+        kind, worker_id = RECORD.unpack(request)
+        if kind == Request.FORK:
+            self._fork(worker_id, *descriptors)
+        else:
+            for pid, (worker, _) in self._workers.items():
+                if worker == worker_id:
+                    _kill_group(pid)
+        return True
+
+    def _fork(self, worker_id: int, channel: int, box: int, status: int) -> None:
+        try:
+            with warnings.catch_warnings():
+                # The user may have chosen several threads for linear algebra, whose libraries can be forked.
+                warnings.simplefilter("ignore", DeprecationWarning)
+                pid = os.fork()
+        except OSError as error:
+            _report(status, Status.FAILED, error.errno or 0)
+            os.close(status)
+        else:
+            if pid == 0:
+                self._become_worker(channel, box, status)
+            with contextlib.suppress(OSError):  # It has done so itself already.
+                os.setpgid(pid, pid)
+            self._workers[pid] = worker_id, status
+            _report(status, Status.FORKED, pid)
+        os.close(channel)
+        os.close(box)
+
+    def _become_worker(self, channel: int, box: int, status: int) -> NoReturn:
+        try:
+            # A group of its own lets what the environment starts end with it.
+            os.setpgid(0, 0)
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            self._control.close()
+            for descriptor in (self._woken, self._waker, status, *(status for _, status in self._workers.values())):
+                os.close(descriptor)
+            importlib.import_module(_WORKER_MODULE).worker_main(channel, box)
+        except BaseException:  # noqa: BLE001  The process ends here.
+            traceback.print_exc()
+        finally:
+            os._exit(1)
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                pid, wait_status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            if pid in self._workers:
+                # The group keeps its number while it has members, so no stranger can be hit as long as one lives.
+                _kill_group(pid)
+                _, status = self._workers.pop(pid)
+                _report(status, Status.ENDED, os.waitstatus_to_exitcode(wait_status))
+                os.close(status)
+
+
+def _redirect_standard_streams() -> None:
+    """Let workers read nothing, and write to standard error what they write to standard output."""
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    os.dup2(nowhere, 0)
+    try:
+        os.dup2(2, 1)
+    except OSError:  # There is no standard error.
+        os.dup2(nowhere, 1)
+    os.close(nowhere)
+
+
+def _report(status: int, kind: Status, value: int) -> None:
+    with contextlib.suppress(BrokenPipeError):  # The sampler has given the worker up.
+        os.write(status, RECORD.pack(kind, value))
+
+
+def _kill_group(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, signal.SIGKILL)

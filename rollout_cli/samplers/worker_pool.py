@@ -1,0 +1,391 @@
+"""ProcessPool: workers in processes of their own, their messages and their deaths."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import itertools
+import os
+import queue
+import selectors
+import signal
+import socket
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import cloudpickle
+
+from rollout_cli.errors import UsageError, WorkerError
+from rollout_cli.loading import first_line
+from rollout_cli.samplers.channel import Channel, ReceiveMemory
+from rollout_cli.samplers.crash_box import Watch, count_oom_kills, how_it_ended, new_box, read_notes, read_story
+from rollout_cli.samplers.fork_server import (
+    NO_ROOM,
+    RECORD,
+    THREAD_VARIABLES,
+    ForkServer,
+    StartMethod,
+    Status,
+    start_fork_server,
+)
+from rollout_cli.samplers.messages import Batch, Exit, Failed, Started, ToWorker
+from rollout_cli.samplers.pool import Died, Event, Message
+from rollout_cli.samplers.supervision import Supervision
+from rollout_cli.samplers.worker_main import Birth
+from rollout_cli.workers.factory import WorkerFactory
+
+EXIT_SECONDS = 2.0
+"""How long workers may take to close their environments, before they are killed."""
+
+_MESSAGES_A_TURN = 32
+_clock = time.monotonic
+_ids = itertools.count()
+
+
+@dataclass(slots=True, eq=False)
+class _Process:
+    """The sampler's side of one worker's process.
+
+    Attributes:
+        worker: Which worker it is.
+        id: Its fork server's name for it.
+        server: Its fork server.
+        channel: The sampler's end of its channel.
+        box: The file of its crash box.
+        status: The pipe by which the server reports what becomes of it.
+        watch: Its account of time.
+        pid: Its process id, once it is known.
+        exit_status: As `os.waitstatus_to_exitcode` gives it, once it has ended; None too where its server has.
+        failure: Why it could not be started (errno).
+        has_ended: Whether it has ended.
+        killed: Why the sampler killed it; empty where it did not.
+        late: The episodes that took too long, where it was killed for that.
+        is_silent: Whether its channel has come to its end, or cannot be trusted.
+    """
+
+    worker: int
+    id: int
+    server: ForkServer
+    channel: Channel
+    box: io.FileIO
+    status: io.FileIO
+    watch: Watch
+    pid: int | None = None
+    exit_status: int | None = None
+    failure: int | None = None
+    has_ended: bool = False
+    killed: str = ""
+    late: tuple[int, ...] = ()
+    is_silent: bool = False
+    is_writing: bool = field(default=False)
+
+    def read_status(self) -> None:
+        """Take what the server reported; waits for it where it has reported nothing."""
+        data = os.read(self.status.fileno(), RECORD.size)
+        if not data:
+            self.has_ended = True  # Its server died.
+            return
+        kind, value = RECORD.unpack(data)
+        if kind == Status.FORKED:
+            self.pid = value
+            return
+        self.has_ended = True
+        if kind == Status.ENDED:
+            self.exit_status = value
+        else:
+            self.failure = value
+
+    def kill(self) -> None:
+        """Kill it and what its environment started."""
+        self.server.kill(self.id)
+        if not self.server.is_usable and self.pid is not None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.pid, signal.SIGKILL)
+
+    def release(self) -> None:
+        """Close all that the sampler has of it."""
+        self.channel.close()
+        self.box.close()
+        self.status.close()
+
+
+class ProcessPool:
+    """Worker processes 0 to n - 1; a `Pool`.
+
+    Args:
+        factory: Builds the workers, in their processes.
+        titles: For each worker, what its process is called.
+        start_method: How processes are started.
+        supervision: How long a worker may take for a step or an episode.
+
+    Raises:
+        WorkerError: If the system has no descriptors left.
+    """
+
+    def __init__(
+        self,
+        factory: WorkerFactory,
+        titles: Sequence[str],
+        *,
+        start_method: StartMethod = "forkserver",
+        supervision: Supervision | None = None,
+    ) -> None:
+        self._factory: bytes = cloudpickle.dumps(factory)
+        self._titles = titles
+        self._start_method: StartMethod = start_method
+        self._rules = supervision or Supervision()
+        self._processes: dict[int, _Process] = {}
+        self._own_servers: list[ForkServer] = []
+        self._memory = ReceiveMemory()
+        self._oom_kills = count_oom_kills()
+        self._unread: set[int] = set()  # Workers that may have sent more than was read.
+        self._is_closed = False
+        try:
+            self._selector = selectors.DefaultSelector()
+            self._woken, self._waker = socket.socketpair()
+        except OSError as error:
+            raise WorkerError(f"workers cannot be started: {error}", hint=NO_ROOM) from error
+        for end in (self._woken, self._waker):
+            end.setblocking(False)
+        self._selector.register(self._woken, selectors.EVENT_READ, ("wake", -1))
+
+    # -- the protocol ----------------------------------------------------------------------------------------------
+
+    def start(self, worker: int) -> None:
+        """Start a worker that does not run: a new one, or one whose death was reported.
+
+        It returns before the process exists; one that the system refuses to make is a `Died` event.
+
+        Raises:
+            WorkerError: If the system has no descriptors or processes left.
+            UsageError: If the start method is `fork` and this process has threads.
+        """
+        process = self._processes[worker] = self._forked(worker)
+        self._selector.register(process.channel, selectors.EVENT_READ, ("channel", worker))
+        self._selector.register(process.status, selectors.EVENT_READ, ("status", worker))
+        self._send(process, self._birth(worker))
+
+    def send(self, worker: int, command: ToWorker) -> None:
+        """Send a command; never blocks. To a dead worker it is lost: the death is an event of its own."""
+        process = self._processes.get(worker)
+        if process is not None and not process.is_silent:
+            self._send(process, command)
+
+    def wait(self, timeout: float | None) -> list[Event]:
+        """Wait until something happened; return it, in order. Empty after the time-out (seconds), or `wake`.
+
+        Raises:
+            UsageError: If the pool was closed.
+        """
+        if self._is_closed:
+            raise UsageError("the workers were shut down while their stream was under way", hint="begin a new stream")
+        unread, self._unread = self._unread, set()
+        ended = []
+        for key, ready in self._selector.select(0 if unread else self._patience(timeout)):
+            kind, worker = key.data
+            if kind == "wake":
+                self._woken.recv(1 << 12)
+            elif kind == "status":
+                self._processes[worker].read_status()
+                ended += [worker] if self._processes[worker].has_ended else []
+            else:
+                if ready & selectors.EVENT_READ:
+                    unread.add(worker)
+                self._flush(self._processes[worker])
+        events: list[Event] = []
+        for worker in unread.difference(ended):
+            events += self._messages(self._processes[worker], _MESSAGES_A_TURN)
+        for worker in ended:
+            events += [*self._messages(self._processes[worker], None), self._buried(worker)]
+        self._kill_overdue()
+        return events
+
+    def wake(self) -> None:
+        """Let `wait` return; may be called from a signal handler or another thread."""
+        with contextlib.suppress(BlockingIOError, OSError):  # It is full of earlier calls, or the pool was closed.
+            self._waker.send(b"w")
+
+    def kill(self, worker: int, reason: str) -> None:
+        """End a worker at once; its `Died` event, with this reason, follows."""
+        process = self._processes.get(worker)
+        if process is not None and not process.killed:
+            process.killed = reason
+            process.kill()
+
+    def close(self) -> None:
+        """End all workers, politely at first; again does nothing."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        for process in self._processes.values():
+            if not process.is_silent:
+                self._send(process, Exit())
+        self._await_ends(EXIT_SECONDS)
+        for process in self._processes.values():
+            process.kill()
+        self._await_ends(None)
+        for process in self._processes.values():
+            process.release()
+        self._processes.clear()
+        for server in self._own_servers:
+            server.close()
+        self._selector.close()
+        self._woken.close()
+        self._waker.close()
+
+    def pids(self) -> list[int]:
+        """Return the process ids of the running workers."""
+        for process in self._processes.values():
+            while process.pid is None and not process.has_ended:
+                process.read_status()
+        return [process.pid for _, process in sorted(self._processes.items()) if process.pid is not None]
+
+    # -- starting --------------------------------------------------------------------------------------------------
+
+    def _forked(self, worker: int) -> _Process:
+        server = self._server()
+        with contextlib.ExitStack() as undo:
+            try:
+                ours, theirs = socket.socketpair()
+                channel = Channel(ours, self._memory)
+                undo.callback(channel.close)
+                with theirs:
+                    box = undo.enter_context(new_box())
+                    read_end, write_end = os.pipe()
+                    status = undo.enter_context(io.FileIO(read_end))
+                    with io.FileIO(write_end, "w"):
+                        name = next(_ids)
+                        server.fork(name, theirs.fileno(), box.fileno(), write_end)
+            except OSError as error:
+                raise WorkerError(f"worker {worker} cannot be started: {error}", hint=NO_ROOM) from error
+            undo.pop_all()
+        watch = Watch(self._rules.step_timeout, self._rules.episode_timeout)
+        return _Process(worker, name, server, channel, box, status, watch)
+
+    def _server(self) -> ForkServer:
+        if self._start_method == "forkserver":
+            return start_fork_server()
+        if self._start_method == "spawn" or not self._own_servers:
+            self._own_servers.append(ForkServer(self._start_method))
+        return self._own_servers[-1]
+
+    def _birth(self, worker: int) -> Birth:
+        try:
+            folder = os.getcwd()
+        except FileNotFoundError:
+            folder = None
+        environment = {**dict.fromkeys(THREAD_VARIABLES, "1"), **os.environ}
+        path = [entry or folder or os.curdir for entry in sys.path]
+        return Birth(worker, self._titles[worker], self._factory, folder, list(sys.argv), path, environment)
+
+    # -- messages --------------------------------------------------------------------------------------------------
+
+    def _send(self, process: _Process, message: Any) -> None:
+        with contextlib.suppress(ConnectionError):
+            process.channel.put_nowait(message)
+        self._watch_writes(process)
+
+    def _flush(self, process: _Process) -> None:
+        with contextlib.suppress(ConnectionError):
+            process.channel.flush_nowait()
+        self._watch_writes(process)
+
+    def _watch_writes(self, process: _Process) -> None:
+        """Let `wait` return when the socket takes more of what is unsent."""
+        has_unsent = process.channel.has_unsent
+        if has_unsent != process.is_writing and not process.is_silent:
+            process.is_writing = has_unsent
+            events = selectors.EVENT_READ | (selectors.EVENT_WRITE if has_unsent else 0)
+            self._selector.modify(process.channel, events, ("channel", process.worker))
+
+    def _messages(self, process: _Process, limit: int | None) -> Iterator[Message]:
+        """Give the messages that a worker has sent, at most `limit`."""
+        for count in itertools.count(1):
+            if process.is_silent:
+                return
+            try:
+                message = process.channel.get_nowait()
+                _check(message, process.worker)
+            except queue.Empty:
+                return
+            except EOFError:
+                self._silence(process)
+                return
+            except MemoryError:
+                raise
+            except Exception as error:  # noqa: BLE001  Whatever bytes that are no message lead to, the worker sent them.
+                self._silence(process)
+                self.kill(process.worker, f"sent something that is no message ({first_line(error)})")
+                return
+            yield Message(process.worker, message)
+            if count == limit:
+                self._unread.add(process.worker)
+                return
+
+    def _silence(self, process: _Process) -> None:
+        process.is_silent = True
+        self._selector.unregister(process.channel)
+
+    # -- deaths ----------------------------------------------------------------------------------------------------
+
+    def _patience(self, timeout: float | None) -> float | None:
+        ticks = (process.watch.tick for process in self._processes.values())
+        return min((limit for limit in (timeout, *ticks) if limit is not None), default=None)
+
+    def _kill_overdue(self) -> None:
+        now = _clock()
+        for process in self._processes.values():
+            if process.watch.tick is None or process.killed:
+                continue
+            overdue = process.watch.look(read_notes(process.box), now)
+            if overdue is not None:
+                process.late = overdue.late
+                self.kill(process.worker, overdue.reason)
+
+    def _buried(self, worker: int) -> Died:
+        """Give up a worker that has ended; return how it did."""
+        process = self._processes.pop(worker)
+        self._unread.discard(worker)
+        if not process.is_silent:
+            self._silence(process)
+        self._selector.unregister(process.status)
+        if process.exit_status is None:
+            process.kill()  # Its server has ended, and so did not.
+        death = self._death(process)
+        process.release()
+        return death
+
+    def _death(self, process: _Process) -> Died:
+        if process.failure is not None:
+            return Died(process.worker, f"cannot be started ({os.strerror(process.failure)})", hint=NO_ROOM)
+        if process.exit_status is None and not process.killed:
+            return Died(process.worker, "was killed, since its fork server had ended,")
+        notes, story = read_notes(process.box), read_story(process.box)
+        oom_kills = count_oom_kills() - self._oom_kills
+        self._oom_kills += oom_kills
+        reason, hint = how_it_ended(process.exit_status or 0, story, oom_kills)
+        if process.killed:
+            reason, hint = process.killed, ""
+        numbers = notes.numbers if notes.busy else ()
+        return Died(process.worker, reason, numbers, story, hint, process.late)
+
+    def _await_ends(self, seconds: float | None) -> None:
+        """Wait until all processes have ended, or `seconds` have passed."""
+        deadline = None if seconds is None else _clock() + seconds
+        with selectors.DefaultSelector() as selector:
+            for process in self._processes.values():
+                if not process.has_ended:
+                    selector.register(process.status, selectors.EVENT_READ, process)
+            while selector.get_map() and (deadline is None or _clock() < deadline):
+                for key, _ in selector.select(None if deadline is None else deadline - _clock()):
+                    key.data.read_status()
+                    if key.data.has_ended:
+                        selector.unregister(key.fileobj)
+
+
+def _check(message: object, worker: int) -> None:
+    if not isinstance(message, Started | Batch | Failed) or message.worker != worker:
+        raise TypeError(f"worker {worker} sends no {type(message).__name__}")
