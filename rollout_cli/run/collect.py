@@ -1,0 +1,489 @@
+"""collect(): the use case. Its steps are prepare -> start -> resume_or_begin -> fill -> check -> close -> report."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from rollout_cli.config import CollectConfig
+from rollout_cli.cores import usable_cores
+from rollout_cli.dataset.files import FolderLock, check_free_space
+from rollout_cli.dataset.inference import INFERENCE_STEPS
+from rollout_cli.dataset.segments import SizeLimits
+from rollout_cli.dataset.writer import DatasetSummary, DatasetWriter
+from rollout_cli.envs.source import EnvSource, env_source
+from rollout_cli.episodes.chunk import Chunk
+from rollout_cli.episodes.infos import InfoFilter
+from rollout_cli.errors import InterruptedRunError, RolloutError, UserCodeError
+from rollout_cli.policies.source import PolicySource, policy_source
+from rollout_cli.run import reproduce
+from rollout_cli.run.progress import Progress
+from rollout_cli.run.provenance import run_record, sources_record, surroundings
+from rollout_cli.run.resume import ResumeState, output_lock, resume_state
+from rollout_cli.run.signals import StopSignals, stop_on_signals
+from rollout_cli.samplers.local_sampler import LocalSampler
+from rollout_cli.samplers.multiprocessing_sampler import MultiprocessingSampler
+from rollout_cli.samplers.plan import Episodes, EpisodesPerWorker, MinTimesteps, Plan
+from rollout_cli.samplers.sampler import Sampler
+from rollout_cli.samplers.supervision import Supervision
+from rollout_cli.workers.default_worker import DefaultWorker
+from rollout_cli.workers.factory import WorkerFactory, load_worker_class
+from rollout_cli.workers.vec_worker import VecWorker
+from rollout_cli.workers.worker import EpisodeRules, Worker
+
+_MANY_WORKERS = 4
+"""So many workers a core are worth a warning."""
+_MANY_ENVS = 1_024
+_UNRECORDED = "the run that skipped it was killed before it could record why"
+_SKIPPED_NOTE = (
+    "these episodes are missing in the data: where the course of an episode decides whether it fails, the remaining "
+    "ones are a biased sample"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class CollectResult:
+    """What a run made.
+
+    Attributes:
+        path: The dataset's folder.
+        status: `complete`.
+        episodes: Episodes in the dataset.
+        steps: Their steps.
+        mean_return: Mean sum of rewards of an episode.
+        mean_length: Mean steps of an episode.
+        seed: The root seed.
+        n_workers: How many workers there were.
+        wall_time_s: Seconds from the first check to the last commit.
+        steps_per_second: The steps of this run over the time from when its workers were ready.
+        reproducible: Whether episodes were the same when they were run again, as info.json has it.
+    """
+
+    path: Path
+    status: str
+    episodes: int
+    steps: int
+    mean_return: float
+    mean_length: float
+    seed: int
+    n_workers: int
+    wall_time_s: float
+    steps_per_second: float
+    reproducible: Mapping[str, Any]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields as JSON has them."""
+        return {**asdict(self), "path": str(self.path)}
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """A run whose sources are found and whose folder is locked.
+
+    Attributes:
+        config: What is asked for.
+        plan: The whole plan.
+        policy: Where its policy comes from.
+        env: Where its environment comes from.
+        sources: The part of its record that is known before any worker runs.
+        state: What it starts from.
+        lock: The lock of its folder; None where there was none yet.
+        progress: Receives what happens.
+        started_at: When it began, on the monotonic clock.
+    """
+
+    config: CollectConfig
+    plan: Plan
+    policy: PolicySource
+    env: EnvSource
+    sources: Mapping[str, Any]
+    state: ResumeState
+    lock: FolderLock | None
+    progress: Progress
+    started_at: float
+
+
+@dataclass(slots=True)
+class _Filled:
+    """The run's own part of the dataset, as it grows.
+
+    Attributes:
+        ready_at: When the workers were ready, on the monotonic clock.
+        steps: Steps written.
+        return_sum: The sum of their rewards.
+        seconds: The time that it took.
+        skipped: By number, why an episode was skipped.
+        early: Its first episodes.
+        failure: The error that ended the sampling early.
+    """
+
+    ready_at: float
+    steps: int = 0
+    return_sum: float = 0.0
+    seconds: float = 0.0
+    skipped: dict[int, str] = field(default_factory=dict)
+    early: reproduce.EarlyEpisodes = field(default_factory=reproduce.EarlyEpisodes)
+    failure: RolloutError | None = None
+
+
+def collect(config: CollectConfig, *, progress: Progress | None = None) -> CollectResult:
+    """Run what `config` asks for and write it to a dataset.
+
+    With `config.resume` the dataset in the output folder is continued, and `data/` is in the end what one run had made.
+
+    Args:
+        config: What is asked for.
+        progress: Receives what happens.
+
+    Raises:
+        RolloutError: What went wrong. Episodes that were finished before it, in order, are in the dataset, whose status
+            is `interrupted`; where there was none, no dataset is left.
+    """
+    with stop_on_signals() as signals, _prepare(config, progress or Progress()) as job:
+        if job.state.is_complete:
+            return _nothing_to_do(job)
+        with _start(job, signals) as sampler:
+            with _resume_or_begin(job, sampler) as writer:
+                filled = _fill(job, sampler, writer)
+                verdict = _check(job, sampler, filled, signals)
+                summary = _close(sampler, writer, filled, verdict, signals)
+        return _report(job, sampler, filled, verdict, summary)
+
+
+@contextmanager
+def _prepare(config: CollectConfig, progress: Progress) -> Iterator[_Job]:
+    """Lock the folder, find policy and environment, and read what an earlier run committed."""
+    started_at = time.monotonic()
+    _warn_of_size(config, progress)
+    if warning := check_free_space(config.output):
+        progress.warn(warning)
+    with output_lock(config) as lock:
+        policy = policy_source(config.policy, sha256=config.policy_sha256)
+        env = env_source(config.env, config.env_kwargs)
+        plan, sources = plan_of(config), sources_record(config, policy, env)
+        state = resume_state(config, plan, sources, progress)
+        yield _Job(state.config, plan, policy, env, sources, state, lock, progress, started_at)
+
+
+def _warn_of_size(config: CollectConfig, progress: Progress) -> None:
+    cores = usable_cores()
+    if config.workers > _MANY_WORKERS * cores and config.command == "collect":
+        progress.warn(f"{config.workers:,} workers share {cores:,} usable cores: fewer would be faster")
+    if config.envs_per_worker > _MANY_ENVS and config.vectorization == "sync":
+        progress.warn(
+            f"each of {config.workers:,} workers builds {config.envs_per_worker:,} environments: that may take long, "
+            "and much memory"
+        )
+
+
+@contextmanager
+def _start(job: _Job, signals: StopSignals) -> Iterator[Sampler]:
+    """Start the workers; the first signal ends the sampling politely from here on."""
+    config, progress = job.config, job.progress
+    progress.start(label=job.env.label, **_totals(config))
+
+    def stop(name: str) -> None:
+        sampler.request_stop(grace=config.grace)
+        progress.notice(f"{name}: the run is ending, and commits its finished episodes; again ends it at once")
+
+    with sampler_of(config, job.policy, job.env) as sampler:
+        sampler.warn = partial(_warn_of_fault, progress)
+        sampler.spill_folder = config.output if config.output.is_dir() else None
+        sampler.start_worker()
+        signals.stop = stop
+        yield sampler
+        signals.end_quietly()
+
+
+def _warn_of_fault(progress: Progress, text: str) -> None:
+    progress.warn(text)
+    progress.update(failures=1)
+
+
+def _resume_or_begin(job: _Job, sampler: Sampler) -> DatasetWriter:
+    """Wait for the workers, check that they fit the dataset, and open it."""
+    config = job.config
+    surrounding = surroundings()  # It takes a while, in which the workers build.
+    spec = sampler.wait_until_started()
+    if spec.max_episode_length is None:
+        job.progress.notice(
+            "this environment has no known time limit: an episode that does not end would run for ever "
+            "(--max-episode-length N truncates it)"
+        )
+    record = run_record(job.sources, sampler.worker_info, surrounding)
+    job.state.check(record, spec, job.progress)
+    if config.require_reproducible:
+        reproduce.require(reproduce.known_beforehand(sampler.worker_info))
+    first = reproduce.Verdict("unknown", "the run has not ended yet").document()
+    return DatasetWriter(
+        config.output,
+        env_spec=spec,
+        root_seed=sampler.seed,
+        n_partitions=config.workers if config.command == "exact" else 1,
+        first_numbers=first_numbers(config, job.plan),
+        header={**record, "reproducible": first},
+        next_observation=config.next_observation,
+        overwrite=config.overwrite,
+        committed=job.state.committed,
+        limits=SizeLimits(segment_bytes=config.segment_bytes),
+        flush_seconds=config.flush_every,
+        lock=job.lock,
+    )
+
+
+def _fill(job: _Job, sampler: Sampler, writer: DatasetWriter) -> _Filled:
+    """Write all episodes that are left; an error that ends the sampling is kept beside what was written before it."""
+    filled = _Filled(time.monotonic(), skipped=_skipped_before(job.state))
+    job.progress.begin(**job.state.totals)
+    try:
+        _observe(job, sampler, writer)
+        if job.state.plan is not None:
+            for chunk in _episodes(job, sampler, filled):
+                writer.write(chunk, partition=_partition(job.plan, int(chunk.numbers[0])))
+                _count(job.progress, filled, chunk)
+            filled.skipped |= sampler.skipped
+    except _SamplingError as error:
+        filled.failure = error.error
+    filled.seconds = time.monotonic() - filled.ready_at
+    if filled.failure is None and not writer.has_episodes and filled.skipped:
+        filled.failure = _nothing_but_skipped(filled.skipped)
+    return filled
+
+
+class _SamplingError(Exception):
+    """The error that ended a stream; errors of the writer are none."""
+
+    def __init__(self, error: RolloutError) -> None:
+        super().__init__(error)
+        self.error = error
+
+
+def _chunks(sampler: Sampler, plan: Plan) -> Iterator[Chunk]:
+    try:
+        yield from sampler.stream(plan)
+    except RolloutError as error:
+        raise _SamplingError(error) from error
+    except KeyboardInterrupt as error:
+        # Signals have handlers of their own here, so it was raised by the user's code in this process.
+        raise _SamplingError(
+            InterruptedRunError("a KeyboardInterrupt was raised by the environment or policy")
+        ) from error
+
+
+def _observe(job: _Job, sampler: Sampler, writer: DatasetWriter) -> None:
+    """Run the first episodes of all for the info columns, where the dataset begins after them."""
+    if job.state.committed is None and isinstance(job.plan, Episodes) and job.plan.first > 0:
+        for chunk in _chunks(sampler, MinTimesteps(INFERENCE_STEPS)):
+            writer.observe(chunk)
+        sampler.skipped.clear()
+
+
+def _episodes(job: _Job, sampler: Sampler, filled: _Filled) -> Iterator[Chunk]:
+    assert job.state.plan is not None
+    for chunk in _chunks(sampler, job.state.plan):
+        filled.early.keep(chunk)
+        yield chunk
+        if job.config.require_reproducible:
+            reproduce.require(reproduce.known_beforehand(sampler.worker_info))
+
+
+def _count(progress: Progress, filled: _Filled, chunk: Chunk) -> None:
+    episodes = chunk.n_episodes if chunk.part is None or chunk.part.is_last else 0
+    return_sum = float(chunk.rewards.sum())
+    filled.steps += chunk.n_steps
+    filled.return_sum += return_sum
+    progress.update(episodes=episodes, steps=chunk.n_steps, return_sum=return_sum)
+
+
+def _check(job: _Job, sampler: Sampler, filled: _Filled, signals: StopSignals) -> reproduce.Verdict:
+    """Run an early episode again, unless the run was ended early."""
+    if filled.failure is not None or signals.received is not None:
+        known = reproduce.known_beforehand(sampler.worker_info)
+        return known or reproduce.Verdict("unknown", "the run was ended early")
+    return reproduce.check(
+        sampler, filled.early, steps=filled.steps, seconds=filled.seconds, required=job.config.require_reproducible
+    )
+
+
+def _close(
+    sampler: Sampler, writer: DatasetWriter, filled: _Filled, verdict: reproduce.Verdict, signals: StopSignals
+) -> DatasetSummary:
+    """Commit all episodes.
+
+    Raises:
+        RolloutError: The error that ended the sampling, or that of the signal; it says what is kept.
+    """
+    facts = {"reproducible": verdict.document(), **_skipped_record(filled.skipped)}
+    if filled.failure is None and signals.received is None:
+        return writer.close(status="complete", **facts)
+    if writer.has_episodes:
+        summary = writer.close(status="interrupted", **facts)
+        kept = f"{summary.episodes:,} finished episodes ({summary.steps:,} steps) are in {summary.path}"
+        kept += ", and --resume continues there"
+    else:
+        writer.remove()
+        kept = "no episode was finished, so no dataset was left"
+    if filled.failure is not None:
+        filled.failure.hint = "; ".join(filter(None, [filled.failure.hint, kept]))
+        raise filled.failure
+    count = sampler.dropped_episodes
+    dropped = f"; {count:,} more had ended before a lower-numbered one and were dropped" if count else ""
+    raise signals.error(f"the run was ended by {signals.name}: {kept}{dropped}")
+
+
+def _report(
+    job: _Job, sampler: Sampler, filled: _Filled, verdict: reproduce.Verdict, summary: DatasetSummary
+) -> CollectResult:
+    """Warn of what may spoil the data, and return the result."""
+    config, progress = job.config, job.progress
+    for key in InfoFilter(config.drop_info).never_met(summary.dropped_infos):
+        progress.notice(f"--drop-info {key}: there was no info of that name")
+    for anomaly in summary.anomalies:
+        progress.warn(str(anomaly))
+    if config.require_reproducible:
+        reproduce.require(verdict)
+    if verdict.status == "no":
+        hint = f"; {reproduce.HINT}" if verdict.difference is not None else ""
+        progress.warn(f"these episodes cannot be reproduced: {verdict.reason}{hint}")
+    return_sum = job.state.totals["return_sum"] + filled.return_sum
+    return CollectResult(
+        path=summary.path,
+        status=summary.status,
+        episodes=summary.episodes,
+        steps=summary.steps,
+        mean_return=return_sum / summary.episodes,
+        mean_length=summary.steps / summary.episodes,
+        seed=sampler.seed,
+        n_workers=sampler.n_workers,
+        wall_time_s=time.monotonic() - job.started_at,
+        steps_per_second=filled.steps / filled.seconds if filled.seconds else 0.0,
+        reproducible=verdict.document(),
+    )
+
+
+def _nothing_to_do(job: _Job) -> CollectResult:
+    totals, info = job.state.totals, job.state.info
+    job.progress.notice(f"{job.config.output} is complete: there is nothing to do")
+    return CollectResult(
+        path=job.config.output.resolve(),
+        status="complete",
+        episodes=totals["episodes"],
+        steps=totals["steps"],
+        mean_return=totals["return_sum"] / totals["episodes"],
+        mean_length=totals["steps"] / totals["episodes"],
+        seed=info["root_seed"],
+        n_workers=job.config.workers,
+        wall_time_s=time.monotonic() - job.started_at,
+        steps_per_second=0.0,
+        reproducible=info["reproducible"],
+    )
+
+
+# From a configuration to what runs it.
+
+
+def plan_of(config: CollectConfig) -> Plan:
+    """Return the plan that a configuration asks for."""
+    if config.episodes_per_worker is not None:
+        return EpisodesPerWorker(config.episodes_per_worker)
+    if config.episodes is not None:
+        return Episodes(config.episodes.first, config.episodes.stop)
+    assert config.timesteps is not None, "the configuration was checked to have an amount"
+    return MinTimesteps(config.timesteps)
+
+
+def first_numbers(config: CollectConfig, plan: Plan) -> list[int]:
+    """Return the first number of each partition of a whole plan."""
+    if isinstance(plan, EpisodesPerWorker):
+        return [worker * plan.episodes for worker in range(config.workers)]
+    return [plan.first]
+
+
+def _partition(plan: Plan, number: int) -> int:
+    return number // plan.episodes if isinstance(plan, EpisodesPerWorker) else 0
+
+
+def _totals(config: CollectConfig) -> dict[str, int | None]:
+    episodes: int | None = None
+    if config.episodes is not None:
+        episodes = config.episodes.stop - config.episodes.first
+    elif config.episodes_per_worker is not None:
+        episodes = config.episodes_per_worker * config.workers
+    return {"total_steps": config.timesteps, "total_episodes": episodes}
+
+
+def sampler_of(config: CollectConfig, policy: PolicySource, env: EnvSource) -> Sampler:
+    """Return the sampler that a configuration asks for; no worker is started.
+
+    Raises:
+        UserCodeError: If the worker class cannot be found, or does not say how it wants its work.
+    """
+    factory = WorkerFactory(
+        max_episode_length=config.max_episode_length,
+        n_workers=config.workers,
+        seed=config.seed,
+        worker_class=_worker_class(config),
+        worker_args=_worker_args(config),
+        drop_infos=config.drop_info,
+        rules=EpisodeRules(invalid_action=config.invalid_action, step_guard=config.episode_step_guard),
+    )
+    supervision = Supervision(
+        max_worker_restarts=config.max_worker_restarts,
+        on_worker_death=config.on_worker_death,
+        on_env_error=config.on_env_error,
+        step_timeout=config.step_timeout,
+        episode_timeout=config.episode_timeout,
+    )
+    if config.sampler == "local":
+        return LocalSampler(policy, env, worker_factory=factory, supervision=supervision)
+    return MultiprocessingSampler(
+        policy, env, worker_factory=factory, supervision=supervision, start_method=config.start_method
+    )
+
+
+def _worker_class(config: CollectConfig) -> type[Worker]:
+    if config.worker_class is not None:
+        return load_worker_class(config.worker_class)
+    return VecWorker if config.envs_per_worker > 1 or config.vectorization == "native" else DefaultWorker
+
+
+def _worker_args(config: CollectConfig) -> dict[str, Any]:
+    arguments = dict(config.worker_args)
+    if config.deterministic:
+        arguments["deterministic"] = True
+    if config.envs_per_worker > 1 or config.vectorization == "native":
+        arguments["n_envs"] = config.envs_per_worker
+    if config.vectorization == "native":
+        arguments["vectorization"] = "native"
+    return arguments
+
+
+# Skipped episodes.
+
+
+def _skipped_record(skipped: Mapping[int, str]) -> dict[str, Any]:
+    """Return what info.json has of skipped episodes, given the reasons by number; nothing where there were none."""
+    if not skipped:
+        return {}
+    episodes = [{"episode_number": number, "reason": reason} for number, reason in sorted(skipped.items())]
+    return {"skipped": {"count": len(episodes), "note": _SKIPPED_NOTE, "episodes": episodes}}
+
+
+def _skipped_before(state: ResumeState) -> dict[int, str]:
+    """Return, by number, why an earlier run skipped episodes."""
+    known = state.info.get("skipped", {}).get("episodes", [])
+    reasons = {int(episode["episode_number"]): str(episode["reason"]) for episode in known}
+    return dict.fromkeys(state.committed.skipped if state.committed else (), _UNRECORDED) | reasons
+
+
+def _nothing_but_skipped(skipped: Mapping[int, str]) -> RolloutError:
+    number = min(skipped)
+    return UserCodeError(
+        f"all episodes were skipped, {len(skipped):,} of them; episode {number}: {skipped[number]}",
+        hint="without an option that skips them, the first error ends the run and is shown in full",
+    )

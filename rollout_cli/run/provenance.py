@@ -1,0 +1,197 @@
+"""Provenance: what info.json records of the run that made a dataset, and the run that a dataset's info.json asks for.
+
+The record is plain JSON. Numbers that JSON does not have (`inf`, `nan`, as `healthy_z_range = [0.7, inf]` needs) become
+`{"float": "inf"}`; texts under the names of secrets become `***`.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import math
+import platform
+import shutil
+import subprocess
+from collections.abc import Mapping
+from pathlib import PurePath
+from typing import Any
+
+from rollout_cli.config import OPTIONS, CollectConfig, Values, options_of, plain_value
+from rollout_cli.envs.source import EnvSource
+from rollout_cli.errors import ConfigError, DatasetFormatError, UserCodeError
+from rollout_cli.loading import Source
+from rollout_cli.policies.source import PolicySource
+
+CUT = "***"
+SEEDING = 2
+"""Counts the changes of how seeds follow from the root seed: episodes of another one cannot be run again."""
+
+_SECRETS = {"password", "secret", "api_key", "access_token"}
+_NOT_RECORDED = {"output", "overwrite", "resume", "seed"}
+"""Where a dataset lies, and what was there before, are no part of it; the root seed has a place of its own."""
+_PACKAGES = ("rollout-cli", "gymnasium", "numpy", "pyarrow", "cloudpickle")
+_GIT_SECONDS = 5
+
+
+def surroundings() -> dict[str, Any]:
+    """Return `versions` and `git`; it takes a while, and needs nothing of the run."""
+    packages = {name: importlib.metadata.version(name) for name in _PACKAGES}
+    versions = {"python": platform.python_version(), "platform": platform.platform(), **packages}
+    return {"versions": versions, "git": _git_state()}
+
+
+def _git_state() -> dict[str, Any] | None:
+    """Return the commit of the working folder, and whether its files differ from it; None outside a repository."""
+    commit = _git("rev-parse", "HEAD")
+    changes = _git("status", "--porcelain", "--untracked-files=no") if commit else None
+    return {"commit": commit, "dirty": None if changes is None else bool(changes)} if commit else None
+
+
+def _git(*words: str) -> str | None:
+    git = shutil.which("git")
+    if git is None:
+        return None
+    try:
+        found = subprocess.run([git, *words], capture_output=True, timeout=_GIT_SECONDS, check=False)  # noqa: S603 - our words
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return found.stdout.decode(errors="replace").strip() if found.returncode == 0 else None
+
+
+def sources_record(config: CollectConfig, policy: PolicySource, env: EnvSource) -> dict[str, Any]:
+    """Return the part of the record that is known before any worker runs, as plain JSON, secrets cut.
+
+    Args:
+        config: The run's configuration.
+        policy: Where its policy comes from.
+        env: Where its environment comes from.
+    """
+    source = env.describe()
+    options = {option.name: plain_value(getattr(config, option.name)) for option in options_of(config.command)}
+    return storable(
+        {
+            # This part goes into every data file too, so it holds nothing that depends on where the run took place.
+            "env": {"kwargs": source["kwargs"], "sha256": source["sha256"]},
+            "env_source": {"spec": source["spec"], "path": source["path"]},
+            "policy": dict(policy.describe()),
+            "collector": {"command": config.command}
+            | {name: value for name, value in options.items() if name not in _NOT_RECORDED},
+            "worker": {"sha256": _worker_hash(config.worker_class)},
+            "seeding": SEEDING,
+        }
+    )
+
+
+def _worker_hash(worker_class: str | None) -> str | None:
+    return None if worker_class is None else Source.find(worker_class, UserCodeError).sha256
+
+
+def run_record(sources: Mapping[str, Any], info: Mapping[str, Any], surrounding: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the whole record of a run, for the header of its dataset.
+
+    Args:
+        sources: What `sources_record` gave.
+        info: What a worker told of its environment, its policy and the packages that its process has loaded.
+        surrounding: What `surroundings` gave.
+    """
+    loaded = storable(info)
+    return {
+        **sources,
+        "env": {**loaded.get("env", {}), **sources["env"]},
+        "policy": {**sources["policy"], "class": loaded.get("policy_class")},
+        "versions": {**surrounding["versions"], **loaded.get("versions", {})},
+        "git": surrounding["git"],
+    }
+
+
+def recorded_values(info: Mapping[str, Any]) -> Values:
+    """Return the command, options and root seed of the run that made a dataset, as `CollectConfig` takes them.
+
+    Policies and environments in files are named by their absolute paths, so that the working folder does not matter.
+
+    Args:
+        info: The dataset's info.json.
+
+    Raises:
+        DatasetFormatError: If it records no options, or its seeds are those of another version.
+    """
+    if info.get("seeding") != SEEDING:
+        raise DatasetFormatError(
+            f"the dataset's seeds follow rule {info.get('seeding', 1)}, and this version has rule {SEEDING}: its "
+            "episodes cannot be run again",
+            hint="use the version of rollout-cli that made it, or collect anew",
+        )
+    try:
+        recorded = restored(dict(info["collector"]))
+        for name, source in (("policy", info["policy"]), ("env", info["env_source"])):
+            recorded[name] = source["path"] or recorded[name]
+        command = recorded.pop("command")
+        options = {name: value for name, value in recorded.items() if value is not None}
+        values = {name: OPTIONS[name].read(value, f"the dataset's {name}") for name, value in options.items()}
+        return {"command": command, **values, "seed": info["root_seed"]}
+    except (KeyError, TypeError, AttributeError, ConfigError) as error:
+        raise DatasetFormatError(
+            f"info.json does not record the options of a run: {error}",
+            hint="it was made by another version, or not by `rollout collect` or `rollout exact`",
+        ) from error
+
+
+def check_nothing_cut(config: CollectConfig) -> None:
+    """Check that no keyword argument is one that was cut from the record.
+
+    Raises:
+        ConfigError: If one is.
+    """
+    for option in (OPTIONS["env_kwargs"], OPTIONS["worker_args"]):
+        for name, value in getattr(config, option.name).items():
+            if _cuts(name, value):
+                raise ConfigError(
+                    f"the dataset does not record {name!r} of {option.flag}, because its name is that of a secret",
+                    hint=f"give it again: {option.flag} {name}=…",
+                )
+
+
+def _cuts(name: str, value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return any(_cuts(inner, item) for inner, item in value.items())
+    return any(_cuts(name, item) for item in value) if isinstance(value, list) else name in _SECRETS and value == CUT
+
+
+def storable(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a document as plain JSON, with secrets cut; `restored` undoes the rest."""
+    return {str(key): _storable(value, str(key)) for key, value in document.items()}
+
+
+def _storable(value: Any, key: str) -> Any:
+    if isinstance(value, Mapping):
+        return storable(value)
+    if isinstance(value, list | tuple):
+        return [_storable(item, key) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return {"float": str(value)}
+    if isinstance(value, str):
+        return CUT if key in _SECRETS and value else _without_secrets(value)
+    return value if isinstance(value, bool | int | float) or value is None else _plain_object(value)
+
+
+def _plain_object(value: Any) -> Any:
+    return str(value) if isinstance(value, PurePath) else repr(value)
+
+
+def _without_secrets(text: str) -> str:
+    """Return a text with its secrets cut where it is a JSON object, such as gymnasium's EnvSpec."""
+    if not text.startswith("{") or not any(secret in text for secret in _SECRETS):
+        return text
+    try:
+        inner = json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+    return json.dumps(_storable(inner, "")) if isinstance(inner, dict) else text
+
+
+def restored(value: Any) -> Any:
+    """Return plain JSON with the numbers back that JSON does not have."""
+    if isinstance(value, dict):
+        is_number = value.keys() == {"float"} and value["float"] in {"inf", "-inf", "nan"}
+        return float(value["float"]) if is_number else {key: restored(item) for key, item in value.items()}
+    return [restored(item) for item in value] if isinstance(value, list) else value

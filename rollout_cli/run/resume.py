@@ -1,0 +1,212 @@
+"""Resuming: the committed part of an earlier run, whether this run may continue it, and what is left to run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from rollout_cli.config import CollectConfig, CommandName, Values
+from rollout_cli.dataset.commits import Committed, read_committed
+from rollout_cli.dataset.files import FileStore, FolderLock, check_folder, is_unbegun, read_info, remove_dataset
+from rollout_cli.dataset.schema import SpaceSchema
+from rollout_cli.episodes.batch import EnvSpec
+from rollout_cli.errors import ConfigError, UsageError
+from rollout_cli.run.progress import Progress
+from rollout_cli.run.provenance import check_nothing_cut, recorded_values
+from rollout_cli.samplers.plan import Covered, Plan, remaining
+
+_DECISIVE = (
+    *("command", "env_kwargs", "max_episode_length", "deterministic", "invalid_action", "vectorization"),
+    *("envs_per_worker", "worker_class", "worker_args", "segment_bytes", "next_observation", "drop_info"),
+)
+"""Options that decide the data. The others (amount, workers, sampler, faults, showing) may differ on resume."""
+_DECISIVE_OF_EXACT = ("episodes_per_worker", "workers")
+_HASHES = {
+    "policy": "the policy's file or source has changed",
+    "env": "the environment's file or source has changed",
+    "worker": "the worker class's source has changed",
+}
+_LONGEST_SHOWN = 60
+
+
+@contextmanager
+def output_lock(config: CollectConfig) -> Iterator[FolderLock | None]:
+    """Check the output folder, and lock it if it exists; None where it does not.
+
+    Raises:
+        DatasetExistsError: If it holds something that may not be replaced, and is not to be resumed.
+        DatasetLockedError: If another run writes to it.
+        StorageError: If it cannot be read or written to.
+    """
+    if not config.resume:
+        check_folder(config.output, overwrite=config.overwrite)
+    lock = FolderLock(FileStore(), config.output) if config.output.is_dir() else None
+    try:
+        yield lock
+    finally:
+        if lock is not None:
+            lock.release()
+
+
+def recorded_options(command: CommandName, given: Mapping[str, Any]) -> Values:
+    """Return the options of the dataset that is to be resumed, for those that no other source gives.
+
+    Args:
+        command: The command that was called.
+        given: The options that were given.
+
+    Raises:
+        ConfigError: If no dataset is named.
+        UsageError: If it was made by the other command.
+        DatasetFormatError: If there is no dataset.
+    """
+    if "output" not in given:
+        raise ConfigError("--resume needs a dataset", hint="name its folder with --output DIR")
+    says_how_much = not {"timesteps", "episodes", "episodes_per_worker"}.isdisjoint(given)
+    if says_how_much and is_unbegun(given["output"]):
+        return {}
+    values = recorded_values(read_info(given["output"]))
+    made_by = values.pop("command")
+    if made_by != command:
+        raise UsageError(
+            f"{given['output']} was made by `rollout {made_by}`, not by `rollout {command}`",
+            hint=f"run: rollout {made_by} --resume --output {given['output']}",
+        )
+    return values
+
+
+@dataclass(frozen=True, slots=True)
+class ResumeState:
+    """What a run starts from: the committed episodes and the remaining plan; nothing committed for a new dataset.
+
+    Attributes:
+        config: The configuration to run.
+        plan: What is left to run; None where nothing is.
+        info: The dataset's info.json; empty for a new dataset.
+        committed: What is committed of it; None for a new dataset.
+    """
+
+    config: CollectConfig
+    plan: Plan | None
+    info: Mapping[str, Any]
+    committed: Committed | None = None
+
+    @property
+    def is_complete(self) -> bool:
+        """Return whether there is nothing to do."""
+        return self.plan is None and self.info["status"] == "complete"
+
+    @property
+    def totals(self) -> dict[str, Any]:
+        """Return the committed episodes, steps and sum of returns."""
+        if self.committed is None:
+            return {"episodes": 0, "steps": 0, "return_sum": 0.0}
+        return {name: getattr(self.committed, name) for name in ("episodes", "steps", "return_sum")}
+
+    def check(self, record: Mapping[str, Any], spec: EnvSpec, progress: Progress) -> None:
+        """Check that the dataset continued is the one that a single run would have made; warn of other versions.
+
+        Args:
+            record: The record of this run.
+            spec: The spaces of its environment.
+            progress: Receives the warning.
+
+        Raises:
+            UsageError: If it would not be.
+        """
+        if self.committed is None:
+            return
+        found = []
+        if self.info["spaces"] != SpaceSchema.of(spec).describe():
+            found.append("the environment has other spaces")
+        if self.info["env"].get("max_episode_length") != record["env"].get("max_episode_length"):
+            found.append("the environment has another time limit")
+        if self.info["policy"].get("class") != record["policy"].get("class"):
+            found.append("the policy is of another class")
+        _refuse(self.config.output, found)
+        before, now = self.info.get("versions", {}), record["versions"]
+        changed = [f"{name} was {before.get(name)}, is {now[name]}" for name in now if before.get(name) != now[name]]
+        if changed:
+            progress.warn(f"the dataset was begun with other versions: {'; '.join(changed)}")
+
+
+def resume_state(config: CollectConfig, plan: Plan, sources: Mapping[str, Any], progress: Progress) -> ResumeState:
+    """Return what the run starts from; a dataset that never began is cleared away.
+
+    Args:
+        config: The run's configuration.
+        plan: Its plan.
+        sources: The part of its record that is known before any worker runs.
+        progress: Receives notices.
+
+    Raises:
+        UsageError: If the folder holds another run's dataset, or more than the plan.
+        DatasetFormatError: If it holds no dataset, or files that contradict each other.
+        StorageError: If it cannot be read.
+    """
+    root = config.output
+    if not config.resume:
+        return ResumeState(config, plan, {})
+    if is_unbegun(root):
+        progress.notice(f"there is nothing to resume in {root}: a new dataset begins")
+        remove_dataset(FileStore(), root, with_folder=False)
+        return ResumeState(config, plan, {})
+    info = read_info(root)
+    recorded_values(info)  # It raises where the dataset records no run that can be resumed.
+    check_nothing_cut(config)
+    _refuse(root, list(_differences(info, sources, config.command)))
+    if config.seed is None:
+        config = replace(config, seed=info["root_seed"])
+    elif config.seed != info["root_seed"]:
+        _refuse(root, [f"seed was {info['root_seed']}, is {config.seed}"])
+    committed = read_committed(root, info)
+    covered = [Covered(one.next_number, one.steps, one.last_length) for one in committed.partitions]
+    state = ResumeState(config, remaining(plan, covered), info, committed)
+    if state.is_complete or committed.can_resume:
+        for notice in committed.notices:
+            progress.warn(notice)
+        return state
+    progress.notice(f"{root} has no committed episodes that can be continued: it begins anew, with the same seed")
+    return ResumeState(replace(config, overwrite=True, resume=False), plan, {})
+
+
+def _differences(info: Mapping[str, Any], sources: Mapping[str, Any], command: str) -> Iterator[str]:
+    """Yield in words what differs between the dataset's record and this run's, and decides the data."""
+    before, now = info["collector"], sources["collector"]
+    for name in (*_DECISIVE, *(_DECISIVE_OF_EXACT if command == "exact" else ())):
+        if before.get(name) != now.get(name):
+            yield f"{name} was {_shown(before.get(name))}, is {_shown(now.get(name))}"
+    for name, origin in (("policy", "policy"), ("env", "env_source")):
+        old, new = info[origin], sources[origin]
+        # A file may lie elsewhere now, with the same bytes.
+        if (old["path"] is None or new["path"] is None) and old["spec"] != new["spec"]:
+            yield f"{name} was {_shown(old['spec'])}, is {_shown(new['spec'])}"
+        elif info[name]["sha256"] != sources[name]["sha256"]:
+            yield _HASHES[name]
+    if before["worker_class"] == now["worker_class"] and info["worker"] != sources["worker"]:
+        yield _HASHES["worker"]
+    if _first_number(before) != _first_number(now):
+        yield f"the first episode was {_first_number(before)}, is {_first_number(now)}"
+
+
+def _first_number(options: Mapping[str, Any]) -> int:
+    first, colon, _ = str(options.get("episodes")).partition(":")
+    return int(first) if colon else 0
+
+
+def _refuse(root: Path, found: list[str]) -> None:
+    if found:
+        raise UsageError(
+            f"cannot resume {root}: {'; '.join(found)}",
+            hint="give the same options and files (--resume takes what is not given from the dataset), or another "
+            "--output",
+        )
+
+
+def _shown(value: object) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}…"
