@@ -48,7 +48,7 @@ def adapt_policy(candidate: Any, env_spec: EnvSpec, *, deterministic: bool = Fal
         if own_method(candidate, "get_action") or own_method(candidate, "get_actions"):
             return _complete(candidate, env_spec, deterministic=deterministic)
         if own_method(candidate, "predict"):
-            return PredictPolicy(candidate, env_spec, deterministic=deterministic)
+            return _PredictPolicy(candidate, env_spec, deterministic=deterministic)
         if is_torch_module(candidate):
             return TorchPolicy(candidate, env_spec, deterministic=deterministic)
         if callable(candidate):
@@ -67,6 +67,7 @@ def _describe(candidate: Any) -> str:
 def policy_class(policy: Any) -> str:
     """Return the dotted name of the user's own class or function behind `policy`, for the record."""
     own = policy.wrapped if isinstance(policy, AdaptedPolicy) else policy
+    own = policy if own is None else own
     named = own if inspect.isroutine(own) else type(own)
     return f"{named.__module__}.{named.__qualname__}"
 
@@ -146,12 +147,12 @@ def _accepts_keyword(function: Callable[..., Any], name: str) -> bool:
 # Objects with get_action or get_actions, and plain callables.
 
 
-class CompletedPolicy(AdaptedPolicy):
+class _CompletedPolicy(AdaptedPolicy):
     """A policy whose own methods are used where it has them.
 
     A missing `get_actions` calls `get_action` row by row; that is refused for more than one row where the policy has a
     `reset`, since all rows would then share the state that it resets. A missing `get_action` calls `get_actions` with
-    one row. A missing `reset` does nothing, and without `set_param_values` only an empty set of parameters is accepted.
+    one row.
 
     Args:
         wrapped: The policy.
@@ -168,7 +169,7 @@ class CompletedPolicy(AdaptedPolicy):
         get_action: Callable[[Any], Any] | None,
         get_actions: Callable[[Tree], Any] | None,
     ) -> None:
-        self._wrapped = wrapped
+        super().__init__(wrapped)
         self._observations, self._actions = SpaceRows(env_spec.observation_space), SpaceRows(env_spec.action_space)
         self._get_action = get_action or self._one_row
         self._get_actions = get_actions or self._row_by_row
@@ -181,41 +182,21 @@ class CompletedPolicy(AdaptedPolicy):
             if method is not None and accepts_positional(method, count):
                 setattr(self, name, method)
 
-    @property
-    def wrapped(self) -> Any:
-        """Return the user's own object."""
-        return self._wrapped
-
     def get_action(self, observation: Any) -> tuple[Any, dict[str, Any]]:
-        """Choose the action for one observation.
-
-        Raises:
-            PolicyError: If the policy's own method gives anything but (action, info).
-        """
         result: tuple[Any, dict[str, Any]] = self._get_action(observation)
         if not is_action_and_info(result):
-            raise not_a_pair(f"{name_of(self._wrapped)}.get_action", "action", result)
+            raise not_a_pair(f"{name_of(self.wrapped)}.get_action", "action", result)
         return result
 
     def get_actions(self, observations: Tree) -> tuple[Tree, dict[str, Any]]:
-        """Choose actions for n observations, a tree of arrays (n, *shape).
-
-        Raises:
-            PolicyError: If the policy's own method gives anything but (actions, infos) with one row an observation.
-        """
         result: tuple[Tree, dict[str, Any]] = self._get_actions(observations)
-        what = f"{name_of(self._wrapped)}.get_actions"
+        what = f"{name_of(self.wrapped)}.get_actions"
         if not is_action_and_info(result):
             raise not_a_pair(what, "actions", result)
         check_rows(what, self._actions, result[0], result[1], count_rows(observations))
         return result
 
     def reset(self, do_resets: Array | None = None) -> None:
-        """Begin new episodes, in some rows or in all.
-
-        Raises:
-            PolicyError: If some rows are to be reset and not others, but the policy's own `reset` takes no mask.
-        """
         if self._reset is None:
             return
         if self._resets_rows:
@@ -224,27 +205,8 @@ class CompletedPolicy(AdaptedPolicy):
             self._reset()
         elif np.any(do_resets):
             raise PolicyError(
-                f"{name_of(self._wrapped)}.reset() resets all rows at once, but episodes end one by one",
+                f"{name_of(self.wrapped)}.reset() resets all rows at once, but episodes end one by one",
                 hint="let reset take do_resets, a mask of rows, or run one environment a worker",
-            )
-
-    def get_param_values(self) -> Any:
-        """Return the policy's parameters; an empty dictionary where it offers none."""
-        method = own_method(self._wrapped, "get_param_values")
-        return method() if method else {}
-
-    def set_param_values(self, params: Any) -> None:
-        """Give the policy parameters.
-
-        Raises:
-            PolicyError: If there are some, and it has no `set_param_values`.
-        """
-        method = own_method(self._wrapped, "set_param_values")
-        if method:
-            method(params)
-        elif len(params):
-            raise PolicyError(
-                f"{name_of(self._wrapped)} has no set_param_values", hint="give it the method, or send a whole policy"
             )
 
     def _one_row(self, observation: Any) -> tuple[Any, dict[str, Any]]:
@@ -256,7 +218,7 @@ class CompletedPolicy(AdaptedPolicy):
         rows = self._observations.split(observations)
         if self._reset is not None and len(rows) > 1:
             raise PolicyError(
-                f"{name_of(self._wrapped)} has reset, but no get_actions: its state is that of one episode at a time",
+                f"{name_of(self.wrapped)} has reset, but no get_actions: its state is that of one episode at a time",
                 hint="give it get_actions, which keeps a state a row, or run one environment a worker",
             )
         actions, infos = zip(*(self.get_action(row) for row in rows), strict=True)
@@ -314,7 +276,7 @@ def _length(column: Any) -> int | str:
         return f"a single {type(column).__name__} as the"
 
 
-def _complete(policy: Any, env_spec: EnvSpec, *, deterministic: bool) -> CompletedPolicy:
+def _complete(policy: Any, env_spec: EnvSpec, *, deterministic: bool) -> _CompletedPolicy:
     """Adapt an object with `get_action` or `get_actions`.
 
     A deterministic mode is a keyword `deterministic` of these methods, or a boolean attribute `deterministic`.
@@ -325,7 +287,7 @@ def _complete(policy: Any, env_spec: EnvSpec, *, deterministic: bool) -> Complet
     methods = [own_method(policy, name) for name in ("get_action", "get_actions")]
     if deterministic:
         methods = _deterministic_methods(policy, methods)
-    return CompletedPolicy(policy, env_spec, get_action=methods[0], get_actions=methods[1])
+    return _CompletedPolicy(policy, env_spec, get_action=methods[0], get_actions=methods[1])
 
 
 def _deterministic_methods(policy: Any, methods: list[Callable[..., Any] | None]) -> list[Callable[..., Any] | None]:
@@ -341,7 +303,7 @@ def _deterministic_methods(policy: Any, methods: list[Callable[..., Any] | None]
     )
 
 
-def _adapt_callable(function: Callable[..., Any], env_spec: EnvSpec, *, deterministic: bool) -> CompletedPolicy:
+def _adapt_callable(function: Callable[..., Any], env_spec: EnvSpec, *, deterministic: bool) -> _CompletedPolicy:
     """Adapt a plain callable: `function(observation)` gives the action, or (action, info dictionary).
 
     Raises:
@@ -365,7 +327,7 @@ def _adapt_callable(function: Callable[..., Any], env_spec: EnvSpec, *, determin
             return result
         return result, {}
 
-    return CompletedPolicy(function, env_spec, get_action=get_action, get_actions=None)
+    return _CompletedPolicy(function, env_spec, get_action=get_action, get_actions=None)
 
 
 def _pairs_looking_like_actions(space: spaces.Space[Any]) -> bool:
@@ -375,31 +337,17 @@ def _pairs_looking_like_actions(space: spaces.Space[Any]) -> bool:
 
 # Objects with predict.
 
-_PARAMETER_VERBS = (
-    ("get_param_values", "set_param_values"),
-    ("get_parameters", "set_parameters"),
-    ("state_dict", "load_state_dict"),
-)
 
-
-class PredictPolicy(AdaptedPolicy):
+class _PredictPolicy(AdaptedPolicy):
     """Calls `predict(observation, state, episode_start, deterministic)`, which gives (action, state).
 
     That is the form of Stable-Baselines3's algorithms and policies. The state is kept between the steps of an episode
     and given back, with `episode_start`, bool (n,), true for the rows whose episode begins; a recurrent policy clears
     those rows itself. Of the three keywords, those that the method takes are given.
-
-    Args:
-        wrapped: The object with `predict`.
-        env_spec: The spaces that it is for.
-        deterministic: Whether `predict` is to be deterministic.
-
-    Raises:
-        PolicyLoadError: If it must be deterministic and `predict` has no such keyword.
     """
 
     def __init__(self, wrapped: Any, env_spec: EnvSpec, *, deterministic: bool) -> None:
-        self._wrapped = wrapped
+        super().__init__(wrapped)
         self._predict = wrapped.predict
         self._takes_state = _accepts_keyword(self._predict, "state")
         self._takes_start = _accepts_keyword(self._predict, "episode_start")
@@ -415,62 +363,23 @@ class PredictPolicy(AdaptedPolicy):
         self._state: Any = None
         self._starts = np.ones(1, bool)
 
-    @property
-    def wrapped(self) -> Any:
-        """Return the user's own object."""
-        return self._wrapped
-
     def get_action(self, observation: Any) -> tuple[Any, dict[str, Any]]:
-        """Choose the action for one observation.
-
-        Raises:
-            PolicyError: If `predict` gives anything but (action, state).
-        """
         action = self._act(observation, 1)
         # `predict` gives a 0-d array where a Discrete space has numbers.
         return (np.asarray(action)[()] if self._is_discrete else action), {}
 
     def get_actions(self, observations: Tree) -> tuple[Tree, dict[str, Any]]:
-        """Choose actions for n observations, a tree of arrays (n, *shape).
-
-        Raises:
-            PolicyError: If `predict` gives anything but (actions, state) with one row an observation.
-        """
         n_rows = count_rows(observations)
         actions = self._act(observations, n_rows)
-        check_rows(f"{name_of(self._wrapped)}.predict", self._actions, actions, {}, n_rows)
+        check_rows(f"{name_of(self.wrapped)}.predict", self._actions, actions, {}, n_rows)
         return actions, {}
 
     def reset(self, do_resets: Array | None = None) -> None:
-        """Mark the rows whose episode begins; where all begin, the state is forgotten."""
         if do_resets is None or np.all(do_resets) or len(do_resets) != len(self._starts):
             self._state = None
             self._starts = np.ones(len(self._starts) if do_resets is None else len(do_resets), bool)
         else:
             self._starts = self._starts | do_resets
-
-    def get_param_values(self) -> Any:
-        """Return the parameters, by whichever pair of verbs the object has; an empty dictionary if by none."""
-        verbs = self._parameter_verbs()
-        return getattr(self._wrapped, verbs[0])() if verbs else {}
-
-    def set_param_values(self, params: Any) -> None:
-        """Take parameters over.
-
-        Raises:
-            PolicyError: If there are some and the object has no verb to set them.
-        """
-        verbs = self._parameter_verbs()
-        if verbs:
-            getattr(self._wrapped, verbs[1])(params)
-        elif len(params):
-            raise PolicyError(f"{name_of(self._wrapped)} has no parameters to set", hint="send a whole policy instead")
-
-    def _parameter_verbs(self) -> tuple[str, str] | None:
-        for verbs in _PARAMETER_VERBS:
-            if all(own_method(self._wrapped, verb) for verb in verbs):
-                return verbs
-        return None
 
     def _act(self, observation: Any, n_rows: int) -> Any:
         if len(self._starts) != n_rows:
@@ -483,7 +392,7 @@ class PredictPolicy(AdaptedPolicy):
         result = self._predict(observation, **options)
         if not isinstance(result, tuple) or len(result) != 2:  # noqa: PLR2004
             raise PolicyError(
-                f"{name_of(self._wrapped)}.predict gave a {type(result).__name__}, expected the pair (action, state)",
+                f"{name_of(self.wrapped)}.predict gave a {type(result).__name__}, expected the pair (action, state)",
                 hint="return (action, None) for a policy without a state",
             )
         self._state = result[1]

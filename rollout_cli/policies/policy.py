@@ -6,10 +6,12 @@ The verbs are garage's. Nothing needs to be subclassed: `adapt_policy` makes a P
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
+
+from rollout_cli.errors import PolicyError
 
 Array = npt.NDArray[Any]
 Tree = Any
@@ -59,33 +61,71 @@ class Policy(Protocol):
 
 POLICY_METHODS = ("get_action", "get_actions", "reset", "get_param_values", "set_param_values")
 
+_PARAMETER_VERBS = (
+    ("get_param_values", "set_param_values"),
+    ("get_parameters", "set_parameters"),
+    ("state_dict", "load_state_dict"),
+)
+
 
 class AdaptedPolicy:
-    """The base of this package's own policies: what `adapt_policy` makes of a user's object, and the built-in ones.
+    """The base of this package's own policies: those that `adapt_policy` makes of users' objects, and built-in ones.
 
     Workers read these attributes of instances of this class alone, so that no attribute of a user's policy means more
-    than its own author knows.
+    than its own author knows. It supplies `reset`, which does nothing, and parameters by whichever pair of verbs the
+    user's object has: garage's, Stable-Baselines3's or torch's.
 
     Attributes:
+        wrapped: The user's own object; None of a built-in policy.
         row_wise: Whether row j of `get_actions` is what `get_action` gives, bit for bit, whatever the other rows are.
         row_by_row: Whether `get_actions` is `get_action` in a loop. A worker with several rows then needs a policy a
             row, for state and draws belong to one episode at a time.
         trusted: Whether its actions are in the action space by construction, and need no check.
         seed: The policy's `seed(seed)`; None where it has none.
         seed_rows: Its `seed_rows(mask, seeds)`; None where it has none.
-        wrapped: The user's own object; of a built-in policy, itself.
     """
 
     row_wise: bool = False
     row_by_row: bool = False
-    trusted: ClassVar[bool] = False
+    trusted: bool = False
     seed: Callable[[int], Any] | None = None
     seed_rows: Callable[[Array, Array], Any] | None = None
 
-    @property
-    def wrapped(self) -> Any:
-        """Return the user's own object."""
-        return self
+    def __init__(self, wrapped: Any = None) -> None:
+        self.wrapped = wrapped
+
+    def get_action(self, observation: Any) -> tuple[Any, dict[str, Any]]:
+        """Choose the action for one observation; see `Policy`."""
+        raise NotImplementedError
+
+    def get_actions(self, observations: Tree) -> tuple[Tree, dict[str, Any]]:
+        """Choose actions for n observations; see `Policy`."""
+        raise NotImplementedError
+
+    def reset(self, do_resets: Array | None = None) -> None:
+        """Begin new episodes; nothing is to be done."""
+
+    def get_param_values(self) -> Any:
+        """Return the parameters; an empty dictionary where the object offers none."""
+        verbs = self._parameter_verbs()
+        return getattr(self.wrapped, verbs[0])() if verbs else {}
+
+    def set_param_values(self, params: Any) -> None:
+        """Take parameters over.
+
+        Raises:
+            PolicyError: If there are some, and the object has no method to set them.
+        """
+        verbs = self._parameter_verbs()
+        if verbs:
+            getattr(self.wrapped, verbs[1])(params)
+        elif len(params):
+            name = type(self).__name__ if self.wrapped is None else name_of(self.wrapped)
+            raise PolicyError(f"{name} has no set_param_values", hint="give it the method, or send a whole policy")
+
+    def _parameter_verbs(self) -> tuple[str, str] | None:
+        found = (verbs for verbs in _PARAMETER_VERBS if all(own_method(self.wrapped, verb) for verb in verbs))
+        return next(found, None)
 
 
 def own_method(item: Any, name: str) -> Callable[..., Any] | None:

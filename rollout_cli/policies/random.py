@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +19,7 @@ from gymnasium import spaces
 
 from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.episodes.spaces import Leaf, SpaceRows, count_rows
-from rollout_cli.errors import PolicyError, PolicyLoadError
+from rollout_cli.errors import PolicyLoadError
 from rollout_cli.policies.noise import RowStreams, Words, uniform
 from rollout_cli.policies.policy import AdaptedPolicy, Tree
 from rollout_cli.policies.source import PolicySource
@@ -34,14 +34,17 @@ _BLOCK_STEPS, _BLOCK_WORDS = 64, 2_048
 class RandomPolicy(AdaptedPolicy):
     """Draws actions from an action space. Row j of `get_actions` gets what `get_action` gives for the same seed.
 
+    An episode that is not seeded has the actions that follow those of the episode before.
+
     Args:
         action_space: Any space that has columns; it is only read, never drawn from.
     """
 
     row_wise = True
-    trusted: ClassVar[bool] = True
+    trusted = True
 
     def __init__(self, action_space: spaces.Space[Any]) -> None:
+        super().__init__()
         self._space = action_space
         self._rows = SpaceRows(action_space)
         self._draws = [_leaf_draw(leaf) for leaf in self._rows.leaves]
@@ -67,22 +70,6 @@ class RandomPolicy(AdaptedPolicy):
     def seed_rows(self, mask: Array, seeds: Array) -> None:
         """Begin the actions that belong to `seeds[j]` in each row j where `mask`, bool (n,), is true."""
         self._sized(len(mask)).seed(mask, np.asarray(seeds, np.uint64))
-
-    def reset(self, do_resets: Array | None = None) -> None:
-        """Do nothing: an episode that is not seeded has the actions that follow."""
-
-    def get_param_values(self) -> dict[str, Any]:
-        """Return nothing: there are no parameters."""
-        return {}
-
-    def set_param_values(self, params: Any) -> None:
-        """Refuse parameters.
-
-        Raises:
-            PolicyError: If there are any.
-        """
-        if len(params):
-            raise PolicyError("the random policy has no parameters to set", hint="send a whole policy instead")
 
     def _sized(self, n_rows: int) -> _Stream:
         if self._batch.n_rows != n_rows:

@@ -51,7 +51,7 @@ class TorchPolicy(AdaptedPolicy):
     def __init__(self, wrapped: Any, env_spec: EnvSpec, *, deterministic: bool) -> None:
         self._observations, self._actions = SpaceRows(env_spec.observation_space), SpaceRows(env_spec.action_space)
         self._check(wrapped, env_spec.action_space)
-        self._wrapped = wrapped.eval()
+        super().__init__(wrapped.eval())
         self._torch: Any = sys.modules["torch"]
         self._deterministic = deterministic
         (self._action,) = self._actions.leaves
@@ -72,11 +72,6 @@ class TorchPolicy(AdaptedPolicy):
                 f"the module {type(wrapped).__name__} has a reset, so it keeps a state between steps",
                 hint="give it get_action and get_actions, which say how the state follows its episodes",
             )
-
-    @property
-    def wrapped(self) -> Any:
-        """Return the module."""
-        return self._wrapped
 
     def get_action(self, observation: Any) -> tuple[Any, dict[str, Any]]:
         """Choose the action for one observation.
@@ -103,17 +98,6 @@ class TorchPolicy(AdaptedPolicy):
         """Begin the draws that belong to `seeds[j]` in each row j where `mask`, bool (n,), is true."""
         self._sized(len(mask)).seed(mask, np.asarray(seeds, np.uint64))
 
-    def reset(self, do_resets: Array | None = None) -> None:
-        """Do nothing: a module keeps no state."""
-
-    def get_param_values(self) -> Any:
-        """Return the module's `state_dict`, its tensors on the CPU."""
-        return {name: value.detach().cpu() for name, value in self._wrapped.state_dict().items()}
-
-    def set_param_values(self, params: Any) -> None:
-        """Load a `state_dict`."""
-        self._wrapped.load_state_dict(params)
-
     def _sized(self, n_rows: int) -> RowStreams:
         if len(self._rows) != n_rows:
             self._rows = RowStreams(n_rows)
@@ -121,7 +105,7 @@ class TorchPolicy(AdaptedPolicy):
 
     def _act(self, observations: Tree, streams: RowStreams) -> Array:
         with self._torch.no_grad():
-            output = self._wrapped(self._tensors(observations))
+            output = self.wrapped(self._tensors(observations))
             is_distribution = isinstance(output, self._torch.distributions.Distribution)
             logits = getattr(output, "logits", None) if is_distribution else output
             if self._action.kind == "discrete" and isinstance(logits, self._torch.Tensor):
