@@ -1,0 +1,1 @@
+"""Real environments and real policies, as users bring them."""

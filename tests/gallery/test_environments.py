@@ -1,0 +1,96 @@
+"""Real environments: collect, verify, replay bit for bit, resume after a kill; the same bytes for 1 and 3 workers."""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.gallery.conftest import WHOLE
+from tests.helpers.datasets import assert_same_data, has_commit, info_of
+from tests.helpers.processes import rollout, running
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """An environment.
+
+    Attributes:
+        env: Its spec.
+        amount: How much is collected.
+        options: Further options.
+        replayed: How many episodes are replayed, from the first on.
+        repeats: What `reproducible` says in info.json.
+    """
+
+    env: str
+    amount: tuple[str, ...] = ("--episodes", "12")
+    options: tuple[str, ...] = ()
+    replayed: int = 12
+    repeats: str = "yes"
+
+
+SHORT = ("--max-episode-length", "60")
+PLAIN = {
+    "CartPole": World("CartPole-v1"),
+    "CartPole, four rows": World("CartPole-v1", options=("--envs-per-worker", "4")),
+    "Pendulum": World("Pendulum-v1", options=SHORT),
+    "MountainCar": World("MountainCarContinuous-v0", options=SHORT),
+    "Acrobot": World("Acrobot-v1", options=SHORT),
+    "FrozenLake": World("FrozenLake-v1"),
+    "Blackjack": World("Blackjack-v1"),
+    "Taxi": World("Taxi-v4", options=SHORT),
+}
+"""They need gymnasium alone."""
+INSTALLED = {
+    "LunarLander": World("LunarLander-v3", options=SHORT),
+    "LunarLander, continuous": World("LunarLander-v3", options=(*SHORT, "--env-kwargs", "continuous=true")),
+    "LunarLander, four rows": World("LunarLander-v3", options=(*SHORT, "--envs-per-worker", "4")),
+    "BipedalWalker": World("BipedalWalker-v3", options=SHORT),
+    "CarRacing": World("CarRacing-v3", ("--episodes", "4"), ("--max-episode-length", "20"), 4),
+    "HalfCheetah": World("HalfCheetah-v5", options=SHORT),
+    "HalfCheetah, four rows": World("HalfCheetah-v5", options=(*SHORT, "--envs-per-worker", "4")),
+    "Humanoid": World("Humanoid-v5", options=SHORT),
+    "Pong": World("tests.gallery.worlds:pong", ("--episodes", "6"), SHORT, 6),
+    "MiniGrid": World("tests.gallery.worlds:minigrid", options=SHORT),
+    "dm_control": World("tests.gallery.worlds:cartpole_swingup", options=SHORT),
+}
+"""They need the packages that `.ci/run` installs for the gallery."""
+WORLDS = PLAIN | (INSTALLED if WHOLE else {})
+
+
+@pytest.mark.parametrize("name", WORLDS)
+def test_worlds(tmp_path: Path, name: str) -> None:
+    """Three workers, killed and resumed, give the bytes of one; the dataset verifies, and its episodes repeat."""
+    world = WORLDS[name]
+    one, three = tmp_path / "one", tmp_path / "three"
+    words = ["collect", "--env", world.env, *world.amount, *world.options, "--seed", "3", "--quiet"]
+    rollout(*words, "--workers", "1", "--output", one)
+    often = [*words, "--workers", "3", "--flush-every", "0.01", "--output", str(three)]
+    with running(often) as run:
+        while run.process.poll() is None and not has_commit(three):
+            pass
+        run.process.send_signal(signal.SIGKILL)  # Of a run that is over by now nothing is left to resume: also good.
+        run.end()
+    rollout(*words, "--resume", "--workers", "3", "--output", three)
+    assert_same_data(one, three)
+    rollout("verify", three)
+    rollout("replay", three, "--episodes", f"0:{world.replayed}")
+    assert info_of(one)["reproducible"]["status"] in (world.repeats, "unknown"), info_of(one)["reproducible"]
+
+
+VECTORS = {"CartPole": ("CartPole-v1", ())} | ({"Pong": ("tests.gallery.worlds:pong_vector", SHORT)} if WHOLE else {})
+
+
+@pytest.mark.parametrize("name", VECTORS)
+def test_native_vector_environments(tmp_path: Path, name: str) -> None:
+    """They reset their rows themselves: episodes are whole, and the dataset says that they cannot be repeated."""
+    env, options = VECTORS[name]
+    native = ("--vectorization", "native", "--envs-per-worker", "4")
+    output = tmp_path / "out"
+    rollout("collect", "--env", env, "--timesteps", "1000", *native, *options, "--workers", "2", "--output", output)
+    rollout("verify", output)
+    assert 1000 <= info_of(output)["steps"]
+    assert "no" == info_of(output)["reproducible"]["status"]

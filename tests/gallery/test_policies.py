@@ -1,0 +1,111 @@
+"""Real policies: `--policy` takes what their libraries save, and the actions are those of the library."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+from tests.helpers.datasets import assert_same_data, info_of
+from tests.helpers.processes import SECONDS, rollout, variables
+
+MAKE_SB3 = """
+    import cloudpickle, gymnasium
+    from stable_baselines3 import PPO
+
+    model = PPO("MlpPolicy", gymnasium.make("CartPole-v1"), n_steps=64, batch_size=32, n_epochs=1, seed=0, device="cpu")
+    model.learn(64)
+    model.save("ppo.zip")
+    with open("ppo.pkl", "wb") as file:
+        cloudpickle.dump(model.policy, file)
+"""
+LOAD_SB3 = """
+    from stable_baselines3 import PPO
+
+    def policy():
+        return PPO.load("ppo.zip", device="cpu")
+"""
+MAKE_TORCH = """
+    import cloudpickle, torch
+
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(torch.nn.Linear(4, 16), torch.nn.Tanh(), torch.nn.Linear(16, 2))
+    with open("net.pkl", "wb") as file:
+        cloudpickle.dump(net, file)
+"""
+MAKE_ONNX = """
+    import numpy as np, onnx
+    from onnx import TensorProto, helper, numpy_helper
+
+    weight = numpy_helper.from_array(np.random.default_rng(0).normal(size=(4, 2)).astype(np.float32), "weight")
+    seen = helper.make_tensor_value_info("seen", TensorProto.FLOAT, [None, 4])
+    logits = helper.make_tensor_value_info("logits", TensorProto.FLOAT, [None, 2])
+    node = helper.make_node("MatMul", ["seen", "weight"], ["logits"])
+    graph = helper.make_graph([node], "g", [seen], [logits], [weight])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    onnx.save(model, "net.onnx")
+"""
+LOAD_ONNX = """
+    import numpy as np
+    import onnxruntime
+
+    class Policy:
+        def __init__(self):
+            self.session = onnxruntime.InferenceSession("net.onnx", providers=["CPUExecutionProvider"])
+
+        def get_action(self, observation):
+            return np.int64(self.session.run(None, {"seen": observation[None]})[0].argmax()), {}
+"""
+
+POLICIES: dict[str, tuple[str, str, str]] = {
+    "Stable-Baselines3, a saved model": (MAKE_SB3, LOAD_SB3, "mine:policy"),
+    "Stable-Baselines3, a pickled policy": (MAKE_SB3, "", "ppo.pkl"),
+    "a torch module": (MAKE_TORCH, "", "net.pkl"),
+    "an ONNX session": (MAKE_ONNX, LOAD_ONNX, "mine:Policy"),
+}
+"""How the library saves it, the module that a user writes, and the spec."""
+
+
+def python(code: str, folder: Path) -> None:
+    """Run Python code in a process of its own."""
+    words = [sys.executable, "-c", dedent(code)]
+    done = subprocess.run(
+        words, cwd=folder, env=variables(), capture_output=True, text=True, check=False, timeout=SECONDS
+    )
+    assert 0 == done.returncode, done.stderr
+
+
+@pytest.mark.parametrize("rows", ["1", "4"])
+@pytest.mark.parametrize("name", POLICIES)
+def test_policies(tmp_path: Path, name: str, rows: str) -> None:
+    """The same bytes for one and two workers, one environment a worker or four; verify and replay agree."""
+    make, load, spec = POLICIES[name]
+    python(make, tmp_path)
+    (tmp_path / "mine.py").write_text(dedent(load))
+    words = ("collect", "--policy", spec, "--timesteps", "600", "--seed", "3", "--envs-per-worker", rows, "--quiet")
+    for workers in ("1", "2"):
+        rollout(*words, "--workers", workers, "--output", workers, cwd=tmp_path)
+    assert_same_data(tmp_path / "1", tmp_path / "2")
+    rollout("verify", "2", cwd=tmp_path)
+    rollout("replay", "2", "--all", cwd=tmp_path)
+    assert "no" != info_of(tmp_path / "2")["reproducible"]["status"]
+
+
+def test_sb3_gives_its_own_actions(tmp_path: Path) -> None:
+    """With --deterministic, every stored action is what the model's own `predict` gives for the stored observation."""
+    python(MAKE_SB3, tmp_path)
+    (tmp_path / "mine.py").write_text(dedent(LOAD_SB3))
+    words = ("--policy", "mine:policy", "--deterministic", "--timesteps", "300", "--seed", "1", "--workers", "1")
+    rollout("collect", *words, "--output", "out", cwd=tmp_path)
+    check = """
+        import numpy as np, rollout_cli
+        from stable_baselines3 import PPO
+
+        batch = rollout_cli.load("out").to_episode_batch()
+        actions, _ = PPO.load("ppo.zip", device="cpu").predict(batch.observations, deterministic=True)
+        assert np.array_equal(actions, batch.actions) and len(actions) >= 300
+    """
+    python(check, tmp_path)
