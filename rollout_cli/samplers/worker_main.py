@@ -69,7 +69,7 @@ def worker_main(channel_descriptor: int, box_descriptor: int) -> None:
 
 
 def _run(channel: Channel, box: CrashBox) -> None:
-    (birth,) = _receive(channel, at_least=1)
+    birth = _next(channel)
     _take_surroundings(birth)
     try:
         factory = pickle.loads(birth.factory)
@@ -87,11 +87,11 @@ def _refuse(channel: Channel, worker: int, error: Exception) -> None:
     hint = "they must be importable in worker processes, too"
     refusal = UserCodeError(message, hint=hint, details=traceback_text(error))
     while True:
-        for command in _receive(channel, at_least=1):
-            if isinstance(command, Start):
-                channel.put_nowait(Failed(worker, command.generation, refusal))
-            elif isinstance(command, Exit):
-                return
+        command = _next(channel)
+        if isinstance(command, Start):
+            channel.put_nowait(Failed(worker, command.generation, refusal))
+        elif isinstance(command, Exit):
+            return
 
 
 def _take_surroundings(birth: Birth) -> None:
@@ -105,7 +105,7 @@ def _take_surroundings(birth: Birth) -> None:
 
 def _carry_messages(channel: Channel, loop: WorkerLoop) -> None:
     while not loop.ended:
-        commands = _receive(channel, at_least=int(loop.idle))
+        commands = _commands(channel, wait=loop.idle)
         # The loop never runs ahead of a sampler that is slow to read, but hears commands all the same.
         if channel.has_room or commands:
             for message in loop.turn(commands):
@@ -115,17 +115,22 @@ def _carry_messages(channel: Channel, loop: WorkerLoop) -> None:
         channel.flush_nowait()
 
 
-def _receive(channel: Channel, *, at_least: int) -> list[Any]:
-    """Return all messages that have arrived, waiting for `at_least` so many."""
-    messages = []
+def _commands(channel: Channel, *, wait: bool) -> list[Any]:
+    """Return all messages that have arrived, at least one with `wait`."""
+    commands = [_next(channel)] if wait else []
+    with contextlib.suppress(queue.Empty):
+        while True:
+            commands.append(channel.get_nowait())
+    return commands
+
+
+def _next(channel: Channel) -> Any:
+    """Return the next message, waiting for it; unsent messages go on being sent meanwhile."""
     while True:
-        try:
-            messages.append(channel.get_nowait())
-        except queue.Empty:
-            if len(messages) >= at_least:
-                return messages
-            channel.wait()
-            channel.flush_nowait()
+        with contextlib.suppress(queue.Empty):
+            return channel.get_nowait()
+        channel.wait()
+        channel.flush_nowait()
 
 
 def _exit_code(error: BaseException) -> int:
