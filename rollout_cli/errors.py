@@ -56,11 +56,11 @@ class UserCodeError(RolloutError):
     """The user's policy, environment, worker class or set-up cannot be used; the subclasses say which and how.
 
     Attributes:
-        episode: The number of the episode in which it happened, where it happened in one; known in its worker only.
+        episodes: The numbers of the episodes in one of which it happened; known in its worker only.
     """
 
     exit_code = 3
-    episode: int | None = None
+    episodes: tuple[int, ...] = ()
 
 
 class PolicyLoadError(UserCodeError):

@@ -1,1 +1,21 @@
-"""TODO workers."""
+"""Layer 4: workers run one policy in one or more environments and record whole episodes.
+
+A worker gets the episode numbers to run (`assign`), seeds each number, steps, and hands finished episodes on as chunks.
+It knows nothing of other workers, messages or files.
+"""
+
+from rollout_cli.workers.default_worker import DefaultWorker
+from rollout_cli.workers.factory import WorkerFactory, load_worker_class
+from rollout_cli.workers.vec_worker import DEFAULT_N_ENVS, VecWorker
+from rollout_cli.workers.worker import EpisodeRules, NullBox, Worker
+
+__all__ = [
+    "DEFAULT_N_ENVS",
+    "DefaultWorker",
+    "EpisodeRules",
+    "NullBox",
+    "VecWorker",
+    "Worker",
+    "WorkerFactory",
+    "load_worker_class",
+]

@@ -1,0 +1,373 @@
+"""DefaultWorker: one policy in one environment."""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from itertools import chain
+from typing import Any
+
+import gymnasium
+
+from rollout_cli.envs import EnvSource, EnvUpdate, describe_env, env_spec_of, time_limit_of
+from rollout_cli.episodes.batch import EnvSpec, EpisodeBatch
+from rollout_cli.episodes.chunk import Chunk
+from rollout_cli.errors import EnvError, EnvLoadError, InternalError
+from rollout_cli.loading import reporting
+from rollout_cli.policies import policy_class
+from rollout_cli.seeding.generators import EpisodeSeeder
+from rollout_cli.seeding.seeds import SETUP, derive_seed, env_seed, seed_globals
+from rollout_cli.workers.checks import (
+    ENDLESS_HINT,
+    GET_ACTION,
+    RESET,
+    STEP,
+    BadValueError,
+    as_flag,
+    as_reward,
+    blame,
+    episode_place,
+    frozen_copy,
+    is_of_user_code,
+)
+from rollout_cli.workers.episode_recorder import EpisodeRecorder
+from rollout_cli.workers.policy_holder import PolicyHolder, seed_method
+from rollout_cli.workers.worker import NO_NUMBER, Worker
+
+Env = gymnasium.Env[Any, Any]
+
+_NOW = -1.0
+"""A deadline that has passed."""
+
+_clock = time.perf_counter
+
+
+class DefaultWorker(Worker):
+    """Runs one policy in one environment, one episode after another.
+
+    A subclass may override the verbs, or one of two smaller places: `reset_env`, for what an environment must be given
+    at an episode's start, and `reset_policy`, for the state that a policy keeps.
+
+    Args:
+        seed: The root seed of the run.
+        max_episode_length: Steps after which an episode is truncated; None or infinity for no limit.
+        worker_number: Which of the run's workers this is, from 0.
+        deterministic: Whether a policy that has a deterministic mode uses it.
+    """
+
+    def __init__(
+        self, *, seed: int, max_episode_length: float | None, worker_number: int, deterministic: bool = False
+    ) -> None:
+        self._holder = PolicyHolder(seed, deterministic=deterministic)
+        self._seeder = EpisodeSeeder(seed)
+        self._env: Any = None
+        self._env_spec: EnvSpec | None = None
+        self._recorder: EpisodeRecorder | None = None
+        self._waiting: deque[int] = deque()
+        self._next_own = 0
+        self._number = NO_NUMBER
+        self._episode_seed = 0
+        self._observation: Any = None
+        self._began = 0.0
+        self._limit = math.inf
+        self._met_first_reset = False
+        super().__init__(seed=seed, max_episode_length=max_episode_length, worker_number=worker_number)
+
+    # -- updates -----------------------------------------------------------------------------------------------------
+
+    def update_env(self, env_update: Any) -> None:
+        """Take a new environment (an env, an EnvSource) or apply an EnvUpdate; None changes nothing.
+
+        Raises:
+            EnvLoadError: If it cannot be built, or has a space that cannot be recorded.
+        """
+        if env_update is None:
+            return
+        self._forget()
+        seed_globals(self._seed, SETUP)
+        self._env = updated_env(self._env, env_update)
+        if not isinstance(self._env, gymnasium.Env):
+            raise EnvLoadError(f"{type(self._env).__name__} is no gymnasium.Env", hint="VecWorker takes vector ones")
+        own_limit = time_limit_of(self._env)
+        self._limit = min(self._max_episode_length, math.inf if own_limit is None else own_limit)
+        self._take_spec(env_spec_of(self._env, self._max_episode_length))
+        self._make_ready()
+
+    def update_agent(self, agent_update: Any) -> None:
+        """Take a new policy (any kind that `adapt_policy` knows, or a PolicySource) or new parameters for it.
+
+        Raises:
+            PolicyLoadError: If it cannot be loaded or recognised.
+        """
+        if agent_update is None:
+            return
+        self._forget()
+        self._holder.update(agent_update)
+        self._make_ready()
+
+    def _take_spec(self, spec: EnvSpec) -> None:
+        if spec != self._env_spec:
+            if self.finished_rows:
+                raise InternalError("the environment was replaced before the finished episodes were taken")
+            self._holder.forget_adapted()
+        self._env_spec = spec
+
+    def _make_ready(self) -> None:
+        """Adapt the policy once both it and the spaces are known, and find the generators that both draw from."""
+        if self._env_spec is not None:
+            self._holder.adapt(self._env_spec)
+        if not self._holder.is_ready:
+            return
+        self._seeder.watch(policy=self._holder.policy, env=self._env)
+        self._met_first_reset = False
+        if self._recorder is None or not self._recorder.numbers:
+            trusted = self._holder.is_trusted
+            self._recorder = EpisodeRecorder(self.env_spec, self._worker_number, self.rules, trusted=trusted)
+
+    # -- one episode -------------------------------------------------------------------------------------------------
+
+    def start_episode(self) -> None:
+        """Begin the lowest assigned number; where none is assigned, the one after the last."""
+        self._forget()
+        number = self._waiting.popleft() if self._waiting else self._next_own
+        self._next_own = number + 1
+        self._begin(number)
+
+    def _begin(self, number: int) -> None:
+        policy, where = self._holder.policy, "policy.seed"
+        self._number, self._began, self._episode_seed = number, _clock(), env_seed(self._seed, number)
+        self.crash_box.begin(0, number)
+        self.crash_box.step()
+        self._seeder.begin(number)
+        try:
+            if (seed := seed_method(policy, "seed")) is not None:
+                seed(derive_seed(self._seed, number, "policy"))
+            where = RESET
+            self._observation, info = self.reset_env(self._env, number, self._episode_seed)
+            self._the_recorder().begin(info)
+            where = "policy.reset"
+            self.reset_policy(policy, number)
+        except BaseException as error:
+            self._give_up(where, error)
+            raise
+        if not self._met_first_reset:
+            self._met_first_reset = True
+            self._seeder.watch(policy=policy, env=self._env)
+
+    def reset_env(self, env: Env, number: int, seed: int) -> tuple[Any, dict[str, Any]]:
+        """Reset the environment for episode `number`; return its first observation and info."""
+        del number
+        return env.reset(seed=seed)
+
+    def reset_policy(self, policy: Any, number: int) -> None:
+        """Let the policy begin episode `number`, after the environment's reset."""
+        del number
+        policy.reset()
+
+    def step_episode(self) -> bool:
+        """Take one step; return whether the episode ended."""
+        if self._number == NO_NUMBER:
+            raise InternalError("step_episode was called with no episode under way: call start_episode first")
+        return self._run(_NOW)
+
+    def advance(self, deadline: float) -> None:
+        """Run assigned numbers until `time.perf_counter()` passes `deadline`, or none is left; at least one step.
+
+        Raises:
+            UserCodeError: If the policy or the environment fails; its `episodes` has the episode's number.
+        """
+        # A subclass that counts or changes steps is asked for each of them.
+        by_verb = type(self).step_episode is not DefaultWorker.step_episode
+        while self.has_work:
+            if self._number == NO_NUMBER:
+                self.start_episode()
+            if by_verb:
+                self.step_episode()
+            else:
+                self._run(deadline)
+            if _clock() >= deadline:
+                return
+
+    def _run(self, deadline: float) -> bool:
+        """Step until the episode ends (True) or the deadline has passed (False); at least one step.
+
+        An observation is recorded before the policy sees it, and an action before the environment does.
+        """
+        recorder, act, step = self._the_recorder(), self._holder.policy.get_action, self._env.step
+        record_observation, record_action = recorder.observations.record, recorder.actions.record
+        agent_infos, env_infos, rewards = recorder.agent_infos, recorder.env_infos, recorder.rewards
+        observation, where = self._observation, RESET
+        last_row = recorder.first_row + self._most_steps()
+        try:
+            while True:
+                observation = record_observation(observation)
+                where = GET_ACTION
+                action, info = act(observation)
+                action = record_action(action)
+                if info or type(info) is not dict:
+                    agent_infos[len(rewards)] = frozen_copy(info)
+                where = STEP
+                observation, reward, terminated, truncated, info = step(action)
+                if info or type(info) is not dict:
+                    env_infos[len(rewards)] = frozen_copy(info)
+                rewards.append(reward if type(reward) is float else as_reward(reward))
+                if terminated or truncated or len(rewards) >= last_row:
+                    self._finish(observation, terminated, truncated)
+                    return True
+                if _clock() >= deadline:
+                    self._observation = observation
+                    return False
+        except BaseException as error:
+            self._give_up(where, error)
+            raise
+
+    def _most_steps(self) -> int:
+        """Return after how many steps the running episode ends or fails."""
+        guard = self.rules.most_steps(self._the_recorder().observations.row_bytes)
+        return min(guard, sys.maxsize if math.isinf(self._limit) else math.ceil(self._limit))
+
+    def _finish(self, observation: Any, terminated: Any, truncated: Any) -> None:
+        recorder = self._the_recorder()
+        at_limit = recorder.step >= self._limit
+        terminated, truncated = as_flag("terminated", terminated), as_flag("truncated", truncated) or at_limit
+        if not (terminated or truncated):
+            raise BadValueError(f"the episode has no end: it is {recorder.step:,} steps long", ENDLESS_HINT)
+        recorder.finish(
+            number=self._number,
+            seed=self._episode_seed,
+            last_observation=observation,
+            terminated=terminated,
+            truncated=truncated,
+            wall_time=_clock() - self._began,
+        )
+        self._number = NO_NUMBER
+        self.crash_box.end(0)
+
+    def _give_up(self, where: str, error: BaseException) -> None:
+        """Give up the running episode; raise the error of the user's code that `error` is, if it is one."""
+        number, step = self._number, self._the_recorder().step
+        self._forget()
+        if is_of_user_code(error):
+            place = episode_place(self._worker_number, number, self._episode_seed, step)
+            raise blame(where, error, place, (number,)) from error
+
+    def _forget(self) -> None:
+        """Give up the episode that runs."""
+        self._observation = None
+        if self._number != NO_NUMBER:
+            self._the_recorder().discard()
+            self._number = NO_NUMBER
+            self.crash_box.end(0)
+
+    def collect_episode(self) -> EpisodeBatch:
+        """Return the finished episodes that were not collected yet.
+
+        Raises:
+            InternalError: If no episode was finished.
+        """
+        chunk = self.take(everything=True)
+        if chunk is None:
+            raise InternalError("collect_episode was called with no finished episode")
+        return EpisodeBatch.from_chunks(self.env_spec, [chunk])
+
+    # -- a sampler's questions ---------------------------------------------------------------------------------------
+
+    @property
+    def env_spec(self) -> EnvSpec:
+        """Return spaces and limit of its environment."""
+        if self._env_spec is None:
+            raise InternalError("the worker has no environment yet: call update_env first")
+        return self._env_spec
+
+    def assign(self, numbers: Iterable[range]) -> None:
+        """Add episode numbers to run; the lowest is run first."""
+        self._waiting = deque(sorted(chain(self._waiting, *numbers)))
+
+    def take(self, *, everything: bool = False) -> Chunk | None:
+        """Remove the finished episodes and return them in the order of their numbers; None where there are none.
+
+        Numbers are run in rising order, so no lower one holds them up.
+        """
+        del everything
+        return self._recorder.take() if self._recorder is not None else None
+
+    def retract(self, *, above: int | None) -> None:
+        """Drop the waiting and running numbers that are higher than `above`; where it is None, all, and finished ones."""
+        self._waiting = deque(number for number in self._waiting if above is not None and number <= above)
+        if above is None or self._number > above:
+            self._forget()
+        if above is None:
+            self.take(everything=True)
+
+    @property
+    def has_work(self) -> bool:
+        """Return whether an episode runs or a number waits."""
+        return self._number != NO_NUMBER or bool(self._waiting)
+
+    @property
+    def running_numbers(self) -> tuple[int, ...]:
+        """Return the number of the episode that runs."""
+        return () if self._number == NO_NUMBER else (self._number,)
+
+    @property
+    def open_numbers(self) -> list[int]:
+        """Return the numbers that were assigned and not taken."""
+        finished = self._recorder.numbers if self._recorder is not None else []
+        return sorted([*finished, *self.running_numbers, *self._waiting])
+
+    @property
+    def finished_rows(self) -> int:
+        """Return how many rows `take` would give."""
+        return self._recorder.first_row if self._recorder is not None else 0
+
+    @property
+    def finished_bytes(self) -> int:
+        """Return about how many bytes `take` would give."""
+        return self._recorder.finished_bytes if self._recorder is not None else 0
+
+    def info(self) -> dict[str, Any]:
+        """Return the policy's class and the record of the environment."""
+        return {"policy_class": policy_class(self._holder.policy), "env": describe_env(self._env)}
+
+    def shutdown(self) -> None:
+        """Close the environment.
+
+        Raises:
+            EnvError: If that fails.
+        """
+        env, self._env = self._env, None
+        close_env(env)
+
+    def _the_recorder(self) -> EpisodeRecorder:
+        if self._recorder is None:
+            raise InternalError("the worker needs both a policy and an environment: update_agent and update_env")
+        return self._recorder
+
+
+def close_env(env: Any) -> None:
+    """Close an environment, if there is one.
+
+    Raises:
+        EnvError: If that fails.
+    """
+    if env is not None:
+        with reporting(EnvError, "env.close raised"):
+            env.close()
+
+
+def updated_env(old_env: Any, env_update: Any, build: Callable[[EnvSource], Any] = EnvSource.build) -> Any:
+    """Return the environment that an update gives in place of `old_env`, which is closed where it is replaced.
+
+    Args:
+        old_env: The present one, or None.
+        env_update: An EnvUpdate, an EnvSource, or an environment.
+        build: Builds from an EnvSource.
+    """
+    if isinstance(env_update, EnvUpdate):
+        return env_update(old_env)
+    if old_env is not None and old_env is not env_update:
+        close_env(old_env)
+    return build(env_update) if isinstance(env_update, EnvSource) else env_update

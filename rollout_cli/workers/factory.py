@@ -1,0 +1,212 @@
+"""WorkerFactory: all that is needed to build a worker, and all that crosses the process border for it."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+from rollout_cli.cores import usable_cores
+from rollout_cli.episodes.chunk import Chunk
+from rollout_cli.episodes.infos import InfoFilter
+from rollout_cli.errors import RolloutError, UsageError, UserCodeError
+from rollout_cli.loading import Source, is_module_attribute, reporting
+from rollout_cli.seeding.seeds import draw_root_seed
+from rollout_cli.workers.checks import sound_episodes
+from rollout_cli.workers.default_worker import DefaultWorker
+from rollout_cli.workers.worker import EpisodeRules, Worker
+
+WorkerSetup = Callable[[], AbstractContextManager[Any]]
+"""Makes a context manager. It crosses the process border, so it must be picklable (by cloudpickle)."""
+
+_SUBCLASS_HINT = "derive it from rollout_cli.DefaultWorker or rollout_cli.VecWorker"
+
+
+def load_worker_class(spec: str) -> type[Worker]:
+    """Return the worker class that `package.module:Class` names.
+
+    Raises:
+        UserCodeError: If it cannot be imported, or is no subclass of Worker.
+    """
+    if not is_module_attribute(spec):
+        raise UserCodeError(f"{spec!r} names no worker class", hint="name it as package.module:Class")
+    found = Source.find(spec, UserCodeError).load(UserCodeError)
+    if not isinstance(found, type) or not issubclass(found, Worker):
+        raise UserCodeError(f"{spec!r} is no worker class", hint=_SUBCLASS_HINT)
+    return found
+
+
+class WorkerFactory:
+    """Builds the workers of one sampler; picklable.
+
+    Args:
+        max_episode_length: Steps after which an episode is truncated; None or infinity for no limit.
+        n_workers: How many workers there will be; by default one a usable core.
+        seed: The root seed; drawn where it is None.
+        worker_class: The class of the workers, a subclass of Worker.
+        worker_args: Further keyword arguments of that class.
+        is_tf_worker: Whether a TensorFlow session is open in each worker; the same as `tensorflow_session` for
+            `worker_setup`.
+        worker_setup: Makes a context manager that is entered in each worker before the policy is unpickled there, and
+            left when the worker ends; in place of the default, which holds torch to one thread.
+        rules: What is done about user code that nearly keeps its contract.
+        drop_infos: Infos that are not recorded: dotted paths or globs, see `InfoFilter`.
+
+    Raises:
+        ValueError: If `n_workers`, `seed` or `max_episode_length` is out of range, the class is no worker class, or two
+            set-ups are given.
+    """
+
+    def __init__(
+        self,
+        *,
+        max_episode_length: float | None = None,
+        n_workers: int | None = None,
+        seed: int | None = None,
+        worker_class: type[Worker] = DefaultWorker,
+        worker_args: Mapping[str, Any] | None = None,
+        is_tf_worker: bool = False,
+        worker_setup: WorkerSetup | None = None,
+        rules: EpisodeRules | None = None,
+        drop_infos: Sequence[str] = (),
+    ) -> None:
+        self.n_workers = usable_cores() if n_workers is None else n_workers
+        self.seed = draw_root_seed() if seed is None else seed
+        self.max_episode_length = max_episode_length
+        self.worker_class = worker_class
+        self.worker_args = dict(worker_args or {})
+        self.worker_setup = tensorflow_session if is_tf_worker else worker_setup
+        self.rules = rules or EpisodeRules()
+        self._filter = InfoFilter(drop_infos)
+        if self.n_workers < 1:
+            raise ValueError(f"n_workers is {self.n_workers}, must be at least 1")
+        if self.seed < 0:
+            raise ValueError(f"seed is {self.seed}, must be at least 0")
+        if max_episode_length is not None and not max_episode_length >= 1:
+            raise ValueError(f"max_episode_length is {max_episode_length}, must be at least 1")
+        if not isinstance(worker_class, type) or not issubclass(worker_class, Worker):
+            raise ValueError(f"worker_class is {worker_class!r}, which is no Worker: {_SUBCLASS_HINT}")
+        if is_tf_worker and worker_setup is not None:
+            raise ValueError("is_tf_worker=True is a worker_setup itself: give one of the two")
+
+    @property
+    def numbers_at_once(self) -> int:
+        """Return in blocks of how many numbers a worker wants its work.
+
+        Raises:
+            UserCodeError: If the class cannot tell for its arguments.
+        """
+        with reporting(UserCodeError, f"{self.worker_class.__name__}.numbers_at_once failed"):
+            return self.worker_class.numbers_at_once(self.worker_args)
+
+    def prepare_worker_messages(self, objs: Any, preprocess: Callable[[Any], Any] = lambda obj: obj) -> list[Any]:
+        """Return one object a worker, each through `preprocess`: a list as it is, anything else for all.
+
+        Raises:
+            ValueError: If a list does not have exactly `n_workers` entries.
+        """
+        if isinstance(objs, list):
+            if len(objs) != self.n_workers:
+                raise ValueError(f"a list with one entry a worker has {self.n_workers} entries, not {len(objs)}")
+            return [preprocess(obj) for obj in objs]
+        return [preprocess(objs)] * self.n_workers
+
+    def __call__(self, worker_number: int) -> Worker:
+        """Build worker number `worker_number`.
+
+        Raises:
+            ValueError: If there is no such worker.
+            UserCodeError: If the class cannot be built with its arguments.
+        """
+        if not 0 <= worker_number < self.n_workers:
+            raise ValueError(f"worker_number is {worker_number}, must be from 0 to {self.n_workers - 1}")
+        arguments: dict[str, Any] = {
+            "seed": self.seed,
+            "max_episode_length": self.max_episode_length,
+            "worker_number": worker_number,
+            **self.worker_args,
+        }
+        hint = f"it is called with {', '.join(arguments)}; the traceback below shows where"
+        with reporting(UserCodeError, f"the worker class {self.worker_class.__name__} cannot be built", hint=hint):
+            worker = self.worker_class(**arguments)
+        worker.rules = self.rules
+        return worker
+
+    def take(self, worker: Worker, *, everything: bool = False) -> tuple[Chunk | None, RolloutError | None]:
+        """Remove a worker's finished episodes and return them, without the infos to be dropped; None for none.
+
+        An episode with a reward that is not a number is left out: the error of the first one comes beside the others,
+        and has its number in `episodes`.
+        """
+        chunk = worker.take(everything=everything)
+        if chunk is None:
+            return None, None
+        sound, error = sound_episodes(chunk)
+        return self._filter.without(sound) if sound is not None and self._filter else sound, error
+
+    # -- the process of a worker -------------------------------------------------------------------------------------
+
+    @contextmanager
+    def setup(self) -> Iterator[None]:
+        """Enter the context that a worker lives in, before it is built; `worker_setup` learns of an error inside.
+
+        Raises:
+            UserCodeError: On entry and on exit, if `worker_setup` fails.
+        """
+        if self.worker_setup is None:
+            yield
+            return
+        hint = "worker_setup is called without arguments and returns a context manager; the traceback below shows where"
+        with reporting(UserCodeError, "the worker's set-up could not be entered", hint=hint):
+            manager = self.worker_setup()
+            manager.__enter__()
+        try:
+            yield
+        except BaseException as error:
+            # It must not swallow the error: whoever waits for the worker has to hear of it.
+            _leave(manager, error)
+            raise
+        _leave(manager, None)
+
+    def after_updates(self) -> None:
+        """Let torch, where a policy has loaded it, use as many threads as OMP_NUM_THREADS says, or one.
+
+        The workers share the machine's cores already. A `worker_setup` of the user's decides for itself.
+        """
+        torch: Any = sys.modules.get("torch")
+        if self.worker_setup is None and hasattr(torch, "set_num_threads"):
+            wanted = os.environ.get("OMP_NUM_THREADS", "1")
+            torch.set_num_threads(int(wanted) if wanted.isdecimal() and int(wanted) > 0 else 1)
+
+
+def _leave(manager: AbstractContextManager[Any], error: BaseException | None) -> None:
+    given = (None, None, None) if error is None else (type(error), error, error.__traceback__)
+    try:
+        with reporting(UserCodeError, "the worker's set-up could not be left"):
+            manager.__exit__(*given)
+    except UserCodeError as fault:
+        if fault.__cause__ is not error or error is None:
+            raise
+
+
+@contextmanager
+def tensorflow_session() -> Iterator[None]:
+    """Make a new graph the default one, and a session of it the default session, until the worker ends.
+
+    Raises:
+        UsageError: If TensorFlow is missing.
+    """
+    try:
+        tensorflow: Any = importlib.import_module("tensorflow")
+    except ModuleNotFoundError as error:
+        if error.name != "tensorflow":
+            raise
+        hint = "pip install tensorflow"
+        raise UsageError("is_tf_worker=True needs TensorFlow, which is not installed", hint=hint) from error
+    # TensorFlow 2 keeps the sessions of TensorFlow 1 there.
+    tf = tensorflow.compat.v1 if hasattr(tensorflow, "compat") else tensorflow
+    with tf.Graph().as_default(), tf.Session().as_default():
+        yield
