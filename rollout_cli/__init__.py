@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from rollout_cli.workers.vec_worker import VecWorker as VecWorker
     from rollout_cli.workers.worker import Worker as Worker
 
-    __version__: str
+__version__ = "0.1.0"
 
 _HOMES = {
     "config": ("CollectConfig",),
@@ -57,8 +57,6 @@ __all__ = sorted([*_HOME_OF, "__version__"])  # noqa: PLE0605 - a sorted list is
 
 
 def __getattr__(name: str) -> Any:
-    if name == "__version__":
-        return import_module("importlib.metadata").version("rollout-cli")
     if name not in _HOME_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(import_module(f"{__name__}.{_HOME_OF[name]}"), name)

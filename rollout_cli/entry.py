@@ -1,7 +1,7 @@
 """The console script `rollout`.
 
 A worker process that is spawned or comes from a fork server runs the console script again, under another name, and so
-imports this module. It must therefore import nothing: all the rest is loaded when `main` is called.
+imports this module. It must therefore import nothing: the rest is loaded when `main` is called.
 """
 
 import sys
@@ -10,12 +10,9 @@ import sys
 def main() -> int:
     """Run the command line of this process and return its exit code."""
     try:
-        from rollout_cli.standard_streams import open_closed_descriptors  # noqa: PLC0415 - see above
-
-        open_closed_descriptors()  # Before anything else is opened.
         from rollout_cli.cli.app import run  # noqa: PLC0415 - see above
 
         return run(sys.argv[1:])
     except KeyboardInterrupt:
-        # It came while modules were loaded or the error of another interruption was shown: there is nothing to save.
+        # It came while modules were loaded, or while the error of another interruption was shown: nothing to save.
         return 130

@@ -147,11 +147,10 @@ def collect(config: CollectConfig, *, progress: Progress | None = None) -> Colle
     with stop_on_signals() as signals, _prepare(config, progress or Progress()) as job:
         if job.state.is_complete:
             return _nothing_to_do(job)
-        with _start(job, signals) as sampler:
-            with _resume_or_begin(job, sampler) as writer:
-                filled = _fill(job, sampler, writer)
-                verdict = _check(job, sampler, filled, signals)
-                summary = _close(sampler, writer, filled, verdict, signals)
+        with _start(job, signals) as sampler, _resume_or_begin(job, sampler) as writer:
+            filled = _fill(job, sampler, writer)
+            verdict = _check(job, sampler, filled, signals)
+            summary = _close(sampler, writer, filled, verdict, signals)
         return _report(job, sampler, filled, verdict, summary)
 
 

@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from pathlib import PurePath
 from typing import Any
 
+from rollout_cli import __version__
 from rollout_cli.config import OPTIONS, CollectConfig, Values, options_of, plain_value
 from rollout_cli.envs.source import EnvSource
 from rollout_cli.errors import ConfigError, DatasetFormatError, UserCodeError
@@ -29,15 +30,15 @@ SEEDING = 2
 _SECRETS = {"password", "secret", "api_key", "access_token"}
 _NOT_RECORDED = {"output", "overwrite", "resume", "seed"}
 """Where a dataset lies, and what was there before, are no part of it; the root seed has a place of its own."""
-_PACKAGES = ("rollout-cli", "gymnasium", "numpy", "pyarrow", "cloudpickle")
+_PACKAGES = ("gymnasium", "numpy", "pyarrow", "cloudpickle")
 _GIT_SECONDS = 5
 
 
 def surroundings() -> dict[str, Any]:
     """Return `versions` and `git`; it takes a while, and needs nothing of the run."""
     packages = {name: importlib.metadata.version(name) for name in _PACKAGES}
-    versions = {"python": platform.python_version(), "platform": platform.platform(), **packages}
-    return {"versions": versions, "git": _git_state()}
+    versions = {"python": platform.python_version(), "platform": platform.platform(), "rollout-cli": __version__}
+    return {"versions": versions | packages, "git": _git_state()}
 
 
 def _git_state() -> dict[str, Any] | None:

@@ -1,0 +1,123 @@
+"""`rollout collect` and `rollout exact`: they differ in the options that say how much."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rollout_cli.cli.output import counted, print_json, print_message, print_rows, print_text
+from rollout_cli.cli.streams import MessageStream, user_output_on_stderr
+from rollout_cli.loading import printable
+
+if TYPE_CHECKING:
+    from rollout_cli.config import CollectConfig, CommandName, Values
+    from rollout_cli.run.collect import CollectResult
+
+
+def collect(**given: Any) -> None:
+    """Run a policy in an environment for N steps or N episodes, and write a dataset.
+
+    Episodes are whole, and those kept do not depend on how many workers there are or which of them is fastest.
+    """
+    _run("collect", **given)
+
+
+def exact(**given: Any) -> None:
+    """Collect exactly N episodes from each worker, in worker order, and write a dataset."""
+    _run("exact", **given)
+
+
+def _run(
+    command: CommandName,
+    *,
+    flags: dict[str, object],
+    config: Path | None,
+    dry_run: bool,
+    progress: bool | None,
+    quiet: bool,
+    verbose: bool,
+    json: bool,
+) -> None:
+    from rollout_cli.config import resolve  # noqa: PLC0415 - it loads pydantic
+
+    del verbose  # It concerns errors, which are shown where all commands end.
+    wanted = resolve(command, flags=flags, environ=os.environ, file=config, recorded=_recorded)
+    if dry_run:
+        _show_config(wanted, as_json=json)
+        return
+    _start_early(wanted)
+    # With --json nothing but warnings is shown beside the document, unless progress is asked for.
+    result = _collect(wanted, progress=progress, quiet=quiet or (json and not progress))
+    _show_result(result, quiet=quiet, as_json=json)
+
+
+def _recorded(command: CommandName, given: Values) -> Values:
+    from rollout_cli.run.resume import recorded_options  # noqa: PLC0415 - it loads numpy and pyarrow
+
+    return recorded_options(command, given)
+
+
+def _show_config(config: CollectConfig, *, as_json: bool) -> None:
+    from rollout_cli.config import config_to_dict, config_to_toml  # noqa: PLC0415 - as above
+
+    if as_json:
+        print_json(config_to_dict(config))
+    else:
+        print_text(config_to_toml(config).rstrip("\n"))
+
+
+def _start_early(config: CollectConfig) -> None:
+    """Let the fork server import the workers' modules while this process imports its own."""
+    if config.sampler == "multiprocessing" and config.start_method == "forkserver":
+        from rollout_cli.samplers.fork_server import start_fork_server  # noqa: PLC0415 - it loads multiprocessing
+
+        start_fork_server()
+
+
+def _collect(config: CollectConfig, *, progress: bool | None, quiet: bool) -> CollectResult:
+    from rollout_cli.run.collect import collect as run_collect  # noqa: PLC0415 - it loads numpy, gymnasium and pyarrow
+    from rollout_cli.run.progress import choose_progress  # noqa: PLC0415
+
+    stream = None if sys.stderr is None else MessageStream(sys.stderr)
+    shown = choose_progress(stream, wanted=progress, quiet=quiet, environ=os.environ)
+    try:
+        with user_output_on_stderr():
+            return run_collect(config, progress=shown)
+    finally:
+        shown.finish()  # A bar that is left open would swallow the error's lines.
+
+
+def _show_result(result: CollectResult, *, quiet: bool, as_json: bool) -> None:
+    if as_json:
+        print_json(result.to_dict())
+    elif quiet:
+        print_text(printable(str(result.path)))
+    else:
+        print_rows(_rows(result))
+        print_message(f"next: rollout info {shlex.quote(printable(_short(result.path)))}")
+
+
+def _short(path: Path) -> str:
+    """Return the path from the working folder, where it lies below it."""
+    here = Path.cwd()
+    return str(path.relative_to(here) if path.is_relative_to(here) else path)
+
+
+def _rows(result: CollectResult) -> list[tuple[str, str]]:
+    from rollout_cli.run.reproduce import described  # noqa: PLC0415 - as above
+
+    pace = f"{result.steps_per_second:,.0f} steps/s with {counted(result.n_workers, 'worker')}"
+    return [
+        ("dataset", str(result.path)),
+        ("status", result.status),
+        ("episodes", f"{result.episodes:,}"),
+        ("steps", f"{result.steps:,}"),
+        ("mean return", f"{result.mean_return:.6g}"),
+        ("mean length", f"{result.mean_length:.6g}"),
+        ("seed", str(result.seed)),
+        ("reproducible", described(result.reproducible)),
+        ("time", f"{result.wall_time_s:.1f} s, {pace}"),
+    ]

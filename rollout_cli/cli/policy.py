@@ -1,0 +1,39 @@
+"""`rollout policy pack`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from rollout_cli.cli.options import JsonFlag, QuietFlag, VerboseFlag
+from rollout_cli.cli.output import print_json, print_rows, print_text
+from rollout_cli.cli.streams import user_output_on_stderr
+from rollout_cli.loading import printable
+
+
+def pack(
+    spec: Annotated[str, typer.Argument(metavar="MODULE:ATTR", help="A policy, a class or a factory.")],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="FILE", help="The file to write.", show_default=False)
+    ],
+    *,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file.", show_default=False)] = False,
+    quiet: QuietFlag = False,
+    verbose: VerboseFlag = False,  # noqa: ARG001 - read where all commands end
+    json: JsonFlag = False,
+) -> None:
+    """Pickle a policy by value, into a file that loads without the policy's module."""
+    from rollout_cli.policies.pack import pack_policy  # noqa: PLC0415 - it loads numpy and the policy
+
+    with user_output_on_stderr():
+        packed = pack_policy(spec, output, overwrite=overwrite)
+    if json:
+        document = {"path": packed.path, "n_bytes": packed.n_bytes, "sha256": packed.sha256, "class": packed.class_name}
+        print_json(document)
+    elif quiet:
+        print_text(printable(str(packed.path)))
+    else:
+        rows = [("file", str(packed.path)), ("class", packed.class_name)]
+        print_rows([*rows, ("size", f"{packed.n_bytes:,} bytes"), ("sha256", packed.sha256)])

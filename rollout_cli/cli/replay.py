@@ -1,0 +1,135 @@
+"""`rollout replay`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from rollout_cli.cli.options import Folder, JsonFlag, VerboseFlag, shown
+from rollout_cli.cli.output import counted, print_json, print_message, print_rows
+from rollout_cli.cli.streams import user_output_on_stderr
+from rollout_cli.errors import UsageError, VerificationError
+from rollout_cli.loading import printable
+
+if TYPE_CHECKING:
+    from rollout_cli.dataset.reader import Dataset
+    from rollout_cli.run.replay import Replayed
+
+_SHOWN = 20
+"""So many episodes that differ are shown."""
+_KWARGS = "An argument of the environment that the dataset does not record, since its name is that of a secret."
+
+_EpisodeFlag = Annotated[int | None, typer.Option("--episode", metavar="ID", help="Replay this one.", min=0)]
+_EpisodesFlag = Annotated[str | None, typer.Option("--episodes", metavar="A:B", help="Replay ids A to B-1.")]
+_AllFlag = Annotated[bool, typer.Option("--all", help="Replay all of them.", show_default=False)]
+_PolicyFlag = Annotated[
+    str | None, typer.Option("--policy", "-p", metavar="SPEC", help="Where the policy that was used is now.")
+]
+_KwargsFlag = Annotated[list[str] | None, typer.Option("--env-kwargs", metavar="KEY=VALUE", help=_KWARGS)]
+_QuietFlag = Annotated[bool, shown("--quiet", "-q", text="Print differences only.")]
+
+
+def replay(
+    folder: Folder,
+    *,
+    episode: _EpisodeFlag = None,
+    episodes: _EpisodesFlag = None,
+    all_: _AllFlag = False,
+    policy: _PolicyFlag = None,
+    env_kwargs: _KwargsFlag = None,
+    quiet: _QuietFlag = False,
+    verbose: VerboseFlag = False,  # noqa: ARG001 - read where all commands end
+    json: JsonFlag = False,
+) -> None:
+    """Run episodes of a dataset again from their seeds and compare them, bit by bit, with the stored ones.
+
+    This loads and runs the policy and the environment that the dataset names.
+    """
+    from rollout_cli.config import OPTIONS  # noqa: PLC0415 - it loads pydantic
+    from rollout_cli.dataset.reader import load  # noqa: PLC0415 - it loads numpy and pyarrow
+    from rollout_cli.run.replay import replaying  # noqa: PLC0415 - as above
+
+    wanted = _wanted(episode, episodes, is_all=all_)
+    dataset = load(folder)
+    places = _places(dataset, wanted)
+    kwargs: Any = OPTIONS["env_kwargs"].from_texts(env_kwargs or [])
+    with user_output_on_stderr(), replaying(dataset, policy=policy, env_kwargs=kwargs) as replayer:
+        for notice in () if quiet else replayer.notices:
+            print_message(f"notice: {printable(notice)}")
+        replayed = [replayer.replay(dataset[place]) for place in places]
+    different = [one for one in replayed if one.found]
+    document = {
+        "path": str(folder),
+        "replayed": len(replayed),
+        "identical": len(replayed) - len(different),
+        "different": [one.document() for one in different],
+        "notices": list(replayer.notices),
+    }
+    if different:
+        raise _failure(len(replayed), different, document)
+    if json:
+        print_json(document)
+    elif not quiet:
+        print_rows([("dataset", str(folder)), _row(replayed), ("replayed", "identical")])
+
+
+def _wanted(episode: int | None, episodes: str | None, *, is_all: bool) -> range | None:
+    """Return the ids of the episodes to replay; None for all.
+
+    Raises:
+        UsageError: If not exactly one of the flags was given, or it cannot be read.
+    """
+    from rollout_cli.config import OPTIONS  # noqa: PLC0415 - as above
+
+    if (episode is not None) + (episodes is not None) + is_all != 1:
+        raise UsageError("say which episodes to replay", hint="one of: --episode ID, --episodes A:B, --all")
+    if episodes is not None:
+        return range(*OPTIONS["episodes"].read(episodes, "--episodes", text=True))
+    return None if episode is None else range(episode, episode + 1)
+
+
+def _places(dataset: Dataset, wanted: range | None) -> Sequence[int]:
+    """Return where the episodes stand in the dataset.
+
+    Raises:
+        UsageError: If there are none.
+    """
+    ids = dataset.episodes["episode_id"].to_pylist()
+    found = [place for place, one in enumerate(ids) if wanted is None or one in wanted]
+    if not found:
+        known = f"its episodes have ids from {min(ids)} to {max(ids)}" if ids else "it has no episode"
+        raise UsageError(f"{dataset.path} has no such episode", hint=known)
+    return found
+
+
+def _row(replayed: Sequence[Replayed]) -> tuple[str, str]:
+    one = replayed[0]
+    if len(replayed) == 1:
+        return "episode", f"{one.episode_id} (number {one.number}, seed {one.seed}, {counted(one.steps, 'step')})"
+    return "episodes", f"{len(replayed):,}"
+
+
+def _failure(n_replayed: int, different: Sequence[Replayed], document: dict[str, Any]) -> VerificationError:
+    """Return the error of episodes that differ; its words are of the first one."""
+    first = different[0]
+    stored, now = first.found[0].values
+    which = f"episode {first.episode_id} of {document['path']}"
+    if n_replayed > 1:
+        which = f"{len(different):,} of {n_replayed:,} episodes differ; the first, {which},"
+    lines = [line for one in different[:_SHOWN] for line in _lines(one)]
+    more = [f"and {len(different) - _SHOWN:,} more episodes"] if len(different) > _SHOWN else []
+    return VerificationError(
+        f"{which} is not as stored: {first.found[0].place} was {stored}, is {now}",
+        hint=first.cause,
+        details="\n".join([*lines, *more]),
+        report=document,
+    )
+
+
+def _lines(one: Replayed) -> Iterator[str]:
+    yield f"episode {one.episode_id} (number {one.number}, seed {one.seed}, {counted(one.steps, 'step')})"
+    for difference in one.found:
+        stored, now = difference.values
+        yield f"  {difference.place}: stored {stored}, replayed {now}"
