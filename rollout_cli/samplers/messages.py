@@ -37,7 +37,7 @@ class Pickled:
 
     def load(self) -> Any:
         """Return a new copy of the value."""
-        return pickle.loads(self.data)
+        return pickle.loads(self.data)  # noqa: S301  It was pickled by this package's own process.
 
 
 @dataclass(frozen=True, slots=True)

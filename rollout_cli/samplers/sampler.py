@@ -1,0 +1,442 @@
+"""Sampler: runs plans over a pool of workers, and hands the episodes on in order.
+
+What a call does, restarts, updates for new workers, order and recovery are here, once; a subclass gives the pool. The
+calls of a sampler share one numbering of episodes, so that no two calls use the same seeds.
+"""
+
+from __future__ import annotations
+
+import abc
+import logging
+import math
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+from rollout_cli.episodes.batch import EnvSpec, EpisodeBatch
+from rollout_cli.episodes.chunk import Chunk
+from rollout_cli.errors import InternalError, InterruptedRunError, RolloutError, UsageError
+from rollout_cli.samplers import sampler_machine as machines
+from rollout_cli.samplers.leases import LeaseSize
+from rollout_cli.samplers.messages import Start, Started, Update
+from rollout_cli.samplers.plan import EpisodesPerWorker, MinTimesteps, Plan, PlanState
+from rollout_cli.samplers.pool import Event, Message, Pool
+from rollout_cli.samplers.reorder import ReorderBuffer
+from rollout_cli.samplers.sampler_machine import SamplerMachine
+from rollout_cli.samplers.supervision import Supervision, Supervisor
+from rollout_cli.samplers.updates import UpdateLog
+from rollout_cli.workers.default_worker import DefaultWorker
+from rollout_cli.workers.factory import WorkerFactory
+from rollout_cli.workers.worker import Worker
+
+_log = logging.getLogger("rollout_cli")
+_clock = time.monotonic
+
+
+@dataclass(slots=True)
+class _Call:
+    """One call under way.
+
+    Attributes:
+        machine: Decides.
+        buffer: Puts the episodes in order.
+        generation: Which call it is.
+        skips: By number, why an episode is left out.
+        failure: What ends the call, once the episodes before it were handed on.
+        ends_at: When the grace time of a stop is over.
+    """
+
+    machine: SamplerMachine
+    buffer: ReorderBuffer
+    generation: int
+    skips: dict[int, str] = field(default_factory=dict)
+    failure: RolloutError | None = None
+    ends_at: float = math.inf
+
+
+class Sampler(abc.ABC):
+    """Samples episodes with several workers.
+
+    Args:
+        agents: A policy for all workers, or a list with one a worker: a SPEC, or whatever `adapt_policy` takes.
+        envs: An environment (or EnvSource) for all workers, or a list with one a worker. Each worker gets its own copy.
+        worker_factory: Builds the workers; the following arguments are its own, and may be given in its place.
+        max_episode_length: Steps after which an episode is truncated; None for no limit.
+        seed: The root seed; drawn where it is None.
+        n_workers: How many workers; by default one a usable core.
+        worker_class: The class of the workers.
+        worker_args: Further keyword arguments of that class.
+        is_tf_worker: Whether a TensorFlow session is open in each worker.
+        worker_setup: Makes a context manager that is entered in each worker before its policy is unpickled.
+        supervision: What to do about workers that die and episodes that fail.
+
+    A WorkerFactory as the first argument selects garage's order (worker_factory, agents, envs).
+
+    Attributes:
+        next_number: The number of the next call's first episode; it never goes back.
+        total_env_steps: Steps of all episodes handed on so far.
+        skipped: By number, why an episode was left out.
+        dropped_episodes: Episodes of the last call that ended and were not handed on, since it was stopped before one
+            with a lower number had ended.
+        worker_info: What only a worker knows of its environment and policy, for info.json.
+        warn: Called with one line for each fault that did not end a call; writes to the log unless it is replaced.
+        spill_folder: Where episodes that wait for their turn are kept beyond 256 MB; None for `TMPDIR`.
+    """
+
+    _lease_size: ClassVar[LeaseSize] = LeaseSize()
+
+    def __init__(
+        self,
+        agents: Any,
+        envs: Any,
+        third: Any = None,
+        *,
+        worker_factory: WorkerFactory | None = None,
+        max_episode_length: float | None = None,
+        seed: int | None = None,
+        n_workers: int | None = None,
+        worker_class: type[Worker] = DefaultWorker,
+        worker_args: Mapping[str, Any] | None = None,
+        is_tf_worker: bool = False,
+        worker_setup: Any = None,
+        supervision: Supervision | None = None,
+    ) -> None:
+        if isinstance(agents, WorkerFactory):
+            worker_factory, agents, envs = agents, envs, third
+        if worker_factory is not None and (is_tf_worker or worker_setup is not None):
+            raise UsageError("is_tf_worker and worker_setup belong to the worker_factory", hint="give them to it")
+        self._factory = worker_factory or WorkerFactory(
+            max_episode_length=max_episode_length,
+            n_workers=n_workers,
+            seed=seed,
+            worker_class=worker_class,
+            worker_args=worker_args,
+            is_tf_worker=is_tf_worker,
+            worker_setup=worker_setup,
+        )
+        self._updates = UpdateLog(self._factory, agents, envs)
+        self._supervision = supervision or Supervision()
+        self._supervisor = Supervisor(self._supervision, self._factory.seed)
+        self._pool: Pool | None = None
+        self._n_started = 0  # Workers of the pool that were started; they are the lowest ones.
+        self._starting: _Call | None = None
+        self._env_spec: EnvSpec | None = None
+        self._generation = 0
+        self._grace: float | None = None  # Set when a stop is requested.
+        self.worker_info: dict[str, Any] = {}
+        self.skipped: dict[int, str] = {}
+        self.warn: Callable[[str], None] = _log.warning
+        self.spill_folder: Path | None = None
+        self.next_number = self.total_env_steps = self.dropped_episodes = 0
+
+    @classmethod
+    def from_worker_factory(cls, worker_factory: WorkerFactory, agents: Any, envs: Any) -> Self:
+        """Return a sampler whose workers `worker_factory` builds."""
+        return cls(agents, envs, worker_factory=worker_factory)
+
+    @property
+    def n_workers(self) -> int:
+        """Return how many workers there are."""
+        return self._factory.n_workers
+
+    @property
+    def seed(self) -> int:
+        """Return the root seed."""
+        return self._factory.seed
+
+    @property
+    def restarts(self) -> int:
+        """Return how many workers were started again."""
+        return self._supervisor.restarts
+
+    @property
+    def env_spec(self) -> EnvSpec:
+        """Return spaces and limit of the environment, known once a worker has built it.
+
+        Raises:
+            InternalError: If no worker has.
+        """
+        if self._env_spec is None:
+            raise InternalError("no worker has built the environment yet", hint="call wait_until_started first")
+        return self._env_spec
+
+    # -- sampling --------------------------------------------------------------------------------------------------
+
+    def stream(self, plan: Plan, *, agent_update: Any = None, env_update: Any = None) -> Generator[Chunk, None, None]:
+        """Run a plan; yield chunks in order as they come.
+
+        Within a partition (all episodes, or one worker's under `EpisodesPerWorker`) episodes come in the order of their
+        numbers; an episode of many bytes comes in parts. Closing the generator ends the run.
+
+        Args:
+            plan: Which episodes.
+            agent_update: A policy or parameters for all workers, or a list with one a worker; None changes nothing.
+            env_update: An environment or EnvUpdate for all, or a list with one a worker; None changes nothing.
+
+        Raises:
+            RolloutError: What went wrong in a worker, after everything finished before it was yielded.
+            UsageError: If a later call of the sampler began meanwhile.
+        """
+        if env_update is not None:
+            self._env_spec = None  # The new environment may have other spaces.
+        updates = self._updates.note(agent_update, env_update)
+        by_worker, block = self._updates.by_worker, self._factory.numbers_at_once
+        state = PlanState(plan, n_workers=self.n_workers, by_worker=by_worker, block=block)
+        with self._call(state, updates) as call:
+            while True:
+                for chunk in call.buffer.ready():
+                    self.next_number = max(self.next_number, int(chunk.numbers[-1]) + 1)
+                    self.total_env_steps += chunk.n_steps
+                    yield chunk
+                    self._require_newest(call)
+                if self._is_over(call):
+                    return
+                self._take(call, self._the_pool().wait(_time_left(call.ends_at)))
+
+    def obtain_samples(self, itr: int, num_samples: int, agent_update: Any, env_update: Any = None) -> EpisodeBatch:
+        """Return the shortest run of episodes from `next_number` on with at least `num_samples` steps.
+
+        Args:
+            itr: The caller's iteration; only for the caller's own records.
+            num_samples: Steps wanted, at least 1.
+            agent_update: As in `stream`.
+            env_update: As in `stream`.
+        """
+        del itr
+        return self._batch(MinTimesteps(num_samples, self.next_number), agent_update, env_update)
+
+    def obtain_exact_episodes(self, n_eps_per_worker: int, agent_update: Any, env_update: Any = None) -> EpisodeBatch:
+        """Return exactly `n_eps_per_worker` episodes of each worker, in the order of the workers.
+
+        Args:
+            n_eps_per_worker: Episodes of each worker, at least 1.
+            agent_update: As in `stream`.
+            env_update: As in `stream`.
+        """
+        return self._batch(EpisodesPerWorker(n_eps_per_worker, self.next_number), agent_update, env_update)
+
+    def _batch(self, plan: Plan, agent_update: Any, env_update: Any) -> EpisodeBatch:
+        chunks = self.stream(plan, agent_update=agent_update, env_update=env_update)
+        # Partitions interleave; sorting is stable, so the parts of one episode stay in their order.
+        ordered = sorted(chunks, key=lambda chunk: int(chunk.numbers[0]))
+        if not ordered:
+            raise InterruptedRunError("the call was stopped before an episode had ended")
+        return EpisodeBatch.from_chunks(self.env_spec, ordered)
+
+    def request_stop(self, *, grace: float = 0.0) -> None:
+        """Let the stream that runs, or else the next one, end early with what is finished.
+
+        It only sets a flag and wakes the sampler, so a signal handler may call it.
+
+        Args:
+            grace: Seconds that are left to running episodes below the highest that ended, since these hold it up.
+        """
+        self._grace = grace
+        if self._pool is not None:
+            self._pool.wake()
+
+    # -- workers ---------------------------------------------------------------------------------------------------
+
+    @abc.abstractmethod
+    def _make_pool(self) -> Pool:
+        """Return a pool of `n_workers` workers, none of them started."""
+
+    def _n_needed(self, state: PlanState) -> int:
+        """Return how many workers take part in a call."""
+        del state
+        return self.n_workers
+
+    def start_worker(self) -> None:
+        """Start the workers now rather than at the first call; does not wait for them."""
+        if self._pool is None:
+            with self._torn_down_on_error():
+                self._starting = self._begin(PlanState(None, n_workers=1))
+
+    def wait_until_started(self) -> EnvSpec:
+        """Start the workers, wait until one has built its environment and policy, and return its `env_spec`.
+
+        Raises:
+            RolloutError: If one of them could not be built.
+        """
+        if self._env_spec is None:
+            self.start_worker()
+            with self._torn_down_on_error():
+                self._wait_for_env_spec()
+        return self.env_spec
+
+    def _wait_for_env_spec(self) -> None:
+        call = self._starting
+        if call is None or call.generation != self._generation:
+            call = self._starting = self._begin(PlanState(None, n_workers=1))
+        while self._env_spec is None:
+            self._take(call, self._the_pool().wait(None))
+            if call.failure is not None:
+                raise call.failure
+            if self._grace is not None:
+                raise InterruptedRunError("the run was ended before a worker had started")
+
+    def shutdown_worker(self) -> None:
+        """End the workers, and whatever their environments started; a later call starts new ones."""
+        pool, self._pool = self._pool, None
+        self._n_started = 0
+        if pool is not None:
+            pool.close()
+
+    def worker_pids(self) -> list[int]:
+        """Return the process ids of the workers; none where they run in this process, or do not run."""
+        return [] if self._pool is None else self._pool.pids()
+
+    def __enter__(self) -> Self:
+        """Return the sampler; leaving the block ends its workers."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End the workers."""
+        self.shutdown_worker()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return all but the workers; a copy starts its own, where this one's updates have brought them."""
+        of_this_process = {"warn": _log.warning, "_pool": None, "_n_started": 0, "_starting": None, "_env_spec": None}
+        return self.__dict__ | of_this_process
+
+    # -- one call --------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _call(self, state: PlanState, updates: Sequence[Update]) -> Iterator[_Call]:
+        """Begin a call; end it when the block is left."""
+        self.dropped_episodes = 0
+        with self._torn_down_on_error():
+            call = self._begin(state, updates)
+            try:
+                yield call
+            finally:
+                self._end(call)
+
+    def _begin(self, state: PlanState, updates: Sequence[Update] = ()) -> _Call:
+        """Send every worker what begins a call; new ones are started and get their whole history."""
+        if self._pool is None:
+            self._pool = self._make_pool()
+            self._supervisor = Supervisor(self._supervision, self.seed)
+        self._generation += 1
+        self._supervisor.begin_call()
+        # One that was started for an earlier call takes part in each later one, so that it misses no update.
+        n_started, n_workers = self._n_started, max(self._n_started, self._n_needed(state))
+        machine = SamplerMachine(
+            state,
+            generation=self._generation,
+            n_workers=n_workers,
+            supervisor=self._supervisor,
+            size=self._lease_size,
+            block=self._factory.numbers_at_once,
+            stride=self.n_workers if self._updates.by_worker and state.n_partitions == 1 else 1,
+            now=_clock(),
+        )
+        call = _Call(machine, ReorderBuffer(state, folder=self.spill_folder), self._generation)
+        for worker in range(n_started, n_workers):
+            self._pool.start(worker)
+            self._n_started = worker + 1
+        known = [tuple(updates[worker : worker + 1]) for worker in range(n_started)]
+        new = [self._history(worker) for worker in range(n_started, n_workers)]
+        self._carry_out(call, machine.begin(known, new))
+        return call
+
+    def _is_over(self, call: _Call) -> bool:
+        """Return whether a call has nothing more to hand on.
+
+        Raises:
+            RolloutError: If it failed; all that was finished before has been handed on.
+        """
+        if call.failure is not None:
+            raise call.failure
+        if self._grace is not None and not call.machine.stopping:
+            call.ends_at = _clock() + self._grace
+            self._carry_out(call, call.machine.stop())
+        return call.machine.plan.done or call.machine.stopped or _clock() >= call.ends_at
+
+    def _take(self, call: _Call, events: Iterable[Event]) -> None:
+        """Handle what happened in the pool."""
+        self._carry_out(call, call.machine.buffer_changed(is_full=call.buffer.is_full))
+        for event in events:
+            what = event.message if isinstance(event, Message) else event
+            self._carry_out(call, call.machine.handle(what, _clock()))
+
+    def _carry_out(self, call: _Call, instructions: Iterable[machines.Instruction]) -> None:
+        for instruction in instructions:
+            match instruction:
+                case machines.Send(worker, command):
+                    self._the_pool().send(worker, command)
+                case machines.BringUp(worker, start, died):
+                    self._bring_up(worker, start, died=died)
+                case machines.Keep(chunk, reason):
+                    call.buffer.add(chunk)
+                    self._learn(not_reproducible=reason)
+                case machines.Learn(started):
+                    self._learn(started)
+                case machines.Skip(number, reason):
+                    call.buffer.skip(number)
+                    call.skips[number] = reason
+                case machines.Warn(text):
+                    self.warn(text)
+                case machines.Fail(error):
+                    call.failure = call.failure or error
+
+    def _end(self, call: _Call) -> None:
+        """Let the workers stop, and forget what was not handed on."""
+        for number, reason in sorted(call.skips.items()):
+            # Others that were skipped lay behind the end of what was handed on.
+            if call.buffer.is_past(number):
+                self.skipped[number] = reason
+                self.next_number = max(self.next_number, number + 1)
+        if call.failure is not None:
+            # A caller may have enough after the episodes that come before a failure, and never see it.
+            self.shutdown_worker()
+        elif call.generation == self._generation:
+            self._grace = None
+            self.dropped_episodes = call.buffer.n_waiting
+            if self._pool is not None:
+                self._carry_out(call, call.machine.end())
+        call.buffer.close()
+
+    def _learn(self, started: Started | None = None, *, not_reproducible: str | None = None) -> None:
+        """Take what a worker knows of its environment; all know the same."""
+        if started is not None and self._env_spec is None:
+            self._env_spec, self.worker_info = started.env_spec, dict(started.info)
+        if not_reproducible is not None:
+            self.worker_info.setdefault("not_reproducible", not_reproducible)
+
+    def _bring_up(self, worker: int, start: Start, *, died: bool) -> None:
+        pool = self._the_pool()
+        if died:
+            pool.start(worker)
+        pool.send(worker, replace(start, updates=self._history(worker)))
+
+    def _history(self, worker: int) -> tuple[Update, ...]:
+        return self._updates.histories[worker].updates
+
+    def _require_newest(self, call: _Call) -> None:
+        if call.generation != self._generation:
+            hint = "finish or close it first"
+            raise UsageError("this stream was overtaken by a later call of its sampler", hint=hint)
+
+    def _the_pool(self) -> Pool:
+        if self._pool is None:
+            raise UsageError("the workers were shut down while their stream was under way", hint="begin a new stream")
+        return self._pool
+
+    @contextmanager
+    def _torn_down_on_error(self) -> Iterator[None]:
+        """After an error, no worker is in a state that a later call could rely on."""
+        try:
+            yield
+        except GeneratorExit:
+            raise  # The caller has enough; the workers were told to stop.
+        except BaseException:
+            self.shutdown_worker()
+            raise
+
+
+def _time_left(ends_at: float) -> float | None:
+    return None if ends_at == math.inf else max(0.0, ends_at - _clock())
