@@ -1,1 +1,1 @@
-"""TODO dataset."""
+"""The dataset: its schema, and writing, reading, verifying and repairing it."""

@@ -2,10 +2,185 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import pyarrow as pa
+
+from rollout_cli.dataset.files import FORMAT_VERSION
+from rollout_cli.dataset.parquet import open_parquet, reading
+from rollout_cli.dataset.schema import DatasetSchema
+from rollout_cli.dataset.stats import Place, RunningStats, TableStats
+from rollout_cli.errors import DatasetFormatError
+
+FILES_PER_CHUNK = 1_000
+"""Files in one chunk folder of a dataset with one partition."""
+
+_FILE = re.compile(r"chunk-(\d+)/file-(\d+)\.parquet")
+_RECORD, _STATS = "rollout.segment", "rollout.stats"
+_COUNTS = ("start", "stop", "episodes", "steps", "last_length", "nominal")
+_FIELDS = (*_COUNTS, "skipped", "is_long")
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentId:
+    """One segment of a dataset.
+
+    Attributes:
+        n_partitions: Partitions of the dataset; each of several has a chunk folder of its own.
+        partition: Its partition.
+        number: Its place in the partition.
+    """
+
+    n_partitions: int
+    partition: int
+    number: int
+
+    @property
+    def file(self) -> tuple[int, int]:
+        """Return chunk index and file index."""
+        return divmod(self.number, FILES_PER_CHUNK) if self.n_partitions == 1 else (self.partition, self.number)
+
+    def data_path(self, root: Path) -> Path:
+        """Return the path of its data file."""
+        return root / "data" / self._name
+
+    def episodes_path(self, root: Path) -> Path:
+        """Return the path of its episodes file, whose presence commits the segment."""
+        return root / "meta" / "episodes" / self._name
+
+    @property
+    def _name(self) -> str:
+        chunk, file = self.file
+        return f"chunk-{chunk:05}/file-{file:05}.parquet"
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentRecord:
+    """The footer of an episodes file.
+
+    Attributes:
+        start: The first episode number that the segment covers.
+        stop: One past the last; the next segment of the partition starts there.
+        skipped: The numbers in between that have no episode.
+        episodes: How many episodes it has.
+        steps: Their steps. The data file may have more rows, of episodes that were not committed.
+        last_length: Steps of the last episode.
+        return_sum: The sum of their returns.
+        nominal: Nominal bytes, counted towards the limits of the segment.
+        is_long: Whether it is an episode over the limits, to which none is added.
+        stats: The statistics of its steps.
+        places: The first place of each anomaly, as `stats.find_anomalies` gives them.
+        dropped: By column, how many info values could not be stored.
+    """
+
+    start: int
+    stop: int
+    skipped: tuple[int, ...]
+    episodes: int
+    steps: int
+    last_length: int
+    return_sum: float
+    nominal: int
+    is_long: bool
+    stats: TableStats
+    places: Mapping[str, Place]
+    dropped: Mapping[str, int]
+
+    def footer(self) -> dict[str, str]:
+        """Return the record as metadata of a Parquet file."""
+        record: dict[str, Any] = {name: getattr(self, name) for name in _FIELDS}
+        # JSON has no infinity.
+        record |= {"return_sum": repr(self.return_sum)}
+        record |= {"anomalies": dict(self.places), "dropped_infos": dict(self.dropped)}
+        stats = {name: one.to_json() for name, one in self.stats.items()}
+        return {_RECORD: json.dumps(record), _STATS: json.dumps(stats)}
+
+    @classmethod
+    def from_footer(cls, metadata: Mapping[bytes, bytes]) -> SegmentRecord:
+        """Return the record in a file's metadata.
+
+        Raises:
+            ValueError: If there is none.
+        """
+        try:
+            record, stats = json.loads(metadata[_RECORD.encode()]), json.loads(metadata[_STATS.encode()])
+            return cls(
+                **{name: int(record[name]) for name in _COUNTS},
+                skipped=tuple(map(int, record["skipped"])),
+                is_long=bool(record["is_long"]),
+                return_sum=float(record["return_sum"]),
+                stats={name: RunningStats.from_json(one) for name, one in stats.items()},
+                places={key: (int(episode), int(step)) for key, (episode, step) in record["anomalies"].items()},
+                dropped={key: int(count) for key, count in record["dropped_infos"].items()},
+            )
+        except (KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise ValueError(f"its footer has no commit record: {error!r}") from error
+
+
+def read_record(root: Path, segment: SegmentId) -> SegmentRecord:
+    """Return the commit record of a segment, whose files' footers agree with it.
+
+    Raises:
+        DatasetFormatError: If a file is missing or damaged, or they do not agree.
+        StorageError: If one cannot be read.
+    """
+    data, episodes = segment.data_path(root), segment.episodes_path(root)
+    with reading(episodes), open_parquet(episodes) as file:
+        footer, rows = file.metadata.metadata or {}, file.metadata.num_rows
+    try:
+        record = SegmentRecord.from_footer(footer)
+    except ValueError as error:
+        raise DatasetFormatError(f"{episodes} is not an episodes file of this format: {error}") from error
+    if not rows or rows != record.episodes:
+        raise DatasetFormatError(f"{episodes} has {rows} rows, but its footer states {record.episodes}")
+    with reading(data), open_parquet(data) as file:
+        rows = file.metadata.num_rows
+    if rows < record.steps:
+        raise DatasetFormatError(f"{data} has {rows} rows, but {episodes} states {record.steps}")
+    return record
+
+
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """The tables of a segment to which more episodes may be added.
+
+    Attributes:
+        steps: Rows of `data`.
+        episodes: Rows of `meta/episodes`.
+        places: As in the segment's record.
+        dropped: As in the segment's record.
+    """
+
+    steps: pa.Table
+    episodes: pa.Table
+    places: Mapping[str, Place]
+    dropped: Mapping[str, int]
+
+
+def _read_tail(root: Path, segment: SegmentId, record: SegmentRecord, schema: DatasetSchema) -> Tail:
+    steps = _read_table(segment.data_path(root), schema.data)
+    episodes = _read_table(segment.episodes_path(root), schema.episodes)
+    # Rows behind those that the record states belong to no committed episode.
+    return Tail(_copied(steps.slice(0, record.steps)), episodes, record.places, record.dropped)
+
+
+def _read_table(path: Path, schema: pa.Schema) -> pa.Table:
+    with reading(path), open_parquet(path) as file:
+        if not file.schema_arrow.equals(schema):
+            raise DatasetFormatError(f"{path} has other columns than the dataset")
+        table = file.read()
+    return _copied(table, schema)
+
+
+def _copied(table: pa.Table, schema: pa.Schema | None = None) -> pa.Table:
+    """Return a table with contiguous columns, since a Parquet page would otherwise end where a chunk does."""
+    columns = [column.combine_chunks() for column in table.columns]
+    return pa.Table.from_arrays(columns, schema=schema or table.schema)
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,12 +188,16 @@ class CommittedPartition:
     """The committed episodes of one partition.
 
     Attributes:
-        next_number: The number of the episode to run next: all lower ones are in the dataset, or skipped.
+        next_number: The number of the episode to run next: all lower ones of the partition are in the dataset, or
+            skipped.
         episodes: How many episodes there are.
         steps: Their steps.
         last_length: Steps of the last one; 0 where there is none.
         return_sum: The sum of their returns.
         skipped: Numbers of episodes that were skipped.
+        segments: Each segment with its record.
+        bytes: Bytes of the files of each segment.
+        tail: The tables of the last segment, if more episodes may be added to it.
     """
 
     next_number: int
@@ -27,6 +206,9 @@ class CommittedPartition:
     last_length: int
     return_sum: float
     skipped: tuple[int, ...]
+    segments: tuple[tuple[SegmentId, SegmentRecord], ...] = field(repr=False)
+    bytes: tuple[int, ...] = field(repr=False)
+    tail: Tail | None = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,17 +218,19 @@ class Committed:
     Attributes:
         info: Its info.json.
         partitions: The committed episodes of each partition.
-        notices: What the writer will do with damaged files when it resumes, one sentence each.
+        damaged: Files behind the last segment of a partition that the writer moves aside when it resumes.
+        notices: One sentence for each of those, with the reason.
     """
 
     info: Mapping[str, Any]
     partitions: tuple[CommittedPartition, ...]
-    notices: tuple[str, ...]
+    damaged: tuple[Path, ...] = ()
+    notices: tuple[str, ...] = ()
 
     @property
     def can_resume(self) -> bool:
         """Return whether a run can be resumed from it: it has episodes, and its columns are decided."""
-        raise NotImplementedError
+        return self.info.get("info_columns") == "decided" and self.episodes > 0
 
     @property
     def episodes(self) -> int:
@@ -72,8 +256,101 @@ class Committed:
 def read_committed(root: Path, info: Mapping[str, Any]) -> Committed:
     """Return what is committed of the dataset in `root`, whose info.json is `info`.
 
+    The footers of all files are read, and the tables of each partition's last segment; nothing is changed.
+
     Raises:
-        DatasetFormatError: If files contradict each other in a way that no kill leaves behind.
-        StorageError: If they cannot be read.
+        DatasetFormatError: If it is of an earlier format, or a file before the last one is missing or damaged.
+        StorageError: If a file cannot be read.
     """
-    raise NotImplementedError
+    if info.get("format_version") != FORMAT_VERSION:
+        raise DatasetFormatError(
+            f"{root} has the format of an earlier version, which can be read but not resumed",
+            hint="collect to another --output",
+        )
+    schema = DatasetSchema.from_info(info)
+    try:
+        n_partitions = int(info["partitions"])
+        firsts = info["first_numbers"] or [None] * n_partitions
+    except (KeyError, TypeError, ValueError) as error:
+        raise DatasetFormatError(f"info.json of {root} lacks what resuming needs: {error!r}") from error
+    readers = [_PartitionReader(root, schema, n_partitions, partition) for partition in range(n_partitions)]
+    partitions = tuple(reader.read(first) for reader, first in zip(readers, firsts, strict=True))
+    damaged = tuple(path for reader in readers for path in reader.damaged)
+    return Committed(info, partitions, damaged, tuple(notice for reader in readers for notice in reader.notices))
+
+
+class _PartitionReader:
+    """Reads one partition up to its last segment."""
+
+    def __init__(self, root: Path, schema: DatasetSchema, n_partitions: int, partition: int) -> None:
+        self._root, self._schema = root, schema
+        self._partition = (n_partitions, partition)
+        self._found: list[tuple[SegmentId, SegmentRecord]] = []
+        self.damaged: list[Path] = []
+        self.notices: list[str] = []
+
+    def read(self, first: int | None) -> CommittedPartition:
+        tail: Tail | None = None
+        last = max(self._numbers(), default=-1)
+        for number in range(last + 1):
+            segment = SegmentId(*self._partition, number)
+            try:
+                record = self._record(segment, first)
+                tail = self._tail(segment, record) if number == last else None
+                self._found.append((segment, record))
+            except DatasetFormatError as error:
+                if number < last:
+                    raise DatasetFormatError(
+                        f"{error.message}, and later segments follow it",
+                        hint=f"restore that file, or keep the segments before it: rollout repair {self._root}",
+                    ) from error
+                self._note_damage(segment, error)
+                tail = self._tail(*self._found[-1]) if self._found else None
+        return _partition(self._root, first or 0, self._found, tail)
+
+    def _record(self, segment: SegmentId, first: int | None) -> SegmentRecord:
+        record = read_record(self._root, segment)
+        start = self._found[-1][1].stop if self._found else first
+        if start is not None and record.start != start:
+            path = segment.episodes_path(self._root)
+            raise DatasetFormatError(f"{path} begins with episode {record.start}, expected {start}")
+        return record
+
+    def _tail(self, segment: SegmentId, record: SegmentRecord) -> Tail | None:
+        return None if record.is_long else _read_tail(self._root, segment, record, self._schema)
+
+    def _note_damage(self, segment: SegmentId, error: DatasetFormatError) -> None:
+        paths = (segment.data_path(self._root), segment.episodes_path(self._root))
+        self.damaged += [path for path in paths if path.exists()]
+        self.notices.append(f"{error.message}: the files of this last segment are moved aside, its episodes run again")
+
+    def _numbers(self) -> Iterator[int]:
+        n_partitions, partition = self._partition
+        for folder in (self._root / "data", self._root / "meta" / "episodes"):
+            for path in folder.glob("chunk-*/file-*.parquet"):
+                match = _FILE.fullmatch(path.relative_to(folder).as_posix())
+                chunk, file = map(int, match.groups()) if match else (-1, -1)
+                if n_partitions == 1 and chunk >= 0:
+                    yield chunk * FILES_PER_CHUNK + file
+                elif chunk == partition:
+                    yield file
+
+
+def _partition(
+    root: Path, first: int, found: Sequence[tuple[SegmentId, SegmentRecord]], tail: Tail | None
+) -> CommittedPartition:
+    records = [record for _, record in found]
+    return CommittedPartition(
+        next_number=records[-1].stop if records else first,
+        episodes=sum(record.episodes for record in records),
+        steps=sum(record.steps for record in records),
+        last_length=records[-1].last_length if records else 0,
+        return_sum=sum(record.return_sum for record in records),
+        skipped=tuple(number for record in records for number in record.skipped),
+        segments=tuple(found),
+        bytes=tuple(
+            sum(path.stat().st_size for path in (segment.data_path(root), segment.episodes_path(root)))
+            for segment, _ in found
+        ),
+        tail=tail,
+    )

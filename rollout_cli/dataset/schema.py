@@ -17,7 +17,6 @@ from rollout_cli.dataset.convert import (
     decode_leaf,
     encode_leaf,
     info_type,
-    is_image,
     is_stored,
     joined,
     leaf_type,
@@ -33,6 +32,11 @@ INFO_PREFIXES = ("env_info", "agent_info", "episode_info")
 
 BIG_ROW_BYTES = 32 << 10
 """Columns with rows of at least this size are written chunk by chunk, because joining them costs more than writing."""
+
+
+def is_big(kind: pa.DataType) -> bool:
+    """Return whether a column of this type is written chunk by chunk: that of an image of many bytes."""
+    return pa.types.is_fixed_size_binary(kind) and int(kind.byte_width) >= BIG_ROW_BYTES
 
 
 def _fixed(name: str, kind: pa.DataType) -> pa.Field:
@@ -85,18 +89,13 @@ class SpaceColumn:
         """Return the column's Arrow field: every row has a value."""
         return _fixed(self.name, leaf_type(self.leaf))
 
-    @property
-    def is_big(self) -> bool:
-        """Return whether its rows are so big that chunks are written without being joined."""
-        return is_image(self.leaf) and self.leaf.row_bytes >= BIG_ROW_BYTES
-
     def encode(self, parts: Sequence[Array]) -> pa.Array | pa.ChunkedArray:
         """Return the column of values (n, *leaf.shape) that follow one another.
 
         It is one contiguous array, since a Parquet page would otherwise end where a part does. Big rows are exempt:
         their pages are cut row by row.
         """
-        if self.is_big:
+        if is_big(leaf_type(self.leaf)):
             return pa.chunked_array([encode_leaf(self.leaf, values) for values in parts])
         return encode_leaf(self.leaf, joined(parts))
 

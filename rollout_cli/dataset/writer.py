@@ -2,49 +2,77 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import dataclasses
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Self
 
-from rollout_cli.dataset.commits import Committed
-from rollout_cli.dataset.files import FileStore, FolderLock
+import numpy as np
+
+from rollout_cli.dataset.commits import Committed, SegmentId
+from rollout_cli.dataset.convert import Array
+from rollout_cli.dataset.files import (
+    REPLACED,
+    FileStore,
+    FolderLock,
+    check_folder,
+    info_path,
+    move_to_replaced,
+    recover_replaced,
+    remove_dataset,
+    stats_path,
+    tidy_up,
+)
+from rollout_cli.dataset.inference import SchemaInference
+from rollout_cli.dataset.metadata import DatasetRecord, DatasetSettings, DatasetSummary, Status, note_what_is_kept
+from rollout_cli.dataset.partitions import Partition, WriteQueue
+from rollout_cli.dataset.schema import DatasetSchema, InfoSchema, SpaceSchema
+from rollout_cli.dataset.segments import SegmentSettings, SizeLimits, Written
+from rollout_cli.dataset.stats import Place, anomalies, merge_stats, stats_document
 from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.episodes.chunk import Chunk
-
-Status = Literal["complete", "interrupted"]
-
-
-@dataclass(frozen=True, slots=True)
-class DatasetSummary:
-    """The contents of a closed dataset.
-
-    Attributes:
-        path: Its folder.
-        status: `complete` or `interrupted`.
-        episodes: Episodes in it.
-        steps: Their steps.
-        bytes: Bytes of its data and episodes files.
-        segments: Data files.
-        info_columns: `decided`, or `partial` where the run ended before its info columns were decided.
-        dropped_infos: By column, how many info values could not be stored.
-        anomalies: Columns with values that are not finite, or outside of their space.
-    """
-
-    path: Path
-    status: Status
-    episodes: int
-    steps: int
-    bytes: int
-    segments: int
-    info_columns: str
-    dropped_infos: Mapping[str, int]
-    anomalies: tuple[Any, ...] = ()
+from rollout_cli.errors import InternalError, InterruptedRunError, StorageError, TerminatedRunError, UsageError
 
 
 class DatasetWriter:
-    """Signatures only, for builders of run/ and the reader; the body follows."""
+    """Writes chunks to a dataset.
+
+    The bytes of `data/` are a function of the episodes, the spaces, the limits and `header["env"]` alone. Segments are
+    written by a thread that is at most two behind, so memory does not grow with the dataset. Until schema inference
+    has decided the columns (1,000 steps, to the end of an episode) the first chunks are held.
+
+    As a context manager it runs `abort` where `close` was not called.
+
+    Args:
+        path: The dataset's folder; made if it is missing.
+        env_spec: Spaces and limit of the environment.
+        root_seed: The run's root seed, from 0 to 2**63 - 1.
+        n_partitions: 1 for episodes in number order; with more, each partition has a chunk folder of its own.
+        first_numbers: The first number of each partition; by default those of the first episodes that come, and then
+            gaps before them are not recorded as skipped.
+        header: What else info.json records (`env`, `policy`, `collector`, `versions`, …). `env` goes into every file's
+            footer too, so nothing in it may differ between two runs of one seed.
+        next_observation: Whether to write a `next_observation` column.
+        overwrite: Whether to replace a dataset in that folder. It stays in place until the new one's first commit.
+        committed: The committed part of the dataset in that folder, to be resumed; see `Committed.can_resume`.
+        limits: Where segments end.
+        flush_seconds: How often open segments are committed.
+        files: The disk.
+        lock: The lock on the folder, if the caller has it; released with the writer's end either way.
+
+    Raises:
+        DatasetExistsError: If the folder holds something that may not be replaced.
+        DatasetLockedError: If another writer has the folder.
+        UnsupportedSpaceError: If a space has no fixed set of columns.
+        UsageError: If the root seed is out of range.
+        StorageError: From any method, if the disk fails; perhaps not from the first one after it failed.
+    """
 
     def __init__(
         self,
@@ -58,40 +86,327 @@ class DatasetWriter:
         next_observation: bool = False,
         overwrite: bool = False,
         committed: Committed | None = None,
-        limits: Any = None,
+        limits: SizeLimits | None = None,
         flush_seconds: float = 30.0,
         files: FileStore | None = None,
         lock: FolderLock | None = None,
     ) -> None:
-        raise NotImplementedError
+        if not 0 <= root_seed < 2**63:
+            raise UsageError(f"the root seed is {root_seed}", hint="give a seed from 0 to 2**63 - 1")
+        self._root = Path(path).resolve()
+        self._files = files or FileStore()
+        firsts = None if first_numbers is None else tuple(first_numbers)
+        self._settings = DatasetSettings(root_seed, n_partitions, firsts, next_observation, limits or SizeLimits())
+        self._spaces = SpaceSchema.of(env_spec, next_observation=next_observation)
+        before = None if committed is None else committed.info
+        self._record = DatasetRecord(self._files, self._root, self._settings, self._spaces, header or {}, before=before)
+        self._inference = SchemaInference(n_partitions=n_partitions)
+        self._queue = WriteQueue()
+        self._schema: DatasetSchema | None = None
+        self._partitions: list[Partition] = []
+        self._segments: dict[SegmentId, Written] = {}
+        self._next_id = 0
+        self._open = True
+        self._has_episodes = False
+        self._flush_seconds = flush_seconds
+        self._next_flush = time.monotonic() + flush_seconds
+        # After an exception in the middle of `write`, nobody knows which of its episodes the open segments hold.
+        self._is_writing = False
+        self._made_folder = False
+        # Whether info.json is this dataset's, and not that of the one to be replaced.
+        self._is_begun = False
+        # Whether that one was moved to `REPLACED`, and this one has no commit yet.
+        self._replaced = False
+        self._lock = lock or self._take_lock(committed, overwrite=overwrite)
+        try:
+            self._begin(committed, overwrite=overwrite)
+        except BaseException:
+            self._lock.release()
+            raise
+
+    def _take_lock(self, committed: Committed | None, *, overwrite: bool) -> FolderLock:
+        if committed is None:
+            check_folder(self._root, overwrite=overwrite)
+        self._made_folder = not self._root.exists()
+        self._files.make_folder(self._root)
+        return FolderLock(self._files, self._root)
+
+    def _begin(self, committed: Committed | None, *, overwrite: bool) -> None:
+        """Write info.json, unless a dataset is to be replaced: that one stays until the first commit."""
+        recover_replaced(self._files, self._root)
+        if committed is None:
+            check_folder(self._root, overwrite=overwrite)
+        for path in self._root.glob(".*.tmp"):
+            self._files.remove(path)
+        if committed is not None:
+            self._resume(committed)
+        elif not info_path(self._root).exists():
+            self._begin_record()
+
+    def _begin_record(self) -> None:
+        self._is_begun = True
+        self._record.write()
+
+    def _resume(self, committed: Committed) -> None:
+        self._move_aside(committed.damaged)
+        self._has_episodes, self._is_begun = True, True
+        self._next_id = committed.episodes
+        for partition in committed.partitions:
+            for (segment, record), size in zip(partition.segments, partition.bytes, strict=True):
+                self._segments[segment] = Written(record, size, None)
+        self._decide(InfoSchema.from_features(committed.info["features"]))
+        for partition, before in zip(self._partitions, committed.partitions, strict=True):
+            partition.resume(before)
+
+    def _move_aside(self, paths: Sequence[Path]) -> None:
+        stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
+        names = (f".repair-{stamp}{suffix}" for suffix in ("", *(f"-{number}" for number in range(1, 1000))))
+        aside = next(self._root / name for name in names if not (self._root / name).exists())
+        for path in paths:
+            target = aside / path.relative_to(self._root)
+            self._files.make_folder(target.parent)
+            self._files.move(path, target)
 
     @property
     def path(self) -> Path:
-        raise NotImplementedError
+        """Return the dataset's folder."""
+        return self._root
 
     @property
     def has_episodes(self) -> bool:
-        raise NotImplementedError
+        """Return whether it has any whole episode."""
+        return self._has_episodes
 
     def observe(self, chunk: Chunk) -> None:
-        raise NotImplementedError
+        """Let episodes take part in schema inference that are not written: those before a plan's first one."""
+        if self._schema is None:
+            self._inference.observe(chunk)
 
     def write(self, chunk: Chunk, *, partition: int = 0) -> None:
-        raise NotImplementedError
+        """Take the next chunk of a partition: whole episodes in number order, or the next part of one.
+
+        Blocks while writing is behind. An error of a write is raised by a later call.
+        """
+        self._check_open()
+        self._queue.check()
+        self._is_writing = True
+        self._has_episodes = self._has_episodes or chunk.part is None or chunk.part.is_last
+        if self._schema is not None:
+            self._partitions[partition].write(chunk, self._episode_ids(chunk))
+        else:
+            self._inference.hold(chunk, partition)
+            if self._inference.decided:
+                self._write_held()
+        self._is_writing = False
+        if time.monotonic() >= self._next_flush:
+            self._flush()
+
+    def _flush(self) -> None:
+        for partition in self._partitions:
+            partition.flush()
+        self._next_flush = time.monotonic() + self._flush_seconds
 
     def close(self, *, status: Status, **facts: Any) -> DatasetSummary:
-        raise NotImplementedError
+        """Commit all that was written and end the dataset.
+
+        Args:
+            status: `complete` where the plan is done, else `interrupted`.
+            facts: What else info.json is to record.
+        """
+        self._check_open()
+        self._commit_all()
+        if not self._is_begun:
+            self._replace()
+        self._open = False
+        try:
+            self._record.end(status, **facts)
+            self._remove_replaced()
+        finally:
+            self._lock.release()
+        return self._record.summary()
 
     def abort(self, *, commits: bool = True) -> None:
-        raise NotImplementedError
+        """End the dataset as `interrupted`, with what can be committed.
+
+        Args:
+            commits: Whether to commit what was written, unless a write failed; else only committed segments stay.
+        """
+        if not self._open:
+            return
+        self._open = False
+        can_commit = commits and self._has_episodes and not self._is_writing and not self._queue.has_failed
+        steps: list[Callable[[], None]] = [self._commit_all] if can_commit else []
+        steps += [self._stop_queue, self._discard, self._end_aborted]
+        failures: list[Exception] = []
+        for step in steps:
+            try:
+                step()
+            except Exception as error:  # noqa: BLE001  Whatever it is, the rest must be tidied up.
+                failures.append(error)
+        self._lock.release()
+        if failures:
+            raise failures[0]
+
+    def _end_aborted(self) -> None:
+        self._count()
+        recover_replaced(self._files, self._root)
+        # Without a commit of ours, a dataset that was to be replaced is still there; or somebody removed the folder.
+        if self._is_begun and (self._segments or not self._replaced) and info_path(self._root).is_file():
+            self._record.end("interrupted")
 
     def remove(self) -> None:
-        raise NotImplementedError
+        """Throw the dataset away, with the folder that was made for it: for a run that came to nothing."""
+        self._check_open()
+        self._open = False
+        try:
+            self._stop_queue()
+        finally:
+            try:
+                self._discard()
+                recover_replaced(self._files, self._root)
+                if self._is_begun and not self._replaced:
+                    remove_dataset(self._files, self._root, with_folder=False)
+            finally:
+                self._lock.release()
+        if self._made_folder:
+            with suppress(OSError):  # Another run may have begun in it.
+                self._root.rmdir()
 
     def __enter__(self) -> Self:
-        raise NotImplementedError
+        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        raise NotImplementedError
+        if error is None:
+            self.abort()
+        else:
+            # A second signal asks for an end at once.
+            at_once = isinstance(error, KeyboardInterrupt | InterruptedRunError | TerminatedRunError)
+            tidy_up(error, partial(self.abort, commits=not at_once))
+            if isinstance(error, StorageError) and self._is_begun:
+                note_what_is_kept(error, self._record.summary())
+
+    def _check_open(self) -> None:
+        if not self._open:
+            raise InternalError("the dataset's writer was used after it was closed")
+
+    def _decide(self, infos: InfoSchema) -> None:
+        """Fix the columns."""
+        self._schema = DatasetSchema.of(self._spaces, infos, self._record.env)
+        self._record.decide(self._schema)
+        if self._is_begun:
+            self._record.write()
+        count = self._settings.n_partitions
+        settings = SegmentSettings(
+            files=self._files,
+            root=self._root,
+            root_seed=self._settings.root_seed,
+            schema=self._schema,
+            limits=self._settings.limits.for_partitions(count),
+            before_commit=self._before_commit,
+            committed=self._after_commit,
+        )
+        firsts = self._settings.first_numbers or [None] * count
+        self._partitions = [
+            Partition(settings, self._queue, n_partitions=count, partition=at, first_number=first)
+            for at, first in enumerate(firsts)
+        ]
+
+    def _write_held(self) -> None:
+        self._decide(self._inference.result())
+        for chunk, partition in self._inference.release():
+            self._partitions[partition].write(chunk, self._episode_ids(chunk))
+
+    def _episode_ids(self, chunk: Chunk) -> Array:
+        if self._settings.n_partitions > 1:
+            return chunk.numbers
+        ids = self._next_id + np.arange(chunk.n_episodes)
+        if chunk.part is None or chunk.part.is_last:
+            self._next_id += chunk.n_episodes
+        return ids
+
+    # The next two run in the thread that writes.
+
+    def _before_commit(self) -> None:
+        if not self._is_begun:
+            self._replace()
+
+    def _after_commit(self, segment: SegmentId, written: Written) -> None:
+        # Without its tables: all segments stay in this dictionary.
+        self._segments[segment] = dataclasses.replace(written, tail=None)
+        self._remove_replaced()
+
+    def _replace(self) -> None:
+        """Move the dataset that is replaced aside, and put this one's info.json in its place."""
+        self._replaced = True
+        try:
+            move_to_replaced(self._files, self._root)
+            self._begin_record()
+        except BaseException as error:
+            tidy_up(error, partial(recover_replaced, self._files, self._root))
+            self._replaced = self._is_begun = False
+            raise
+
+    def _remove_replaced(self) -> None:
+        if self._replaced:
+            self._files.remove(self._root / REPLACED)
+            self._replaced = False
+
+    def _commit_all(self) -> None:
+        """Commit all that was written; nothing may follow."""
+        if self._schema is None:
+            self._write_held()
+        for partition in self._partitions:
+            partition.flush()
+        self._queue.finish()
+        self._discard()
+        if removed := len(self._segments) - len(self._present_segments()):
+            raise StorageError(
+                f"files of {removed} segments were removed from {self._root} while it was written",
+                hint="collect again, and let nothing else change the folder",
+            )
+        self._count()
+
+    def _present_segments(self) -> list[Written]:
+        """Return the committed segments whose files nobody removed meanwhile, in the order of their episodes."""
+        order = sorted(self._segments, key=lambda segment: (segment.partition, segment.number))
+        return [
+            self._segments[segment]
+            for segment in order
+            if segment.data_path(self._root).is_file() and segment.episodes_path(self._root).is_file()
+        ]
+
+    def _count(self) -> None:
+        """Record totals, statistics and anomalies of the committed segments."""
+        written = self._present_segments()
+        if self._schema is None or not written:
+            return
+        records = [one.record for one in written]
+        dropped: Counter[str] = Counter()
+        places: dict[str, Place] = {}
+        for record in records:
+            dropped.update(record.dropped)
+            places = dict(record.places) | places
+        steps = sum(record.steps for record in records)
+        stats = merge_stats([record.stats for record in records])
+        self._record.count(
+            episodes=sum(record.episodes for record in records),
+            steps=steps,
+            size=sum(one.bytes for one in written),
+            segments=len(records),
+            dropped=dropped,
+        )
+        self._record.note_anomalies(anomalies(stats, places, self._schema, steps))
+        self._files.write_json(stats_path(self._root), stats_document(stats, self._schema))
+
+    def _discard(self) -> None:
+        """Remove the files of long episodes that did not end; of all partitions, even where one removal fails."""
+        with ExitStack() as stack:
+            for partition in self._partitions:
+                stack.callback(partition.discard)
+
+    def _stop_queue(self) -> None:
+        failure = self._queue.stop()
+        if failure is not None:
+            raise failure

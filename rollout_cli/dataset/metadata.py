@@ -1,0 +1,247 @@
+"""info.json and the card: the record of how a dataset was made, and of its contents."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal
+
+from rollout_cli.dataset.files import FORMAT, FORMAT_VERSION, FileStore, info_path
+from rollout_cli.dataset.schema import DatasetSchema, SpaceSchema
+from rollout_cli.dataset.segments import SizeLimits
+from rollout_cli.dataset.stats import Anomaly
+from rollout_cli.errors import InternalError, RolloutError
+
+Status = Literal["complete", "interrupted"]
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetSummary:
+    """The contents of a closed dataset.
+
+    Attributes:
+        path: Its folder.
+        status: `complete` or `interrupted`.
+        episodes: Episodes in it.
+        steps: Their steps.
+        bytes: Bytes of its data and episodes files.
+        segments: Data files.
+        info_columns: `decided`, or `partial` where the run ended before its info columns were decided.
+        dropped_infos: By column, how many info values could not be stored.
+        anomalies: Columns with values that are not finite, or outside of their space.
+    """
+
+    path: Path
+    status: Status
+    episodes: int
+    steps: int
+    bytes: int
+    segments: int
+    info_columns: str
+    dropped_infos: Mapping[str, int]
+    anomalies: tuple[Anomaly, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetSettings:
+    """How a dataset is written; all of it is in info.json.
+
+    Attributes:
+        root_seed: The run's root seed.
+        n_partitions: How many partitions there are.
+        first_numbers: The first episode number of each; None for those of the first episodes that come.
+        next_observation: Whether there is a `next_observation` column.
+        limits: Where segments end.
+    """
+
+    root_seed: int
+    n_partitions: int
+    first_numbers: tuple[int, ...] | None
+    next_observation: bool
+    limits: SizeLimits
+
+
+class DatasetRecord:
+    """info.json and the card of a dataset that is being written.
+
+    Args:
+        files: The disk.
+        root: The dataset's folder.
+        settings: How the dataset is written.
+        spaces: The columns of the environment's spaces.
+        header: What else info.json records.
+        before: The info.json of the dataset that is resumed; None for a new one.
+
+    Raises:
+        InternalError: If the header has keys that are the writer's own.
+    """
+
+    def __init__(
+        self,
+        files: FileStore,
+        root: Path,
+        settings: DatasetSettings,
+        spaces: SpaceSchema,
+        header: Mapping[str, Any],
+        *,
+        before: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._files = files
+        self._root = root
+        self._anomalies: tuple[Anomaly, ...] = ()
+        ours = _first_info(settings, spaces)
+        taken = sorted(ours.keys() & header.keys())
+        if taken:
+            raise InternalError(f"the header of a dataset has keys that are the writer's own: {', '.join(taken)}")
+        self._info = ours | plain_json(dict(header))
+        if before is not None:
+            times = before.get("times") or {}
+            now = self._info["times"]["started"]
+            resumed = [*times.get("resumed", []), now]
+            self._info["times"].update(started=times.get("started", now), resumed=resumed)
+
+    @property
+    def env(self) -> Mapping[str, Any]:
+        """Return the header's record of the environment."""
+        env: Mapping[str, Any] = self._info.get("env") or {}
+        return env
+
+    def decide(self, schema: DatasetSchema) -> None:
+        """Record the columns."""
+        self._info.update(info_columns="decided" if schema.infos.decided else "partial", features=schema.describe())
+
+    def count(self, *, episodes: int, steps: int, size: int, segments: int, dropped: Mapping[str, int]) -> None:
+        """Record the totals of the committed segments."""
+        self._info.update(episodes=episodes, steps=steps, bytes=size, segments=segments, dropped_infos=dict(dropped))
+
+    def note_anomalies(self, found: Sequence[Anomaly]) -> None:
+        """Record which columns hold values that are not finite, or outside of their space."""
+        self._anomalies = tuple(found)
+        self._info["anomalies"] = [one.to_dict() for one in found]
+
+    def end(self, status: Status, **facts: Any) -> None:
+        """Record how the dataset ended, and write info.json and the card."""
+        self._info.update(plain_json(facts), status=status)
+        self._info["times"]["ended"] = _now()
+        self.write()
+
+    def write(self) -> None:
+        """Write info.json and the card."""
+        self._info["times"]["updated"] = _now()
+        self._files.write_json(info_path(self._root), self._info)
+        self._files.replace(self._root / "README.md", render_card(self._info).encode(errors="backslashreplace"))
+
+    def summary(self) -> DatasetSummary:
+        """Return the contents of the dataset."""
+        names = ("status", "episodes", "steps", "bytes", "segments", "info_columns", "dropped_infos")
+        return DatasetSummary(self._root, anomalies=self._anomalies, **{name: self._info[name] for name in names})
+
+
+def _first_info(settings: DatasetSettings, spaces: SpaceSchema) -> dict[str, Any]:
+    now = _now()
+    return {
+        "format": FORMAT,
+        "format_version": FORMAT_VERSION,
+        "status": "collecting",
+        "episodes": 0,
+        "steps": 0,
+        "bytes": 0,
+        "segments": 0,
+        "root_seed": settings.root_seed,
+        "partitions": settings.n_partitions,
+        "first_numbers": settings.first_numbers and list(settings.first_numbers),
+        "next_observation": settings.next_observation,
+        "limits": asdict(settings.limits),
+        "max_episode_length": spaces.env_spec.max_episode_length,
+        "spaces": spaces.describe(),
+        "features": {column.name: column.describe() for column in spaces.columns},
+        "info_columns": "inferring",
+        "dropped_infos": {},
+        "anomalies": [],
+        "times": {"started": now, "updated": now, "ended": None},
+    }
+
+
+def plain_json(value: Any) -> Any:
+    """Return `value` with numbers that JSON lacks as the texts inf, -inf and nan."""
+    if isinstance(value, Mapping):
+        return {key: plain_json(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain_json(item) for item in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
+_FRONT_MATTER = """\
+---
+configs:
+- config_name: default
+  default: true
+  data_files:
+  - split: train
+    path: data/**/*.parquet
+- config_name: episodes
+  data_files:
+  - split: train
+    path: meta/episodes/**/*.parquet
+---
+"""
+
+_LAYOUT = """\
+## Layout
+
+- `data/`: one row a step. `episode_id` and `step` name it; `observation`, `action`, `reward`, `terminated`,
+  `truncated` and `step_type` (0 first, 1 middle, 2 terminal, 3 timeout) describe it.
+- `meta/episodes/`: one row an episode, with its number, seed, length, return and the observation after its last step.
+- `meta/info.json`: how the dataset was made, and what its columns are.
+- `meta/stats.json`: minimum, maximum, mean and standard deviation of the columns.
+
+## Reading
+
+```python
+import rollout_cli
+
+dataset = rollout_cli.load("path/to/this/folder")
+batch = dataset[:10].to_episode_batch()
+```
+
+Any reader of Parquet reads it too:
+
+```sql
+select episode_id, sum(reward) from 'data/**/*.parquet' group by episode_id
+```
+"""
+
+
+def render_card(info: Mapping[str, Any]) -> str:
+    """Return the card of the dataset that `info` describes; its front matter guides `datasets.load_dataset`."""
+    title = f"# Episodes of {_env_name(info)}"
+    counts = f"{info['episodes']} episodes, {info['steps']} steps ({info['status']})."
+    return "\n".join([_FRONT_MATTER, title, "", counts, "", _LAYOUT])
+
+
+def _env_name(info: Mapping[str, Any]) -> str:
+    """Return gymnasium's id, or else how the environment was named when the dataset was made."""
+    for part, key in (("env", "id"), ("env_source", "spec")):
+        found = info.get(part)
+        if isinstance(found, Mapping) and found.get(key):
+            return " ".join(repr(str(found[key]))[1:-1].split())
+    return "an environment"
+
+
+def note_what_is_kept(error: RolloutError, kept: DatasetSummary) -> None:
+    """Add to the hint of an error that ended a dataset what was committed before it."""
+    count = f"{kept.episodes:,} episodes ({kept.steps:,} steps)"
+    if not kept.episodes:
+        text = "nothing was committed"
+    elif info_path(kept.path).is_file():
+        text = f"{count} are safe in {kept.path}; --resume continues from there"
+    else:
+        text = f"{kept.path} is gone, and with it {count}"
+    error.hint = f"{error.hint}; {text}" if error.hint else text

@@ -1,0 +1,169 @@
+"""Parquet files: the options by which tables are written, and reading with checksums."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from rollout_cli.dataset.files import FileStore, tidy_up
+from rollout_cli.dataset.schema import BIG_ROW_BYTES
+from rollout_cli.errors import DatasetFormatError, StorageError
+
+MEMORY_HINT = "use a smaller --segment-size or fewer partitions, leave out large infos with --drop-info, or free memory"
+
+_BUFFER_BYTES = 1 << 20
+_PAGE_BYTES = 1 << 20
+_PAGE_ROWS = 1 << 20
+"""More than a row group has: pages then end by their bytes alone, which compresses better than 20,000 rows."""
+
+
+class TableFile:
+    """One Parquet file under a temporary name; as a context manager it is removed after an exception.
+
+    Args:
+        files: The disk.
+        path: Its temporary name.
+        schema: The schema of every table.
+    """
+
+    def __init__(self, files: FileStore, path: Path, schema: pa.Schema) -> None:
+        self.path = path
+        self._file = files.create(path)
+        try:
+            # Each write to `NewFile` takes the interpreter's lock, so Arrow joins them first.
+            self._sink = pa.BufferedOutputStream(pa.PythonFile(self._file, mode="w"), _BUFFER_BYTES)
+            self._writer = pq.ParquetWriter(self._sink, schema, **_options(schema))
+        except BaseException as error:
+            tidy_up(error, self._file.discard)
+            raise
+
+    def write(self, table: pa.Table, *, group_rows: int) -> None:
+        """Append a table in row groups of `group_rows`.
+
+        Columns must be contiguous unless their rows are big, or pages would end where the pieces do.
+        """
+        with _storing(self.path):
+            self._writer.write_table(table, row_group_size=group_rows)
+
+    def finish(self, metadata: Mapping[str, str] | None = None) -> int:
+        """Write the footer with `metadata` added, and bring the file to the disk; return its bytes."""
+        with _storing(self.path):
+            if metadata:
+                self._writer.add_key_value_metadata(metadata)
+            self._writer.close()
+            self._sink.close()
+        return self._file.finish()
+
+    def discard(self) -> None:
+        """Remove the file."""
+        try:
+            self._file.discard()
+        finally:
+            # Left open, Arrow would write the footer at some later time; the bytes are ignored now.
+            with suppress(Exception):
+                self._writer.close()
+                self._sink.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _traceback: TracebackType | None
+    ) -> None:
+        if error is not None:
+            tidy_up(error, self.discard)
+
+
+@contextmanager
+def _storing(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except MemoryError as error:
+        raise StorageError(f"there is not enough memory to write {path}: {error}", hint=MEMORY_HINT) from error
+
+
+def _options(schema: pa.Schema) -> dict[str, Any]:
+    return {
+        "compression": "zstd",
+        "compression_level": 1,
+        # Values of an observation rarely repeat: a dictionary costs time and is given up after a page.
+        "use_dictionary": False,
+        "column_encoding": dict(_encodings(schema)),
+        # Readers select by episode. The extremes of other columns help nobody and cost time in each row.
+        "write_statistics": ["episode_id"],
+        # Finds a flipped bit: neither the compression nor anything else of Parquet does.
+        "write_page_checksum": True,
+        "write_batch_size": _batch_rows(max(map(_row_bytes, schema.types))),
+        "data_page_size": _PAGE_BYTES,
+        "max_rows_per_page": _PAGE_ROWS,
+    }
+
+
+def _batch_rows(widest_row: int) -> int:
+    """Return after how many rows Arrow checks whether a page is full.
+
+    By its default of 1,024 rows a page of images would have a hundred megabytes and end where a chunk does. Row by row,
+    pages depend on the rows alone, however they came in chunks.
+    """
+    return 1 if widest_row >= BIG_ROW_BYTES else max(1, min(1024, _PAGE_BYTES // max(1, widest_row)))
+
+
+def _row_bytes(kind: pa.DataType) -> int:
+    if pa.types.is_fixed_size_list(kind):
+        return int(kind.list_size) * _row_bytes(kind.value_type)
+    return int(kind.byte_width) if pa.types.is_fixed_size_binary(kind) else 8
+
+
+def _encodings(schema: pa.Schema) -> Iterator[tuple[str, str]]:
+    for field in schema:
+        kind, path = field.type, field.name
+        while pa.types.is_nested(kind):
+            kind, path = kind.value_type, f"{path}.list.element"
+        if pa.types.is_float32(kind) or pa.types.is_float64(kind):
+            yield path, "BYTE_STREAM_SPLIT"
+        elif pa.types.is_boolean(kind):
+            # Bits: run lengths come to more bytes and more time.
+            yield path, "PLAIN"
+        elif pa.types.is_integer(kind) and kind != pa.uint8():
+            # Actions and infos have few values, or values near one another.
+            yield path, "DELTA_BINARY_PACKED"
+
+
+def open_parquet(path: Path) -> pq.ParquetFile:
+    """Open a Parquet file for reading; page checksums are verified as pages are read. Use it inside `reading`."""
+    if path.exists() and not path.is_file():
+        raise DatasetFormatError(f"{path} is not a regular file")
+    # As bytes: pyarrow encodes a text as UTF-8, and a path may have no UTF-8.
+    source = pa.OSFile(os.fsencode(path), "rb")
+    return pq.ParquetFile(source, page_checksum_verification=True, pre_buffer=False, arrow_extensions_enabled=False)
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Read from the file `path`; errors of pyarrow and the operating system leave as errors of ours.
+
+    Raises:
+        DatasetFormatError: If it is missing or damaged.
+        StorageError: If it cannot be read, or does not fit into memory.
+    """
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise DatasetFormatError(f"{path} is missing") from error
+    except MemoryError as error:
+        raise StorageError(f"there is not enough memory to read {path}: {error}", hint=MEMORY_HINT) from error
+    except OSError as error:
+        # Parquet's reader gives no error number; an impossible offset in a damaged file gives EINVAL.
+        if error.errno in (None, errno.EINVAL):
+            raise DatasetFormatError(f"{path} is damaged: {error}") from error
+        raise StorageError(f"cannot read {path}: {error.strerror or error}", hint="check its permissions") from error
+    except (pa.ArrowException, UnicodeDecodeError, OverflowError, IndexError) as error:
+        raise DatasetFormatError(f"{path} is not a file of this format: {error}") from error
