@@ -10,7 +10,11 @@ from hypothesis import HealthCheck, settings
 # `ci`: the same examples every time. `nightly`: new ones every time; a failure prints how to repeat it.
 settings.register_profile("ci", deadline=None, derandomize=True)
 settings.register_profile(
-    "nightly", deadline=None, max_examples=1_000, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
+    "nightly",
+    deadline=None,
+    max_examples=int(os.environ.get("ROLLOUT_TEST_EXAMPLES", "1000")),
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile(os.environ.get("ROLLOUT_TEST_PROFILE", "ci"))
 

@@ -1,0 +1,95 @@
+"""Synthetic episodes as chunks: deterministic, of any space, cut and interleaved as a test asks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import gymnasium
+import numpy as np
+import numpy.typing as npt
+from gymnasium import spaces
+
+from rollout_cli.episodes.batch import EnvSpec
+from rollout_cli.episodes.chunk import Chunk, Part, concatenate, variable_bytes
+from rollout_cli.episodes.infos import tabulate
+from rollout_cli.episodes.spaces import Leaf, flatten, space_leaves
+
+Array = npt.NDArray[Any]
+Info = Callable[[int, int], Mapping[Any, Any]]
+"""Gives the info dictionary of (episode number, step)."""
+
+BOX_SPEC = EnvSpec(spaces.Box(-1, 1, (4,), np.float32), spaces.Discrete(2))
+
+
+def no_info(number: int, step: int) -> Mapping[Any, Any]:
+    return {}
+
+
+def episode(
+    number: int,
+    length: int,
+    *,
+    spec: EnvSpec = BOX_SPEC,
+    env_info: Info = no_info,
+    agent_info: Info = no_info,
+    episode_info: Info = no_info,
+    worker: int = 0,
+) -> Chunk:
+    """Return episode `number` as a chunk: values drawn from its number, ended by either flag, or both."""
+    rng = np.random.default_rng(number)
+    observations = sample_columns(spec.observation_space, length + 1, rng)
+    return Chunk(
+        numbers=np.array([number], np.int64),
+        seeds=np.array([1000 + number], np.int64),
+        lengths=np.array([length], np.int64),
+        terminated=np.array([number % 3 != 1]),
+        truncated=np.array([number % 3 != 0]),
+        workers=np.array([worker], np.int32),
+        wall_times=np.array([0.5 * length]),
+        observations=tuple(column[:-1] for column in observations),
+        actions=sample_columns(spec.action_space, length, rng),
+        rewards=rng.standard_normal(length),
+        last_observations=tuple(column[-1:] for column in observations),
+        env_infos=tabulate([env_info(number, step) for step in range(length)]),
+        agent_infos=tabulate([agent_info(number, step) for step in range(length)]),
+        episode_infos=tabulate([episode_info(number, 0)]),
+    )
+
+
+def sample_columns(space: gymnasium.Space[Any], rows: int, rng: np.random.Generator) -> tuple[Array, ...]:
+    """Return `rows` samples of `space`, one array a leaf."""
+    space.seed(int(rng.integers(2**31)))
+    samples = [flatten(space, space.sample()) for _ in range(rows)]
+    return tuple(
+        _column(leaf, values) for leaf, values in zip(space_leaves(space), zip(*samples, strict=True), strict=True)
+    )
+
+
+def _column(leaf: Leaf, values: Sequence[Any]) -> Array:
+    if leaf.kind == "text":
+        column = np.empty(len(values), object)
+        column[:] = values
+        return column
+    return np.array(values, leaf.dtype).reshape(len(values), *leaf.shape)
+
+
+def grouped(episodes: Sequence[Chunk], sizes: Sequence[int]) -> list[Chunk]:
+    """Return the episodes as chunks of `sizes` episodes, over and over."""
+    out, at, turn = [], 0, 0
+    while at < len(episodes):
+        size = sizes[turn % len(sizes)]
+        out.append(concatenate(list(episodes[at : at + size])))
+        at, turn = at + size, turn + 1
+    return out
+
+
+def in_parts(whole: Chunk, edges: Sequence[int]) -> list[Chunk]:
+    """Return a chunk of one episode in parts that end at `edges`, the last of which is its length."""
+    starts = [0, *edges[:-1]]
+    variable = variable_bytes(whole)
+    return [
+        replace(whole.rows(start, stop), part=Part(at, len(edges), start, whole.n_steps, variable))
+        for at, (start, stop) in enumerate(zip(starts, edges, strict=True))
+    ]

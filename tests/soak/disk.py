@@ -1,0 +1,114 @@
+"""Every change of a run on disk fails in turn, or is the last one before a kill; what is left is resumed."""
+
+from __future__ import annotations
+
+import errno
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from unittest.mock import patch
+
+from rollout_cli import CollectConfig, collect
+from rollout_cli.dataset.files import FileStore
+from rollout_cli.errors import StorageError
+from tests.helpers.breaks import BREAKS, SMALL, contents, killed
+from tests.helpers.datasets import data_hashes, has_commit, info_of, numbers_of
+from tests.helpers.processes import rollout
+
+
+def _config(output: Path, *, resume: bool = False) -> CollectConfig:
+    """Return a run of a few files, each of which is flushed a few times."""
+    return CollectConfig(
+        timesteps=4000,
+        seed=3,
+        workers=1,
+        sampler="local",
+        output=output,
+        segment_bytes=60_000,
+        flush_every=1e-6,
+        resume=resume,
+    )
+
+
+@contextmanager
+def _failing(change: int, *, for_good: bool) -> Iterator[list[str]]:
+    """Let change number `change` fail, and all after it where that is `for_good`; give what was about to be done."""
+    changes: list[str] = []
+
+    def before(store: FileStore, operation: str, path: Path) -> None:
+        changes.append(f"{operation} {path}")
+        if len(changes) == change or (for_good and len(changes) > change > 0):
+            raise OSError(errno.EIO, "Input/output error")
+
+    with patch.object(FileStore, "before", before):
+        yield changes
+
+
+def fail_everywhere(folder: Path, *, every: int = 1) -> str:
+    """Let every change of a run fail, or one in `every`; what a failed run left is a prefix, and can be resumed."""
+    collect(_config(folder / "whole"))
+    with _failing(0, for_good=False) as changes:
+        collect(_config(folder / "counted"))
+    whole, failed, kept = data_hashes(folder / "whole"), 0, 0
+    for for_good in (False, True):
+        for change in range(1, len(changes) + 1, every):
+            output = folder / "failed"
+            shutil.rmtree(output, ignore_errors=True)
+            failed += _fail(output, change, for_good=for_good)
+            what = f"change {change} ({changes[change - 1]}) failed, for good: {for_good}"
+            kept += _check_prefix(output, what) > 0
+            collect(_config(output, resume=True))
+            assert whole == data_hashes(output), f"{what}: the resumed run has other data"
+            _check_prefix(output, f"{what}, resumed")
+    return f"the disk failed at {len(changes)} changes: {failed} runs said so, {kept} had episodes"
+
+
+def _fail(output: Path, change: int, *, for_good: bool) -> bool:
+    """Return whether the run ended with an error; others got over it."""
+    with _failing(change, for_good=for_good):
+        try:
+            collect(_config(output))
+        except StorageError:
+            return True
+    return False
+
+
+def _check_prefix(output: Path, what: str) -> int:
+    """Check what is left; return how many episodes there are."""
+    if not has_commit(output):
+        return 0
+    numbers = numbers_of(output)
+    assert list(range(len(numbers))) == numbers, what
+    ran = rollout("verify", output, code=None)
+    assert 0 == ran.code, f"{what}: {ran.said}"
+    return len(numbers)
+
+
+def kill_everywhere(folder: Path, *, every: int = 1) -> str:
+    """Kill `repair` and `collect --overwrite` before each change on disk, or one in `every`, and run them again."""
+    folder.mkdir()
+    whole, copy, note = folder / "whole", folder / "copy" / "out", folder / "note"
+    base = ("collect", "--episodes", "200", "--sampler", "local", "--workers", "1", "--quiet", *SMALL)
+    rollout(*base, "--seed", "5", "--output", whole)
+    kills = 0
+    for again in (("repair", copy), (*base, "--seed", "6", "--overwrite", "--output", copy)):
+        change = 1
+        while True:
+            shutil.rmtree(copy.parent, ignore_errors=True)
+            shutil.copytree(whole, copy)
+            if again[0] == "repair":
+                BREAKS["a byte of the second data file is flipped"](copy)
+            existing = contents(copy)
+            if not killed(note, change, *again):
+                break
+            kills += 1
+            assert has_commit(copy) or not existing - contents(copy.parent), f"{again[0]}, killed at {note.read_text()}"
+            rollout(*again)
+            rollout("verify", copy)
+            numbers = numbers_of(copy)
+            assert list(range(len(numbers))) == numbers
+            expected = "complete" if again[0] == "collect" else "interrupted"
+            assert expected == info_of(copy)["status"], f"{again[0]}, killed at {note.read_text()}"
+            change += every
+    return f"repair and overwrite were killed {kills} times"
