@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.metadata
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -102,3 +104,33 @@ def _spec_json(spec: GymSpec) -> str | None:
 
 def _class_name(env: Any) -> str:
     return f"{type(env).__module__}.{type(env).__qualname__}"
+
+
+_LIBRARIES = {
+    "torch": "torch",
+    "stable_baselines3": "stable-baselines3",
+    "mujoco": "mujoco",
+    "ale_py": "ale-py",
+    "Box2D": "box2d",
+}
+"""Modules whose version decides episodes, and the names of their distributions."""
+
+
+def loaded_versions(env: Any) -> dict[str, str]:
+    """Return the versions of the packages that this process has loaded and that decide its episodes.
+
+    These are known libraries of environments and networks, and the packages that the layers of `env` come from.
+    """
+    modules = {type(layer).__module__.partition(".")[0] for layer in _layers(env)}
+    names = {module: _LIBRARIES.get(module, module) for module in {*modules, *(_LIBRARIES.keys() & sys.modules.keys())}}
+    found = {name: _version(module, name) for module, name in sorted(names.items())}
+    return {name: version for name, version in found.items() if version is not None}
+
+
+def _version(module: str, distribution: str) -> str | None:
+    """Return the version of a package; None of one that has none, such as a module of the working folder."""
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        version = getattr(sys.modules.get(module), "__version__", None)
+        return version if isinstance(version, str) else None

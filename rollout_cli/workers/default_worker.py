@@ -13,6 +13,7 @@ from typing import Any
 import gymnasium
 
 from rollout_cli.envs import EnvSource, EnvUpdate, describe_env, env_spec_of, time_limit_of
+from rollout_cli.envs.describe import loaded_versions
 from rollout_cli.episodes.batch import EnvSpec, EpisodeBatch
 from rollout_cli.episodes.chunk import Chunk
 from rollout_cli.errors import EnvError, EnvLoadError, InternalError
@@ -329,8 +330,12 @@ class DefaultWorker(Worker):
         return self._recorder.finished_bytes if self._recorder is not None else 0
 
     def info(self) -> dict[str, Any]:
-        """Return the policy's class and the record of the environment."""
-        return {"policy_class": policy_class(self._holder.policy), "env": describe_env(self._env)}
+        """Return the policy's class, the record of the environment, and the versions of the loaded packages."""
+        return {
+            "policy_class": policy_class(self._holder.policy),
+            "env": describe_env(self._env),
+            "versions": loaded_versions(self._env),
+        }
 
     def shutdown(self) -> None:
         """Close the environment.
