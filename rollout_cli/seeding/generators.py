@@ -207,7 +207,9 @@ def _seed(generator: Any, root: int, number: int | str, stream: str) -> None:
     if isinstance(generator, np.random.Generator):
         _seed_bits(generator.bit_generator, root, number, stream)
     elif isinstance(generator, np.random.RandomState):
-        generator.seed(derive_seed(root, number, stream) >> 32)
+        # Not `seed`, which knows MT19937 alone: it may stand on any other bit generator.
+        kind = getattr(np.random, cast("Any", generator.get_state(legacy=False))["bit_generator"])
+        generator.set_state(kind(derive_seed(root, number, stream)).state)
     elif isinstance(generator, random.Random):
         generator.seed(derive_seed(root, number, stream))
     else:

@@ -139,15 +139,14 @@ class BorrowedGenerators:
 
     def __init__(self) -> None:
         self._own: _GlobalStates | None = None
-        self._callers: list[_GlobalStates] = []
+        self._callers: _GlobalStates | None = None
 
     def __enter__(self) -> None:
-        self._callers.append(_GlobalStates())
-        if self._own is not None and len(self._callers) == 1:
+        self._callers = _GlobalStates()
+        if self._own is not None:
             self._own.restore()
 
     def __exit__(self, *_: object) -> None:
-        callers = self._callers.pop()
-        if not self._callers:
-            self._own = _GlobalStates()
-            callers.restore()
+        assert self._callers is not None
+        self._own = _GlobalStates()
+        self._callers.restore()

@@ -1,0 +1,352 @@
+"""EpisodeBatch: step types, checks, joining and splitting, next observations and padding."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import fields, replace
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+from hypothesis import given
+
+from rollout_cli.episodes.batch import EnvSpec, EpisodeBatch, StepType, derive_step_types
+from rollout_cli.episodes.spaces import map_tree, tree_leaves
+from tests.core.batches import BOX, LENGTHS, TREE, info, make
+from tests.helpers.chunks import episode
+from tests.helpers.contents import array_contents
+from tests.helpers.strategies import any_space
+
+# -- step types -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("terminated", "truncated", "last"),
+    [
+        (True, False, StepType.TERMINAL),
+        (False, True, StepType.TIMEOUT),
+        (True, True, StepType.TERMINAL),
+        (False, False, StepType.MID),
+    ],
+)
+def test_the_last_step(terminated: bool, truncated: bool, last: StepType) -> None:
+    """Termination wins over truncation; an episode that ended by neither ends with MID."""
+    types = derive_step_types(np.array([3]), np.array([terminated]), np.array([truncated]))
+    assert ("uint8", [0, 1, last]) == (types.dtype.name, types.tolist())
+
+
+@pytest.mark.parametrize(("terminated", "truncated", "only"), [(True, False, 2), (False, True, 3), (False, False, 0)])
+def test_an_episode_of_one_step(terminated: bool, truncated: bool, only: int) -> None:
+    """Its ending wins over FIRST."""
+    assert [only] == derive_step_types(np.array([1]), np.array([terminated]), np.array([truncated])).tolist()
+
+
+def test_step_types_of_several_episodes() -> None:
+    """Each episode has its own; none at all gives no rows; an empty one takes none."""
+    flags = np.array([True, False, True, True, False]), np.array([False, True, False, False, True])
+    assert [0, 2, 3, 2] == derive_step_types(np.array([2, 1, 0, 1, 0]), *flags).tolist()
+    nothing = np.zeros(0, bool)
+    assert [] == derive_step_types(np.zeros(0, np.int64), nothing, nothing).tolist()
+
+
+# -- checks ---------------------------------------------------------------------------------------------------------
+
+FLOAT32 = np.float32
+
+
+def _box(rows: int, *, dtype: Any = FLOAT32, width: int = 2) -> Any:
+    return np.zeros((rows, width), dtype)
+
+
+def _pair(rows: int) -> Any:
+    return np.zeros(rows, np.int64), np.full(rows, "a", object)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("lengths", np.array([2, 4]), "observations.box is float32 of shape (5, 2), expected float32 of shape (6, 2)"),
+        ("lengths", np.array([5, 0]), "lengths[1] is 0: an episode has at least one step"),
+        ("lengths", np.zeros(0, np.int64), "lengths is empty"),
+        ("lengths", np.array([[2], [3]]), "lengths is int64 of shape (2, 1), expected int64 of shape (episodes,)"),
+        ("lengths", np.array([2.0, 3.0]), "lengths is float64 of shape (2,), expected int64"),
+        ("lengths", [2, 3], "lengths is a list, expected int64"),
+        ("rewards", np.zeros(6), "rewards is float64 of shape (6,), expected float64 of shape (5,)"),
+        ("rewards", np.zeros((5, 1)), "rewards is float64 of shape (5, 1), expected float64 of shape (5,)"),
+        ("rewards", np.zeros(5, np.float32), "rewards is float32 of shape (5,), expected float64 of shape (5,)"),
+        ("rewards", [0.0] * 5, "rewards is a list, expected float64 of shape (5,)"),
+        ("step_types", np.zeros(4, np.uint8), "step_types is uint8 of shape (4,), expected uint8 of shape (5,)"),
+        ("step_types", np.zeros(5, np.int64), "step_types is int64 of shape (5,), expected uint8 of shape (5,)"),
+        ("terminated", np.array([True]), "terminated is bool of shape (1,), expected bool of shape (2,)"),
+        ("terminated", np.array([1, 0]), "terminated is int64 of shape (2,), expected bool of shape (2,)"),
+        ("truncated", np.array([True] * 3), "truncated is bool of shape (3,), expected bool of shape (2,)"),
+        ("numbers", np.zeros(3, np.int64), "numbers is int64 of shape (3,), expected int64 of shape (2,)"),
+        ("numbers", np.zeros(2), "numbers is float64 of shape (2,), expected int64 of shape (2,)"),
+        ("seeds", np.zeros((2, 1), np.int64), "seeds is int64 of shape (2, 1), expected int64 of shape (2,)"),
+        ("actions", _box(5), "actions is float32 of shape (5, 2), expected int64 of shape (5, 2)"),
+        ("observations", _box(5), "observations is float32 of shape (5, 2), expected a dict of ['box', 'pair']"),
+        ("observations", {"box": _box(5)}, "observations is a dict of ['box'], expected a dict of ['box', 'pair']"),
+        (
+            "observations",
+            {"box": _box(5), "pair": _pair(5), "more": _box(5)},
+            "observations is a dict of ['box', 'pair', 'more'], expected a dict of ['box', 'pair']",
+        ),
+        (
+            "observations",
+            {"box": _box(5), "pair": (*_pair(5), _box(5))},
+            "observations.pair is a tuple of 3, expected a tuple of 2",
+        ),
+        (
+            "observations",
+            {"box": _box(5), "pair": np.zeros((5, 2))},
+            "observations.pair is float64 of shape (5, 2), expected a tuple of 2",
+        ),
+        (
+            "observations",
+            {"box": _box(5, width=3), "pair": _pair(5)},
+            "observations.box is float32 of shape (5, 3), expected float32 of shape (5, 2)",
+        ),
+        (
+            "observations",
+            {"box": _box(5, dtype=np.float64), "pair": _pair(5)},
+            "observations.box is float64 of shape (5, 2), expected float32 of shape (5, 2)",
+        ),
+        (
+            "observations",
+            {"box": _box(5), "pair": (_pair(5)[0], np.full(5, "a"))},
+            "observations.pair.1 is <U1 of shape (5,), expected object of shape (5,)",
+        ),
+        (
+            "observations",
+            {"box": _box(5), "pair": (_pair(5)[0], np.array(["a", "b", 3, "c", "d"], object))},
+            "observations.pair.1[2] is a int, expected a text",
+        ),
+        (
+            "last_observations",
+            {"box": _box(5), "pair": _pair(2)},
+            "last_observations.box is float32 of shape (5, 2), expected float32 of shape (2, 2)",
+        ),
+        ("env_infos", {"x": np.zeros((6, 2))}, "env_infos['x'] is float64 of shape (6, 2), expected shape (5, 2)"),
+        ("env_infos", {"x": np.float64(1)}, "env_infos['x'] is a float64, expected shape (5,)"),
+        ("agent_infos", {"x": [1] * 5}, "agent_infos['x'] is a list, expected shape (5,)"),
+        ("episode_infos", {"x": np.zeros(5)}, "episode_infos['x'] is float64 of shape (5,), expected shape (2,)"),
+    ],
+)
+def test_what_does_not_fit_is_named(field: str, value: Any, message: str) -> None:
+    """Each field is checked; the error names it and prints what it is and what was expected."""
+    with pytest.raises(ValueError) as caught:  # noqa: PT011  The message is compared as a whole below.
+        replace(make([2, 3]), **{field: value})
+    assert message == str(caught.value)[: len(message)]
+
+
+@pytest.mark.parametrize(
+    ("row", "value", "message"),
+    [
+        (1, 3, "step_types[1] is 3, but the lengths and flags of episode 0 (terminated True, truncated False) give 2"),
+        (4, 2, "step_types[4] is 2, but the lengths and flags of episode 1 (terminated False, truncated True) give 3"),
+        (3, 0, "step_types[3] is 0, but the lengths and flags of episode 1 (terminated False, truncated True) give 1"),
+    ],
+)
+def test_step_types_must_follow_from_the_flags(row: int, value: int, message: str) -> None:
+    """The error names row, episode and flags, and prints both types."""
+    batch = make([2, 3])
+    types = batch.step_types.copy()
+    types[row] = value
+    with pytest.raises(ValueError) as caught:  # noqa: PT011  The message is compared as a whole below.
+        replace(batch, step_types=types)
+    assert message == str(caught.value)
+
+
+# -- split, joined, listed, pickled ---------------------------------------------------------------------------------
+def contents(batch: EpisodeBatch) -> dict[str, Any]:
+    """Return every field as plain values that compare."""
+    return {field.name: _plain(getattr(batch, field.name)) for field in fields(batch) if field.name != "env_spec"}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    return tuple(map(_plain, value)) if isinstance(value, tuple) else array_contents(value)
+
+
+@given(any_space(), any_space(), LENGTHS)
+def test_split_and_concatenate(observation: Any, action: Any, lengths: list[int]) -> None:
+    """A batch of any spaces split into episodes has their lengths, and joins to the batch again."""
+    batch = make(lengths, EnvSpec(observation, action))
+    single = batch.split()
+    assert [(1, length) for length in lengths] == [(len(one), len(one.rewards)) for one in single]
+    assert contents(batch) == contents(EpisodeBatch.concatenate(*single))
+
+
+@given(any_space(), any_space(), LENGTHS)
+def test_to_list_and_from_list(observation: Any, action: Any, lengths: list[int]) -> None:
+    """The list of a batch's episodes makes the batch again."""
+    spec = EnvSpec(observation, action)
+    batch = make(lengths, spec)
+    assert contents(batch) == contents(EpisodeBatch.from_list(spec, batch.to_list()))
+
+
+@given(LENGTHS, LENGTHS)
+def test_concatenate_is_the_joined_chunks(left: list[int], right: list[int]) -> None:
+    """Joining batches gives the batch of all their chunks; infos that one of them lacks are masked or None."""
+    whole = make(left + right)
+    rows, episodes = sum(left), len(left)
+    chunk = [episode(at, n, spec=TREE, env_info=info, agent_info=info, episode_info=info) for at, n in enumerate(left)]
+    rest = [
+        episode(episodes + at, n, spec=TREE, env_info=info, agent_info=info, episode_info=info)
+        for at, n in enumerate(right)
+    ]
+    joined = EpisodeBatch.concatenate(EpisodeBatch.from_chunks(TREE, chunk), EpisodeBatch.from_chunks(TREE, rest))
+    assert {k: v for k, v in contents(whole).items() if "infos" not in k} == {
+        k: v for k, v in contents(joined).items() if "infos" not in k
+    }
+    assert rows + sum(right) == len(joined.rewards)
+    for key, values in whole.env_infos.items():
+        assert values.tolist() == joined.env_infos[key].tolist()
+
+
+def test_an_entry_of_the_list() -> None:
+    """It has the episode's own rows, one last observation, and plain values."""
+    first, second = make([2, 1]).to_list()
+    assert (2, True, False, 0, 1000) == tuple(
+        first[name] for name in ("length", "terminated", "truncated", "number", "seed")
+    )
+    assert (1, False, True) == tuple(second[name] for name in ("length", "terminated", "truncated"))
+    assert ((2, 2), (2,)) == (first["observations"]["box"].shape, first["last_observation"]["box"].shape)
+    assert isinstance(first["last_observation"]["pair"][1], str)
+
+
+def test_both_flags_are_kept() -> None:
+    """An episode that terminated and was truncated at once keeps both, all the way."""
+    batch = make([1, 2, 3])
+    assert ([True, False, True], [False, True, True]) == (batch.terminated.tolist(), batch.truncated.tolist())
+    again = EpisodeBatch.from_list(TREE, batch.to_list())
+    assert ([True, False, True], [False, True, True]) == (again.terminated.tolist(), again.truncated.tolist())
+    assert [2, 0, 3, 0, 1, 2] == batch.step_types.tolist()
+
+
+def test_infos_that_some_batches_lack() -> None:
+    """A key of one batch alone is masked in the rows of the others; another type gives an array of objects."""
+    spec = BOX
+    left = EpisodeBatch.from_chunks(spec, [episode(0, 2, spec=spec, env_info=lambda *_: {"x": 1, "y": 1, "z": "a"})])
+    right = EpisodeBatch.from_chunks(spec, [episode(1, 1, spec=spec, env_info=lambda *_: {"y": 0.5})])
+    infos = EpisodeBatch.concatenate(left, right).env_infos
+    assert [1, 1, None] == infos["x"].tolist()
+    assert isinstance(infos["x"], np.ma.MaskedArray)
+    assert ("object", [1, 1, 0.5]) == (infos["y"].dtype.name, infos["y"].tolist())
+    assert ("object", ["a", "a", None]) == (infos["z"].dtype.name, infos["z"].tolist())
+
+
+def test_vectors_of_other_shapes_become_objects() -> None:
+    """Masked rows give None, the others their vectors."""
+    spec = BOX
+    sparse = episode(0, 2, spec=spec, env_info=lambda _, step: {"v": np.ones(2)} if step else {})
+    other = episode(1, 1, spec=spec, env_info=lambda *_: {"v": np.ones(3)})
+    batches = [EpisodeBatch.from_chunks(spec, [chunk]) for chunk in (sparse, other)]
+    joined = EpisodeBatch.concatenate(*batches).env_infos["v"].tolist()
+    assert [None, [1, 1], [1, 1, 1]] == [value if value is None else value.tolist() for value in joined]
+    assert not any(isinstance(value, np.ma.MaskedArray) for value in joined)
+
+
+def test_nothing_to_join() -> None:
+    """No batch and no episode are errors."""
+    with pytest.raises(ValueError, match="no batch"):
+        EpisodeBatch.concatenate()
+    with pytest.raises(ValueError, match="no batch"):
+        EpisodeBatch.from_list(TREE, [])
+
+
+def test_other_spaces_do_not_join() -> None:
+    """The error names which space differs and prints both."""
+    other = EnvSpec(BOX.observation_space, spaces.Discrete(4))
+    with pytest.raises(ValueError, match=r"action_space differs: Discrete\(3\) and Discrete\(4\)"):
+        EpisodeBatch.concatenate(make([1], BOX), make([1], other))
+
+
+@pytest.mark.parametrize("change", [{"reward": 1}, {"rewards": None}])
+def test_a_list_with_other_keys(change: dict[str, Any]) -> None:
+    """A spare or missing key is named."""
+    (entry,) = make([2]).to_list()
+    changed = {key: value for key, value in {**entry, **change}.items() if value is not None}
+    with pytest.raises(ValueError, match=rf"see \['{next(iter(change))}'\]"):
+        EpisodeBatch.from_list(TREE, [changed])
+
+
+def test_pickling() -> None:
+    """A batch crosses a process border."""
+    batch = make([2, 3])
+    assert contents(batch) == contents(pickle.loads(pickle.dumps(batch)))
+
+
+def test_batches_compare_by_identity() -> None:
+    """Comparing whole batches of arrays would be an accident, so it costs and raises nothing."""
+    batch = make([1])
+    assert 1 == len({batch, *[batch]})
+    assert batch != replace(batch)
+
+
+# -- next observations, padding, lists ------------------------------------------------------------------------------
+@given(any_space(), LENGTHS)
+def test_next_observations(space: Any, lengths: list[int]) -> None:
+    """Inside an episode it is the following row's observation, at its end the last observation."""
+    batch = make(lengths, EnvSpec(space, BOX.action_space))
+    for one in batch.split():
+        for now, then, last in zip(
+            *(tree_leaves(tree) for tree in (one.observations, one.next_observations, one.last_observations)),
+            strict=True,
+        ):
+            assert array_contents(np.concatenate([now[1:], last])) == array_contents(then)
+    whole, parts = tree_leaves(batch.next_observations), [tree_leaves(one.next_observations) for one in batch.split()]
+    assert [array_contents(leaf) for leaf in whole] == [
+        array_contents(np.concatenate(leaves)) for leaves in zip(*parts, strict=True)
+    ]
+
+
+@given(LENGTHS)
+def test_padding(lengths: list[int]) -> None:
+    """Row n of a padded array begins with episode n, and what follows is zero or an empty text."""
+    batch = make(lengths)
+    assert [[at < length for at in range(max(lengths))] for length in lengths] == batch.valids.tolist()
+    padded = {
+        "rewards": (batch.padded_rewards, batch.rewards),
+        "types": (batch.padded_step_types, batch.step_types),
+        "actions": (batch.padded_actions, batch.actions),
+        "observations": (batch.padded_observations, batch.observations),
+        "next": (batch.padded_next_observations, batch.next_observations),
+    }
+    for rows, flat in padded.values():
+        map_tree(lambda row, leaf: _check_padding(row, leaf, batch.valids), rows, flat)
+
+
+def _check_padding(rows: Any, flat: Any, valids: Any) -> None:
+    assert flat.dtype == rows.dtype
+    assert flat.tolist() == rows[valids].tolist()
+    blank = "" if rows.dtype == object else 0
+    assert np.all(rows[~valids] == blank)
+
+
+def test_padded_infos() -> None:
+    """Padding of an info is zero, masked where steps may lack it, and None among objects."""
+    batch = make([1, 2])
+    for padded in (batch.padded_env_infos, batch.padded_agent_infos):
+        assert [[0.0, 0.0], [0.0, 1.0]] == padded["full"].tolist()
+        assert [[None, None], [0, None]] == padded["sparse"].tolist()
+        assert [[[None] * 2] * 2, [[0, 0], [None] * 2]] == padded["vector"].tolist()
+        assert [["odd", None], ["odd", 1]] == padded["mixed"].tolist()
+
+
+def test_lists_of_episodes() -> None:
+    """observations_list and actions_list have one tree an episode, views of its own rows."""
+    batch = make([2, 3])
+    assert [2, 3] == [len(tree["box"]) for tree in batch.observations_list]
+    assert [2, 3] == [len(actions) for actions in batch.actions_list]
+    assert batch.observations["box"][2:].tolist() == batch.observations_list[1]["box"].tolist()
+    assert batch.actions[:2].tolist() == batch.actions_list[0].tolist()
+    assert np.shares_memory(batch.actions, batch.actions_list[1])
+
+
+def test_split_gives_views() -> None:
+    """Splitting copies no rows."""
+    batch = make([2, 3])
+    assert np.shares_memory(batch.observations["box"], batch.split()[1].observations["box"])

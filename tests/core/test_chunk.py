@@ -1,0 +1,153 @@
+"""Chunks: cut, joined, split into parts, pickled."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rollout_cli.episodes import chunk as chunks
+from rollout_cli.episodes.batch import EnvSpec
+from rollout_cli.episodes.chunk import Chunk, concatenate, episode_variable_bytes, for_transport, variable_bytes
+from tests.helpers.chunks import episode
+from tests.helpers.contents import chunk_contents
+from tests.helpers.strategies import any_space
+
+TREE_SPEC = EnvSpec(
+    spaces.Dict({"box": spaces.Box(-1, 1, (3,), np.float32), "say": spaces.Text(4)}),
+    spaces.Tuple((spaces.Discrete(3), spaces.MultiBinary(2))),
+)
+
+
+def info(number: int, step: int) -> Mapping[Any, Any]:
+    """Return infos that some steps lack, of a type that changes, with one value that cannot be stored."""
+    value = "text" if number % 2 else float(step)
+    return {"always": step, "mixed": value, "odd": len} if step % 3 != 1 else {"always": step}
+
+
+def episodes(lengths: list[int], *, spec: EnvSpec = TREE_SPEC) -> list[Chunk]:
+    return [
+        episode(at, n, spec=spec, env_info=info, agent_info=info, episode_info=info) for at, n in enumerate(lengths)
+    ]
+
+
+LENGTHS = st.lists(st.integers(1, 6), min_size=1, max_size=6)
+
+
+@given(LENGTHS, st.data())
+def test_cut_and_join(lengths: list[int], data: st.DataObject) -> None:
+    """Any run of episodes of a joined chunk is those episodes joined, and joining the runs gives the chunk."""
+    single = episodes(lengths)
+    whole = concatenate(single)
+    assert (len(lengths), sum(lengths)) == (whole.n_episodes, whole.n_steps)
+    start = data.draw(st.integers(0, len(lengths) - 1))
+    stop = data.draw(st.integers(start + 1, len(lengths)))
+    run = concatenate(single[start:stop])
+    cut = chunk_contents(whole.episodes(start, stop))
+    for name in ("env_infos", "agent_infos", "episode_infos"):
+        # Columns keep the order in which the whole chunk met them.
+        assert _as_set(chunk_contents(run).pop(name)) == _as_set(cut.pop(name))
+    assert cut == {name: value for name, value in chunk_contents(run).items() if name in cut}
+    pieces = [whole.episodes(a, b) for a, b in ((0, start), (start, stop), (stop, len(lengths))) if a < b]
+    assert chunk_contents(whole) == chunk_contents(concatenate(pieces))
+
+
+def _as_set(table: Any) -> Any:
+    n_rows, columns, dropped = table
+    return n_rows, sorted(columns, key=repr), dropped
+
+
+def test_episodes_are_views() -> None:
+    """Cutting copies no column."""
+    whole = concatenate(episodes([3, 2]))
+    cut = whole.episodes(1, 2)
+    assert np.shares_memory(whole.rewards, cut.rewards)
+    assert np.shares_memory(whole.observations[0], cut.observations[0])
+    assert whole.episodes(0, 2) is whole
+    assert concatenate([whole]) is whole
+
+
+def test_no_episodes() -> None:
+    """An empty run has the columns' types and no rows, wherever it stands."""
+    whole = concatenate(episodes([3, 2]))
+    for at in range(3):
+        empty = whole.episodes(at, at)
+        assert (0, 0, 0) == (empty.n_episodes, empty.n_steps, empty.env_infos.n_rows)
+        assert [(0, 3), (0,)] == [column.shape for column in empty.observations]
+
+
+@given(any_space(), st.integers(1, 9), st.integers(1, 400))
+def test_parts_of_a_long_episode(space: Any, length: int, limit: int) -> None:
+    """Parts follow one another, are about as large as asked, and join to the episode they were, of any space."""
+    (whole,) = episodes([length], spec=EnvSpec(space, TREE_SPEC.action_space))
+    parts = whole.parts(limit)
+    assert min(length, -(-whole.n_bytes // limit)) == len(parts)
+    assert chunk_contents(whole) == chunk_contents(concatenate(parts))
+    if len(parts) > 1:
+        seen = [part.part for part in parts if part.part]
+        assert list(range(len(parts))) == [part.index for part in seen]
+        assert [(len(parts), length, variable_bytes(whole))] * len(parts) == [
+            (part.count, part.episode_length, part.variable_bytes) for part in seen
+        ]
+        assert [[part.n_steps] for part in parts] == [part.lengths.tolist() for part in parts]
+        assert [sum(p.n_steps for p in parts[:at]) for at in range(len(parts))] == [part.first_step for part in seen]
+        assert [False] * (len(parts) - 1) + [True] == [part.is_last for part in seen]
+
+
+def test_a_small_episode_is_no_part() -> None:
+    """Below the limit it stays itself."""
+    (whole,) = episodes([3])
+    assert [whole] == whole.parts(whole.n_bytes)
+    assert whole.part is None
+
+
+def test_parts_stand_between_whole_episodes() -> None:
+    """Episodes whole and in parts join in their order."""
+    first, second, third = episodes([2, 5, 3])
+    joined = concatenate([first, *second.parts(60), third])
+    assert len(second.parts(60)) > 1
+    assert chunk_contents(concatenate([first, second, third])) == chunk_contents(joined)
+
+
+def test_nothing_to_join() -> None:
+    """No chunk is an error."""
+    with pytest.raises(ValueError, match="no chunk"):
+        concatenate([])
+
+
+@given(LENGTHS)
+def test_variable_bytes_are_those_of_texts_and_infos(lengths: list[int]) -> None:
+    """They depend on an episode alone: however chunks are joined or cut, each episode counts the same."""
+    single = episodes(lengths)
+    alone = [variable_bytes(chunk) for chunk in single]
+    whole = concatenate(single)
+    assert alone == episode_variable_bytes(whole).tolist()
+    assert alone[-1:] == episode_variable_bytes(whole.episodes(len(lengths) - 1, len(lengths))).tolist()
+    assert sum(alone) == variable_bytes(whole)
+
+
+def test_variable_bytes_by_hand() -> None:
+    """Texts count their UTF-8 bytes and numbers their width; what the length tells does not count."""
+    chunk = episode(0, 2, env_info=lambda _, step: {"x": np.zeros(3, np.float32), "t": "äb"} if step else {})
+    assert 3 * 4 + 3 == variable_bytes(chunk)
+
+
+def test_transport_keeps_a_small_chunk_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A chunk of many short episodes travels as it is; over the limit in halves, down to one long episode in parts."""
+    single = episodes([2, 9, 2])
+    whole = concatenate(single)
+    assert [whole] == for_transport(whole)
+    monkeypatch.setattr(chunks, "PART_BYTES", whole.n_bytes - 1)
+    assert [[0], [1, 2]] == [chunk.numbers.tolist() for chunk in for_transport(whole)]
+    assert chunk_contents(whole) == chunk_contents(concatenate(for_transport(whole)))
+
+
+def test_sizes() -> None:
+    """Bytes count the columns' memory; a text counts as the reference it is."""
+    (chunk,) = episodes([4])
+    assert 4 * (3 * 4 + 8) + (3 * 4 + 8) + 4 * (8 + 2) + 4 * 8 == chunk.n_bytes

@@ -1,0 +1,136 @@
+"""Seeds follow from (root, number, stream); the global generators get them and go back to the caller."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rollout_cli.seeding.seeds import (
+    SETUP,
+    BorrowedGenerators,
+    derive_seed,
+    draw_root_seed,
+    env_seed,
+    env_seeds,
+    seed_globals,
+)
+
+torch: Any = pytest.importorskip("torch")
+
+ROOTS = st.integers(0, 2**70)
+NUMBERS = st.integers(0, 2**62)
+
+
+def draws() -> tuple[float, float, float]:
+    """Return one number of each global generator."""
+    return random.random(), float(np.random.random()), float(torch.rand(()))
+
+
+def test_seeds_are_fixed_for_ever() -> None:
+    """Another version of the code must not change recorded episodes: these are the values of format 1."""
+    assert [1326375400, 3226043263, 112706139] == [env_seed(0, number) for number in range(3)]
+    assert (16313789544435170627, 11435261255560034837) == (
+        derive_seed(0, 0, "policy"),
+        derive_seed(7, SETUP, "random"),
+    )
+
+
+@given(ROOTS, NUMBERS, st.sampled_from(["env", "policy", "policy.0"]))
+def test_derived_seeds_differ_by_each_part(root: int, number: int, stream: str) -> None:
+    """Root, number and stream all count, and a seed has 64 bits."""
+    seed = derive_seed(root, number, stream)
+    assert 0 <= seed < 2**64
+    others = [(root + 1, number, stream), (root, number + 1, stream), (root, number, "x"), (root, SETUP, stream)]
+    assert seed not in [derive_seed(*other) for other in others]
+
+
+def test_no_two_episodes_share_an_env_seed() -> None:
+    """They are a permutation of 32 bits: a million of them, from anywhere, are a million."""
+    for first in (0, 2**31, 2**32 - 1_000_000):
+        seeds = env_seeds(5, np.arange(first, first + 1_000_000))
+        assert 1_000_000 == len(np.unique(seeds))
+        assert 0 <= seeds.min() <= seeds.max() < 2**32
+
+
+@given(ROOTS, st.lists(NUMBERS, max_size=5))
+def test_env_seeds_are_those_of_each_number(root: int, numbers: list[int]) -> None:
+    """Many at once and one alone are the same, also above 2**32, where the permutation is another one."""
+    seeds = env_seeds(root, np.array(numbers, np.int64))
+    assert np.dtype(np.int64) == seeds.dtype
+    assert [env_seed(root, number) for number in numbers] == seeds.tolist()
+
+
+def test_env_seeds_are_taken_by_numpys_legacy_seeding() -> None:
+    """Many environments hand their seed to it; the largest has 32 bits."""
+    for number in range(100):
+        np.random.RandomState(env_seed(1, number))
+
+
+def test_env_seeds_look_random() -> None:
+    """Neighbouring numbers and roots share about half of their bits."""
+    seeds = env_seeds(0, np.arange(10_000))
+    for others in (np.roll(seeds, 1), env_seeds(1, np.arange(10_000))):
+        bits = np.unpackbits((seeds ^ others).astype(np.uint32).view(np.uint8))
+        assert 0.49 < bits.mean() < 0.51
+
+
+def test_root_seeds_are_short() -> None:
+    """32 bits can be typed again."""
+    assert all(0 <= draw_root_seed() < 2**32 for _ in range(100))
+
+
+def test_global_generators_follow_from_root_and_number() -> None:
+    """Equal ones give equal draws of random, numpy and torch; other ones others."""
+    seen = {}
+    for root, number in ((1, 2), (1, 3), (2, 2), (1, SETUP)):
+        seed_globals(root, number)
+        seen[root, number] = draws()
+        seed_globals(root, number)
+        assert seen[root, number] == draws()
+    assert 12 == len({value for values in seen.values() for value in values})
+
+
+def test_torch_is_neither_needed_nor_imported() -> None:
+    """Where it is not loaded, or a module of that name is the user's, only the others are seeded."""
+    code = (
+        "import sys, types; from rollout_cli.seeding.seeds import *; seed_globals(1, 2);"
+        "assert 'torch' not in sys.modules;"
+        "sys.modules['torch'] = types.ModuleType('torch'); seed_globals(1, 2); import random; print(random.random())"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    seed_globals(1, 2)
+    assert repr(random.random()) == ran.stdout.strip()
+
+
+def _draw_and_fail(seen: list[Any]) -> None:
+    seen.append(draws())
+    raise ZeroDivisionError
+
+
+def test_a_borrower_changes_nothing_for_the_caller() -> None:
+    """The caller's draws are those without the borrower; the borrower's follow one another over its visits."""
+    seed_globals(0, 0)
+    expected = [draws() for _ in range(3)]
+    seed_globals(9, 9)
+    borrowers = [draws() for _ in range(3)]
+    borrowed = BorrowedGenerators()
+    seed_globals(0, 0)
+    seen, theirs = [draws()], []
+    with borrowed:
+        seed_globals(9, 9)
+        theirs.append(draws())
+    seen.append(draws())
+    with pytest.raises(ZeroDivisionError), borrowed:
+        _draw_and_fail(theirs)
+    seen.append(draws())
+    with borrowed:
+        theirs.append(draws())
+    assert expected == seen
+    assert borrowers == theirs

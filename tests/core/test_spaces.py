@@ -1,0 +1,216 @@
+"""A space as named leaves, and back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rollout_cli.episodes.spaces import (
+    Leaf,
+    SpaceRows,
+    count_rows,
+    empty_column,
+    flatten,
+    leaf_getters,
+    map_tree,
+    space_leaves,
+    tree_leaves,
+    unflatten,
+)
+from rollout_cli.errors import UnsupportedSpaceError
+from tests.helpers.strategies import any_space
+
+NESTED = spaces.Dict(
+    {
+        "camera": spaces.Tuple((spaces.Box(0, 255, (4, 4, 3), np.uint8), spaces.Discrete(3, start=-1))),
+        "joint": spaces.Dict({"angle": spaces.Box(-1, 1, (2,), np.float32), "on": spaces.MultiBinary(3)}),
+        "mode": spaces.MultiDiscrete([2, 5]),
+        "say": spaces.Text(5),
+    }
+)
+
+
+def sample_of(space: gymnasium.Space[Any], seed: int = 0) -> Any:
+    space.seed(seed)
+    return space.sample()
+
+
+def test_leaves_are_named_by_their_place() -> None:
+    """Keys and positions from the root give path and dotted name, in the order of the space's own tree."""
+    leaves = space_leaves(NESTED)
+    assert [
+        ("camera", 0),
+        ("camera", 1),
+        ("joint", "angle"),
+        ("joint", "on"),
+        ("mode",),
+        ("say",),
+    ] == [leaf.path for leaf in leaves]
+    assert ["camera.0", "camera.1", "joint.angle", "joint.on", "mode", "say"] == [leaf.name for leaf in leaves]
+
+
+def test_a_space_without_parts_is_its_own_leaf() -> None:
+    """Its path and name are empty."""
+    (leaf,) = space_leaves(spaces.Discrete(2))
+    assert ((), "") == (leaf.path, leaf.name)
+
+
+@pytest.mark.parametrize(
+    ("space", "expected"),
+    [
+        (spaces.Box(-1, 1, (2, 3), np.float32), ("box", np.float32, (2, 3), 24)),
+        (spaces.Box(0, 1, (), np.float64), ("box", np.float64, (), 8)),
+        (spaces.Box(0, 1, (0, 4), np.float64), ("box", np.float64, (0, 4), 0)),
+        (spaces.Discrete(4, start=-2), ("discrete", np.int64, (), 8)),
+        (spaces.MultiDiscrete(np.array([[2, 3], [4, 5]])), ("multi_discrete", np.int64, (2, 2), 32)),
+        (spaces.MultiDiscrete([2, 3], dtype=np.int8), ("multi_discrete", np.int8, (2,), 2)),
+        (spaces.MultiBinary((2, 2)), ("multi_binary", np.int8, (2, 2), 4)),
+        (spaces.Text(3), ("text", object, (), 0)),
+    ],
+)
+def test_kinds_of_leaf(space: gymnasium.Space[Any], expected: tuple[Any, ...]) -> None:
+    """Each kind has the dtype, shape and row size of its column."""
+    (leaf,) = space_leaves(space)
+    assert expected == (leaf.kind, leaf.dtype, leaf.shape, leaf.row_bytes)
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        spaces.Graph(spaces.Box(-1, 1, (2,)), None),
+        spaces.Sequence(spaces.Discrete(2)),
+        spaces.OneOf((spaces.Discrete(2), spaces.Box(-1, 1, (2,)))),
+    ],
+)
+def test_spaces_without_fixed_columns_are_refused(space: gymnasium.Space[Any]) -> None:
+    """The error names the kind of space and where in the tree it is."""
+    with pytest.raises(UnsupportedSpaceError, match=f"^a {type(space).__name__} space has no fixed set"):
+        space_leaves(space)
+    with pytest.raises(UnsupportedSpaceError, match=f"^a {type(space).__name__} space at 'a.0' has no") as caught:
+        space_leaves(spaces.Dict({"a": spaces.Tuple([space])}))
+    assert "Box, Discrete" in caught.value.hint
+
+
+@given(any_space())
+def test_flatten_and_back(space: gymnasium.Space[Any]) -> None:
+    """Any sample taken apart and put together is the sample again."""
+    sample = sample_of(space)
+    assert repr(sample) == repr(unflatten(space, flatten(space, sample)))
+
+
+@given(any_space())
+def test_one_value_a_leaf(space: gymnasium.Space[Any]) -> None:
+    """Flattening gives as many values as leaves, each of its own leaf's shape, as the getters do one by one."""
+    sample = sample_of(space)
+    leaves, values = space_leaves(space), flatten(space, sample)
+    assert [leaf.shape for leaf in leaves] == [np.shape(value) for value in values]
+    assert repr(values) == repr(tuple(get(sample) for get in leaf_getters(space)))
+
+
+@pytest.mark.parametrize("n_columns", [0, 5, 7])
+def test_unflatten_refuses_another_number_of_columns(n_columns: int) -> None:
+    """Neither a missing nor a spare column passes."""
+    with pytest.raises(ValueError, match=f"has 6 leaves, but {n_columns} columns"):
+        unflatten(NESTED, [0] * n_columns)
+
+
+def test_map_tree_takes_trees_of_one_structure() -> None:
+    """The function gets the leaves of all trees at one place; lists are leaves."""
+    left: Any = {"a": (1, [2]), "b": 3}
+    right: Any = {"b": 30, "a": (10, [20])}
+    assert {"a": (11, [2, 20]), "b": 33} == map_tree(lambda one, other: one + other, left, right)
+
+
+@pytest.mark.parametrize("other", [{"a": (1,)}, {"c": (1, 2)}])
+def test_map_tree_refuses_other_structures(other: Any) -> None:
+    """A missing key or tuple of another length is an error, not a shorter result."""
+    with pytest.raises((KeyError, ValueError)):
+        map_tree(lambda *_: None, {"a": (1, 2)}, other)
+
+
+def test_tree_leaves_come_in_the_trees_order() -> None:
+    """Leaves of dicts and tuples come as they stand, which for a sample is the order of its space's leaves."""
+    assert [1, 2, [3]] == tree_leaves({"b": (1, 2), "a": [3]})
+    sample = sample_of(NESTED)
+    assert repr(list(flatten(NESTED, sample))) == repr(tree_leaves(sample))
+
+
+@given(any_space())
+def test_empty_columns_have_the_leafs_type(space: gymnasium.Space[Any]) -> None:
+    """Zeros of the leaf's dtype and shape; empty strings for text."""
+
+    def check(leaf: Leaf) -> None:
+        column = empty_column(leaf, 3)
+        assert ((3, *leaf.shape), leaf.dtype) == (column.shape, column.dtype)
+        assert all(value == ("" if leaf.kind == "text" else 0) for value in column.ravel())
+
+    for leaf in space_leaves(space):
+        check(leaf)
+
+
+class Missions(spaces.Space[str]):
+    """A space of texts that is no Text, as MiniGrid's MissionSpace."""
+
+    def __init__(self) -> None:
+        super().__init__(dtype=str)
+
+    def sample(self, mask: Any = None, probability: Any = None) -> str:
+        return f"get the {self.np_random.choice(['key', 'box'])}"
+
+    def contains(self, x: Any) -> bool:
+        return isinstance(x, str)
+
+
+def test_any_space_of_texts_is_a_text_leaf() -> None:
+    """Its dtype says so; its generator is not drawn from."""
+    space = Missions()
+    space.seed(3)
+    state = space.np_random.bit_generator.state
+    assert [("text", np.dtype(object), ())] == [(leaf.kind, leaf.dtype, leaf.shape) for leaf in space_leaves(space)]
+    assert state == space.np_random.bit_generator.state
+
+
+@pytest.mark.parametrize("space", [spaces.Dict({}), spaces.Tuple(()), spaces.Dict({"a": spaces.Tuple(())})])
+def test_a_space_without_values_is_refused(space: gymnasium.Space[Any]) -> None:
+    """Nothing could be stored."""
+    with pytest.raises(UnsupportedSpaceError, match="has no values") as caught:
+        space_leaves(space)
+    assert "at least one" in caught.value.hint
+
+
+def test_an_empty_part_beside_others_is_kept() -> None:
+    """It has no leaf, and comes back in the tree."""
+    space = spaces.Dict({"a": spaces.Tuple(()), "b": spaces.Discrete(2)})
+    assert ["b"] == [leaf.name for leaf in space_leaves(space)]
+    assert {"a": (), "b": 1} == unflatten(space, [1])
+
+
+def test_a_key_without_utf8_is_refused() -> None:
+    """No column can have the name of a lone surrogate."""
+    with pytest.raises(UnsupportedSpaceError, match="no UTF-8") as caught:
+        space_leaves(spaces.Dict({"a\ud800": spaces.Discrete(2)}))
+    assert "keys" in caught.value.hint
+    assert caught.value.message.encode()
+
+
+@given(any_space(), st.integers(0, 4))
+def test_stacking_and_splitting(space: gymnasium.Space[Any], n_rows: int) -> None:
+    """Samples stacked are a tree of arrays with a row each; split, they are the samples, in the space's own types."""
+    samples = [sample_of(space, seed) for seed in range(n_rows + 1)]
+    rows = SpaceRows(space)
+    tree = rows.stack(samples)
+    assert n_rows + 1 == count_rows(tree)
+    split = rows.split(tree)
+    assert all(space.contains(one) for one in split)
+    assert [plain(space, one) for one in samples] == [plain(space, one) for one in split]
+
+
+def plain(space: gymnasium.Space[Any], sample: Any) -> list[Any]:
+    """Return a sample's leaves as Python's own numbers, lists and texts."""
+    return [np.asarray(value).tolist() for value in flatten(space, sample)]
