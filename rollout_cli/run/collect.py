@@ -147,7 +147,7 @@ def collect(config: CollectConfig, *, progress: Progress | None = None) -> Colle
     with stop_on_signals() as signals, _prepare(config, progress or Progress()) as job:
         if job.state.is_complete:
             return _nothing_to_do(job)
-        with _start(job, signals) as sampler, _resume_or_begin(job, sampler) as writer:
+        with _start(job, signals) as sampler, _resume_or_begin(job, sampler, signals) as writer:
             filled = _fill(job, sampler, writer)
             verdict = _check(job, sampler, filled, signals)
             summary = _close(sampler, writer, filled, verdict, signals)
@@ -204,11 +204,14 @@ def _warn_of_fault(progress: Progress, text: str) -> None:
     progress.update(failures=1)
 
 
-def _resume_or_begin(job: _Job, sampler: Sampler) -> DatasetWriter:
+def _resume_or_begin(job: _Job, sampler: Sampler, signals: StopSignals) -> DatasetWriter:
     """Wait for the workers, check that they fit the dataset, and open it."""
     config = job.config
     surrounding = surroundings()  # It takes a while, in which the workers build.
-    spec = sampler.wait_until_started()
+    try:
+        spec = sampler.wait_until_started()
+    except InterruptedRunError as error:
+        raise signals.error(f"the run was ended by {signals.name} before a worker had started") from error
     if spec.max_episode_length is None:
         job.progress.notice(
             "this environment has no known time limit: an episode that does not end would run for ever "
@@ -249,6 +252,7 @@ def _fill(job: _Job, sampler: Sampler, writer: DatasetWriter) -> _Filled:
     except _SamplingError as error:
         filled.failure = error.error
     filled.seconds = time.monotonic() - filled.ready_at
+    job.progress.finish()
     if filled.failure is None and not writer.has_episodes and filled.skipped:
         filled.failure = _nothing_but_skipped(filled.skipped)
     return filled
