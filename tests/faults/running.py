@@ -15,10 +15,11 @@ from pathlib import Path
 import pyarrow as pa
 
 from tests.helpers.datasets import assert_same_data, episodes_of, info_of, numbers_of
-from tests.helpers.envs import SIGNS
+from tests.helpers.envs import HIDDEN, SIGNS
 from tests.helpers.policies import FAULT
 from tests.helpers.processes import Ran, Running, rollout, running
 
+SPEC = "tests.helpers.envs:FaultyEnv"
 FORTY = ("collect", "--episodes", "40")
 SOME = (7, 19, 31)
 """The episodes in which a fault happens that does not happen in all."""
@@ -33,7 +34,8 @@ class Row:
         code: The expected exit code, or those that are right.
         says: A regular expression that stderr must match.
         never: One that it must not match.
-        env: Keyword arguments of the environment. `at` are episode numbers, in place of `episodes`, the seeds.
+        env: What FaultyEnv does, by the variable. `at` are episode numbers, in place of `episodes`, the seeds.
+        kwargs: Keyword arguments of the environment, which the dataset records.
         acts: The fault of FaultyPolicy (of `policy`, if that is another one).
         policy: The class in `tests.helpers.policies`; empty for the built-in random one, unless there is `acts`.
         spec: The environment's spec.
@@ -59,9 +61,10 @@ class Row:
     says: str = ""
     never: str = ""
     env: Mapping[str, object] = field(default_factory=dict)
+    kwargs: Mapping[str, object] = field(default_factory=dict)
     acts: Mapping[str, object] = field(default_factory=dict)
     policy: str = ""
-    spec: str = "tests.helpers.envs:FaultyEnv"
+    spec: str = SPEC
     options: tuple[str, ...] = ()
     command: tuple[str, ...] = FORTY
     keeps: str = "same"
@@ -83,7 +86,8 @@ def run_row(row: Row, folder: Path) -> None:
     if row.prepare is not None:
         row.prepare(folder)
     with tempfile.TemporaryDirectory(prefix="r-") as temporary:
-        variables = {"TMPDIR": temporary, SIGNS: str(signs), FAULT: json.dumps(_placed(row.acts))}
+        hidden = {HIDDEN: json.dumps(_placed(row.env)), FAULT: json.dumps(_placed(row.acts))}
+        variables = {"TMPDIR": temporary, SIGNS: str(signs), **hidden}
         variables |= row.variables(folder) if row.variables is not None else {}
         with running(_words(row, folder), cwd=folder, env=variables, before=row.before, session=True) as run:
             if row.meddle is not None:
@@ -102,11 +106,14 @@ def run_row(row: Row, folder: Path) -> None:
 
 
 def _words(row: Row, folder: Path) -> list[str | bytes]:
-    kwargs = [word for name, value in _placed(row.env).items() for word in ("--env-kwargs", f"{name}={_toml(value)}")]
-    policy = row.policy or ("FaultyPolicy" if row.acts else "")
-    chosen = ["--policy", f"tests.helpers.policies:{policy}"] if policy else []
+    kwargs = [word for name, value in row.kwargs.items() for word in ("--env-kwargs", f"{name}={_toml(value)}")]
+    chosen = ["--policy", f"tests.helpers.policies:{_policy(row)}"] if _policy(row) else []
     fixed = ["--env", row.spec, *kwargs, *chosen, "--seed", "5", "--workers", str(row.workers)]
     return [*row.command, *fixed, *row.options, "--output", os.fsencode(folder / os.fsdecode(row.output))]
+
+
+def _policy(row: Row) -> str:
+    return row.policy or ("FaultyPolicy" if row.acts else "")
 
 
 def _toml(value: object) -> str:
@@ -131,7 +138,7 @@ def well(command: tuple[str, ...], policy: str) -> Path:
     """Return the dataset of a run in which nothing happens."""
     output = Path(_folder().name) / re.sub(r"\W+", "-", f"{' '.join(command)}{policy}")
     chosen = ["--policy", f"tests.helpers.policies:{policy}"] if policy else []
-    fixed = ["--env", Row.__dataclass_fields__["spec"].default, "--seed", "5", "--workers", "1", "--sampler", "local"]
+    fixed = ["--env", SPEC, "--seed", "5", "--workers", "1", "--sampler", "local"]
     rollout(*command, *fixed, *chosen, "--quiet", "--output", output)
     return output
 
@@ -177,13 +184,9 @@ def _check_kept(row: Row, output: Path, ran: Ran) -> None:
     check(row, output, ran)
 
 
-def _well_of(row: Row) -> Path:
-    return well(row.command, row.policy or ("FaultyPolicy" if row.acts else ""))
-
-
 def _same(row: Row, output: Path, ran: Ran) -> None:
     assert "complete" == info_of(output)["status"], ran.said
-    assert_same_data(_well_of(row), output)
+    assert_same_data(well(row.command, _policy(row)), output)
 
 
 def _facts(path: Path) -> pa.Table:
@@ -198,15 +201,15 @@ def _prefix(row: Row, output: Path, ran: Ran) -> None:
     if row.signed and row.command == FORTY:
         assert len(numbers) <= SOME[0], ran.said
     assert not row.meddle or numbers, ran.said
-    if numbers and not row.env.get("what"):
+    if numbers and row.spec == SPEC:
         few = min(len(numbers), 40)
-        assert _facts(well(FORTY, "")).slice(0, few).equals(_facts(output).slice(0, few))
+        assert _facts(well(FORTY, _policy(row))).slice(0, few).equals(_facts(output).slice(0, few))
 
 
 def _skips(row: Row, output: Path, ran: Ran) -> None:
     assert list(SOME) == [one["episode_number"] for one in info_of(output)["skipped"]["episodes"]], ran.said
     assert [number for number in range(40) if number not in SOME] == numbers_of(output)
-    expected = _facts(_well_of(row)).filter(pa.array([number not in SOME for number in range(40)]))
+    expected = _facts(well(row.command, _policy(row))).filter(pa.array([number not in SOME for number in range(40)]))
     assert expected.equals(_facts(output))
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import json
 import math
 import os
 import random
@@ -27,6 +28,10 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 SIGNS = "ROLLOUT_TEST_SIGNS"
 """The variable that names the folder of the signs, where the keyword argument does not."""
+
+HIDDEN = "ROLLOUT_TEST_ENV"
+"""The variable with further keyword arguments, as JSON: a dataset records those of the constructor, and not these, so
+that its bytes can be compared with those of a run without a fault."""
 
 
 class OddError(BaseException):
@@ -251,11 +256,13 @@ class FaultyEnv(gymnasium.Env[Any, Any]):
         meet: int = 0,
         note: Any = None,
     ) -> None:
+        hidden = json.loads(os.environ.get(HIDDEN, "{}"))
+        fault = {"what": what, "when": when, "episodes": episodes, "times": times, "signs": signs}
+        self._fault = Fault(**{name: hidden.get(name, value) for name, value in fault.items()})
         self.observation_space = SPACES[space]()
-        self._fault = Fault(what, when, episodes, times, signs)
         self._signs = signs or os.environ.get(SIGNS)
         self._drawn = deepcopy(self.observation_space)
-        self._pace, self._endless, self._meet = pace, endless, meet
+        self._pace, self._meet, self._endless = hidden.get("pace", pace), hidden.get("meet", meet), endless
         self._seed, self._resets, self._steps, self._length = 0, 0, 0, 0
         self._fault.act("load")
 

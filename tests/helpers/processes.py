@@ -84,11 +84,18 @@ class Running:
         try:
             stdout, stderr = self.process.communicate(timeout=SECONDS)
         except subprocess.TimeoutExpired:
-            self.process.kill()
+            hanging = "it hangs" if self.process.poll() is None else "it has ended, but not what it started"
+            self.kill()
             stdout, stderr = self.process.communicate()
-            raise AssertionError(f"it hangs: {_text(stdout)}{_text(stderr)}") from None
+            raise AssertionError(f"{hanging}: {_text(stdout)}{_text(stderr)}") from None
         left = tuple(f"{one.pid} {one.name()}" for one in outlive(self.mark, seconds=2.0))
         return Ran(self.process.returncode, _text(stdout), _text(stderr), left)
+
+    def kill(self) -> None:
+        """Kill it and all that it started: whoever lives holds its streams open."""
+        self.process.kill()
+        for left in marked(self.mark):
+            left.send_signal(signal.SIGKILL)
 
 
 def _text(data: bytes | None) -> str:
@@ -135,12 +142,11 @@ def running(
         preexec_fn=before,  # noqa: PLW1509  It calls next to nothing.
         start_new_session=session,
     )
+    run = Running(process, mark)
     try:
-        yield Running(process, mark)
+        yield run
     finally:
-        process.kill()
-        for left in marked(mark):
-            left.send_signal(signal.SIGKILL)
+        run.kill()
         process.communicate()
 
 

@@ -14,6 +14,7 @@ from rollout_cli.episodes.batch import EpisodeBatch
 from rollout_cli.episodes.chunk import Chunk
 from rollout_cli.samplers import LocalSampler, MultiprocessingSampler, Plan, Sampler
 from rollout_cli.seeding.seeds import env_seed
+from tests.helpers.contents import array_contents
 from tests.helpers.envs import FaultyEnv
 from tests.helpers.policies import GlobalNoisePolicy
 from tests.helpers.processes import is_worker
@@ -75,8 +76,7 @@ def assert_same(expected: EpisodeBatch, actual: EpisodeBatch) -> None:
     left, right = dict(columns(expected)), dict(columns(actual))
     assert list(left) == list(right)
     for name, column in left.items():
-        assert column.dtype == right[name].dtype, name
-        np.testing.assert_array_equal(column, right[name], err_msg=name)
+        assert array_contents(column) == array_contents(right[name]), name
 
 
 def columns(batch: EpisodeBatch) -> Iterable[tuple[str, Any]]:
