@@ -1,1 +1,1 @@
-"""The dataset: its schema, and writing, reading, verifying and repairing it."""
+"""The dataset on disk: schema, segments and commits, writer, reader, verify and repair."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,8 +22,10 @@ FILES_PER_CHUNK = 1_000
 
 _FILE = re.compile(r"chunk-(\d+)/file-(\d+)\.parquet")
 _RECORD, _STATS = "rollout.segment", "rollout.stats"
-_COUNTS = ("start", "stop", "episodes", "steps", "last_length", "nominal")
-_FIELDS = (*_COUNTS, "skipped", "is_long")
+_FIELDS = (
+    *("start", "stop", "skipped", "episodes", "steps", "last_length", "return_sum", "nominal", "is_long"),
+    *("anomalies", "dropped_infos"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +76,8 @@ class SegmentRecord:
         nominal: Nominal bytes, counted towards the limits of the segment.
         is_long: Whether it is an episode over the limits, to which none is added.
         stats: The statistics of its steps.
-        places: The first place of each anomaly, as `stats.find_anomalies` gives them.
-        dropped: By column, how many info values could not be stored.
+        anomalies: The first place of each anomaly, as `stats.find_anomalies` gives them.
+        dropped_infos: By column, how many info values could not be stored.
     """
 
     start: int
@@ -88,15 +90,13 @@ class SegmentRecord:
     nominal: int
     is_long: bool
     stats: TableStats
-    places: Mapping[str, Place]
-    dropped: Mapping[str, int]
+    anomalies: Mapping[str, Place]
+    dropped_infos: Mapping[str, int]
 
     def footer(self) -> dict[str, str]:
         """Return the record as metadata of a Parquet file."""
-        record: dict[str, Any] = {name: getattr(self, name) for name in _FIELDS}
-        # JSON has no infinity.
-        record |= {"return_sum": repr(self.return_sum)}
-        record |= {"anomalies": dict(self.places), "dropped_infos": dict(self.dropped)}
+        record = {name: getattr(self, name) for name in _FIELDS}
+        record["return_sum"] = repr(self.return_sum)  # JSON has no infinity.
         stats = {name: one.to_json() for name, one in self.stats.items()}
         return {_RECORD: json.dumps(record), _STATS: json.dumps(stats)}
 
@@ -109,21 +109,16 @@ class SegmentRecord:
         """
         try:
             record, stats = json.loads(metadata[_RECORD.encode()]), json.loads(metadata[_STATS.encode()])
-            return cls(
-                **{name: int(record[name]) for name in _COUNTS},
-                skipped=tuple(map(int, record["skipped"])),
-                is_long=bool(record["is_long"]),
-                return_sum=float(record["return_sum"]),
-                stats={name: RunningStats.from_json(one) for name, one in stats.items()},
-                places={key: (int(episode), int(step)) for key, (episode, step) in record["anomalies"].items()},
-                dropped={key: int(count) for key, count in record["dropped_infos"].items()},
-            )
+            fields = {name: record[name] for name in _FIELDS}
+            fields |= {"return_sum": float(record["return_sum"]), "skipped": tuple(record["skipped"])}
+            fields["anomalies"] = {key: tuple(place) for key, place in record["anomalies"].items()}
+            return cls(stats={name: RunningStats.from_json(one) for name, one in stats.items()}, **fields)
         except (KeyError, TypeError, AttributeError, RecursionError) as error:
             raise ValueError(f"its footer has no commit record: {error!r}") from error
 
 
 def read_record(root: Path, segment: SegmentId) -> SegmentRecord:
-    """Return the commit record of a segment, whose files' footers agree with it.
+    """Return the commit record of a segment, checked against the footers of both files.
 
     Raises:
         DatasetFormatError: If a file is missing or damaged, or they do not agree.
@@ -145,42 +140,35 @@ def read_record(root: Path, segment: SegmentId) -> SegmentRecord:
     return record
 
 
-@dataclass(frozen=True, slots=True)
-class Tail:
-    """The tables of a segment to which more episodes may be added.
-
-    Attributes:
-        steps: Rows of `data`.
-        episodes: Rows of `meta/episodes`.
-        places: As in the segment's record.
-        dropped: As in the segment's record.
-    """
-
-    steps: pa.Table
-    episodes: pa.Table
-    places: Mapping[str, Place]
-    dropped: Mapping[str, int]
-
-
-def _read_tail(root: Path, segment: SegmentId, record: SegmentRecord, schema: DatasetSchema) -> Tail:
-    steps = _read_table(segment.data_path(root), schema.data)
-    episodes = _read_table(segment.episodes_path(root), schema.episodes)
+def _read_tables(root: Path, segment: SegmentId, record: SegmentRecord, schema: DatasetSchema) -> tuple[Any, Any]:
     # Rows behind those that the record states belong to no committed episode.
-    return Tail(_copied(steps.slice(0, record.steps)), episodes, record.places, record.dropped)
+    steps = _read_table(segment.data_path(root), schema.data).slice(0, record.steps)
+    return steps.combine_chunks(), _read_table(segment.episodes_path(root), schema.episodes)
 
 
 def _read_table(path: Path, schema: pa.Schema) -> pa.Table:
+    """Return a table with contiguous columns, since a Parquet page would otherwise end where a chunk does."""
     with reading(path), open_parquet(path) as file:
         if not file.schema_arrow.equals(schema):
             raise DatasetFormatError(f"{path} has other columns than the dataset")
-        table = file.read()
-    return _copied(table, schema)
+        return pa.Table.from_arrays([column.combine_chunks() for column in file.read().columns], schema=schema)
 
 
-def _copied(table: pa.Table, schema: pa.Schema | None = None) -> pa.Table:
-    """Return a table with contiguous columns, since a Parquet page would otherwise end where a chunk does."""
-    columns = [column.combine_chunks() for column in table.columns]
-    return pa.Table.from_arrays(columns, schema=schema or table.schema)
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A committed segment.
+
+    Attributes:
+        segment: Which one.
+        record: Its commit record.
+        bytes: Bytes of both files.
+        tables: Its rows of `data` and `meta/episodes`, if more episodes may be added to them.
+    """
+
+    segment: SegmentId
+    record: SegmentRecord
+    bytes: int
+    tables: tuple[pa.Table, pa.Table] | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,25 +178,36 @@ class CommittedPartition:
     Attributes:
         next_number: The number of the episode to run next: all lower ones of the partition are in the dataset, or
             skipped.
-        episodes: How many episodes there are.
-        steps: Their steps.
-        last_length: Steps of the last one; 0 where there is none.
-        return_sum: The sum of their returns.
-        skipped: Numbers of episodes that were skipped.
-        segments: Each segment with its record.
-        bytes: Bytes of the files of each segment.
-        tail: The tables of the last segment, if more episodes may be added to it.
+        segments: Its segments; the last one with its tables.
     """
 
     next_number: int
-    episodes: int
-    steps: int
-    last_length: int
-    return_sum: float
-    skipped: tuple[int, ...]
-    segments: tuple[tuple[SegmentId, SegmentRecord], ...] = field(repr=False)
-    bytes: tuple[int, ...] = field(repr=False)
-    tail: Tail | None = field(repr=False)
+    segments: tuple[Written, ...] = ()
+
+    @property
+    def episodes(self) -> int:
+        """Return how many episodes there are."""
+        return sum(one.record.episodes for one in self.segments)
+
+    @property
+    def steps(self) -> int:
+        """Return how many steps they have."""
+        return sum(one.record.steps for one in self.segments)
+
+    @property
+    def last_length(self) -> int:
+        """Return the steps of the last episode; 0 where there is none."""
+        return self.segments[-1].record.last_length if self.segments else 0
+
+    @property
+    def return_sum(self) -> float:
+        """Return the sum of their returns."""
+        return sum(one.record.return_sum for one in self.segments)
+
+    @property
+    def skipped(self) -> tuple[int, ...]:
+        """Return the numbers of the episodes that were skipped."""
+        return tuple(number for one in self.segments for number in one.record.skipped)
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,19 +284,17 @@ class _PartitionReader:
     def __init__(self, root: Path, schema: DatasetSchema, n_partitions: int, partition: int) -> None:
         self._root, self._schema = root, schema
         self._partition = (n_partitions, partition)
-        self._found: list[tuple[SegmentId, SegmentRecord]] = []
+        self._found: list[Written] = []
         self.damaged: list[Path] = []
         self.notices: list[str] = []
 
     def read(self, first: int | None) -> CommittedPartition:
-        tail: Tail | None = None
         last = max(self._numbers(), default=-1)
+        start = first
         for number in range(last + 1):
             segment = SegmentId(*self._partition, number)
             try:
-                record = self._record(segment, first)
-                tail = self._tail(segment, record) if number == last else None
-                self._found.append((segment, record))
+                found = self._read(segment, start, with_tables=number == last)
             except DatasetFormatError as error:
                 if number < last:
                     raise DatasetFormatError(
@@ -305,19 +302,24 @@ class _PartitionReader:
                         hint=f"restore that file, or keep the segments before it: rollout repair {self._root}",
                     ) from error
                 self._note_damage(segment, error)
-                tail = self._tail(*self._found[-1]) if self._found else None
-        return _partition(self._root, first or 0, self._found, tail)
+                break
+            self._found.append(found)
+            start = found.record.stop
+        if self.damaged and self._found:
+            before = self._found.pop()
+            self._found.append(self._read(before.segment, before.record.start, with_tables=True))
+        return CommittedPartition(start or 0, tuple(self._found))
 
-    def _record(self, segment: SegmentId, first: int | None) -> SegmentRecord:
+    def _read(self, segment: SegmentId, start: int | None, *, with_tables: bool) -> Written:
         record = read_record(self._root, segment)
-        start = self._found[-1][1].stop if self._found else first
+        paths = (segment.data_path(self._root), segment.episodes_path(self._root))
         if start is not None and record.start != start:
-            path = segment.episodes_path(self._root)
-            raise DatasetFormatError(f"{path} begins with episode {record.start}, expected {start}")
-        return record
-
-    def _tail(self, segment: SegmentId, record: SegmentRecord) -> Tail | None:
-        return None if record.is_long else _read_tail(self._root, segment, record, self._schema)
+            raise DatasetFormatError(f"{paths[1]} begins with episode {record.start}, expected {start}")
+        size = sum(path.stat().st_size for path in paths)
+        tables = None
+        if with_tables and not record.is_long:
+            tables = _read_tables(self._root, segment, record, self._schema)
+        return Written(segment, record, size, tables)
 
     def _note_damage(self, segment: SegmentId, error: DatasetFormatError) -> None:
         paths = (segment.data_path(self._root), segment.episodes_path(self._root))
@@ -325,6 +327,7 @@ class _PartitionReader:
         self.notices.append(f"{error.message}: the files of this last segment are moved aside, its episodes run again")
 
     def _numbers(self) -> Iterator[int]:
+        """Give the numbers of all segments of which a file is there."""
         n_partitions, partition = self._partition
         for folder in (self._root / "data", self._root / "meta" / "episodes"):
             for path in folder.glob("chunk-*/file-*.parquet"):
@@ -334,23 +337,3 @@ class _PartitionReader:
                     yield chunk * FILES_PER_CHUNK + file
                 elif chunk == partition:
                     yield file
-
-
-def _partition(
-    root: Path, first: int, found: Sequence[tuple[SegmentId, SegmentRecord]], tail: Tail | None
-) -> CommittedPartition:
-    records = [record for _, record in found]
-    return CommittedPartition(
-        next_number=records[-1].stop if records else first,
-        episodes=sum(record.episodes for record in records),
-        steps=sum(record.steps for record in records),
-        last_length=records[-1].last_length if records else 0,
-        return_sum=sum(record.return_sum for record in records),
-        skipped=tuple(number for record in records for number in record.skipped),
-        segments=tuple(found),
-        bytes=tuple(
-            sum(path.stat().st_size for path in (segment.data_path(root), segment.episodes_path(root)))
-            for segment, _ in found
-        ),
-        tail=tail,
-    )

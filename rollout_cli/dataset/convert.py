@@ -30,7 +30,6 @@ DENSE_BYTES = 1 << 30
 """A sparse info column that would take more memory than this is read as an object array, with None in empty rows."""
 
 _INTEGERS = "iu"
-_LIMIT = 2.0**63
 
 
 # Numbers, texts and lists.
@@ -356,33 +355,29 @@ def _plain(value: Any) -> Any:
 def fits(values: Array, dtype: np.dtype[Any]) -> Array:
     """Return which rows of `values` (n, ...) are exactly promoted to `dtype`, bool (n,).
 
-    A promotion keeps the sort (an integer stays an integer) or goes from integer to float; all numbers of a row must
-    stay the same. A bool is not a number.
+    A promotion keeps the sort (an integer stays an integer) or goes from integer to float, up to the integers that all
+    are exact; all numbers of a row must stay the same. A bool is not a number.
     """
-    same = np.zeros(values.shape, bool)
+    sorts = values.dtype.kind, dtype.kind
     if values.dtype == dtype:
         return np.ones(len(values), bool)
-    if dtype.kind == "f" and values.dtype.kind == "f":
+    if sorts == ("f", "f"):
         with np.errstate(over="ignore", invalid="ignore"):
-            back = values.astype(dtype).astype(np.float64)
-        same = (back == values) | np.isnan(values)
-    elif dtype.kind == "f" and values.dtype.kind in _INTEGERS:
-        same = _exact_floats(values, dtype)
-    elif dtype.kind in _INTEGERS and values.dtype.kind in _INTEGERS:
-        limits = np.iinfo(dtype)
-        # Python's integers compare exactly with every numpy integer type.
-        same = (values >= max(limits.min, int(np.iinfo(values.dtype).min))) & (
-            values <= min(limits.max, int(np.iinfo(values.dtype).max))
-        )
+            same = (values.astype(dtype).astype(np.float64) == values) | np.isnan(values)
+    elif sorts in (("i", "f"), ("u", "f")):
+        limit = 2 ** (np.finfo(dtype).nmant + 1)
+        same = _within(values, -limit, limit)
+    elif sorts[0] in _INTEGERS and sorts[1] in _INTEGERS:
+        same = _within(values, int(np.iinfo(dtype).min), int(np.iinfo(dtype).max))
+    else:
+        same = np.zeros(values.shape, bool)
     return np.asarray(same.reshape(len(values), -1).all(axis=1))
 
 
-def _exact_floats(values: Array, dtype: np.dtype[Any]) -> Array:
-    with np.errstate(over="ignore"):
-        floats = values.astype(dtype).astype(np.float64)
-    inside = (floats >= -_LIMIT) & (floats < (_LIMIT if values.dtype.kind == "i" else 2 * _LIMIT))
-    back = np.where(inside, floats, 0).astype(values.dtype)
-    return np.asarray(inside & (back == values))
+def _within(values: Array, low: int, high: int) -> Array:
+    # Limits of the values' own type, for numpy does not compare with integers out of it.
+    own = np.iinfo(values.dtype)
+    return np.asarray((values >= max(low, int(own.min))) & (values <= min(high, int(own.max))))
 
 
 def decode_infos(prefix: str, table: pa.Table) -> dict[str, Array]:

@@ -27,17 +27,13 @@ LOCK_NAME = ".lock"
 REPLACED = ".replaced"
 """Holds the dataset that `--overwrite` replaces, from just before the new one's first commit until just after it."""
 
-REPAIR_FOLDER = re.compile(r"\.repair-\d{8}T\d{6}Z(-\d+)?")
-"""Folders with files that a repair or a resume moved out of the dataset."""
 
 DATASET_ENTRIES = ("meta", "data", "README.md")
-"""The top of a dataset's folder, in the order in which entries move to `REPLACED`. Without `meta` nothing is committed."""
+"""The top of a dataset's folder, in the order in which they move to `REPLACED`: without `meta` nothing is committed."""
 
-_TEMPORARY = r"\.[a-z]+(?:-\d+-\d+)?\.(?:parquet|json|md)\.tmp"
 _PARQUET_FILES = r"chunk-\d+(?:/file-\d+\.parquet)?"
 _OURS = re.compile(
-    rf"{_TEMPORARY}|\.README\.md\.tmp|README\.md"
-    rf"|data(?:/{_PARQUET_FILES})?|meta(?:/(?:[a-z_]+\.json|{_TEMPORARY}|episodes(?:/{_PARQUET_FILES})?))?"
+    rf"README\.md|data(?:/{_PARQUET_FILES})?|meta(?:/(?:\.?[a-z_]+\.json(?:\.tmp)?|episodes(?:/{_PARQUET_FILES})?))?"
 )
 
 
@@ -237,15 +233,15 @@ class FolderLock:
                 descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
             try:
                 self._lock(files, descriptor)
-            except BaseException:
-                os.close(descriptor)
-                raise
-            # The previous holder may have removed the file after we opened it.
-            if self._is_named(descriptor):
-                self._descriptor = descriptor
-                _held.add(descriptor)
-            else:
-                os.close(descriptor)
+                # The previous holder may have removed the file after we opened it.
+                if os.path.samestat(os.fstat(descriptor), self._path.stat()):
+                    self._descriptor = descriptor
+                    _held.add(descriptor)
+            except FileNotFoundError:
+                continue
+            finally:
+                if self._descriptor is None:
+                    os.close(descriptor)
 
     def release(self) -> None:
         """Let others write; may be called again."""
@@ -272,12 +268,6 @@ class FolderLock:
             if not isinstance(cause, OSError) or cause.errno not in _NO_LOCKS:
                 raise
             self.warning = f"the file system of {self._path.parent} has no locks: let no second run write to it"
-
-    def _is_named(self, descriptor: int) -> bool:
-        try:
-            return os.path.samestat(os.fstat(descriptor), self._path.stat())
-        except FileNotFoundError:
-            return False
 
 
 def info_path(root: Path) -> Path:
@@ -334,55 +324,37 @@ def _check_version(path: Path, version: Any) -> None:
 
 
 def is_unbegun(root: Path) -> bool:
-    """Return whether `root` holds no dataset: nothing, or only the traces of a run killed before it wrote info.json.
+    """Return whether `root` is empty, or a run was killed in it before it wrote info.json.
 
     Raises:
         DatasetExistsError: If it is a file.
         StorageError: If it cannot be read.
     """
-    if not _names(root):
-        return True
-    with _reading(root):
-        files = [path for path in root.rglob("*") if not path.is_dir() and path.name != LOCK_NAME]
-        return all(path.name.endswith(".tmp") for path in files) and _foreign_entry(root) is None
+    return all(name.endswith(".tmp") or name in DATASET_ENTRIES for name in _names(root)) and not any(
+        path.is_file() and not path.name.endswith(".tmp") for path in _dataset_paths(root)
+    )
 
 
 def check_folder(root: Path, *, overwrite: bool) -> None:
     """Check that `root` may become the folder of a new dataset; nothing is changed.
 
     Raises:
-        DatasetExistsError: If it holds something that may not be replaced.
+        DatasetExistsError: If it holds something, and that is not a dataset to be replaced.
         StorageError: If the folder cannot be read.
     """
-    names = _names(root)
-    if names and not overwrite:
+    if not _names(root):
+        return
+    if not overwrite:
         raise DatasetExistsError(
             f"{root} exists and is not empty", hint="choose another --output, or replace a dataset with --overwrite"
         )
-    if names:
-        _check_place(root)
-        with _reading(root):
-            foreign = _foreign_entry(root)
-        if foreign is not None:
+    for path in _dataset_paths(root):
+        name = path.relative_to(root).as_posix()
+        if path.is_symlink() or not _OURS.fullmatch(name):
             raise DatasetExistsError(
-                f"{root} holds {foreign!r}, which is not part of a dataset",
+                f"{root} holds {name!r}, which is not part of a dataset, so it is not replaced",
                 hint="move it away, or choose another --output",
             )
-        _check_ours(root)
-
-
-def _check_place(root: Path) -> None:
-    """Refuse to replace the working and the home folder, whatever they hold."""
-    folder = root.resolve()
-    for name, place in (("working", Path.cwd()), ("home", Path("~").expanduser())):
-        if place.resolve().is_relative_to(folder):
-            where = "is" if place.resolve() == folder else "holds"
-            raise DatasetExistsError(
-                f"{root} {where} the {name} folder, so it is not replaced", hint="choose another --output"
-            )
-
-
-def _check_ours(root: Path) -> None:
     cut_off = (root / REPLACED).exists() and not info_path(root).exists()
     try:
         read_info(root / REPLACED if cut_off else root)
@@ -392,31 +364,17 @@ def _check_ours(root: Path) -> None:
         ) from error
 
 
-def _foreign_entry(root: Path) -> str | None:
-    """Return the path, below `root`, of something that no dataset has, such as a symbolic link; None if there is none."""
-    return next((path for path, is_link in _entries(root, "") if is_link or not _is_ours(path)), None)
-
-
-def _is_ours(path: str) -> bool:
-    fixed = path in (REPLACED, LOCK_NAME) or REPAIR_FOLDER.fullmatch(path) is not None
-    return fixed or _OURS.fullmatch(path.removeprefix(f"{REPLACED}/")) is not None
-
-
-def _entries(folder: Path, prefix: str) -> Iterator[tuple[str, bool]]:
-    """Give all paths below `folder`, and whether each is a link; links and the folders of repairs are not entered."""
-    with os.scandir(folder) as found:
-        entries = sorted(found, key=lambda entry: entry.name)
-    for entry in entries:
-        path = prefix + entry.name
-        yield path, entry.is_symlink()
-        if entry.is_dir(follow_symlinks=False) and _is_ours(path) and not REPAIR_FOLDER.fullmatch(path):
-            yield from _entries(folder / entry.name, f"{path}/")
+def _dataset_paths(root: Path) -> list[Path]:
+    """Return everything that removing the dataset would remove; other entries of the folder are never touched."""
+    tops = [root / name for name in DATASET_ENTRIES]
+    with _reading(root):
+        return [path for top in tops if top.exists() for path in (top, *sorted(top.rglob("*")))]
 
 
 def _names(root: Path) -> list[str]:
     try:
         with _reading(root):
-            return sorted(entry.name for entry in root.iterdir() if entry.name != LOCK_NAME)
+            return [path.name for path in root.iterdir() if path.name != LOCK_NAME]
     except StorageError as error:
         if isinstance(error.__cause__, FileNotFoundError):
             return []
@@ -462,18 +420,13 @@ def recover_replaced(files: FileStore, root: Path) -> None:
     files.remove(replaced)
 
 
-def remove_dataset(files: FileStore, root: Path, *, with_folder: bool) -> None:
-    """Remove a dataset and nothing else.
-
-    Args:
-        files: The disk.
-        root: Its folder.
-        with_folder: Whether the folder goes too, if it is empty then.
-    """
+def remove_dataset(files: FileStore, root: Path, *, with_folder: bool = False) -> None:
+    """Remove a dataset and its unfinished files, nothing else; with `with_folder` its folder too, if it is empty."""
     for path in (*(root / name for name in DATASET_ENTRIES), *root.glob(".*.tmp")):
         files.remove(path)
-    if with_folder and not _names(root):
-        files.remove(root)
+    if with_folder:
+        with suppress(OSError):
+            root.rmdir()
 
 
 LEAST_BYTES = 16 << 20

@@ -5,18 +5,16 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import replace
 from typing import Any, ParamSpec, TypeVar
 
-import numpy as np
-
-from rollout_cli.dataset.commits import CommittedPartition, SegmentId, Tail
+from rollout_cli.dataset.commits import CommittedPartition, SegmentId, Written
 from rollout_cli.dataset.convert import Array
 from rollout_cli.dataset.parquet import MEMORY_HINT
 from rollout_cli.dataset.segments import (
     LongEpisode,
     SegmentJob,
     SegmentSettings,
-    Written,
     nominal_bytes,
     write_segment,
 )
@@ -83,39 +81,6 @@ class WriteQueue:
             raise
 
 
-class _Coverage:
-    """The episode numbers that the open segment covers: within a partition they rise, and a gap was skipped.
-
-    Args:
-        first: The partition's first number; None where that is the number of its first episode.
-    """
-
-    def __init__(self, first: int | None) -> None:
-        self._start = self._next = first
-        self._skipped: list[int] = []
-
-    def add(self, numbers: Array) -> None:
-        """Take the numbers of the next episodes."""
-        stop = int(numbers[-1]) + 1
-        if self._start is None or self._next is None:
-            self._start = self._next = int(numbers[0])
-        if stop - self._next != len(numbers):
-            self._skipped += np.setdiff1d(np.arange(self._next, stop), numbers).tolist()
-        self._next = stop
-
-    def get(self) -> tuple[tuple[int, int], tuple[int, ...]]:
-        """Return the numbers as start and stop, and those of them that were skipped."""
-        return (self._start or 0, self._next or 0), tuple(self._skipped)
-
-    def begin_segment(self) -> None:
-        """Begin the next segment, behind this one."""
-        self._start, self._skipped = self._next, []
-
-    def resume(self, start: int, stop: int, skipped: tuple[int, ...]) -> None:
-        """Continue the segment that covers these numbers."""
-        self._start, self._next, self._skipped = start, stop, list(skipped)
-
-
 class Partition:
     """Cuts the chunks of one partition into segments; keeps the open one in memory.
 
@@ -139,24 +104,25 @@ class Partition:
         self._settings = settings
         self._queue = queue
         self._segment = SegmentId(n_partitions, partition, 0)
-        self._coverage = _Coverage(first_number)
-        # The open segment: what it has in all, the tables of its last write, and the episodes after them.
+        # The numbers that the open segment covers; None before the first episode of a partition without a first one.
+        self._start = self._next = first_number
+        # The open segment: the rows and bytes of all of it, its last write, and the episodes after that.
         self._rows = self._nominal = 0
-        self._tail: Tail | None = None
-        self._write: Future[Written] | None = None
-        self._chunks: list[Chunk] = []
-        self._ids: list[Array] = []
+        self._before: Written | Future[Written] | None = None
+        self._episodes: list[tuple[Chunk, Array]] = []
         # An episode that comes in parts: kept until it is whole, or streamed if it is over the limits.
         self._parts: list[Chunk] = []
         self._long: LongEpisode | None = None
+        self._last_long: LongEpisode | None = None
 
-    def resume(self, before: CommittedPartition) -> None:
+    def resume(self, committed: CommittedPartition) -> None:
         """Continue behind the committed segments."""
-        if not before.segments:
+        if not committed.segments:
             return
-        self._segment, record = before.segments[-1]
-        self._coverage.resume(record.start, record.stop, record.skipped)
-        self._rows, self._nominal, self._tail = record.steps, record.nominal, before.tail
+        self._before = last = committed.segments[-1]
+        self._segment, record = last.segment, last.record
+        self._start, self._next = record.start, record.stop
+        self._rows, self._nominal = record.steps, record.nominal
         if record.is_long:
             self._begin_segment()
 
@@ -169,46 +135,47 @@ class Partition:
 
     def flush(self) -> None:
         """Commit all whole episodes, unless they are committed."""
-        if self._chunks:
-            self._write_open()
-
-    def finish(self) -> None:
-        """Commit all whole episodes; nothing may follow."""
-        self.flush()
+        if self._episodes:
+            # The last write ended long ago, unless flushes follow one another closely.
+            before = self._before.result() if isinstance(self._before, Future) else self._before
+            job = SegmentJob(self._segment, before, self._episodes, self._start or 0, self._nominal)
+            self._episodes = []
+            self._before = self._queue.submit(write_segment, self._settings, job)
 
     def discard(self) -> None:
-        """Remove the file of an episode whose last part never came, once the queue has ended."""
-        if self._long is not None:
-            long, self._long = self._long, None
-            long.discard()
+        """Remove the file of a long episode that was not committed, once the queue has ended."""
+        if self._last_long is not None:
+            self._last_long.discard()
 
     def _add_whole(self, chunk: Chunk, ids: Array) -> None:
-        lengths, sizes = chunk.lengths, nominal_bytes(chunk, self._settings.schema)
+        limits, lengths, sizes = self._settings.limits, chunk.lengths, nominal_bytes(chunk, self._settings.schema)
         at = 0
         while at < len(lengths):
-            fitting = self._settings.limits.count_fitting(
-                lengths[at:], sizes[at:], rows=self._rows, nominal=self._nominal
-            )
-            stop = at + max(fitting, 1)
-            if fitting:
-                self._add(chunk.episodes(at, stop), ids[at:stop], int(sizes[at:stop].sum()))
-            elif self._rows:
+            fitting = limits.count_fitting(lengths[at:], sizes[at:], rows=self._rows, nominal=self._nominal)
+            if not fitting and self._rows:
                 self._end_segment()
                 continue
-            else:
-                # It does not even fit into an empty segment.
-                self._begin_long(chunk.episodes(at, stop), ids[at:stop], int(lengths[at]), int(sizes[at]))
-                self._add_to_long(chunk.episodes(at, stop), is_last=True)
+            stop = at + max(fitting, 1)
+            some, nominal = chunk.episodes(at, stop), int(sizes[at:stop].sum())
+            self._cover(some)
+            if fitting:
+                self._episodes.append((some, ids[at:stop]))
+                self._rows += some.n_steps
+                self._nominal += nominal
+            else:  # It does not even fit into an empty segment.
+                self._begin_long(ids[at:stop], some.n_steps, nominal)
+                self._add_to_long(some, is_last=True)
             at = stop
 
     def _add_part(self, chunk: Chunk, ids: Array) -> None:
         part = chunk.part
         assert part is not None
         if part.index == 0:
-            length, nominal = part.episode_length, int(nominal_bytes(chunk, self._settings.schema)[0])
-            if self._settings.limits.is_over(length, nominal):
+            nominal = int(nominal_bytes(chunk, self._settings.schema)[0])
+            if self._settings.limits.is_over(part.episode_length, nominal):
                 self._end_segment()
-                self._begin_long(chunk, ids, length, nominal)
+                self._cover(chunk)
+                self._begin_long(ids, part.episode_length, nominal)
         if self._long is not None:
             self._add_to_long(chunk, is_last=part.is_last)
             return
@@ -217,12 +184,10 @@ class Partition:
             parts, self._parts = self._parts, []
             self._add_whole(concatenate(parts), ids)
 
-    def _add(self, chunk: Chunk, ids: Array, nominal: int) -> None:
-        self._chunks.append(chunk)
-        self._ids.append(ids)
-        self._rows += chunk.n_steps
-        self._nominal += nominal
-        self._coverage.add(chunk.numbers)
+    def _cover(self, chunk: Chunk) -> None:
+        if self._start is None:
+            self._start = int(chunk.numbers[0])
+        self._next = int(chunk.numbers[-1]) + 1
 
     def _end_segment(self) -> None:
         """End the open segment, if it has episodes: the next one does not fit."""
@@ -231,25 +196,14 @@ class Partition:
             self._begin_segment()
 
     def _begin_segment(self) -> None:
-        self._segment = SegmentId(self._segment.n_partitions, self._segment.partition, self._segment.number + 1)
-        self._coverage.begin_segment()
+        self._segment = replace(self._segment, number=self._segment.number + 1)
+        self._start = self._next
         self._rows = self._nominal = 0
-        self._tail = self._write = None
+        self._before = None
 
-    def _write_open(self) -> None:
-        if self._write is not None:
-            # The rows of the last write, which ended long ago unless flushes follow one another closely.
-            self._tail = self._write.result().tail
-        covered, skipped = self._coverage.get()
-        job = SegmentJob(self._segment, self._tail, self._chunks, self._ids, covered, skipped, self._nominal)
-        self._chunks, self._ids, self._tail = [], [], None
-        self._write = self._queue.submit(write_segment, self._settings, job)
-
-    def _begin_long(self, chunk: Chunk, ids: Array, length: int, nominal: int) -> None:
-        self._coverage.add(chunk.numbers)
-        covered, skipped = self._coverage.get()
-        job = SegmentJob(self._segment, None, [], [ids], covered, skipped, nominal)
-        self._long = LongEpisode(self._settings, job, length)
+    def _begin_long(self, ids: Array, length: int, nominal: int) -> None:
+        job = SegmentJob(self._segment, None, (), self._start or 0, nominal)
+        self._long = self._last_long = LongEpisode(self._settings, job, ids, length)
 
     def _add_to_long(self, chunk: Chunk, *, is_last: bool) -> None:
         assert self._long is not None

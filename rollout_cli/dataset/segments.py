@@ -8,6 +8,7 @@ from the tables that were written, exactly as a resumed process does from the ta
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from rollout_cli.dataset.commits import SegmentId, SegmentRecord, Tail
+from rollout_cli.dataset.commits import SegmentId, SegmentRecord, Written
 from rollout_cli.dataset.convert import Array
 from rollout_cli.dataset.files import FileStore
 from rollout_cli.dataset.parquet import TableFile
@@ -100,21 +101,6 @@ def nominal_bytes(chunk: Chunk, schema: DatasetSchema) -> Array:
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
-    """A committed segment.
-
-    Attributes:
-        record: Its commit record.
-        bytes: Bytes of both files.
-        tail: Its tables, to which more episodes may be added; None for an episode that is a segment by itself.
-    """
-
-    record: SegmentRecord
-    bytes: int
-    tail: Tail | None
-
-
-@dataclass(frozen=True, slots=True)
 class SegmentSettings:
     """The settings that all segments of a dataset share.
 
@@ -134,7 +120,7 @@ class SegmentSettings:
     schema: DatasetSchema
     limits: SizeLimits
     before_commit: Callable[[], None]
-    committed: Callable[[SegmentId, Written], None]
+    committed: Callable[[Written], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,20 +129,16 @@ class SegmentJob:
 
     Attributes:
         segment: Which one.
-        tail: The rows of its last write; None where it was not written yet.
-        chunks: The episodes after those, at least one.
-        ids: Their ids, one array a chunk.
-        covered: The episode numbers that it covers, as `start` and `stop`.
-        skipped: Those of them that have no episode.
+        before: Its last write, whose rows come first; None where it was not written yet.
+        episodes: Whole episodes after those as chunks, each with their ids, int64 (N,); empty for a `LongEpisode`.
+        start: The first episode number that it covers.
         nominal: Its nominal bytes.
     """
 
     segment: SegmentId
-    tail: Tail | None
-    chunks: Sequence[Chunk]
-    ids: Sequence[Array]
-    covered: tuple[int, int]
-    skipped: tuple[int, ...]
+    before: Written | None
+    episodes: Sequence[tuple[Chunk, Array]]
+    start: int
     nominal: int
 
 
@@ -166,104 +148,75 @@ def write_segment(settings: SegmentSettings, job: SegmentJob) -> Written:
     Raises:
         StorageError: If the disk fails, or there is not enough memory.
     """
-    schema, tail = settings.schema, job.tail
-    pairs = list(zip(job.chunks, job.ids, strict=True))
-    steps, lost = step_table(schema, [RowSlice.whole(*pair) for pair in pairs])
-    episodes, episodes_lost = episode_table(
-        schema,
-        [EpisodeRows.whole(*pair) for pair in pairs],
-        root_seed=settings.root_seed,
-        file=job.segment.file,
-        first_row=0 if tail is None else tail.steps.num_rows,
-    )
-    places = _escaped_texts(schema, pairs)
-    if tail is not None:
-        steps, episodes = _appended(tail.steps, steps), _appended(tail.episodes, episodes)
-        lost = _added(tail.dropped, lost)
-        places = dict(tail.places) | {key: place for key, place in places.items() if key not in tail.places}
+    schema, before = settings.schema, job.before
+    rows = [EpisodeRows.whole(*pair) for pair in job.episodes]
+    steps, dropped = step_table(schema, [RowSlice.whole(*pair) for pair in job.episodes])
+    episodes, dropped_of_episodes = _episode_table(settings, job, rows)
+    dropped = _added(dropped, dropped_of_episodes)
+    if before is not None and before.tables is not None:
+        steps, episodes = (_appended(*pair) for pair in zip(before.tables, (steps, episodes), strict=True))
+        dropped = _added(before.record.dropped_infos, dropped)
     stats = table_stats(steps)
-    places = places | find_anomalies(steps, stats, schema)
-    dropped = _added(lost, episodes_lost)
-    content = _Content(episodes, stats, places, dropped, steps.num_rows)
     with TableFile(settings.files, _temporary(settings, job.segment, "data"), schema.data) as data:
         data.write(steps, group_rows=settings.limits.group_rows)
-        record, size = _commit(settings, job, data, content)
-    written = Written(record, size, Tail(steps, episodes, places, dropped))
-    settings.committed(job.segment, written)
-    return written
+        anomalies = find_anomalies(steps, stats, schema)
+        written = _commit(settings, job, data, episodes=episodes, stats=stats, anomalies=anomalies, dropped=dropped)
+    return replace(written, tables=(steps, episodes))
+
+
+def _episode_table(
+    settings: SegmentSettings, job: SegmentJob, rows: Sequence[EpisodeRows]
+) -> tuple[pa.Table, Mapping[str, int]]:
+    first_row = 0 if job.before is None else job.before.record.steps
+    return episode_table(
+        settings.schema, rows, root_seed=settings.root_seed, file=job.segment.file, first_row=first_row
+    )
 
 
 def _temporary(settings: SegmentSettings, segment: SegmentId, kind: str) -> Path:
     # In the dataset's own folder: with --overwrite, `data` and `meta` are the old dataset's until the first commit.
-    chunk, file = segment.file
-    return settings.root / f".{kind}-{chunk:05}-{file:05}.parquet.tmp"
+    return settings.root / ".{}-{:05}-{:05}.parquet.tmp".format(kind, *segment.file)
 
 
 def _appended(before: pa.Table, rows: pa.Table) -> pa.Table:
     """Return rows behind others, each column contiguous but those with big rows, whose pages are cut row by row."""
-    columns = []
-    for name in before.column_names:
-        pieces = pa.chunked_array([*before[name].chunks, *rows[name].chunks], before[name].type)
-        columns.append(pieces if is_big(pieces.type) else pieces.combine_chunks())
+    table = pa.concat_tables([before, rows])
+    columns = [column if is_big(column.type) else column.combine_chunks() for column in table.columns]
     return pa.Table.from_arrays(columns, schema=before.schema)
 
 
-def _added(counts: Mapping[str, int], more: Mapping[str, int]) -> dict[str, int]:
-    return {key: counts.get(key, 0) + more.get(key, 0) for key in (*counts, *(key for key in more if key not in counts))}
-
-
-def _escaped_texts(schema: DatasetSchema, pairs: Sequence[tuple[Chunk, Array]], first_step: int = 0) -> dict[str, Place]:
-    """Return where the first text of each column is that has no UTF-8."""
-    found: dict[str, Place] = {}
-    for chunk, ids in pairs:
-        for columns, leaves in ((schema.spaces.observation, chunk.observations), (schema.spaces.action, chunk.actions)):
-            for column, values in zip(columns, leaves, strict=True):
-                key = f"{column.name}:not_unicode"
-                if column.leaf.kind == "text" and key not in found and (row := _first_escaped(values)) is not None:
-                    starts = np.cumsum(chunk.lengths) - chunk.lengths
-                    at = int(np.searchsorted(starts, row, side="right")) - 1
-                    found[key] = (int(ids[at]), row - int(starts[at]) + first_step)
-    return found
-
-
-def _first_escaped(values: Array) -> int | None:
-    texts = values.tolist()
-    try:
-        "".join(texts).encode()
-    except UnicodeEncodeError:
-        return next(row for row, text in enumerate(texts) if text.encode(errors="ignore").decode() != text)
-    return None
-
-
-@dataclass(frozen=True, slots=True)
-class _Content:
-    """What the commit of a segment needs beside its data file."""
-
-    episodes: pa.Table
-    stats: TableStats
-    places: Mapping[str, Place]
-    dropped: Mapping[str, int]
-    steps: int
+def _added(counts: Mapping[str, int], more: Mapping[str, int]) -> Mapping[str, int]:
+    return Counter(counts) + Counter(more)
 
 
 def _commit(
-    settings: SegmentSettings, job: SegmentJob, data: TableFile, content: _Content
-) -> tuple[SegmentRecord, int]:
-    files, segment, episodes = settings.files, job.segment, content.episodes
-    lengths, returns = episodes["length"].to_numpy(), episodes["return"].to_numpy()
+    settings: SegmentSettings,
+    job: SegmentJob,
+    data: TableFile,
+    *,
+    episodes: pa.Table,
+    stats: TableStats,
+    anomalies: Mapping[str, Place],
+    dropped: Mapping[str, int],
+) -> Written:
+    """Write the episodes file, and give both files their names."""
+    files, segment = settings.files, job.segment
+    numbers, lengths, returns = (episodes[name].to_numpy() for name in ("episode_number", "length", "return"))
+    stop = int(numbers[-1]) + 1
     record = SegmentRecord(
-        start=job.covered[0],
-        stop=job.covered[1],
-        skipped=job.skipped,
+        start=job.start,
+        stop=stop,
+        # Within a partition numbers rise, so a missing one was skipped.
+        skipped=tuple(np.setdiff1d(np.arange(job.start, stop), numbers).tolist()),
         episodes=episodes.num_rows,
-        steps=content.steps,
+        steps=int(lengths.sum()),
         last_length=int(lengths[-1]),
         return_sum=float(returns.sum()),
         nominal=job.nominal,
-        is_long=not job.chunks,
-        stats=content.stats,
-        places=content.places,
-        dropped=content.dropped,
+        is_long=not job.episodes,
+        stats=stats,
+        anomalies=anomalies,
+        dropped_infos=dropped,
     )
     with TableFile(files, _temporary(settings, segment, "episodes"), settings.schema.episodes) as file:
         file.write(episodes, group_rows=settings.limits.group_rows)
@@ -275,7 +228,9 @@ def _commit(
         ):
             files.make_folder(target.parent)
             files.move(source, target)
-    return record, size
+    written = Written(segment, record, size)
+    settings.committed(written)
+    return written
 
 
 class LongEpisode:
@@ -285,21 +240,20 @@ class LongEpisode:
 
     Args:
         settings: The settings of all segments.
-        job: The segment; its `chunks` are empty.
-        length: Steps of the episode.
+        job: The segment, without episodes.
+        ids: The episode's id, int64 (1,).
+        length: Its steps.
     """
 
-    def __init__(self, settings: SegmentSettings, job: SegmentJob, length: int) -> None:
-        self._settings = settings
-        self._job = job
-        self._length = length
+    def __init__(self, settings: SegmentSettings, job: SegmentJob, ids: Array, length: int) -> None:
+        self._settings, self._job, self._ids, self._length = settings, job, ids, length
         self._edges = settings.limits.group_edges(length, job.nominal)
         self._parts: list[Chunk] = []
         self._first_row = self._rows = 0
         self._rewards: list[Array] = []
         self._stats: list[TableStats] = []
-        self._places: dict[str, Place] = {}
-        self._lost: dict[str, int] = {}
+        self._anomalies: dict[str, Place] = {}
+        self._dropped: Mapping[str, int] = {}
         self._data: TableFile | None = None
 
     def add(self, chunk: Chunk) -> None:
@@ -318,17 +272,19 @@ class LongEpisode:
     def commit(self) -> Written:
         """Commit the segment, once all parts came."""
         assert self._data is not None
-        job, schema = self._job, self._settings.schema
-        rows = EpisodeRows(self._parts[0], job.ids[0], np.array([self._length], np.int64), tuple(self._rewards))
-        episodes, lost = episode_table(
-            schema, [rows], root_seed=self._settings.root_seed, file=job.segment.file, first_row=0
-        )
-        stats = merge_stats(self._stats)
-        content = _Content(episodes, stats, self._places, _added(self._lost, lost), self._length)
+        rows = EpisodeRows(self._parts[0], self._ids, np.array([self._length], np.int64), tuple(self._rewards))
+        episodes, dropped = _episode_table(self._settings, self._job, [rows])
         with self._data as data:
-            written = Written(*_commit(self._settings, job, data, content), None)
+            written = _commit(
+                self._settings,
+                self._job,
+                data,
+                episodes=episodes,
+                stats=merge_stats(self._stats),
+                anomalies=self._anomalies,
+                dropped=_added(self._dropped, dropped),
+            )
         self._data = None
-        self._settings.committed(job.segment, written)
         return written
 
     def discard(self) -> None:
@@ -344,13 +300,12 @@ class LongEpisode:
         rows, rest = chunk.rows(0, stop - start), chunk.rows(stop - start, chunk.n_steps)
         ends = stop == self._length
         following = chunk.last_observations if ends else tuple(leaf[:1] for leaf in rest.observations)
-        table, lost = step_table(schema, [RowSlice(rows, self._job.ids[0], following, start, ends)])
+        table, dropped = step_table(schema, [RowSlice(rows, self._ids, following, start, ends)])
         self._data.write(table, group_rows=table.num_rows)
         stats = table_stats(table, first_row=start)
-        places = _escaped_texts(schema, [(rows, self._job.ids[0])], start) | find_anomalies(table, stats, schema)
-        self._places = places | self._places
+        self._anomalies = find_anomalies(table, stats, schema) | self._anomalies
         self._stats.append(stats)
-        self._lost = _added(self._lost, lost)
+        self._dropped = _added(self._dropped, dropped)
         self._parts, self._first_row = [rest], stop
 
 
@@ -364,5 +319,4 @@ def _joined_rows(parts: Sequence[Chunk]) -> Chunk:
     }
     infos = {name: concatenate_tables([getattr(part, name) for part in parts]) for name in ("env_infos", "agent_infos")}
     rewards = np.concatenate([part.rewards for part in parts])
-    lengths = np.array([len(rewards)], np.int64)
-    return replace(parts[-1], part=None, rewards=rewards, lengths=lengths, **leaves, **infos)
+    return replace(parts[-1], part=None, rewards=rewards, lengths=np.array([len(rewards)], np.int64), **leaves, **infos)

@@ -7,9 +7,10 @@ method of Chan, Golub and LeVeque. Values that are not finite are not counted.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -33,7 +34,10 @@ _FIELDS = ("count", "min", "max", "mean", "m2")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RunningStats:
-    """Count, extremes, mean and sum of squared distances from it (`m2`), each of the shape of one row."""
+    """Count, extremes, mean and sum of squared distances from it (`m2`), each of the shape of one row.
+
+    Extremes are nan where nothing was counted.
+    """
 
     count: Array
     min: Array
@@ -44,17 +48,10 @@ class RunningStats:
     @classmethod
     def of(cls, values: Array) -> RunningStats:
         """Return the statistics of `values`, (n, *shape) with n of at least 1, for each number of a row."""
-        rows = np.ascontiguousarray(values).reshape(len(values), -1)
+        rows = values.reshape(len(values), -1)
         size = max(1, _BLOCK // rows.shape[1])
         whole = cls.merged([_block_stats(rows[start : start + size]) for start in range(0, len(rows), size)])
         return cls(*(getattr(whole, name).reshape(values.shape[1:]) for name in _FIELDS))
-
-    @classmethod
-    def of_flags(cls, count: int, trues: int) -> RunningStats:
-        """Return the statistics of `count` bools, at least 1, of which `trues` are true."""
-        mean = trues / count
-        parts = (float(trues == count), float(trues > 0), mean, mean * (count - trues))
-        return cls(np.asarray(count), *map(np.asarray, parts))
 
     @classmethod
     def merged(cls, parts: Sequence[RunningStats]) -> RunningStats:
@@ -64,28 +61,31 @@ class RunningStats:
         counts, lows, highs, means, squares = (np.array([getattr(part, name) for part in parts]) for name in _FIELDS)
         count = counts.sum(axis=0)
         with np.errstate(over="ignore", invalid="ignore"):
-            shares = counts / np.maximum(count, 1)
             # As a distance from one of them, for all may be far from zero and near one another.
-            mean = means[0] + ((means - means[0]) * shares).sum(axis=0)
-            apart = means - mean
-            m2 = squares.sum(axis=0) + (apart * apart * counts).sum(axis=0)
-        return cls(count, lows.min(axis=0), highs.max(axis=0), mean, m2)
+            mean = means[0] + ((means - means[0]) * (counts / np.maximum(count, 1))).sum(axis=0)
+            m2 = squares.sum(axis=0) + ((means - mean) ** 2 * counts).sum(axis=0)
+        return cls(count, np.fmin.reduce(lows), np.fmax.reduce(highs), mean, m2)
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> RunningStats:
-        """Return what `to_json` described."""
-        return cls(np.asarray(document["count"]), *(np.asarray(_read(document[name])) for name in _FIELDS[1:]))
+        """Return the statistics that `to_json` described."""
+        count = np.asarray(document["count"], np.int64)
+        return cls(count, *(np.array(document[name], np.float64) for name in _FIELDS[1:]))
 
     def to_json(self) -> dict[str, Any]:
-        """Return the fields exactly, as JSON."""
-        return {name: _write(getattr(self, name).tolist()) for name in _FIELDS}
+        """Return the fields as JSON, exactly; null where they are not finite."""
+        return {name: _with_null(getattr(self, name)) for name in _FIELDS}
 
     def document(self) -> dict[str, Any]:
-        """Return min, max, mean, std (of the population) and count; None where nothing was counted."""
-        std = np.sqrt(self.m2 / np.maximum(self.count, 1))
-        named = {"min": self.min, "max": self.max, "mean": self.mean, "std": std}
-        out = {name: _finite(np.where(self.count > 0, values, math.nan).tolist()) for name, values in named.items()}
-        return out | {"count": self.count.tolist()}
+        """Return min, max, mean, std (of the population) and count; null where nothing was counted."""
+        mean = np.where(self.count > 0, self.mean, math.nan)
+        std = np.where(self.count > 0, np.sqrt(self.m2 / np.maximum(self.count, 1)), math.nan)
+        named = {"min": self.min, "max": self.max, "mean": mean, "std": std, "count": self.count}
+        return {name: _with_null(values) for name, values in named.items()}
+
+
+def _with_null(values: Array) -> Any:
+    return np.where(np.isfinite(values), values.astype(object), None).tolist()
 
 
 def _block_stats(rows: Array) -> RunningStats:
@@ -94,34 +94,17 @@ def _block_stats(rows: Array) -> RunningStats:
     low, high = numbers.min(axis=1), numbers.max(axis=1)
     count = np.full(len(numbers), len(rows))
     with np.errstate(over="ignore", invalid="ignore"):
-        if not (np.isfinite(low).all() and np.isfinite(high).all()):
-            finite = np.isfinite(numbers)
-            count = finite.sum(axis=1)
-            low = np.min(numbers, axis=1, where=finite, initial=math.inf)
-            high = np.max(numbers, axis=1, where=finite, initial=-math.inf)
-            mean = np.sum(numbers, axis=1, where=finite) / np.maximum(count, 1)
-            # The mean has no distance from itself.
-            numbers = np.where(finite, numbers, mean[:, None])
-        else:
+        if np.isfinite(low).all() and np.isfinite(high).all():
             mean = numbers.mean(axis=1)
+        else:
+            numbers[~np.isfinite(numbers)] = math.nan
+            low, high = np.fmin.reduce(numbers, axis=1), np.fmax.reduce(numbers, axis=1)
+            count = len(rows) - np.isnan(numbers).sum(axis=1)
+            mean = np.nansum(numbers, axis=1) / np.maximum(count, 1)
         numbers -= mean[:, None]
+        if count.min() < len(rows):
+            np.nan_to_num(numbers, copy=False, nan=0.0, posinf=math.inf, neginf=-math.inf)
         return RunningStats(count, low, high, mean, np.einsum("ij,ij->i", numbers, numbers))
-
-
-def _write(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_write(item) for item in value]
-    return value if math.isfinite(value) else str(value)  # JSON has no infinity.
-
-
-def _read(value: Any) -> Any:
-    return [_read(item) for item in value] if isinstance(value, list) else float(value)
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_finite(item) for item in value]
-    return value if math.isfinite(value) else None
 
 
 TableStats = Mapping[str, RunningStats]
@@ -139,25 +122,17 @@ def table_stats(table: pa.Table, *, first_row: int = 0) -> TableStats:
     for field in table.schema:
         if field.name in _NO_STATS or pa.types.is_string(field.type):
             continue
-        column = table[field.name]
-        if pa.types.is_boolean(field.type):
-            count = len(column) - column.null_count
-            stats = RunningStats.of_flags(count, sum(part.true_count for part in column.chunks)) if count else None
-        else:
-            stats = _column_stats(column, -first_row % SAMPLE)
-        if stats is not None:
-            out[field.name] = stats
+        values = _counted_values(table[field.name], -first_row % SAMPLE)
+        if len(values):
+            out[field.name] = RunningStats.of(values)
     return out
 
 
-def _column_stats(column: pa.ChunkedArray, first: int) -> RunningStats | None:
+def _counted_values(column: pa.ChunkedArray, first: int) -> Array:
     if pa.types.is_fixed_size_binary(column.type):
-        values = _sampled_bytes(column, first).reshape(-1)
-    else:
-        values = decode_tensor(contiguous(column))
-        if math.prod(values.shape[1:]) > MAX_ELEMENTS:
-            values = values[first::SAMPLE].reshape(-1)
-    return RunningStats.of(values) if len(values) else None
+        return _sampled_bytes(column, first).reshape(-1)
+    values = decode_tensor(contiguous(column))
+    return values[first::SAMPLE].reshape(-1) if math.prod(values.shape[1:]) > MAX_ELEMENTS else values
 
 
 def _sampled_bytes(column: pa.ChunkedArray, first: int) -> Array:
@@ -166,7 +141,7 @@ def _sampled_bytes(column: pa.ChunkedArray, first: int) -> Array:
     for part in column.chunks:
         rows = np.frombuffer(part.buffers()[1], np.uint8).reshape(-1, column.type.byte_width)
         taken.append(rows[part.offset : part.offset + len(part)][first::SAMPLE])
-        first = (first - len(part)) % SAMPLE if first < len(part) else first - len(part)
+        first = (first - len(part)) % SAMPLE
     return np.concatenate(taken)
 
 
@@ -196,28 +171,27 @@ def stats_document(stats: TableStats, schema: DatasetSchema) -> dict[str, Any]:
 
 # Anomalies.
 
-Problem = Literal["not_finite", "outside", "not_unicode"]
 Place = tuple[int, int]
 """Episode id and step."""
 
 REWARD = "reward"
+_ESCAPE = re.compile(r"\\ud[89ab-f]")
 
 
 @dataclass(frozen=True, slots=True)
 class Anomaly:
-    """A column with values that were stored as they came, but that a reader should know of.
+    """A column with values that were stored, but that a reader should know of.
 
     Attributes:
         column: Its name.
-        problem: `not_finite`, `outside` (of its space) or `not_unicode` (a text with a lone surrogate, which is stored
-            as an escape).
+        problem: `not_finite`, `outside` (of its space) or `not_unicode` (texts with lone surrogates).
         what: The values, in words.
         episode: The id of the first episode with such a value.
         step: The first step there.
     """
 
     column: str
-    problem: Problem
+    problem: str
     what: str
     episode: int
     step: int
@@ -233,7 +207,7 @@ class Anomaly:
 def find_anomalies(table: pa.Table, stats: TableStats, schema: DatasetSchema) -> dict[str, Place]:
     """Return where the first anomaly of each column and problem is; keys are `column:problem`.
 
-    Only where the statistics show one are the rows searched.
+    Rows are searched only where the statistics show one.
 
     Args:
         table: Rows of `data`.
@@ -242,42 +216,51 @@ def find_anomalies(table: pa.Table, stats: TableStats, schema: DatasetSchema) ->
     """
     found = {}
     for name, column in _checked_columns(schema):
-        if name not in stats:
-            continue
-        for problem, _ in _problems(name, stats[name], column, table.num_rows):
+        if column is not None and column.leaf.kind == "text":
+            problems = ["not_unicode"] if b"\\ud" in (contiguous(table[name]).buffers()[2] or b"").to_pybytes() else []
+        else:
+            problems = [problem for problem, _ in _problems(name, stats, column, table.num_rows)]
+        for problem in problems:
             values = decode_tensor(contiguous(table[name])) if column is None else column.decode(table)
-            bad = ~np.isfinite(values) if problem == "not_finite" else _outside(values, column)
+            bad = _is_bad(problem, values, column).reshape(len(values), -1).any(axis=1)
             # Integers near 2**63 are rounded in the statistics, so there may be none.
-            for row in np.flatnonzero(bad.reshape(len(values), -1).any(axis=1))[:1].tolist():
+            for row in np.flatnonzero(bad)[:1].tolist():
                 found[f"{name}:{problem}"] = (table["episode_id"][row].as_py(), table["step"][row].as_py())
     return found
+
+
+def _is_bad(problem: str, values: Array, column: SpaceColumn | None) -> Array:
+    if problem == "not_unicode":
+        return np.array([_ESCAPE.search(text) is not None for text in values.tolist()])
+    if problem == "not_finite":
+        return np.asarray(~np.isfinite(values))
+    assert column is not None
+    assert column.leaf.bounds is not None
+    low, high = column.leaf.bounds
+    return np.asarray(np.isfinite(values) & ((values < low) | (values > high)))
 
 
 def _checked_columns(schema: DatasetSchema) -> Iterator[tuple[str, SpaceColumn | None]]:
     sampled = sampled_columns(schema)
     for column in (*schema.spaces.observation, *schema.spaces.action):
-        if column.stored and column.leaf.kind != "text" and column.name not in sampled:
+        if column.stored and column.name not in sampled:
             yield column.name, column
     yield REWARD, None
 
 
-def _problems(name: str, stats: RunningStats, column: SpaceColumn | None, rows: int) -> Iterator[tuple[Problem, str]]:
-    missing = rows * np.size(stats.count) - int(np.sum(stats.count))
-    if missing:
+def _problems(name: str, stats: TableStats, column: SpaceColumn | None, rows: int) -> Iterator[tuple[str, str]]:
+    if name not in stats:
+        return
+    own = stats[name]
+    if missing := rows * np.size(own.count) - int(np.sum(own.count)):
         yield "not_finite", f"{missing:,} numbers that are not finite (nan or infinite)"
-    bounds = None if column is None else column.leaf.bounds
-    counted = stats.count > 0
-    if bounds is not None and np.any(counted & ((stats.min < bounds[0]) | (stats.max > bounds[1]))):
-        low, high = float(np.min(stats.min)), float(np.max(stats.max))
-        assert column is not None
-        yield "outside", f"values from {low:g} to {high:g}, outside of {column.leaf.space}"
-
-
-def _outside(values: Array, column: SpaceColumn | None) -> Array:
-    assert column is not None
-    bounds = column.leaf.bounds
-    assert bounds is not None
-    return np.asarray(np.isfinite(values) & ((values < bounds[0]) | (values > bounds[1])))
+    if column is None or column.leaf.bounds is None:
+        return
+    low, high = column.leaf.bounds
+    # Comparisons with nan, where nothing was counted, are false.
+    if np.any(own.min < low) or np.any(own.max > high):
+        extremes = f"{np.nanmin(own.min):g} to {np.nanmax(own.max):g}"
+        yield "outside", f"values from {extremes}, outside of {column.leaf.space}"
 
 
 def anomalies(stats: TableStats, places: Mapping[str, Place], schema: DatasetSchema, rows: int) -> list[Anomaly]:
@@ -289,15 +272,10 @@ def anomalies(stats: TableStats, places: Mapping[str, Place], schema: DatasetSch
         schema: Its columns.
         rows: How many rows there are.
     """
-    found = []
-    for name, column in _checked_columns(schema):
-        for problem, what in _problems(name, stats[name], column, rows) if name in stats else ():
-            key = f"{name}:{problem}"
-            if key in places:
-                found.append(Anomaly(name, problem, what, *places[key]))
-    for key, place in places.items():
-        name, _, last = key.rpartition(":")
-        if last == "not_unicode":
-            what = "texts with lone surrogates, stored as escapes such as \\udc80"
-            found.append(Anomaly(name, "not_unicode", what, *place))
-    return found
+    escaped = "not_unicode", "texts with lone surrogates, stored as escapes such as \\udc80"
+    return [
+        Anomaly(name, problem, what, *places[f"{name}:{problem}"])
+        for name, column in _checked_columns(schema)
+        for problem, what in (*_problems(name, stats, column, rows), escaped)
+        if f"{name}:{problem}" in places
+    ]

@@ -15,7 +15,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from rollout_cli.dataset.commits import Committed, SegmentId
+from rollout_cli.dataset.commits import Committed, SegmentId, Written
 from rollout_cli.dataset.convert import Array
 from rollout_cli.dataset.files import (
     REPLACED,
@@ -33,7 +33,7 @@ from rollout_cli.dataset.inference import SchemaInference
 from rollout_cli.dataset.metadata import DatasetRecord, DatasetSettings, DatasetSummary, Status, note_what_is_kept
 from rollout_cli.dataset.partitions import Partition, WriteQueue
 from rollout_cli.dataset.schema import DatasetSchema, InfoSchema, SpaceSchema
-from rollout_cli.dataset.segments import SegmentSettings, SizeLimits, Written
+from rollout_cli.dataset.segments import SegmentSettings, SizeLimits
 from rollout_cli.dataset.stats import Place, anomalies, merge_stats, stats_document
 from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.episodes.chunk import Chunk
@@ -152,8 +152,7 @@ class DatasetWriter:
         self._has_episodes, self._is_begun = True, True
         self._next_id = committed.episodes
         for partition in committed.partitions:
-            for (segment, record), size in zip(partition.segments, partition.bytes, strict=True):
-                self._segments[segment] = Written(record, size, None)
+            self._segments |= {one.segment: dataclasses.replace(one, tables=None) for one in partition.segments}
         self._decide(InfoSchema.from_features(committed.info["features"]))
         for partition, before in zip(self._partitions, committed.partitions, strict=True):
             partition.resume(before)
@@ -332,9 +331,8 @@ class DatasetWriter:
         if not self._is_begun:
             self._replace()
 
-    def _after_commit(self, segment: SegmentId, written: Written) -> None:
-        # Without its tables: all segments stay in this dictionary.
-        self._segments[segment] = dataclasses.replace(written, tail=None)
+    def _after_commit(self, written: Written) -> None:
+        self._segments[written.segment] = written
         self._remove_replaced()
 
     def _replace(self) -> None:
@@ -386,8 +384,8 @@ class DatasetWriter:
         dropped: Counter[str] = Counter()
         places: dict[str, Place] = {}
         for record in records:
-            dropped.update(record.dropped)
-            places = dict(record.places) | places
+            dropped.update(record.dropped_infos)
+            places = dict(record.anomalies) | places
         steps = sum(record.steps for record in records)
         stats = merge_stats([record.stats for record in records])
         self._record.count(
