@@ -22,6 +22,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from rollout_cli.workers.worker import NO_NUMBER
+
 MOST_ROWS = (1 << 16) - 3
 """Episodes of further rows are not noted; the box then does not say which episodes run."""
 
