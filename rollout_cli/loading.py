@@ -38,7 +38,7 @@ SHOW_WHERE = "the traceback below shows where"
 _LONGEST_LINE = 300
 _LONGEST_TRACEBACK = 20_000
 
-_DOTTED = r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*"
+_DOTTED = r"[^\W\d]\w*(?:\.[^\W\d]\w*)*"
 _MODULE_ATTRIBUTE = re.compile(rf"{_DOTTED}:{_DOTTED}")
 
 

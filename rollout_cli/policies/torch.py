@@ -98,6 +98,10 @@ class TorchPolicy(AdaptedPolicy):
         """Begin the draws that belong to `seeds[j]` in each row j where `mask`, bool (n,), is true."""
         self._sized(len(mask)).seed(mask, np.asarray(seeds, np.uint64))
 
+    def get_param_values(self) -> dict[str, Any]:
+        """Return a copy of the module's `state_dict` in the CPU's memory: training goes on without it."""
+        return {name: value.detach().cpu().clone() for name, value in self.wrapped.state_dict().items()}
+
     def _sized(self, n_rows: int) -> RowStreams:
         if len(self._rows) != n_rows:
             self._rows = RowStreams(n_rows)

@@ -1,0 +1,335 @@
+"""Loading: user code is found without being run, loaded from the working folder, and each failure is one clear line."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import pickle
+import sys
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import pytest
+
+from rollout_cli.errors import EnvError, PolicyLoadError, StorageError, UserCodeError
+from rollout_cli.loading import (
+    Source,
+    failure,
+    first_line,
+    import_module,
+    imports_from,
+    is_module_attribute,
+    one_line,
+    printable,
+    read_bytes,
+    reporting,
+    traceback_text,
+)
+from tests.helpers.projects import project, run_python, write_module
+
+__all__ = ["project"]
+
+# -- modules of the working folder -----------------------------------------------------------------------------------
+
+
+def load(spec: str) -> Any:
+    """Find in one process, load in another: a source crosses the border as a pickle."""
+    source: Source = pickle.loads(pickle.dumps(Source.find(spec, PolicyLoadError)))
+    return source.load(PolicyLoadError)
+
+
+def test_finding_runs_nothing(project: Path) -> None:
+    """Neither the module nor the packages that it lies in are imported before the source is loaded."""
+    write_module(project, "pack.__init__", "raise RuntimeError('imported')")
+    write_module(project, "pack.inner", "x = 1")
+    source = Source.find("pack.inner:x", PolicyLoadError)
+    assert sha256((project / "pack" / "inner.py").read_bytes()).hexdigest() == source.sha256
+    assert not {"pack", "pack.inner"} & sys.modules.keys()
+    with pytest.raises(PolicyLoadError, match=r"importing 'pack\.inner' failed: RuntimeError: imported"):
+        source.load(PolicyLoadError)
+
+
+@pytest.mark.parametrize("name", ["alone", "package.inner", "folder.deeper.inner"])
+def test_modules_packages_and_plain_folders(project: Path, name: str) -> None:
+    """All are found, with the hash of their source, though a folder without __init__.py has no file."""
+    (project / "package").mkdir()
+    (project / "package" / "__init__.py").touch()
+    write_module(project, name, "class nested:\n    value = 3\n")
+    assert 3 == load(f"{name}:nested.value")
+    assert "value = 3" in Path(sys.modules[name].__file__ or "").read_text()
+
+
+def test_a_module_may_import_its_neighbours_then_and_later(project: Path) -> None:
+    """While it is loaded, and as late as in a step."""
+    write_module(project, "helper", "value = 1")
+    write_module(project, "late_helper", "value = 2")
+    write_module(project, "mine", "import helper\ndef later():\n    import late_helper\n    return late_helper.value\n")
+    assert 2 == load("mine:later")()
+    assert str(project) == sys.path[-1]
+
+
+STANDARD = ["random", "types", "queue", "select", "logging", "signal", "numpy", "gymnasium", "telnetlib", "uuid"]
+
+
+def test_names_of_libraries_do_not_shadow_them(project: Path) -> None:
+    """A random.py beside the policy breaks nothing, imported by whomever: in a new process, from another folder."""
+    for name in STANDARD:
+        write_module(project, name, "raise RuntimeError('the wrong one')")
+    write_module(project, "mine", "import random, queue, uuid, numpy, gymnasium\nrandom.random()\nvalue = 5\n")
+    text = """
+        import gymnasium
+        from rollout_cli.errors import PolicyLoadError
+        from rollout_cli.loading import Source
+        source = Source.find("mine:value", PolicyLoadError)
+        print(source.load(PolicyLoadError))
+        import logging.handlers, multiprocessing.managers
+    """
+    assert "5\n" == run_python(project, text)
+
+
+@pytest.mark.parametrize("name", ["random", "numpy", "colorsys"])
+def test_a_spec_that_names_a_shadowed_file(project: Path, name: str) -> None:
+    """A file with the name of a library in use cannot be imported, and the error says so."""
+    importlib.import_module(name)
+    write_module(project, name, "value = 1")
+    with pytest.raises(PolicyLoadError, match=rf"{name}\.py' cannot be imported: '{name}' is the name of another"):
+        load(f"{name}:value")
+
+
+def test_the_working_folder_comes_before_installed_packages(project: Path) -> None:
+    """An installed package that is not in use yet gives way to the user's own module of its name."""
+    name = next(name for name in ("tomli_w", "iniconfig", "mypy", "ruff", "librt") if name not in sys.modules)
+    write_module(project, name, "value = 'the user'")
+    assert "the user" == load(f"{name}:value")
+
+
+def test_a_file_that_changed_since_it_was_found(project: Path) -> None:
+    """A worker that is started later does not run other code than the first ones."""
+    write_module(project, "changing", "value = 1")
+    source = Source.find("changing:value", PolicyLoadError)
+    write_module(project, "changing", "value = 2")
+    with pytest.raises(PolicyLoadError, match="has changed since it was found"):
+        source.load(PolicyLoadError)
+
+
+def test_the_path_of_the_process_is_left_as_it_was() -> None:
+    """Where no folder is given, as for an object of the caller's, nothing is put anywhere."""
+    before = list(sys.path), list(sys.meta_path)
+    with imports_from(None):
+        pass
+    assert before == (sys.path, sys.meta_path)
+
+
+def test_a_working_folder_that_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Installed modules are still found; a file is missing in words."""
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    assert load("operator:itemgetter") is not None
+    with pytest.raises(PolicyLoadError, match=r"there is no file 'a\.pkl'"):
+        Source.read("a.pkl", PolicyLoadError)
+
+
+# -- what cannot be loaded -------------------------------------------------------------------------------------------
+
+BROKEN = {
+    "needy": "import not_installed",
+    "leaving": "import sys\nsys.exit(3)",
+    "odd": "class Odd(BaseException): pass\nraise Odd('no Exception')",
+    "syntax": "def broken(:",
+    "endless": "def again(): again()\nagain()",
+    "mine": "class Go: pass\ndef go(): pass\n",
+    "pack.inner": "import pack.absent",
+}
+
+
+@pytest.mark.parametrize(
+    ("spec", "message", "hint"),
+    [
+        ("absent:Policy", "there is no module 'absent'", "working folder"),
+        ("absent.inner:Policy", "there is no module 'absent.inner'", "working folder"),
+        ("pack.other:Policy", "there is no module 'pack.other', which 'pack.other' names", "working folder"),
+        (
+            "needy:x",
+            "importing 'needy' failed: ModuleNotFoundError",
+            "provides 'not_installed'",
+        ),
+        ("leaving:x", "importing 'leaving' failed: it calls sys.exit", "__main__"),
+        ("odd:x", "importing 'odd' failed: Odd: no Exception", "the traceback below"),
+        ("syntax:x", "importing 'syntax' failed: SyntaxError", "the traceback below"),
+        ("endless:x", "importing 'endless' failed: RecursionError", "the traceback below"),
+        ("pack.inner:x", "importing 'pack.inner' failed: ModuleNotFoundError", "'pack.absent'"),
+        ("mine:Absent", "'mine' has no attribute 'Absent'", "it has: Go, go"),
+        ("mine:Go.absent", "'mine' has no attribute 'Go.absent'", "check the name"),
+    ],
+)
+def test_modules_that_cannot_be_loaded(project: Path, spec: str, message: str, hint: str) -> None:
+    """Each is an error of the kind that was asked for, in one line, with what to do next."""
+    for name, text in BROKEN.items():
+        write_module(project, name, text)
+    with pytest.raises(PolicyLoadError) as caught:
+        load(spec)
+    assert message in caught.value.message
+    assert hint in caught.value.hint
+    assert "\n" not in caught.value.message
+    assert 3 == caught.value.exit_code
+
+
+def test_a_real_interrupt_passes(project: Path) -> None:
+    """Ctrl-C while a module is imported is the user's, and no fault of the module."""
+    write_module(project, "slow", "raise KeyboardInterrupt")
+    with pytest.raises(KeyboardInterrupt):
+        load("slow:x")
+
+
+# -- pickles ---------------------------------------------------------------------------------------------------------
+
+
+class Exits:
+    def __reduce__(self) -> Any:
+        return sys.exit, (0,)
+
+
+@pytest.mark.parametrize(
+    ("data", "message", "hint"),
+    [
+        (b"no pickle at all", "cannot be unpickled", "cloudpickle.dump"),
+        (pickle.dumps(list(range(1000)))[:500], "cannot be unpickled", "cloudpickle.dump"),
+        (b"", "cannot be unpickled: EOFError", "cloudpickle.dump"),
+        (b"cgone_module\nPolicy\n.", "needs a module that is missing: ModuleNotFoundError", "install 'gone_module'"),
+        (b"ctests.core.test_loading\nGoneAway\n.", "needs a name that is missing: AttributeError", "by value"),
+        (pickle.dumps(Exits()), "cannot be unpickled: it ended with sys.exit: SystemExit: 0", "raise an exception"),
+    ],
+)
+def test_pickles_that_cannot_be_loaded(project: Path, data: bytes, message: str, hint: str) -> None:
+    """Each names the file."""
+    (project / "some.pkl").write_bytes(data)
+    with pytest.raises(PolicyLoadError) as caught:
+        Source.read("some.pkl", PolicyLoadError).load(PolicyLoadError)
+    assert caught.value.message.startswith(f"'some.pkl' {message}")
+    assert hint in caught.value.hint
+
+
+def test_a_pickle_is_read_once(project: Path) -> None:
+    """The bytes that were hashed are loaded, even if the file changes; they are not part of any message."""
+    data = cloudpickle.dumps({"a": 1})
+    (project / "some.pkl").write_bytes(data)
+    source: Source = pickle.loads(pickle.dumps(Source.read("some.pkl", PolicyLoadError)))
+    (project / "some.pkl").write_bytes(b"")
+    assert {"a": 1} == source.load(PolicyLoadError)
+    assert sha256(data).hexdigest() == source.sha256
+    assert "data" not in repr(source)
+
+
+def test_a_pickle_finds_modules_of_the_working_folder(project: Path) -> None:
+    """A class that it names may lie there."""
+    write_module(project, "classes", "class Mine: pass")
+    (project / "some.pkl").write_bytes(b"cclasses\nMine\n.")
+    assert "classes" == Source.read("some.pkl", PolicyLoadError).load(PolicyLoadError).__module__
+
+
+def test_objects_are_pickled_at_once() -> None:
+    """Each load is a copy of the object as it was."""
+    item = [1]
+    source = Source.of(item, PolicyLoadError, hint="")
+    item.append(2)
+    first, second = source.load(PolicyLoadError), source.load(PolicyLoadError)
+    assert [1] == first == second
+    assert first is not second
+    with pytest.raises(PolicyLoadError, match="of type generator cannot be pickled") as caught:
+        Source.of((n for n in range(3)), PolicyLoadError, hint="use a factory")
+    assert "use a factory" == caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("absent", "there is no file"),
+        ("folder", "cannot be read: Is a directory"),
+        ("pipe", "is not a regular file"),
+        ("nul\0byte", "cannot be read: embedded null byte"),
+        ("/dev/zero", "is not a regular file"),
+        ("a" * 300, "cannot be read: File name too long"),
+    ],
+)
+def test_files_that_cannot_be_read(project: Path, name: str, message: str) -> None:
+    """Nothing waits for a pipe or reads a device without end."""
+    (project / "folder").mkdir()
+    os.mkfifo(project / "pipe")
+    with pytest.raises(EnvError, match=message):
+        read_bytes(name, EnvError)
+
+
+# -- errors and their texts ------------------------------------------------------------------------------------------
+
+
+class NoTextError(Exception):
+    def __str__(self) -> str:
+        raise ValueError
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (ValueError("one\ntwo"), "ValueError: one"),
+        (ValueError(), "ValueError"),
+        (ValueError("  \n"), "ValueError"),
+        (NoTextError(), "NoTextError: (it has no text: its __str__ raised ValueError)"),
+        (ValueError("\x1b[31mred\ud800"), "ValueError: \\x1b[31mred\\ud800"),
+    ],
+)
+def test_first_lines(error: Exception, line: str) -> None:
+    """Type and first line, which cannot drive a terminal."""
+    assert line == first_line(error)
+
+
+def test_texts_of_any_size_are_cut() -> None:
+    """An error with 10 MB of text, or ten thousand frames, is shown by its beginning and its end."""
+    error = ValueError("begin " + "x" * 10_000_000 + " end")
+    assert len(first_line(error)) < 400
+    assert all(word in first_line(error) for word in ("begin", "left out", "end"))
+    assert len(traceback_text(error)) < 21_000
+    assert len(failure(EnvError, "what", error).details) < 21_000
+
+
+def test_reporting() -> None:
+    """All that user code raises becomes one of ours, with its traceback; errors of ours and Ctrl-C pass."""
+
+    def run(error: BaseException) -> None:
+        with reporting(EnvError, "env.step failed", hint="look"):
+            raise error
+
+    for error in (ValueError("v"), SystemExit(3), GeneratorExit()):
+        with pytest.raises(EnvError, match=r"^env\.step failed: ") as caught:
+            run(error)
+        assert caught.value.__cause__ is error
+        assert "Traceback" in caught.value.details
+    for kind, passing in ((StorageError, StorageError("s")), (KeyboardInterrupt, KeyboardInterrupt())):
+        with pytest.raises(kind):
+            run(passing)
+
+
+def test_printable() -> None:
+    """Control characters, line breaks and marks of direction are escaped, but for those to keep."""
+    assert "ä ok" == printable("ä ok")
+    assert "a\\nb\\x1b\\u202e" == printable("a\nb\x1b\u202e")
+    assert "a\nb" == printable("a\nb", keep="\n")
+    assert "a b" == one_line("a\nb")
+
+
+@pytest.mark.parametrize(
+    ("spec", "expected"),
+    [("a.b:C.d", True), ("a:C-v0", False), ("a/b:C", False), ("a", False), (":C", False), ("a:", False), ("ä:ö", True)],
+)
+def test_specs_that_read_as_module_and_attribute(spec: str, expected: bool) -> None:
+    """An environment's id has a version or a slash, and so is none."""
+    assert expected is is_module_attribute(spec)
+
+
+def test_importing_a_module_alone(project: Path) -> None:
+    """As `module:Env-v0` needs it, from the working folder where no other is named."""
+    write_module(project, "registering", "done = True")
+    assert import_module("registering", UserCodeError).done is True
