@@ -1,0 +1,114 @@
+"""Workers that hand over ready-made episodes, to find how fast the parent takes them in (`--worker-class`).
+
+Everything else is the product's own: processes, leases, channels, order, dataset.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import numpy as np
+from gymnasium import spaces
+
+from rollout_cli import DefaultWorker, EnvSpec
+from rollout_cli.episodes.chunk import Chunk
+from rollout_cli.episodes.infos import InfoTable
+
+_IMAGE = spaces.Box(0, 255, (210, 160, 3), np.uint8)
+_VECTOR = spaces.Box(-np.inf, np.inf, (4,), np.float32)
+_GROUP_ROWS = 8192
+
+
+class SyntheticWorker(DefaultWorker):
+    """Gives its ready-made episodes again and again, under the numbers that it is assigned."""
+
+    observation_space: ClassVar[spaces.Box]
+    length: ClassVar[int]
+
+    def worker_init(self) -> None:
+        """Make as many episodes as a worker sends in one message."""
+        self._group = -(-_GROUP_ROWS // self.length) if self.observation_space is _VECTOR else 1
+        self._ready = _episodes(self.observation_space, self._group, self.length, self.worker_number)
+        self._numbers: list[int] = []
+
+    @property
+    def env_spec(self) -> EnvSpec:
+        """Return the spaces of its episodes."""
+        return EnvSpec(self.observation_space, spaces.Discrete(2), self.length)
+
+    def advance(self, deadline: float) -> None:
+        """Finish as many numbers as go into one message."""
+        del deadline
+        while self._waiting and len(self._numbers) < self._group:
+            self._numbers.append(self._waiting.popleft())
+
+    def take(self, *, everything: bool = False) -> Chunk | None:
+        """Return the ready-made episodes under the finished numbers."""
+        del everything
+        numbers, self._numbers = np.array(self._numbers, np.int64), []
+        return replace(self._ready.episodes(0, len(numbers)), numbers=numbers, seeds=numbers) if len(numbers) else None
+
+    @property
+    def open_numbers(self) -> list[int]:
+        """Return the numbers that were assigned and not taken."""
+        return [*self._numbers, *self._waiting]
+
+    @property
+    def finished_rows(self) -> int:
+        """Return the steps of the finished numbers."""
+        return len(self._numbers) * self.length
+
+    @property
+    def finished_bytes(self) -> int:
+        """Return their bytes."""
+        return self._ready.n_bytes * len(self._numbers) // self._group
+
+
+class ShortEpisodes(SyntheticWorker):
+    """22 steps of four floats: CartPole with random actions."""
+
+    observation_space, length = _VECTOR, 22
+
+
+class LongEpisodes(SyntheticWorker):
+    """500 steps of four floats: CartPole with a policy that balances."""
+
+    observation_space, length = _VECTOR, 500
+
+
+class ImageEpisodes(SyntheticWorker):
+    """250 frames of 210 x 160 x 3 bytes, about 25 MB, so each travels in parts."""
+
+    observation_space, length = _IMAGE, 250
+
+
+def _episodes(space: spaces.Box, count: int, length: int, seed: int) -> Chunk:
+    rng = np.random.default_rng(seed)
+    rows = count * length
+    return Chunk(
+        numbers=np.arange(count),
+        seeds=np.arange(count),
+        lengths=np.full(count, length, np.int64),
+        terminated=np.ones(count, bool),
+        truncated=np.zeros(count, bool),
+        workers=np.full(count, seed, np.int32),
+        wall_times=np.full(count, 1e-3),
+        observations=(_observations(space, rows, rng),),
+        actions=(rng.integers(2, size=rows),),
+        rewards=np.ones(rows),
+        last_observations=(_observations(space, count, rng),),
+        env_infos=InfoTable(rows),
+        agent_infos=InfoTable(rows),
+        episode_infos=InfoTable(count),
+    )
+
+
+def _observations(space: spaces.Box, rows: int, rng: np.random.Generator) -> Any:
+    if space.dtype != np.uint8:
+        return rng.standard_normal((rows, *space.shape)).astype(space.dtype)
+    # A flat ground and a square that wanders: a game's frames, unlike noise, can be compressed.
+    frames = np.full((rows, *space.shape), 87, np.uint8)
+    for frame, (top, left) in zip(frames, rng.integers(0, 120, (rows, 2)), strict=True):
+        frame[top : top + 16, left : left + 16] = rng.integers(0, 255, (16, 16, 3), dtype=np.uint8)
+    return frames
