@@ -9,7 +9,7 @@ import pytest
 
 from tests.helpers.breaks import contents
 from tests.helpers.datasets import assert_same_data, data_hashes, episodes_of, info_of, numbers_of, stats_of
-from tests.helpers.envs import SIGNS
+from tests.helpers.envs import HIDDEN, SIGNS
 from tests.helpers.processes import Ran, rollout, running
 
 ENV = ("--env", "tests.helpers.envs:FaultyEnv", "--seed", "7", "--segment-bytes", "20000", "--quiet")
@@ -80,8 +80,8 @@ def test_a_kill_before_the_first_commit_begins_anew_with_the_same_seed(tmp_path:
     out, signs = tmp_path / "out", tmp_path / "signs"
     signs.mkdir()
     env = ("--env", "tests.helpers.envs:FaultyEnv", "--workers", "1", "--quiet")
-    hang = ("--env-kwargs", "what=hang", "--env-kwargs", "times=1", "--env-kwargs", f"signs={signs}")
-    with running(["collect", "--timesteps", "500", *env, *hang, "--output", str(out)]) as run:
+    hang = {HIDDEN: '{"what": "hang"}', SIGNS: str(signs)}
+    with running(["collect", "--timesteps", "500", *env, "--output", str(out)], env=hang) as run:
         run.wait_until(lambda: any(signs.iterdir()) and bool(info_of(out)))
         run.process.kill()
         run.end()
@@ -96,9 +96,8 @@ def test_two_runs_cannot_have_one_folder(tmp_path: Path) -> None:
     """Neither to resume nor to overwrite: exit code 5, and the first run ends well."""
     out, signs = tmp_path / "out", tmp_path / "signs"
     signs.mkdir()
-    meeting = ("--env-kwargs", "meet=2")
-    words = ["collect", "--episodes", "20", *ENV, "--workers", "1", *meeting, "--output", str(out)]
-    with running(words, env={SIGNS: str(signs)}) as first:
+    words = ["collect", "--episodes", "20", *ENV, "--workers", "1", "--output", str(out)]
+    with running(words, env={SIGNS: str(signs), HIDDEN: '{"meet": 2}'}) as first:
         first.wait_until(lambda: any(signs.iterdir()) and bool(info_of(out)))
         for option in ("--resume", "--overwrite"):
             ran = rollout("collect", "--episodes", "20", *ENV, *LOCAL, option, "--output", out, code=5)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from tests.helpers.datasets import (
     stats_of,
     steps_of,
 )
-from tests.helpers.envs import SIGNS
+from tests.helpers.envs import HIDDEN, SIGNS
 from tests.helpers.processes import rollout
 
 ENV = ("--env", "tests.helpers.envs:FaultyEnv")
@@ -41,9 +42,9 @@ def collect(output: Path, *words: str, meet: int = 0) -> Path:
     """Collect with one seed; `meet` workers wait for each other, so that each of them runs episodes."""
     signs = output.with_name(f"{output.name}-signs")
     signs.mkdir()
-    together = ("--env-kwargs", f"meet={meet}") if meet else ()
+    together = {SIGNS: str(signs), HIDDEN: json.dumps({"meet": meet})}
     command = () if words[0] in ("collect", "exact") else ("collect",)
-    rollout(*command, *words, "--seed", "7", "--quiet", "--output", output, *together, **{SIGNS: str(signs)})
+    rollout(*command, *words, "--seed", "7", "--quiet", "--output", output, env=together)
     assert meet == len(list(signs.glob("met-*")))
     return output
 

@@ -59,9 +59,9 @@ def ended(name: str, code: int, says: str, meddle: m.Meddle, never: str = "", **
     return Row(name, code, says, never, **{**fixed, "meddle": meddle, **more})
 
 
-def well(name: str, **more: Any) -> Row:
-    """Return a row in which the run gets the data of a run without the fault, and there is no sign but its own."""
-    return Row(name, **{"signed": False, **more})
+def well(name: str, code: int | tuple[int, ...] = 0, says: str = "", **more: Any) -> Row:
+    """Return a row in which user code does nothing wrong."""
+    return Row(name, code, says, **{"signed": False, **more})
 
 
 LOADING = [
@@ -216,7 +216,7 @@ ENDING = [
     ended("SIGTERM to all", 143, "SIGTERM", m.send_to_group(signal.SIGTERM), "exit code|was killed|restart"),
     ended(
         *("the terminal is closed", 129, "", m.hang_up),
-        env=always("info late", times=300, **SLOW),
+        env=always("info late", times=300, pace=0.001),
         options=("--flush-every", "3600"),
     ),
     ended("kill -9 of the parent", -signal.SIGKILL, "", m.send(signal.SIGKILL)),

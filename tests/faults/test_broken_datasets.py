@@ -81,7 +81,7 @@ def test_a_repair_that_is_killed_is_repaired(copy: Path, change: int) -> None:
 def test_an_overwrite_that_is_killed_loses_nothing(copy: Path, change: int) -> None:
     """The old dataset exists until the new one has a commit; done again, it ends as if it had not been killed."""
     existing = contents(copy)
-    again = [*AMOUNT, *FIXED, "--seed", "6", "--overwrite", "--output", copy]
+    again: list[str | Path] = [*AMOUNT, *FIXED, "--seed", "6", "--overwrite", "--output", copy]
     assert killed(copy.parent / "note", change, *again)
     assert not existing - contents(copy.parent), "the old dataset is gone"
     rollout(*again)

@@ -29,7 +29,7 @@ def pong_vector(num_envs: int) -> Any:
     return AtariVectorEnv("pong", num_envs=num_envs)
 
 
-def cartpole_swingup() -> gymnasium.Env[Any, Any]:
+def cartpole_swingup() -> Any:
     """Make an environment of dm_control by way of shimmy."""
     from dm_control import suite
     from shimmy import DmControlCompatibilityV0

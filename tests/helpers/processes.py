@@ -150,7 +150,9 @@ def running(
         process.communicate()
 
 
-def rollout(*words: str | bytes | Path, cwd: Path | None = None, code: int | None = 0, **env: str) -> Ran:
+def rollout(
+    *words: str | bytes | Path, cwd: Path | None = None, code: int | None = 0, env: Mapping[str, str] | None = None
+) -> Ran:
     """Run `rollout` to its end, which must have this exit code (None: any)."""
     with running([one if isinstance(one, bytes) else str(one) for one in words], cwd=cwd, env=env) as run:
         ran = run.end()

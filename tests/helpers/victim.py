@@ -31,7 +31,7 @@ def run(note: Path, last: int, kind: str, arguments: list[str]) -> int:
             note.write_text(f"{operation} {path}")
             os.kill(os.getpid(), signal.SIGKILL)
 
-    FileStore.before = before  # type: ignore[method-assign]
+    FileStore.before = before  # type: ignore[method-assign,assignment]
     sys.argv = ["rollout", *arguments]
     code = main()
     note.write_text(str(changes))

@@ -11,6 +11,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from functools import partial
 from pathlib import Path
 
 from tests.helpers.processes import ROOT
@@ -44,11 +45,11 @@ def main() -> int:
 def _parts(work: Path, share: int, seed: int) -> Iterator[Callable[[], str]]:
     for at, setting in enumerate(SETTINGS):
         count, rng = KILLS // share // len(SETTINGS), random.Random(f"{seed} {at}")
-        yield lambda setting=setting, at=at, count=count, rng=rng: kill_all(setting, work / str(at), count, rng)
-    yield lambda: apart("cycles", CYCLES // share)
-    yield lambda: apart("disk", share)
-    yield lambda: kill_everywhere(work / "killed", every=share)
-    yield lambda: properties(EXAMPLES // share, seed)
+        yield partial(kill_all, setting, work / str(at), count, rng)
+    yield partial(apart, "cycles", CYCLES // share)
+    yield partial(apart, "disk", share)
+    yield partial(kill_everywhere, work / "killed", every=share)
+    yield partial(properties, EXAMPLES // share, seed)
 
 
 def apart(name: str, argument: int) -> str:
