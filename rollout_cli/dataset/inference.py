@@ -77,7 +77,8 @@ class SchemaInference:
         for partition in self._unseen:
             while partition and not self._decided:
                 self.observe(partition.popleft())
-        return InfoSchema(*(kinds.fields() for kinds in self._kinds), decided=self._decided)
+        env, agent, episode = (kinds.fields() for kinds in self._kinds)
+        return InfoSchema(env, agent, episode, decided=self._decided)
 
     def release(self) -> list[tuple[Chunk, int]]:
         """Give back the held chunks with their partitions, in the order in which they came."""

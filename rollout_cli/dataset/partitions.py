@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
+from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
 from rollout_cli.dataset.commits import CommittedPartition, SegmentId, Written
@@ -42,7 +43,7 @@ class WriteQueue:
         while len(self._pending) >= MOST_WAITING:
             wait([self._pending.popleft()])
         self.check()
-        future = self._executor.submit(self._run, work, *args, **kwargs)
+        future = self._executor.submit(self._run, partial(work, *args, **kwargs))
         self._pending.append(future)
         return future
 
@@ -68,11 +69,11 @@ class WriteQueue:
         self._executor.shutdown(cancel_futures=True)
         return None if self._was_raised else self._failure
 
-    def _run(self, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+    def _run(self, work: Callable[[], R]) -> R:
         if self._failure is not None:
             raise InternalError("a write was begun after one that failed")
         try:
-            return work(*args, **kwargs)
+            return work()
         except MemoryError as error:
             self._failure = StorageError(f"there is not enough memory to write a segment: {error}", hint=MEMORY_HINT)
             raise self._failure from error

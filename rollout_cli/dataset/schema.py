@@ -244,7 +244,7 @@ class InfoSchema:
     @classmethod
     def from_features(cls, features: Mapping[str, Any]) -> InfoSchema:
         """Return the info columns that the `features` of an info.json describe."""
-        groups = (
+        env, agent, episode = (
             tuple(
                 InfoField(tuple(feature["path"]), feature["dtype"])
                 for name, feature in features.items()
@@ -252,7 +252,7 @@ class InfoSchema:
             )
             for prefix in INFO_PREFIXES
         )
-        return cls(*groups)
+        return cls(env, agent, episode)
 
 
 def _info_fields(prefix: str, fields: Sequence[InfoField]) -> list[pa.Field]:

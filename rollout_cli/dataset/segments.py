@@ -22,7 +22,7 @@ from rollout_cli.dataset.files import FileStore
 from rollout_cli.dataset.parquet import TableFile
 from rollout_cli.dataset.schema import DatasetSchema, is_big
 from rollout_cli.dataset.stats import Place, TableStats, find_anomalies, merge_stats, table_stats
-from rollout_cli.dataset.tables import EpisodeRows, RowSlice, episode_table, step_table
+from rollout_cli.dataset.tables import EpisodeRows, RowSlice, episode_table, joined_leaves, step_table
 from rollout_cli.episodes.chunk import Chunk, episode_variable_bytes
 from rollout_cli.episodes.infos import concatenate_tables
 from rollout_cli.errors import UsageError
@@ -150,9 +150,9 @@ def write_segment(settings: SegmentSettings, job: SegmentJob) -> Written:
     """
     schema, before = settings.schema, job.before
     rows = [EpisodeRows.whole(*pair) for pair in job.episodes]
-    steps, dropped = step_table(schema, [RowSlice.whole(*pair) for pair in job.episodes])
+    steps, dropped_of_steps = step_table(schema, [RowSlice.whole(*pair) for pair in job.episodes])
     episodes, dropped_of_episodes = _episode_table(settings, job, rows)
-    dropped = _added(dropped, dropped_of_episodes)
+    dropped = _added(dropped_of_steps, dropped_of_episodes)
     if before is not None and before.tables is not None:
         steps, episodes = (_appended(*pair) for pair in zip(before.tables, (steps, episodes), strict=True))
         dropped = _added(before.record.dropped_infos, dropped)
@@ -185,8 +185,8 @@ def _appended(before: pa.Table, rows: pa.Table) -> pa.Table:
     return pa.Table.from_arrays(columns, schema=before.schema)
 
 
-def _added(counts: Mapping[str, int], more: Mapping[str, int]) -> Mapping[str, int]:
-    return Counter(counts) + Counter(more)
+def _added(counts: Mapping[str, int], more: Mapping[str, int]) -> dict[str, int]:
+    return dict(Counter(counts) + Counter(more))
 
 
 def _commit(

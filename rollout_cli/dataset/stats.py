@@ -85,7 +85,9 @@ class RunningStats:
 
 
 def _with_null(values: Array) -> Any:
-    return np.where(np.isfinite(values), values.astype(object), None).tolist()
+    out = values.astype(object)
+    out[~np.isfinite(values)] = None
+    return out.tolist()
 
 
 def _block_stats(rows: Array) -> RunningStats:
@@ -217,7 +219,8 @@ def find_anomalies(table: pa.Table, stats: TableStats, schema: DatasetSchema) ->
     found = {}
     for name, column in _checked_columns(schema):
         if column is not None and column.leaf.kind == "text":
-            problems = ["not_unicode"] if b"\\ud" in (contiguous(table[name]).buffers()[2] or b"").to_pybytes() else []
+            letters = contiguous(table[name]).buffers()[2]
+            problems = ["not_unicode"] if letters is not None and b"\\ud" in letters.to_pybytes() else []
         else:
             problems = [problem for problem, _ in _problems(name, stats, column, table.num_rows)]
         for problem in problems:

@@ -58,7 +58,7 @@ def step_table(schema: DatasetSchema, slices: Sequence[RowSlice]) -> tuple[pa.Ta
         *map(number_array, _flags(slices, lengths, first_steps)),
     ]
     if schema.spaces.next_observation:
-        following = _shifted(_join_leaves(observations), _join_leaves([one.following for one in slices]), lengths)
+        following = _shifted(joined_leaves(observations), joined_leaves([one.following for one in slices]), lengths)
         columns += _encode_leaves(schema.spaces.next_observation, [following])
     return pa.Table.from_arrays([*columns, *env, *agent], schema=schema.data), env_lost | agent_lost
 
@@ -74,7 +74,8 @@ def _encode_leaves(columns: Sequence[SpaceColumn], parts: Sequence[tuple[Array, 
     return [column.encode(values) for column, values in zip(columns, leaves, strict=True) if column.stored]
 
 
-def _join_leaves(parts: Sequence[tuple[Array, ...]]) -> tuple[Array, ...]:
+def joined_leaves(parts: Sequence[tuple[Array, ...]]) -> tuple[Array, ...]:
+    """Return the columns of all leaves, from parts that follow one another."""
     return tuple(joined(leaf) for leaf in zip(*parts, strict=True))
 
 

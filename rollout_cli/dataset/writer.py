@@ -39,6 +39,8 @@ from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.episodes.chunk import Chunk
 from rollout_cli.errors import InternalError, InterruptedRunError, StorageError, TerminatedRunError, UsageError
 
+__all__ = ["DatasetSummary", "DatasetWriter", "Status"]
+
 
 class DatasetWriter:
     """Writes chunks to a dataset.
@@ -151,8 +153,8 @@ class DatasetWriter:
         self._move_aside(committed.damaged)
         self._has_episodes, self._is_begun = True, True
         self._next_id = committed.episodes
-        for partition in committed.partitions:
-            self._segments |= {one.segment: dataclasses.replace(one, tables=None) for one in partition.segments}
+        for before in committed.partitions:
+            self._segments |= {one.segment: dataclasses.replace(one, tables=None) for one in before.segments}
         self._decide(InfoSchema.from_features(committed.info["features"]))
         for partition, before in zip(self._partitions, committed.partitions, strict=True):
             partition.resume(before)
