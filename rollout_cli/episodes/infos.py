@@ -192,7 +192,7 @@ class _Tabulator:
 
     def add(self, row: int, prefix: InfoPath, items: Iterable[tuple[Any, Any]]) -> None:
         for key, value in items:
-            path = (*prefix, key if type(key) is str and key.isascii() else _key_text(key))
+            path = (*prefix, key if type(key) is str and key.isascii() else key_text(key))
             if isinstance(value, Mapping) and value and len(prefix) < MAX_NESTING:
                 self.add(row, path, value.items())
                 continue
@@ -218,7 +218,8 @@ class _Tabulator:
         return InfoTable(n_rows, tuple(columns), dropped)
 
 
-def _key_text(key: Any) -> str:
+def key_text(key: Any) -> str:
+    """Return a key of an info dictionary as text that has UTF-8."""
     try:
         text = str(key)
     except Exception:  # noqa: BLE001 - a key is the user's object, and may raise anything
