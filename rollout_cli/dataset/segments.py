@@ -313,10 +313,14 @@ def _joined_rows(parts: Sequence[Chunk]) -> Chunk:
     """Return the rows of parts of one episode as one chunk; the episode's own columns are those of the last part."""
     if len(parts) == 1:
         return replace(parts[0], part=None)
-    leaves = {
-        name: tuple(np.concatenate(leaf) for leaf in zip(*(getattr(part, name) for part in parts), strict=True))
-        for name in ("observations", "actions")
-    }
-    infos = {name: concatenate_tables([getattr(part, name) for part in parts]) for name in ("env_infos", "agent_infos")}
     rewards = np.concatenate([part.rewards for part in parts])
-    return replace(parts[-1], part=None, rewards=rewards, lengths=np.array([len(rewards)], np.int64), **leaves, **infos)
+    return replace(
+        parts[-1],
+        part=None,
+        lengths=np.array([len(rewards)], np.int64),
+        observations=joined_leaves([part.observations for part in parts]),
+        actions=joined_leaves([part.actions for part in parts]),
+        rewards=rewards,
+        env_infos=concatenate_tables([part.env_infos for part in parts]),
+        agent_infos=concatenate_tables([part.agent_infos for part in parts]),
+    )

@@ -85,7 +85,7 @@ class RunningStats:
 
 
 def _with_null(values: Array) -> Any:
-    out = values.astype(object)
+    out = np.asarray(values).astype(object)
     out[~np.isfinite(values)] = None
     return out.tolist()
 
