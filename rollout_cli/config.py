@@ -94,9 +94,10 @@ class Option:
         """The words that it takes; empty where it takes other values."""
         return get_args(self.type) if get_origin(self.type) is Literal else ()
 
-    def from_texts(self, texts: Sequence[str]) -> object:
-        """Return the raw value of an option that repeats, from one text a flag."""
-        return dict(map(_pair, texts)) if self.metavar == "KEY=VALUE" else tuple(texts)
+    def read_texts(self, texts: Sequence[str], label: str) -> Any:
+        """Validate an option that repeats, one text a flag; as `read` otherwise."""
+        is_table = self.metavar == "KEY=VALUE"
+        return self.read(dict(_pair(text, label) for text in texts) if is_table else tuple(texts), label)
 
     def read(self, raw: object, label: str, *, text: bool = False) -> Any:
         """Validate a value.
@@ -119,7 +120,9 @@ class Option:
         """Return the error for what pydantic found, with the value and, as its hint, the option's help."""
         shown = repr(found["input"])
         shown = shown if len(shown) <= _LONGEST_SHOWN else f"{shown[:_LONGEST_SHOWN]}…"
-        return ConfigError(f"{label} {re.sub(r'^.*? should ', 'must ', found['msg'])}, got {shown}", hint=self.help)
+        _, should, rest = found["msg"].partition(" should ")
+        problem = f"{label} must {rest}" if should else f"{label}: {found['msg']}"
+        return ConfigError(f"{problem}, got {shown}", hint=self.help)
 
 
 def option(
@@ -189,10 +192,10 @@ def _is_plain(value: object) -> bool:
     return all(map(_is_plain, value)) if isinstance(value, list) else isinstance(value, bool | int | float)
 
 
-def _pair(text: str) -> tuple[str, object]:
+def _pair(text: str, label: str) -> tuple[str, object]:
     key, equals, value = text.partition("=")
     if not equals or not key.isidentifier():
-        raise ConfigError(f"keyword arguments must be key=value, got {text!r}", hint="for example: --env-kwargs g=9.81")
+        raise ConfigError(f"{label} must be key=value, got {text!r}", hint="for example: --env-kwargs g=9.81")
     return key, _literal(value)
 
 
@@ -512,9 +515,7 @@ def values_from_flags(command: str, flags: Mapping[str, object]) -> Values:
 def _flag_value(option: Option, raw: Any) -> Any:
     if option.is_switch:
         return raw
-    return (
-        option.read(option.from_texts(raw), option.flag) if option.repeats else option.read(raw, option.flag, text=True)
-    )
+    return option.read_texts(raw, option.flag) if option.repeats else option.read(raw, option.flag, text=True)
 
 
 def values_from_environment(command: str, environ: Mapping[str, str]) -> Values:
@@ -526,7 +527,7 @@ def values_from_environment(command: str, environ: Mapping[str, str]) -> Values:
     for option in options_of(command):
         text = environ.get(option.variable)
         if text and option.repeats:
-            found[option.name] = option.read(option.from_texts(_words(text, option.variable)), option.variable)
+            found[option.name] = option.read_texts(_words(text, option.variable), option.variable)
         elif text:
             found[option.name] = option.read(text, option.variable, text=True)
     return found

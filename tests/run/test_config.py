@@ -1,0 +1,370 @@
+"""Options are declared once, read from flags, variables and files, and refused with the name of their source."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import fields, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rollout_cli.config import (
+    OPTIONS,
+    CollectConfig,
+    CommandName,
+    EpisodeRange,
+    config_to_dict,
+    config_to_toml,
+    default_output,
+    options_of,
+    resolve,
+)
+from rollout_cli.errors import ConfigError
+
+
+def from_flags(flags: dict[str, object], command: CommandName = "collect") -> CollectConfig:
+    return resolve(command, flags=flags, environ={})
+
+
+def from_file(folder: Path, text: str) -> CollectConfig:
+    path = folder / "run.toml"
+    path.write_text(text, encoding="utf-8", newline="")
+    return resolve("collect", flags={}, environ={}, file=path)
+
+
+def refusal(call: Callable[..., object], *args: Any, **kwargs: Any) -> ConfigError:
+    with pytest.raises(ConfigError) as caught:
+        call(*args, **kwargs)
+    return caught.value
+
+
+# -- declarations ------------------------------------------------------------------------------------------------------
+
+
+def test_every_field_is_an_option() -> None:
+    """Each field but the command declares an option, and its names follow from its own."""
+    assert [field.name for field in fields(CollectConfig) if field.name != "command"] == list(OPTIONS)
+    assert ("--env-kwargs", "ROLLOUT_ENV_KWARGS") == (OPTIONS["env_kwargs"].flag, OPTIONS["env_kwargs"].variable)
+
+
+def test_short_flags_are_not_shared() -> None:
+    """No two options of a command have one short flag, nor one that every command has for itself."""
+    for command in ("collect", "exact"):
+        short = [option.short for option in options_of(command) if option.short] + ["-c", "-q", "-v"]
+        assert len(set(short)) == len(short)
+
+
+@pytest.mark.parametrize(
+    ("name", "metavar", "shown", "choices"),
+    [
+        ("timesteps", "N", "", ()),
+        ("episodes", "N|A:B", "", ()),
+        ("grace", "SECONDS", "5", ()),
+        ("step_timeout", "SECONDS", "no limit", ()),
+        ("invalid_action", "NAME", "error", ("error", "clip", "warn")),
+        ("overwrite", "", "", ()),
+        ("segment_bytes", "N", "128 MiB", ()),
+        ("env_kwargs", "KEY=VALUE", "", ()),
+    ],
+)
+def test_words_for_people(name: str, metavar: str, shown: str, choices: tuple[str, ...]) -> None:
+    """Placeholder, default and choices follow from type and default."""
+    option = OPTIONS[name]
+    assert (metavar, shown, choices) == (option.metavar, option.shown, option.choices)
+
+
+def test_imports_are_light() -> None:
+    """The declarations load without numpy, gymnasium, pyarrow, rich and typer."""
+    code = "import sys, rollout_cli.config; print([m for m in sys.modules if m.split('.')[0] in sys.argv[1:]])"
+    heavy = ["numpy", "gymnasium", "pyarrow", "rich", "typer", "cloudpickle"]
+    ran = subprocess.run([sys.executable, "-c", code, *heavy], capture_output=True, text=True, check=True)
+    assert ran.stdout == "[]\n"
+
+
+# -- values ------------------------------------------------------------------------------------------------------------
+
+
+def test_defaults() -> None:
+    """With an amount alone, the run is CartPole with random actions, in a folder of its own."""
+    config = CollectConfig(timesteps=10)
+    assert ("CartPole-v1", "random", "multiprocessing") == (config.env, config.policy, config.sampler)
+    assert config.workers >= 1
+    assert config.output.parts[0] == "rollouts"
+    assert config.output == replace(config, seed=3).output
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "message"),
+    [
+        ({"timesteps": 0}, "timesteps must be greater than or equal to 1, got 0"),
+        ({"timesteps": True}, "timesteps must be a valid integer, got True"),
+        ({"timesteps": "5"}, "timesteps must be a valid integer, got '5'"),
+        ({"timesteps": 1, "workers": None}, "workers must be a valid integer, got None"),
+        ({"timesteps": 1, "workers": 3000}, "workers must be less than or equal to 1024, got 3000"),
+        ({"timesteps": 1, "grace": math.nan}, "grace must be a finite number, got nan"),
+        ({"timesteps": 1, "output": 3}, "output must be the path of a folder, got 3"),
+        ({"timesteps": 1, "output": Path("\udcff")}, "output must be a path in UTF-8"),
+        ({"timesteps": 1, "env": "\ud800"}, "env must be a valid string"),
+        ({"timesteps": 1, "env_kwargs": {"x": "\ud800"}}, "env_kwargs must be key=value pairs"),
+        ({"timesteps": 1, "env_kwargs": {"x": object()}}, "env_kwargs must be key=value pairs"),
+        ({"timesteps": 1, "command": "run"}, "command: Input should be 'collect' or 'exact', got 'run'"),
+        ({"timesteps": 1, "worker": 2}, "there is no option 'worker'"),
+        ({"timesteps": 1, "episodes_per_worker": 2}, "`rollout collect` has no option --episodes-per-worker"),
+        ({"command": "exact", "timesteps": 5}, "`rollout exact` has no option --timesteps"),
+        ({"command": "exact"}, "--episodes-per-worker is missing"),
+        ({}, "neither --timesteps nor --episodes"),
+        ({"timesteps": 5, "episodes": EpisodeRange(0, 1)}, "--timesteps and --episodes both say how much"),
+        ({"timesteps": 5, "resume": True, "overwrite": True}, "--resume keeps the existing dataset"),
+        ({"timesteps": 5, "sampler": "local", "step_timeout": 1.0}, "--step-timeout needs worker processes"),
+        ({"timesteps": 5, "worker_class": "a:B", "vectorization": "native"}, "--vectorization native has a worker"),
+        ({"timesteps": 5, "worker_args": {"seed": 1}}, "--worker-args cannot give seed"),
+    ],
+)
+def test_the_value_checks_itself(kwargs: dict[str, Any], message: str) -> None:
+    """A configuration built in Python is checked strictly, and calls its fields by their names."""
+    assert refusal(CollectConfig, **kwargs).message.startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("env", "label"),
+    [
+        ("CartPole-v1", "CartPole-v1"),
+        ("ALE/Pong-v5", "ALE-Pong-v5"),
+        ("my.module:Env-v0", "my.module-Env-v0"),
+        ("specs/deep/my env.json", "my-env"),
+        ("../../etc.pkl", "etc"),
+        ("..", "env"),
+        ("\x1b[31mred", "31mred"),
+        ("é" * 300 + "a", "a"),
+        ("a" * 300, "a" * 80),
+    ],
+)
+def test_default_output(env: str, label: str) -> None:
+    """The default folder is a plain name below `rollouts`, whatever the environment is called."""
+    now = datetime(2026, 1, 2, 3, 4, 5, 678_900, tzinfo=UTC)
+    assert Path("rollouts") / f"{label}-20260102T030405.678Z" == default_output(env, now)
+
+
+# -- flags -------------------------------------------------------------------------------------------------------------
+
+
+def test_flags() -> None:
+    """Every flag's text becomes a value of its field's type."""
+    config = from_flags(
+        {
+            "episodes": "3:8",
+            "max_episode_length": "1_000",
+            "env_kwargs": ["g=9.5", "name=a b", "deep={x = [1, inf]}", "on=true", "quoted='7'", "day=2020-01-01"],
+            "workers": "3",
+            "worker_class": "my.pkg:Worker",
+            "seed": "0",
+            "output": "some/where",
+            "overwrite": True,
+            "drop_info": ["a.b", "c"],
+            "grace": "2.5",
+            "policy_sha256": "aB" * 32,
+        }
+    )
+    expected = CollectConfig(
+        episodes=EpisodeRange(3, 8),
+        max_episode_length=1000,
+        env_kwargs={
+            "g": 9.5,
+            "name": "a b",
+            "deep": {"x": [1, math.inf]},
+            "on": True,
+            "quoted": "7",
+            "day": "2020-01-01",
+        },
+        workers=3,
+        worker_class="my.pkg:Worker",
+        seed=0,
+        output=Path("some/where"),
+        overwrite=True,
+        drop_info=("a.b", "c"),
+        grace=2.5,
+        policy_sha256="aB" * 32,
+    )
+    assert expected == config
+
+
+@pytest.mark.parametrize("text", ["2020-01-01", "07:32:00", "1\nother = 2", "[1", "", "1 2", "[" * 100_000])
+def test_keyword_values_that_are_no_plain_literal_are_text(text: str) -> None:
+    """A value that is no TOML literal of a plain type stays the text that was given."""
+    assert {"key": text} == from_flags({"timesteps": "1", "env_kwargs": [f"key={text}"]}).env_kwargs
+
+
+@pytest.mark.parametrize(
+    ("flags", "part"),
+    [
+        ({"timesteps": "0"}, "--timesteps must be greater than or equal to 1, got '0'"),
+        ({"timesteps": "1e6"}, "got '1e6'"),
+        ({"timesteps": str(2**63)}, "got '9223372036854775808'"),
+        ({"timesteps": "9" * 5000}, "--timesteps: Unable to parse input string as an integer"),
+        ({"timesteps": "1", "workers": "100000"}, "--workers must be less than or equal to 1024"),
+        ({"timesteps": "1", "envs_per_worker": "100000000"}, "--envs-per-worker must be less than or equal to 65536"),
+        ({"timesteps": "1", "seed": "-1"}, "--seed must be greater than or equal to 0, got '-1'"),
+        *(({"episodes": text}, "--episodes must be") for text in ("0", "5:5", "5:2", "-1:2", "1:2:3", ":2", "x")),
+        ({"timesteps": "1", "env_kwargs": ["size"]}, "--env-kwargs must be key=value"),
+        ({"timesteps": "1", "env_kwargs": ["a-b=1"]}, "--env-kwargs must be key=value"),
+        ({"timesteps": "1", "worker_args": ["size"]}, "--worker-args must be key=value"),
+        ({"timesteps": "1", "sampler": "ray"}, "--sampler must be 'multiprocessing' or 'local', got 'ray'"),
+        ({"timesteps": "1", "worker_class": "Worker"}, "--worker-class must match pattern"),
+        ({"timesteps": "1", "policy": ""}, "--policy must have at least 1 character"),
+        ({"timesteps": "1", "output": ""}, "--output must be the path of a folder, got ''"),
+        ({"timesteps": "1", "drop_info": [" "]}, "--drop-info must be names of infos"),
+        ({"timesteps": "1", "step_timeout": "0"}, "--step-timeout must be greater than 0"),
+    ],
+)
+def test_flags_that_are_refused(flags: dict[str, object], part: str) -> None:
+    """A refusal names the flag, what it must be and its value, and gives a hint."""
+    error = refusal(from_flags, flags)
+    assert part in error.message
+    assert error.hint
+
+
+# -- variables, files, and which source wins ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "message", "hint"),
+    [
+        ("timestep = 5", "there is no option 'timestep'", "did you mean 'timesteps'?"),
+        ("max-episode-length = 5", "there is no option 'max-episode-length'", "did you mean 'max_episode_length'?"),
+        ("qqqq = 5", "there is no option 'qqqq'", "the options are: timesteps, episodes"),
+        ("workers = 'two'", "workers must be a valid integer, got 'two'", "workers"),
+        ("workers = 2.0", "workers must be a valid integer, got 2.0", "workers"),
+        ("timesteps = true", "timesteps must be a valid integer, got True", "steps"),
+        ("overwrite = 1", "overwrite must be a valid boolean, got 1", "Replace"),
+        ("output = 5", "output must be the path of a folder, got 5", "folder"),
+        ("episodes = true", "episodes must be", "episodes"),
+        ("drop_info = 'a'", "drop_info must be", "info"),
+        ("env_kwargs = 3", "env_kwargs must be key=value", "keyword"),
+        ("[env_kwargs]\nday = 2020-01-01", "env_kwargs must be key=value", "keyword"),
+        ("episodes_per_worker = 5", "`rollout collect` has no option episodes_per_worker", "`rollout exact`"),
+        ("command = 'exact'", "is written for `rollout exact`, not for `rollout collect`", "command"),
+        ("timesteps = 5\nworkers = \nseed = 1", "is not valid TOML: Invalid value (at line 2, column 11)", "toml.io"),
+        ("x = " + "[" * 10_000, "is not valid TOML", "toml.io"),
+    ],
+)
+def test_files_that_are_refused(tmp_path: Path, text: str, message: str, hint: str) -> None:
+    """A refusal names the file, the key, what it must be and its value; a syntax error its line."""
+    error = refusal(from_file, tmp_path, text)
+    assert message in error.message
+    assert error.message.startswith(str(tmp_path / "run.toml"))
+    assert hint in error.hint
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    """A missing file, a folder, or bytes that are no text are errors that name them."""
+    (tmp_path / "binary.toml").write_bytes(b"\xff\xfe")
+    for name, part in (("none.toml", "No such file"), ("", "Is a directory"), ("binary.toml", "not valid TOML")):
+        error = refusal(resolve, "collect", flags={}, environ={}, file=tmp_path / name)
+        assert part in error.message
+        assert str(tmp_path) in error.message
+
+
+def test_the_stronger_source_wins(tmp_path: Path) -> None:
+    """A flag is stronger than a variable, a variable than the file, the file than the dataset to be resumed."""
+    path = tmp_path / "run.toml"
+    path.write_text("timesteps = 5\nseed = 1\nworkers = 1\npolicy = 'a:b'\ndeterministic = true\nresume = true")
+    config = resolve(
+        "collect",
+        flags={"seed": "3", "deterministic": False},
+        environ={"ROLLOUT_SEED": "2", "ROLLOUT_WORKERS": "2", "ROLLOUT_POLICY": ""},
+        file=path,
+        recorded=lambda _, given: {"seed": 9, "env": "e", "policy": "p", "timesteps": given["timesteps"] + 1},
+    )
+    expected = (3, 2, "a:b", False, "e", 5)
+    assert expected == (
+        config.seed,
+        config.workers,
+        config.policy,
+        config.deterministic,
+        config.env,
+        config.timesteps,
+    )
+
+
+def test_a_stronger_amount_overrides_the_other_kind(tmp_path: Path) -> None:
+    """`--episodes 5` beside a file's timesteps means five episodes; two amounts in one source are refused."""
+    path = tmp_path / "run.toml"
+    path.write_text("timesteps = 1000")
+    config = resolve("collect", flags={"episodes": "5"}, environ={}, file=path)
+    assert (None, EpisodeRange(0, 5)) == (config.timesteps, config.episodes)
+    assert "both say" in refusal(from_file, tmp_path, "timesteps = 5\nepisodes = 5").message
+
+
+@pytest.mark.parametrize("name", ["env_kwargs", "worker_args"])
+def test_keywords_are_merged_by_key(name: str, tmp_path: Path) -> None:
+    """A stronger source replaces single keywords, not the table."""
+    path = tmp_path / "run.toml"
+    path.write_text(f"timesteps = 5\n[{name}]\na = 1\nb = 1\nc = 1")
+    variables = {f"ROLLOUT_{name.upper()}": "b=2 c=2 d='x y'"}
+    config = resolve("collect", flags={name: ["c=3"]}, environ=variables, file=path)
+    assert {"a": 1, "b": 2, "c": 3, "d": "x y"} == getattr(config, name)
+
+
+@pytest.mark.parametrize(("word", "value"), [("1", True), ("TRUE", True), ("on", True), ("no", False), ("0", False)])
+def test_words_of_switches(word: str, value: bool) -> None:
+    """A variable may spell a switch in the usual words."""
+    config = resolve("collect", flags={"timesteps": "1"}, environ={"ROLLOUT_OVERWRITE": word})
+    assert value == config.overwrite
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "part"),
+    [
+        ("WORKERS", "x", "ROLLOUT_WORKERS must be"),
+        ("OVERWRITE", "maybe", "ROLLOUT_OVERWRITE must be a valid boolean"),
+        ("ENV_KWARGS", "a='", "ROLLOUT_ENV_KWARGS cannot be split into words"),
+    ],
+)
+def test_a_bad_variable_is_named(name: str, text: str, part: str) -> None:
+    """A refusal of an environment variable calls it by its name."""
+    variables = {f"ROLLOUT_{name}": text}
+    assert part in refusal(resolve, "collect", flags={"timesteps": "1"}, environ=variables).message
+
+
+# -- writing -----------------------------------------------------------------------------------------------------------
+
+texts = st.text(st.characters(exclude_categories=["Cs"]))
+plain_values = st.recursive(
+    st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False) | texts,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(
+    env=texts.filter(bool),
+    kwargs=st.dictionaries(texts, plain_values, max_size=4),
+    episodes=st.integers(1, 9).flatmap(lambda stop: st.tuples(st.integers(0, stop - 1), st.just(stop))),
+    seed=st.none() | st.integers(0, 2**63 - 1),
+    drop_info=st.lists(texts.filter(str.strip), max_size=2),
+)
+def test_a_written_configuration_is_read_back(
+    tmp_path_factory: pytest.TempPathFactory, env: str, kwargs: Any, episodes: Any, seed: Any, drop_info: list[str]
+) -> None:
+    """The TOML of a configuration gives the same configuration, and its plain values are JSON."""
+    config = CollectConfig(
+        env=env, env_kwargs=kwargs, episodes=EpisodeRange(*episodes), seed=seed, drop_info=tuple(drop_info)
+    )
+    assert config == from_file(tmp_path_factory.mktemp("toml"), config_to_toml(config))
+    json.dumps(config_to_dict(config))
+
+
+def test_nan_is_read_back(tmp_path: Path) -> None:
+    """TOML has words for numbers that JSON does not have."""
+    config = CollectConfig(timesteps=1, env_kwargs={"x": math.nan, "y": -math.inf})
+    again = from_file(tmp_path, config_to_toml(config))
+    assert math.isnan(again.env_kwargs["x"])
+    assert -math.inf == again.env_kwargs["y"]
