@@ -24,7 +24,7 @@ from rollout_cli.samplers.leases import LeaseSize
 from rollout_cli.samplers.messages import Start, Started, Update
 from rollout_cli.samplers.plan import EpisodesPerWorker, MinTimesteps, Plan, PlanState
 from rollout_cli.samplers.pool import Event, Message, Pool
-from rollout_cli.samplers.reorder import ReorderBuffer
+from rollout_cli.samplers.reorder import DISK_BYTES, MEMORY_BYTES, ReorderBuffer
 from rollout_cli.samplers.sampler_machine import SamplerMachine
 from rollout_cli.samplers.supervision import Supervision, Supervisor
 from rollout_cli.samplers.updates import UpdateLog
@@ -87,6 +87,8 @@ class Sampler(abc.ABC):
     """
 
     _lease_size: ClassVar[LeaseSize] = LeaseSize()
+    _memory_limit: ClassVar[int] = MEMORY_BYTES
+    _disk_limit: ClassVar[int] = DISK_BYTES
 
     def __init__(
         self,
@@ -334,7 +336,8 @@ class Sampler(abc.ABC):
             stride=self.n_workers if self._updates.by_worker and state.n_partitions == 1 else 1,
             now=_clock(),
         )
-        call = _Call(machine, ReorderBuffer(state, folder=self.spill_folder), self._generation)
+        limits = {"memory_limit": self._memory_limit, "disk_limit": self._disk_limit}
+        call = _Call(machine, ReorderBuffer(state, folder=self.spill_folder, **limits), self._generation)
         for worker in range(n_started, n_workers):
             self._pool.start(worker)
             self._n_started = worker + 1

@@ -111,6 +111,8 @@ class WorkerLoop:
                 self._take(command)
             if not self.idle:
                 self._run()
+            elif self._worker is not None and not self._failed and self._worker.finished_rows:
+                self._send_finished(everything=True)  # A command has dropped all that it still ran.
         except Exception as error:  # noqa: BLE001  Whatever it is, the sampler must hear of it.
             self._fail(error)
         messages, self._messages = self._messages, []

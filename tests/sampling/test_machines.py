@@ -1,0 +1,341 @@
+"""The sampler and its workers under every interleaving: a run always ends, and equals the serial run."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from rollout_cli.episodes.chunk import Chunk
+from rollout_cli.errors import EnvError, InternalError, WorkerError
+from rollout_cli.samplers.leases import LeaseSize
+from rollout_cli.samplers.messages import Batch, Failed, Start, Started, Update
+from rollout_cli.samplers.plan import Episodes, EpisodesPerWorker, MinTimesteps, Plan, PlanState
+from rollout_cli.samplers.pool import Died
+from rollout_cli.samplers.reorder import ReorderBuffer
+from rollout_cli.samplers.sampler_machine import BringUp, Fail, SamplerMachine, Send
+from rollout_cli.samplers.supervision import Supervision, Supervisor
+from tests.helpers.chunks import BOX_SPEC
+from tests.helpers.fake_worker import Script, bare_episode
+from tests.helpers.simulation import SimulatedSampler, simulated_time
+
+EXAMPLES = settings(max_examples=200, suppress_health_check=[HealthCheck.too_slow])
+MANY_RESTARTS = 10**6
+
+
+@st.composite
+def plans(draw: st.DrawFn) -> Plan:
+    first = draw(st.integers(0, 100))
+    return draw(
+        st.one_of(
+            st.integers(1, 300).map(lambda timesteps: MinTimesteps(timesteps, first)),
+            st.integers(1, 60).map(lambda count: Episodes(first, first + count)),
+            st.integers(1, 20).map(lambda count: EpisodesPerWorker(count, first)),
+        )
+    )
+
+
+@st.composite
+def samplers(draw: st.DrawFn, **options: Any) -> SimulatedSampler:
+    """Return a sampler with 1 to 5 workers of one or several episodes at once, narrow ways back and small buffers."""
+    table = draw(st.lists(st.one_of(st.integers(1, 3), st.integers(1, 60)), min_size=1, max_size=20))
+    n_workers = draw(st.integers(1, 5))
+    script = Script(
+        lengths=lambda number: table[number % len(table)],
+        n_envs=draw(st.sampled_from([1, 1, 3, 8])),
+        speeds=tuple(draw(st.lists(st.integers(1, 50), min_size=n_workers, max_size=n_workers))),
+        is_vague=draw(st.booleans()),
+    )
+    pool_options = {
+        "seed": draw(st.integers(0, 2**32)),
+        "weights": draw(st.lists(st.floats(0.05, 20), min_size=n_workers + 1, max_size=n_workers + 1)),
+        "capacity": draw(st.integers(1, 4)),
+        "mortality": draw(st.sampled_from(options.pop("mortalities", [0.0]))),
+    }
+    return SimulatedSampler(
+        script,
+        n_workers,
+        pool_options=pool_options,
+        policy=[0.0] * n_workers if draw(st.booleans(), label="by worker") else 0.0,
+        memory_limit=draw(st.sampled_from([0, 2000, 1 << 20])),
+        disk_limit=draw(st.sampled_from([1, 4000, 1 << 20])),
+        lease_size=LeaseSize(draw(st.sampled_from([0.01, 0.2, 5.0])), draw(st.sampled_from([1, 2]))),
+        **options,
+    )
+
+
+def serial(plan: Plan, n_workers: int, lengths: Callable[[int], int]) -> list[int]:
+    """Return the numbers of a plan's episodes, found one after another."""
+    match plan:
+        case MinTimesteps(timesteps, first):
+            numbers: list[int] = []
+            while sum(map(lengths, numbers)) < timesteps:
+                numbers.append(first + len(numbers))
+            return numbers
+        case Episodes(first, stop):
+            return list(range(first, stop))
+        case EpisodesPerWorker(episodes, first):
+            return list(range(first, first + episodes * n_workers))
+
+
+def numbers_of(chunks: Sequence[Chunk]) -> list[int]:
+    return [int(number) for chunk in chunks for number in chunk.numbers]
+
+
+def check_delivery(plan: Plan, sampler: SimulatedSampler, chunks: Sequence[Chunk], policy: float) -> None:
+    """Check that the plan's episodes came, each once, in the order of each partition, under the policy of the call."""
+    lengths, numbers = sampler._script.lengths, numbers_of(chunks)
+    assert serial(plan, sampler.n_workers, lengths) == sorted(numbers)
+    assert [lengths(number) for number in numbers] == [int(length) for chunk in chunks for length in chunk.lengths]
+    assert {policy} == {reward for chunk in chunks for reward in chunk.rewards.tolist()}
+    state = PlanState(plan, n_workers=sampler.n_workers)
+    for partition in range(state.n_partitions):
+        mine = [number for number in numbers if state.partition(number) == partition]
+        assert sorted(mine) == mine
+
+
+def check_owners(plan: Plan, sampler: SimulatedSampler) -> None:
+    """Check that each worker began only numbers that it may run, and none above a plan's last number."""
+    for worker, numbers in sampler._script.begun.items():
+        if isinstance(plan, EpisodesPerWorker):
+            assert {worker} >= {(number - plan.first) // plan.episodes for number in numbers}
+        elif sampler._updates.by_worker:
+            assert {worker} >= {number % sampler.n_workers for number in numbers}
+        if isinstance(plan, Episodes):
+            assert all(plan.first <= number < plan.stop for number in numbers)
+
+
+@given(sampler=samplers(), plan=plans())
+@EXAMPLES
+def test_every_interleaving_ends_with_the_episodes_of_the_serial_run(sampler: SimulatedSampler, plan: Plan) -> None:
+    """Whatever the leases, speeds, orders of arrival and full ways back, the episodes are those of the serial run."""
+    with simulated_time(sampler):
+        chunks = list(sampler.stream(plan, agent_update=3.0))
+    check_delivery(plan, sampler, chunks, 3.0)
+    check_owners(plan, sampler)
+
+
+@given(data=st.data(), sampler=samplers(), plans=st.lists(plans(), min_size=2, max_size=4))
+@EXAMPLES
+def test_a_call_that_is_closed_early_leaves_nothing_to_the_next(
+    data: st.DataObject, sampler: SimulatedSampler, plans: list[Plan]
+) -> None:
+    """The calls after one that was closed get their own episodes, under their own policy, and none of the old ones."""
+    with simulated_time(sampler):
+        if data.draw(st.booleans(), label="wait first"):
+            assert BOX_SPEC == sampler.wait_until_started()
+        for call, plan in enumerate(plans):
+            keep = data.draw(st.one_of(st.none(), st.integers(0, 3)), label="chunks taken before closing")
+            chunks = taken(sampler.stream(plan, agent_update=float(call)), keep)
+            if keep is None:
+                check_delivery(plan, sampler, chunks, float(call))
+
+
+def taken(stream: Iterator[Chunk], count: int | None) -> list[Chunk]:
+    """Return all chunks of a stream, or its first `count`, and close it."""
+    generator: Any = stream
+    chunks = [chunk for chunk, _ in zip(generator, range(count), strict=False)] if count is not None else list(generator)
+    generator.close()
+    return chunks
+
+
+@given(sampler=samplers(mortalities=[0.0, 0.02, 0.1]), plan=plans(), data=st.data())
+@EXAMPLES
+def test_deaths_and_failures_change_nothing_but_what_they_cost(
+    data: st.DataObject, sampler: SimulatedSampler, plan: Plan
+) -> None:
+    """Workers die at random, some episodes kill theirs and some fail for a while: the others come as if nothing were."""
+    script = sampler._script
+    script.deadly = data.draw(st.sets(st.integers(0, 140), max_size=6), label="deadly")
+    failing = data.draw(st.dictionaries(st.integers(0, 140), st.integers(1, 3), max_size=6), label="failing")
+    script.failing = Counter({number: times for number, times in failing.items() if number not in script.deadly})
+    sampler._supervision = Supervision(
+        max_worker_restarts=MANY_RESTARTS, on_worker_death="skip", on_env_error="retry"
+    )
+    with simulated_time(sampler):
+        chunks = list(sampler.stream(plan, agent_update=3.0))
+    lengths, skipped = script.lengths, set(sampler.skipped)
+    if not sampler._pool_options["mortality"]:
+        assert skipped <= set(script.deadly)
+    expected = serial(plan, sampler.n_workers, lambda number: 0 if number in skipped else lengths(number))
+    assert [number for number in expected if number not in skipped] == sorted(numbers_of(chunks))
+    assert {3.0} >= {reward for chunk in chunks for reward in chunk.rewards.tolist()}
+
+
+@given(sampler=samplers(), plan=plans(), after=st.integers(1, 5), grace=st.sampled_from([0.0, 0.5, 100.0]))
+@EXAMPLES
+def test_a_stopped_call_gives_a_prefix_of_each_partition(
+    sampler: SimulatedSampler, plan: Plan, after: int, grace: float
+) -> None:
+    """A call that is asked to stop has given the first episodes of each partition, without a gap."""
+    with simulated_time(sampler):
+        chunks = []
+        for chunk in sampler.stream(plan, agent_update=3.0):
+            chunks.append(chunk)
+            if len(chunks) == after:
+                sampler.request_stop(grace=grace)
+    expected, numbers = serial(plan, sampler.n_workers, sampler._script.lengths), sorted(numbers_of(chunks))
+    state = PlanState(plan, n_workers=sampler.n_workers)
+    for partition in range(state.n_partitions):
+        wanted = [number for number in expected if state.partition(number) == partition]
+        mine = [number for number in numbers if state.partition(number) == partition]
+        assert wanted[: len(mine)] == mine
+
+
+@pytest.mark.parametrize("by_worker", [False, True])
+def test_a_full_buffer_keeps_fast_workers_from_running_ahead(by_worker: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once memory and disk are used up, only what is leased already and the lowest missing numbers are run."""
+    script = Script(lengths=lambda number: 3, speeds=(5, 1))
+    sampler = SimulatedSampler(
+        script,
+        2,
+        policy=[0.0, 0.0] if by_worker else 0.0,
+        pool_options={"weights": (1.0, 0.01, 5.0), "capacity": 4},
+        memory_limit=3000,
+        disk_limit=3000,
+        lease_size=LeaseSize(seconds=0.0, ahead=1),
+    )
+    waiting = []
+    add = ReorderBuffer.add
+
+    def counted(buffer: ReorderBuffer, chunk: Chunk) -> None:
+        add(buffer, chunk)
+        waiting.append(buffer.n_waiting)
+
+    monkeypatch.setattr(ReorderBuffer, "add", counted)
+    with simulated_time(sampler):
+        chunks = list(sampler.stream(Episodes(0, 300)))
+    assert 300 == sum(chunk.n_episodes for chunk in chunks)
+    assert max(waiting) < 60
+
+
+@pytest.mark.parametrize(("timesteps", "n_seeds"), [(40, 600), (400, 200), (4000, 30)])
+def test_short_episodes_are_not_favoured(timesteps: int, n_seeds: int) -> None:
+    """Over many seeds one half of the episodes is long, within 99 % confidence, as a fair coin decided."""
+    n_long = n_episodes = 0
+    for seed in range(n_seeds):
+        coins = np.random.default_rng([seed, timesteps]).random(timesteps + 2000) < 0.5
+        script = Script(lengths=lambda number, coins=coins: 40 if coins[number] else 1, speeds=(7, 7, 5, 11))  # type: ignore[misc]
+        options = {"seed": seed, "weights": (1.0, 1.0, 0.5, 1.5, 2.0)}
+        sampler = SimulatedSampler(script, 4, pool_options=options)
+        with simulated_time(sampler):
+            numbers = numbers_of(list(sampler.stream(MinTimesteps(timesteps))))
+        n_long += sum(script.lengths(number) == 40 for number in numbers)
+        n_episodes += len(numbers)
+    assert abs(n_long / n_episodes - 0.5) < 2.576 * 0.5 / math.sqrt(n_episodes)
+
+
+# -- what the interleavings do not reach -------------------------------------------------------------------------------
+
+
+def machine(rules: Supervision | None = None, n_workers: int = 2, plan: Plan | None = None) -> SamplerMachine:
+    state = PlanState(plan or Episodes(0, 100), n_workers=n_workers)
+    supervisor = Supervisor(rules or Supervision(), 0)
+    begun = SamplerMachine(state, generation=5, n_workers=n_workers, supervisor=supervisor, size=LeaseSize())
+    begun.begin([(Update(),)] * n_workers, [])
+    return begun
+
+
+def test_messages_of_an_older_call_are_discarded() -> None:
+    """A batch or an answer of an older generation changes nothing."""
+    of = machine()
+    assert [] == of.handle(Batch(0, 4, bare_episode(0, 3)), 0.0)
+    assert [] == of.handle(Started(0, 4, BOX_SPEC), 0.0)
+    assert not of.plan.done
+
+
+def test_a_worker_that_failed_in_an_older_call_is_rebuilt() -> None:
+    """It has ignored this call's `Start`, so it gets another one, which rebuilds it."""
+    of = machine()
+    done = of.handle(Failed(1, 4, EnvError("broken"), (7,)), 0.0)
+    assert [BringUp(1, Start(5, last_needed=99, rebuild=True), died=False)] == done
+
+
+def test_after_a_failure_finished_episodes_still_count() -> None:
+    """A call that has failed takes the batches that follow, and brings nobody up again."""
+    of = machine()
+    of.handle(Started(0, 5, BOX_SPEC), 0.0)
+    of.handle(Started(1, 5, BOX_SPEC), 0.0)
+    assert [Fail] == [type(done) for done in of.handle(Failed(1, 5, EnvError("broken"), ()), 0.0)]
+    assert [] == of.handle(Died(1, "was killed"), 0.0)
+    (keep,) = of.handle(Batch(0, 5, bare_episode(0, 3)), 0.0)
+    assert not isinstance(keep, Send)
+
+
+def test_an_impossible_event_shows_what_came_before() -> None:
+    """A batch from a worker that has not answered is a fault of this package; the error tells the story."""
+    of = machine()
+    of.handle(Started(0, 5, BOX_SPEC), 0.0)
+    with pytest.raises(InternalError, match="Batch came from a worker that is starting") as caught:
+        of.handle(Batch(1, 5, bare_episode(0, 3)), 0.0)
+    assert "worker 0 starting: Started" in caught.value.details
+
+
+class TestSupervisor:
+    def died(self, supervisor: Supervisor, numbers: tuple[int, ...] | None, **death: Any) -> Any:
+        starting = death.pop("starting", False)
+        return supervisor.died(Died(1, "was killed by SIGSEGV", numbers, **death), [range(4, 9)], starting=starting)
+
+    def test_an_episode_that_kills_three_times_ends_the_call(self) -> None:
+        """The suspects of a second death run alone; the third death of one that ran alone names it and its seed."""
+        supervisor = Supervisor(Supervision(), 0)
+        assert () == self.died(supervisor, (5, 6)).isolated
+        assert (5, 6) == self.died(supervisor, (5, 6)).isolated
+        error = self.died(supervisor, (5,), details="Fatal Python error", hint="").error
+        assert isinstance(error, WorkerError)
+        assert "episode 5 (seed " in error.message
+        assert "killed its worker 3 times: worker 1 was killed by SIGSEGV while it ran episode 5" in error.message
+        assert 1 == error.details.count("Fatal Python error")
+        assert 2 == supervisor.restarts
+
+    def test_an_unknown_death_suspects_all_that_was_in_flight(self) -> None:
+        """Where nobody knows what ran, each leased episode may have done it."""
+        supervisor = Supervisor(Supervision(), 0)
+        self.died(supervisor, None)
+        assert (4, 5, 6, 7, 8) == self.died(supervisor, None).isolated
+
+    def test_restarts_are_counted(self) -> None:
+        """After the last one allowed, a death ends the call; the hint is that of the death."""
+        supervisor = Supervisor(Supervision(max_worker_restarts=1), 0)
+        notice = self.died(supervisor, (), hint="out of memory").notice
+        assert "worker 1 was killed by SIGSEGV (out of memory); it is started again (1 of 1)" == notice
+        error = self.died(supervisor, (), hint="out of memory").error
+        assert "worker 1 was killed by SIGSEGV after 1 restart" == error.message
+        assert error.hint.startswith("out of memory")
+
+    def test_a_worker_that_never_gets_ready_is_given_up(self) -> None:
+        """Three deaths in a row before it was ready end the call, whatever restarts are left."""
+        supervisor = Supervisor(Supervision(), 0)
+        verdicts = [self.died(supervisor, (), starting=True) for _ in range(3)]
+        assert [None, None] == [verdict.error for verdict in verdicts[:2]]
+        assert "died 3 times before it was ready" in verdicts[2].error.message
+
+    @pytest.mark.parametrize(("rule", "isolated", "skipped"), [("retry", (5,), None), ("skip", (), 5)])
+    def test_a_late_episode_is_a_failure(self, rule: Any, isolated: tuple[int, ...], skipped: int | None) -> None:
+        """An episode that exceeded its time is run again, skipped, or ends the call as an EnvError."""
+        supervisor = Supervisor(Supervision(on_env_error=rule, episode_timeout=2.0), 0)
+        verdict = self.died(supervisor, (5,), late=(5,))
+        assert (isolated, skipped) == (verdict.isolated, verdict.skipped)
+        error = self.died(Supervisor(Supervision(episode_timeout=2.0), 0), (5,), late=(5,)).error
+        assert isinstance(error, EnvError)
+        assert "took longer than 2 s in worker 1" in error.message
+
+    def test_skipping_for_ever_ends(self) -> None:
+        """After 100 skipped episodes in a row the call fails with the last error; one that ends well starts anew."""
+        supervisor = Supervisor(Supervision(on_env_error="skip"), 0)
+
+        def fail(number: int) -> Any:
+            return supervisor.failed(Failed(0, 1, EnvError("broken"), (number,)), [range(1000)])
+
+        assert all(fail(number).skipped == number for number in range(99))
+        supervisor.progressed()
+        assert 99 == fail(99).skipped
+        errors = [fail(number).error for number in range(100, 199)]
+        assert isinstance(errors[-1], EnvError)
+        assert "100 episodes in a row had to be skipped" in errors[-1].message
