@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from operator import itemgetter
 from typing import Any, Literal
 
 import numpy as np
@@ -131,18 +133,13 @@ def leaf_getters(space: spaces.Space[Any]) -> tuple[Callable[[Any], Any], ...]:
 
 
 def _getter(path: LeafPath) -> Callable[[Any], Any]:
-    if not path:
-        return lambda sample: sample
-    if len(path) == 1:
-        key = path[0]
-        return lambda sample: sample[key]
+    return itemgetter(path[0]) if len(path) == 1 else partial(_descend, path)
 
-    def get(sample: Any) -> Any:
-        for key in path:
-            sample = sample[key]
-        return sample
 
-    return get
+def _descend(path: LeafPath, sample: Any) -> Any:
+    for key in path:
+        sample = sample[key]
+    return sample
 
 
 def flatten(space: spaces.Space[Any], sample: Any) -> tuple[Any, ...]:

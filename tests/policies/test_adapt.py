@@ -1,0 +1,553 @@
+"""adapt_policy: whatever a user has becomes a whole policy, or is refused clearly; what it returns is checked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+from hypothesis import given, settings
+
+from rollout_cli.episodes.batch import EnvSpec
+from rollout_cli.errors import PolicyError, PolicyLoadError
+from rollout_cli.policies import AdaptedPolicy, Policy, adapt_policy, policy_class
+from rollout_cli.policies.adapt import instantiate
+from rollout_cli.policies.check import check_policy
+from rollout_cli.policies.random import RandomPolicy
+from rollout_cli.seeding.generators import EpisodeSeeder
+from tests.helpers.strategies import any_space
+
+ENV_SPEC = EnvSpec(spaces.Box(-1.0, 1.0, (3,), np.float32), spaces.Discrete(4))
+OBSERVATION = np.array([0.1, 0.2, 0.3], np.float32)
+BATCH = np.array([[0.1, 0.2, 0.3], [0.9, 0.0, 0.0]], np.float32)
+
+
+class Lone:
+    """Offers get_action alone."""
+
+    def get_action(self, observation: Any) -> tuple[Any, dict[str, Any]]:
+        first = float(observation[0])
+        info: dict[str, Any] = {"first": first}
+        if first > 0.5:
+            info["big"] = 1
+        return np.int64(first > 0.5), info
+
+
+class WithReset(Lone):
+    """Has a state and a reset that knows no rows."""
+
+    def __init__(self) -> None:
+        self.n_resets = 0
+
+    def reset(self) -> None:
+        self.n_resets += 1
+
+
+class Batched:
+    """Offers get_actions alone."""
+
+    def get_actions(self, observations: Any) -> tuple[Any, dict[str, Any]]:
+        return (observations[:, 0] > 0.5).astype(np.int64), {"deep": {"sum": observations.sum(axis=1)}}
+
+
+class Whole(Lone):
+    """Offers the whole protocol, and attributes that are its own business."""
+
+    hands_off = row_wise = row_by_row = trusted = resets = True
+    seed = 7
+
+    def __init__(self, env_spec: EnvSpec | None = None) -> None:
+        self.params: Any = {"gain": 1.0}
+        self.masks: list[Any] = []
+
+    def get_actions(self, observations: Any) -> tuple[Any, dict[str, Any]]:
+        return np.zeros(len(observations), np.int64), {}
+
+    def reset(self, do_resets: Any = None) -> None:
+        self.masks.append(do_resets)
+
+    def get_param_values(self) -> Any:
+        return self.params
+
+    def set_param_values(self, params: Any) -> None:
+        self.params = params
+
+
+class Predicting:
+    """Its action depends on the steps since each row began; it notes what it was given."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[Any, Any, Any]] = []
+
+    def predict(self, observation: Any, state: Any = None, episode_start: Any = None, deterministic: Any = None) -> Any:
+        self.calls.append((state, episode_start, deterministic))
+        counts = np.zeros(len(episode_start), np.int64) if state is None else np.where(episode_start, 0, state)
+        action = counts % 4
+        return (action if np.ndim(observation) == 2 else action[0]), counts + 1
+
+
+def plain(observation: Any) -> Any:
+    """A function of the observation that gives the bare action."""
+    return int(observation[0] > 0.5)
+
+
+# -- what is accepted ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("make", [Lone, Batched, WithReset, Whole, Predicting, lambda: plain])
+def test_whatever_is_adapted_keeps_the_protocol(make: Callable[[], Any]) -> None:
+    """The adapted policy has all methods, satisfies the contract, and is recorded as the user's own."""
+    candidate = make()
+    policy = adapt_policy(candidate, ENV_SPEC)
+    assert isinstance(policy, Policy)
+    observations = list(BATCH[:1] if isinstance(candidate, WithReset) else BATCH)
+    check_policy(policy, ENV_SPEC, observations)
+    own = candidate if candidate is plain else type(candidate)
+    assert (
+        f"tests.policies.test_adapt.{own.__name__}"
+        == policy_class(policy)
+        == policy_class(adapt_policy(policy, ENV_SPEC))
+    )
+
+
+def test_get_action_alone() -> None:
+    """get_actions calls it row by row; infos that some rows lack are masked."""
+    policy = adapt_policy(Lone(), ENV_SPEC)
+    assert (True, True) == (policy.row_wise, policy.row_by_row)
+    assert (np.int64(0), {"first": pytest.approx(0.1)}) == policy.get_action(OBSERVATION)
+    actions, infos = policy.get_actions(BATCH)
+    assert ([0, 1], np.int64) == (actions.tolist(), actions.dtype)
+    assert np.allclose([0.1, 0.9], infos["first"])
+    assert [None, 1] == infos["big"].tolist()
+
+
+def test_get_actions_alone() -> None:
+    """get_action calls it with one row, and gives the row's own info."""
+    policy = adapt_policy(Batched(), ENV_SPEC)
+    assert (False, False) == (policy.row_wise, policy.row_by_row)
+    assert (1, {"deep": {"sum": np.float32(0.9)}}) == policy.get_action(BATCH[1])
+    actions, infos = policy.get_actions(BATCH)
+    assert ([0, 1], 2) == (actions.tolist(), len(infos["deep"]["sum"]))
+
+
+def test_a_whole_policy_is_called_as_it_is() -> None:
+    """Masks and parameters reach it; attributes of its own change nothing."""
+    whole = Whole()
+    policy = adapt_policy(whole, ENV_SPEC)
+    assert (False, False, False, None) == (policy.row_wise, policy.row_by_row, policy.trusted, policy.seed)
+    mask = np.array([True, False])
+    policy.reset()
+    policy.reset(mask)
+    assert [None, mask] == whole.masks
+    policy.set_param_values({"gain": 2.0})
+    assert {"gain": 2.0} == policy.get_param_values()
+
+
+def test_a_reset_without_a_mask() -> None:
+    """It is called for all rows, and refused where only some begin; its state is not shared by rows."""
+    wrapped = WithReset()
+    policy = adapt_policy(wrapped, ENV_SPEC)
+    policy.reset()
+    policy.reset(np.array([True]))
+    policy.reset(np.array([False, False]))
+    assert 2 == wrapped.n_resets
+    with pytest.raises(PolicyError, match="all rows at once"):
+        policy.reset(np.array([True, False]))
+    assert [1] == policy.get_actions(BATCH[1:])[0].tolist()
+    with pytest.raises(PolicyError, match="one episode at a time"):
+        policy.get_actions(BATCH)
+
+
+def test_own_seed_methods_are_offered() -> None:
+    """`seed` and `seed_rows` that can be called with a seed; not an attribute, nor a method of another form."""
+
+    class Seeded(Lone):
+        def __init__(self) -> None:
+            self.seeds: list[int] = []
+
+        def seed(self, seed: int) -> None:
+            self.seeds.append(seed)
+
+        def seed_rows(self) -> None:
+            raise AssertionError
+
+    wrapped = Seeded()
+    policy = adapt_policy(wrapped, ENV_SPEC)
+    assert policy.seed is not None
+    policy.seed(8)
+    assert ([8], None) == (wrapped.seeds, policy.seed_rows)
+
+
+@pytest.mark.parametrize("make", [Lone, Predicting, lambda: RandomPolicy(ENV_SPEC.action_space)])
+def test_parameters_of_a_policy_without_any(make: Callable[[], Any]) -> None:
+    """Only an empty set is taken."""
+    policy = adapt_policy(make(), ENV_SPEC)
+    assert {} == policy.get_param_values()
+    policy.set_param_values({})
+    with pytest.raises(PolicyError, match="no set_param_values"):
+        policy.set_param_values({"gain": 2.0})
+
+
+def test_parameters_by_other_verbs() -> None:
+    """Stable-Baselines3's verbs are known."""
+
+    class Model(Predicting):
+        held: Any = 1
+
+        def get_parameters(self) -> Any:
+            return self.held
+
+        def set_parameters(self, params: Any) -> None:
+            self.held = params
+
+    policy = adapt_policy(Model(), ENV_SPEC)
+    policy.set_param_values({"policy": policy.get_param_values()})
+    assert {"policy": 1} == policy.wrapped.held
+
+
+@pytest.mark.filterwarnings("ignore:.*Casting input x to numpy array")  # What Box samples without a shape.
+@settings(max_examples=30)
+@given(any_space(), any_space())
+def test_every_space_goes_through_rows(observation_space: Any, action_space: Any) -> None:
+    """A row-by-row batch takes every observation space apart and puts every action space together."""
+    env_spec = EnvSpec(observation_space, action_space)
+    seen = []
+
+    def act(observation: Any) -> Any:
+        seen.append(observation_space.contains(observation))
+        return action_space.sample()
+
+    check_policy(adapt_policy(act, env_spec), env_spec, [observation_space.sample() for _ in range(3)])
+    assert [True] * 9 == seen
+
+
+# -- plain callables -------------------------------------------------------------------------------------------------
+
+
+def test_a_callable_gives_an_action_or_a_pair() -> None:
+    """It may give (action, info); the array of an action of two numbers is no pair."""
+    policy = adapt_policy(lambda observation: (2, {"why": "so"}), ENV_SPEC)
+    assert (2, {"why": "so"}) == policy.get_action(OBSERVATION)
+    assert [["so", "so"]] == [values.tolist() for values in policy.get_actions(BATCH)[1].values()]
+    box = EnvSpec(ENV_SPEC.observation_space, spaces.Box(-1.0, 1.0, (2,), np.float32))
+    action = np.zeros(2, np.float32)
+    assert action is adapt_policy(lambda observation: action, box).get_action(OBSERVATION)[0]
+
+
+def test_a_callable_whose_action_looks_like_a_pair() -> None:
+    """For a Tuple space of something and a Dict, the pair is the action."""
+    space = spaces.Tuple((spaces.Discrete(2), spaces.Dict({"x": spaces.Discrete(2)})))
+    action = (1, {"x": 0})
+    policy = adapt_policy(lambda observation: action, EnvSpec(ENV_SPEC.observation_space, space))
+    assert (action, {}) == policy.get_action(OBSERVATION)
+
+
+def test_an_inference_session_in_three_lines() -> None:
+    """A model of another runtime, such as ONNX, is a callable around its session."""
+
+    class Session:
+        def run(self, names: Any, inputs: dict[str, Any]) -> list[Any]:
+            return [inputs["observation"] @ np.eye(3, 4, dtype=np.float32)]
+
+    session = Session()
+
+    def act(observation: Any) -> int:
+        (logits,) = session.run(None, {"observation": observation[None]})
+        return int(logits.argmax())
+
+    assert (2, {}) == adapt_policy(act, ENV_SPEC).get_action(OBSERVATION)
+
+
+# -- predict ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_state_of_predict_is_kept_and_reset_clears_it() -> None:
+    """The second episode repeats the first; `episode_start` is true in the first step alone, and never edited."""
+    model = Predicting()
+    policy = adapt_policy(model, ENV_SPEC)
+    episodes = []
+    for _ in range(2):
+        policy.reset()
+        episodes.append([policy.get_action(OBSERVATION)[0] for _ in range(3)])
+    assert [[0, 1, 2]] * 2 == episodes
+    assert all(type(action) is np.int64 for action in episodes[0])
+    assert [[True], [False], [False]] * 2 == [start.tolist() for _, start, _ in model.calls]
+    assert [True, False] == [model.calls[at][0] is None for at in (3, 4)]
+
+
+def test_rows_of_predict_are_reset_by_mask() -> None:
+    """In a batch, only the rows of the mask begin anew."""
+    policy = adapt_policy(Predicting(), ENV_SPEC)
+    policy.reset(np.ones(2, bool))
+    seen = [policy.get_actions(BATCH)[0].tolist()]
+    policy.reset(np.array([False, True]))
+    seen += [policy.get_actions(BATCH)[0].tolist() for _ in range(2)]
+    assert [[0, 0], [1, 0], [2, 1]] == seen
+
+
+class Bare:
+    """Its predict knows none of the keywords."""
+
+    def __init__(self, result: Any) -> None:
+        self.result = result
+
+    def predict(self, observation: Any) -> Any:
+        return self.result
+
+
+def test_a_predict_without_keywords() -> None:
+    """Only the keywords that the method takes are given."""
+    assert (2, {}) == adapt_policy(Bare((np.array(2), None)), ENV_SPEC).get_action(OBSERVATION)
+
+
+# -- deterministic ---------------------------------------------------------------------------------------------------
+
+
+def test_deterministic_modes() -> None:
+    """By a keyword of the methods, of the callable or of predict, or by a boolean attribute."""
+
+    class Keyword(Lone):
+        def get_action(self, observation: Any, *, deterministic: bool = False) -> tuple[Any, dict[str, Any]]:
+            return np.int64(deterministic), {}
+
+    class Attribute(Lone):
+        deterministic = False
+
+    def called(observation: Any, deterministic: bool = False) -> int:
+        return int(deterministic)
+
+    for candidate in (Keyword(), called):
+        policy = adapt_policy(candidate, ENV_SPEC, deterministic=True)
+        assert 1 == policy.get_action(OBSERVATION)[0]
+        assert [1, 1] == policy.get_actions(BATCH)[0].tolist()
+    model, attribute = Predicting(), Attribute()
+    adapt_policy(model, ENV_SPEC, deterministic=True).get_action(OBSERVATION)
+    adapt_policy(attribute, ENV_SPEC, deterministic=True)
+    assert (True, True) == (model.calls[0][2], attribute.deterministic)
+
+
+@pytest.mark.parametrize("candidate", [Whole(), Lone(), plain, Bare((0, None))])
+def test_deterministic_is_refused_where_there_is_no_such_mode(candidate: Any) -> None:
+    """A policy that cannot be deterministic is not run as if it were."""
+    with pytest.raises(PolicyLoadError, match="no deterministic mode") as caught:
+        adapt_policy(candidate, ENV_SPEC, deterministic=True)
+    assert "deterministic" in caught.value.hint
+
+
+# -- refusals --------------------------------------------------------------------------------------------------------
+
+
+class Odd:
+    def act(self) -> None:
+        """Do nothing."""
+
+
+@pytest.mark.parametrize(
+    ("candidate", "message"),
+    [
+        (Odd(), "Odd, which offers act, is not a policy"),
+        (Whole, "the class Whole is not a policy"),
+        (None, "type NoneType is not a policy"),
+        (3, "type int, which offers .*, is not a policy"),
+        (lambda a, b: 0, r"\(a, b\) cannot be called with an observation alone"),
+    ],
+)
+def test_what_is_not_a_policy(candidate: Any, message: str) -> None:
+    """The error names what the object offers, and the hint what is accepted."""
+    with pytest.raises(PolicyLoadError, match=message) as caught:
+        adapt_policy(candidate, ENV_SPEC)
+    assert "observation" in caught.value.hint
+
+
+PAIRS: list[tuple[Any, str, str]] = [
+    (3, "gave a int, expected the pair (action, info)", "return (action, info)"),
+    (None, "gave a NoneType, expected the pair (action, info)", "return (action, info)"),
+    (float("nan"), "gave a float, expected the pair (action, info)", "return (action, info)"),
+    ("up", "gave a str, expected the pair (action, info)", "return (action, info)"),
+    (np.zeros(2), "gave a ndarray, expected the pair (action, info)", "return (action, info)"),
+    ([3, {}], "gave a list, expected the pair (action, info)", "return (action, info)"),
+    ((3, {}, 1), "gave a tuple, expected the pair (action, info)", "return (action, info)"),
+    ((3, None), "gave a NoneType as its info, expected a dictionary", "return (action, {}) for no info"),
+    ((3, [{}]), "gave a list as its info, expected a dictionary", "return (action, {}) for no info"),
+]
+
+
+@pytest.mark.parametrize(("result", "message", "hint"), PAIRS)
+@pytest.mark.parametrize("base", [Lone, Whole])
+def test_get_action_must_give_a_pair(base: type[Any], result: Any, message: str, hint: str) -> None:
+    """A bare action, which a plain callable may give, is an error that says what to return."""
+
+    class Wrong(base):  # type: ignore[misc]
+        def get_action(self, observation: Any) -> Any:
+            return result
+
+    with pytest.raises(PolicyError) as caught:
+        adapt_policy(Wrong(), ENV_SPEC).get_action(OBSERVATION)
+    assert f"Wrong.get_action {message}" == caught.value.message
+    assert caught.value.hint.startswith(hint)
+
+
+BATCHES: list[tuple[Any, str]] = [
+    (np.zeros(2, np.int64), "gave a ndarray, expected the pair (actions, info)"),
+    (None, "gave a NoneType, expected the pair (actions, info)"),
+    ((np.zeros(2, np.int64), [{}, {}]), "gave a list as its info, expected a dictionary"),
+    ((np.zeros(3, np.int64), {}), "gave 3 actions for 2 observations"),
+    ((np.zeros(1, np.int64), {}), "gave 1 actions for 2 observations"),
+    ((np.zeros(0, np.int64), {}), "gave 0 actions for 2 observations"),
+    ((5, {}), "gave a single int as the actions for 2 observations"),
+    ((np.zeros(2, np.int64), {"x": np.zeros(4)}), "gave 4 values of the info 'x' for 2 observations"),
+    ((np.zeros(2, np.int64), {"x": {"y": [1]}}), "gave 1 values of the info 'x.y' for 2 observations"),
+    ((np.zeros(2, np.int64), {"x": 1.0}), "gave a single float as the values of the info 'x' for 2 observations"),
+]
+
+
+@pytest.mark.parametrize(("result", "message"), BATCHES)
+def test_get_actions_must_give_one_row_an_observation(result: Any, message: str) -> None:
+    """Also where it is called for a single observation, so that a run with `-m 1` finds the same fault."""
+
+    class Wrong:
+        def get_actions(self, observations: Any) -> Any:
+            return result
+
+    policy = adapt_policy(Wrong(), ENV_SPEC)
+    with pytest.raises(PolicyError) as caught:
+        policy.get_actions(BATCH)
+    assert f"Wrong.get_actions {message}" == caught.value.message
+    assert caught.value.hint
+    if isinstance(result, tuple) and np.shape(result[0]) != (1,):
+        with pytest.raises(PolicyError, match=r"^Wrong\.get_actions gave"):
+            policy.get_action(OBSERVATION)
+
+
+def test_actions_of_another_structure() -> None:
+    """A batch for a Dict space must be a dict of arrays."""
+    spec = EnvSpec(ENV_SPEC.observation_space, spaces.Dict({"a": spaces.Discrete(2)}))
+    wrong = {"get_actions": lambda self, observations: (np.zeros(2), {})}
+    with pytest.raises(PolicyError, match="has not the structure of the action space"):
+        adapt_policy(type("Wrong", (), wrong)(), spec).get_actions(BATCH)
+
+
+@pytest.mark.parametrize("result", [2, None, (2,), np.zeros((2, 2))])
+def test_predict_must_give_a_pair(result: Any) -> None:
+    """What is not (action, state) is an error that says so; so is another number of rows."""
+    policy = adapt_policy(Bare(result), ENV_SPEC)
+    with pytest.raises(PolicyError, match=r"Bare\.predict gave a \w+, expected the pair \(action, state\)"):
+        policy.get_action(OBSERVATION)
+    with pytest.raises(PolicyError, match=r"Bare\.predict gave 1 actions for 2 observations"):
+        adapt_policy(Bare((np.zeros(1), None)), ENV_SPEC).get_actions(BATCH)
+
+
+# -- classes and factories -------------------------------------------------------------------------------------------
+
+
+def test_instantiate() -> None:
+    """Classes and factories are called, with the spaces where they want them; policies are left alone."""
+
+    class Optional(Lone):
+        def __init__(self, gain: float = 1.0, env_spec: EnvSpec | None = None) -> None:
+            self.env_spec = env_spec
+
+    class Positional(Lone):
+        def __init__(self, spec: EnvSpec) -> None:
+            self.env_spec = spec
+
+    class Called(Lone):
+        def __call__(self) -> None:
+            raise AssertionError
+
+    def factory() -> Any:
+        return plain
+
+    def wanting(env_spec: EnvSpec) -> Any:
+        return Whole(env_spec)
+
+    whole, both = Whole(), Called()
+    assert isinstance(instantiate(Whole, ENV_SPEC), Whole)
+    assert isinstance(instantiate(wanting, ENV_SPEC), Whole)
+    assert isinstance(instantiate(Lone, ENV_SPEC), Lone)
+    assert [plain, plain, whole, both] == [instantiate(item, ENV_SPEC) for item in (factory, plain, whole, both)]
+    assert instantiate(Optional, ENV_SPEC).env_spec is ENV_SPEC
+    assert instantiate(Positional, ENV_SPEC).env_spec is ENV_SPEC
+
+
+def _raising(error: BaseException) -> Any:
+    def factory() -> None:
+        raise error
+
+    return factory
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (RuntimeError("no weights"), "called without arguments, failed: RuntimeError: no weights"),
+        (SystemExit(2), "called without arguments, failed: it ended with sys.exit: SystemExit: 2"),
+        (GeneratorExit(), "called without arguments, failed: GeneratorExit"),
+    ],
+)
+def test_a_factory_that_raises(error: BaseException, message: str) -> None:
+    """Whatever it raises is a clear error with the user's traceback."""
+    with pytest.raises(PolicyLoadError) as caught:
+        instantiate(_raising(error), ENV_SPEC)
+    assert message in caught.value.message
+    assert "Traceback" in caught.value.details
+    assert "imported" not in caught.value.hint
+
+
+def test_a_class_that_needs_more() -> None:
+    """It is not guessed what for."""
+
+    class Greedy:
+        def __init__(self, env_spec: EnvSpec, size: int) -> None:
+            raise AssertionError
+
+    with pytest.raises(PolicyLoadError, match="needs the arguments env_spec, size"):
+        instantiate(Greedy, ENV_SPEC)
+
+
+# -- seeding and checking --------------------------------------------------------------------------------------------
+
+
+def test_spaces_that_policy_and_environment_share_are_the_environments() -> None:
+    """A worker that runs the environment under another policy seeds its spaces alike."""
+    space = spaces.Discrete(1000)
+
+    class Env:
+        action_space = space
+
+    drawn = []
+    for policy in (None, adapt_policy(plain, EnvSpec(space, space))):
+        seeder = EpisodeSeeder(1)
+        seeder.watch(policy=policy, env=Env())
+        seeder.begin(3)
+        drawn.append([int(space.sample()) for _ in range(5)])
+    assert drawn[0] == drawn[1]
+
+
+@pytest.mark.parametrize(
+    ("broken", "message"),
+    [
+        ({"get_action": lambda observation: 0}, "get_action gave a int, expected the pair"),
+        ({"get_action": lambda observation: (9, {})}, "not in Discrete"),
+        ({"get_actions": lambda observations: (np.zeros((2, 1), int), {})}, r"shape \(2, 1\), expected \(2,\)"),
+        ({"get_actions": lambda observations: (np.zeros(2, int), {"x": np.zeros(3)})}, "3 values of the info 'x'"),
+        ({"get_actions": lambda observations: 0}, "get_actions gave a int, expected the pair"),
+        ({"reset": None}, "has no reset"),
+    ],
+)
+def test_the_check_finds_faults(broken: dict[str, Any], message: str) -> None:
+    """check_policy names what a policy does wrong."""
+    policy: Any = Whole()
+    vars(policy).update(broken)
+    with pytest.raises(PolicyError, match=message):
+        check_policy(policy, ENV_SPEC, list(BATCH))
+
+
+def test_the_base_of_adapted_policies_is_abstract() -> None:
+    """It has no actions of its own."""
+    with pytest.raises(NotImplementedError):
+        AdaptedPolicy().get_action(OBSERVATION)
+    with pytest.raises(NotImplementedError):
+        AdaptedPolicy().get_actions(BATCH)
