@@ -1,0 +1,260 @@
+"""Plans: which numbers there are, who may run them, and when a run is done."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rollout_cli.errors import UsageError
+from rollout_cli.samplers.leases import Leases, LeaseSize
+from rollout_cli.samplers.numbers import FreeNumbers, contiguous_ranges, up_to, with_lengths, without
+from rollout_cli.samplers.plan import (
+    Covered,
+    Episodes,
+    EpisodesPerWorker,
+    MinTimesteps,
+    Plan,
+    PlanState,
+    remaining,
+)
+from rollout_cli.samplers.prefix import PrefixSum
+
+
+def lengths_of(*lengths: int) -> Any:
+    return np.array(lengths, np.int64)
+
+
+class TestNumbers:
+    @given(st.sets(st.integers(0, 60)), st.sets(st.integers(0, 60)), st.integers(1, 3))
+    def test_without_is_set_difference(self, have: set[int], gone: set[int], owners: int) -> None:
+        """What is left of ranges of any step is what sets say, in order of first numbers."""
+        residues = [[n for n in sorted(have) if n % owners == r] for r in range(owners)]
+        runs = sorted((range(n, n + 1, owners) for rest in residues for n in rest), key=lambda run: run.start)
+        taken = contiguous_ranges(np.array(sorted(gone), np.int64))
+        assert sorted(have - gone) == sorted(n for run in without(runs, taken) for n in run)
+
+    @given(st.integers(0, 30), st.integers(1, 40), st.integers(1, 4), st.sets(st.integers(0, 80)))
+    def test_without_cuts_stepped_ranges(self, start: int, count: int, step: int, gone: set[int]) -> None:
+        """A range in steps loses exactly the numbers that are gone."""
+        run = range(start, start + count * step, step)
+        taken = contiguous_ranges(np.array(sorted(gone), np.int64))
+        left = without([run], taken)
+        assert sorted(set(run) - gone) == [n for part in left for n in part]
+
+    @given(st.sets(st.integers(0, 100)))
+    def test_contiguous_ranges_are_the_numbers(self, numbers: set[int]) -> None:
+        """They hold the same numbers, and none of them touches the next; lengths are given with their own range."""
+        rising = np.array(sorted(numbers), np.int64)
+        runs = contiguous_ranges(rising)
+        assert sorted(numbers) == [n for run in runs for n in run]
+        assert all(a.stop < b.start for a, b in zip(runs, runs[1:], strict=False))
+        assert [list(run) for run in runs] == [of.tolist() for _, of in with_lengths(runs, rising)]
+
+    def test_up_to(self) -> None:
+        """Ranges are cut after the last number; empty ones go."""
+        assert [range(0, 3), range(5, 7, 2)] == up_to([range(0, 3), range(5, 11, 2), range(7, 9)], 6)
+
+
+class TestFreeNumbers:
+    def test_numbers_are_leased_lowest_first_and_released_ones_before_new_ones(self) -> None:
+        """Released numbers lie below those that others run."""
+        free = FreeNumbers(10, 30)
+        assert [range(10, 15)] == free.lease(0, 5)
+        assert [range(15, 20)] == free.lease(1, 5)
+        free.release(0, [range(12, 15)])
+        assert 3 == free.n_released(1)
+        assert 12 == free.next_number(1)
+        assert [range(12, 14)] == free.lease(1, 2)
+        assert [range(14, 15), range(20, 23)] == free.lease(1, 4)
+        assert 7 == free.n_free
+
+    def test_a_number_stays_with_its_owner(self) -> None:
+        """With n owners number i belongs to worker i % n, released or not."""
+        free = FreeNumbers(4, None, owners=3)
+        assert [range(4, 10, 3)] == free.lease(1, 2)
+        assert [range(6, 12, 3)] == free.lease(0, 2)
+        free.release(1, [range(7, 8)])
+        assert [range(5, 8, 3)] == free.lease(2, 1)
+        assert [range(7, 8)] == free.lease(1, 1)
+        assert free.n_free is None
+
+    def test_leases_are_whole_blocks(self) -> None:
+        """A lease ends at a multiple of the block, so that rows are filled alike."""
+        free = FreeNumbers(3, 100, block=8)
+        assert [range(3, 8)] == free.lease(0, 1)
+        assert [range(8, 24)] == free.lease(0, 9)
+
+    def test_what_is_cut_is_gone(self) -> None:
+        """After a cut neither new nor released numbers above it are leased."""
+        free = FreeNumbers(0, None)
+        free.lease(0, 20)
+        free.release(0, [range(5, 20)])
+        free.cut(8)
+        free.release(0, [range(3, 5), range(10, 12)])
+        assert [range(3, 5), range(5, 8)] == free.lease(0, 100)
+        assert free.next_number(0) is None
+
+
+@given(st.data(), st.lists(st.integers(0, 9), min_size=1, max_size=60), st.integers(1, 120), st.integers(0, 5))
+@settings(max_examples=300)
+def test_the_prefix_is_the_shortest_one_whatever_is_known_first(
+    data: st.DataObject, lengths: list[int], target: int, first: int
+) -> None:
+    """Lengths that become known in any order, in runs, give the end that adding them up one after another gives."""
+    sums = np.cumsum(lengths)
+    prefix = PrefixSum(target, first)
+    cuts = sorted(data.draw(st.sets(st.integers(0, len(lengths))))) if len(lengths) > 1 else []
+    edges = sorted({0, *cuts, len(lengths)})
+    runs = [(a, b) for a, b in zip(edges, edges[1:], strict=False) if b > a]
+    for start, stop in data.draw(st.permutations(runs)):
+        prefix.add(range(first + start, first + stop), lengths_of(*lengths[start:stop]))
+    reached = int(np.searchsorted(sums, target))
+    if reached < len(lengths):
+        assert (True, first + reached) == (prefix.complete, prefix.last_needed)
+        assert 0 == prefix.expected_episodes()
+    else:
+        assert (False, None) == (prefix.complete, prefix.last_needed)
+
+
+def test_a_length_is_known_once() -> None:
+    """A number whose length comes twice is a fault, and is not counted."""
+    prefix = PrefixSum(100)
+    prefix.add(range(3, 6), lengths_of(1, 2, 3))
+    for numbers in (range(3, 4), range(5, 8), range(1, 4)):
+        with pytest.raises(ValueError, match="already known"):
+            prefix.add(numbers, lengths_of(*[1] * len(numbers)))
+
+
+class TestPlanState:
+    def test_a_range_is_done_when_all_its_numbers_are(self) -> None:
+        """It ends with its last number, and one partition holds all."""
+        state = PlanState(Episodes(5, 8), n_workers=2)
+        assert [range(5, 8)] == state.lease(1, 10)
+        state.complete(range(6, 8), lengths_of(3, 3))
+        assert (False, 7, 7) == (state.done, state.last_needed, state.last_of(0))
+        state.complete(range(5, 6), lengths_of(3))
+        assert state.done
+
+    def test_steps_end_where_they_are_reached(self) -> None:
+        """The last number needed is known once the lengths below it are; nothing above it is leased any more."""
+        state = PlanState(MinTimesteps(10, first=2), n_workers=2)
+        state.lease(0, 5)
+        assert (None, None) == (state.last_needed, state.still_needed(5))
+        state.complete(range(3, 5), lengths_of(4, 4))
+        assert 1 == state.still_needed(0)
+        state.complete(range(2, 3), lengths_of(3))
+        assert (True, 4) == (state.done, state.last_needed)
+        assert [] == state.lease(1, 5)
+
+    def test_each_worker_has_a_partition(self) -> None:
+        """Worker w runs its own range, from where an earlier run has left it."""
+        state = PlanState(EpisodesPerWorker(4, first=10, done=(0, 3, 4)), n_workers=3, by_worker=True)
+        assert (3, [10, 17, 22]) == (state.n_partitions, state.firsts)
+        assert [[range(10, 14)], [range(17, 18)], []] == [state.lease(worker, 9) for worker in range(3)]
+        assert [0, 1, 2] == [state.partition(number) for number in (13, 14, 21)]
+        assert (13, 17, 21) == tuple(map(state.last_of, range(3)))
+        state.release(0, [range(12, 14)])
+        assert (2, 0) == (state.n_released(0), state.n_released(1))
+        state.complete(range(10, 14), lengths_of(1, 1, 1, 1))
+        state.complete(range(17, 18), lengths_of(1))
+        assert state.done
+
+    def test_nothing_is_done_at_once(self) -> None:
+        """The plan of nothing has nothing to lease."""
+        state = PlanState(None, n_workers=3)
+        assert (True, []) == (state.done, state.lease(0, 5))
+
+
+@pytest.mark.parametrize(
+    ("plan", "covered", "left"),
+    [
+        (MinTimesteps(100), [(0, 0)], MinTimesteps(100)),
+        (MinTimesteps(100), [(7, 60)], MinTimesteps(40, 7)),
+        (MinTimesteps(100), [(7, 105, 9)], None),
+        (MinTimesteps(100), [(7, 130)], None),
+        (Episodes(2, 9), [(2, 0)], Episodes(2, 9)),
+        (Episodes(2, 9), [(5, 30)], Episodes(5, 9)),
+        (Episodes(2, 9), [(9, 30)], None),
+        (EpisodesPerWorker(3), [(0, 0), (3, 0)], EpisodesPerWorker(3, 0, (0, 0))),
+        (EpisodesPerWorker(3, 10), [(12, 9), (16, 9)], EpisodesPerWorker(3, 10, (2, 3))),
+        (EpisodesPerWorker(3), [(3, 9), (6, 9)], None),
+    ],
+)
+def test_what_is_left_of_a_plan(plan: Plan, covered: list[Any], left: Plan | None) -> None:
+    """A resumed run has the rest of its plan, and none where all is covered."""
+    assert left == remaining(plan, covered)
+
+
+@pytest.mark.parametrize(
+    ("plan", "covered"), [(MinTimesteps(100), Covered(7, 115, 10)), (Episodes(0, 5), Covered(6, 60))]
+)
+def test_a_dataset_cannot_be_cut_short(plan: Plan, covered: Covered) -> None:
+    """More than the plan asks for is a mistake of the user's, and the hint says so."""
+    with pytest.raises(UsageError, match="more than") as caught:
+        remaining(plan, [covered])
+    assert "ask for more" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: MinTimesteps(0),
+        lambda: MinTimesteps(5, -1),
+        lambda: Episodes(3, 3),
+        lambda: Episodes(-1, 3),
+        lambda: EpisodesPerWorker(0),
+        lambda: EpisodesPerWorker(2, -1),
+        lambda: EpisodesPerWorker(2, 0, (3,)),
+    ],
+)
+def test_plans_check_their_numbers(make: Any) -> None:
+    """A plan that nobody could run is not built."""
+    with pytest.raises(ValueError, match="must be"):
+        make()
+
+
+class TestLeases:
+    def leases(self, plan: Plan, *, n_workers: int = 2, **size: Any) -> Leases:
+        state = PlanState(plan, n_workers=n_workers)
+        return Leases(state, n_workers=n_workers, size=LeaseSize(**size), block=1, now=0.0)
+
+    def test_leases_grow_with_the_pace(self) -> None:
+        """A worker that ends 1,000 episodes a second is leased some 200 at a time, and has at most two leases ahead."""
+        leases = self.leases(Episodes(0, 10**6))
+        assert (range(0, 2),) == leases.lease(0, buffer_is_full=False)
+        for at in range(1, 40):
+            numbers = [n for run in leases.in_flight[0] for n in run][:100]
+            leases.finished(0, contiguous_ranges(np.array(numbers, np.int64)), at * len(numbers) / 1000)
+            leases.lease(0, buffer_is_full=False)
+        assert 200 <= leases.count(0) <= 420
+
+    def test_the_last_leases_shrink(self) -> None:
+        """Near the end a worker gets no more than half of its equal share of what is left."""
+        leases = self.leases(Episodes(0, 40), seconds=10.0)
+        leases.finished(0, [], 0.0)
+        leases.lease(0, buffer_is_full=False)
+        leases.finished(0, [range(0, 2)], 0.01)
+        leases.lease(0, buffer_is_full=False)
+        assert 10 == leases.count(0)
+
+    def test_a_full_buffer_leaves_only_the_lowest_missing_number(self) -> None:
+        """It is leased one at a time, and to nobody while it is in flight."""
+        leases = self.leases(Episodes(0, 40))
+        assert (range(0, 1),) == leases.lease(0, buffer_is_full=True)
+        assert () == leases.lease(1, buffer_is_full=True)
+        leases.finished(0, [range(0, 1)], 0.1)
+        assert (range(1, 2),) == leases.lease(1, buffer_is_full=True)
+
+    def test_isolated_numbers_run_alone_and_first(self) -> None:
+        """A suspect is leased by itself, to its own worker, once that has nothing else."""
+        leases = self.leases(Episodes(0, 40))
+        leases.lease(0, buffer_is_full=False)
+        leases.isolate(0, [1, 0])
+        assert [(range(0, 1),), ()] == [leases.lease(0, buffer_is_full=False) for _ in range(2)]
+        leases.finished(0, [range(0, 1)], 0.1)
+        assert (range(1, 2),) == leases.lease(0, buffer_is_full=False)
+        assert (range(2, 4),) == leases.lease(1, buffer_is_full=False)
