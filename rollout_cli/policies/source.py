@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import abc
 import importlib
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -123,7 +124,8 @@ def _source(spec: str) -> PolicySource:
 
 def _accepted(spec: str) -> str:
     forms = f"use {', '.join(SCHEMES)}, a pickle ({' or '.join(PICKLE_SUFFIXES)}), or module:attr"
-    return f"it is a file, but of no known kind: {forms}" if Path(spec).exists() else forms
+    # Path.exists raises where a name is too long.
+    return f"it is a file, but of no known kind: {forms}" if os.path.exists(spec) else forms  # noqa: PTH110
 
 
 def as_policy_source(policy: Any) -> PolicySource:

@@ -1,0 +1,251 @@
+"""Policy SPECs, objects of the Python API, and packing a policy by value."""
+
+from __future__ import annotations
+
+import pickle
+import stat
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from rollout_cli.episodes.batch import EnvSpec
+from rollout_cli.errors import PolicyLoadError, StorageError, UsageError
+from rollout_cli.policies import as_policy_source, policy_source
+from rollout_cli.policies.pack import pack_policy
+from rollout_cli.policies.random import RandomPolicy
+from tests.helpers.projects import project, run_python, write_module
+
+__all__ = ["project"]
+
+ENV_SPEC = EnvSpec(spaces.Box(-1.0, 1.0, (3,), np.float32), spaces.Discrete(4))
+OBSERVATION = np.array([0.1, 0.2, 0.3], np.float32)
+GOOD = """
+    class Go:
+        def __init__(self, env_spec):
+            self.n = int(env_spec.action_space.n)
+        def get_action(self, observation):
+            return self.n - 1, {}
+    go = lambda observation: 2
+    class nested:
+        go = staticmethod(lambda observation: 1)
+"""
+
+
+class Constant:
+    """A policy with one parameter."""
+
+    def __init__(self, action: int = 0) -> None:
+        self.action = action
+
+    def get_action(self, observation: Any) -> tuple[Any, dict[str, Any]]:
+        return self.action, {}
+
+
+def crossed(source: Any) -> Any:
+    """What a worker gets of a source."""
+    return pickle.loads(pickle.dumps(source))
+
+
+def first_action(source: Any) -> Any:
+    return crossed(source).load(ENV_SPEC).get_action(OBSERVATION)[0]
+
+
+# -- SPECs -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("attribute", "action"), [("Go", 3), ("go", 2), ("nested.go", 1)])
+def test_module_attribute(project: Path, attribute: str, action: int) -> None:
+    """A class, a callable and a nested attribute load from a module in the working folder, and are recorded."""
+    write_module(project, "mine", GOOD)
+    source = policy_source(f"mine:{attribute}")
+    assert (action, f"mine:{attribute}") == (first_action(source), source.label)
+    digest = sha256((project / "mine.py").read_bytes()).hexdigest()
+    assert {"spec": f"mine:{attribute}", "path": None, "sha256": digest} == source.describe()
+
+
+@pytest.mark.parametrize("name", ["policy.pkl", "sub/Policy.PICKLE"])
+def test_a_pickle_file(project: Path, name: str) -> None:
+    """An object, a class or a factory; the record has the path and the hash of the very bytes."""
+    (project / "sub").mkdir()
+    for item, action in ((Constant(3), 3), (Constant, 0), (lambda: Constant(2), 2)):
+        data = cloudpickle.dumps(item)
+        (project / name).write_bytes(data)
+        source = policy_source(name)
+        (project / name).write_bytes(b"")
+        assert (action, Path(name).name) == (first_action(source), source.label)
+        described = {"spec": name, "path": str(project / name), "sha256": sha256(data).hexdigest()}
+        assert described == source.describe()
+
+
+def test_a_hash_that_must_hold(project: Path) -> None:
+    """It is compared before anything is loaded, in either case of letters; only a file has one."""
+    data = cloudpickle.dumps(Constant(3))
+    (project / "policy.pkl").write_bytes(data)
+    digest = sha256(data).hexdigest()
+    assert 3 == first_action(policy_source("policy.pkl", sha256=digest.upper()))
+    with pytest.raises(PolicyLoadError, match=f"has the SHA-256 {digest}, but --policy-sha256 says {'0' * 64}"):
+        policy_source("policy.pkl", sha256="0" * 64)
+    for spec in ("random", "mine:Go"):
+        with pytest.raises(UsageError, match="is not a file") as caught:
+            policy_source(spec, sha256=digest)
+        assert "policy pack" in caught.value.hint
+
+
+def test_the_built_in_policy() -> None:
+    """`random` takes nothing more, and has no deterministic mode."""
+    source = crossed(policy_source("random"))
+    assert isinstance(source.load(ENV_SPEC), RandomPolicy)
+    assert ("random", {"spec": "random", "path": None, "sha256": None}) == (source.label, source.describe())
+    with pytest.raises(PolicyLoadError, match="takes nothing after its name, but got '3'"):
+        policy_source("random:3")
+    with pytest.raises(PolicyLoadError, match="no deterministic mode"):
+        source.load(ENV_SPEC, deterministic=True)
+
+
+@pytest.mark.parametrize(
+    ("spec", "message", "hint"),
+    [
+        ("absent:Policy", "there is no module 'absent'", "working folder"),
+        ("absent.pkl", "there is no file 'absent.pkl'", "relative to the working folder"),
+        ("number.pkl", "type int, which offers", "get_action"),
+        ("weights.zip", "'weights.zip' names no policy", "it is a file, but of no known kind"),
+        ("rnadom", "'rnadom' names no policy", "use random, a pickle (.pkl or .pickle), or module:attr"),
+        ("", "'' names no policy", "use random"),
+        ("a" * 300, "names no policy", "use random"),
+        ("a\0b", "names no policy", "use random"),
+    ],
+)
+def test_what_cannot_be_loaded(project: Path, spec: str, message: str, hint: str) -> None:
+    """Every way to fail is one clear line of the policy kind, with what to do next."""
+    (project / "number.pkl").write_bytes(pickle.dumps(3))
+    (project / "weights.zip").write_bytes(b"PK")
+    with pytest.raises(PolicyLoadError, match=message) as caught:
+        policy_source(spec).load(ENV_SPEC)
+    assert hint in caught.value.hint
+    assert "\n" not in caught.value.message
+
+
+def test_deterministic_reaches_the_adapter(project: Path) -> None:
+    """A source's load refuses to be deterministic where the policy cannot be."""
+    write_module(project, "mine", GOOD)
+    with pytest.raises(PolicyLoadError, match="no deterministic mode"):
+        policy_source("mine:go").load(ENV_SPEC, deterministic=True)
+
+
+def test_objects_of_the_python_api() -> None:
+    """An object is pickled at once, each load is a copy of it then; sources and SPECs stay what they are."""
+    policy = Constant(1)
+    source = as_policy_source(policy)
+    policy.action = 2
+    first, second = source.load(ENV_SPEC), source.load(ENV_SPEC)
+    assert first.wrapped is not second.wrapped
+    assert (1, "a policy object") == (first_action(source), source.label)
+    assert {"spec": None, "path": None, "sha256": None} == source.describe()
+    assert as_policy_source(source) is source
+    assert "random" == as_policy_source("random").label
+    with pytest.raises(PolicyLoadError, match="of type generator cannot be pickled") as caught:
+        as_policy_source(number for number in range(3))
+    assert "factory" in caught.value.hint
+
+
+# -- packing ---------------------------------------------------------------------------------------------------------
+
+PACKED = """
+    from helping_module import double
+
+    class Go:
+        def get_action(self, observation):
+            return double(1), {"constant": CONSTANT}
+
+    CONSTANT = 7
+    ready = Go()
+    unpicklable = (number for number in range(3))
+
+    class Broken:
+        def __call__(self, observation): return 0
+        def __setstate__(self, state): raise RuntimeError("no way back")
+        def __init__(self): self.x = 1
+
+    broken = Broken()
+"""
+LOADING = """
+    from gymnasium import spaces
+    from rollout_cli.episodes.batch import EnvSpec
+    from rollout_cli.policies import policy_source, policy_class
+    policy = policy_source("policy.pkl").load(EnvSpec(spaces.Discrete(3), spaces.Discrete(3)))
+    print(policy.get_action(0), policy_class(policy))
+"""
+
+
+@pytest.fixture
+def packing(project: Path) -> Path:
+    """Give a working folder with a policy's module and a module of the user's that it needs."""
+    write_module(project, "helping_module", "def double(number): return 2 * number")
+    write_module(project, "packed_module", PACKED)
+    return project
+
+
+@pytest.mark.parametrize("attribute", ["Go", "ready"])
+def test_a_packed_policy_loads_without_its_modules(packing: Path, attribute: str) -> None:
+    """In another process and folder, where neither module can be imported, it loads and acts."""
+    elsewhere = packing / "elsewhere"
+    elsewhere.mkdir()
+    packed = pack_policy(f"packed_module:{attribute}", elsewhere / "policy.pkl")
+    for name in ("packed_module.py", "helping_module.py"):
+        (packing / name).unlink()
+    assert "(2, {'constant': 7}) packed_module.Go\n" == run_python(elsewhere, LOADING)
+    assert "packed_module.Go" == packed.class_name
+    assert set() == cloudpickle.list_registry_pickle_by_value()
+
+
+def test_size_hash_and_mode_of_the_file(packing: Path) -> None:
+    """They are those of the file; it is readable as new files are, and nothing else is left behind."""
+    packed = pack_policy("packed_module:ready", packing / "policy.pkl")
+    data = (packing / "policy.pkl").read_bytes()
+    assert (packing / "policy.pkl", len(data), sha256(data).hexdigest()) == (packed.path, packed.n_bytes, packed.sha256)
+    (packing / "plain").touch()
+    assert stat.S_IMODE((packing / "plain").stat().st_mode) == stat.S_IMODE(packed.path.stat().st_mode)
+    assert [] == list(packing.glob(".*"))
+
+
+def test_an_existing_file_stays(packing: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file is replaced only where that is asked for, and where writing the new one succeeds."""
+    output = packing / "policy.pkl"
+    output.write_bytes(b"precious")
+    with pytest.raises(StorageError, match="exists already") as caught:
+        pack_policy("packed_module:ready", output)
+    assert "--overwrite" in caught.value.hint
+
+    def no_space(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("os.fsync", no_space)
+        with pytest.raises(StorageError, match="No space left"):
+            pack_policy("packed_module:ready", output, overwrite=True)
+    assert (b"precious", []) == (output.read_bytes(), list(packing.glob(".*")))
+    pack_policy("packed_module:ready", output, overwrite=True)
+    assert b"precious" != output.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("spec", "output", "message"),
+    [
+        ("packed_module:ready", "absent/policy.pkl", "cannot be written: FileNotFoundError"),
+        ("packed_module:ready", "a" * 300, "cannot be written: OSError: .*File name too long"),
+        ("policy.pkl", "policy.pkl", "'policy.pkl' is not module:attr"),
+        ("packed_module:unpicklable", "policy.pkl", "of type generator cannot be pickled"),
+        ("packed_module:Absent", "policy.pkl", "no attribute 'Absent'"),
+        ("packed_module:broken", "policy.pkl", "does not load: RuntimeError: no way back"),
+    ],
+)
+def test_what_cannot_be_packed(packing: Path, spec: str, output: str, message: str) -> None:
+    """Each failure is one clear line, and leaves no file."""
+    with pytest.raises((PolicyLoadError, StorageError), match=message):
+        pack_policy(spec, packing / output)
+    assert ["helping_module.py", "packed_module.py"] == sorted(path.name for path in packing.glob("*.*"))

@@ -1,0 +1,272 @@
+"""TorchPolicy: modules of the real torch as policies; their inputs, outputs, draws and parameters."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from rollout_cli.episodes.batch import EnvSpec
+from rollout_cli.errors import PolicyError, PolicyLoadError
+from rollout_cli.policies import adapt_policy, policy_class, policy_source
+from rollout_cli.policies.adapt import instantiate
+from rollout_cli.policies.check import check_policy
+from rollout_cli.policies.torch import TorchPolicy
+from tests.helpers.projects import project, run_python
+
+__all__ = ["project"]
+
+torch: Any = pytest.importorskip("torch")
+
+OBSERVATIONS = spaces.Box(-1.0, 1.0, (3,), np.float64)
+DISCRETE = EnvSpec(OBSERVATIONS, spaces.Discrete(4, start=2))
+BOX = EnvSpec(OBSERVATIONS, spaces.Box(-1.0, 1.0, (2,), np.float32))
+ONE, TWO = np.zeros(3), np.zeros((2, 3))
+BOTH = np.ones(2, bool)
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> None:
+    """The same weights for each test, and no threads for batches of three."""
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+
+
+def module_of(forward: Callable[[Any], Any]) -> Any:
+    class Module(torch.nn.Module):  # type: ignore[misc, name-defined]
+        def forward(self, observations: Any) -> Any:
+            return forward(observations)
+
+    return Module()
+
+
+def words(*seeds: int) -> Any:
+    return np.array(seeds, np.uint64)
+
+
+def flat(x: Any) -> Any:
+    """Equal logits for each of n rows."""
+    return torch.zeros(len(x), 4)
+
+
+def normal(x: Any) -> Any:
+    return torch.distributions.Normal(torch.full((len(x), 2), 0.25), 0.1)
+
+
+def tanh(x: Any) -> Any:
+    known = torch.distributions
+    return known.TransformedDistribution(known.Independent(normal(x), 1), [known.TanhTransform()])
+
+
+# -- inputs ----------------------------------------------------------------------------------------------------------
+
+
+def test_observations_become_tensors() -> None:
+    """Box leaves come in the parameters' dtype, others as they are, in the space's tree, with a row axis."""
+    space = spaces.Dict({"image": spaces.Box(0, 255, (2, 2), np.uint8), "mode": spaces.Discrete(3)})
+    seen: list[Any] = []
+
+    def forward(observations: Any) -> Any:
+        seen.append(observations)
+        return flat(observations["mode"])
+
+    module = module_of(forward)
+    module.weight = torch.nn.Parameter(torch.zeros(1, dtype=torch.float16))
+    image = np.full((2, 2), 7, np.uint8)
+    image.flags.writeable = False
+    adapt_policy(module, EnvSpec(space, DISCRETE.action_space)).get_action({"image": image, "mode": np.int64(2)})
+    assert (torch.float16, (1, 2, 2)) == (seen[0]["image"].dtype, tuple(seen[0]["image"].shape))
+    assert (torch.int64, [2]) == (seen[0]["mode"].dtype, seen[0]["mode"].tolist())
+
+
+def test_a_module_may_edit_its_input() -> None:
+    """It gets a copy, also of a batch that is read-only; nothing has a gradient, and dropout is off."""
+    module = torch.nn.Sequential(module_of(lambda x: x.zero_()[:, :2]), torch.nn.Dropout(0.5))
+    policy = adapt_policy(module, BOX)
+    observations = np.ones((2, 3), np.float32)
+    policy.get_actions(observations)
+    observations.flags.writeable = False
+    assert (2, 2) == policy.get_actions(observations)[0].shape
+    assert (6.0, False) == (observations.sum(), module.training)
+
+
+# -- actions ---------------------------------------------------------------------------------------------------------
+
+
+def test_logits_are_drawn_by_their_softmax() -> None:
+    """Categories come as often as their softmax says, from the space's first action on; -inf never does."""
+    shares = np.array([0.5, 0.3, 0.2, 0.0])
+    logits = torch.log(torch.tensor(shares))
+    policy: Any = adapt_policy(module_of(lambda x: logits.expand(len(x), 4)), DISCRETE)
+    policy.seed_rows(np.ones(5000, bool), np.arange(5000, dtype=np.uint64))
+    actions, infos = policy.get_actions(np.zeros((5000, 3)))
+    assert ({}, np.int64) == (infos, actions.dtype)
+    assert np.allclose(shares, [np.mean(actions == at) for at in (2, 3, 4, 5)], atol=0.02)
+    check_policy(policy, DISCRETE, [OBSERVATIONS.sample() for _ in range(3)])
+
+
+def test_deterministic_actions() -> None:
+    """The argmax of logits, the mode of a distribution."""
+    logits = torch.tensor([[0.0, 3.0, 1.0, 2.0]])
+    for forward in (
+        lambda x: logits.expand(len(x), 4),
+        lambda x: torch.distributions.Categorical(logits=logits.expand(len(x), 4)),
+    ):
+        policy = adapt_policy(module_of(forward), DISCRETE, deterministic=True)
+        assert {3} == {int(policy.get_action(ONE)[0]) for _ in range(20)}
+    assert [0.25, 0.25] == adapt_policy(module_of(normal), BOX, deterministic=True).get_action(ONE)[0].tolist()
+
+
+@pytest.mark.parametrize(("forward", "env_spec"), [(flat, DISCRETE), (normal, BOX), (tanh, BOX)])
+def test_draws_follow_from_the_rows_own_seed(forward: Any, env_spec: EnvSpec) -> None:
+    """A row acts as get_action under its seed, whatever its neighbours do; torch's global generator is left alone."""
+    policy: Any = adapt_policy(module_of(forward), env_spec)
+    before = torch.get_rng_state()
+    alone = {}
+    for seed in (5, 2**64 - 1):
+        policy.seed(seed)
+        policy.reset()
+        alone[seed] = [np.asarray(policy.get_action(ONE)[0]).tolist() for _ in range(30)]
+    assert alone[5] != alone[2**64 - 1]
+    policy.seed_rows(BOTH, words(5, 2**64 - 1))
+    policy.reset(BOTH)
+    batch = [policy.get_actions(TWO)[0].tolist() for _ in range(10)]
+    policy.seed_rows(np.array([True, False]), words(2**64 - 1, 0))
+    batch += [policy.get_actions(TWO)[0].tolist() for _ in range(20)]
+    first, second = ([row[at] for row in batch] for at in (0, 1))
+    assert alone[5][:10] + alone[2**64 - 1][:20] == first
+    assert alone[2**64 - 1] == second
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_normal_distributions_have_their_mean_and_deviation() -> None:
+    """Drawn by row, they are the distributions that they say."""
+    policy: Any = adapt_policy(module_of(normal), BOX)
+    policy.seed_rows(np.ones(5000, bool), np.arange(5000, dtype=np.uint64))
+    actions, _ = policy.get_actions(np.zeros((5000, 3)))
+    assert np.allclose([0.25, 0.25], actions.mean(axis=0), atol=0.01)
+    assert np.allclose([0.1, 0.1], actions.std(axis=0), atol=0.01)
+
+
+def test_other_distributions_sample_themselves() -> None:
+    """From torch's global generator, which follows from the episode; a subclass may sample in a way of its own."""
+
+    class Shifted(torch.distributions.Normal):  # type: ignore[misc, name-defined]
+        def sample(self, *shape: Any) -> Any:
+            return self.loc + 0.5
+
+    policy = adapt_policy(module_of(lambda x: Shifted(torch.zeros(len(x), 2), 1.0)), BOX)
+    assert [0.5, 0.5] == policy.get_action(ONE)[0].tolist()
+    binary = EnvSpec(OBSERVATIONS, spaces.MultiBinary(2))
+    bernoulli = module_of(lambda x: torch.distributions.Bernoulli(torch.tensor([[1.0, 0.0]]).expand(len(x), 2)))
+    assert [1, 0] == adapt_policy(bernoulli, binary).get_action(ONE)[0].tolist()
+
+
+@pytest.mark.parametrize(
+    ("env_spec", "output", "message"),
+    [
+        (DISCRETE, lambda n: torch.zeros(n, 3), r"logits of shape \(1, 3\), expected \(1, 4\)"),
+        (DISCRETE, lambda n: torch.full((n, 4), np.nan), "gave logits"),
+        (DISCRETE, lambda n: torch.tensor([[0.0, np.inf, 1.0, 2.0]]).expand(n, 4), "gave logits"),
+        (DISCRETE, lambda n: torch.full((n, 4), -np.inf), "gave logits"),
+        (DISCRETE, lambda n: [0], "gave a list, which is not an action of Discrete"),
+        (BOX, lambda n: torch.distributions.Normal(torch.zeros(n, 3), 1.0), r"actions of shape \(1, 3\), expected"),
+        (BOX, lambda n: torch.zeros(n, 3), r"actions of shape \(1, 3\), expected \(1, 2\)"),
+        (BOX, lambda n: (torch.zeros(n, 2), None), "gave a tuple, which is not an action of Box"),
+        (EnvSpec(OBSERVATIONS, spaces.MultiDiscrete([2, 2])), lambda n: torch.zeros(n, 4), "not an action of Multi"),
+    ],
+)
+def test_outputs_that_do_not_fit(env_spec: EnvSpec, output: Any, message: str) -> None:
+    """An output of the wrong form is an error that shows both shapes, never a guess."""
+    policy = adapt_policy(module_of(lambda x: output(len(x))), env_spec)
+    with pytest.raises(PolicyError, match=message):
+        policy.get_action(ONE)
+
+
+# -- modules ---------------------------------------------------------------------------------------------------------
+
+
+def test_parameters_are_a_copy() -> None:
+    """Parameters of one module given to another make them act alike; later training does not leak."""
+    first, second = torch.nn.Linear(3, 2), torch.nn.Linear(3, 2)
+    source, target = adapt_policy(first, BOX), adapt_policy(second, BOX)
+    held = source.get_param_values()
+    target.set_param_values(pickle.loads(pickle.dumps(held)))
+    observation = OBSERVATIONS.sample()
+    assert np.array_equal(source.get_action(observation)[0], target.get_action(observation)[0])
+    with torch.no_grad():
+        first.weight.zero_()
+    assert held["weight"].abs().sum() > 0
+
+
+def test_modules_that_are_refused() -> None:
+    """Spaces that tensors cannot stand for, and modules that keep a state, are refused when they are loaded."""
+    with pytest.raises(PolicyLoadError, match="cannot take text"):
+        adapt_policy(torch.nn.Linear(3, 4), EnvSpec(spaces.Text(3), DISCRETE.action_space))
+    for space in (spaces.Tuple((spaces.Discrete(2),)), spaces.Text(3)):
+        with pytest.raises(PolicyLoadError, match="cannot choose an action of T"):
+            adapt_policy(torch.nn.Linear(3, 4), EnvSpec(OBSERVATIONS, space))
+    recurrent = torch.nn.Linear(3, 4)
+    recurrent.reset = lambda: None
+    with pytest.raises(PolicyLoadError, match="keeps a state"):
+        adapt_policy(recurrent, DISCRETE)
+
+
+def test_a_module_with_get_action_is_a_policy_of_that_kind() -> None:
+    """What a module offers by name comes before what it is; a module is never called as a factory."""
+
+    class Acting(torch.nn.Module):  # type: ignore[misc, name-defined]
+        def get_action(self, observation: Any) -> tuple[Any, dict[str, Any]]:
+            return 2, {"own": True}
+
+    assert (2, {"own": True}) == adapt_policy(Acting(), DISCRETE).get_action(ONE)
+    linear = torch.nn.Linear(3, 4)
+    assert instantiate(linear, DISCRETE) is linear
+    assert "torch.nn.modules.linear.Linear" == policy_class(adapt_policy(linear, DISCRETE))
+
+
+def test_a_pickled_module_loads_where_torch_is_not_loaded_yet(project: Path) -> None:
+    """Unpickling loads torch, and the module is recognised as one; before that nothing needs torch."""
+    (project / "policy.pkl").write_bytes(cloudpickle.dumps(torch.nn.Linear(3, 2)))
+    assert isinstance(policy_source("policy.pkl").load(BOX), TorchPolicy)
+    text = """
+        import sys
+        from gymnasium import spaces
+        from rollout_cli.episodes.batch import EnvSpec
+        from rollout_cli.policies import policy_source
+        source = policy_source("policy.pkl")
+        before = "torch" in sys.modules
+        policy = source.load(EnvSpec(spaces.Box(-1.0, 1.0, (3,)), spaces.Box(-9.0, 9.0, (2,))))
+        print(before, type(policy).__name__, policy.get_action([0.0, 0.0, 0.0])[0].shape)
+    """
+    assert "False TorchPolicy (2,)\n" == run_python(project, text)
+
+
+# -- Stable-Baselines3 -----------------------------------------------------------------------------------------------
+
+
+def test_a_saved_sb3_model(project: Path) -> None:
+    """A PPO that was saved and loaded acts as its own `predict`, in one row and in many, and takes its parameters."""
+    sb3: Any = pytest.importorskip("stable_baselines3")
+    gymnasium: Any = pytest.importorskip("gymnasium")
+    sb3.PPO("MlpPolicy", gymnasium.make("CartPole-v1"), device="cpu", seed=0).save("ppo")
+    model = sb3.PPO.load("ppo", device="cpu")
+    env_spec = EnvSpec(model.observation_space, model.action_space)
+    observations = np.stack([env_spec.observation_space.sample() for _ in range(4)]).clip(-1, 1)
+    for candidate in (model, model.policy):
+        policy = adapt_policy(candidate, env_spec, deterministic=True)
+        expected = [int(candidate.predict(one, deterministic=True)[0]) for one in observations]
+        assert expected == [policy.get_action(one)[0] for one in observations]
+        assert expected == policy.get_actions(observations)[0].tolist()
+        check_policy(policy, env_spec, list(observations))
+        assert all(isinstance(policy.get_action(one)[0], np.integer) for one in observations)
+    torch.manual_seed(3)
+    drawn = [adapt_policy(model, env_spec).get_action(one)[0] for one in observations]
+    torch.manual_seed(3)
+    assert drawn == [int(model.predict(one)[0]) for one in observations]
