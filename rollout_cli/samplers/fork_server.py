@@ -28,6 +28,8 @@ from collections.abc import Callable
 from enum import IntEnum
 from typing import Literal, NoReturn
 
+import setproctitle
+
 from rollout_cli.errors import UsageError, WorkerError
 
 StartMethod = Literal["forkserver", "spawn", "fork"]
@@ -218,6 +220,7 @@ class _Server:
         self._woken, self._waker = os.pipe()
         for descriptor in (self._woken, self._waker):
             os.set_blocking(descriptor, False)
+        setproctitle.setproctitle("rollout-fork-server")
         _redirect_standard_streams()
         # The sampler may have been started with signals blocked, which processes inherit.
         signal.pthread_sigmask(signal.SIG_SETMASK, ())

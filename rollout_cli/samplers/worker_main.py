@@ -95,12 +95,12 @@ def _refuse(channel: Channel, worker: int, error: Exception) -> None:
 
 
 def _take_surroundings(birth: Birth) -> None:
+    setproctitle.setproctitle(birth.title)
     os.environ.clear()
     os.environ.update(birth.environment)
     sys.argv[:], sys.path[:] = birth.argv, birth.path
     with contextlib.suppress(OSError):  # It was deleted meanwhile.
         os.chdir(birth.folder or os.curdir)
-    setproctitle.setproctitle(birth.title)
 
 
 def _carry_messages(channel: Channel, loop: WorkerLoop) -> None:
