@@ -156,7 +156,7 @@ def reading(path: Path) -> Iterator[None]:
     """
     try:
         yield
-    except FileNotFoundError as error:
+    except (FileNotFoundError, NotADirectoryError) as error:
         raise DatasetFormatError(f"{path} is missing") from error
     except MemoryError as error:
         raise StorageError(f"there is not enough memory to read {path}: {error}", hint=MEMORY_HINT) from error

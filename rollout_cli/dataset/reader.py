@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import warnings
 from collections import OrderedDict
@@ -84,7 +83,7 @@ def table_files(folder: Path) -> dict[FileId, Path]:
 
 def _names(folder: Path) -> list[str]:
     try:
-        return sorted(os.listdir(folder)) if folder.is_dir() else []
+        return sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
     except OSError as error:
         reason = error.strerror or str(error)
         raise StorageError(f"cannot read the folder {folder}: {reason}", hint="check its permissions") from error

@@ -350,9 +350,6 @@ class DatasetCheck:
         }
         for name, values in expected.items():
             yield f"{name} is not that of its episode's steps", steps[name].to_numpy() != values
-        for prefix in ("env_info", "agent_info"):
-            texts = steps[f"{prefix}_extra"].to_pylist()
-            yield f"{prefix}_extra is not a JSON object", np.array([not _is_object(text) for text in texts])
         spaces = self.schema.spaces
         columns = zip(spaces.observation, spaces.next_observation, spaces.last_observation, strict=False)
         for seen, following, last in columns:
@@ -368,9 +365,7 @@ class DatasetCheck:
             with reading(path), open_parquet(path) as file:
                 schema, footer = file.schema_arrow, file.metadata.metadata or {}
                 found = _modern(schema) if self.is_old else schema
-                if not found.equals(expected, check_metadata=False):
-                    odd = next((pair for pair in zip_longest(expected, found) if pair[0] != pair[1]), "their order")
-                    raise DatasetFormatError(f"{path} has other columns than the dataset: {odd}")
+                _check_columns(path, expected, found)
                 table = file.read() if rows else None
                 if table is not None:
                     table.validate(full=True)
@@ -449,6 +444,17 @@ class _Facts:
 _CHANGED_KEYS = (b"rollout.format_version", b"huggingface")
 
 
+def _check_columns(path: Path, expected: pa.Schema, found: pa.Schema) -> None:
+    if not found.equals(expected, check_metadata=False):
+        pairs = zip_longest(map(_shown, expected), map(_shown, found), fillvalue="no column")
+        one, other = next(pair for pair in pairs if pair[0] != pair[1])
+        raise DatasetFormatError(f"{path} has other columns than the dataset: {other}, expected {one}")
+
+
+def _shown(field: pa.Field) -> str:
+    return f"{field.name} ({field.type}{'' if field.nullable else ' not null'})"
+
+
 def _modern(schema: pa.Schema) -> pa.Schema:
     """Return the columns of a file of format 1 as this version has them: its infos had fixed-size lists."""
     return pa.schema([field.with_type(_variable(field.type)) if field.nullable else field for field in schema])
@@ -474,10 +480,6 @@ def _json(data: bytes) -> Any:
         return json.loads(data)
     except (ValueError, RecursionError):
         return data
-
-
-def _is_object(text: str | None) -> bool:
-    return text is None or isinstance(_json(text.encode()), dict)
 
 
 def _same_rows(first: Array, second: Array) -> Array:
