@@ -20,7 +20,7 @@ from rollout_cli.dataset.segments import (
     write_segment,
 )
 from rollout_cli.episodes.chunk import Chunk, concatenate
-from rollout_cli.errors import InternalError, StorageError
+from rollout_cli.errors import StorageError
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -71,7 +71,7 @@ class WriteQueue:
 
     def _run(self, work: Callable[[], R]) -> R:
         if self._failure is not None:
-            raise InternalError("a write was begun after one that failed")
+            raise self._failure
         try:
             return work()
         except MemoryError as error:

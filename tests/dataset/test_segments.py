@@ -1,0 +1,221 @@
+"""The bytes of `data/` depend on the episodes alone: not on chunks, flushes, kills or partitions of the work."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from gymnasium import spaces
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rollout_cli.dataset.commits import SegmentId
+from rollout_cli.dataset.segments import SizeLimits
+from rollout_cli.dataset.writer import DatasetWriter
+from rollout_cli.episodes.batch import EnvSpec
+from rollout_cli.episodes.chunk import Chunk, concatenate
+from rollout_cli.errors import UsageError
+from tests.helpers.chunks import BOX_SPEC, episode, grouped, in_parts
+from tests.helpers.writing import RICH_SPEC, SMALL, data_files, resume_dataset, rich_episodes, write_dataset
+
+
+def rows_of(path: Path) -> list[int]:
+    return [pq.read_metadata(file).num_rows for file in sorted((path / "data").rglob("*.parquet"))]
+
+
+# Where segments end.
+
+
+def naive_segments(lengths: Sequence[int], sizes: Sequence[int], limits: SizeLimits) -> list[list[int]]:
+    """Return the lengths of the episodes of each segment, decided one episode at a time."""
+    segments: list[list[int]] = [[]]
+    rows = nominal = 0
+    for length, size in zip(lengths, sizes, strict=True):
+        if segments[-1] and (rows + length > limits.segment_rows or nominal + size > limits.segment_bytes):
+            segments.append([])
+            rows = nominal = 0
+        segments[-1].append(length)
+        rows, nominal = rows + length, nominal + size
+    return segments
+
+
+@given(st.lists(st.tuples(st.integers(1, 40), st.integers(1, 40)), min_size=1), st.integers(1, 60), st.integers(1, 60))
+def test_a_segment_ends_before_the_episode_that_would_pass_its_limits(
+    episodes: list[tuple[int, int]], rows: int, size: int
+) -> None:
+    limits = SizeLimits(segment_rows=rows, segment_bytes=size)
+    lengths, sizes = np.array(episodes).T
+    found: list[list[int]] = [[]]
+    at = used_rows = used_bytes = 0
+    while at < len(lengths):
+        count = limits.count_fitting(lengths[at:], sizes[at:], rows=used_rows, nominal=used_bytes)
+        if not count and found[-1]:
+            found.append([])
+            used_rows = used_bytes = 0
+            continue
+        count = max(count, 1)
+        found[-1] += lengths[at : at + count].tolist()
+        used_rows, used_bytes = used_rows + lengths[at : at + count].sum(), used_bytes + sizes[at : at + count].sum()
+        at += count
+    assert naive_segments(lengths.tolist(), sizes.tolist(), limits) == found
+
+
+def test_partitions_share_the_bytes_of_a_segment_down_to_a_least_share() -> None:
+    limits = SizeLimits(segment_bytes=1000, min_segment_bytes=300)
+    assert [1000, 500, 300] == [limits.for_partitions(n).segment_bytes for n in (1, 2, 10)]
+
+
+@pytest.mark.parametrize("size", [0, -1, (1 << 30) + 1])
+def test_a_segment_that_memory_does_not_hold_is_refused(size: int) -> None:
+    with pytest.raises(UsageError, match="segments of"):
+        SizeLimits(segment_bytes=size)
+
+
+@pytest.mark.parametrize(
+    ("length", "nominal", "expected"),
+    [(1, 1, [1]), (100, 100, [50, 100]), (120, 0, [40, 80, 120]), (10, 18_000, [3, 6, 10]), (2, 60_000, [1, 2])],
+)
+def test_a_long_episode_has_row_groups_of_equal_length(length: int, nominal: int, expected: list[int]) -> None:
+    assert expected == SMALL.group_edges(length, nominal)
+
+
+def test_a_dataset_of_one_partition_has_a_thousand_files_a_folder_and_others_a_folder_each() -> None:
+    assert (1, 234) == SegmentId(1, 0, 1234).file
+    assert (7, 1234) == SegmentId(8, 7, 1234).file
+
+
+# The bytes.
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a dataset that was written episode by episode, without a flush."""
+    path = tmp_path_factory.mktemp("whole") / "dataset"
+    write_dataset(path, rich_episodes(), spec=RICH_SPEC, limits=SMALL, next_observation=True, flush_seconds=1e9)
+    assert len(data_files(path)) > 5
+    return path
+
+
+@pytest.mark.parametrize("sizes", [[1], [3, 1, 10], [120]])
+@pytest.mark.parametrize("flush_seconds", [0.0, 1e9])
+def test_chunks_and_flushes_change_no_byte(tmp_path: Path, whole: Path, sizes: list[int], flush_seconds: float) -> None:
+    chunks = grouped(rich_episodes(), sizes)
+    options: dict[str, Any] = {"spec": RICH_SPEC, "limits": SMALL, "next_observation": True}
+    write_dataset(tmp_path / "d", chunks, flush_seconds=flush_seconds, **options)
+    assert data_files(whole) == data_files(tmp_path / "d")
+    assert (whole / "meta/stats.json").read_text() == (tmp_path / "d/meta/stats.json").read_text()
+
+
+def test_episodes_that_come_in_parts_change_no_byte(tmp_path: Path, whole: Path) -> None:
+    chunks: list[Chunk] = []
+    for one in rich_episodes():
+        chunks += in_parts(one, [one.n_steps // 2, one.n_steps]) if one.n_steps > 1 else [one]
+    options: dict[str, Any] = {"spec": RICH_SPEC, "limits": SMALL, "next_observation": True}
+    write_dataset(tmp_path / "d", chunks, flush_seconds=0.0, **options)
+    assert data_files(whole) == data_files(tmp_path / "d")
+
+
+@pytest.mark.parametrize("stops", [[95], [100, 101, 110, 119]])
+def test_a_resumed_dataset_has_the_bytes_of_one_run(tmp_path: Path, whole: Path, stops: list[int]) -> None:
+    """`meta/episodes` and the statistics too; the skipped episode is known all the time."""
+    episodes, path = rich_episodes(), tmp_path / "d"
+    options: dict[str, Any] = {"limits": SMALL, "next_observation": True, "flush_seconds": 0.0}
+    write_dataset(path, [one for one in episodes if one.numbers[0] < stops[0]], spec=RICH_SPEC, **options)
+    for stop in (*stops[1:], 120):
+        committed = resume_dataset(path, [one for one in episodes if one.numbers[0] < stop], spec=RICH_SPEC, **options)
+        assert (61,) == committed.skipped
+        assert () == committed.notices
+    assert data_files(whole) == data_files(path)
+    assert (whole / "meta/stats.json").read_text() == (path / "meta/stats.json").read_text()
+
+
+def test_episodes_of_several_partitions_do_not_depend_on_who_comes_first(tmp_path: Path) -> None:
+    episodes = [episode(number, 9 + number % 5) for number in range(200)]
+    in_turn = [one for pair in zip(episodes[:100], episodes[100:], strict=True) for one in pair]
+    for name, chunks, flush in (("one", episodes, 1e9), ("other", in_turn, 0.0)):
+        partitions = [int(chunk.numbers[0]) // 100 for chunk in chunks]
+        options: dict[str, Any] = {"n_partitions": 2, "first_numbers": [0, 100], "limits": SMALL}
+        write_dataset(tmp_path / name, chunks, partitions=partitions, flush_seconds=flush, **options)
+    assert data_files(tmp_path / "one") == data_files(tmp_path / "other")
+
+
+# Episodes over the limits.
+
+LONG_SPEC = EnvSpec(
+    spaces.Dict({"v": spaces.Box(-9, 9, (3, 2), np.float32), "t": spaces.Text(5)}), BOX_SPEC.action_space
+)
+
+
+def long_info(number: int, step: int) -> dict[str, Any]:
+    return {"a": step, "b": f"text {step}"} if step % 3 else {"grid": np.full((2, 2), step)}
+
+
+def long_episodes() -> list[Chunk]:
+    """Return short episodes around two that are longer than a segment of `SMALL`."""
+    lengths = [30] * 40 + [500, 10, 333, 7, 30]
+    return [episode(n, k, spec=LONG_SPEC, env_info=long_info, agent_info=long_info) for n, k in enumerate(lengths)]
+
+
+def test_an_episode_over_the_limits_is_a_segment_of_its_own(tmp_path: Path) -> None:
+    write_dataset(tmp_path / "d", long_episodes(), spec=LONG_SPEC, limits=SMALL, next_observation=True)
+    rows = rows_of(tmp_path / "d")
+    assert [500, 10, 333, 37] == rows[-4:]
+    file = pq.ParquetFile(sorted((tmp_path / "d/data").rglob("*.parquet"))[-4])
+    groups = [file.metadata.row_group(at).num_rows for at in range(file.metadata.num_row_groups)]
+    assert 500 == sum(groups)
+    assert max(groups) <= SMALL.group_rows
+    steps = file.read(columns=["step", "step_type", "truncated"])
+    assert list(range(500)) == steps["step"].to_pylist()
+    assert [0, *[1] * 498] == steps["step_type"].to_pylist()[:-1]
+    assert 500 - 1 == steps["truncated"].to_pylist().count(False)
+
+
+@pytest.mark.parametrize("edges", [[100, 200, 500], [1, 499, 500], list(range(25, 501, 25))])
+def test_a_long_episode_has_the_same_bytes_in_parts_and_whole(tmp_path: Path, edges: list[int]) -> None:
+    """With next observations across parts and row groups, infos of several kinds, and flushes in between."""
+    episodes = long_episodes()
+    options: dict[str, Any] = {"spec": LONG_SPEC, "limits": SMALL, "next_observation": True}
+    write_dataset(tmp_path / "whole", episodes, flush_seconds=1e9, **options)
+    chunks = [*episodes[:40], *in_parts(episodes[40], edges), episodes[41], *in_parts(episodes[42], [33, 333])]
+    write_dataset(tmp_path / "parts", [*chunks, *episodes[43:]], flush_seconds=0.0, **options)
+    assert data_files(tmp_path / "whole") == data_files(tmp_path / "parts")
+    for name in ("observation.v", "observation.t"):
+        tables = [pq.read_table(file) for file in sorted((tmp_path / "whole/data").rglob("*.parquet"))]
+        long = next(table for table in tables if table.num_rows == 500)
+        assert long[name].to_pylist()[1:] == long[name.replace("observation", "next_observation")].to_pylist()[:-1]
+
+
+def test_a_dataset_is_resumed_behind_a_long_episode(tmp_path: Path) -> None:
+    episodes = long_episodes()
+    write_dataset(tmp_path / "whole", episodes, spec=LONG_SPEC, limits=SMALL)
+    write_dataset(tmp_path / "resumed", episodes[:41], spec=LONG_SPEC, limits=SMALL)
+    resume_dataset(tmp_path / "resumed", episodes, spec=LONG_SPEC, limits=SMALL)
+    assert data_files(tmp_path / "whole") == data_files(tmp_path / "resumed")
+
+
+def test_a_long_episode_whose_end_is_missing_leaves_no_file(tmp_path: Path) -> None:
+    episodes = long_episodes()
+    with DatasetWriter(tmp_path / "d", env_spec=LONG_SPEC, root_seed=0, limits=SMALL) as writer:
+        writer.write(concatenate(episodes[:40]))
+        for part in in_parts(episodes[40], [100, 200, 500])[:2]:
+            writer.write(part)
+        summary = writer.close(status="interrupted")
+    assert (40, 1200) == (summary.episodes, summary.steps)
+    assert [] == [path.name for path in (tmp_path / "d").glob(".*")]
+    resume_dataset(tmp_path / "d", episodes, spec=LONG_SPEC, limits=SMALL)
+    write_dataset(tmp_path / "whole", episodes, spec=LONG_SPEC, limits=SMALL)
+    assert data_files(tmp_path / "whole") == data_files(tmp_path / "d")
+
+
+def test_big_images_have_the_same_bytes_however_they_came(tmp_path: Path) -> None:
+    """Their columns are written chunk by chunk, and pages are cut row by row."""
+    spec = EnvSpec(spaces.Box(0, 255, (120, 100, 3), np.uint8), spaces.Discrete(3))
+    episodes = [episode(number, 3 + number % 4, spec=spec) for number in range(12)]
+    for name, chunks, flush in (("one", episodes, 1e9), ("other", grouped(episodes, [5]), 0.0)):
+        write_dataset(tmp_path / name, chunks, spec=spec, limits=SizeLimits(segment_bytes=900_000), flush_seconds=flush)
+    assert data_files(tmp_path / "one") == data_files(tmp_path / "other")
+    assert len(data_files(tmp_path / "one")) > 1

@@ -1,0 +1,128 @@
+"""Writing synthetic datasets: many small segments, a disk that fails, a process that is killed."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterable, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+from rollout_cli.dataset.commits import Committed, read_committed
+from rollout_cli.dataset.files import FileStore, read_info
+from rollout_cli.dataset.metadata import DatasetSummary
+from rollout_cli.dataset.segments import SizeLimits
+from rollout_cli.dataset.writer import DatasetWriter
+from rollout_cli.episodes.batch import EnvSpec
+from rollout_cli.episodes.chunk import Chunk
+from tests.helpers.chunks import BOX_SPEC, episode
+
+SMALL = SizeLimits(segment_rows=200, segment_bytes=24_000, min_segment_bytes=100, group_rows=50, group_bytes=6_000)
+"""Limits under which some episodes make several segments of several row groups."""
+
+RICH_SPEC = EnvSpec(
+    spaces.Dict(
+        {
+            "camera": spaces.Box(0, 255, (6, 6, 3), np.uint8),
+            "frames": spaces.Box(-5, 5, (2, 3), np.float64),
+            "mission": spaces.Text(8, min_length=1),
+        }
+    ),
+    spaces.Tuple([spaces.Discrete(4, start=-1), spaces.MultiBinary(3)]),
+)
+"""Leaves of all sorts of columns: an image, nested lists, a text, an integer, a list."""
+
+
+def rich_info(number: int, step: int) -> dict[str, Any]:
+    """Return infos that are dense, sparse, of varying type, and new behind the first 1,000 steps."""
+    info: dict[str, Any] = {"x": step if step % 2 else step / 4, "text": f"step {step} ☃"}
+    if step % 5 == 0:
+        info["grid"] = np.full((2, 3), number, np.float32)
+    if number % 7 == 3:
+        info["rare"] = {"deep": [number, None]}
+    if number > 90:
+        info["late"] = step
+    return info
+
+
+@cache
+def rich_episodes(count: int = 120) -> tuple[Chunk, ...]:
+    """Return episodes of `RICH_SPEC` of 1 to 23 steps, about 1,400 steps in all; number 61 is missing."""
+    return tuple(
+        episode(n, 1 + 7 * n % 23, spec=RICH_SPEC, env_info=rich_info, agent_info=rich_info, episode_info=rich_info)
+        for n in range(count)
+        if n != 61
+    )
+
+
+def write_dataset(
+    path: Path, chunks: Iterable[Chunk], *, spec: EnvSpec = BOX_SPEC, partitions: Sequence[int] = (), **options: Any
+) -> DatasetSummary:
+    """Write `chunks` in turn, each to its partition, and close the dataset as complete."""
+    with DatasetWriter(path, env_spec=spec, root_seed=0, **options) as writer:
+        for at, chunk in enumerate(chunks):
+            writer.write(chunk, partition=partitions[at] if partitions else 0)
+        return writer.close(status="complete")
+
+
+def resume_dataset(path: Path, chunks: Iterable[Chunk], *, spec: EnvSpec = BOX_SPEC, **options: Any) -> Committed:
+    """Resume a dataset of one partition with those of the chunks that are missing; return the committed part."""
+    committed = read_committed(path, read_info(path))
+    next_number = committed.partitions[0].next_number
+    with DatasetWriter(path, env_spec=spec, root_seed=0, committed=committed, **options) as writer:
+        for chunk in chunks:
+            first = int(np.searchsorted(chunk.numbers, next_number))
+            if first < chunk.n_episodes:
+                writer.write(chunk.episodes(first, chunk.n_episodes))
+        writer.close(status="complete")
+    return committed
+
+
+def data_files(path: Path) -> dict[str, bytes]:
+    """Return the bytes of all files of `data/`, by name."""
+    return {str(file.relative_to(path)): file.read_bytes() for file in sorted((path / "data").rglob("*.parquet"))}
+
+
+def all_files(path: Path) -> dict[str, bytes]:
+    """Return the bytes of all files of a folder, by name."""
+    return {str(file.relative_to(path)): file.read_bytes() for file in sorted(path.rglob("*")) if file.is_file()}
+
+
+def hidden_files(path: Path) -> list[str]:
+    """Return the names of hidden entries at the top: temporary files, the lock, folders moved aside."""
+    return sorted(file.name for file in path.glob(".*"))
+
+
+class FailingFiles(FileStore):
+    """A disk on which operation number `fail_at` fails, or that one and all after it."""
+
+    def __init__(self, fail_at: int | None = None, *, for_good: bool = False) -> None:
+        self.operations: list[tuple[str, Path]] = []
+        self._fail_at = fail_at
+        self._for_good = for_good
+
+    def before(self, operation: str, path: Path) -> None:
+        at = len(self.operations)
+        self.operations.append((operation, path))
+        if self._fail_at is not None and (at == self._fail_at or (self._for_good and at > self._fail_at)):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+
+class Killed(BaseException):
+    """Stands for the end of the process: nothing after it reaches the disk."""
+
+
+class KilledFiles(FileStore):
+    """A disk of a process that is killed before operation number `kill_at`."""
+
+    def __init__(self, kill_at: int) -> None:
+        self.count = 0
+        self._kill_at = kill_at
+
+    def before(self, operation: str, path: Path) -> None:
+        self.count += 1
+        if self.count > self._kill_at:
+            raise Killed
