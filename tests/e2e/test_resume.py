@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 from pathlib import Path
 
@@ -13,21 +14,21 @@ from tests.helpers.envs import HIDDEN, SIGNS
 from tests.helpers.processes import Ran, rollout, running
 
 ENV = ("--env", "tests.helpers.envs:FaultyEnv", "--seed", "7", "--segment-bytes", "20000", "--quiet")
-SLOW = ("--env-kwargs", "pace=0.0005")
 RUNS = {
-    "collect": ("collect", "--timesteps", "3000", "--policy", "tests.helpers.policies:OwnNoisePolicy"),
-    "exact": ("exact", "--episodes-per-worker", "300"),
+    "collect": ("collect", "--timesteps", "2000", "--policy", "tests.helpers.policies:OwnNoisePolicy"),
+    "exact": ("exact", "--episodes-per-worker", "180"),
     "four rows": (
-        *("collect", "--timesteps", "3000", "--envs-per-worker", "4"),
+        *("collect", "--timesteps", "2000", "--envs-per-worker", "4"),
         *("--policy", "tests.helpers.policies:CountingPolicy"),
     ),
 }
 LOCAL = ("--sampler", "local", "--workers", "1")
 
 
-def end_after_commits(output: Path, *words: str, more_than: int = 0, by: signal.Signals = signal.SIGKILL) -> Ran:
-    """Run, and send a signal once more than so many episodes are committed."""
-    with running([*words, "--output", str(output)]) as run:
+def end_in(episodes: list[int], output: Path, *words: str, more_than: int = 0, by: int = signal.SIGKILL) -> Ran:
+    """Run until the episodes with these seeds, which hang, and send a signal once more episodes are committed."""
+    hang = {HIDDEN: json.dumps({"what": "hang", "episodes": episodes})}
+    with running([*words, "--flush-every", "0.05", "--output", str(output)], env=hang) as run:
         run.wait_until(lambda: len(_committed(output)) > more_than)
         run.process.send_signal(by)
         return run.end()
@@ -45,12 +46,13 @@ def _committed(output: Path) -> list[int]:
 def test_a_killed_run_is_resumed_as_if_it_had_not_been_killed(tmp_path: Path, kind: str) -> None:
     """Killed twice after a commit, in the first run and in one that resumes: the same bytes, statistics and totals."""
     whole, out = tmp_path / "whole", tmp_path / "out"
-    words = (*RUNS[kind], *ENV, *SLOW, "--workers", "2", "--flush-every", "0.05")
+    words = (*RUNS[kind], *ENV, "--workers", "2")
     rollout(*words, "--output", whole)
-    assert -signal.SIGKILL == end_after_commits(out, *words).code
+    seeds = episodes_of(whole)["seed"].to_pylist()
+    assert -signal.SIGKILL == end_in(seeds[100::180], out, *words).code
     first = len(numbers_of(out))
     again = (words[0], "--resume", "--quiet")
-    assert -signal.SIGKILL == end_after_commits(out, *again, "--flush-every", "0.05", more_than=first).code
+    assert -signal.SIGKILL == end_in(seeds[150::180], out, *again, more_than=first).code
     second = len(numbers_of(out))
     rollout("verify", out)
     rollout(*again, "--output", out)
@@ -67,11 +69,12 @@ def test_a_killed_run_is_resumed_as_if_it_had_not_been_killed(tmp_path: Path, ki
 def test_a_run_that_was_asked_to_end_is_resumed(tmp_path: Path) -> None:
     """By SIGTERM: what was finished is there, and another number of workers, in one process, makes the rest."""
     out, whole = tmp_path / "out", tmp_path / "whole"
-    words = ("collect", "--timesteps", "3000", *ENV, *SLOW, "--workers", "2")
-    ran = end_after_commits(out, *words, "--flush-every", "0.05", by=signal.SIGTERM)
+    words = ("collect", "--timesteps", "2000", *ENV, "--workers", "2")
+    rollout(*words, "--output", whole)
+    seeds = episodes_of(whole)["seed"].to_pylist()
+    ran = end_in(seeds[200:201], out, *words, "--grace", "0.2", by=signal.SIGTERM)
     assert (143, "interrupted") == (ran.code, info_of(out)["status"]), ran.said
     rollout("collect", "--resume", *LOCAL, "--output", out)
-    rollout(*words, "--output", whole)
     assert_same_data(whole, out)
 
 
@@ -109,17 +112,21 @@ def test_two_runs_cannot_have_one_folder(tmp_path: Path) -> None:
 
 def test_what_was_skipped_before_a_kill_is_still_listed(tmp_path: Path) -> None:
     """The same episodes as in a run that nobody disturbed."""
-    well = tmp_path / "well"
-    rollout("collect", "--episodes", "400", *ENV, *LOCAL, "--output", well)
-    seeds = [int(seed) for seed in episodes_of(well)["seed"].to_pylist()[10::40]]
-    faulty = ("--env-kwargs", "what=raise", "--env-kwargs", f"episodes={seeds}", "--on-env-error", "skip")
-    words = ("collect", "--episodes", "400", *ENV, *SLOW, *faulty, "--workers", "2")
-    out = tmp_path / "out"
-    end_after_commits(out, *words, "--flush-every", "0.05", more_than=100)
-    rollout("collect", "--resume", "--quiet", "--output", out)
+    well, out = tmp_path / "well", tmp_path / "out"
+    rollout("collect", "--episodes", "300", *ENV, *LOCAL, "--output", well)
+    seeds = episodes_of(well)["seed"].to_pylist()
+    fault = {"what": "raise", "episodes": seeds[10::40]}
+    words = ("collect", "--episodes", "300", *ENV, "--on-env-error", "skip", "--flush-every", "0.05", "--workers", "2")
+    slow = {HIDDEN: json.dumps({**fault, "pace": 0.005})}
+    with running([*words, "--output", str(out)], env=slow) as run:
+        run.wait_until(lambda: len(_committed(out)) > 60)
+        run.process.kill()
+        run.end()
+    assert len(numbers_of(out)) < 290
+    rollout("collect", "--resume", "--quiet", "--output", out, env={HIDDEN: json.dumps(fault)})
     listed = [one["episode_number"] for one in info_of(out)["skipped"]["episodes"]]
-    assert list(range(10, 400, 40)) == listed
-    assert sorted(set(range(400)) - set(listed)) == numbers_of(out)
+    assert list(range(10, 300, 40)) == listed
+    assert sorted(set(range(300)) - set(listed)) == numbers_of(out)
     rollout("verify", out)
 
 

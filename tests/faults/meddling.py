@@ -67,23 +67,32 @@ def interrupt_and_terminate(run: Running, folder: Path) -> None:
         worker.resume()
 
 
+def all_met(run: Running, folder: Path) -> None:
+    """Return once both workers have begun an episode; in rows with `MEETING` they wait there for a third."""
+    run.wait_until(lambda: len(list((folder / "signs").glob("met-*"))) == 2)
+
+
 def kill_worker(run: Running, folder: Path) -> None:
-    run.wait_until(lambda: begun(folder) and bool(run.workers()))
+    """Kill one of two workers in its first episode; the one that replaces it is the third that they wait for."""
+    all_met(run, folder)
     run.workers()[0].kill()
 
 
 def stop_and_continue(run: Running, folder: Path) -> None:
-    """Stop the parent until its workers have nothing more to do, and let it go on."""
-    run.wait_until(lambda: begun(folder))
+    """Stop the parent while its workers run episodes, and let it go on."""
+    all_met(run, folder)
     run.process.send_signal(signal.SIGSTOP)
+    (folder / "signs" / "met-other").touch()
     time.sleep(0.3)
     run.process.send_signal(signal.SIGCONT)
 
 
 def stop_worker(run: Running, folder: Path) -> None:
-    run.wait_until(lambda: begun(folder) and bool(run.workers()))
+    """Stop one of two workers while the other runs episodes, and let it go on."""
+    all_met(run, folder)
     worker = run.workers()[0]
     worker.suspend()
+    (folder / "signs" / "met-other").touch()
     time.sleep(0.3)
     worker.resume()
 
@@ -145,11 +154,10 @@ def interrupt_blocked(run: Running, folder: Path) -> None:
 
 def change_module(run: Running, folder: Path) -> None:
     """Edit the environment's module, and kill a worker, so that the next one loads it as it is now."""
-    kill_worker_of = after_commit(kill_worker)
-    run.wait_until(lambda: committed(folder))
+    all_met(run, folder)
     path = folder / "mine.py"
     path.write_text(path.read_text().replace("GAIN = 1.0", "GAIN = 2.0"))
-    kill_worker_of(run, folder)
+    kill_worker(run, folder)
 
 
 # -- before it ---------------------------------------------------------------------------------------------------------

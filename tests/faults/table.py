@@ -14,7 +14,7 @@ LOCAL, OFTEN = ("--sampler", "local"), ("--flush-every", "0.05")
 CLIP, WARN = ("--invalid-action", "clip"), ("--invalid-action", "warn")
 ROWS = ("--envs-per-worker", "4")
 LONG, MIDDLE = ("collect", "--timesteps", "100000"), ("collect", "--episodes", "200")
-SLOW = {"pace": 0.001}
+SLOW, MEETING = {"pace": 0.001}, {"meet": 3}
 VECTOR = "tests.helpers.envs:vector"
 
 
@@ -220,9 +220,9 @@ ENDING = [
         options=("--flush-every", "3600"),
     ),
     ended("kill -9 of the parent", -signal.SIGKILL, "", m.send(signal.SIGKILL)),
-    well("kill -9 of a worker", says="SIGKILL", env=SLOW, command=MIDDLE, meddle=m.kill_worker),
-    well("the parent is stopped for a while", env=SLOW, command=MIDDLE, meddle=m.stop_and_continue),
-    well("a worker is stopped for a while", env=SLOW, command=MIDDLE, meddle=m.stop_worker),
+    well("kill -9 of a worker", says="SIGKILL", env=MEETING, command=MIDDLE, meddle=m.kill_worker),
+    well("the parent is stopped for a while", env=MEETING, command=MIDDLE, meddle=m.stop_and_continue),
+    well("a worker is stopped for a while", env=MEETING, command=MIDDLE, meddle=m.stop_worker),
     well("stdout is closed", code=(0, 5), env=SLOW, meddle=m.close_stdout),
     Row(
         *("stderr is full, then SIGTERM", 143),
@@ -235,9 +235,8 @@ ENDING = [
     well(
         *("the env's module is edited", (0, 3, 4), "chang"),
         spec="mine:Mine",
-        env=SLOW,
+        env=MEETING,
         command=MIDDLE,
-        options=OFTEN,
         prepare=m.own_module,
         meddle=m.change_module,
         keeps="any",
