@@ -9,7 +9,7 @@ import typer
 from rollout_cli.cli import collect, dataset, policy, replay
 from rollout_cli.cli.options import Command, Group, deferred, takes_declared_options
 from rollout_cli.cli.output import print_text, report
-from rollout_cli.cli.streams import flush_all, open_closed_descriptors, writing_results
+from rollout_cli.cli.streams import flush_all, open_closed_streams, writing_results
 
 app = typer.Typer(cls=Group, rich_markup_mode="rich", pretty_exceptions_enable=False)
 policy_app = typer.Typer(cls=Group)
@@ -47,7 +47,7 @@ def _rollout(
 
 def run(arguments: list[str]) -> int:
     """Run one command line and return its exit code; every error is shown here, and nothing is raised."""
-    open_closed_descriptors()
+    open_closed_streams()
     try:
         return _run(arguments)
     except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - the edge: an unknown error is shown as internal

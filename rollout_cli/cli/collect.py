@@ -81,8 +81,7 @@ def _collect(config: CollectConfig, *, progress: bool | None, quiet: bool) -> Co
     from rollout_cli.run.collect import collect as run_collect  # noqa: PLC0415 - it loads numpy, gymnasium and pyarrow
     from rollout_cli.run.progress import choose_progress  # noqa: PLC0415
 
-    stream = None if sys.stderr is None else MessageStream(sys.stderr)
-    shown = choose_progress(stream, wanted=progress, quiet=quiet, environ=os.environ)
+    shown = choose_progress(MessageStream(sys.stderr), wanted=progress, quiet=quiet, environ=os.environ)
     try:
         with user_output_on_stderr():
             return run_collect(config, progress=shown)

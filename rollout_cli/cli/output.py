@@ -33,15 +33,13 @@ def print_text(text: str) -> None:
         StorageError: If it cannot be written.
     """
     with writing_results():
-        if sys.stdout is not None:
-            sys.stdout.write(encodable(text, sys.stdout.encoding) + "\n")
-            sys.stdout.flush()
+        sys.stdout.write(encodable(text, sys.stdout.encoding) + "\n")
+        sys.stdout.flush()
 
 
 def print_message(text: str) -> None:
     """Write to stderr, a line break at its end; a text that cannot be written is lost."""
-    if sys.stderr is not None:
-        MessageStream(sys.stderr).write(text + "\n")
+    MessageStream(sys.stderr).write(text + "\n")
 
 
 def print_json(document: Mapping[str, object]) -> None:

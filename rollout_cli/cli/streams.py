@@ -17,14 +17,17 @@ _PIECE = select.PIPE_BUF if hasattr(select, "PIPE_BUF") else 512
 _PATIENCE_MS = 2_000
 
 
-def open_closed_descriptors() -> None:
-    """Open on nothing what the process was started without.
+def open_closed_streams() -> None:
+    """Open on nothing the streams that the process was started without.
 
     The next file that it opened would else get the descriptor of a standard stream, and what is printed into it.
     """
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= STDERR:
         os.set_inheritable(descriptor, True)  # noqa: FBT003 - it takes no keyword
     os.close(descriptor)
+    for name, number in (("stdout", STDOUT), ("stderr", STDERR)):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(number, "w", closefd=False))
 
 
 class MessageStream(io.TextIOBase):
@@ -113,8 +116,7 @@ def flush_all() -> None:
     """Flush stdout and stderr at the end; drop what cannot be written, or the interpreter would complain at exit."""
     for stream in (sys.stdout, sys.stderr):
         try:
-            if stream is not None:
-                stream.flush()
+            stream.flush()
         except OSError:
             _give_up(stream)
 

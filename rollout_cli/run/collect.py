@@ -352,7 +352,7 @@ def _report(
         reproduce.require(verdict)
     if verdict.status == "no":
         hint = f"; {reproduce.HINT}" if verdict.difference is not None else ""
-        progress.warn(f"these episodes cannot be reproduced: {verdict.reason}{hint}")
+        progress.warn(f"these episodes are not reproducible: {verdict.reason}{hint}")
     return_sum = job.state.totals["return_sum"] + filled.return_sum
     return CollectResult(
         path=summary.path,

@@ -244,22 +244,20 @@ def _rich_bar(console: Any, facts: Callable[[], str]) -> Any:
     )
 
 
-def is_drawable(stream: TextIO | None, environ: Mapping[str, str]) -> bool:
-    """Return whether a bar and colours can be drawn on the stream; None is one that the process was started without."""
-    return stream is not None and stream.isatty() and environ.get("TERM") not in {"dumb", "unknown"}
+def is_drawable(stream: TextIO, environ: Mapping[str, str]) -> bool:
+    """Return whether a bar can be drawn on the stream."""
+    return stream.isatty() and environ.get("TERM") not in {"dumb", "unknown"}
 
 
 def choose_progress(stream: TextIO | None, *, wanted: bool | None, quiet: bool, environ: Mapping[str, str]) -> Progress:
     """Return what suits the stream: a bar on a terminal, lines elsewhere.
 
     Args:
-        stream: Where it is shown; None for nowhere.
+        stream: Where it is shown.
         wanted: True and False decide; None shows progress.
         quiet: Show warnings only, whatever is wanted.
         environ: `TERM=dumb` makes a terminal one without bars. (rich itself honours `NO_COLOR`.)
     """
-    if stream is None:
-        return Progress()
     if quiet or wanted is False:
         return MessageProgress(stream, notices=not quiet)
     return BarProgress(stream) if is_drawable(stream, environ) else LineProgress(stream)

@@ -235,7 +235,7 @@ def described(document: Mapping[str, Any]) -> str:
 def known_beforehand(info: Mapping[str, Any]) -> Verdict | None:
     """Return the verdict on a run that needs no check, from what its workers know; None where nothing is known."""
     reason = info.get("not_reproducible")
-    return None if reason is None else Verdict("no", f"not reproducible: {reason}", _scope(info))
+    return None if reason is None else Verdict("no", str(reason), _scope(info))
 
 
 def _scope(info: Mapping[str, Any]) -> str:

@@ -1,0 +1,203 @@
+"""The command as a process: what it loads, its streams, its signals, and shell completion."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.helpers.datasets import info_of, numbers_of
+from tests.helpers.processes import command, rollout, running, variables
+
+HEAVY = {"numpy", "gymnasium", "pyarrow", "torch", "multiprocessing"}
+ENV = ("--env", "tests.helpers.envs:FaultyEnv")
+KINDS = {"processes": ("--workers", "2"), "local": ("--workers", "1", "--sampler", "local")}
+
+
+def loaded_by(code: str, *arguments: str) -> set[str]:
+    """Return the top-level modules that are loaded after `code` has run."""
+    script = f"import sys\ntry:\n    {code}\nexcept SystemExit: pass\nprint('\\n' + ' '.join(sys.modules))"
+    ran = subprocess.run(
+        [sys.executable, "-c", script, *arguments], env=variables(), capture_output=True, text=True, check=True
+    )
+    return {name.split(".")[0] for name in ran.stdout.splitlines()[-1].split()}
+
+
+@pytest.mark.parametrize("words", [[], ["--help"], ["info", "--help"], ["policy", "pack", "--help"], ["--version"]])
+def test_help_loads_nothing_heavy(words: list[str]) -> None:
+    """Help pages come without the libraries that runs need, and without those that options need."""
+    loaded = loaded_by("from rollout_cli.entry import main; main()", *words)
+    assert "typer" in loaded
+    assert set() == loaded & HEAVY
+
+
+@pytest.mark.parametrize(
+    "words", [["collect", "--help"], ["exact", "--help"], ["collect", "--timesteps", "1", "--dry-run"]]
+)
+def test_options_load_nothing_heavy(words: list[str]) -> None:
+    """A configuration can be checked without the libraries that runs need."""
+    assert set() == loaded_by("from rollout_cli.entry import main; main()", *words) & HEAVY
+
+
+def test_the_entry_point_loads_nothing() -> None:
+    """A worker process that is spawned runs the console script again, under another name."""
+    assert set() == loaded_by("import rollout_cli.entry") & (HEAVY | {"typer", "rich", "pydantic", "cloudpickle"})
+
+
+# -- streams -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_user_code_prints_is_on_stderr(tmp_path: Path, kind: str) -> None:
+    """By Python and past it, in this process and in workers; stdout is one JSON document."""
+    words = ("collect", "--episodes", "4", *ENV, "--env-kwargs", "what=print", *KINDS[kind], "--json")
+    ran = rollout(*words, "--output", tmp_path / "out")
+    assert 4 == json.loads(ran.stdout)["episodes"]
+    for line in ("a line that a simulator prints", "and one past Python"):
+        assert line in ran.stderr
+
+
+def test_a_reader_that_goes_is_no_error(tmp_path: Path) -> None:
+    """`rollout … | head -1` ends well."""
+    rollout("collect", "--episodes", "2", "--quiet", *KINDS["local"], "--output", tmp_path / "out")
+    shell = f"{' '.join(command())} info {tmp_path / 'out'} | head -1; exit ${{PIPESTATUS[0]}}"
+    ran = subprocess.run(["bash", "-c", shell], env=variables(), capture_output=True, text=True, check=False)
+    assert (0, "") == (ran.returncode, ran.stderr)
+
+
+def test_results_that_cannot_be_written_are_an_error(tmp_path: Path) -> None:
+    """A full disk under stdout is exit code 5; the dataset is complete."""
+    words = ["collect", "--episodes", "2", "--quiet", *KINDS["local"], "--output", str(tmp_path / "out")]
+    with Path("/dev/full").open("w") as full:
+        ran = subprocess.run(
+            [*command(), *words], env=variables(), stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert 5 == ran.returncode, ran.stderr
+    assert "cannot write to standard output" in ran.stderr
+    assert "complete" == info_of(tmp_path / "out")["status"]
+
+
+@pytest.mark.parametrize("closed", [(0,), (1,), (2,), (0, 1, 2)])
+def test_streams_that_are_closed(tmp_path: Path, closed: tuple[int, ...]) -> None:
+    """A run without standard streams makes the dataset, and prints into none of its files."""
+
+    def close() -> None:
+        for descriptor in closed:
+            os.close(descriptor)
+
+    words = ["collect", "--timesteps", "300", "--seed", "1", *ENV, *KINDS["processes"], "--env-kwargs", "what=print"]
+    with running([*words, "--output", str(tmp_path / "out")], before=close) as run:
+        assert 0 == run.end().code
+    rollout("verify", tmp_path / "out")
+
+
+def test_a_stderr_that_nobody_reads_never_hangs_the_end(tmp_path: Path) -> None:
+    """The pipe is full from the beginning; SIGTERM ends the run all the same, and its episodes are kept."""
+    reading, writing = os.pipe()
+    fcntl.fcntl(writing, fcntl.F_SETFL, os.O_NONBLOCK)
+    try:
+        while os.write(writing, b"x" * 4096):
+            pass
+    except BlockingIOError:
+        fcntl.fcntl(writing, fcntl.F_SETFL, 0)
+    output = tmp_path / "out"
+    words = ["collect", "--timesteps", "1000000", *ENV, "--env-kwargs", "pace=0.002", *KINDS["processes"]]
+    process = subprocess.Popen(
+        [*command(), *words, "--output", str(output), "--flush-every", "0"],
+        env=variables(),
+        stdout=subprocess.DEVNULL,
+        stderr=writing,
+    )
+    try:
+        while process.poll() is None and not numbers_of(output):
+            signal.sigtimedwait([], 0.05)
+        process.send_signal(signal.SIGTERM)
+        assert 143 == process.wait(timeout=100)
+    finally:
+        process.kill()
+        process.wait()
+        os.close(reading)
+        os.close(writing)
+    assert "interrupted" == info_of(output)["status"]
+
+
+# -- signals -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "number", "code"),
+    [
+        ("processes", signal.SIGINT, 130),
+        ("processes", signal.SIGTERM, 143),
+        ("local", signal.SIGINT, 130),
+        ("local", signal.SIGHUP, 143),
+    ],
+)
+def test_a_signal_ends_the_run_politely(tmp_path: Path, kind: str, number: signal.Signals, code: int) -> None:
+    """It is acknowledged, the finished episodes are kept and counted, and no process is left."""
+    output = tmp_path / "out"
+    words = ["collect", "--timesteps", "1000000", *ENV, "--env-kwargs", "pace=0.001", *KINDS[kind]]
+    with running([*words, "--output", str(output), "--flush-every", "0"]) as run:
+        run.wait_until(lambda: bool(numbers_of(output)))
+        run.process.send_signal(number)
+        ran = run.end()
+    assert (code, "", ()) == (ran.code, ran.stdout, ran.left), ran.said
+    assert f"notice: {number.name}: the run is ending" in ran.stderr
+    assert f"rollout: error: the run was ended by {number.name}: {len(numbers_of(output)):,} finished" in ran.stderr
+    assert "interrupted" == info_of(output)["status"]
+    rollout("verify", output)
+
+
+def test_a_second_signal_ends_the_run_at_once(tmp_path: Path) -> None:
+    """A step that never ends holds the first one up."""
+    output = tmp_path / "out"
+    kwargs = ("--env-kwargs", "what=hang", "--env-kwargs", f"signs='{tmp_path}'", "--env-kwargs", "times=1")
+    words = ["collect", "--timesteps", "1000000", *ENV, *kwargs, *KINDS["local"], "--output", str(output)]
+    with running(words) as run:
+        run.wait_until((tmp_path / "hang-0").exists)
+        run.process.send_signal(signal.SIGTERM)
+        assert run.process.stderr is not None
+        while b"again ends it at once" not in run.process.stderr.readline():
+            assert run.process.poll() is None
+        run.process.send_signal(signal.SIGTERM)
+        ran = run.end()
+    assert 143 == ran.code, ran.said
+    assert "at once by a second signal (SIGTERM)" in ran.stderr
+
+
+def test_a_signal_before_a_worker_has_started(tmp_path: Path) -> None:
+    """No dataset is left."""
+    kwargs = ("--env-kwargs", "what=hang", "--env-kwargs", "when=load", "--env-kwargs", f"signs='{tmp_path}'")
+    words = ["collect", "--timesteps", "100", *ENV, *kwargs, *KINDS["processes"], "--output", str(tmp_path / "out")]
+    with running(words) as run:
+        run.wait_until((tmp_path / "hang-0").exists)
+        run.process.send_signal(signal.SIGTERM)
+        ran = run.end()
+    assert 143 == ran.code, ran.said
+    assert "ended by SIGTERM before a worker had started" in ran.stderr
+    assert not (tmp_path / "out").exists()
+
+
+# -- completion --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("rollout ver", ["verify"]),
+        ("rollout collect --on", ["--on-env-error", "--on-worker-death"]),
+        ("rollout collect --on-env-error ", ["fail", "retry", "skip"]),
+        ("rollout policy ", ["pack"]),
+    ],
+)
+def test_shell_completion(words: str, expected: list[str]) -> None:
+    """Commands, flags and the words of a choice are completed."""
+    asked = {"COMP_WORDS": words, "COMP_CWORD": str(len(words.split(" ")) - 1), "_ROLLOUT_COMPLETE": "complete_bash"}
+    ran = subprocess.run(command(), env=variables(**asked), capture_output=True, text=True, check=True)
+    assert expected == ran.stdout.split()

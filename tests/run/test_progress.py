@@ -1,0 +1,215 @@
+"""Progress on a clock and a stream of the test's own: what a person reads at each moment."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from rollout_cli.run.progress import BarProgress, LineProgress, MessageProgress, Progress, choose_progress
+
+
+class Clock:
+    """A clock that the test moves."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Terminal(io.StringIO):
+    """A stream that says that it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def stream() -> io.StringIO:
+    return io.StringIO()
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    return Terminal()
+
+
+def test_lines(stream: io.StringIO, clock: Clock) -> None:
+    """A line every few seconds, and one at the end; the time of starting workers is not in the pace."""
+    progress = LineProgress(stream, clock=clock, every=2.0)
+    progress.start(label="Env", total_steps=100, total_episodes=None)
+    clock.now += 60.0
+    progress.begin()
+    clock.now += 1.0
+    progress.update(episodes=1, steps=20, return_sum=5.0)
+    clock.now += 1.0
+    progress.update(episodes=1, steps=30, return_sum=6.0)
+    clock.now += 1.0
+    progress.update(failures=2)
+    clock.now += 1.0
+    progress.update(episodes=2, steps=50, return_sum=9.0)
+    progress.finish()
+    progress.finish()
+    assert [
+        "Env: 20/100 steps, 1 episodes, 20 steps/s, mean return 5, ETA 0:00:04",
+        "Env: 100/100 steps, 4 episodes, 25 steps/s, mean return 5, 2 failures, in 0:00:04",
+        "Env: 100/100 steps, 4 episodes, 25 steps/s, mean return 5, 2 failures, in 0:00:04",
+    ] == stream.getvalue().splitlines()
+
+
+def test_a_resumed_run(stream: io.StringIO, clock: Clock) -> None:
+    """The dataset's steps count as done, and neither in the pace nor in the time that is left."""
+    progress = LineProgress(stream, clock=clock, every=0.0)
+    progress.start(label="Env", total_steps=100, total_episodes=None)
+    progress.begin(episodes=5, steps=50, return_sum=10.0)
+    clock.now += 2.0
+    progress.update(episodes=1, steps=10, return_sum=2.0)
+    assert "Env: 60/100 steps, 6 episodes, 5 steps/s, mean return 2, ETA 0:00:08\n" == stream.getvalue()
+
+
+def test_episodes_end_the_run(stream: io.StringIO, clock: Clock) -> None:
+    """Where episodes are asked for, they give the outlook."""
+    progress = LineProgress(stream, clock=clock, every=0.0)
+    progress.start(label="Env", total_steps=None, total_episodes=4)
+    progress.begin()
+    clock.now += 3661.0
+    progress.update(episodes=1, steps=10, return_sum=0.0)
+    assert "Env: 10 steps, 1/4 episodes, 0 steps/s, mean return 0, ETA 3:03:03\n" == stream.getvalue()
+
+
+def test_a_run_that_ends_while_starting_shows_no_counts(stream: io.StringIO, clock: Clock) -> None:
+    """Its error is all there is to say."""
+    progress = LineProgress(stream, clock=clock)
+    progress.start(label="Env", total_steps=1, total_episodes=None)
+    progress.warn("odd\n  File 'x'\n\x1b")
+    progress.update(failures=1)
+    progress.finish()
+    assert "warning: odd\n  File 'x'\n\\x1b\n" == stream.getvalue()
+
+
+def test_the_bar(terminal: Terminal, clock: Clock) -> None:
+    """`starting workers` until they are ready; then counts, pace and outlook; messages above; no markup, no escapes."""
+    progress = BarProgress(terminal, clock=clock)
+    progress.start(label="[bold]Env\x07:smile:", total_steps=100, total_episodes=None)
+    assert "starting workers" in terminal.getvalue()
+    clock.now += 60.0
+    progress.begin()
+    clock.now += 1.0
+    progress.update(episodes=1, steps=50, return_sum=7.0)
+    progress.warn("[red]odd[/red]")
+    progress.notice("known")
+    clock.now += 1.0
+    progress.update(episodes=1, steps=50, return_sum=8.0, failures=3)
+    progress.finish()
+    progress.finish()
+    shown = terminal.getvalue()
+    for part in (
+        "[bold]Env\\x07:smile:",
+        "50/100 steps  1 episodes  50 steps/s  mean return 7",
+        " ETA 0:00:01",
+        "warning: [red]odd[/red]",
+        "notice: known",
+        "100/100 steps  2 episodes  50 steps/s  mean return 7.5  3 failures",
+        " in 0:00:02",
+    ):
+        assert part in shown
+    assert "\x07" not in shown
+
+
+def test_the_bar_is_redrawn_ten_times_a_second_at_most(terminal: Terminal, clock: Clock) -> None:
+    """A thousand updates in a moment draw nothing; the next one after a tenth of a second does."""
+    progress = BarProgress(terminal, clock=clock)
+    progress.start(label="e", total_steps=None, total_episodes=None)
+    progress.begin()
+    before = terminal.getvalue()
+    for _ in range(1000):
+        progress.update(episodes=1, steps=1, return_sum=0.0)
+    assert before == terminal.getvalue()
+    clock.now += 0.2
+    progress.update(episodes=1, steps=1, return_sum=0.0)
+    assert "1,001 steps" in terminal.getvalue()
+    progress.finish()
+
+
+def test_the_bar_starts_no_thread(terminal: Terminal) -> None:
+    """Worker processes may be forked while the bar is up, which no thread would survive."""
+    before = threading.active_count()
+    progress = BarProgress(terminal)
+    progress.start(label="e", total_steps=1, total_episodes=None)
+    assert before == threading.active_count()
+    progress.finish()
+
+
+def test_a_bar_that_never_started_can_finish(terminal: Terminal) -> None:
+    """A run that failed before it began leaves nothing on the terminal."""
+    BarProgress(terminal).finish()
+    assert "" == terminal.getvalue()
+
+
+def test_no_color(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    """NO_COLOR leaves no colour in warnings."""
+    BarProgress(terminal).warn("odd")
+    assert "\x1b[33m" in terminal.getvalue()
+    monkeypatch.setenv("NO_COLOR", "1")
+    plain = Terminal()
+    BarProgress(plain).warn("odd")
+    assert "warning: odd\n" == plain.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("stream", "wanted", "quiet", "term", "expected"),
+    [
+        (Terminal(), None, False, "xterm", BarProgress),
+        (Terminal(), True, False, "xterm", BarProgress),
+        (Terminal(), None, False, "dumb", LineProgress),
+        (io.StringIO(), None, False, "xterm", LineProgress),
+        (io.StringIO(), True, False, "xterm", LineProgress),
+        (Terminal(), False, False, "xterm", MessageProgress),
+        (Terminal(), True, True, "xterm", MessageProgress),
+    ],
+)
+def test_the_choice(stream: io.StringIO, wanted: bool | None, quiet: bool, term: str, expected: type[object]) -> None:
+    """A bar on a terminal, lines elsewhere, messages where progress is not wanted."""
+    assert expected is type(choose_progress(stream, wanted=wanted, quiet=quiet, environ={"TERM": term}))
+
+
+def test_quiet_keeps_warnings(stream: io.StringIO) -> None:
+    """--quiet leaves warnings, and no notices."""
+    progress = choose_progress(stream, wanted=None, quiet=True, environ={})
+    progress.notice("a")
+    progress.warn("b")
+    assert "warning: b\n" == stream.getvalue()
+
+
+@pytest.mark.parametrize("kind", [Progress, MessageProgress, LineProgress, BarProgress])
+def test_every_kind_goes_through_a_run(kind: type[Progress], stream: io.StringIO) -> None:
+    """All of them can be passed to a run."""
+    progress = kind() if kind is Progress else kind(stream)  # type: ignore[call-arg]
+    progress.notice("before")
+    progress.start(label="e", total_steps=None, total_episodes=3)
+    progress.begin()
+    progress.update(episodes=1, steps=1, return_sum=0.0)
+    progress.warn("during")
+    progress.finish()
+
+
+def test_rich_is_loaded_only_for_a_bar() -> None:
+    """A run with plain lines does not load rich, and one with a bar only when there is something to draw."""
+    code = (
+        "import sys, rollout_cli.run.progress as p; p.LineProgress(sys.stderr); p.BarProgress(sys.stderr); "
+        "print('rich' in sys.modules)"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "False\n" == ran.stdout

@@ -1,0 +1,80 @@
+"""Signals that end a run: the first one asks, the second one raises."""
+
+from __future__ import annotations
+
+import signal
+import threading
+
+import pytest
+
+from rollout_cli.errors import InterruptedRunError, RolloutError, TerminatedRunError
+from rollout_cli.run.signals import stop_on_signals
+
+
+@pytest.mark.parametrize(
+    ("number", "kind"),
+    [
+        (signal.SIGINT, InterruptedRunError),
+        (signal.SIGTERM, TerminatedRunError),
+        (signal.SIGHUP, TerminatedRunError),
+    ],
+)
+def test_the_first_asks_and_the_second_raises(number: signal.Signals, kind: type[RolloutError]) -> None:
+    """The error is that of the first signal; a third one changes nothing."""
+    names: list[str] = []
+    with stop_on_signals() as signals:
+        signals.stop = names.append
+        signal.raise_signal(number)
+        assert ([number.name], number) == (names, signals.received)
+        with pytest.raises(kind, match="at once by a second signal"):
+            signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(number)
+    assert [number.name] == names
+
+
+def test_a_signal_before_anything_runs_raises() -> None:
+    """There is nothing to save."""
+    with (
+        stop_on_signals(),
+        pytest.raises(TerminatedRunError, match="ended by SIGTERM before anything was collected"),
+    ):
+        signal.raise_signal(signal.SIGTERM)
+
+
+def test_signals_after_the_end_are_ignored() -> None:
+    """Whoever tidies up is not stopped half-way."""
+    with stop_on_signals() as signals:
+        signals.end_quietly()
+        signal.raise_signal(signal.SIGINT)
+        assert signals.received is None
+
+
+def test_the_former_handlers_come_back() -> None:
+    """A SIGHUP that is ignored, as nohup(1) has it, is ignored in the block too."""
+    ours = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
+    before = [signal.getsignal(number) for number in ours]
+    with stop_on_signals():
+        assert all(handler != signal.getsignal(number) for number, handler in zip(ours, before, strict=True))
+    assert before == [signal.getsignal(number) for number in ours]
+    former = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with stop_on_signals() as signals:
+            signal.raise_signal(signal.SIGHUP)
+            assert signals.received is None
+    finally:
+        signal.signal(signal.SIGHUP, former)
+
+
+def test_other_threads_change_no_handler() -> None:
+    """Only the main thread may have handlers."""
+    before = signal.getsignal(signal.SIGINT)
+    seen: list[object] = []
+
+    def body() -> None:
+        with stop_on_signals():
+            seen.append(signal.getsignal(signal.SIGINT))
+
+    thread = threading.Thread(target=body)
+    thread.start()
+    thread.join()
+    assert [before] == seen
