@@ -114,7 +114,7 @@ def info_table(n_rows: int, columns: Mapping[InfoKey, tuple[Array, Array]]) -> I
         elif len(rows):
             typed.append(InfoColumn(path, kind, rows, values[rows]))
     others = tabulate(odd) if odd else InfoTable(n_rows)
-    return InfoTable(n_rows, (*typed, *others.columns), others.dropped)
+    return InfoTable(n_rows, (*typed, *others.columns), others.dropped_rows)
 
 
 def _put(info: dict[str, Any], path: InfoPath, value: Any) -> None:

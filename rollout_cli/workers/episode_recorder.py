@@ -6,17 +6,20 @@ All steps lie in one list a column, the finished episodes' first, so that an epi
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from rollout_cli.episodes.batch import EnvSpec
-from rollout_cli.episodes.chunk import Chunk, concatenate
-from rollout_cli.episodes.infos import InfoTable, tabulate
+from rollout_cli.episodes.chunk import Chunk
+from rollout_cli.episodes.infos import InfoColumn, InfoTable, tabulate
 from rollout_cli.workers.checks import frozen_copy
 from rollout_cli.workers.columns import ActionRecorder, SpaceRecorder
 from rollout_cli.workers.worker import EpisodeRules
 
+Array = npt.NDArray[Any]
 Infos = dict[int, dict[Any, Any]]
 """Info dictionaries by row; rows with an empty one are missing."""
 
@@ -134,7 +137,36 @@ def in_order(chunk: Chunk) -> Chunk:
     """Return a chunk's episodes in the order of their numbers."""
     if chunk.n_episodes < 2 or (np.diff(chunk.numbers) > 0).all():  # noqa: PLR2004
         return chunk
-    return concatenate([chunk.episodes(at, at + 1) for at in np.argsort(chunk.numbers).tolist()])
+    order = np.argsort(chunk.numbers)
+    lengths, stops = chunk.lengths[order], np.cumsum(chunk.lengths)
+    # The rows of each episode, one episode after another.
+    rows = np.repeat(stops[order] - np.cumsum(lengths), lengths) + np.arange(chunk.n_steps)
+    names = ("numbers", "seeds", "lengths", "terminated", "truncated", "workers", "wall_times")
+    return replace(
+        chunk,
+        **{name: getattr(chunk, name)[order] for name in names},
+        observations=tuple(column[rows] for column in chunk.observations),
+        actions=tuple(column[rows] for column in chunk.actions),
+        rewards=chunk.rewards[rows],
+        last_observations=tuple(column[order] for column in chunk.last_observations),
+        env_infos=_reordered(chunk.env_infos, rows),
+        agent_infos=_reordered(chunk.agent_infos, rows),
+        episode_infos=_reordered(chunk.episode_infos, order),
+    )
+
+
+def _reordered(table: InfoTable, rows: Array) -> InfoTable:
+    """Return a table with its rows in another order."""
+    places = np.empty(len(rows), np.int64)
+    places[rows] = np.arange(len(rows))
+    columns = []
+    for column in table.columns:
+        now = places[column.row_numbers()]
+        by_row = np.argsort(now)
+        where = None if column.rows is None else now[by_row]
+        columns.append(InfoColumn(column.path, column.kind, where, column.values[by_row]))
+    dropped = {name: np.sort(places[where]) for name, where in table.dropped_rows.items()}
+    return InfoTable(table.n_rows, tuple(columns), dropped)
 
 
 def _cut_infos(infos: Infos, count: int) -> InfoTable:
