@@ -15,6 +15,7 @@ import importlib.util
 import os
 import pickle
 import re
+import signal
 import stat
 import sys
 import traceback
@@ -105,10 +106,18 @@ def reporting(kind: ErrorKind, what: str, *, hint: str = SHOW_WHERE) -> Iterator
     """
     try:
         yield
-    except (KeyboardInterrupt, RolloutError):
-        raise
     except BaseException as error:
+        if isinstance(error, RolloutError) or is_interrupt(error):
+            raise
         raise failure(kind, what, error, hint=hint) from error
+
+
+def is_interrupt(error: BaseException) -> bool:
+    """Return whether `error` is a Ctrl-C of the user's, and not something that the user's code raised by itself.
+
+    Where a run handles SIGINT in its own way, and in workers, no KeyboardInterrupt comes of Ctrl-C.
+    """
+    return isinstance(error, KeyboardInterrupt) and signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 # What a SPEC reads as.

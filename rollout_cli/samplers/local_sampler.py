@@ -7,17 +7,17 @@ from contextlib import AbstractContextManager, ExitStack, nullcontext
 from typing import Any, ClassVar
 
 from rollout_cli.errors import InternalError, UsageError
-from rollout_cli.loading import first_line, traceback_text
+from rollout_cli.loading import first_line, is_interrupt, traceback_text
 from rollout_cli.samplers.leases import LeaseSize
 from rollout_cli.samplers.messages import ToWorker
 from rollout_cli.samplers.plan import PlanState
 from rollout_cli.samplers.pool import Died, Event, Message
 from rollout_cli.samplers.sampler import Sampler
-from rollout_cli.samplers.worker_loop import WorkerLoop, is_interrupt
+from rollout_cli.samplers.worker_loop import WorkerLoop
 from rollout_cli.seeding.seeds import BorrowedGenerators
 from rollout_cli.workers.factory import WorkerFactory
 
-_DEATH_HINT = "let the policy and the environment raise an Exception, not a SystemExit or another BaseException"
+_DEATH_HINT = "let the user code raise an Exception"
 
 
 class LocalSampler(Sampler):

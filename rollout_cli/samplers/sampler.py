@@ -312,6 +312,7 @@ class Sampler(abc.ABC):
         self.dropped_episodes = 0
         with self._torn_down_on_error():
             call = self._begin(state, updates)
+        with self._torn_down_on_error(call):
             try:
                 yield call
             finally:
@@ -430,14 +431,15 @@ class Sampler(abc.ABC):
         return self._pool
 
     @contextmanager
-    def _torn_down_on_error(self) -> Iterator[None]:
-        """After an error, no worker is in a state that a later call could rely on."""
+    def _torn_down_on_error(self, call: _Call | None = None) -> Iterator[None]:
+        """End the workers after an error: no later call could rely on their state, and no later one has begun."""
         try:
             yield
         except GeneratorExit:
-            raise  # The caller has enough; the workers were told to stop.
+            raise  # The caller has enough, and the workers stop.
         except BaseException:
-            self.shutdown_worker()
+            if call is None or call.generation == self._generation:
+                self.shutdown_worker()
             raise
 
 

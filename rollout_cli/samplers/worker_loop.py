@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import signal
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack
@@ -21,7 +20,7 @@ from typing import Any
 
 from rollout_cli.episodes.chunk import for_transport
 from rollout_cli.errors import EnvLoadError, InternalError, PolicyLoadError, RolloutError, UserCodeError
-from rollout_cli.loading import first_line
+from rollout_cli.loading import first_line, is_interrupt
 from rollout_cli.samplers.messages import (
     Batch,
     Continue,
@@ -250,14 +249,6 @@ class WorkerLoop:
         if self._worker is None:
             raise InternalError("the worker was given work before its first update")
         return self._worker
-
-
-def is_interrupt(error: BaseException) -> bool:
-    """Return whether `error` is a Ctrl-C of the user's, and not something that the user's code raised by itself.
-
-    Where a run handles SIGINT in its own way, no KeyboardInterrupt comes of Ctrl-C.
-    """
-    return isinstance(error, KeyboardInterrupt) and signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def _unpickled(value: Pickled | None, what: str, kind: type[UserCodeError]) -> Any:

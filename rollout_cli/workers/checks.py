@@ -17,7 +17,7 @@ from gymnasium import spaces
 from rollout_cli.episodes.chunk import Chunk, concatenate
 from rollout_cli.episodes.spaces import Leaf
 from rollout_cli.errors import EnvError, PolicyError, RolloutError, UserCodeError
-from rollout_cli.loading import first_line
+from rollout_cli.loading import first_line, is_interrupt
 
 Array = npt.NDArray[Any]
 
@@ -238,7 +238,7 @@ def is_of_user_code(error: BaseException) -> bool:
 
     Ctrl-C arrives in whichever code runs; an error of ours that is no UserCodeError is its own message.
     """
-    if isinstance(error, KeyboardInterrupt | GeneratorExit):
+    if isinstance(error, GeneratorExit) or is_interrupt(error):
         return False
     return isinstance(error, UserCodeError) or not isinstance(error, RolloutError)
 

@@ -6,6 +6,7 @@ import errno
 import os
 import tempfile
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -37,18 +38,17 @@ def given_by(of: ReorderBuffer) -> list[int]:
 @given(st.data(), st.integers(1, 25), st.sampled_from([0, 500, 1 << 20]))
 def test_any_order_comes_out_in_order(data: st.DataObject, count: int, memory: int) -> None:
     """Chunks with gaps, in any order, in memory or on disk: each episode comes once, with its own rows."""
-    of = buffer(count, memory_limit=memory)
     left = data.draw(st.permutations(range(count)))
     out: list[Chunk] = []
-    while left:
-        size = data.draw(st.integers(1, 5))
-        of.add(several(*sorted(left[:size])))
-        left = left[size:]
-        out += of.ready()
+    with closing(buffer(count, memory_limit=memory)) as of:
+        while left:
+            size = data.draw(st.integers(1, 5))
+            of.add(several(*sorted(left[:size])))
+            left = left[size:]
+            out += of.ready()
+        assert 0 == of.n_waiting
     assert list(range(count)) == [int(number) for chunk in out for number in chunk.numbers]
     assert [number for number in range(count) for _ in range(2)] == [r for chunk in out for r in chunk.rewards.tolist()]
-    assert 0 == of.n_waiting
-    of.close()
 
 
 def test_nothing_above_the_end_is_given() -> None:

@@ -1,0 +1,431 @@
+"""LocalSampler: all workers in the caller's process."""
+
+from __future__ import annotations
+
+import pickle
+import random
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from rollout_cli.envs.updates import ExistingEnvUpdate, NewEnvUpdate
+from rollout_cli.episodes.chunk import Chunk
+from rollout_cli.errors import (
+    EnvError,
+    EnvLoadError,
+    InternalError,
+    InterruptedRunError,
+    PolicyLoadError,
+    UsageError,
+    WorkerError,
+)
+from rollout_cli.samplers.local_sampler import LocalPool, LocalSampler
+from rollout_cli.samplers.messages import Start
+from rollout_cli.samplers.plan import Episodes, EpisodesPerWorker, MinTimesteps
+from rollout_cli.samplers.supervision import Supervision
+from rollout_cli.seeding.seeds import env_seed
+from rollout_cli.workers.factory import WorkerFactory
+from tests.helpers.fake_worker import FakeWorker, Script
+
+SEED = 3
+builds: list[str] = []
+
+
+class Env(gymnasium.Env[Any, Any]):
+    """Episodes of `length` steps; raises `harm` in episode `harmed`, or when it is closed."""
+
+    observation_space = spaces.Box(0, 100, (1,), np.float64)
+    action_space = spaces.Discrete(2)
+
+    def __init__(self, length: int = 3, reward: float = 1.0, harm: Any = None, harmed: int = 4, harm_at: str = "step"):
+        builds.append("env")
+        self.length, self.reward = length, reward
+        self.harm, self.harm_at, self.harmed_seed = harm, harm_at, env_seed(SEED, harmed)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.steps, self.seed = 0, seed
+        return np.zeros(1), {"drawn": random.random(), "numpy": float(np.random.random())}
+
+    def step(self, action: Any) -> Any:
+        self.steps += 1
+        if self.harm is not None and self.harm_at == "step" and self.seed == self.harmed_seed:
+            raise self.harm
+        return np.full(1, self.steps, np.float64), self.reward, self.steps == self.length, False, {"x": random.random()}
+
+    def close(self) -> None:
+        if self.harm is not None and self.harm_at == "close":
+            raise self.harm
+
+
+def left(observation: Any) -> int:
+    return 0
+
+
+def right(observation: Any) -> int:
+    return 1
+
+
+def local(env: Any = None, *, n_workers: int = 1, agents: Any = left, **options: Any) -> LocalSampler:
+    return LocalSampler(agents, env or Env(), n_workers=n_workers, seed=SEED, **options)
+
+
+def numbers_of(chunks: list[Chunk]) -> list[int]:
+    return [int(number) for chunk in chunks for number in chunk.numbers]
+
+
+def until_error(sampler: LocalSampler, plan: Any) -> tuple[list[int], BaseException]:
+    """Return the numbers that were handed on before the error, and the error."""
+    chunks: list[Chunk] = []
+    with pytest.raises((Exception, KeyboardInterrupt)) as caught:  # noqa: PT011  The caller looks at it.
+        for chunk in sampler.stream(plan):
+            chunks.append(chunk)  # noqa: PERF402  They are wanted after the error, too.
+    return numbers_of(chunks), caught.value
+
+
+@contextmanager
+def own_signal_handler() -> Iterator[None]:
+    """Handle SIGINT as a run of the command does: then no KeyboardInterrupt comes of Ctrl-C."""
+    before = signal.signal(signal.SIGINT, lambda *_: None)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+# -- what garage's verbs give ------------------------------------------------------------------------------------------
+
+
+def test_obtain_samples_gives_the_shortest_run() -> None:
+    """At least so many steps, of episodes that follow on those of the calls before."""
+    with local() as sampler:
+        first = sampler.obtain_samples(0, 10, None)
+        assert ([0, 1, 2, 3], 12) == (first.numbers.tolist(), int(first.lengths.sum()))
+        second = sampler.obtain_samples(1, 3, None)
+        assert ([4], 5, 15) == (second.numbers.tolist(), sampler.next_number, sampler.total_env_steps)
+
+
+def test_obtain_exact_episodes_comes_in_worker_order() -> None:
+    """First all episodes of worker 0, then those of worker 1, each with its own policy and environment."""
+    with local([Env(reward=1.0), Env(reward=2.0)], n_workers=2, agents=[left, right]) as sampler:
+        batch = sampler.obtain_exact_episodes(2, None)
+    assert [0, 1, 2, 3] == batch.numbers.tolist()
+    assert [1.0] * 6 + [2.0] * 6 == batch.rewards.tolist()
+    assert [0] * 6 + [1] * 6 == batch.actions.tolist()
+
+
+def test_lists_give_each_number_to_its_worker() -> None:
+    """With one policy a worker, number i belongs to worker i % n."""
+    with local(n_workers=3, agents=[left, right, left]) as sampler:
+        batch = sampler.obtain_samples(0, 18, None)
+    assert [0, 1, 0, 0, 1, 0] == batch.actions[::3].tolist()
+
+
+def test_a_list_has_one_entry_a_worker() -> None:
+    """A list of another length is refused at once."""
+    with pytest.raises(ValueError, match="2 entries"):
+        local(n_workers=2, agents=[left])
+
+
+def test_updates_take_effect_with_their_call() -> None:
+    """A policy or environment replaces the one before, for all episodes of its call and those after."""
+    with local() as sampler:
+        assert {0} == set(sampler.obtain_samples(0, 3, None).actions.tolist())
+        assert {1} == set(sampler.obtain_samples(1, 3, right).actions.tolist())
+        batch = sampler.obtain_samples(2, 3, None, NewEnvUpdate(lambda: Env(reward=7.0)))
+        assert ({1}, {7.0}) == (set(batch.actions.tolist()), set(batch.rewards.tolist()))
+        batch = sampler.obtain_samples(2, 3, None, ExistingEnvUpdate(Env(length=5)))
+        assert [5] == batch.lengths.tolist()
+
+
+def test_a_worker_that_comes_late_gets_all_updates() -> None:
+    """A worker that an earlier call did not need begins where the others are, and misses no update later."""
+    with local(n_workers=2) as sampler:
+        sampler.obtain_samples(0, 3, right)
+        assert {1} == set(sampler.obtain_exact_episodes(1, None).actions.tolist())
+        sampler.obtain_samples(0, 3, left)
+        assert {0} == set(sampler.obtain_exact_episodes(1, None).actions.tolist())
+
+
+def test_a_copy_begins_where_the_sampler_is() -> None:
+    """Pickled, a sampler keeps its numbers and updates, and starts workers of its own."""
+    with local() as sampler:
+        sampler.obtain_samples(0, 10, right)
+        with pickle.loads(pickle.dumps(sampler)) as copy:
+            batch = copy.obtain_samples(1, 3, None)
+    assert ([4], {1}) == (batch.numbers.tolist(), set(batch.actions.tolist()))
+
+
+def test_the_factory_may_come_first() -> None:
+    """garage's order of arguments, and its other constructor."""
+    factory = WorkerFactory(n_workers=1, seed=SEED)
+    with LocalSampler(factory, left, Env()) as one, LocalSampler.from_worker_factory(factory, left, Env()) as other:
+        assert one.obtain_samples(0, 9, None).rewards.tolist() == other.obtain_samples(0, 9, None).rewards.tolist()
+
+
+# -- one process -------------------------------------------------------------------------------------------------------
+
+
+def test_one_environment_is_built_where_anybody_may_run_any_number() -> None:
+    """Two workers build two environments only where each has episodes of its own."""
+    builds.clear()
+    with LocalSampler(left, lambda: Env(), n_workers=2, seed=SEED) as sampler:
+        sampler.start_worker()
+        assert sampler.wait_until_started() == sampler.env_spec
+        sampler.obtain_samples(0, 30, None)
+        assert 1 == len(builds)
+        sampler.obtain_exact_episodes(1, None)
+        assert 2 == len(builds)
+
+
+def test_the_callers_generators_stay_as_they_are() -> None:
+    """The episodes draw from global generators of their own, whoever draws between two chunks, with any workers."""
+
+    def infos(n_workers: int, *, disturb: bool) -> list[float]:
+        with local(n_workers=n_workers) as sampler:
+            rows = {}
+            for chunk in sampler.stream(EpisodesPerWorker(6 // n_workers)):
+                if disturb:
+                    random.seed(5)
+                    np.random.random()
+                drawn = next(c for c in chunk.env_infos.columns if c.path == ("x",)).values.tolist()
+                for at, number in enumerate(chunk.numbers.tolist()):
+                    rows[number] = drawn[3 * at : 3 * at + 3]
+            return [value for number in sorted(rows) for value in rows[number]]
+
+    random.seed(11)
+    np.random.seed(11)
+    before = random.getstate(), np.random.get_state()[1].tolist()
+    calm = infos(1, disturb=False)
+    assert before == (random.getstate(), np.random.get_state()[1].tolist())
+    assert calm == infos(1, disturb=True)
+    assert calm == infos(2, disturb=True)
+    assert calm == infos(3, disturb=False)
+
+
+def test_no_episode_is_run_that_nobody_needs() -> None:
+    """A slow environment shows it: while the pace is unknown one episode is run at a time."""
+    script = Script(lengths=lambda number: 10, speeds=(1,))
+    with LocalSampler(0.0, "CartPole-v1", worker_factory=script.factory()) as sampler:
+        assert [0, 1] == numbers_of(list(sampler.stream(MinTimesteps(15))))
+    assert {0: [0, 1]} == script.begun
+
+
+def test_time_outs_are_refused() -> None:
+    """Nobody could end a step of the caller's own process."""
+    with pytest.raises(UsageError, match="takes too long"):
+        local(supervision=Supervision(step_timeout=1.0))
+
+
+def test_a_thread_can_sample() -> None:
+    """A call in another thread than the main one gives the same episodes."""
+    rewards: list[Any] = []
+
+    def sample() -> None:
+        with local() as sampler:
+            rewards.append(sampler.obtain_samples(0, 9, None).rewards.tolist())
+
+    thread = threading.Thread(target=sample)
+    thread.start()
+    thread.join()
+    assert [[1.0] * 9] == rewards
+
+
+# -- errors ------------------------------------------------------------------------------------------------------------
+
+
+def test_an_error_comes_after_the_episodes_before_it() -> None:
+    """Four episodes are handed on; the error is the live object, with the user's own frame for a debugger."""
+    with local(Env(harm=ValueError("broken"))) as sampler:
+        numbers, error = until_error(sampler, Episodes(0, 20))
+    assert [0, 1, 2, 3] == numbers
+    assert isinstance(error, EnvError)
+    assert "ValueError: broken" in error.message
+    assert isinstance(error.__cause__, ValueError)
+    assert "raise self.harm" in error.details
+    frames = [frame.tb_frame.f_code.co_name for frame in _frames(error.__cause__)]
+    assert "step" == frames[-1]
+
+
+def _frames(error: BaseException) -> Iterator[Any]:
+    trace = error.__traceback__
+    while trace is not None:
+        yield trace
+        trace = trace.tb_next
+
+
+@pytest.mark.parametrize("harm", [SystemExit(0), SystemExit(3), KeyboardInterrupt(), BaseException("odd")])
+def test_what_is_no_exception_is_an_error_too(harm: BaseException) -> None:
+    """The user's `sys.exit` ends no run quietly: it is an error of the environment's."""
+    with own_signal_handler(), local(Env(harm=harm)) as sampler:
+        numbers, error = until_error(sampler, Episodes(0, 20))
+    assert ([0, 1, 2, 3], EnvError) == (numbers, type(error))
+    assert type(harm).__name__ in str(error)
+
+
+def scripted(**supervision: Any) -> LocalSampler:
+    """Return a sampler whose episode 4 ends its worker."""
+    factory = Script(deadly={4}).factory()
+    return LocalSampler(0.0, "CartPole-v1", worker_factory=factory, supervision=Supervision(**supervision))
+
+
+def test_what_gets_past_a_worker_counts_as_its_death() -> None:
+    """As in a process of its own: three times, then a WorkerError that names it, the episode and its seed."""
+    with scripted() as sampler:
+        warnings: list[str] = []
+        sampler.warn = warnings.append
+        numbers, error = until_error(sampler, Episodes(0, 20))
+        assert 2 == sampler.restarts
+    assert ([0, 1, 2, 3], WorkerError) == (numbers, type(error))
+    assert f"episode 4 (seed {env_seed(0, 4)}) killed its worker 3 times" in str(error)
+    assert "was ended by DeadlyEpisode: episode 4 while it ran episode 4" in str(error)
+    assert "raise DeadlyEpisode" in error.details  # type: ignore[attr-defined]
+    assert ["it is started again"] * 2 == [warning.split("; ")[1].split(" (")[0] for warning in warnings]
+
+
+def test_an_episode_that_kills_is_skipped() -> None:
+    """Where that is asked for, the others come in order."""
+    with scripted(on_worker_death="skip") as sampler:
+        assert [0, 1, 2, 3, 5, 6] == numbers_of(list(sampler.stream(Episodes(0, 7))))
+        assert [4] == list(sampler.skipped)
+
+
+def test_ctrl_c_is_raised_as_it_is() -> None:
+    """Where nobody handles SIGINT, a KeyboardInterrupt is the user's Ctrl-C; a later call works."""
+    with local(Env(harm=KeyboardInterrupt())) as sampler:
+        numbers, error = until_error(sampler, Episodes(0, 20))
+        assert (list(range(len(numbers))), KeyboardInterrupt) == (numbers, type(error))
+        assert [5] == numbers_of(list(sampler.stream(Episodes(5, 6))))
+
+
+def test_a_failing_episode_is_skipped() -> None:
+    """The others come in order; the sampler says why, and the worker is built anew."""
+    with local(Env(harm=ValueError("broken")), supervision=Supervision(on_env_error="skip")) as sampler:
+        warnings: list[str] = []
+        sampler.warn = warnings.append
+        assert [0, 1, 2, 3, 5, 6, 7] == numbers_of(list(sampler.stream(Episodes(0, 8))))
+    assert [4] == list(sampler.skipped)
+    assert "broken" in sampler.skipped[4]
+    assert ["episode 4 is skipped"] == [warning.split("; ")[-1] for warning in warnings]
+
+
+@pytest.mark.parametrize("harm", [RuntimeError("no"), SystemExit(5), KeyboardInterrupt(), BaseException("odd")])
+def test_an_environment_that_cannot_be_closed_loses_nothing(harm: BaseException, caplog: pytest.LogCaptureFixture) -> None:
+    """What close raises is logged."""
+    with own_signal_handler(), local(Env(harm=harm, harm_at="close")) as sampler:
+        assert 9 == len(sampler.obtain_samples(0, 9, None).rewards)
+    assert "worker 0 could not be closed" in caplog.text
+
+
+def test_what_cannot_be_built_is_reported_by_either_verb() -> None:
+    """A constructor that raises is an EnvLoadError, whether the workers are waited for or not."""
+
+    def broken() -> Any:
+        raise ValueError("no display")
+
+    for verb in ("wait_until_started", "start_worker"):
+        with LocalSampler(left, broken, n_workers=2, seed=SEED) as sampler:
+            if verb == "start_worker":
+                sampler.start_worker()
+            with pytest.raises(EnvLoadError, match="no display"):
+                sampler.wait_until_started() if verb == "wait_until_started" else sampler.obtain_samples(0, 3, None)
+
+
+def test_what_cannot_be_pickled_is_refused() -> None:
+    """Each worker gets a copy, so the policy must be copied; the error says so."""
+
+    class Unpicklable:
+        def __reduce__(self) -> Any:
+            raise TypeError("holds a window")
+
+    with pytest.raises(PolicyLoadError, match="holds a window"):
+        local(agents=Unpicklable())
+
+
+def test_env_spec_is_known_late() -> None:
+    """Before a worker has built the environment nobody knows its spaces."""
+    with pytest.raises(InternalError, match="no worker has built the environment yet"):
+        _ = local().env_spec
+
+
+def test_a_call_that_is_stopped_before_anything_ended_says_so() -> None:
+    """obtain_samples has no batch of nothing to return."""
+    with local() as sampler:
+        sampler.request_stop()
+        with pytest.raises(InterruptedRunError, match="before an episode had ended"):
+            sampler.obtain_samples(0, 10, None)
+        assert 12 == len(sampler.obtain_samples(0, 10, None).rewards)
+
+
+def test_a_stream_that_was_overtaken_is_refused() -> None:
+    """Two streams of one sampler do not mix; the later one is not disturbed."""
+    with local() as sampler:
+        old = sampler.stream(Episodes(0, 10_000))
+        next(old)
+        new = sampler.stream(Episodes(20_000, 20_010))
+        first = next(new)
+        with pytest.raises(UsageError, match="overtaken"):
+            next(old)
+        assert list(range(20_000, 20_010)) == numbers_of([first, *new])
+
+
+def test_a_stream_outlives_no_shutdown() -> None:
+    """The stream says that its workers are gone; a later call starts new ones."""
+    sampler = local()
+    stream = sampler.stream(Episodes(0, 10_000))
+    next(stream)
+    sampler.shutdown_worker()
+    with pytest.raises(UsageError, match="shut down"):
+        list(stream)
+    with sampler:
+        assert [3] == numbers_of(list(sampler.stream(Episodes(3, 4))))
+
+
+# -- the pool ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_set_up_is_entered_once_for_all_workers() -> None:
+    """It is entered before the first worker is built and left after the last one was closed."""
+    events: list[str] = []
+
+    @contextmanager
+    def setup() -> Iterator[None]:
+        events.append("enter")
+        yield
+        events.append("leave")
+
+    class Noisy(FakeWorker):
+        def worker_init(self) -> None:
+            events.append("build")
+
+        def shutdown(self) -> None:
+            events.append("close")
+
+    factory = WorkerFactory(worker_class=Noisy, worker_args={"script": Script()}, n_workers=2, seed=0, worker_setup=setup)
+    with LocalSampler(0.0, "CartPole-v1", worker_factory=factory) as sampler:
+        list(sampler.stream(EpisodesPerWorker(2)))
+    assert ["enter", "build", "build", "close", "close", "leave"] == events
+
+
+def test_a_killed_worker_is_a_death() -> None:
+    """`kill` is followed by a Died event with its reason; a closed pool waits for nobody."""
+    pool = LocalPool(Script().factory())
+    pool.start(0)
+    pool.send(0, Start(1, lease=(range(5),), rebuild=True))
+    pool.wait(None)
+    pool.kill(0, "took too long")
+    assert [(0, "took too long")] == [(event.worker, event.reason) for event in pool.wait(None)]  # type: ignore[union-attr]
+    with pytest.raises(InternalError, match="nothing to do"):
+        pool.wait(None)
+    assert [] == pool.wait(1.0)
+    pool.close()
+    pool.close()
+    with pytest.raises(UsageError, match="shut down"):
+        pool.wait(None)
