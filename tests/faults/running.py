@@ -42,8 +42,9 @@ class Row:
         options: Further options of the command.
         command: The command and how much it collects.
         keeps: What the dataset must hold. `same`: the bytes of a run without the fault. `prefix`: the first episodes of
-            that run, none of SOME. `skips`: all of its episodes but SOME, which are listed as skipped. `whole`: as many
-            episodes, perhaps with other values. `none`: nothing is left. `any`: whatever it is, it verifies.
+            that run, none of SOME. `finished`: all before the first of SOME, as one worker has them. `skips`: all of
+            its episodes but SOME, which are listed as skipped. `whole`: as many episodes, perhaps with other values.
+            `none`: nothing is left. `any`: whatever it is, it verifies.
         signed: Whether FaultyEnv, or FaultyPolicy, leaves a sign of its fault. Otherwise `meddle`, `prepare` or
             `after` prove that it happened.
         lines: At most so many lines go to stderr.
@@ -180,7 +181,8 @@ def _check_kept(row: Row, output: Path, ran: Ran) -> None:
     if row.keeps == "prefix" and not output.exists():
         return
     rollout("verify", os.fsencode(output), code=0 if numbers_of(output) or row.keeps != "prefix" else None)
-    check = {"same": _same, "prefix": _prefix, "skips": _skips, "whole": _whole, "any": lambda *_: None}[row.keeps]
+    checks = {"same": _same, "prefix": _prefix, "finished": _finished, "skips": _skips, "whole": _whole}
+    check = checks.get(row.keeps, lambda *_: None)
     check(row, output, ran)
 
 
@@ -204,6 +206,11 @@ def _prefix(row: Row, output: Path, ran: Ran) -> None:
     if numbers and row.spec == SPEC:
         few = min(len(numbers), 40)
         assert _facts(well(FORTY, _policy(row))).slice(0, few).equals(_facts(output).slice(0, few))
+
+
+def _finished(row: Row, output: Path, ran: Ran) -> None:
+    _prefix(row, output, ran)
+    assert list(range(SOME[0])) == numbers_of(output), ran.said
 
 
 def _skips(row: Row, output: Path, ran: Ran) -> None:

@@ -193,10 +193,11 @@ IN_BATCHES = [
 ]
 
 ALONE: dict[str, Any] = {"options": LOCAL, "workers": 1}
+KEPT: dict[str, Any] = {**ALONE, "keeps": "finished"}
 LOCALLY = [
-    fails("local: sys.exit(0)", "sys.exit 0", "episode 7", code=(3, 4), **ALONE),
-    fails("local: a BaseException", "raise odd", "an odd error", code=(3, 4), **ALONE),
-    fails("local: KeyboardInterrupt", "interrupt", "", code=(3, 4, 130), **ALONE),
+    fails("local: sys.exit(0)", "sys.exit 0", "episode 7", code=(3, 4), **KEPT),
+    fails("local: a BaseException", "raise odd", "an odd error", code=(3, 4), **KEPT),
+    fails("local: KeyboardInterrupt", "interrupt", "", code=(3, 4, 130), **KEPT),
     fails("local: a crash", "segfault", "Segmentation fault|SIGSEGV", code=-signal.SIGSEGV, **ALONE),
     fails("local: Ctrl-C while a step blocks", "hang", "", code=130, meddle=m.interrupt_blocked, **ALONE),
     Row("local: env raises at close", env=always("raise", "close"), **ALONE),
@@ -213,7 +214,7 @@ ENDING = [
     ended("Ctrl-C", 130, "SIGINT", m.send(signal.SIGINT)),
     ended("two signals", 130, "at once", m.interrupt_and_terminate, options=(*OFTEN, "--grace", "60")),
     ended("SIGTERM", 143, "SIGTERM", m.send(signal.SIGTERM)),
-    ended("SIGTERM to all", 143, "SIGTERM", m.send_to_group(signal.SIGTERM), "exit code|was killed|restart"),
+    ended("SIGTERM to all", 143, "SIGTERM", m.send_to_group(signal.SIGTERM), "exit code|was killed|again|restart"),
     ended(
         *("the terminal is closed", 129, "", m.hang_up),
         env=always("info late", times=300, pace=0.001),
@@ -259,17 +260,19 @@ SURROUNDINGS = [
     refused("100,000,000 rows", 2, "--envs-per-worker", options=("--envs-per-worker", "100000000")),
 ]
 
+IN_DIR = r"are (safe )?in |--resume"
+"""What must not be said of a folder that is gone."""
 REMOVED: dict[str, Any] = {"keeps": "none", "after": m.nothing_is_begun_again}
 WRITING = [
     ended("the disk is full", 5, "write", m.little_room, options=("--segment-bytes", "100000"), keeps="any"),
-    refused("the folder cannot be made", 5, "/proc/out", output="/proc/out"),
+    refused("the folder cannot be made", 5, "/proc", output="/proc/out"),
     refused("the folder holds something else", 5, "not empty", prepare=m.foreign_folder),
     well(
         "another run writes there", code=5, says="another run", prepare=m.locked, options=("--overwrite",), keeps="any"
     ),
-    ended("the folder is removed", 5, "", m.after_commit(m.remove_output), "safe", **REMOVED),
-    ended("the folder is renamed", 5, "", m.after_commit(m.rename_output), "safe", **REMOVED),
-    ended("the data are removed", 5, "", m.after_commit(m.remove_data), "safe", keeps="none"),
+    ended("the folder is removed", 5, "", m.after_commit(m.remove_output), IN_DIR, **REMOVED),
+    ended("the folder is renamed", 5, "", m.after_commit(m.rename_output), IN_DIR, **REMOVED),
+    ended("the data are removed", 5, "", m.after_commit(m.remove_data), IN_DIR, keeps="none"),
     well("the folder's name is not UTF-8", output=b"b\xff", after=m.all_commands_work),
     refused("the folder's name is too long", (2, 5), "name|long", output="n" * 300),
 ]
