@@ -107,9 +107,13 @@ def reporting(kind: ErrorKind, what: str, *, hint: str = SHOW_WHERE) -> Iterator
     try:
         yield
     except BaseException as error:
-        if isinstance(error, RolloutError) or is_interrupt(error):
+        if _passes(error):
             raise
         raise failure(kind, what, error, hint=hint) from error
+
+
+def _passes(error: BaseException) -> bool:
+    return isinstance(error, RolloutError) or is_interrupt(error)
 
 
 def is_interrupt(error: BaseException) -> bool:
@@ -213,9 +217,9 @@ def import_module(module: str, kind: ErrorKind, *, folder: str | None = None) ->
     try:
         with imports_from(folder):
             found = importlib.import_module(module)
-    except (KeyboardInterrupt, RolloutError):
-        raise
     except BaseException as error:
+        if _passes(error):
+            raise
         raise _import_failure(kind, module, error, folder) from error
     _check_not_shadowed(module, kind, folder)
     return found
@@ -376,17 +380,21 @@ class Source:
         try:
             with imports_from(self.folder):
                 return pickle.loads(data)
-        except (KeyboardInterrupt, RolloutError):
-            raise
-        except ModuleNotFoundError as error:
-            hint = f"install {error.name!r}, or pickle by value (for a policy: `rollout policy pack`)"
-            raise failure(kind, f"{self.name} needs a module that is missing", error, hint=hint) from error
-        except AttributeError as error:
-            hint = "the code has changed since it was pickled: pickle it again, or by value (`rollout policy pack`)"
-            raise failure(kind, f"{self.name} needs a name that is missing", error, hint=hint) from error
         except BaseException as error:
-            hint = "it may be cut short or no pickle at all: write it again with cloudpickle.dump"
-            raise failure(kind, f"{self.name} cannot be unpickled", error, hint=hint) from error
+            if _passes(error):
+                raise
+            reason, hint = _unpickling_failure(error)
+            raise failure(kind, f"{self.name} {reason}", error, hint=hint) from error
+
+
+def _unpickling_failure(error: BaseException) -> tuple[str, str]:
+    if isinstance(error, ModuleNotFoundError):
+        hint = f"install {error.name!r}, or pickle by value (for a policy: `rollout policy pack`)"
+        return "needs a module that is missing", hint
+    if isinstance(error, AttributeError):
+        hint = "the code has changed since it was pickled: pickle it again, or by value (`rollout policy pack`)"
+        return "needs a name that is missing", hint
+    return "cannot be unpickled", "it may be cut short or no pickle at all: write it again with cloudpickle.dump"
 
 
 def _file_hash(path: str | None) -> str | None:

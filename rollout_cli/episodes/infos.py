@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from rollout_cli.episodes.spaces import has_utf8
+
 if TYPE_CHECKING:
     from rollout_cli.episodes.chunk import Chunk
 
@@ -265,15 +267,7 @@ _WIDEST_BYTES = 8
 def _fits(kind: str, value: Any) -> bool:
     if kind == "int64":
         return bool(-(2**63) <= value < 2**63)
-    return kind != STRING or _is_unicode(value)
-
-
-def _is_unicode(text: str) -> bool:
-    """Return whether a text column can hold `text`: a lone surrogate, as in the name of an odd file, has no UTF-8."""
-    try:
-        return text.isascii() or bool(text.encode())
-    except UnicodeEncodeError:
-        return False
+    return kind != STRING or has_utf8(value)
 
 
 def _classify_numpy(value: Any) -> tuple[str | None, Any]:

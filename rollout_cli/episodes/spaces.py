@@ -86,7 +86,7 @@ def space_leaves(space: spaces.Space[Any], *, path: LeafPath = ()) -> tuple[Leaf
             hint="wrap the environment so that its spaces hold at least one Box, Discrete or other leaf",
         )
     for leaf in found:
-        if not _has_utf8(leaf.name):
+        if not has_utf8(leaf.name):
             raise UnsupportedSpaceError(
                 f"the space has the key {leaf.name!r}, which has no UTF-8 and cannot name a column",
                 hint="wrap the environment so that the keys of its Dict spaces are valid Unicode",
@@ -102,9 +102,10 @@ def _leaves(space: spaces.Space[Any], path: LeafPath) -> tuple[Leaf, ...]:
     return (_leaf(space, path),)
 
 
-def _has_utf8(text: str) -> bool:
+def has_utf8(text: str) -> bool:
+    """Return whether `text` can be written as UTF-8, which has no lone surrogates."""
     try:
-        return bool(text.encode()) or not text
+        return text.isascii() or bool(text.encode())
     except UnicodeEncodeError:
         return False
 

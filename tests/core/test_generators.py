@@ -112,7 +112,7 @@ HOLDERS: dict[str, Callable[[], Callable[[], float]]] = {
 }
 
 
-class _TorchNoise(torch.nn.Module):  # type: ignore[misc, name-defined]
+class _TorchNoise(torch.nn.Module):  # type: ignore[misc]
     def __init__(self) -> None:
         super().__init__()
         self.rng = np.random.default_rng()
@@ -254,7 +254,7 @@ def test_real_environments(env_id: str) -> None:
         for step in range(20):
             if env is watched:
                 seeder.watch(env=env)
-            seen.append(float(env.step(env.action_space.sample() * 0)[1]) if step else 0.0)  # type: ignore[operator]
+            seen.append(float(env.step(env.action_space.sample() * 0)[1]) if step else 0.0)
     assert rewards[0] == rewards[1]
     assert seeder.n_found >= 2
     seeder.begin(3)

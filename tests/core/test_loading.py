@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import pickle
+import signal
 import sys
 from hashlib import sha256
 from pathlib import Path
@@ -333,3 +334,16 @@ def test_importing_a_module_alone(project: Path) -> None:
     """As `module:Env-v0` needs it, from the working folder where no other is named."""
     write_module(project, "registering", "done = True")
     assert import_module("registering", UserCodeError).done is True
+
+
+def test_an_interrupt_of_the_users_code_itself() -> None:
+    """Where Ctrl-C raises no KeyboardInterrupt, as in a run, one that appears is the user's code's own error."""
+    handler = signal.signal(signal.SIGINT, lambda *_: None)
+    try:
+        with (
+            pytest.raises(EnvError, match=r"env\.step failed: KeyboardInterrupt"),
+            reporting(EnvError, "env.step failed"),
+        ):
+            raise KeyboardInterrupt
+    finally:
+        signal.signal(signal.SIGINT, handler)

@@ -47,7 +47,12 @@ def test_derived_seeds_differ_by_each_part(root: int, number: int, stream: str) 
     """Root, number and stream all count, and a seed has 64 bits."""
     seed = derive_seed(root, number, stream)
     assert 0 <= seed < 2**64
-    others = [(root + 1, number, stream), (root, number + 1, stream), (root, number, "x"), (root, SETUP, stream)]
+    others: list[tuple[int, int | str, str]] = [
+        (root + 1, number, stream),
+        (root, number + 1, stream),
+        (root, number, "x"),
+        (root, SETUP, stream),
+    ]
     assert seed not in [derive_seed(*other) for other in others]
 
 

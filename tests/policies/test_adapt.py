@@ -424,7 +424,7 @@ def test_get_actions_must_give_one_row_an_observation(result: Any, message: str)
 def test_actions_of_another_structure() -> None:
     """A batch for a Dict space must be a dict of arrays."""
     spec = EnvSpec(ENV_SPEC.observation_space, spaces.Dict({"a": spaces.Discrete(2)}))
-    wrong = {"get_actions": lambda self, observations: (np.zeros(2), {})}
+    wrong: dict[str, Any] = {"get_actions": lambda self, observations: (np.zeros(2), {})}
     with pytest.raises(PolicyError, match="has not the structure of the action space"):
         adapt_policy(type("Wrong", (), wrong)(), spec).get_actions(BATCH)
 

@@ -39,7 +39,7 @@ def one_thread() -> None:
 
 
 def module_of(forward: Callable[[Any], Any]) -> Any:
-    class Module(torch.nn.Module):  # type: ignore[misc, name-defined]
+    class Module(torch.nn.Module):  # type: ignore[misc]
         def forward(self, observations: Any) -> Any:
             return forward(observations)
 
@@ -157,7 +157,7 @@ def test_normal_distributions_have_their_mean_and_deviation() -> None:
 def test_other_distributions_sample_themselves() -> None:
     """From torch's global generator, which follows from the episode; a subclass may sample in a way of its own."""
 
-    class Shifted(torch.distributions.Normal):  # type: ignore[misc, name-defined]
+    class Shifted(torch.distributions.Normal):  # type: ignore[misc]
         def sample(self, *shape: Any) -> Any:
             return self.loc + 0.5
 
@@ -221,7 +221,7 @@ def test_modules_that_are_refused() -> None:
 def test_a_module_with_get_action_is_a_policy_of_that_kind() -> None:
     """What a module offers by name comes before what it is; a module is never called as a factory."""
 
-    class Acting(torch.nn.Module):  # type: ignore[misc, name-defined]
+    class Acting(torch.nn.Module):  # type: ignore[misc]
         def get_action(self, observation: Any) -> tuple[Any, dict[str, Any]]:
             return 2, {"own": True}
 
