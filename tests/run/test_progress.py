@@ -64,7 +64,7 @@ def test_lines(stream: io.StringIO, clock: Clock) -> None:
     progress.finish()
     assert [
         "Env: 20/100 steps, 1 episodes, 20 steps/s, mean return 5, ETA 0:00:04",
-        "Env: 100/100 steps, 4 episodes, 25 steps/s, mean return 5, 2 failures, in 0:00:04",
+        "Env: 50/100 steps, 2 episodes, 17 steps/s, mean return 5.5, 2 failures, ETA 0:00:03",
         "Env: 100/100 steps, 4 episodes, 25 steps/s, mean return 5, 2 failures, in 0:00:04",
     ] == stream.getvalue().splitlines()
 

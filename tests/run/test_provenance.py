@@ -1,0 +1,168 @@
+"""The record of a run is plain JSON, holds no secret, and gives the run back."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rollout_cli.config import CollectConfig, EpisodeRange
+from rollout_cli.envs.source import env_source
+from rollout_cli.errors import ConfigError, DatasetFormatError, UserCodeError
+from rollout_cli.policies.source import policy_source
+from rollout_cli.run import provenance
+from rollout_cli.run.provenance import recorded_values, restored, run_record, sources_record, storable, surroundings
+from tests.helpers.projects import project, write_module
+
+__all__ = ["project"]
+
+
+def recorded(config: CollectConfig) -> dict[str, Any]:
+    """Return the record as info.json gives it back."""
+    record = sources_record(config, policy_source(config.policy), env_source(config.env, config.env_kwargs))
+    return dict(json.loads(json.dumps({**record, "root_seed": 7}, allow_nan=False)))
+
+
+texts = st.text(st.characters(exclude_categories=["Cs"]))
+numbers = st.floats(width=64) | st.integers() | st.booleans()
+values = st.recursive(
+    numbers | texts.filter(lambda text: not text.startswith("{")),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(texts.filter(lambda key: key != "float"), inner, max_size=3)
+    ),
+    max_leaves=6,
+)
+
+
+@given(document=st.dictionaries(texts.filter(lambda key: key not in {"float", "secret"}), values, max_size=3))
+def test_every_document_is_json_and_comes_back(document: dict[str, Any]) -> None:
+    """JSON has no inf and no nan; the record does."""
+    text = json.dumps(storable(document), allow_nan=False)
+    assert repr(document) == repr(restored(json.loads(text)))
+
+
+def test_the_options_come_back(project: Path) -> None:
+    """Amount, ranges, tuples, and numbers that JSON does not have; output and seed are no part of them."""
+    write_module(project, "mine", "class Env:\n    pass\n")
+    config = CollectConfig(
+        episodes=EpisodeRange(3, 8),
+        env="mine:Env",
+        env_kwargs={"x": [0.7, math.inf], "deep": {"y": -math.inf}},
+        drop_info=("a", "b"),
+        grace=1.5,
+        output=Path("here"),
+        seed=3,
+    )
+    values = recorded_values(recorded(config))
+    assert 7 == values.pop("seed")
+    assert config == CollectConfig(**values, output=Path("here"), seed=3)
+
+
+def test_files_are_named_by_their_absolute_paths(project: Path) -> None:
+    """So the working folder of whoever replays does not matter."""
+    (project / "spec.json").write_text(gymnasium.spec("CartPole-v1").to_json())
+    values = recorded_values(recorded(CollectConfig(timesteps=1, env="spec.json")))
+    assert str(project / "spec.json") == values["env"]
+
+
+SECRETS = {
+    "password": "hunter2",
+    "api_key": "k",
+    "deep": {"access_token": "t", "list": [{"secret": "s"}]},
+}
+NO_SECRETS = {"start_token": 1, "secret": 3, "password": "", "auth": "x", "note": "api_key=1", "access_token": None}
+
+
+def test_only_texts_under_the_names_of_secrets_are_cut() -> None:
+    """Numbers, and texts under other names, such as the token ids of a text environment, stay."""
+    expected = {"password": "***", "api_key": "***", "deep": {"access_token": "***", "list": [{"secret": "***"}]}}
+    assert expected == storable(SECRETS)
+    assert NO_SECRETS == storable(NO_SECRETS)
+
+
+def test_secrets_are_cut_inside_of_json_texts() -> None:
+    """Gymnasium's EnvSpec is recorded as one."""
+    spec = json.dumps({"id": "x", "kwargs": {"api_key": "k", "size": 3}})
+    assert {"id": "x", "kwargs": {"api_key": "***", "size": 3}} == json.loads(
+        storable({"spec_json": spec})["spec_json"]
+    )
+    for text in ("{", '{"secret": 1', '"secret"', "[" * 100_000 + "secret"):
+        assert {"spec_json": text} == storable({"spec_json": text})
+
+
+def test_a_secret_must_be_given_again() -> None:
+    """The error names the option and the key."""
+    config = CollectConfig(timesteps=1, env_kwargs={"deep": {"password": "***"}})
+    with pytest.raises(ConfigError, match="does not record 'deep' of --env-kwargs"):
+        provenance.check_nothing_cut(config)
+    provenance.check_nothing_cut(CollectConfig(timesteps=1, env_kwargs={"password": "x", "name": "***"}))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"collector": {}},
+        {"collector": None},
+        {"collector": {"command": "collect", "policy": "p", "env": "e", "unknown": 3}},
+        {"collector": {"command": "collect", "policy": "p", "env": "e", "timesteps": "many"}},
+        {"policy": {}},
+        {"seeding": 1},
+        {"seeding": None},
+    ],
+)
+def test_records_that_ask_for_no_run(change: dict[str, Any]) -> None:
+    """Those of other versions, and of writers that were used without `collect`."""
+    record = recorded(CollectConfig(timesteps=1)) | change
+    with pytest.raises(DatasetFormatError):
+        recorded_values(record)
+
+
+def test_a_worker_class_is_recorded_by_its_source(project: Path) -> None:
+    """A missing one is an error of the user's code."""
+    write_module(project, "mine", "class Own:\n    pass\n")
+    hashed = recorded(CollectConfig(timesteps=1, worker_class="mine:Own"))["worker"]["sha256"]
+    write_module(project, "mine", "class Own:\n    x = 1\n")
+    assert hashed != recorded(CollectConfig(timesteps=1, worker_class="mine:Own"))["worker"]["sha256"]
+    with pytest.raises(UserCodeError, match="no module"):
+        recorded(CollectConfig(timesteps=1, worker_class="nomod:Own"))
+
+
+def test_versions() -> None:
+    """Those of this process, and those that a worker's process has loaded."""
+    info = {"versions": {"mujoco": "4.0"}, "env": {"id": "X"}, "policy_class": "p.P"}
+    record = run_record(recorded(CollectConfig(timesteps=1)), info, surroundings())
+    for name in ("python", "platform", "rollout-cli", "gymnasium", "numpy", "pyarrow", "cloudpickle"):
+        assert record["versions"][name]
+    assert "4.0" == record["versions"]["mujoco"]
+    assert ("X", "p.P") == (record["env"]["id"], record["policy"]["class"])
+
+
+def test_git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The commit of the working folder, and whether its files differ from it; None outside of a repository."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    assert surroundings()["git"] is None
+
+    def git(*words: str) -> str:
+        identity = ("-c", "user.name=x", "-c", "user.email=x@example.org", "-c", "commit.gpgsign=false")
+        ran = subprocess.run(["git", *identity, *words], capture_output=True, text=True, check=True)
+        return ran.stdout.strip()
+
+    git("init", "--quiet")
+    (tmp_path / "file").write_text("one")
+    git("add", "file")
+    git("commit", "--quiet", "--no-verify", "--message", "one")
+    commit = git("rev-parse", "HEAD")
+    (tmp_path / "untracked").touch()
+    assert {"commit": commit, "dirty": False} == surroundings()["git"]
+    (tmp_path / "file").write_text("two")
+    assert {"commit": commit, "dirty": True} == surroundings()["git"]
+    monkeypatch.setenv("PATH", "")
+    assert surroundings()["git"] is None

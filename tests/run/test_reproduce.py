@@ -1,0 +1,272 @@
+"""Two runs of one episode are compared bit by bit; what a run concludes from it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from rollout_cli.episodes.batch import EnvSpec, EpisodeBatch
+from rollout_cli.episodes.chunk import Chunk, concatenate
+from rollout_cli.errors import EnvError, NotReproducibleError, RolloutError, WorkerError
+from rollout_cli.run import reproduce
+from rollout_cli.run.reproduce import EarlyEpisodes, Verdict, check, described, differences, require
+from rollout_cli.samplers.plan import Episodes, Plan
+from tests.helpers.chunks import BOX_SPEC, episode, in_parts
+
+TREE = EnvSpec(
+    spaces.Dict({"camera": spaces.Box(0, 255, (4, 4), np.uint8), "name": spaces.Text(4)}),
+    spaces.Tuple((spaces.Discrete(3), spaces.Box(-1, 1, (2,), np.float64))),
+)
+
+
+def infos(number: int, step: int) -> dict[str, Any]:
+    """Return infos some of which some steps lack."""
+    return {"x": step, "sparse": 0.5, "text": "a", "list": [1, 2]} if step % 2 else {"x": step}
+
+
+def batch(chunk: Chunk, spec: EnvSpec = TREE) -> EpisodeBatch:
+    return EpisodeBatch.from_chunks(spec, [chunk])
+
+
+def one(length: int = 6, number: int = 3) -> Chunk:
+    return episode(
+        number, length, spec=TREE, env_info=infos, agent_info=lambda *_: {"logit": np.float32(0.5)}, episode_info=infos
+    )
+
+
+# -- comparing ---------------------------------------------------------------------------------------------------------
+
+
+def test_equal_episodes_do_not_differ() -> None:
+    """Trees, texts, images, infos that some steps lack."""
+    assert [] == differences(batch(one()), batch(one()))
+
+
+def changed_leaf(name: str, leaf: int, row: int) -> Callable[[Chunk], Chunk]:
+    def change(chunk: Chunk) -> Chunk:
+        columns = [column.copy() for column in getattr(chunk, name)]
+        flat = columns[leaf][row].ravel() if columns[leaf].ndim > 1 else columns[leaf][row : row + 1]
+        flat[-1] = "zz" if columns[leaf].dtype == object else flat[-1] + 1
+        return replace(chunk, **{name: tuple(columns)})
+
+    return change
+
+
+def changed(name: str, value: Any) -> Callable[[Chunk], Chunk]:
+    return lambda chunk: replace(chunk, **{name: value})
+
+
+def negative_zero(chunk: Chunk) -> Chunk:
+    rewards = np.zeros(chunk.n_steps)
+    rewards[4] = -0.0
+    return replace(chunk, rewards=rewards)
+
+
+CHANGES: dict[str, tuple[Callable[[Chunk], Chunk], str]] = {
+    "an image": (changed_leaf("observations", 0, 2), "observation.camera[3, 3] at step 2"),
+    "a text": (changed_leaf("observations", 1, 1), "observation.name at step 1"),
+    "an action": (changed_leaf("actions", 0, 5), "action.0 at step 5"),
+    "a vector": (changed_leaf("actions", 1, 3), "action.1 at step 3"),
+    "the last observation": (changed_leaf("last_observations", 0, 0), "last_observation.camera[3, 3] at step 6"),
+    "a flag": (lambda chunk: replace(chunk, terminated=~chunk.terminated), "terminated at step 5"),
+    "the seed": (changed("seeds", np.array([5])), "seed at step 0"),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_the_first_difference_is_named(name: str) -> None:
+    """By field, step and, in big rows, the element."""
+    change, place = CHANGES[name]
+    found = differences(batch(one()), batch(change(one())))
+    assert [place] == [difference.place for difference in found]
+    assert found[0].values[0] != found[0].values[1]
+
+
+def test_bits_are_compared() -> None:
+    """Zero and minus zero differ; nan is equal to itself."""
+    zeros = replace(one(), rewards=np.zeros(6))
+    (found,) = differences(batch(zeros), batch(negative_zero(one())))
+    assert ("reward at step 4", (0.0, -0.0)) == (found.place, found.values)
+    nans = replace(one(), rewards=np.full(6, np.nan))
+    assert [] == differences(batch(nans), batch(nans))
+
+
+def test_infos() -> None:
+    """Another value, type or missing key at a step is a difference; the earliest step comes first."""
+
+    def other(number: int, step: int) -> dict[str, Any]:
+        return {**infos(number, step), **({"sparse": 1} if step == 3 else {}), **({"new": True} if step == 1 else {})}
+
+    again = episode(
+        3, 6, spec=TREE, env_info=other, agent_info=lambda *_: {"logit": np.float64(0.5)}, episode_info=infos
+    )
+    found = differences(batch(one()), batch(again))
+    places = [difference.place for difference in found]
+    assert "agent_info.logit at step 0" == places[0]
+    assert "env_info.new at step 1" in places
+    assert any(place.startswith("env_info.sparse") for place in places)
+
+
+def test_a_longer_run() -> None:
+    """Rows that both have are compared; the rest shows in the length, and ends are no pair."""
+    places = [found.place for found in differences(batch(one(6)), batch(one(8)))]
+    assert "length at step 5" in places
+    assert not any(place.startswith("last_observation") for place in places)
+
+
+# -- early episodes ----------------------------------------------------------------------------------------------------
+
+
+def kept_numbers(early: EarlyEpisodes) -> list[int]:
+    return [int(chunk.numbers[0]) for chunk in early.kept]
+
+
+def test_the_first_episodes_are_copied() -> None:
+    """Eight at most, and no view of the chunk that they came in."""
+    early = EarlyEpisodes()
+    chunk = concatenate([episode(number, 5) for number in range(6)])
+    early.keep(chunk)
+    early.keep(concatenate([episode(number, 5) for number in range(6, 12)]))
+    assert list(range(8)) == kept_numbers(early)
+    assert not np.shares_memory(early.kept[0].rewards, chunk.rewards)
+    assert [] == differences(batch(episode(5, 5), BOX_SPEC), batch(early.kept[5], BOX_SPEC))
+
+
+def test_parts_become_an_episode() -> None:
+    """One that fits in memory is kept."""
+    early = EarlyEpisodes()
+    for part in in_parts(episode(0, 9), [4, 9]):
+        early.keep(part)
+    assert [9] == [chunk.n_steps for chunk in early.kept]
+
+
+def test_big_episodes_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor any after one: they would be no early ones."""
+    early = EarlyEpisodes(_free_bytes=2_000)
+    for part in in_parts(episode(0, 900), [20, 900]):
+        early.keep(part)
+    early.keep(episode(1, 5))
+    assert [] == early.kept
+
+
+def test_the_shortest_are_chosen_in_falling_order() -> None:
+    """As many of two as the time allows."""
+    early = EarlyEpisodes()
+    for number, length in enumerate((30, 10, 20)):
+        early.keep(episode(number, length))
+
+    def chosen(seconds: float) -> list[int]:
+        return [int(chunk.numbers[0]) for chunk in early.chosen(0.1, seconds)]
+
+    assert ([2, 1], [1], []) == (chosen(3.0), chosen(2.9), chosen(0.9))
+
+
+# -- the verdict -------------------------------------------------------------------------------------------------------
+
+
+class FakeSampler:
+    """Runs one episode again: as `again` makes it."""
+
+    env_spec, n_workers = BOX_SPEC, 2
+
+    def __init__(self, again: Callable[[int], Chunk | RolloutError | None], **info: Any) -> None:
+        self.worker_info, self.total_env_steps = info, 77
+        self._again = again
+        self.ran: list[int] = []
+
+    def stream(self, plan: Plan) -> Iterator[Chunk]:
+        assert isinstance(plan, Episodes)
+        self.ran.append(plan.first)
+        self.total_env_steps += 5
+        result = self._again(plan.first)
+        if isinstance(result, RolloutError):
+            raise result
+        if result is not None:
+            yield result
+
+
+def verdict(sampler: FakeSampler, *, steps: int = 10, seconds: float = 0.1, required: bool = False) -> Verdict:
+    early = EarlyEpisodes()
+    early.keep(concatenate([episode(0, 5), episode(1, 5)]))
+    return check(sampler, early, steps=steps, seconds=seconds, required=required)  # type: ignore[arg-type]
+
+
+def test_the_same_again_is_yes() -> None:
+    """Both were run again, the later one first, and the sampler's totals are as before."""
+    sampler = FakeSampler(lambda number: episode(number, 5), scope="n_envs")
+    assert Verdict("yes", scope="n_envs", episodes=(1, 0)) == verdict(sampler)
+    assert ([1, 0], 77) == (sampler.ran, sampler.total_env_steps)
+
+
+def test_a_difference_is_no() -> None:
+    """The document has the place and both values."""
+    found = verdict(FakeSampler(lambda number: replace(episode(number, 5), rewards=np.arange(5.0))))
+    document = found.document()
+    assert ("no", 1, "reward", 0) == (
+        document["status"],
+        document["difference"]["episode"],
+        document["difference"]["field"],
+        document["difference"]["step"],
+    )
+    assert described(document).startswith("no (episode 1: reward at step 0 is ")
+    with pytest.raises(NotReproducibleError, match="episode 1: reward at step 0"):
+        require(found)
+
+
+@pytest.mark.parametrize(
+    ("again", "status", "part"),
+    [
+        (EnvError("boom"), "no", "episode 1 raised an error when it was run again: boom"),
+        (WorkerError("died"), "unknown", "episode 1 could not be run again: died"),
+        (None, "unknown", "the run was ended before episode 1"),
+    ],
+)
+def test_an_episode_that_does_not_end_again(again: Any, status: str, part: str) -> None:
+    """An error of the user's code is a difference; all else says nothing."""
+    found = verdict(FakeSampler(lambda _: again))
+    assert status == found.status
+    assert part in found.reason
+
+
+def test_nothing_is_run_where_the_answer_is_known() -> None:
+    """A worker knows that its policy draws for all rows at once."""
+    sampler = FakeSampler(lambda _: None, not_reproducible="it draws for all rows")
+    assert Verdict("no", "it draws for all rows") == verdict(sampler)
+    assert [] == sampler.ran
+
+
+def test_time_is_limited() -> None:
+    """To a second, or a hundredth of the run; whoever requires the check has it anyway."""
+    slow = FakeSampler(lambda number: episode(number, 5))
+    assert "unknown (an early episode takes over 1.0 s to run again)" == described(
+        verdict(slow, steps=10, seconds=2.0).document()
+    )
+    assert "yes" == verdict(slow, steps=10_000, seconds=1_000.0).status
+    assert "yes" == verdict(slow, steps=10, seconds=2.0, required=True).status
+
+
+def test_no_episode_to_run_again() -> None:
+    """A reason is given."""
+    sampler: Any = FakeSampler(lambda _: None)
+    assert "no episode was run" == check(sampler, EarlyEpisodes(), steps=0, seconds=0.0, required=False).reason
+    assert "smaller" in check(sampler, EarlyEpisodes(), steps=5, seconds=0.1, required=False).reason
+
+
+def test_what_is_required() -> None:
+    """`yes`; `no` and `unknown` raise, and nothing known yet does not."""
+    require(None)
+    require(Verdict("yes"))
+    for status in ("no", "unknown"):
+        with pytest.raises(NotReproducibleError, match=f"--require-reproducible: {status} \\(why\\)"):
+            require(Verdict(status, "why"))  # type: ignore[arg-type]
+
+
+def test_the_words_of_a_dataset_without_a_verdict() -> None:
+    """A writer that was used without `collect` records none."""
+    assert "not recorded" == described({})
+    assert reproduce.known_beforehand({}) is None
