@@ -119,7 +119,7 @@ class DefaultWorker(Worker):
     def _make_ready(self) -> None:
         """Adapt the policy once both it and the spaces are known, and find the generators that both draw from."""
         if self._env_spec is not None:
-            self._holder.adapt(self._env_spec)
+            self._holder.adapt([self._env_spec])
         if not self._holder.is_ready:
             return
         self._seeder.watch(policy=self._holder.policy, env=self._env)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -74,21 +74,24 @@ class PolicyHolder:
         """Adapt anew: the spaces have changed."""
         self._policies = []
 
-    def adapt(self, *env_specs: EnvSpec) -> None:
+    def adapt(self, env_specs: Iterable[EnvSpec]) -> None:
         """Make the policy ready, where there is one and it is not.
 
+        A policy that acts on one observation at a time is copied for each of several rows, for its state and its draws
+        belong to one episode; each copy has its row's own spaces, for it may draw from them.
+
         Args:
-            env_specs: Spaces and limit, once for each row: a policy that acts on one observation at a time is copied
-                for each of several rows, for its state and its draws belong to one episode.
+            env_specs: Spaces and limit of each row.
 
         Raises:
             PolicyLoadError: If it cannot be loaded or recognised, or cannot be copied where it must be.
         """
         if self._given is None or self._policies:
             return
-        policies = [self._adapted(self._given, env_specs[0])]
-        if isinstance(policies[0], AdaptedPolicy) and policies[0].row_by_row:
-            policies += [self._adapted(self._copy(), env_spec) for env_spec in env_specs[1:]]
+        others = iter(env_specs)
+        policies = [self._adapted(self._given, next(others))]
+        if is_row_by_row(policies[0]):
+            policies += [self._adapted(self._copy(), env_spec) for env_spec in others]
         self._policies = policies
 
     def _adapted(self, given: Any, env_spec: EnvSpec) -> Policy:
@@ -109,3 +112,7 @@ def seed_method(policy: Policy, name: str) -> Callable[..., Any] | None:
     method = getattr(policy, name, None)
     return method if callable(method) else None
 
+
+def is_row_by_row(policy: Policy) -> bool:
+    """Return whether the policy acts on one observation at a time, and its `get_actions` is a loop over rows."""
+    return isinstance(policy, AdaptedPolicy) and policy.row_by_row

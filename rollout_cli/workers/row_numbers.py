@@ -1,4 +1,8 @@
-"""RowNumbers: which episode numbers wait for which row. Number i runs in row i % n, under every policy."""
+"""RowNumbers: which episode numbers wait for which row.
+
+Number i runs in row i % n, under every policy. Only where an environment resets its rows itself, so that no episode can
+be repeated anyway, the next row to begin takes the lowest number: no row then lags behind the others.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +22,14 @@ class RowNumbers:
 
     Args:
         n_rows: n.
+
+    Attributes:
+        is_shared: Whether any row takes any number.
     """
 
     def __init__(self, n_rows: int) -> None:
         self._n_rows = n_rows
+        self.is_shared = False
         self._queue = np.empty(0, np.int64)
         """The numbers, row by row."""
         self._heads = np.zeros(n_rows, np.int64)
@@ -61,7 +69,7 @@ class RowNumbers:
 
     def _fill(self, numbers: Array, stride: int) -> None:
         numbers = np.sort(numbers)
-        rows = numbers // stride % self._n_rows
+        rows = numbers * 0 if self.is_shared else numbers // stride % self._n_rows
         self._queue = numbers[np.argsort(rows, kind="stable")]
         self._stops = np.cumsum(np.bincount(rows, minlength=self._n_rows))
         self._heads = np.append(0, self._stops[:-1])
@@ -73,6 +81,8 @@ class RowNumbers:
 
     def take(self, rows: Array) -> Array:
         """Remove the lowest number of each of these rows (k,) and return them, NO_NUMBER where none waits."""
+        if self.is_shared:
+            return self._take_any(len(rows))
         if not self._count:
             return np.full(len(rows), NO_NUMBER, np.int64)
         heads, has = self._heads[rows], self.has(rows)
@@ -80,3 +90,10 @@ class RowNumbers:
         self._heads[rows] += has
         self._count -= int(np.count_nonzero(has))
         return numbers
+
+    def _take_any(self, count: int) -> Array:
+        first = int(self._heads[0])
+        found = self._queue[first : first + count]
+        self._heads[0] += len(found)
+        self._count -= len(found)
+        return np.append(found, np.full(count - len(found), NO_NUMBER))

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import copy
-import random
-import sys
-from collections.abc import Sequence
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import numpy as np
@@ -13,15 +11,15 @@ import numpy.typing as npt
 
 from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.episodes.spaces import Leaf, SpaceRows
-from rollout_cli.policies import Policy
+from rollout_cli.policies import AdaptedPolicy
 from rollout_cli.seeding.generators import EpisodeSeeder
 from rollout_cli.seeding.seeds import derive_seed
-from rollout_cli.workers.batch_infos import batch_columns
 from rollout_cli.workers.checks import BadValueError, bad_action, bounds_of, clipped, frozen_copy, shown
 from rollout_cli.workers.columns import ActionRecorder
-from rollout_cli.workers.policy_holder import seed_method
+from rollout_cli.workers.policy_holder import PolicyHolder, is_row_by_row, seed_method
 from rollout_cli.workers.rollout_buffer import RolloutBuffer, leaf_array
-from rollout_cli.workers.worker import NO_NUMBER, OnInvalidAction
+from rollout_cli.workers.rows import NativeRows
+from rollout_cli.workers.worker import NO_NUMBER, EpisodeRules, OnInvalidAction
 
 Array = npt.NDArray[Any]
 
@@ -41,71 +39,105 @@ class RowError(Exception):
 class RowPolicies(Protocol):
     """Chooses actions for n rows."""
 
+    @property
+    def is_row_wise(self) -> bool:
+        """Return whether an episode is the same with any number of rows."""
+
+    @property
+    def not_reproducible(self) -> str:
+        """Return why episodes cannot be reproduced; empty where nothing is known."""
+
+    def watch(self) -> None:
+        """Find the generators that policies and environments draw from."""
+
     def seed(self, rows: Array, numbers: Array, *, anew: bool) -> None:
         """Seed the episodes that begin in rows (k,), before the environment is reset; `anew`: all rows are reset."""
 
     def reset(self, rows: Array, *, anew: bool) -> None:
         """Begin the episodes of rows (k,), after the environment was reset."""
 
-    def act(self, observations: Any, numbers: Array, starts: Array, buffer: RolloutBuffer) -> Any:
-        """Choose an action for each row that runs a number, record them, and return them for the environment."""
+    def act(self, observations: Any, numbers: Array, starts: Array, buffer: RolloutBuffer) -> tuple[Any, Any]:
+        """Choose an action for each row that runs a number, and record them.
+
+        Args:
+            observations: A tree of arrays (n, *shape).
+            numbers: The episode of each row, int64 (n,).
+            starts: The step of the buffer that each began with, int64 (n,).
+            buffer: Records the actions.
+
+        Returns:
+            The actions for the environment, and infos of the whole batch.
+        """
 
 
-class OnePolicy:
-    """One policy, called once a step with all rows; the action of a row that runs no episode means nothing.
+def row_policies(
+    holder: PolicyHolder, env_spec: EnvSpec, rows: NativeRows, *, root: int, seeder: EpisodeSeeder, rules: EpisodeRules
+) -> RowPolicies:
+    """Return how the rows act with the holder's policy."""
+    each = is_row_by_row(holder.policy)
+    return _PolicyEach(holder, env_spec, rows, root, rules) if each else _OnePolicy(
+        holder, env_spec, rows, root, seeder, rules
+    )
 
-    Args:
-        policy: A policy with `get_actions`.
-        env_spec: The spaces of one row.
-        n_rows: n.
-        root: The run's root seed.
-        seeder: Seeds the generators that the policy holds, which all rows share.
-        rule: What becomes of an action outside of its space.
-        trusted: Whether actions need no check.
-        seeds_each: Whether each episode is seeded, and not only all rows at once.
-    """
+
+class _OnePolicy:
+    """One policy, called once a step with all rows; the action of a row that runs no episode means nothing."""
 
     def __init__(
         self,
-        policy: Policy,
+        holder: PolicyHolder,
         env_spec: EnvSpec,
-        n_rows: int,
-        *,
+        rows: NativeRows,
         root: int,
         seeder: EpisodeSeeder,
-        rule: OnInvalidAction,
-        trusted: bool,
-        seeds_each: bool,
+        rules: EpisodeRules,
     ) -> None:
-        self._policy, self._n_rows, self._root, self._seeder = policy, n_rows, root, seeder
+        self._policy, self._rows, self._root, self._seeder = holder.policy, rows, root, seeder
         self._spaces = SpaceRows(env_spec.action_space)
-        self._checks = [_BatchAction(leaf, n_rows, rule, trusted=trusted) for leaf in self._spaces.leaves]
-        self._seed_rows = seed_method(policy, "seed_rows")
-        self._seeds_each = seeds_each
+        rule, trusted = rules.invalid_action, holder.is_trusted
+        self._checks = [_BatchAction(leaf, rows.n_rows, rule, trusted=trusted) for leaf in self._spaces.leaves]
+        self._seed_rows = seed_method(self._policy, "seed_rows")
+        self._draws_for_all = False
+
+    @property
+    def is_row_wise(self) -> bool:
+        return isinstance(self._policy, AdaptedPolicy) and self._policy.row_wise
+
+    @property
+    def not_reproducible(self) -> str:
+        draws = self._draws_for_all and not self.is_row_wise and self._rows.n_rows > 1
+        return "the policy draws for all rows at once: let it offer seed_rows(mask, seeds)" if draws else ""
+
+    def watch(self) -> None:
+        alone = EpisodeSeeder(self._root)
+        alone.watch(policy=self._policy)
+        self._draws_for_all = self._seed_rows is None and alone.n_found > 0
+        self._rows.watch(None)
+        self._seeder.watch(policy=self._policy, env=None if self._rows.seeders else self._rows.env)
 
     def seed(self, rows: Array, numbers: Array, *, anew: bool) -> None:
-        """Seed these rows, or all, so that the policy learns how many there are."""
-        lowest = int(numbers.min())
         if anew:
-            self._seeder.begin(lowest)
-        if self._seed_rows is None or not (anew or self._seeds_each):
+            self._seeder.begin(int(numbers.min()))
+        if self._rows.seeders:
+            for row, number in zip(rows.tolist(), numbers.tolist(), strict=True):
+                self._rows.seeders[row].seed_found(number)
+        if self._seed_rows is None or (self._rows.resets_itself and not anew):
             return
-        if not self._seeds_each:
-            # The rows' draws go on from one episode to the next, so they must not depend on which one is first.
-            rows, numbers = np.arange(self._n_rows), lowest + np.arange(self._n_rows)
-        mask, seeds = np.full(self._n_rows, anew), np.zeros(self._n_rows, np.uint64)
+        n_rows = self._rows.n_rows
+        if self._rows.resets_itself:
+            # The rows' draws go on from one episode to the next: all must have a seed from the beginning.
+            rows, numbers = np.arange(n_rows), int(numbers.min()) + np.arange(n_rows)
+        mask, seeds = np.full(n_rows, anew), np.zeros(n_rows, np.uint64)
         mask[rows] = True
         seeds[rows] = [derive_seed(self._root, number, "policy") for number in numbers.tolist()]
         self._seed_rows(mask, seeds)
 
     def reset(self, rows: Array, *, anew: bool) -> None:
-        """Let the policy begin in these rows, or in all."""
-        mask = np.full(self._n_rows, anew)
+        mask = np.full(self._rows.n_rows, anew)  # The first time all, so that the policy learns how many there are.
         mask[rows] = True
         self._policy.reset(mask)
 
-    def act(self, observations: Any, numbers: Array, starts: Array, buffer: RolloutBuffer) -> Any:
-        """Call the policy once with all rows."""
+    def act(self, observations: Any, numbers: Array, starts: Array, buffer: RolloutBuffer) -> tuple[Any, Any]:
         del starts
         actions, infos = self._policy.get_actions(observations)
         try:
@@ -114,9 +146,7 @@ class OnePolicy:
             raise BadValueError(f"the actions lack {error!r}: {shown(actions)}") from error
         leaves = [check.typed(values, numbers) for check, values in zip(self._checks, given, strict=True)]
         buffer.put_actions(leaves)
-        if infos or type(infos) is not dict:
-            buffer.put_agent_infos(batch_columns(infos, self._n_rows))
-        return self._spaces.tree([_for_env(leaf, values) for leaf, values in zip(self._spaces.leaves, leaves, strict=True)])
+        return _for_env(self._spaces, leaves), infos
 
 
 class _BatchAction:
@@ -162,107 +192,72 @@ class _BatchAction:
             raise RowError(int(rows[0])) from bad_action(self._leaf, array[rows[0]], self._rule)
 
 
-def _for_env(leaf: Leaf, values: Array) -> Any:
-    """Return the actions of one leaf as gymnasium batches them: texts as a tuple, integers in their space's type."""
-    if leaf.kind == "text":
-        return tuple(values)
-    return values.astype(leaf.space.dtype, copy=False) if leaf.kind == "discrete" else values
+class _PolicyEach:
+    """A policy for each row, for a policy that acts on one observation at a time: each row is then a DefaultWorker's."""
 
-
-class PolicyEach:
-    """A policy for each row, for a policy that acts on one observation at a time: each row is then a DefaultWorker's.
-
-    Args:
-        policies: One for each row, none of them shared.
-        env_spec: The spaces of one row.
-        root: The run's root seed.
-        seeders: Seed the generators that each policy holds; empty where the rows' environments see to that.
-        rule: What becomes of an action outside of its space.
-    """
+    is_row_wise = True
+    not_reproducible = ""
 
     def __init__(
-        self,
-        policies: Sequence[Policy],
-        env_spec: EnvSpec,
-        *,
-        root: int,
-        seeders: Sequence[EpisodeSeeder],
-        rule: OnInvalidAction,
+        self, holder: PolicyHolder, env_spec: EnvSpec, rows: NativeRows, root: int, rules: EpisodeRules
     ) -> None:
-        self._policies, self._root, self._seeders = policies, root, seeders
+        self._policies, self._rows, self._root = holder.policies, rows, root
         self._observations, self._actions = SpaceRows(env_spec.observation_space), SpaceRows(env_spec.action_space)
-        self._recorder = ActionRecorder(env_spec.action_space, rule, trusted=False)
+        self._recorder = ActionRecorder(env_spec.action_space, rules.invalid_action, trusted=False)
         space = copy.deepcopy(env_spec.action_space)  # The environment's own must not be drawn from.
         space.seed(0)
         self._resting = space.sample()
 
+    def watch(self) -> None:
+        self._rows.watch(self._policies)
+
     def seed(self, rows: Array, numbers: Array, *, anew: bool) -> None:
-        """Seed the policies of these rows."""
         del anew
         for row, number in zip(rows.tolist(), numbers.tolist(), strict=True):
-            if self._seeders:
-                self._seeders[row].begin(number)
+            self._rows.seeders[row].begin(number)
             if (seed := seed_method(self._policies[row], "seed")) is not None:
-                _in_row(row, seed, derive_seed(self._root, number, "policy"))
+                _in_row(row, lambda seed=seed, number=number: seed(derive_seed(self._root, number, "policy")))
 
     def reset(self, rows: Array, *, anew: bool) -> None:
-        """Let the policies of these rows begin."""
         del anew
         for row in rows.tolist():
             _in_row(row, self._policies[row].reset)
 
-    def act(self, observations: Any, numbers: Array, starts: Array, buffer: RolloutBuffer) -> Any:
-        """Ask the policy of each row that runs an episode; the others get any action."""
+    def act(self, observations: Any, numbers: Array, starts: Array, buffer: RolloutBuffer) -> tuple[Any, Any]:
         seen = self._observations.split(observations)
         rows = np.flatnonzero(numbers != NO_NUMBER)
         for row in rows.tolist():
-            action, info = _in_row(row, self._policies[row].get_action, seen[row])
-            _in_row(row, self._recorder.record, action)
+            info = _in_row(row, lambda row=row: self._act(row, seen[row]))
             if info:
                 by_step = buffer.agent_row_infos.setdefault(int(numbers[row]), {})
-                by_step[buffer.step - int(starts[row])] = frozen_copy(info)
+                by_step[buffer.step - int(starts[row])] = info
         self._recorder.record(self._resting)
         place = np.full(len(numbers), len(rows))
         place[rows] = np.arange(len(rows))
         leaves = [column[place] for column in self._recorder.cut(len(rows) + 1)]
         buffer.put_actions(leaves)
-        return self._actions.tree([_for_env(leaf, values) for leaf, values in zip(self._actions.leaves, leaves, strict=True)])
+        return _for_env(self._actions, leaves), {}
+
+    def _act(self, row: int, observation: Any) -> dict[Any, Any]:
+        action, info = self._policies[row].get_action(observation)
+        self._recorder.record(action)
+        return frozen_copy(info)
 
 
-def _in_row(row: int, function: Any, *arguments: Any) -> Any:
+def _in_row(row: int, function: Callable[[], Any]) -> Any:
     """Return a call's result; an exception becomes the cause of a RowError."""
     try:
-        return function(*arguments)
+        return function()
     except Exception as error:
         raise RowError(row) from error
 
 
-class GlobalDraws:
-    """Sees whether code draws from the global generators, which all rows of a worker share.
+def _for_env(spaces: SpaceRows, leaves: list[Array]) -> Any:
+    """Return actions as gymnasium batches them: texts as a tuple, integers in their space's own type."""
 
-    A look costs as much as many a step, so it looks at the first steps, and at one of many from then on.
-    """
+    def given(leaf: Leaf, values: Array) -> Any:
+        if leaf.kind == "text":
+            return tuple(values)
+        return values.astype(leaf.space.dtype, copy=False) if leaf.kind == "discrete" else values
 
-    _FIRST, _ONE_OF = 8, 256
-
-    def __init__(self) -> None:
-        self._steps = 0
-
-    def is_due(self) -> bool:
-        """Count a step; return whether it is one to look at."""
-        self._steps += 1
-        return self._steps <= self._FIRST or self._steps % self._ONE_OF == 0
-
-    @property
-    def is_early(self) -> bool:
-        """Return whether this is one of the first steps, which are all looked at."""
-        return self._steps <= self._FIRST
-
-    @staticmethod
-    def states() -> tuple[Any, ...]:
-        """Return the states of the global generators, to compare."""
-        name, keys, *rest = np.random.get_state()  # type: ignore[misc]  # The tuple, since no `legacy` is given.
-        torch: Any = sys.modules.get("torch")
-        default = getattr(torch, "default_generator", None)
-        drawn = None if default is None else bytes(default.get_state().numpy())
-        return random.getstate(), name, np.asarray(keys).tobytes(), rest, drawn
+    return spaces.tree([given(leaf, values) for leaf, values in zip(spaces.leaves, leaves, strict=True)])

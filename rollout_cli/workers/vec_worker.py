@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any, Literal
 
 import gymnasium
@@ -13,16 +13,15 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium.vector import AutoresetMode, VectorEnv
 
-from rollout_cli.envs import EnvSource, describe_env, env_spec_of, time_limit_of
+from rollout_cli.envs import describe_env
 from rollout_cli.envs.source import one_for_each
-from rollout_cli.envs.vector import VectorRows, build_native, sync_vector
+from rollout_cli.envs.vector import build_native, vector_name
 from rollout_cli.episodes.chunk import Chunk
-from rollout_cli.episodes.spaces import SpaceRows, space_leaves
-from rollout_cli.errors import EnvError, EnvLoadError, InternalError
-from rollout_cli.policies import AdaptedPolicy, policy_class
-from rollout_cli.seeding.generators import EpisodeSeeder
-from rollout_cli.seeding.seeds import SETUP, env_seed, env_seeds, seed_globals
-from rollout_cli.workers.batch_infos import batch_columns, row_info
+from rollout_cli.episodes.spaces import Leaf, SpaceRows
+from rollout_cli.errors import EnvLoadError, InternalError
+from rollout_cli.policies import policy_class
+from rollout_cli.seeding.seeds import SETUP, env_seed, seed_globals
+from rollout_cli.workers.batch_infos import batch_columns
 from rollout_cli.workers.checks import (
     ENDLESS_HINT,
     GET_ACTIONS,
@@ -32,28 +31,21 @@ from rollout_cli.workers.checks import (
     blame,
     episode_place,
     is_of_user_code,
-    shown,
 )
-from rollout_cli.workers.columns import SpaceRecorder
 from rollout_cli.workers.default_worker import DefaultWorker, close_env, updated_env
-from rollout_cli.workers.policy_holder import seed_method
+from rollout_cli.workers.global_draws import GlobalDraws
 from rollout_cli.workers.rollout_buffer import Ended, RolloutBuffer, leaf_array
-from rollout_cli.workers.row_envs import RowEnv, RowNotes
 from rollout_cli.workers.row_numbers import RowNumbers
-from rollout_cli.workers.row_policies import GlobalDraws, OnePolicy, PolicyEach, RowError, RowPolicies
+from rollout_cli.workers.row_policies import RowError, RowPolicies, row_policies
+from rollout_cli.workers.rows import Infos, NativeRows, SyncRows, final_infos
 from rollout_cli.workers.worker import NO_NUMBER
 
 Array = npt.NDArray[Any]
-Infos = Mapping[Any, Any]
 
 DEFAULT_N_ENVS = 8
 
 HOLD_SECONDS = 0.25
 """How long a finished episode waits at most for lower numbers of its worker to end."""
-
-_FINAL_OBSERVATIONS = ("final_obs", "final_observation")
-_FINAL_INFO = "final_info"
-_FINAL = {mask + key for key in (*_FINAL_OBSERVATIONS, _FINAL_INFO) for mask in ("", "_")}
 
 _clock = time.perf_counter
 
@@ -93,18 +85,22 @@ class VecWorker(DefaultWorker):
         if vectorization not in ("sync", "native"):
             raise ValueError(f"vectorization is {vectorization!r}, must be 'sync' or 'native'")
         self._n_envs, self._vectorization = n_envs, vectorization
-        self._row_envs: list[Any] = [None] * n_envs
-        self._row_seeders: list[EpisodeSeeder] = []
-        self._rows: VectorRows | None = None
-        self._notes: RowNotes | None = None
+        self._rows: NativeRows | None = None
         self._policies: RowPolicies | None = None
         self._buffer: RolloutBuffer | None = None
+        self._draws: GlobalDraws | None = None
         self._queue = RowNumbers(n_envs)
-        self._idle_rows()
+        # Of each row: its episode, the step of the buffer that this began with, its seed, when it began, and the info.
+        self._numbers = np.full(n_envs, NO_NUMBER, np.int64)
+        self._starts = np.zeros(n_envs, np.int64)
+        self._seeds = np.full(n_envs, -1, np.int64)
+        self._began_at = np.zeros(n_envs)
+        self._reset_infos = np.full(n_envs, _NO_INFO, object)
+        self._resetting = np.zeros(n_envs, bool)
+        self._n_running = 0
         self._is_begun = False
         self._observations: Any = None
-        self._global_draws = GlobalDraws()
-        self._draw_reason = ""
+        self._leaves: list[Array] = []
         self._where = RESET
         super().__init__(
             seed=seed,
@@ -112,14 +108,6 @@ class VecWorker(DefaultWorker):
             worker_number=worker_number,
             deterministic=deterministic,
         )
-
-    def _idle_rows(self) -> None:
-        self._numbers = np.full(self._n_envs, NO_NUMBER, np.int64)
-        self._starts = np.zeros(self._n_envs, np.int64)
-        self._seeds = np.full(self._n_envs, -1, np.int64)
-        self._began_at = np.zeros(self._n_envs)
-        self._reset_infos = np.full(self._n_envs, None, object)
-        self._resetting = np.zeros(self._n_envs, bool)
 
     @classmethod
     def numbers_at_once(cls, worker_args: dict[str, Any]) -> int:
@@ -139,103 +127,64 @@ class VecWorker(DefaultWorker):
             return
         self._forget()
         seed_globals(self._seed, SETUP)
-        if self._vectorization == "native":
-            self._env = updated_env(self._env, env_update, lambda source: build_native(source, self._n_envs))
-            self._check_native(self._env)
-        else:
-            updates = one_for_each(env_update, self._n_envs)
-            pairs = zip(self._row_envs, updates, strict=True)
-            self._row_envs = [updated_env(old, update) for old, update in pairs]
-            self._env = self._sync(self._row_envs)
-        self._rows = VectorRows(self._env)
-        self._set_limit(self._rows)
-        self._take_spec(env_spec_of(self._env if self._notes is None else self._row_envs[0], self._max_episode_length))
+        is_native = self._vectorization == "native"
+        self._rows = self._native_rows(env_update) if is_native else self._sync_rows(env_update)
+        self._env = self._rows.env
+        self._queue.is_shared = self._rows.resets_itself
+        self._limit = self._checked_limit(self._rows)
+        self._take_spec(next(self._rows.specs(self._max_episode_length)))
         self._make_ready()
 
-    def _check_native(self, env: Any) -> None:
+    def _native_rows(self, env_update: Any) -> NativeRows:
+        env = updated_env(self._env, env_update, lambda source: build_native(source, self._n_envs))
         if not isinstance(env, VectorEnv):
             hint = "give an EnvSource, or omit vectorization='native'"
             raise EnvLoadError(f"{type(env).__name__} is no gymnasium.vector.VectorEnv", hint=hint)
         if env.num_envs != self._n_envs:
             raise EnvLoadError(f"the vector environment has {env.num_envs} rows, not {self._n_envs}")
+        return NativeRows(env, self._seed)
 
-    def _sync(self, envs: list[Any]) -> Any:
+    def _sync_rows(self, env_update: Any) -> SyncRows:
+        before = self._rows.envs if isinstance(self._rows, SyncRows) else [None] * self._n_envs
+        updates = one_for_each(env_update, self._n_envs)
+        envs = [updated_env(old, update) for old, update in zip(before, updates, strict=True)]
         for env in envs:
             if not isinstance(env, gymnasium.Env):
-                raise EnvLoadError(f"{type(env).__name__} is no gymnasium.Env", hint="vectorization='native' takes others")
-        self._notes = RowNotes(self._n_envs, self.reset_env)
-        self._row_seeders = [EpisodeSeeder(self._seed) for _ in envs]
-        rows = zip(envs, self._row_seeders, strict=True)
-        return sync_vector([RowEnv(env, row, self._notes, seeder) for row, (env, seeder) in enumerate(rows)])
+                hint = "vectorization='native' takes vector environments"
+                raise EnvLoadError(f"{type(env).__name__} is no gymnasium.Env", hint=hint)
+        return SyncRows(envs, self._seed, self.reset_env)
 
-    def _set_limit(self, rows: VectorRows) -> None:
-        """Set the steps after which this worker ends an episode; a vector environment counts its own limit itself."""
-        limits = {time_limit_of(env) for env in self._row_envs} if self._notes is not None else {time_limit_of(self._env)}
-        own = min((limit for limit in limits if limit is not None), default=None)
-        if len(limits) > 1:
-            raise EnvLoadError("the environments of one worker have different limits")
-        if self._notes is not None:
-            self._limit = min(self._max_episode_length, math.inf if own is None else own)
-            return
-        self._limit = self._max_episode_length
-        if rows.resets_itself and not math.isinf(self._limit) and (own is None or own > self._limit):
-            what = "no limit that is known" if own is None else f"a limit of {own} steps"
+    def _checked_limit(self, rows: NativeRows) -> float:
+        """Return the steps after which the worker ends an episode: an environment of its own form counts its own."""
+        limit, own = self._max_episode_length, math.inf if rows.own_limit is None else rows.own_limit
+        if rows.counts_limit:
+            return min(limit, own)
+        if rows.resets_itself and own > limit:
+            what = "no limit that is known" if rows.own_limit is None else f"a limit of {own} steps"
             raise EnvLoadError(
-                f"{rows.name} resets its rows itself and has {what}: none can be cut at {self._limit:g} steps",
+                f"{vector_name(rows.env)} resets its rows itself and has {what}: none can be cut at {limit:g} steps",
                 hint="give the limit to the environment, as in --env-kwargs max_episode_steps=N, or omit it",
             )
+        return limit
 
     def _make_ready(self) -> None:
         """Adapt the policy once both it and the spaces are known, and find the generators that both draw from."""
         if self._env_spec is None or self._rows is None:
             return
-        # Each row has its own spaces, for a policy of its own may draw from them.
-        specs = (copy.deepcopy(self._env_spec) for _ in range(self._n_envs - 1))
-        self._holder.adapt(self._env_spec, *specs)
+        self._holder.adapt(self._rows.specs(self._max_episode_length))
         if not self._holder.is_ready:
             return
-        self._is_begun, self._met_first_reset = False, False
-        self._global_draws, self._draw_reason = GlobalDraws(), ""
+        self._is_begun = self._met_first_reset = False
+        self._draws = None if self._n_envs == 1 or self._rows.resets_itself else GlobalDraws()
+        self._spaces = SpaceRows(self._env_spec.observation_space)
         if self._buffer is None or not self._buffer.n_ended_rows:
             self._buffer = RolloutBuffer(self._env_spec, self._n_envs, self._worker_number)
-        self._spaces = SpaceRows(self._env_spec.observation_space)
-        self._policies = self._row_policies()
-        self._watch()
-
-    def _row_policies(self) -> RowPolicies:
-        rows, policies, rule = self._the_rows(), self._holder.policies, self.rules.invalid_action
-        if len(policies) > 1 or (self._n_envs == 1 and _is_row_by_row(policies[0])):
-            if self._notes is None:
-                self._row_seeders = [EpisodeSeeder(self._seed) for _ in policies]
-            return PolicyEach(
-                policies,
-                self.env_spec,
-                root=self._seed,
-                seeders=self._row_seeders if self._notes is None else (),
-                rule=rule,
-            )
-        return OnePolicy(
-            policies[0],
-            self.env_spec,
-            self._n_envs,
-            root=self._seed,
-            seeder=self._seeder,
-            rule=rule,
-            trusted=self._holder.is_trusted,
-            seeds_each=not rows.resets_itself,
+        self._policies = row_policies(
+            self._holder, self._env_spec, self._rows, root=self._seed, seeder=self._seeder, rules=self.rules
         )
+        self._policies.watch()
 
-    def _watch(self) -> None:
-        """Find the generators that the policy and the environments draw from."""
-        policies = self._holder.policies
-        own = isinstance(self._policies, PolicyEach)
-        for row, seeder in enumerate(self._row_seeders):
-            env = self._row_envs[row] if self._notes is not None else None
-            seeder.watch(policy=policies[row] if own else None, env=env)
-        if not own:
-            self._seeder.watch(policy=policies[0], env=self._env if self._notes is None else None)
-
-    # -- episodes ----------------------------------------------------------------------------------------------------
+    # -- beginning ---------------------------------------------------------------------------------------------------
 
     def assign(self, numbers: Iterable[range]) -> None:
         """Add episode numbers to run; each row runs its lowest first."""
@@ -245,14 +194,87 @@ class VecWorker(DefaultWorker):
         """Begin an episode in each free row that has a number; the next number where none is assigned and none runs."""
         if not self.has_work:
             self.assign([range(self._next_own, self._next_own + 1)])
-        self._begin_waiting()
+        self._guarded(self._begin_waiting)
+
+    def _begin_waiting(self) -> None:
+        """Begin the numbers that need not wait for their row's episode to end."""
+        if self._the_rows().resets_itself:
+            # Its rows begin as it resets them. Where none runs or is about to, all are reset at once.
+            if not self._n_running and not (self._is_begun and self._resetting.any()):
+                self._resetting[:] = False
+                self._begin_rows(np.arange(self._n_envs), self._reset_all, anew=True)
+        elif not self._is_begun:
+            self._reset_rows(np.arange(self._n_envs))
+        elif self._n_running < self._n_envs:
+            idle = np.flatnonzero(self._numbers == NO_NUMBER)
+            begin = idle[self._queue.has(idle)]
+            if len(begin):
+                self._reset_rows(begin)
+
+    def _reset_rows(self, rows: Array) -> None:
+        """Reset rows (k,) of an environment that does not do so itself; those with a number begin its episode."""
+
+        def reset() -> Infos:
+            before = self._observations if self._is_begun else None
+            observations, infos, self._seeds[rows] = self._the_rows().reset_rows(rows, self._numbers, before)
+            self._see(observations)
+            return infos
+
+        self._begin_rows(rows, reset, anew=not self._is_begun)
+
+    def _reset_all(self) -> Infos:
+        # No two workers share a number, so none begins like another.
+        lowest = int(self._numbers[self._numbers != NO_NUMBER].min())
+        observations, infos = self._the_rows().reset_all(env_seed(self._seed, lowest) >> 1)
+        self._see(observations)
+        return infos
+
+    def _begin_rows(self, rows: Array, reset: Callable[[], Infos], *, anew: bool = False) -> None:
+        """Begin the next numbers of rows (k,), with the next step.
+
+        Args:
+            rows: The rows; one without a number begins no episode.
+            reset: Resets the environment where it does not do so itself, and returns the infos of these rows.
+            anew: Whether all rows are reset.
+        """
+        numbers, buffer, policies = self._queue.take(rows), self._the_buffer(), self._the_policies()
+        self._numbers[rows] = numbers
+        self._starts[rows] = buffer.lying[rows] = buffer.step
+        self._began_at[rows] = _clock()
+        begun, its = (rows, numbers) if numbers.min() != NO_NUMBER else (rows[numbers >= 0], numbers[numbers >= 0])
+        self._n_running += len(begun)
+        self._note_rows()
+        if len(begun):
+            self._next_own = max(self._next_own, int(its[-1]) + 1)
+            self._where = "policy.seed"
+            policies.seed(begun, its, anew=anew)
+        self._where = RESET
+        infos = reset()
+        self._is_begun = True
+        if infos is not None:
+            for row, info in zip(rows.tolist(), infos, strict=True):
+                self._reset_infos[row] = info
+        if len(begun):
+            self._where = "policy.reset"
+            policies.reset(begun, anew=anew)
+        if not self._met_first_reset:
+            self._met_first_reset = True
+            policies.watch()
+
+    def _note_rows(self) -> None:
+        """Let others know which rows run which episodes."""
+        if self._rows is not None:
+            self._rows.note(self._numbers)
+        self.crash_box.note(self._numbers)
+
+    # -- one step ----------------------------------------------------------------------------------------------------
 
     def step_episode(self) -> bool:
         """Take one step in every row; return whether an episode ended."""
-        if not self.running_numbers:
+        if not self._n_running:
             raise InternalError("step_episode was called with no episode under way: call start_episode first")
         before = self.finished_rows
-        self._step()
+        self._guarded(self._step_rows)
         return self.finished_rows > before
 
     def advance(self, deadline: float) -> None:
@@ -262,273 +284,146 @@ class VecWorker(DefaultWorker):
             UserCodeError: If the policy or the environment fails; its `episodes` are the numbers where it may be.
         """
         self.crash_box.step()
-        step = self._step if type(self).step_episode is VecWorker.step_episode else self.step_episode
+        self._guarded(lambda: self._advance(deadline))
+
+    def _advance(self, deadline: float) -> None:
+        by_verb = type(self).step_episode is not VecWorker.step_episode
         while self.has_work:
             if len(self._queue):
                 self._begin_waiting()
-            step()
+            if by_verb:
+                self.step_episode()
+            else:
+                self._step_rows()
             if _clock() >= deadline:
                 return
 
-    def _begin_waiting(self) -> None:
-        """Begin the numbers that need not wait for their row's episode to end."""
-        rows = self._the_rows()
-        self._the_buffer()
-        is_idle = self._numbers == NO_NUMBER
-        if rows.resets_itself:
-            # Rows that reset themselves begin as they do so; where none runs, all are reset at once.
-            if is_idle.all() and not (self._resetting.any() and self._is_begun):
-                self._guarded(self._reset_everything)
-            return
-        if not self._is_begun:
-            self._guarded(lambda: self._reset_rows(np.arange(self._n_envs)))
-        elif is_idle.any():
-            idle = np.flatnonzero(is_idle)
-            begin = idle[self._queue.has(idle)]
-            if len(begin):
-                self._guarded(lambda: self._reset_rows(begin))
-
-    def _reset_everything(self) -> None:
-        """Reset all rows of an environment that resets itself, from the seed of the lowest number."""
-        rows, lowest = np.arange(self._n_envs), self._queue.lowest
-        assert lowest is not None
-        self._resetting[:] = False
-        self._begin_rows(rows, self._queue.take(rows), anew=True, reset=lambda: self._reset_all(lowest))
-
-    def _reset_all(self, lowest: int) -> list[dict[Any, Any]]:
-        # No two workers share a number, so none begins like another.
-        self._observations, infos = self._the_rows().reset_all(env_seed(self._seed, lowest) >> 1)
-        return self._infos_of(infos, np.arange(self._n_envs))
-
-    def _reset_rows(self, rows: Array) -> None:
-        """Reset rows (k,) of an environment that does not do so itself; those with a number begin its episode."""
-        self._begin_rows(rows, self._queue.take(rows), anew=not self._is_begun, reset=lambda: self._reset_masked(rows))
-
-    def _reset_masked(self, rows: Array) -> list[dict[Any, Any]]:
-        mask, numbers = np.zeros(self._n_envs, bool), np.maximum(self._numbers, 0)
-        mask[rows] = True
-        if self._notes is not None:
-            self._notes.numbers = self._numbers.tolist()
-        before = self._observations if self._is_begun else None
-        self._observations, infos, given = self._the_rows().reset_rows(mask, env_seeds(self._seed, numbers), before)
-        self._seeds[rows] = given[rows]
-        return [self._notes.infos[row] for row in rows.tolist()] if self._notes is not None else self._infos_of(infos, rows)
-
-    def _begin_rows(
-        self, rows: Array, numbers: Array, *, reset: Callable[[], list[dict[Any, Any]]], anew: bool = False
-    ) -> None:
-        """Begin episodes in rows (k,), with the next step.
-
-        Args:
-            rows: The rows.
-            numbers: Their numbers (k,); NO_NUMBER for a row that begins none.
-            reset: Resets the environment where it does not do so itself, and returns the infos of these rows.
-            anew: Whether all rows are reset.
-        """
-        has = numbers != NO_NUMBER
-        begun, its_numbers = rows[has], numbers[has]
-        self._numbers[rows], self._starts[rows], self._seeds[rows] = numbers, self._the_buffer().step, -1
-        self._began_at[rows] = _clock()
-        self._note_rows()
-        policies = self._the_policies()
-        if len(begun):
-            self._next_own = max(self._next_own, int(its_numbers.max()) + 1)
-            self._called("policy.seed", lambda: policies.seed(begun, its_numbers, anew=anew))
-        for row, info in zip(rows.tolist(), self._called(RESET, reset), strict=True):
-            self._reset_infos[row] = info
-        self._is_begun = True
-        if len(begun):
-            self._called("policy.reset", lambda: policies.reset(begun, anew=anew))
-        if not self._met_first_reset:
-            self._met_first_reset = True
-            self._watch()
-
-    def _note_rows(self) -> None:
-        """Let others know which rows run which episodes."""
-        if self._notes is not None:
-            self._notes.running = (self._numbers != NO_NUMBER).tolist()
-        self.crash_box.note(self._numbers)
-
-    def _infos_of(self, infos: Infos, rows: Array) -> list[dict[Any, Any]]:
-        return [row_info(infos, row, self._n_envs) if infos else {} for row in rows.tolist()]
-
-    # -- one step ----------------------------------------------------------------------------------------------------
-
-    def _step(self) -> None:
-        self._guarded(self._step_rows)
-
     def _step_rows(self) -> None:
         """Take one step in every row: observations are recorded before the policy sees them, actions before the env."""
-        buffer, rows = self._the_buffer(), self._the_rows()
-        if buffer.is_full:
-            running = np.flatnonzero(self._numbers != NO_NUMBER)
-            buffer.make_room(running, self._starts[running], self._numbers[running])
-            self._look_for_endless()
-        looks = self._n_envs > 1 and not rows.resets_itself and self._global_draws.is_due()
-        before = GlobalDraws.states() if looks else None
-        observations = self._observations
-        self._called(RESET, lambda: buffer.put_observations(self._observation_leaves(observations)))
-        actions = self._called(
-            GET_ACTIONS, lambda: self._the_policies().act(observations, self._numbers, self._starts, buffer)
-        )
-        between = GlobalDraws.states() if looks else None
-        observations, rewards, terminated, truncated, infos = self._called(STEP, lambda: self._checked_step(actions))
+        buffer, rows, draws = self._the_buffer(), self._the_rows(), self._draws
+        looks = draws is not None and draws.is_due()
+        buffer.put_observations(self._leaves)
+        self._where = GET_ACTIONS
         if looks:
-            self._judge_draws(before, between, GlobalDraws.states())
+            draws.begin()
+        actions, infos = self._the_policies().act(self._observations, self._numbers, self._starts, buffer)
+        if infos or type(infos) is not dict:
+            buffer.put_agent_infos(batch_columns(infos, self._n_envs))
+        if looks:
+            draws.policy_acted()
+        self._where = STEP
+        observations, rewards, terminated, truncated, infos = rows.step(actions)
+        if looks:
+            draws.env_stepped(may_refuse=rows.counts_limit)
+        buffer.put_rewards(_checked_rewards(rewards, self._n_envs))
+        self._see(observations)
+        terminated = _checked_flag("terminated", terminated, self._n_envs)
+        truncated = _checked_flag("truncated", truncated, self._n_envs)
+        _AFTER[rows.mode](self, terminated, truncated, infos)
+
+    def _see(self, observations: Any) -> None:
+        """Keep the observations, and their leaves, for the next step to record."""
         self._observations = observations
-        buffer.put_rewards(rewards)
-        self._called(STEP, lambda: self._after_step(terminated, truncated, infos))
+        pairs = zip(self._spaces.leaves, self._spaces.columns(observations), strict=True)
+        self._leaves = [_checked_leaf(leaf, values, self._n_envs) for leaf, values in pairs]
 
-    def _observation_leaves(self, observations: Any) -> list[Array]:
-        leaves = []
-        for leaf, values in zip(self._spaces.leaves, self._spaces.columns(observations), strict=True):
-            array = leaf_array(leaf, values)
-            if array.shape != (self._n_envs, *leaf.shape) or not np.can_cast(array.dtype, leaf.dtype, "same_kind"):
-                where = f" at {leaf.name!r}" if leaf.path else ""
-                raise BadValueError(
-                    f"the observations{where} are {array.dtype}{array.shape}, "
-                    f"expected {leaf.dtype}{(self._n_envs, *leaf.shape)} of {leaf.space}"
-                )
-            leaves.append(array)
-        return leaves
-
-    def _checked_step(self, actions: Any) -> tuple[Any, Array, Array, Array, Any]:
-        if self._notes is not None:
-            self._notes.infos = [{}] * self._n_envs
-        observations, rewards, terminated, truncated, infos = self._the_rows().env.step(actions)
-        rewards, flags = np.asarray(rewards), [np.asarray(terminated), np.asarray(truncated)]
-        if rewards.shape != (self._n_envs,) or rewards.dtype.kind not in "biuf":
-            raise BadValueError(f"the rewards are {rewards.dtype}{rewards.shape}, expected numbers ({self._n_envs},)")
-        for name, flag in zip(("terminated", "truncated"), flags, strict=True):
-            if flag.shape != (self._n_envs,) or flag.dtype != bool:
-                raise BadValueError(f"{name} is {flag.dtype}{flag.shape}, expected bool ({self._n_envs},)")
-        return observations, rewards, *flags, infos  # type: ignore[return-value]
-
-    def _judge_draws(self, before: Any, between: Any, after: Any) -> None:
-        """Find out who draws from the global generators, which the rows share."""
-        if between != after and self._notes is not None and self._global_draws.is_early:
-            raise EnvError(
-                f"the environment draws from a global random generator, which {self._n_envs} rows would share",
-                hint="run one environment a worker and more workers, or let it draw from self.np_random",
-            )
-        who = [name for name, drew in (("policy", before != between), ("environment", between != after)) if drew]
-        if who:
-            self._draw_reason = f"the {' and the '.join(who)} drew from global generators, which all rows share"
-
-    def _after_step(self, terminated: Array, truncated: Array, infos: Any) -> None:
-        buffer, mode = self._the_buffer(), self._the_rows().mode
-        if mode is AutoresetMode.NEXT_STEP:
-            self._after_next_step(terminated, truncated, infos)
-        elif mode is AutoresetMode.SAME_STEP:
-            self._after_same_step(terminated, truncated, infos)
-        else:
-            self._put_env_infos(infos)
-            buffer.end_step()
-            if not math.isinf(self._limit):
-                truncated = truncated | ((buffer.step - self._starts >= self._limit) & (self._numbers != NO_NUMBER))
-            ended = np.flatnonzero(terminated | truncated)
-            if len(ended):
-                self._end(ended, terminated, truncated, self._observation_leaves(self._observations))
-                self._reset_rows(ended)
+    def _after_disabled(self, terminated: Array, truncated: Array, infos: Any) -> None:
+        """Finish the episodes that ended, and reset their rows."""
+        buffer = self._the_buffer()
+        self._the_rows().put_infos(infos, buffer, self._numbers, self._starts)
+        self._end_step()
+        if not math.isinf(self._limit):
+            truncated = truncated | ((buffer.step - self._starts >= self._limit) & (self._numbers != NO_NUMBER))
+        ended = np.flatnonzero(terminated | truncated)
+        if len(ended):
+            self._end(ended, terminated, truncated, [leaf[ended] for leaf in self._leaves])
+            self._reset_rows(ended)
 
     def _after_next_step(self, terminated: Array, truncated: Array, infos: Any) -> None:
         """Finish the episodes that ended, and begin those whose row was reset in this step, which belongs to none."""
-        was_reset = self._resetting
-        self._put_env_infos(infos)
-        self._the_buffer().end_step()
+        rows, was_reset = self._the_rows(), self._resetting
+        rows.put_infos(infos, self._the_buffer(), self._numbers, self._starts)
+        self._end_step()
         self._resetting = (terminated | truncated) & ~was_reset
         ended, begun = np.flatnonzero(self._resetting), np.flatnonzero(was_reset)
         if len(ended):
-            self._end(ended, terminated, truncated, self._observation_leaves(self._observations))
+            self._end(ended, terminated, truncated, [leaf[ended] for leaf in self._leaves])
         if len(begun):
-            self._begin_rows(begun, self._queue.take(begun), reset=lambda: self._infos_of(infos, begun))
+            self._begin_rows(begun, lambda: rows.infos_of(infos, begun))
 
     def _after_same_step(self, terminated: Array, truncated: Array, infos: Any) -> None:
         """Finish the episodes that ended, whose last observations are among the infos, and begin those after them."""
-        over = terminated | truncated
+        rows, buffer, over = self._the_rows(), self._the_buffer(), terminated | truncated
         ended = np.flatnonzero(over)
         if not len(ended):
-            self._put_env_infos(infos)
-            self._the_buffer().end_step()
+            rows.put_infos(infos, buffer, self._numbers, self._starts)
+            self._end_step()
             return
-        begun_infos = {key: value for key, value in infos.items() if key not in _FINAL}
-        self._put_env_infos(begun_infos, ~over)
-        self._put_env_infos(infos.get(_FINAL_INFO) or {}, over)
-        self._the_buffer().end_step()
-        self._end(ended, terminated, truncated, self._final_leaves(infos, ended), is_selected=True)
-        self._begin_rows(ended, self._queue.take(ended), reset=lambda: self._infos_of(begun_infos, ended))
+        final, last_infos, infos = final_infos(infos)
+        buffer.put_env_infos(batch_columns(infos, self._n_envs), ~over)
+        buffer.put_env_infos(batch_columns(last_infos, self._n_envs), over)
+        self._end_step()
+        self._end(ended, terminated, truncated, self._final_leaves(final, ended))
+        self._begin_rows(ended, lambda: rows.infos_of(infos, ended))
 
-    def _put_env_infos(self, infos: Any, within: Array | None = None) -> None:
-        buffer = self._the_buffer()
-        if self._notes is None:
-            if infos or not isinstance(infos, dict):
-                buffer.put_env_infos(batch_columns(infos, self._n_envs), within)
-            return
-        for row, info in enumerate(self._notes.infos):
-            if info and (number := int(self._numbers[row])) != NO_NUMBER:
-                buffer.env_row_infos.setdefault(number, {})[buffer.step - int(self._starts[row])] = info
-
-    def _final_leaves(self, infos: Infos, rows: Array) -> list[Array]:
+    def _final_leaves(self, final: Any, rows: Array) -> list[Array]:
         """Return the last observations of rows (k,), one array (k, *shape) a leaf."""
-        found = next((infos[key] for key in _FINAL_OBSERVATIONS if key in infos), None)
-        if found is None:
-            hint = "in the mode SAME_STEP the infos hold 'final_obs' where episodes end"
-            raise BadValueError("infos has no 'final_obs' though episodes ended", hint)
-        if isinstance(found, np.ndarray) and found.dtype == object:
-            found = self._spaces.stack([found[row] for row in rows.tolist()])
-            return list(self._spaces.columns(found))
-        pairs = zip(self._spaces.leaves, self._spaces.columns(found), strict=True)
-        return [leaf_array(leaf, values)[rows].astype(leaf.dtype) for leaf, values in pairs]
+        if isinstance(final, np.ndarray) and final.dtype == object:
+            return list(self._spaces.columns(self._spaces.stack([final[row] for row in rows.tolist()])))
+        pairs = zip(self._spaces.leaves, self._spaces.columns(final), strict=True)
+        return [_checked_leaf(leaf, values, self._n_envs)[rows] for leaf, values in pairs]
 
-    def _end(
-        self, rows: Array, terminated: Array, truncated: Array, leaves: list[Array], *, is_selected: bool = False
-    ) -> None:
+    def _end(self, rows: Array, terminated: Array, truncated: Array, leaves: list[Array]) -> None:
         """Note that the episodes of rows (k,) ended.
 
         Args:
-            rows: The rows.
+            rows: The rows; some may have run no episode.
             terminated: Of all rows, (n,).
             truncated: Of all rows, (n,).
-            leaves: Last observations, one array a leaf.
-            is_selected: Whether these are of the k rows alone.
+            leaves: Last observations, one array (k, *shape) a leaf.
         """
-        runs = self._numbers[rows] != NO_NUMBER
-        at = rows[runs]
-        if len(at):
-            now, buffer = _clock(), self._the_buffer()
-            which = runs if is_selected else at
-            columns = zip(space_leaves(self.env_spec.observation_space), leaves, strict=True)
-            buffer.end(
-                Ended(
-                    rows=at,
-                    starts=self._starts[at],
-                    stops=np.full(len(at), buffer.step),
-                    numbers=self._numbers[at],
-                    seeds=self._seeds[at],
-                    terminated=terminated[at],
-                    truncated=truncated[at],
-                    wall_times=now - self._began_at[at],
-                    ended_at=np.full(len(at), now),
-                    infos=self._reset_infos[at],
-                    last_observations=tuple(values[which].astype(leaf.dtype, copy=False) for leaf, values in columns),
-                )
-            )
+        numbers = self._numbers[rows]
         self._numbers[rows] = NO_NUMBER
+        if numbers.min() == NO_NUMBER:
+            runs = numbers != NO_NUMBER
+            rows, numbers, leaves = rows[runs], numbers[runs], [leaf[runs] for leaf in leaves]
+        if not len(rows):
+            return
+        self._n_running -= len(rows)
+        now, buffer = _clock(), self._the_buffer()
+        pairs = zip(leaves, self._spaces.leaves, strict=True)
+        buffer.end(
+            Ended(
+                rows=rows,
+                starts=self._starts[rows],
+                stops=np.full(len(rows), buffer.step),
+                lying=buffer.lying[rows],
+                numbers=numbers,
+                seeds=self._seeds[rows],
+                terminated=terminated[rows],
+                truncated=truncated[rows],
+                wall_times=now - self._began_at[rows],
+                ended_at=np.full(len(rows), now),
+                infos=self._reset_infos[rows],
+                last_observations=tuple(values.astype(leaf.dtype, copy=False) for values, leaf in pairs),
+            )
+        )
 
-    def _look_for_endless(self) -> None:
+    def _end_step(self) -> None:
         buffer = self._the_buffer()
-        running = np.flatnonzero(self._numbers != NO_NUMBER)
-        steps = buffer.step - self._starts[running]
-        if len(running) and steps.max() >= self.rules.most_steps(buffer.row_bytes) and math.isinf(self._limit):
-            row = int(running[steps.argmax()])
-            raise RowError(row) from BadValueError(f"the episode has no end: it is {steps.max():,} steps long", ENDLESS_HINT)
+        if buffer.end_step():
+            running = np.flatnonzero(self._numbers != NO_NUMBER)
+            self._refuse_endless(running)
+            buffer.make_room(running, self._numbers[running])
+
+    def _refuse_endless(self, running: Array) -> None:
+        steps = self._the_buffer().step - self._starts[running]
+        most = self.rules.most_steps(self._the_buffer().row_bytes)
+        if math.isinf(self._limit) and len(running) and steps.max() >= most:
+            error = BadValueError(f"the episode has no end: it is {steps.max():,} steps long", ENDLESS_HINT)
+            raise RowError(int(running[steps.argmax()])) from error
 
     # -- errors ------------------------------------------------------------------------------------------------------
-
-    def _called(self, where: str, function: Callable[[], Any]) -> Any:
-        """Return a call's result, and remember where it was, for the message of an error."""
-        self._where = where
-        return function()
 
     def _guarded(self, function: Callable[[], None]) -> None:
         """Call a function that calls user code.
@@ -543,46 +438,37 @@ class VecWorker(DefaultWorker):
             raise
 
     def _give_up(self, where: str, error: BaseException) -> None:
-        row, cause = self._row_of(error)
-        running = np.flatnonzero(self._numbers != NO_NUMBER)
-        number = NO_NUMBER if row is None else int(self._numbers[row])
-        numbers = (number,) if number != NO_NUMBER else tuple(self._numbers[running].tolist())
-        step = self._the_buffer().step
-        if row is not None:
-            step -= int(self._starts[row])
-            place = episode_place(self._worker_number, number, env_seed(self._seed, max(number, 0)), step)
-        else:
-            which = f"episodes {min(numbers)} to {max(numbers)}" if numbers else "no episode"
-            place = f"worker {self._worker_number}, {which}, step {step} of {self._n_envs} rows"
+        row: int | None = None
+        if isinstance(error, RowError):
+            row, error = error.row, error.__cause__ or error
+        elif where in (RESET, STEP):
+            row, error = self._the_rows().failed_row(error, self._numbers)
+        place, numbers = self._place(row)
         self._forget()
         self._is_begun = False
-        if is_of_user_code(cause):
-            raise blame(where, cause, place, numbers) from cause
+        if is_of_user_code(error):
+            raise blame(where, error, place, numbers) from error
 
-    def _row_of(self, error: BaseException) -> tuple[int | None, BaseException]:
-        """Return in which row an error arose, if it was a single one, and the error itself."""
-        if isinstance(error, RowError):
-            return error.row, error.__cause__ or error
-        if self._notes is None or self._where not in (RESET, STEP):
-            return None, error
-        if self._notes.at_work is not None:
-            return self._notes.at_work, error
-        # gymnasium failed to join the rows' observations: one of them is none of its space.
-        recorder = SpaceRecorder(self.env_spec.observation_space, "the observation")
-        for row in np.flatnonzero(self._numbers != NO_NUMBER).tolist():
-            try:
-                recorder.record(self._notes.observations[row])
-            except BadValueError as fault:
-                return row, fault
-        return None, error
+    def _place(self, row: int | None) -> tuple[str, tuple[int, ...]]:
+        """Return where in the run the worker is, and the numbers that run there."""
+        step = self._the_buffer().step
+        if row is not None and self._numbers[row] != NO_NUMBER:
+            number, seed = int(self._numbers[row]), env_seed(self._seed, int(self._numbers[row]))
+            seed = -1 if self._the_rows().resets_itself else seed
+            return episode_place(self._worker_number, number, seed, step - int(self._starts[row])), (number,)
+        numbers = self.running_numbers
+        which = f"episodes {min(numbers)} to {max(numbers)}" if numbers else "no episode"
+        return f"worker {self._worker_number}, {which}, step {step} of {self._n_envs} rows", numbers
 
     def _forget(self) -> None:
         """Give up the episodes that run."""
+        self._give_up_rows(self._numbers != NO_NUMBER)
+
+    def _give_up_rows(self, mask: Array) -> None:
         if self._buffer is not None:
-            self._buffer.forget(self._numbers.tolist())
-        if self._notes is not None:
-            self._notes.at_work = None
-        self._numbers[:] = NO_NUMBER
+            self._buffer.forget(self._numbers[mask].tolist())
+        self._numbers[mask] = NO_NUMBER
+        self._n_running = int(np.count_nonzero(self._numbers != NO_NUMBER))
         self._note_rows()
 
     # -- a sampler's questions ---------------------------------------------------------------------------------------
@@ -601,20 +487,14 @@ class VecWorker(DefaultWorker):
     def retract(self, *, above: int | None) -> None:
         """Drop the waiting and running numbers that are higher than `above`; where it is None, all, and finished ones."""
         self._queue.drop_above(above, self.number_stride)
+        self._give_up_rows(self._numbers > (NO_NUMBER if above is None else above))
         if above is None:
-            self._forget()
             self.take(everything=True)
-            return
-        given_up = self._numbers > above
-        if self._buffer is not None:
-            self._buffer.forget(self._numbers[given_up].tolist())
-        self._numbers[given_up] = NO_NUMBER
-        self._note_rows()
 
     @property
     def has_work(self) -> bool:
         """Return whether an episode runs or a number waits."""
-        return len(self._queue) > 0 or bool((self._numbers != NO_NUMBER).any())
+        return self._n_running > 0 or len(self._queue) > 0
 
     @property
     def running_numbers(self) -> tuple[int, ...]:
@@ -624,7 +504,7 @@ class VecWorker(DefaultWorker):
     @property
     def open_numbers(self) -> list[int]:
         """Return the numbers that were assigned and not taken."""
-        ended = self._buffer.ended_numbers.tolist() if self._buffer is not None else []
+        ended = self._buffer.ended_numbers if self._buffer is not None else []
         return sorted([*ended, *self.running_numbers, *self._queue.waiting.tolist()])
 
     @property
@@ -638,40 +518,27 @@ class VecWorker(DefaultWorker):
         return self._buffer.n_ended_rows * self._buffer.row_bytes if self._buffer is not None else 0
 
     def info(self) -> dict[str, Any]:
-        """Return the policy's class, the record of the environment, and how far the episodes can be reproduced."""
-        env = describe_env(self._row_envs[0] if self._notes is not None else self._env)
-        info: dict[str, Any] = {"policy_class": policy_class(self._holder.policy), "env": env}
-        if not self._is_row_wise:
+        """Return the policy's class, the record of the environment, and how far the episodes can be reproduced.
+
+        `scope` is there where an episode depends on `n_envs`, and `not_reproducible` where it says why nothing repeats.
+        """
+        rows = self._the_rows()
+        info: dict[str, Any] = {"policy_class": policy_class(self._holder.policy), "env": describe_env(rows.described)}
+        if not (rows.counts_limit and self._the_policies().is_row_wise):
             info["scope"] = "n_envs"
         reason = self.not_reproducible
         return info | ({"not_reproducible": reason} if reason else {})
 
     @property
-    def _is_row_wise(self) -> bool:
-        policy = self._holder.policy
-        return self._notes is not None and isinstance(policy, AdaptedPolicy) and (policy.row_wise or policy.row_by_row)
-
-    @property  # type: ignore[override]
-    def not_reproducible(self) -> str | None:
+    def not_reproducible(self) -> str | None:  # type: ignore[override]  # Computed here, a plain attribute elsewhere.
         """Return why the episodes cannot be reproduced, as far as it is known by now."""
-        reasons = [self._draw_reason] if self._draw_reason else []
+        reasons = [self._draws.reason if self._draws is not None else ""]
         if self._rows is not None and self._rows.resets_itself:
             mode = self._rows.mode.value
             reasons.append(f"the vector environment resets a row by itself ({mode}), from no seed of the episode's own")
-        if isinstance(self._policies, OnePolicy) and self._n_envs > 1 and self._draws_for_all():
-            reasons.append("the policy draws for all rows at once: let it offer seed_rows(mask, seeds)")
-        return "; ".join(reasons) or None
-
-    def _draws_for_all(self) -> bool:
-        policy = self._holder.policy
-        if isinstance(policy, AdaptedPolicy) and policy.row_wise:
-            return False
-        return seed_method(policy, "seed_rows") is None and self._n_policy_generators() > 0
-
-    def _n_policy_generators(self) -> int:
-        seeder = EpisodeSeeder(self._seed)
-        seeder.watch(policy=self._holder.policy)
-        return seeder.n_found
+        if self._policies is not None:
+            reasons.append(self._policies.not_reproducible)
+        return "; ".join(filter(None, reasons)) or None
 
     def shutdown(self) -> None:
         """Close the environments.
@@ -680,10 +547,9 @@ class VecWorker(DefaultWorker):
             EnvError: If that fails.
         """
         env, self._env, self._rows = self._env, None, None
-        self._row_envs = [None] * self._n_envs
         close_env(env)
 
-    def _the_rows(self) -> VectorRows:
+    def _the_rows(self) -> NativeRows:
         if self._rows is None:
             raise InternalError("the worker has no environment yet: call update_env first")
         return self._rows
@@ -699,5 +565,32 @@ class VecWorker(DefaultWorker):
         return self._policies
 
 
-def _is_row_by_row(policy: Any) -> bool:
-    return isinstance(policy, AdaptedPolicy) and policy.row_by_row
+_NO_INFO: dict[Any, Any] = {}
+_AFTER: dict[AutoresetMode, Callable[[VecWorker, Array, Array, Any], None]] = {
+    AutoresetMode.DISABLED: VecWorker._after_disabled,  # noqa: SLF001  Of the class above.
+    AutoresetMode.NEXT_STEP: VecWorker._after_next_step,  # noqa: SLF001
+    AutoresetMode.SAME_STEP: VecWorker._after_same_step,  # noqa: SLF001
+}
+
+
+def _checked_rewards(rewards: Any, n_rows: int) -> Array:
+    rewards = np.asarray(rewards)
+    if rewards.shape != (n_rows,) or rewards.dtype.kind not in "biuf":
+        raise BadValueError(f"the rewards are {rewards.dtype}{rewards.shape}, expected numbers ({n_rows},)")
+    return rewards
+
+
+def _checked_flag(name: str, flag: Any, n_rows: int) -> Array:
+    flag = np.asarray(flag)
+    if flag.shape != (n_rows,) or flag.dtype != bool:
+        raise BadValueError(f"{name} is {flag.dtype}{flag.shape}, expected bool ({n_rows},)")
+    return flag
+
+
+def _checked_leaf(leaf: Leaf, values: Any, n_rows: int) -> Array:
+    array, shape = leaf_array(leaf, values), (n_rows, *leaf.shape)
+    if array.shape != shape or not (array.dtype == leaf.dtype or np.can_cast(array.dtype, leaf.dtype, "same_kind")):
+        where = f" at {leaf.name!r}" if leaf.path else ""
+        expected = f"{leaf.dtype}{shape} of {leaf.space}"
+        raise BadValueError(f"the observations{where} are {array.dtype}{array.shape}, expected {expected}")
+    return array
