@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium import spaces
 
-from rollout_cli.episodes.spaces import Leaf, leaf_getters, space_leaves, unflatten
+from rollout_cli.episodes.spaces import Leaf, has_utf8, leaf_getters, space_leaves, unflatten
 from rollout_cli.workers.checks import BadValueError, action_check, bad_action, clipped, shown
 from rollout_cli.workers.worker import OnInvalidAction
 
@@ -141,7 +141,7 @@ class _Column:
         def record(value: Any) -> Any:
             if not isinstance(value, str):
                 raise self.refusal(value)
-            if not _has_utf8(value):
+            if not has_utf8(value):
                 raise BadValueError(f"{self.name} is a text that has no UTF-8: {value!r:.80}", "escape lone surrogates")
             append(str(value))
             return value
@@ -171,13 +171,6 @@ class _Column:
         return BadValueError(
             f"{self.name}{where} is {got}, expected {self.leaf.dtype}{self.leaf.shape} of {self.leaf.space}"
         )
-
-
-def _has_utf8(text: str) -> bool:
-    try:
-        return text.isascii() or bool(text.encode())
-    except UnicodeEncodeError:
-        return False
 
 
 def _action_record(column: _Column, rule: OnInvalidAction, *, trusted: bool) -> Record:
