@@ -116,8 +116,9 @@ class LocalPool:
                     raise
                 reason = f"was ended by {first_line(error)}"
                 death = Died(worker, reason, loop.running_numbers, traceback_text(error), _DEATH_HINT)
+                rescued = [Message(worker, message) for message in loop.rescue()]
                 self._forget(worker)
-                return [death]
+                return [*rescued, death]
 
     def _forget(self, worker: int) -> None:
         """Close a worker."""

@@ -117,6 +117,12 @@ class WorkerLoop:
         messages, self._messages = self._messages, []
         return messages
 
+    def rescue(self) -> list[ToSampler]:
+        """Return what there is to send of a worker whose turn was left by what is no Exception."""
+        self._send_rest()
+        messages, self._messages = self._messages, []
+        return messages
+
     def close(self) -> None:
         """Close the environment and leave the set-up; what these raise is only logged, for the episodes are safe."""
         worker, self._worker = self._worker, None
@@ -236,14 +242,19 @@ class WorkerLoop:
     def _fail(self, error: Exception) -> None:
         """Report a failure after the episodes that were finished before it, and wait to be rebuilt."""
         self._failed = True
+        self._send_rest()
         if self._worker is not None:
-            try:
-                self._send_finished(everything=True)
-            except Exception as another:  # noqa: BLE001  The first one is reported.
-                _log.debug("worker %d failed once more: %s", self._number, first_line(another))
             with contextlib.suppress(Exception):  # It is rebuilt in any case.
                 self._worker.retract(above=None)
         self._messages.append(Failed(self._number, self._generation, as_reported(error), failed_in(error)))
+
+    def _send_rest(self) -> None:
+        """Send what was finished before something was raised, which is reported; what this raises is only logged."""
+        try:
+            if self._worker is not None:
+                self._send_finished(everything=True)
+        except Exception as another:  # noqa: BLE001
+            _log.debug("worker %d failed once more: %s", self._number, first_line(another))
 
     def _the_worker(self) -> Worker:
         if self._worker is None:
