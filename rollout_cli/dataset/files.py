@@ -292,7 +292,7 @@ def read_info(root: Path) -> dict[str, Any]:
         if path.exists() and not path.is_file():
             raise DatasetFormatError(f"{path} is not a regular file")
         document = json.loads(path.read_bytes())
-    except FileNotFoundError as error:
+    except (FileNotFoundError, NotADirectoryError) as error:
         raise _no_dataset(root) from error
     except (ValueError, RecursionError) as error:
         raise DatasetFormatError(f"{path} is not valid JSON: {error}", hint=f"rollout repair {root}") from error

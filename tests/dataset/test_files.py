@@ -1,0 +1,364 @@
+"""The folder of a dataset: what may be replaced, one writer at a time, odd names and special files."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import multiprocessing
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from multiprocessing.connection import Connection
+from pathlib import Path
+from textwrap import dedent
+from types import SimpleNamespace
+
+import pytest
+
+from rollout_cli.dataset import files as files_module
+from rollout_cli.dataset.commits import read_committed
+from rollout_cli.dataset.files import (
+    LOCK_NAME,
+    FileStore,
+    FolderLock,
+    check_folder,
+    check_free_space,
+    info_path,
+    is_unbegun,
+    read_info,
+)
+from rollout_cli.dataset.writer import DatasetWriter
+from rollout_cli.errors import DatasetExistsError, DatasetFormatError, DatasetLockedError, StorageError
+from tests.helpers.chunks import BOX_SPEC, episode
+from tests.helpers.writing import all_files, hidden_files, resume_dataset, write_dataset
+
+EPISODES = [episode(number, 300) for number in range(6)]
+
+
+# Existing folders.
+
+
+def test_an_empty_folder_is_used_as_a_missing_one_is(tmp_path: Path) -> None:
+    (tmp_path / LOCK_NAME).touch()
+    assert is_unbegun(tmp_path)
+    assert is_unbegun(tmp_path / "missing")
+    assert 6 == write_dataset(tmp_path, EPISODES).episodes
+
+
+def test_a_dataset_is_not_replaced_unasked(tmp_path: Path) -> None:
+    """The hint names the option, and nothing changes."""
+    write_dataset(tmp_path, EPISODES)
+    before = all_files(tmp_path)
+    with pytest.raises(DatasetExistsError, match="not empty") as caught:
+        write_dataset(tmp_path, EPISODES)
+    assert "--overwrite" in caught.value.hint
+    assert 5 == caught.value.exit_code
+    assert before == all_files(tmp_path)
+
+
+def test_a_dataset_is_replaced_when_asked_and_other_files_stay(tmp_path: Path) -> None:
+    write_dataset(tmp_path, EPISODES)
+    (tmp_path / "notes.txt").write_text("mine")
+    write_dataset(tmp_path, EPISODES[:2], overwrite=True)
+    assert 2 == read_info(tmp_path)["episodes"]
+    assert "mine" == (tmp_path / "notes.txt").read_text()
+    assert [] == hidden_files(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["notes.txt", "data", "README.md", "meta"])
+def test_a_folder_that_is_not_a_dataset_is_not_replaced(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text("mine")
+    with pytest.raises(DatasetExistsError):
+        write_dataset(tmp_path, EPISODES, overwrite=True)
+    assert "mine" == (tmp_path / name).read_text()
+
+
+def test_the_info_of_another_tool_is_not_ours(tmp_path: Path) -> None:
+    (tmp_path / "meta").mkdir()
+    (tmp_path / "meta/info.json").write_text('{"codebase_version": "v3.0"}')
+    with pytest.raises(DatasetExistsError, match="is not a dataset"):
+        check_folder(tmp_path, overwrite=True)
+
+
+@pytest.mark.parametrize("name", ["data/notes.txt", "data/chunk-00000/mine.parquet", "meta/Mine", "meta/episodes/x"])
+def test_files_of_others_inside_the_dataset_are_not_removed(tmp_path: Path, name: str) -> None:
+    write_dataset(tmp_path, EPISODES)
+    (tmp_path / name).write_text("mine")
+    with pytest.raises(DatasetExistsError, match=re.escape(repr(name))):
+        write_dataset(tmp_path, EPISODES, overwrite=True)
+    assert "mine" == (tmp_path / name).read_text()
+
+
+@pytest.mark.parametrize("name", ["data", "data/chunk-00000", "meta/episodes", "README.md"])
+def test_links_inside_are_not_replaced(tmp_path: Path, name: str) -> None:
+    """They lead to files of somebody, so neither they nor those are touched."""
+    out, elsewhere = tmp_path / "out", tmp_path / "elsewhere"
+    write_dataset(out, EPISODES)
+    (out / name).rename(elsewhere)
+    (out / name).symlink_to(elsewhere)
+    before = all_files(tmp_path)
+    with pytest.raises(DatasetExistsError, match=re.escape(repr(name))):
+        write_dataset(out, EPISODES, overwrite=True)
+    assert before == all_files(tmp_path)
+
+
+def test_a_link_to_a_dataset_is_the_dataset(tmp_path: Path) -> None:
+    write_dataset(tmp_path / "out", EPISODES)
+    (tmp_path / "link").symlink_to(tmp_path / "out")
+    write_dataset(tmp_path / "link", EPISODES[:2], overwrite=True)
+    assert (tmp_path / "link").is_symlink()
+    assert 2 == read_info(tmp_path / "out")["episodes"]
+
+
+def test_a_dataset_of_links_is_read_and_resumed(tmp_path: Path) -> None:
+    """The cache of the Hugging Face hub is made of links to files elsewhere."""
+    write_dataset(tmp_path / "out", EPISODES[:5])
+    for number, path in enumerate(sorted((tmp_path / "out").rglob("*.*"))):
+        if path.is_file():
+            path.rename(tmp_path / f"blob{number}")
+            path.symlink_to(tmp_path / f"blob{number}")
+    assert 5 == resume_dataset(tmp_path / "out", EPISODES).episodes
+    assert 6 == read_committed(tmp_path / "out", read_info(tmp_path / "out")).episodes
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_file_in_the_way_is_refused(tmp_path: Path, *, overwrite: bool) -> None:
+    (tmp_path / "out").write_text("mine")
+    with pytest.raises(DatasetExistsError, match="is a file"):
+        write_dataset(tmp_path / "out", EPISODES, overwrite=overwrite)
+    with pytest.raises(DatasetExistsError):
+        is_unbegun(tmp_path / "out")
+
+
+@pytest.mark.parametrize(("names", "expected"), [
+    ([".data-00000-00000.parquet.tmp"], True),
+    (["meta/.info.json.tmp"], True),
+    (["meta/info.json"], False),
+    (["data/chunk-00000/file-00000.parquet"], False),
+    (["notes.txt"], False),
+])  # fmt: skip
+def test_a_run_that_was_killed_before_its_info_has_not_begun(tmp_path: Path, names: list[str], expected: bool) -> None:
+    for name in names:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    assert expected == is_unbegun(tmp_path)
+
+
+def test_a_run_that_came_to_nothing_removes_its_own_files_only(tmp_path: Path) -> None:
+    """The folder goes if it was made for it, and nothing else has come there since."""
+    there, noted, gone = tmp_path / "there", tmp_path / "noted", tmp_path / "gone"
+    there.mkdir()
+    for path in (there, noted, gone):
+        writer = DatasetWriter(path, env_spec=BOX_SPEC, root_seed=0)
+        if path == noted:
+            (path / "notes.txt").write_text("mine")
+        writer.remove()
+    assert [noted, there] == sorted(tmp_path.iterdir())
+    assert ([noted / "notes.txt"], []) == (list(noted.iterdir()), list(there.iterdir()))
+
+
+# Reading info.json.
+
+
+@pytest.mark.parametrize(("content", "message"), [
+    (b"", "not valid JSON"), (b"{", "not valid JSON"), (b"\xff", "not valid JSON"), (b"[" * 100_000, "not valid JSON"),
+    (b"[]", "does not describe"), (b'{"format": "other"}', "does not describe"), (b'{"format": "rollout"}', "no format_version"),
+    (b'{"format": "rollout", "format_version": 99}', "up to 2"),
+])  # fmt: skip
+def test_an_info_that_is_not_ours_is_a_format_error(tmp_path: Path, content: bytes, message: str) -> None:
+    (tmp_path / "meta").mkdir()
+    info_path(tmp_path).write_bytes(content)
+    with pytest.raises(DatasetFormatError, match=message):
+        read_info(tmp_path)
+
+
+def test_special_files_are_an_error_and_do_not_block(tmp_path: Path) -> None:
+    write_dataset(tmp_path, EPISODES)
+    data = tmp_path / "data/chunk-00000/file-00000.parquet"
+    info = read_info(tmp_path)
+    for path, read in (
+        (data, lambda: read_committed(tmp_path, info)),
+        (info_path(tmp_path), lambda: read_info(tmp_path)),
+    ):
+        path.unlink()
+        os.mkfifo(path)
+        if path == data:
+            assert "not a regular file" in read().notices[0]  # type: ignore[union-attr]
+        else:
+            with pytest.raises(DatasetFormatError, match="not a regular file"):
+                read()
+
+
+# Odd names.
+
+
+def test_a_path_that_is_not_utf8_works(tmp_path: Path) -> None:
+    path = Path(os.fsdecode(os.fsencode(tmp_path) + b"/b\xff"))
+    header = {"collector": {"output": str(path)}, "env": {"id": "a\udcff\nb", "kwargs": {"limit": float("inf")}}}
+    write_dataset(path, EPISODES[:5], header=header)
+    assert 5 == resume_dataset(path, EPISODES, header=header).episodes
+    assert str(path) == read_info(path)["collector"]["output"]
+    assert {"limit": "inf"} == read_info(path)["env"]["kwargs"]
+    assert "# Episodes of a\\udcff\\nb" in (path / "README.md").read_text()
+
+
+@pytest.mark.parametrize("name", ["n" * 300, "/".join(["n" * 200] * 21)])
+def test_a_name_that_is_too_long_is_a_storage_error(tmp_path: Path, name: str) -> None:
+    for action in (
+        lambda: write_dataset(tmp_path / name, EPISODES),
+        lambda: check_folder(tmp_path / name, overwrite=False),
+        lambda: is_unbegun(tmp_path / name),
+        lambda: check_free_space(tmp_path / name),
+        lambda: read_info(tmp_path / name),
+    ):
+        with pytest.raises(StorageError, match="File name too long"):
+            action()
+
+
+def test_a_long_path_works(tmp_path: Path) -> None:
+    path = tmp_path.joinpath(*["n" * 200] * 8)
+    assert 6 == write_dataset(path, EPISODES).episodes
+
+
+# The lock.
+
+
+def test_a_second_writer_is_refused(tmp_path: Path) -> None:
+    """The first one goes on, and afterwards the folder is free."""
+    with DatasetWriter(tmp_path, env_spec=BOX_SPEC, root_seed=0) as writer:
+        with pytest.raises(DatasetLockedError, match="being written by another run") as caught:
+            DatasetWriter(tmp_path, env_spec=BOX_SPEC, root_seed=0, overwrite=True)
+        assert (5, True) == (caught.value.exit_code, str(tmp_path) in caught.value.message)
+        writer.write(EPISODES[0])
+        writer.close(status="complete")
+    write_dataset(tmp_path, EPISODES, overwrite=True)
+    assert [] == hidden_files(tmp_path)
+
+
+def test_each_way_to_end_releases_the_lock(tmp_path: Path) -> None:
+    for end in ("abort", "remove"):
+        getattr(DatasetWriter(tmp_path / end, env_spec=BOX_SPEC, root_seed=0), end)()
+        assert not (tmp_path / end / LOCK_NAME).exists()
+    write_dataset(tmp_path / "d", EPISODES)
+    with pytest.raises(DatasetExistsError):
+        write_dataset(tmp_path / "d", EPISODES)
+    FolderLock(FileStore(), tmp_path / "d").release()
+
+
+def test_a_kill_releases_the_lock_and_leaves_its_file(tmp_path: Path) -> None:
+    script = f"""
+        import time
+        from pathlib import Path
+        from rollout_cli.dataset.files import FileStore, FolderLock
+
+        lock = FolderLock(FileStore(), Path({str(tmp_path)!r}))
+        print("locked", flush=True)
+        time.sleep(60)
+    """
+    with subprocess.Popen([sys.executable, "-c", dedent(script)], stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None
+        assert "locked\n" == other.stdout.readline()
+        with pytest.raises(DatasetLockedError):
+            FolderLock(FileStore(), tmp_path)
+        other.send_signal(signal.SIGKILL)
+    assert (tmp_path / LOCK_NAME).exists()
+    FolderLock(FileStore(), tmp_path).release()
+    assert not (tmp_path / LOCK_NAME).exists()
+
+
+def test_a_lock_whose_file_the_previous_holder_removed_is_taken_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original, removed = fcntl.flock, []
+
+    def flock(descriptor: int, operation: int) -> None:
+        if len(removed) < 2:
+            removed.append(descriptor)
+            (tmp_path / LOCK_NAME).unlink()
+            if len(removed) == 2:
+                (tmp_path / LOCK_NAME).touch()
+        original(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    lock = FolderLock(FileStore(), tmp_path)
+    with pytest.raises(DatasetLockedError):
+        FolderLock(FileStore(), tmp_path)
+    lock.release()
+    assert 2 == len(removed)
+
+
+def test_a_file_system_without_locks_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def flock(_descriptor: int, _operation: int) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    assert FolderLock(FileStore(), tmp_path).warning is None
+    monkeypatch.setattr(fcntl, "flock", flock)
+    lock = FolderLock(FileStore(), tmp_path)
+    assert "has no locks" in str(lock.warning)
+
+
+def test_a_lock_that_cannot_be_made_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match="cannot create"):
+        FolderLock(FileStore(), tmp_path / "missing")
+
+
+def wait_for(connection: Connection) -> None:
+    connection.send("running")
+    connection.recv()
+
+
+def test_a_forked_worker_does_not_keep_the_lock(tmp_path: Path) -> None:
+    """It outlives a killed run for a moment, and the run may be resumed at once."""
+    lock = FolderLock(FileStore(), tmp_path)
+    context = multiprocessing.get_context("fork")
+    here, there = context.Pipe()
+    child = context.Process(target=wait_for, args=(there,))
+    child.start()
+    assert "running" == here.recv()
+    with pytest.raises(DatasetLockedError):
+        FolderLock(FileStore(), tmp_path)
+    descriptor = lock._descriptor
+    assert descriptor is not None
+    files_module._held.remove(descriptor)
+    os.close(descriptor)  # As a kill does, which leaves the file.
+    FolderLock(FileStore(), tmp_path).release()
+    here.send("end")
+    child.join(timeout=30)
+    assert 0 == child.exitcode
+
+
+# Free space.
+
+
+@pytest.mark.parametrize(("free", "expected"), [(1 << 40, None), (100 << 20, "only 100 MB are free")])
+def test_little_free_space_is_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: int, expected: str | None
+) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=free))
+    found = check_free_space(tmp_path / "not/yet/made")
+    assert found is None if expected is None else expected in str(found)
+
+
+def test_hardly_any_free_space_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=1 << 20))
+    with pytest.raises(StorageError, match="is full: 1 MB are free"):
+        check_free_space(tmp_path)
+
+
+def test_a_folder_that_cannot_be_written_to_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(StorageError, match="is not a folder"):
+        check_free_space(tmp_path / "file")
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    with pytest.raises(StorageError, match="cannot be written to"):
+        check_free_space(tmp_path)
+
+
+def test_json_is_written_as_ascii_and_replaced_as_a_whole(tmp_path: Path) -> None:
+    FileStore().write_json(tmp_path / "a/x.json", {"name": "ä\udcff"})
+    assert {"name": "ä\udcff"} == json.loads((tmp_path / "a/x.json").read_bytes().decode("ascii"))
+    assert ["x.json"] == [path.name for path in (tmp_path / "a").iterdir()]

@@ -1,0 +1,151 @@
+"""Any spaces and infos, any episodes, cut in any way: what is read is what was written, and it verifies."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from rollout_cli.dataset.reader import load
+from rollout_cli.dataset.segments import SizeLimits
+from rollout_cli.dataset.verify import verify_dataset
+from rollout_cli.episodes.batch import EnvSpec, EpisodeBatch
+from rollout_cli.errors import UnsupportedSpaceError
+from tests.helpers.batches import assert_same_batches, assert_same_info_values, assert_same_steps
+from tests.helpers.chunks import episode, grouped, in_parts
+from tests.helpers.strategies import info_dicts
+from tests.helpers.writing import write_dataset
+
+DTYPES: list[Any] = [
+    *(np.float16, np.float32, np.float64, np.int8, np.int16, np.int32, np.int64),
+    *(np.uint8, np.uint16, np.uint32, np.bool_),
+]
+SHAPES = st.lists(st.integers(0, 3), max_size=4).map(tuple)
+SMALL = SizeLimits(segment_bytes=4000, min_segment_bytes=1000, group_bytes=1500, group_rows=12)
+KEYS = st.text("ab.", min_size=1, max_size=3)
+
+
+@st.composite
+def boxes(draw: st.DrawFn) -> spaces.Box:
+    dtype = draw(st.sampled_from(DTYPES))
+    return spaces.Box(0, 1 if dtype == np.bool_ else 100, draw(SHAPES), dtype)
+
+
+LEAVES: st.SearchStrategy[gymnasium.Space[Any]] = st.one_of(
+    boxes(),
+    st.builds(spaces.Discrete, st.integers(1, 5), start=st.integers(-3, 3)),
+    st.builds(spaces.MultiDiscrete, st.lists(st.integers(1, 4), min_size=1, max_size=3)),
+    st.sampled_from([spaces.MultiBinary(3), spaces.MultiBinary((2, 2)), spaces.MultiDiscrete(np.array([[2, 3]]))]),
+    st.builds(spaces.Text, st.integers(1, 5), charset=st.just("aä😀")),
+)
+SPACES = st.recursive(
+    LEAVES,
+    lambda children: st.one_of(
+        st.dictionaries(KEYS, children, min_size=1, max_size=3).map(spaces.Dict),
+        st.lists(children, min_size=1, max_size=3).map(spaces.Tuple),
+    ),
+    max_leaves=5,
+)
+LENGTHS = st.lists(st.integers(1, 30), min_size=1, max_size=6)
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@given(st.data())
+def test_every_space_comes_back_with_its_values_types_and_structure(data: st.DataObject) -> None:
+    """Observations, actions and last observations; whole episodes, groups of them, and parts."""
+    spec = EnvSpec(data.draw(SPACES), data.draw(SPACES), data.draw(st.none() | st.integers(1, 99)))
+    lengths = data.draw(LENGTHS)
+    episodes = [episode(number, length, spec=spec) for number, length in enumerate(lengths)]
+    chunks = grouped(episodes[:-1], data.draw(st.lists(st.integers(1, 3), min_size=1, max_size=3)))
+    inner = data.draw(st.sets(st.integers(1, 29), max_size=3))
+    chunks += in_parts(episodes[-1], [*sorted(edge for edge in inner if edge < lengths[-1]), lengths[-1]])
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "out"
+        write_dataset(path, chunks, spec=spec, limits=SMALL, next_observation=data.draw(st.booleans()))
+        dataset = load(path)
+        assert spec == dataset.env_spec
+        assert_same_batches(EpisodeBatch.from_chunks(spec, episodes), dataset.to_episode_batch())
+        assert () == verify_dataset(path).faults
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@given(st.lists(info_dicts().filter(bool), min_size=1, max_size=5), st.integers(0, 5))
+def test_every_info_comes_back_with_its_value(rows: list[list[dict[str, Any]]], cut: int) -> None:
+    """Whatever its key and type, sparse or not; whole, and in two slices."""
+    chunks = [
+        episode(number, len(infos), env_info=lambda n, s: rows[n][s], episode_info=lambda n, s: rows[n][-1])
+        for number, infos in enumerate(rows)
+    ]
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "out"
+        write_dataset(path, chunks, limits=SMALL)
+        dataset = load(path)
+        for start, stop in ((0, len(rows)), (0, cut), (cut, len(rows))):
+            if chunks[start:stop]:
+                expected = EpisodeBatch.from_chunks(dataset.env_spec, chunks[start:stop])
+                assert_same_steps(expected, dataset[start:stop].to_episode_batch())
+                assert_same_info_values(_stored(expected), dataset[start:stop].to_episode_batch())
+        assert () == verify_dataset(path).faults
+
+
+def _stored(batch: EpisodeBatch) -> EpisodeBatch:
+    """Return a batch as it is: infos of all types have a place in a dataset."""
+    return batch
+
+
+def test_infos_come_back_as_they_are_typed(tmp_path: Path) -> None:
+    """Plain where every step has a value, masked where some lack it, objects for texts and JSON."""
+    episodes = [
+        episode(
+            number,
+            5,
+            env_info=lambda n, s: {"every": n * s, "some": np.float32(s)} if s % 2 else {"every": 0, "json": [n]},
+            agent_info=lambda n, s: {"mean": np.array([n, s], np.float32), "name": f"{n}"},
+            episode_info=lambda n, _: {"level": n} if n % 2 else {},
+        )
+        for number in range(6)
+    ]
+    write_dataset(tmp_path / "out", episodes)
+    dataset = load(tmp_path / "out")
+    actual = dataset.to_episode_batch()
+    assert_same_batches(EpisodeBatch.from_chunks(dataset.env_spec, episodes), actual)
+    kinds = {key: (type(values).__name__, values.dtype.name) for key, values in actual.env_infos.items()}
+    expected = {"every": ("ndarray", "int64"), "some": ("MaskedArray", "float32"), "json": ("ndarray", "object")}
+    assert expected == kinds
+
+
+def test_paths_that_read_alike_have_columns_of_their_own(tmp_path: Path) -> None:
+    """`a.b` may be one key or two; both leaves are kept."""
+    space = spaces.Dict({"a.b": spaces.Discrete(3), "a": spaces.Dict({"b": spaces.Box(0, 1, (2,))})})
+    spec = EnvSpec(space, spaces.Discrete(2))
+    episodes = [episode(number, 4, spec=spec) for number in range(3)]
+    write_dataset(tmp_path / "out", episodes, spec=spec)
+    dataset = load(tmp_path / "out")
+    assert_same_batches(EpisodeBatch.from_chunks(spec, episodes), dataset.to_episode_batch())
+    features = dataset.info["features"]
+    assert ["a", "b"] == features["observation.a.b"]["path"]
+    assert ["a.b"] == features["observation.a.b#2"]["path"]
+
+
+def test_a_leaf_without_elements_has_no_column_but_is_described(tmp_path: Path) -> None:
+    """Its shape comes back from the space."""
+    spec = EnvSpec(spaces.Dict({"none": spaces.Box(0, 1, (0, 3)), "one": spaces.Discrete(2)}), spaces.Discrete(2))
+    write_dataset(tmp_path / "out", [episode(0, 4, spec=spec)], spec=spec)
+    dataset = load(tmp_path / "out")
+    assert (4, 0, 3) == dataset.to_episode_batch().observations["none"].shape
+    assert not dataset.info["features"]["observation.none"]["stored"]
+
+
+def test_a_dtype_that_cannot_be_stored_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    """Arrow has no 16-byte float."""
+    spec = EnvSpec(spaces.Box(0, 1, (2,), np.longdouble), spaces.Discrete(2))
+    with pytest.raises(UnsupportedSpaceError, match="cannot be stored"):
+        write_dataset(tmp_path / "out", [], spec=spec)
+    assert not (tmp_path / "out").exists()
