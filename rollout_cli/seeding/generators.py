@@ -173,11 +173,24 @@ def _children(item: Any, seen: dict[int, Any]) -> Iterator[Any]:
         yield from _named_globals(item)
         return
     yield from gc.get_referents(item)
+    # Of classes, only generators and the functions' globals: all else that they hold is the same for every object.
     for owner in type(item).__mro__[:-1]:
         if id(owner) not in seen:
             seen[id(owner)] = owner
             for member in list(vars(owner).values()):
-                yield from _named_globals(member) if type(member) is types.FunctionType else (member,)
+                function = _function_of(member)
+                if function is not None:
+                    yield from _named_globals(function)
+                elif _is_generator(member):
+                    yield member
+
+
+def _function_of(member: Any) -> types.FunctionType | None:
+    if type(member) is property:
+        member = member.fget
+    elif type(member) is staticmethod or type(member) is classmethod:
+        member = member.__func__
+    return member if type(member) is types.FunctionType else None
 
 
 def _named_globals(function: types.FunctionType) -> Iterator[Any]:
