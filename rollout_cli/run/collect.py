@@ -271,11 +271,6 @@ def _chunks(sampler: Sampler, plan: Plan) -> Iterator[Chunk]:
         yield from sampler.stream(plan)
     except RolloutError as error:
         raise _SamplingError(error) from error
-    except KeyboardInterrupt as error:
-        # Signals have handlers of their own here, so it was raised by the user's code in this process.
-        raise _SamplingError(
-            InterruptedRunError("a KeyboardInterrupt was raised by the environment or policy")
-        ) from error
 
 
 def _observe(job: _Job, sampler: Sampler, writer: DatasetWriter) -> None:

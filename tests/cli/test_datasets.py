@@ -1,0 +1,131 @@
+"""`info`, `verify`, `repair`, `replay` and `policy pack`: lines for people, documents for programs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.calling import Caller
+from tests.helpers.breaks import data_files
+from tests.helpers.datasets import info_of, numbers_of
+from tests.helpers.processes import rollout as as_process
+from tests.helpers.projects import project, write_module
+
+__all__ = ["project"]
+
+MAKE = ("collect", "--sampler", "local", "--workers", "1", "--seed", "7", "--env", "tests.helpers.envs:FaultyEnv", "-q")
+
+
+@pytest.fixture
+def dataset(rollout: Caller, tmp_path: Path) -> Path:
+    """Give a dataset of two segments, and another working folder."""
+    rollout(*MAKE, "--timesteps", "1500", "--segment-bytes", "60000", "-o", "made")
+    return tmp_path / "made"
+
+
+def test_info(rollout: Caller, dataset: Path) -> None:
+    """Names and values; with --json the dataset's own info.json."""
+    lines = rollout("info", dataset).stdout.splitlines()
+    rows = {line.split("  ")[0]: line.split("  ")[-1].strip() for line in lines}
+    assert ("complete", "tests.helpers.envs:FaultyEnv", "random", "7", "yes") == tuple(
+        rows[name] for name in ("status", "environment", "policy", "root seed", "reproducible")
+    )
+    assert "float32 (4,)" == rows["column observation"]
+    assert f"{len(numbers_of(dataset)):,}" == rows["episodes"]
+    assert info_of(dataset) == json.loads(rollout("info", dataset, "--json").stdout)
+
+
+def test_a_dataset_of_another_writer(rollout: Caller, dataset: Path) -> None:
+    """One that recorded neither policy nor environment can be shown."""
+    info = {
+        key: value for key, value in info_of(dataset).items() if key not in {"policy", "env_source", "reproducible"}
+    }
+    (dataset / "meta" / "info.json").write_text(json.dumps(info))
+    assert 3 == rollout("info", dataset).stdout.count("not recorded")
+
+
+@pytest.mark.parametrize(
+    "words", [("info",), ("verify",), ("repair",), ("replay", "--all"), ("collect", "--resume", "--output")]
+)
+def test_a_folder_without_a_dataset(rollout: Caller, words: tuple[str, ...], tmp_path: Path) -> None:
+    """Exit code 5, in a line that names it."""
+    ran = rollout(*words, tmp_path / "none", code=5)
+    assert str(tmp_path / "none") in ran.stderr.splitlines()[0]
+    document = json.loads(rollout(*words, tmp_path / "none", "--json", code=5).stdout)
+    assert 5 == document["error"]["exit_code"]
+
+
+def test_verify(rollout: Caller, dataset: Path) -> None:
+    """A whole dataset: what was looked at; --quiet says nothing."""
+    ran = rollout("verify", dataset)
+    assert "verified  everything" in ran.stdout
+    assert "metadata and footers" in rollout("verify", dataset, "--quick").stdout
+    assert "" == rollout("verify", dataset, "--quiet").stdout
+    assert json.loads(rollout("verify", dataset, "--json").stdout)["ok"]
+
+
+def test_faults_and_their_repair(rollout: Caller, dataset: Path) -> None:
+    """Exit code 6 and the file; a repair keeps the first segment, and its dry run changes nothing."""
+    last = data_files(dataset)[-1]
+    last.write_bytes(last.read_bytes()[:-9])
+    ran = rollout("verify", dataset, code=6)
+    assert "does not hold what it states" in ran.stderr
+    assert last.name in ran.stderr
+    assert f"rollout repair {dataset}" in ran.stderr
+    document = json.loads(rollout("verify", dataset, "--json", code=6).stdout)
+    assert (False, 6) == (document["ok"], document["error"]["exit_code"])
+    tried = rollout("repair", dataset, "--dry-run").stdout
+    assert "not done (--dry-run)" in tried
+    rollout("verify", dataset, code=6)
+    done = json.loads(rollout("repair", dataset, "--json").stdout)
+    assert (True, False, "interrupted") == (done["changed"], done["dry_run"], done["status"])
+    rollout("verify", dataset)
+    assert "nothing to do" in rollout("repair", dataset).stdout
+
+
+def test_replay(rollout: Caller, dataset: Path) -> None:
+    """One episode, a range, all of them."""
+    assert "episode   3 (number 3, seed " in rollout("replay", dataset, "--episode", "3").stdout
+    assert "episodes  2\nreplayed  identical" in rollout("replay", dataset, "--episodes", "4:6").stdout
+    document = json.loads(rollout("replay", dataset, "--all", "--json").stdout)
+    count = len(numbers_of(dataset))
+    assert (count, count, []) == (document["replayed"], document["identical"], document["different"])
+    assert f"ids from 0 to {count - 1}" in rollout("replay", dataset, "--episode", "100000", code=2).stderr
+
+
+def test_episodes_that_differ(rollout: Caller, project: Path) -> None:
+    """Exit code 6: field, step and both values; a source that has changed is named as the cause."""
+    write_module(project, "mine", "from tests.helpers.envs import FaultyEnv\n\n\nclass Mine(FaultyEnv):\n    pass\n")
+    rollout(*MAKE, "--env", "mine:Mine", "--episodes", "3", "-o", "out")
+    write_module(
+        project,
+        "mine",
+        """
+        from tests.helpers.envs import FaultyEnv
+
+        class Mine(FaultyEnv):
+            def step(self, action):
+                seen, reward, *rest = super().step(action)
+                return seen, reward + 1, *rest
+        """,
+    )
+    # In another process, since this one has the module.
+    ran = as_process("replay", "out", "--all", cwd=project, code=6)
+    assert "3 of 3 episodes differ; the first, episode 0 of out, is not as stored: reward at step 0 was " in ran.stderr
+    assert "hint: the source of the environment has changed" in ran.stderr
+    document = json.loads(as_process("replay", "out", "--all", "--json", cwd=project, code=6).stdout)
+    assert "reward" == document["different"][0]["differences"][0]["field"]
+
+
+def test_policy_pack(rollout: Caller, project: Path) -> None:
+    """The file runs without its module; it is not replaced unless that is asked for."""
+    write_module(project, "mine", "class Own:\n    def get_action(self, observation):\n        return 0, {}\n")
+    ran = rollout("policy", "pack", "mine:Own", "-o", "own.pkl")
+    assert "class   mine.Own" in ran.stdout
+    assert 0 == json.loads(rollout("policy", "pack", "mine:Own", "-o", "two.pkl", "--json").stdout).get("exit_code", 0)
+    rollout("policy", "pack", "mine:Own", "-o", "own.pkl", code=5)
+    assert "own.pkl\n" == rollout("policy", "pack", "mine:Own", "-o", "own.pkl", "--overwrite", "-q").stdout
+    (project / "mine.py").unlink()
+    rollout("collect", "--sampler", "local", "--episodes", "2", "--policy", "own.pkl", "-q", "-o", "out")

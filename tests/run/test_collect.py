@@ -1,0 +1,326 @@
+"""collect(): what it makes, what it reports on the way, and how it ends."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import rollout_cli
+from rollout_cli.config import CollectConfig, EpisodeRange
+from rollout_cli.errors import (
+    ConfigError,
+    DatasetExistsError,
+    EnvError,
+    NotReproducibleError,
+    PolicyLoadError,
+    UsageError,
+    UserCodeError,
+)
+from rollout_cli.run.collect import CollectResult, collect
+from rollout_cli.run.progress import Progress
+from rollout_cli.run.resume import recorded_options
+from tests.helpers.datasets import assert_same_data, data_hashes, info_of, numbers_of
+from tests.helpers.projects import project, write_module
+
+__all__ = ["project"]
+
+LOCAL: dict[str, Any] = {"sampler": "local", "workers": 1, "seed": 7, "env": "tests.helpers.envs:FaultyEnv"}
+
+
+class Reports(Progress):
+    """Keeps what a run reports."""
+
+    def __init__(self) -> None:
+        self.notices: list[str] = []
+        self.warnings: list[str] = []
+        self.calls: list[str] = []
+        self.counted = [0, 0, 0]
+
+    def start(self, *, label: str, total_steps: int | None, total_episodes: int | None) -> None:
+        self.calls.append(f"start {label} {total_steps} {total_episodes}")
+
+    def begin(self, *, episodes: int = 0, steps: int = 0, return_sum: float = 0.0) -> None:
+        self.calls.append("begin")
+        self.counted = [episodes, steps, 0]
+
+    def update(self, *, episodes: int = 0, steps: int = 0, return_sum: float = 0.0, failures: int = 0) -> None:
+        self.counted = [a + b for a, b in zip(self.counted, (episodes, steps, failures), strict=True)]
+
+    def notice(self, text: str) -> None:
+        self.notices.append(text)
+
+    def warn(self, text: str) -> None:
+        self.warnings.append(text)
+
+    def finish(self) -> None:
+        self.calls.append("finish")
+
+
+def run(output: Path, reports: Reports | None = None, **options: Any) -> CollectResult:
+    return collect(CollectConfig(output=output, **LOCAL | options), progress=reports)
+
+
+def test_the_result_is_that_of_the_dataset(tmp_path: Path) -> None:
+    """Totals, means, path and verdict; and the calls of the progress."""
+    reports = Reports()
+    result = run(tmp_path / "out", reports, timesteps=500)
+    lengths = rollout_cli.load(tmp_path / "out").episodes["length"].to_numpy()
+    returns = rollout_cli.load(tmp_path / "out").episodes["return"].to_numpy()
+    assert (tmp_path / "out", "complete", 7, 1) == (result.path, result.status, result.seed, result.n_workers)
+    assert (len(lengths), lengths.sum()) == (result.episodes, result.steps)
+    assert (pytest.approx(returns.mean()), lengths.mean()) == (result.mean_return, result.mean_length)
+    assert "yes" == result.reproducible["status"] == info_of(tmp_path / "out")["reproducible"]["status"]
+    assert ["start tests.helpers.envs:FaultyEnv 500 None", "begin", "finish"] == reports.calls
+    assert [result.episodes, result.steps, 0] == reports.counted
+    assert str(result.path) == json.loads(json.dumps(result.to_dict()))["path"]
+
+
+def test_info_json_says_how_it_was_made(tmp_path: Path) -> None:
+    """Options, versions, git, policy and environment; no word of the command line, and no place of the dataset."""
+    run(tmp_path / "out", timesteps=50, env_kwargs={"note": [1, float("inf")]})
+    info = info_of(tmp_path / "out")
+    assert "argv" not in info["collector"]
+    assert str(tmp_path) not in json.dumps(info)
+    assert {"note": [1, {"float": "inf"}]} == info["collector"]["env_kwargs"] == info["env"]["kwargs"]
+    assert info["versions"]["numpy"]
+    assert {"commit", "dirty"} == set(info["git"])
+    assert "tests.helpers.envs.FaultyEnv" == info["env"]["class"]
+    assert info["policy"]["class"].endswith("RandomPolicy")
+
+
+def test_a_later_part_has_the_columns_of_the_first_episodes(tmp_path: Path) -> None:
+    """The first 1,000 steps decide the columns, though they are not in the dataset."""
+    early = {"env_kwargs": {"what": "info late", "episodes": []}, "max_episode_length": 3}
+    run(tmp_path / "whole", episodes=EpisodeRange(0, 500), **early)
+    run(tmp_path / "part", episodes=EpisodeRange(490, 500), **early)
+    assert list(range(490, 500)) == numbers_of(tmp_path / "part")
+    assert info_of(tmp_path / "whole")["features"] == info_of(tmp_path / "part")["features"]
+
+
+# -- what is reported --------------------------------------------------------------------------------------------------
+
+
+def test_what_may_spoil_the_data_is_reported(tmp_path: Path) -> None:
+    """No time limit, an info that is not there, observations outside of their space."""
+    reports = Reports()
+    run(tmp_path / "out", reports, episodes=EpisodeRange(0, 3), env_kwargs={"what": "obs outside"}, drop_info=("odd",))
+    assert any("no known time limit" in text for text in reports.notices)
+    assert any("--drop-info odd" in text for text in reports.notices)
+    assert any("observation" in text for text in reports.warnings), reports.warnings
+
+
+def test_too_many_workers_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They share the cores; many environments a worker take memory."""
+    monkeypatch.setattr("rollout_cli.run.collect.usable_cores", lambda: 2)
+    monkeypatch.setattr("rollout_cli.run.collect._MANY_ENVS", 2)
+    reports = Reports()
+    run(tmp_path / "out", reports, timesteps=20, workers=9, envs_per_worker=3)
+    assert ["9 workers share 2 usable cores", "each of 9 workers builds 3 environments"] == [
+        text.partition(":")[0] for text in reports.warnings
+    ]
+
+
+def test_skipped_episodes_are_listed(tmp_path: Path) -> None:
+    """With their reasons, in the dataset; each is a failure on the progress."""
+    run(tmp_path / "well", episodes=EpisodeRange(0, 6))
+    seeds = rollout_cli.load(tmp_path / "well").episodes["seed"].to_pylist()
+    reports = Reports()
+    kwargs = {"what": "raise", "episodes": seeds[2:4]}
+    run(tmp_path / "out", reports, episodes=EpisodeRange(0, 6), env_kwargs=kwargs, on_env_error="skip")
+    skipped = info_of(tmp_path / "out")["skipped"]
+    assert (2, [2, 3]) == (skipped["count"], [episode["episode_number"] for episode in skipped["episodes"]])
+    assert all("the simulator is broken" in episode["reason"] for episode in skipped["episodes"])
+    assert [4, 2] == [reports.counted[0], reports.counted[2]]
+    assert [0, 1, 4, 5] == numbers_of(tmp_path / "out")
+
+
+def test_nothing_but_skipped_episodes_is_an_error(tmp_path: Path) -> None:
+    """With the reason of the first one."""
+    with pytest.raises(UserCodeError, match=r"all episodes were skipped, 3 of them; episode 0: .*is broken"):
+        run(tmp_path / "out", episodes=EpisodeRange(0, 3), env_kwargs={"what": "raise"}, on_env_error="skip")
+    assert not (tmp_path / "out" / "data").exists()
+
+
+def test_a_failure_keeps_the_episodes_before_it(tmp_path: Path) -> None:
+    """The hint counts them; where there are none, no dataset is left."""
+    run(tmp_path / "well", episodes=EpisodeRange(0, 6))
+    seeds = rollout_cli.load(tmp_path / "well").episodes["seed"].to_pylist()
+    kwargs = {"what": "raise", "episodes": seeds[4:5]}
+    with pytest.raises(EnvError, match="is broken") as caught:
+        run(tmp_path / "out", episodes=EpisodeRange(0, 6), env_kwargs=kwargs)
+    assert "4 finished episodes" in caught.value.hint
+    assert ("interrupted", [0, 1, 2, 3]) == (info_of(tmp_path / "out")["status"], numbers_of(tmp_path / "out"))
+    with pytest.raises(EnvError) as caught:
+        run(tmp_path / "none", timesteps=10, env_kwargs={"what": "raise"})
+    assert "no dataset was left" in caught.value.hint
+    assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.parametrize("required", [False, True])
+def test_a_run_that_is_not_reproducible(tmp_path: Path, required: bool) -> None:
+    """A warning names the first difference; where it is required, an error does. The dataset is complete."""
+    reports = Reports()
+    options = {"timesteps": 500, "policy": "tests.helpers.policies:StatefulPolicy"}
+    if required:
+        with pytest.raises(NotReproducibleError, match=r"--require-reproducible: no \(episode .*: action at step"):
+            run(tmp_path / "out", reports, require_reproducible=True, **options)
+    else:
+        run(tmp_path / "out", reports, **options)
+        (warning,) = reports.warnings
+        assert "not reproducible: episode " in warning
+        assert "keeps state from one episode to the next" in warning
+    info = info_of(tmp_path / "out")
+    assert ("complete", "no") == (info["status"], info["reproducible"]["status"])
+    assert "action" == info["reproducible"]["difference"]["field"]
+
+
+def test_a_run_that_is_known_not_to_be_reproducible(tmp_path: Path) -> None:
+    """Where that is not allowed it ends before it begins."""
+    options = {"env": "tests.helpers.envs:vector", "env_kwargs": {"autoreset_mode": "NextStep"}}
+    options |= {"vectorization": "native", "envs_per_worker": 2, "timesteps": 50}
+    reports = Reports()
+    assert "no" == run(tmp_path / "out", reports, **options).reproducible["status"]
+    assert any("not reproducible: " in text for text in reports.warnings)
+    with pytest.raises(NotReproducibleError):
+        run(tmp_path / "required", require_reproducible=True, **options)
+    assert not (tmp_path / "required").exists()
+
+
+# -- folders and sources -----------------------------------------------------------------------------------------------
+
+
+def test_a_folder_that_holds_something_is_refused_first(tmp_path: Path) -> None:
+    """Nothing is looked for, and nothing is touched."""
+    (tmp_path / "file").write_text("kept")
+    with pytest.raises(DatasetExistsError):
+        run(tmp_path, timesteps=10, policy="no_such_module:Policy")
+    assert ["file"] == [path.name for path in tmp_path.iterdir()]
+
+
+def test_a_policy_of_another_hash_is_refused(tmp_path: Path) -> None:
+    """Nothing of it is loaded."""
+    (tmp_path / "p.pkl").write_bytes(b"never loaded")
+    with pytest.raises(PolicyLoadError, match="SHA-256"):
+        run(tmp_path / "out", timesteps=10, policy=str(tmp_path / "p.pkl"), policy_sha256="0" * 64)
+    assert not (tmp_path / "out").exists()
+
+
+# -- resuming ----------------------------------------------------------------------------------------------------------
+
+
+def resume(output: Path, reports: Reports | None = None, **given: Any) -> CollectResult:
+    """Resume with the recorded options, as the command line does."""
+    values = {"output": output, "resume": True, **given}
+    recorded = recorded_options("collect", values)
+    amounts = {"timesteps", "episodes"}
+    if amounts & given.keys():
+        recorded = {name: value for name, value in recorded.items() if name not in amounts}
+    return collect(CollectConfig(**recorded | values), progress=reports)
+
+
+def test_a_larger_amount_extends_a_dataset(tmp_path: Path) -> None:
+    """The bytes are those of one run; its episodes count as done."""
+    run(tmp_path / "whole", timesteps=3_000)
+    run(tmp_path / "out", timesteps=1_500)
+    reports = Reports()
+    result = resume(tmp_path / "out", reports, timesteps=3_000)
+    assert_same_data(tmp_path / "whole", tmp_path / "out")
+    assert [result.episodes, result.steps, 0] == reports.counted
+    expected = run(tmp_path / "again", timesteps=3_000)
+    assert pytest.approx(expected.mean_return) == result.mean_return
+
+
+def test_a_complete_dataset_needs_nothing(tmp_path: Path) -> None:
+    """No worker is started, the result is the dataset's, and a smaller amount is refused."""
+    first = run(tmp_path / "out", timesteps=1_500)
+    before = data_hashes(tmp_path / "out")
+    reports = Reports()
+    again = resume(tmp_path / "out", reports)
+    ours = ("wall_time_s", "steps_per_second", "mean_return")
+    expected, actual = (
+        {name: value for name, value in dataclasses.asdict(one).items() if name not in ours} for one in (first, again)
+    )
+    assert expected == actual
+    assert ([], before) == (reports.calls, data_hashes(tmp_path / "out"))
+    with pytest.raises(UsageError, match="more than"):
+        resume(tmp_path / "out", timesteps=100)
+
+
+@pytest.mark.parametrize(
+    ("given", "part"),
+    [
+        ({"max_episode_length": 3}, "max_episode_length was null, is 3"),
+        ({"seed": 8}, "seed was 7, is 8"),
+        ({"envs_per_worker": 2}, "envs_per_worker was 1, is 2"),
+        ({"env_kwargs": {"note": 2}}, 'env_kwargs was {"note": 1}, is {"note": 2}'),
+        ({"env": "CartPole-v1"}, 'env was "tests.helpers.envs:FaultyEnv", is "CartPole-v1"'),
+        ({"policy": "tests.helpers.policies:OwnNoisePolicy"}, 'policy was "random"'),
+        ({"episodes": EpisodeRange(5, 600)}, "the first episode was 0, is 5"),
+        ({"segment_bytes": 1000}, "segment_bytes was"),
+    ],
+)
+def test_options_that_decide_the_data_may_not_differ(tmp_path: Path, given: dict[str, Any], part: str) -> None:
+    """They are named, with both values; nothing is touched."""
+    run(tmp_path / "out", timesteps=1_500, env_kwargs={"note": 1})
+    before = data_hashes(tmp_path / "out")
+    with pytest.raises(UsageError) as caught:
+        resume(tmp_path / "out", **{"timesteps": 3_000} | given if "episodes" not in given else given)
+    assert part in caught.value.message
+    assert before == data_hashes(tmp_path / "out")
+
+
+def test_other_options_may_differ(tmp_path: Path) -> None:
+    """Workers, faults and flushing decide nothing of the data."""
+    run(tmp_path / "whole", timesteps=3_000)
+    run(tmp_path / "out", timesteps=1_500)
+    resume(tmp_path / "out", timesteps=3_000, workers=3, on_env_error="skip", grace=1.0, flush_every=1.0)
+    assert_same_data(tmp_path / "whole", tmp_path / "out")
+
+
+def test_a_changed_source_is_refused(project: Path) -> None:
+    """A comment may be all that changed; nobody can know."""
+    code = "from tests.helpers.envs import FaultyEnv as Env\n"
+    write_module(project, "mine", code)
+    run(project / "out", timesteps=1_500, env="mine:Env")
+    write_module(project, "mine", f"{code}# changed\n")
+    with pytest.raises(UsageError, match="the environment's file or source has changed"):
+        resume(project / "out", timesteps=3_000)
+
+
+def test_other_versions_are_a_warning(tmp_path: Path) -> None:
+    """The last bits of a network may differ; the run goes on."""
+    run(tmp_path / "out", timesteps=1_500)
+    path = tmp_path / "out" / "meta" / "info.json"
+    info = info_of(tmp_path / "out")
+    info["versions"]["numpy"] = "1.0"
+    path.write_text(json.dumps(info))
+    reports = Reports()
+    resume(tmp_path / "out", reports, timesteps=3_000)
+    assert any("numpy was 1.0, is " in text for text in reports.warnings)
+
+
+def test_a_secret_is_cut_and_must_be_given_again(tmp_path: Path) -> None:
+    """Under the names of secrets; with it, the run goes on."""
+    secret = {"note": {"password": "hunter2"}}
+    run(tmp_path / "out", timesteps=1_500, env_kwargs=secret)
+    assert "hunter2" not in (tmp_path / "out" / "meta" / "info.json").read_text()
+    with pytest.raises(ConfigError, match="does not record 'note' of --env-kwargs"):
+        resume(tmp_path / "out", timesteps=3_000)
+    assert "complete" == resume(tmp_path / "out", timesteps=3_000, env_kwargs=secret).status
+
+
+def test_an_empty_folder_begins_a_dataset(tmp_path: Path) -> None:
+    """Where it is said how much; then one command line serves every time."""
+    reports = Reports()
+    options = {"timesteps": 100, "seed": 7, "sampler": "local", "env": LOCAL["env"], "workers": 1}
+    resume(tmp_path / "out", reports, **options)
+    assert any("there is nothing to resume" in text for text in reports.notices)
+    assert "complete" == resume(tmp_path / "out", **options).status
+    with pytest.raises(ConfigError, match="--resume needs a dataset"):
+        recorded_options("collect", {"timesteps": 3})
+    with pytest.raises(UsageError, match="made by `rollout collect`"):
+        recorded_options("exact", {"output": tmp_path / "out"})
