@@ -185,7 +185,8 @@ def decode_tensor(column: pa.Array) -> Array:
         shape.append(size)
     if shape and present is not None and pa.types.is_fixed_size_list(column.type):
         return numbers_of(values).reshape(len(column), *shape)[present]
-    numbers = numbers_of(values).reshape(-1, *shape) if shape else numbers_of(values)
+    # Where no row has a value, sizes are 0, and numpy could not infer the number of rows.
+    numbers = numbers_of(values).reshape(len(column) - column.null_count, *shape) if shape else numbers_of(values)
     return numbers if shape or present is None else numbers[present]
 
 

@@ -187,8 +187,9 @@ def _choose(root: Path) -> tuple[Mapping[str, Any], bool, DatasetCheck, list[Che
     try:
         rebuilt = _checked(root, rebuilt_info(root), rebuilt=True)
     except DatasetFormatError as error:
-        if stated is None:
-            raise failure or error from error
+        if failure is not None:
+            raise DatasetFormatError(f"{failure.message}; {error.message}", hint=error.hint) from error
+        assert stated is not None
         return stated
     return rebuilt if stated is None or rebuilt[3] else stated
 
@@ -224,7 +225,7 @@ def rebuilt_info(root: Path) -> dict[str, Any]:
             except (DatasetFormatError, UnsupportedSpaceError, ValueError, KeyError, TypeError, RecursionError):
                 continue
     raise DatasetFormatError(
-        f"{root} has no readable info.json, and no segment from which one could be made",
+        f"and no segment of format {FORMAT_VERSION} can be read, from which info.json could be made",
         hint="restore meta/info.json from a copy, or collect the dataset again",
     )
 
