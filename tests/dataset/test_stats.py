@@ -1,0 +1,164 @@
+"""Statistics against numpy's, however rows are cut; and values that a reader should know of."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from gymnasium import spaces
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from rollout_cli.dataset.segments import SizeLimits
+from rollout_cli.dataset.stats import RunningStats
+from rollout_cli.episodes.batch import EnvSpec
+from rollout_cli.episodes.chunk import Chunk, concatenate
+from tests.helpers.chunks import BOX_SPEC, episode
+from tests.helpers.datasets import stats_of
+from tests.helpers.writing import RICH_SPEC, SMALL, resume_dataset, rich_episodes, write_dataset
+
+Array = npt.NDArray[Any]
+
+
+def expected_stats(values: Array) -> dict[str, Any]:
+    """Return the statistics of (n, k) by numpy, of the finite numbers alone."""
+    columns = [column[np.isfinite(column)].astype(np.float64) for column in values.T]
+    return {
+        "count": [len(column) for column in columns],
+        "min": [float(column.min()) if len(column) else None for column in columns],
+        "max": [float(column.max()) if len(column) else None for column in columns],
+        "mean": [float(column.mean()) if len(column) else None for column in columns],
+        "std": [float(column.std()) if len(column) else None for column in columns],
+    }
+
+
+def assert_close(expected: dict[str, Any], found: dict[str, Any], scale: float = 1.0) -> None:
+    assert expected["count"] == found["count"]
+    for name in ("min", "max"):
+        assert expected[name] == found[name]
+    for name in ("mean", "std"):
+        for one, other in zip(expected[name], found[name], strict=True):
+            assert (one is None) == (other is None)
+            assert one is None or math.isclose(one, other, rel_tol=1e-7, abs_tol=1e-7 * scale)
+
+
+@given(
+    hnp.arrays(
+        st.sampled_from([np.float64, np.float32, np.int64, np.uint8, np.bool_]),
+        hnp.array_shapes(min_dims=2, max_dims=2, max_side=12),
+        elements=None,
+    ),
+    st.lists(st.integers(0, 12), max_size=3),
+)
+def test_statistics_are_numpys_however_rows_are_cut(values: Array, cuts: list[int]) -> None:
+    with np.errstate(all="ignore"):
+        if values.dtype.kind == "f":
+            values = np.where(np.abs(values) < 1e9, values, values.dtype.type(np.nan))
+        elif values.dtype == np.int64:
+            values %= 10**6
+    parts = [part for part in np.split(values, sorted(min(cut, len(values)) for cut in cuts)) if len(part)]
+    found = RunningStats.merged([RunningStats.of(part) for part in parts])
+    scale = float(np.nanmax(np.abs(values), initial=1.0))
+    assert_close(expected_stats(values), found.document(), scale)
+    json.dumps(found.to_json(), allow_nan=False)
+
+
+def test_numbers_far_from_zero_and_near_one_another_keep_their_spread() -> None:
+    values = (1e9 + np.random.default_rng(0).standard_normal(300_000)).reshape(-1, 1)
+    found = RunningStats.merged([RunningStats.of(part) for part in np.array_split(values, 7)]).document()
+    assert math.isclose(values.std(), found["std"][0], rel_tol=1e-6)
+
+
+def test_the_rows_are_not_changed() -> None:
+    values = np.arange(10.0)
+    RunningStats.of(values)
+    assert list(range(10)) == values.tolist()
+
+
+def test_the_statistics_of_a_dataset_are_those_of_its_rows(tmp_path: Path) -> None:
+    """Of segments, flushes and a resume together; null infos are not counted, and images are sampled."""
+    options: dict[str, Any] = {"limits": SMALL, "flush_seconds": 0.0}
+    write_dataset(tmp_path, rich_episodes()[:100], spec=RICH_SPEC, **options)
+    resume_dataset(tmp_path, rich_episodes(), spec=RICH_SPEC, **options)
+    found, whole = stats_of(tmp_path), concatenate(rich_episodes())
+    assert_close(expected_stats(whole.rewards.reshape(-1, 1)), {k: [v] for k, v in found["reward"].items()})
+    frames = whole.observations[1].reshape(len(whole.rewards), -1)
+    flat = {k: np.ravel(v).tolist() for k, v in found["observation.frames"].items()}
+    assert_close(expected_stats(frames), flat)
+    assert int(whole.terminated.sum()) == round(found["terminated"]["mean"] * whole.n_steps)
+    assert found["env_info.grid"]["count"][0][0] == sum(-(-one.n_steps // 5) for one in rich_episodes())
+    assert "1 row in 100" == found["observation.camera"]["sampled"]
+    assert 108 <= found["observation.camera"]["count"]
+    assert "sampled" not in found["reward"]
+    assert not {"episode_id", "step", "observation.mission", "env_info.text"} & found.keys()
+
+
+# Anomalies.
+
+
+def collected(path: Path, chunks: list[Chunk], **options: Any) -> list[tuple[str, str, int, int]]:
+    summary = write_dataset(path, chunks, **options)
+    info = json.loads((path / "meta/info.json").read_text())
+    assert [one.to_dict() for one in summary.anomalies] == info["anomalies"]
+    return [(one.column, one.problem, one.episode, one.step) for one in summary.anomalies]
+
+
+def test_a_clean_dataset_has_none(tmp_path: Path) -> None:
+    assert [] == collected(tmp_path, list(rich_episodes()), spec=RICH_SPEC)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_the_first_number_that_is_not_finite_is_reported(tmp_path: Path, value: float) -> None:
+    chunks = [episode(n, 30) for n in range(60)]
+    for number, step in ((58, 2), (41, 7)):
+        chunks[number].observations[0][step, 2] = value
+        chunks[number].rewards[step + 1] = value
+    expected = [("observation", "not_finite", 41, 7), ("reward", "not_finite", 41, 8)]
+    assert expected == collected(tmp_path / "whole", chunks, limits=SMALL)
+    assert expected == collected(tmp_path / "flushed", chunks, limits=SMALL, flush_seconds=0.0)
+    write_dataset(tmp_path / "resumed", chunks[:50], limits=SMALL)
+    resume_dataset(tmp_path / "resumed", chunks, limits=SMALL)
+    info = json.loads((tmp_path / "resumed/meta/info.json").read_text())
+    assert expected == [(a["column"], a["problem"], a["episode"], a["step"]) for a in info["anomalies"]]
+    assert stats_of(tmp_path / "whole") == stats_of(tmp_path / "resumed")
+
+
+def test_a_value_outside_of_its_space_is_reported_with_its_extremes(tmp_path: Path) -> None:
+    chunk = concatenate([episode(n, 10) for n in range(5)])
+    chunk.observations[0][33] = [-7, 0, 0, 5]
+    chunk.actions[0][12] = 2
+    summary = write_dataset(tmp_path, [chunk])
+    assert ["observation", "action"] == [one.column for one in summary.anomalies]
+    assert "values from -7 to 5, outside of Box(-1.0, 1.0, (4,), float32), first in episode 3 at step 3" in str(
+        summary.anomalies[0]
+    )
+    assert (1, 2) == (summary.anomalies[1].episode, summary.anomalies[1].step)
+
+
+def test_an_anomaly_of_a_long_episode_has_its_true_step(tmp_path: Path) -> None:
+    chunk = episode(0, 900)
+    chunk.observations[0][777, 1] = np.nan
+    assert [("observation", "not_finite", 0, 777)] == collected(tmp_path, [chunk], limits=SMALL)
+
+
+def test_integers_at_the_edge_of_their_type_are_not_outside(tmp_path: Path) -> None:
+    """Statistics are float64, in which 2**63 - 1 is 2**63."""
+    top = np.iinfo(np.int64).max
+    spec = EnvSpec(spaces.Box(-top, top, (2,), np.int64), BOX_SPEC.action_space)
+    chunk = episode(0, 5, spec=spec)
+    chunk.observations[0][:] = top
+    assert [] == collected(tmp_path, [chunk], spec=spec)
+
+
+def test_sampled_columns_are_not_searched(tmp_path: Path) -> None:
+    spec = EnvSpec(spaces.Box(-1, 1, (40, 40), np.float32), BOX_SPEC.action_space)
+    chunk = episode(0, 250, spec=spec)
+    chunk.observations[0][3] = np.nan
+    assert [] == collected(tmp_path, [chunk], spec=spec, limits=SizeLimits())
+    assert 3 * 1600 == stats_of(tmp_path)["observation"]["count"]

@@ -1,0 +1,257 @@
+"""The writer from the outside: what a dataset holds, how it ends, how its files are encoded."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from gymnasium import spaces
+
+from rollout_cli.dataset import writer as writer_module
+from rollout_cli.dataset.convert import tensor_type
+from rollout_cli.dataset.files import read_info
+from rollout_cli.dataset.parquet import open_parquet, reading
+from rollout_cli.dataset.writer import DatasetWriter
+from rollout_cli.episodes.batch import EnvSpec
+from rollout_cli.episodes.chunk import concatenate
+from rollout_cli.errors import (
+    DatasetFormatError,
+    InternalError,
+    InterruptedRunError,
+    RolloutError,
+    UnsupportedSpaceError,
+    UsageError,
+)
+from tests.helpers.chunks import BOX_SPEC, episode, in_parts
+from tests.helpers.datasets import info_of, numbers_of
+from tests.helpers.writing import RICH_SPEC, SMALL, hidden_files, rich_episodes, write_dataset
+
+# What it writes.
+
+
+def test_a_summary_and_the_info_state_the_same(tmp_path: Path) -> None:
+    def info(number: int, step: int) -> dict[str, Any]:
+        return {"f": print} if step else {}
+
+    chunks = [episode(n, 30, env_info=info, episode_info=lambda *_: {"g": print}) for n in range(50)]
+    summary = write_dataset(
+        tmp_path, chunks, limits=SMALL, header={"env": {"id": "X-v0"}, "policy": {"spec": "random"}}
+    )
+    found = read_info(tmp_path)
+    assert (50, 1500, 9) == (summary.episodes, summary.steps, summary.segments)
+    for name in ("status", "episodes", "steps", "segments", "bytes", "info_columns", "dropped_infos"):
+        assert getattr(summary, name) == found[name]
+    files = [path for path in tmp_path.rglob("file-*.parquet")]
+    assert summary.bytes == sum(path.stat().st_size for path in files)
+    assert {"env_info.f": 50 * 29, "episode_info.g": 50} == summary.dropped_infos
+    assert ("rollout", 2, "complete", 0, 1) == tuple(
+        found[name] for name in ("format", "format_version", "status", "root_seed", "partitions")
+    )
+    assert {"id": "X-v0"} == found["env"]
+    assert "50 episodes, 1500 steps (complete)." in (tmp_path / "README.md").read_text()
+    assert "# Episodes of X-v0" in (tmp_path / "README.md").read_text()
+    assert [] == hidden_files(tmp_path)
+
+
+def test_features_name_every_column(tmp_path: Path) -> None:
+    write_dataset(tmp_path, rich_episodes(), spec=RICH_SPEC, next_observation=True)
+    features = read_info(tmp_path)["features"]
+    names = [pq.read_schema(path).names for path in sorted(tmp_path.rglob("file-00000.parquet"))]
+    assert set(features) == {name for columns in names for name in columns}
+    assert {"kind": "box", "dtype": "float64", "shape": [2, 3], "path": ["frames"], "stored": True} == features[
+        "next_observation.frames"
+    ]
+    assert {"kind": "info", "dtype": "float32[2,3]", "path": ["grid"], "stored": True} == features["env_info.grid"]
+
+
+def test_ids_follow_one_another_and_numbers_are_kept(tmp_path: Path) -> None:
+    numbers = [5, 6, 9, 40]
+    write_dataset(tmp_path, [episode(n, 3) for n in numbers], first_numbers=[4])
+    table = pq.read_table(next((tmp_path / "meta/episodes").rglob("*.parquet")))
+    assert ([0, 1, 2, 3], numbers) == (table["episode_id"].to_pylist(), table["episode_number"].to_pylist())
+
+
+def test_the_ids_of_several_partitions_are_the_numbers(tmp_path: Path) -> None:
+    """Each partition has a chunk folder of its own, and none is made for one without episodes."""
+    chunks = [episode(n, 3) for n in (10, 0, 11, 2)]
+    write_dataset(tmp_path, chunks, partitions=[1, 0, 1, 0], n_partitions=3, first_numbers=[0, 10, 20])
+    assert ["chunk-00000", "chunk-00001"] == sorted(path.name for path in (tmp_path / "data").iterdir())
+    assert [0, 2, 10, 11] == numbers_of(tmp_path)
+
+
+def test_episodes_that_are_only_observed_decide_columns_and_are_not_written(tmp_path: Path) -> None:
+    def info(number: int, step: int) -> dict[str, int]:
+        return {f"key{number}": step}
+
+    with DatasetWriter(tmp_path, env_spec=BOX_SPEC, root_seed=0, first_numbers=[7]) as writer:
+        writer.observe(episode(0, 1_000, env_info=info))
+        writer.write(episode(7, 3, env_info=info))
+        writer.close(status="complete")
+    assert [7] == numbers_of(tmp_path)
+    features = read_info(tmp_path)["features"]
+    assert "env_info.key0" in features
+    assert "env_info.key7" not in features
+    assert "decided" == read_info(tmp_path)["info_columns"]
+
+
+def test_open_segments_are_committed_when_the_time_has_come(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After 30 s, at the next write; not before."""
+    now = [100.0]
+    monkeypatch.setattr(writer_module.time, "monotonic", lambda: now[0])
+    with DatasetWriter(tmp_path, env_spec=BOX_SPEC, root_seed=0) as writer:
+        for number, time in enumerate([110.0, 129.0, 131.0, 140.0, 162.0]):
+            now[0] = time
+            writer.write(episode(number, 600))
+            writer._queue.submit(lambda: None).result()
+            expected = {2: [0, 1, 2], 3: [0, 1, 2], 4: [0, 1, 2, 3, 4]}.get(number, [])
+            assert expected == numbers_of(tmp_path)
+        assert "collecting" == info_of(tmp_path)["status"]
+        writer.close(status="complete")
+
+
+# How it ends.
+
+
+def test_the_info_is_there_from_the_start(tmp_path: Path) -> None:
+    with DatasetWriter(tmp_path, env_spec=BOX_SPEC, root_seed=3) as writer:
+        assert ("collecting", "inferring", 3) == tuple(
+            info_of(tmp_path)[name] for name in ("status", "info_columns", "root_seed")
+        )
+        writer.write(episode(0, 1_000))
+        assert "decided" == info_of(tmp_path)["info_columns"]
+        writer.close(status="complete", reproducible={"status": "yes"}, limit=float("inf"))
+    assert ({"status": "yes"}, "inf") == (info_of(tmp_path)["reproducible"], info_of(tmp_path)["limit"])
+
+
+@pytest.mark.parametrize(("error", "kept"), [
+    (None, [0, 1]), (RolloutError("the env failed"), [0, 1]), (ValueError("x"), [0, 1]),
+    (KeyboardInterrupt(), []), (InterruptedRunError("twice"), []),
+])  # fmt: skip
+def test_a_writer_that_is_left_without_close_keeps_its_episodes_unless_asked_to_hurry(
+    tmp_path: Path, error: BaseException | None, kept: list[int]
+) -> None:
+    """A second signal asks for an end at once."""
+    try:
+        with DatasetWriter(tmp_path, env_spec=BOX_SPEC, root_seed=0) as writer:
+            writer.write(concatenate([episode(0, 600), episode(1, 600)]))
+            writer.write(in_parts(episode(2, 10), [4, 10])[0])
+            if error is not None:
+                raise error
+    except BaseException as caught:
+        assert error is caught
+    assert kept == numbers_of(tmp_path)
+    assert ("interrupted", len(kept)) == (info_of(tmp_path)["status"], info_of(tmp_path)["episodes"])
+    assert [] == hidden_files(tmp_path)
+
+
+def test_a_write_that_was_broken_off_commits_nothing_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody knows which of its episodes the open segment holds."""
+    with (
+        pytest.raises(KeyError),
+        DatasetWriter(tmp_path, env_spec=BOX_SPEC, root_seed=0, flush_seconds=0.0) as writer,
+    ):
+        writer.write(episode(0, 1_000))
+        monkeypatch.setattr(writer._partitions[0], "write", lambda *_: {}["broken"])
+        writer.write(episode(1, 5))
+    assert [0] == numbers_of(tmp_path)
+
+
+def test_a_closed_writer_takes_nothing(tmp_path: Path) -> None:
+    with DatasetWriter(tmp_path, env_spec=BOX_SPEC, root_seed=0) as writer:
+        assert not writer.has_episodes
+        writer.write(episode(0, 5))
+        assert writer.has_episodes
+        writer.close(status="complete")
+        for verb in (lambda: writer.write(episode(1, 5)), lambda: writer.close(status="complete"), writer.remove):
+            with pytest.raises(InternalError):
+                verb()
+        writer.abort()
+    assert "complete" == info_of(tmp_path)["status"]
+
+
+@pytest.mark.parametrize("seed", [-1, 2**63])
+def test_a_seed_that_no_column_holds_is_refused(tmp_path: Path, seed: int) -> None:
+    with pytest.raises(UsageError, match=str(seed)):
+        DatasetWriter(tmp_path / "d", env_spec=BOX_SPEC, root_seed=seed)
+    assert not (tmp_path / "d").exists()
+
+
+def test_a_space_that_cannot_be_stored_is_refused_before_anything_is_made(tmp_path: Path) -> None:
+    spec = EnvSpec(spaces.Sequence(spaces.Discrete(2)), spaces.Discrete(2))
+    with pytest.raises(UnsupportedSpaceError):
+        DatasetWriter(tmp_path / "d", env_spec=spec, root_seed=0)
+    assert not (tmp_path / "d").exists()
+
+
+def test_a_header_cannot_take_the_writers_own_keys(tmp_path: Path) -> None:
+    with pytest.raises(InternalError, match="episodes, status"):
+        DatasetWriter(tmp_path / "d", env_spec=BOX_SPEC, root_seed=0, header={"status": 1, "episodes": 2})
+
+
+# How files are encoded.
+
+
+def test_columns_have_the_encodings_that_are_small_and_fast(tmp_path: Path) -> None:
+    write_dataset(tmp_path, rich_episodes(), spec=RICH_SPEC)
+    group = pq.read_metadata(next((tmp_path / "data").rglob("*.parquet"))).row_group(0)
+    found = {group.column(at).path_in_schema: group.column(at) for at in range(group.num_columns)}
+    for name, encoding in {
+        "episode_id": "DELTA_BINARY_PACKED", "reward": "BYTE_STREAM_SPLIT", "terminated": "PLAIN", "step_type": "PLAIN",
+        "observation.frames.list.element.list.element": "BYTE_STREAM_SPLIT", "action.0": "DELTA_BINARY_PACKED",
+        "env_info.x": "BYTE_STREAM_SPLIT", "env_info.grid.list.element.list.element": "BYTE_STREAM_SPLIT",
+    }.items():  # fmt: skip
+        assert encoding in found[name].encodings
+    assert {"ZSTD"} == {column.compression for column in found.values()}
+    assert not any(column.has_dictionary_page for column in found.values())
+    assert ["episode_id"] == [name for name, column in found.items() if column.is_stats_set]
+
+
+def test_rows_are_in_groups_of_a_bounded_size(tmp_path: Path) -> None:
+    write_dataset(tmp_path, [episode(n, 170) for n in range(10)], limits=SMALL)
+    metadata = pq.read_metadata(tmp_path / "data/chunk-00000/file-00000.parquet")
+    assert [50, 50, 50, 20] == [metadata.row_group(at).num_rows for at in range(metadata.num_row_groups)]
+
+
+def test_a_flipped_bit_is_found_wherever_values_are(tmp_path: Path) -> None:
+    """Bits of all pages, one at a time: reading is an error of ours, or gives the same values."""
+    write_dataset(tmp_path, rich_episodes()[:20], spec=RICH_SPEC)
+    path = next((tmp_path / "data").rglob("*.parquet"))
+    content, expected = path.read_bytes(), pq.read_table(path)
+    footer = len(content) - 8 - int.from_bytes(content[-8:-4], "little")
+    silent = 0
+    for at in range(4, footer, max(1, footer // 300)):
+        damaged = bytearray(content)
+        damaged[at] ^= 1 << (at % 8)
+        path.write_bytes(bytes(damaged))
+        try:
+            with reading(path), open_parquet(path) as file:
+                found = file.read()
+        except DatasetFormatError:
+            continue
+        silent += 1
+        assert expected.equals(found)
+    assert silent < 30  # Fields of page headers that decide nothing.
+
+
+def test_files_are_read_by_plain_readers_with_the_types_of_the_schema(tmp_path: Path) -> None:
+    write_dataset(tmp_path, rich_episodes(), spec=RICH_SPEC)
+    table = pq.read_table(tmp_path / "data")
+    assert tensor_type(np.dtype(np.float64), (2, 3)) == table.schema.field("observation.frames").type
+    assert pa.binary(6 * 6 * 3) == table.schema.field("observation.camera").type
+    whole = concatenate(rich_episodes())
+    assert whole.observations[1].tolist() == table["observation.frames"].to_pylist()
+    assert [row.tobytes() for row in whole.observations[0]] == table["observation.camera"].to_pylist()
+    assert whole.observations[2].tolist() == table["observation.mission"].to_pylist()
+    for at, name in enumerate(["action.0", "action.1"]):
+        assert whole.actions[at].tolist() == table[name].to_pylist()
+    grids = [
+        None if step % 5 else number
+        for number, step in zip(table["episode_id"].to_pylist(), table["step"].to_pylist(), strict=True)
+    ]
+    assert [grid is None for grid in grids] == [grid is None for grid in table["env_info.grid"].to_pylist()]
+    assert json.loads(next(filter(None, table["env_info_extra"].to_pylist())))["rare.deep"][1] is None
