@@ -73,7 +73,7 @@ def test_an_error_of_a_write_is_raised_by_a_later_call_and_commits_nothing_after
     with DatasetWriter(
         tmp_path / "d", env_spec=BOX_SPEC, root_seed=0, limits=SMALL, flush_seconds=0.0, files=files
     ) as writer:
-        with pytest.raises(StorageError):
+        with pytest.raises(StorageError):  # noqa: PT012
             for chunk in CHUNKS * 100:
                 writer.write(chunk)
         with pytest.raises(StorageError):
@@ -120,7 +120,7 @@ def remove_data(path: Path) -> None:
 @pytest.mark.parametrize("meddle", [remove_folder, rename_folder, remove_data])
 def test_a_folder_that_others_remove_is_a_storage_error_that_promises_nothing(tmp_path: Path, meddle: Any) -> None:
     path = tmp_path / "d"
-    with (
+    with (  # noqa: PT012
         pytest.raises(StorageError) as caught,
         DatasetWriter(path, env_spec=BOX_SPEC, root_seed=0, limits=SMALL, flush_seconds=0.0) as writer,
     ):
@@ -165,7 +165,7 @@ def test_a_run_without_a_commit_leaves_the_old_dataset_as_it_was(old: Path, end:
     before = visible(old)
     writer = DatasetWriter(old, env_spec=BOX_SPEC, root_seed=0, limits=SMALL, overwrite=True)
     if end == "error":
-        with pytest.raises(RolloutError), writer:
+        with pytest.raises(RolloutError), writer:  # noqa: PT012
             writer.write(in_parts(CHUNKS[0], [30, 60])[0])
             raise RolloutError("the env failed")
     else:
@@ -204,7 +204,7 @@ def test_a_kill_while_replacing_loses_neither_dataset(tmp_path: Path, old: Path)
         writer = DatasetWriter(
             path, env_spec=BOX_SPEC, root_seed=0, limits=SMALL, overwrite=True, files=KilledFiles(kill_at)
         )
-        with pytest.raises(Killed):
+        with pytest.raises(Killed):  # noqa: PT012
             for chunk in CHUNKS:
                 writer.write(chunk)
             writer.close(status="complete")

@@ -166,7 +166,8 @@ def test_a_run_that_came_to_nothing_removes_its_own_files_only(tmp_path: Path) -
 
 @pytest.mark.parametrize(("content", "message"), [
     (b"", "not valid JSON"), (b"{", "not valid JSON"), (b"\xff", "not valid JSON"), (b"[" * 100_000, "not valid JSON"),
-    (b"[]", "does not describe"), (b'{"format": "other"}', "does not describe"), (b'{"format": "rollout"}', "no format_version"),
+    (b"[]", "does not describe"), (b'{"format": "other"}', "does not describe"),
+    (b'{"format": "rollout"}', "no format_version"),
     (b'{"format": "rollout", "format_version": 99}', "up to 2"),
 ])  # fmt: skip
 def test_an_info_that_is_not_ours_is_a_format_error(tmp_path: Path, content: bytes, message: str) -> None:
@@ -273,7 +274,8 @@ def test_a_kill_releases_the_lock_and_leaves_its_file(tmp_path: Path) -> None:
 def test_a_lock_whose_file_the_previous_holder_removed_is_taken_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    original, removed = fcntl.flock, []
+    original = fcntl.flock
+    removed: list[int] = []
 
     def flock(descriptor: int, operation: int) -> None:
         if len(removed) < 2:

@@ -60,7 +60,8 @@ class Mission(gymnasium.Space[str]):
     (spaces.Box(0, 1, (0, 3)), {}),
     (spaces.Discrete(5, start=-2), {"o": "int64"}),
     (spaces.MultiDiscrete([3, 4]), {"o": "fixed_size_list<element: int64 not null>[2]"}),
-    (spaces.MultiBinary([2, 2]), {"o": "fixed_size_list<element: fixed_size_list<element: int8 not null>[2] not null>[2]"}),
+    (spaces.MultiBinary([2, 2]),
+     {"o": "fixed_size_list<element: fixed_size_list<element: int8 not null>[2] not null>[2]"}),
     (spaces.Text(9), {"o": "string"}),
     (Mission(), {"o": "string"}),
     (spaces.Dict({"a": spaces.Discrete(2), "b": spaces.Tuple([spaces.Discrete(2), spaces.Text(2)])}),
@@ -75,7 +76,8 @@ def test_a_leaf_is_a_column_of_a_plain_type(space: Space, expected: dict[str, st
 
 
 @pytest.mark.parametrize("space", [
-    spaces.Sequence(spaces.Discrete(2)), spaces.Box(0, 1, (2,), np.longdouble), spaces.Dict(), spaces.Dict({"\udc80": ACTIONS}),
+    spaces.Sequence(spaces.Discrete(2)), spaces.Box(0, 1, (2,), np.longdouble), spaces.Dict(),
+    spaces.Dict({"\udc80": ACTIONS}),
 ])  # fmt: skip
 def test_a_space_without_fixed_columns_is_refused_with_advice(space: Space) -> None:
     with pytest.raises(UnsupportedSpaceError) as caught:
@@ -85,10 +87,12 @@ def test_a_space_without_fixed_columns_is_refused_with_advice(space: Space) -> N
 
 @pytest.mark.parametrize("space", [
     spaces.Box(-1, 1, (2, 3), np.float64), spaces.Box(-np.inf, np.inf, (2,)), spaces.Box(0, 255, (4, 4, 3), np.uint8),
-    spaces.Box(np.array([0, -np.inf]), np.array([np.inf, 7]), dtype=np.float64), spaces.Box(0, 1, (0,)), spaces.Box(-2, 3, ()),
+    spaces.Box(np.array([0, -np.inf]), np.array([np.inf, 7]), dtype=np.float64), spaces.Box(0, 1, (0,)),
+    spaces.Box(-2, 3, ()),
     spaces.Discrete(5, start=-2), spaces.Discrete(3, dtype=np.int32), spaces.MultiDiscrete([3, 4], start=[1, 2]),
     spaces.MultiDiscrete(np.array([[2, 3], [4, 5]])), spaces.MultiBinary(3), spaces.MultiBinary([2, 2]),
-    spaces.Text(4, min_length=2, charset="ab☃"), spaces.Tuple([spaces.Discrete(2), spaces.Dict({"b": ACTIONS, "a": ACTIONS})]),
+    spaces.Text(4, min_length=2, charset="ab☃"),
+    spaces.Tuple([spaces.Discrete(2), spaces.Dict({"b": ACTIONS, "a": ACTIONS})]),
 ])  # fmt: skip
 def test_a_space_comes_back_from_json(space: Space) -> None:
     found = space_from_json(json.loads(json.dumps(space_to_json(space), allow_nan=False)))
@@ -99,7 +103,7 @@ def test_a_space_comes_back_from_json(space: Space) -> None:
 def test_a_space_of_texts_of_its_own_comes_back_as_texts() -> None:
     document = space_to_json(Mission())
     assert document["class"].endswith("Mission")
-    assert spaces.Text == type(space_from_json(document))
+    assert isinstance(space_from_json(document), spaces.Text)
 
 
 @pytest.mark.parametrize(
@@ -113,7 +117,8 @@ def test_json_that_describes_no_space_is_a_format_error(document: dict[str, Any]
 SPACES: list[Space] = [
     spaces.Box(-1, 1, (), np.float32), spaces.Box(-1, 1, (3,), np.float16), spaces.Box(-9, 9, (2, 3), np.float64),
     spaces.Box(-9, 9, (2, 3, 2), np.int32), spaces.Box(0, 255, (4, 5, 3), np.uint8), spaces.Box(0, 1, (2, 2), np.bool_),
-    spaces.Box(0, 255, (130, 90, 3), np.uint8), spaces.Box(0, 1, (0, 3)), spaces.MultiDiscrete(np.array([[3, 4], [2, 2]])),
+    spaces.Box(0, 255, (130, 90, 3), np.uint8), spaces.Box(0, 1, (0, 3)),
+    spaces.MultiDiscrete(np.array([[3, 4], [2, 2]])),
     spaces.MultiBinary([2, 2]), spaces.Text(5), RICH_SPEC.observation_space, RICH_SPEC.action_space,
 ]  # fmt: skip
 
@@ -200,7 +205,8 @@ def test_all_but_infos_are_never_null_and_other_tools_know_the_types(tmp_path: P
     ({}, None), ({"int64": True}, "int64"), ({"json": False}, None), ({"json": False, "bool": True}, "bool"),
     ({"int64": True, "float64": True}, "float64"), ({"int64": False, "float64": True}, None),
     ({"float32": True, "float64": True}, "float64"), ({"int8": True, "uint8": True}, "int16"),
-    ({"int64": True, "uint64": True}, None), ({"bool": True, "int64": True}, None), ({"string": True, "int64": True}, None),
+    ({"int64": True, "uint64": True}, None), ({"bool": True, "int64": True}, None),
+    ({"string": True, "int64": True}, None),
     ({"float32[2]": True, "float64[2]": True}, "float64[2]"), ({"float32[2]": True, "float32[3]": True}, None),
 ])  # fmt: skip
 def test_values_of_several_kinds_share_the_column_that_holds_them_exactly(
@@ -277,7 +283,7 @@ def test_a_late_value_goes_into_its_column_if_it_is_exactly_of_that_type(kind: s
     assert {} == dropped
     found = decode_infos("env_info", table)["k"][1]
     expected = value.tolist() if isinstance(value, np.ndarray) else value
-    assert expected == (found.tolist() if isinstance(found, np.ndarray) else found) or expected != expected
+    assert str(expected) == str(found.tolist() if isinstance(found, np.ndarray | np.generic) else found) or fits
 
 
 def test_values_of_two_kinds_fill_one_column_in_the_order_of_their_rows() -> None:
@@ -366,9 +372,7 @@ def test_sparse_tensors_come_back_from_slices_and_from_parquet(
             assert present == np.flatnonzero(~mask).tolist()
 
 
-@pytest.mark.parametrize(
-    "encode_it", [lambda v: encode_tensor(v), lambda v: encode_sparse_tensor(v, np.arange(len(v)), len(v))]
-)
+@pytest.mark.parametrize("encode_it", [encode_tensor, lambda v: encode_sparse_tensor(v, np.arange(len(v)), len(v))])
 def test_dense_tensors_of_both_kinds_decode_alike(encode_it: Callable[[Any], Any]) -> None:
     values = np.arange(60, dtype=np.float32).reshape(10, 2, 3)
     assert values.tolist() == decode_tensor(encode_it(values)).tolist()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,6 @@ import pyarrow.parquet as pq
 import pytest
 from gymnasium import spaces
 
-from rollout_cli.dataset import writer as writer_module
 from rollout_cli.dataset.convert import tensor_type
 from rollout_cli.dataset.files import read_info
 from rollout_cli.dataset.parquet import open_parquet, reading
@@ -46,7 +47,7 @@ def test_a_summary_and_the_info_state_the_same(tmp_path: Path) -> None:
     assert (50, 1500, 9) == (summary.episodes, summary.steps, summary.segments)
     for name in ("status", "episodes", "steps", "segments", "bytes", "info_columns", "dropped_infos"):
         assert getattr(summary, name) == found[name]
-    files = [path for path in tmp_path.rglob("file-*.parquet")]
+    files = list(tmp_path.rglob("file-*.parquet"))
     assert summary.bytes == sum(path.stat().st_size for path in files)
     assert {"env_info.f": 50 * 29, "episode_info.g": 50} == summary.dropped_infos
     assert ("rollout", 2, "complete", 0, 1) == tuple(
@@ -102,10 +103,10 @@ def test_episodes_that_are_only_observed_decide_columns_and_are_not_written(tmp_
 def test_open_segments_are_committed_when_the_time_has_come(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """After 30 s, at the next write; not before."""
     now = [100.0]
-    monkeypatch.setattr(writer_module.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
     with DatasetWriter(tmp_path, env_spec=BOX_SPEC, root_seed=0) as writer:
-        for number, time in enumerate([110.0, 129.0, 131.0, 140.0, 162.0]):
-            now[0] = time
+        for number, seconds in enumerate([110.0, 129.0, 131.0, 140.0, 162.0]):
+            now[0] = seconds
             writer.write(episode(number, 600))
             writer._queue.submit(lambda: None).result()
             expected = {2: [0, 1, 2], 3: [0, 1, 2], 4: [0, 1, 2, 3, 4]}.get(number, [])
@@ -136,14 +137,12 @@ def test_a_writer_that_is_left_without_close_keeps_its_episodes_unless_asked_to_
     tmp_path: Path, error: BaseException | None, kept: list[int]
 ) -> None:
     """A second signal asks for an end at once."""
-    try:
-        with DatasetWriter(tmp_path, env_spec=BOX_SPEC, root_seed=0) as writer:
-            writer.write(concatenate([episode(0, 600), episode(1, 600)]))
-            writer.write(in_parts(episode(2, 10), [4, 10])[0])
-            if error is not None:
-                raise error
-    except BaseException as caught:
-        assert error is caught
+    kind = BaseException if error is None else type(error)
+    with suppress(kind), DatasetWriter(tmp_path, env_spec=BOX_SPEC, root_seed=0) as writer:
+        writer.write(concatenate([episode(0, 600), episode(1, 600)]))
+        writer.write(in_parts(episode(2, 10), [4, 10])[0])
+        if error is not None:
+            raise error
     assert kept == numbers_of(tmp_path)
     assert ("interrupted", len(kept)) == (info_of(tmp_path)["status"], info_of(tmp_path)["episodes"])
     assert [] == hidden_files(tmp_path)
@@ -151,12 +150,16 @@ def test_a_writer_that_is_left_without_close_keeps_its_episodes_unless_asked_to_
 
 def test_a_write_that_was_broken_off_commits_nothing_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody knows which of its episodes the open segment holds."""
-    with (
+
+    def broken(*_: object) -> None:
+        raise KeyError
+
+    with (  # noqa: PT012
         pytest.raises(KeyError),
         DatasetWriter(tmp_path, env_spec=BOX_SPEC, root_seed=0, flush_seconds=0.0) as writer,
     ):
         writer.write(episode(0, 1_000))
-        monkeypatch.setattr(writer._partitions[0], "write", lambda *_: {}["broken"])
+        monkeypatch.setattr(writer._partitions[0], "write", broken)
         writer.write(episode(1, 5))
     assert [0] == numbers_of(tmp_path)
 

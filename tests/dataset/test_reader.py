@@ -1,0 +1,288 @@
+"""`load`: lazy, selectable, picklable; and a clear error where files are missing, damaged, or no files."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rollout_cli.dataset import reader
+from rollout_cli.dataset.reader import Dataset, load
+from rollout_cli.episodes.batch import EpisodeBatch
+from rollout_cli.errors import DatasetFormatError, StorageError
+from tests.helpers.batches import assert_same_info_values, assert_same_steps
+from tests.helpers.writing import RICH_SPEC, SMALL, rich_episodes, write_dataset
+
+DATA, EPISODES = "data/chunk-00000/file-{:05}.parquet", "meta/episodes/chunk-00000/file-{:05}.parquet"
+
+
+@pytest.fixture(scope="module")
+def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A dataset of many segments of several row groups."""
+    path = tmp_path_factory.mktemp("reader") / "out"
+    assert write_dataset(path, rich_episodes(), spec=RICH_SPEC, limits=SMALL).segments > 5
+    return path
+
+
+@pytest.fixture
+def folder(pristine: Path, tmp_path: Path) -> Path:
+    """A copy to break."""
+    return Path(shutil.copytree(pristine, tmp_path / "out"))
+
+
+@pytest.fixture
+def dataset(pristine: Path) -> Dataset:
+    return load(pristine)
+
+
+def test_the_whole_dataset_is_what_was_collected(dataset: Dataset) -> None:
+    """With the infos, of which some have no column."""
+    expected, actual = EpisodeBatch.from_chunks(RICH_SPEC, list(rich_episodes())), dataset.to_episode_batch()
+    assert_same_steps(expected, actual)
+    assert_same_info_values(expected, actual)
+
+
+def test_an_episode_states_its_facts(dataset: Dataset) -> None:
+    """Those of its row of `meta/episodes`; number 61 was skipped, so ids and numbers differ after it."""
+    chunk = rich_episodes()[70]
+    one = dataset[70]
+    assert (70, 71, 1071) == (one.id, one.number, one.seed)
+    assert (chunk.n_steps, bool(chunk.terminated[0]), bool(chunk.truncated[0])) == (len(one), one.terminated, one.truncated)
+    assert float(chunk.rewards.sum()) == pytest.approx(one.total_reward)
+    assert f"<Episode 70: {len(one)} steps, return {one.total_reward}>" == repr(one)
+    assert "data_row_index" in one.facts
+    assert chunk.observations[2].tolist() == one.observations["mission"].tolist()
+    assert chunk.actions[0].tolist() == one.actions[0].tolist()
+    assert chunk.rewards.tolist() == one.rewards.tolist()
+    assert chunk.last_observations[1][0].tolist() == one.last_observation["frames"].tolist()
+    assert chunk.last_observations[2][0] == one.last_observation["mission"]
+
+
+def test_a_dataset_describes_itself(dataset: Dataset, pristine: Path) -> None:
+    assert (pristine, RICH_SPEC) == (dataset.path, dataset.env_spec)
+    assert f"<Dataset {pristine}: 119 episodes>" == repr(dataset)
+    assert json.loads((pristine / "meta/info.json").read_text()) == dataset.info
+    assert [chunk.n_steps for chunk in rich_episodes()] == dataset.episodes["length"].to_pylist()
+    assert [3, 1] == dataset[[3, 1]].episodes["episode_id"].to_pylist()
+
+
+def test_episodes_are_selected_by_their_facts(dataset: Dataset) -> None:
+    """A mask comes from the table of episodes."""
+    long = dataset[dataset.episodes["length"].to_numpy() > 20]
+    assert [chunk.n_steps for chunk in rich_episodes() if chunk.n_steps > 20] == [len(one) for one in long]
+
+
+@pytest.mark.parametrize(
+    ("at", "error"),
+    [
+        (119, IndexError),
+        (-120, IndexError),
+        ([0, 119], IndexError),
+        ([True, False], IndexError),
+        ([0.5], TypeError),
+        ("first", TypeError),
+        ([[0, 1], [2, 3]], TypeError),
+        (None, TypeError),
+    ],
+)
+def test_a_selection_that_does_not_fit_is_refused(dataset: Dataset, at: Any, error: type[Exception]) -> None:
+    with pytest.raises(error):
+        dataset[at]
+
+
+def test_places_count_from_either_end_in_any_integer(dataset: Dataset) -> None:
+    assert 118 == dataset[-1].id == dataset[np.int64(118)].id
+    assert [118] == dataset[np.array([-1], np.int8)].episodes["episode_id"].to_pylist()
+
+
+@pytest.mark.parametrize("at", [[], slice(5, 5), np.zeros(119, bool)])
+def test_an_empty_selection_has_no_batch(dataset: Dataset, at: Any) -> None:
+    """It has no episode to iterate over either."""
+    empty = dataset[at]
+    assert 0 == len(empty) == len(list(empty)) == empty.episodes.num_rows
+    with pytest.raises(ValueError, match="no episode"):
+        empty.to_episode_batch()
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
+    """Return the row groups that are decoded, as they are."""
+    found: list[tuple[str, int]] = []
+    original = reader.RowReader._group
+
+    def counted(self: reader.RowReader, path: Path, group: int) -> Any:
+        if (path, group) not in self._groups:
+            found.append((str(path), group))
+        return original(self, path, group)
+
+    monkeypatch.setattr(reader.RowReader, "_group", counted)
+    return found
+
+
+def test_nothing_is_decoded_before_it_is_asked_for(pristine: Path, reads: list[tuple[str, int]]) -> None:
+    """Loading, slicing, facts and pickling read no row group; one episode reads its own."""
+    part = pickle.loads(pickle.dumps(load(pristine)[10:40]))
+    assert [chunk.n_steps for chunk in rich_episodes()[10:40]] == [len(one) for one in part]
+    assert [] == reads
+    part[0].rewards  # noqa: B018 - reading is the point
+    assert 1 == len([path for path, _ in reads if "/data/" in path])
+
+
+def test_iterating_decodes_each_row_group_once(pristine: Path, reads: list[tuple[str, int]]) -> None:
+    """And not once an episode."""
+    assert [chunk.n_steps for chunk in rich_episodes()] == [len(one.rewards) for one in load(pristine)]
+    assert sorted(set(reads)) == sorted(reads)
+
+
+def test_random_access_keeps_what_fits_into_its_memory(
+    pristine: Path, reads: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With no memory at all, each read decodes anew, and the values are the same."""
+    monkeypatch.setattr(reader, "CACHE_BYTES", 0)
+    dataset = load(pristine)
+    for place in (3, 90, 3, 90):
+        assert rich_episodes()[place].rewards.tolist() == dataset[place].rewards.tolist()
+    assert len(set(reads)) < len(reads)
+
+
+def test_a_dataset_that_was_read_is_pickled_for_another_process(pristine: Path, tmp_path: Path) -> None:
+    """As torch's DataLoader does for its workers."""
+    dataset = load(pristine)
+    expected = [one.rewards.sum() for one in dataset[5:9]]
+    (tmp_path / "dataset.pkl").write_bytes(pickle.dumps(dataset[5:9]))
+    code = "import pickle, sys; print([one.rewards.sum() for one in pickle.load(open(sys.argv[1], 'rb'))])"
+    command = [sys.executable, "-c", code, str(tmp_path / "dataset.pkl")]
+    ran = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert repr(expected) == ran.stdout.strip()
+
+
+# Damage.
+
+
+def test_fewer_episodes_than_stated_are_a_warning(folder: Path) -> None:
+    """The rest is read; where more are there than stated, as of a run that goes on, nothing is amiss."""
+    last = sorted((folder / "meta/episodes").rglob("*.parquet"))[-1]
+    last.unlink()
+    with pytest.warns(UserWarning, match=r"info\.json states 119; see: rollout verify"):
+        dataset = load(folder)
+    expected = EpisodeBatch.from_chunks(RICH_SPEC, list(rich_episodes()[:5]))
+    assert expected.rewards.tolist() == dataset[:5].to_episode_batch().rewards.tolist()
+    info = json.loads((folder / "meta/info.json").read_text())
+    (folder / "meta/info.json").write_text(json.dumps(info | {"episodes": 0, "status": "collecting"}))
+    assert len(dataset) == len(load(folder))
+
+
+def replaced_by_fifo(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def replaced_by_folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+HARMS: list[tuple[str, Callable[[Path], object], str]] = [
+    ("missing", Path.unlink, "is missing"),
+    ("empty", lambda path: path.write_bytes(b""), "is not a file of this format|is damaged"),
+    ("cut short", lambda path: path.write_bytes(path.read_bytes()[:500]), "is not a file of this format|is damaged"),
+    ("a FIFO", replaced_by_fifo, "is not a regular file"),
+    ("a folder", replaced_by_folder, "is not a regular file"),
+]
+
+
+@pytest.mark.parametrize(("name", "harm", "problem"), HARMS, ids=[one[0] for one in HARMS])
+def test_a_damaged_data_file_is_named_when_it_is_read(
+    folder: Path, name: str, harm: Callable[[Path], object], problem: str
+) -> None:
+    """And not before: episodes of other files are read."""
+    path = folder / DATA.format(1)
+    harm(path)
+    dataset = load(folder)
+    assert rich_episodes()[0].rewards.tolist() == dataset[0].rewards.tolist()
+    with pytest.raises(DatasetFormatError, match=problem) as caught:
+        dataset.to_episode_batch()
+    assert str(path) in caught.value.message
+
+
+@pytest.mark.parametrize(("name", "harm", "problem"), HARMS[1:], ids=[one[0] for one in HARMS[1:]])
+@pytest.mark.parametrize("file", [EPISODES.format(1), "meta/info.json"])
+def test_damaged_metadata_is_named_at_once(
+    folder: Path, file: str, name: str, harm: Callable[[Path], object], problem: str
+) -> None:
+    harm(folder / file)
+    with pytest.raises(DatasetFormatError) as caught:
+        load(folder)
+    assert str(folder / file) in caught.value.message
+
+
+def test_a_flipped_bit_is_found_when_it_is_read(folder: Path) -> None:
+    """Each page has a checksum."""
+    path = folder / DATA.format(0)
+    data = bytearray(path.read_bytes())
+    data[200] ^= 4
+    path.write_bytes(data)
+    with pytest.raises(DatasetFormatError, match="file-00000"):
+        load(folder).to_episode_batch()
+
+
+@pytest.mark.parametrize("change", [{"spaces": {}}, {"spaces": {"observation": 3, "action": 3}}, {"max_episode_length": 3}])
+def test_an_info_that_describes_no_spaces_is_refused(folder: Path, change: dict[str, Any]) -> None:
+    info = json.loads((folder / "meta/info.json").read_text()) | change
+    if "max_episode_length" in change:
+        del info["max_episode_length"]
+    (folder / "meta/info.json").write_text(json.dumps(info))
+    with pytest.raises(DatasetFormatError, match=r"info\.json|space"):
+        load(folder)
+
+
+def test_a_folder_that_cannot_be_read_is_a_storage_error(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Root may read all, so the disk refuses here."""
+    original = Path.iterdir
+
+    def refuse(path: Path) -> Any:
+        if path.name == "chunk-00000":
+            raise PermissionError(13, "Permission denied", str(path))
+        return original(path)
+
+    monkeypatch.setattr(Path, "iterdir", refuse)
+    with pytest.raises(StorageError, match="Permission denied") as caught:
+        load(folder)
+    assert "permissions" in caught.value.hint
+
+
+def test_too_little_memory_is_a_storage_error_with_advice(dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any) -> Any:
+        raise MemoryError("no more")
+
+    monkeypatch.setattr(reader, "decode_batch", refuse)
+    with pytest.raises(StorageError, match="119 episodes do not fit") as caught:
+        dataset.to_episode_batch()
+    assert "dataset[a:b]" in caught.value.hint
+
+
+def test_texts_that_one_array_cannot_hold_are_read_in_pieces(
+    dataset: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Arrow's texts end at 2 GiB an array; here already at 1,000 bytes."""
+    expected = dataset.to_episode_batch()
+    monkeypatch.setattr(reader, "MOST_OFFSET", 1_000)
+    actual = dataset.to_episode_batch()
+    assert_same_steps(expected, actual)
+    assert_same_info_values(expected, actual)
+
+
+def test_no_dataset_is_named(tmp_path: Path) -> None:
+    with pytest.raises(DatasetFormatError, match="is not a dataset"):
+        load(tmp_path)
+    with pytest.raises(DatasetFormatError, match="is not a dataset"):
+        load(tmp_path / "missing")
