@@ -52,10 +52,11 @@ def _leaf_to_json(space: Space) -> dict[str, Any]:
         return {"type": "MultiBinary", "shape": list(space.shape)}
     if isinstance(space, spaces.Text):
         charset = "".join(sorted(space.character_set))
-        return {"type": "Text", "min_length": space.min_length, "max_length": space.max_length, "charset": charset}
+        limits = {"min_length": space.min_length, "max_length": space.max_length, "charset": charset}
+        return {"type": "Text", **limits} | ({"class": space.own_class} if isinstance(space, _OwnText) else {})
     if [leaf.kind for leaf in space_leaves(space)] == ["text"]:
         # A space of the environment's own, such as MiniGrid's missions: it comes back as texts of any length.
-        limits = {"min_length": 0, "max_length": _LONGEST_TEXT, "charset": string.printable}
+        limits = {"min_length": 0, "max_length": _LONGEST_TEXT, "charset": "".join(sorted(string.printable))}
         return {"type": "Text", **limits, "class": f"{type(space).__module__}.{type(space).__qualname__}"}
     raise UnsupportedSpaceError(f"a {type(space).__name__} space has no fixed set of columns")
 
@@ -93,8 +94,18 @@ def _multi_binary(document: Mapping[str, Any]) -> Space:
     return spaces.MultiBinary(shape[0] if len(shape) == 1 else shape)
 
 
+class _OwnText(spaces.Text):
+    """Texts of a space of the environment's own, read back with the name of its class, to be described alike."""
+
+    own_class = ""
+
+
 def _text(document: Mapping[str, Any]) -> Space:
-    return spaces.Text(document["max_length"], min_length=document["min_length"], charset=document["charset"])
+    kind = _OwnText if "class" in document else spaces.Text
+    space = kind(document["max_length"], min_length=document["min_length"], charset=document["charset"])
+    if isinstance(space, _OwnText):
+        space.own_class = document["class"]
+    return space
 
 
 def _dict(document: Mapping[str, Any]) -> Space:
