@@ -279,8 +279,8 @@ class Dataset:
         try:
             steps, episodes = pa.concat_tables(self._step_rows()), pa.concat_tables(self._episode_rows())
             if len(self) > 1 and _has_long_texts(steps):
-                parts = [block.view.to_episode_batch() for block in self._blocks()]
-                return EpisodeBatch.concatenate(*parts)
+                half = len(self) // 2
+                return EpisodeBatch.concatenate(self[:half].to_episode_batch(), self[half:].to_episode_batch())
             return decode_batch(self._source.spaces, steps, episodes)
         except MemoryError as error:
             hint = "read some episodes at a time: dataset[a:b].to_episode_batch()"
