@@ -90,7 +90,7 @@ class Channel:
     """
 
     def __init__(self, sock: socket.socket, memory: ReceiveMemory | None = None) -> None:
-        sock.setblocking(False)
+        sock.settimeout(0)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)
         self._sock = sock
         self._memory = memory or ReceiveMemory()

@@ -162,7 +162,7 @@ class Watch:
     step_timeout: float | None
     episode_timeout: float | None
     _looked_at: float | None = None
-    _notes: Notes = Notes(0, False, ())  # noqa: RUF009  It is frozen.
+    _notes: Notes = Notes(0, busy=False, numbers=())
     _stuck: float = 0.0
     _running: dict[int, float] = field(default_factory=dict)
 
@@ -222,9 +222,9 @@ def how_it_ended(status: int, story: str, oom_kills: int) -> tuple[str, str]:
     if -status != signal.SIGKILL:
         return f"was killed by {name}", ""
     if oom_kills:
-        return f"was killed by {name}: the system was out of memory", "use fewer workers or a smaller environment"
-    return f"was killed by {name}, maybe because the system was out of memory", (
-        "fewer workers need less memory; `dmesg` shows what the out-of-memory killer did"
+        return f"was killed by the out-of-memory killer ({name})", "use fewer workers, or a smaller environment"
+    return f"was killed by {name} (maybe by the out-of-memory killer)", (
+        "fewer workers need less memory; `dmesg` shows what the system killed for want of it"
     )
 
 

@@ -76,13 +76,18 @@ class ForkServer:
     """
 
     def __init__(self, method: StartMethod) -> None:
-        try:
-            self._control, theirs = socket.socketpair()
-            with theirs:
-                make = _forked if method == "fork" else _executed
-                self._join = make(self._control, theirs, method == "forkserver")
-        except OSError as error:
-            raise WorkerError(f"workers cannot be started: {error}", hint=NO_ROOM) from error
+        with contextlib.ExitStack() as undo:
+            try:
+                self._control, theirs = socket.socketpair()
+                undo.callback(self._control.close)
+                with theirs:
+                    if method == "fork":
+                        self._join = _forked(self._control, theirs)
+                    else:
+                        self._join = _executed(theirs, preload=method == "forkserver")
+            except OSError as error:
+                raise WorkerError(f"workers cannot be started: {error}", hint=NO_ROOM) from error
+            undo.pop_all()
         self._owner = os.getpid()
 
     @property
@@ -110,7 +115,7 @@ class ForkServer:
 
     def kill(self, worker_id: int) -> None:
         """Kill a worker and what its environment started; a worker that has ended is no error."""
-        with contextlib.suppress(ConnectionError):
+        with contextlib.suppress(OSError):  # The server has died, or was closed since.
             self._control.sendall(RECORD.pack(Request.KILL, worker_id))
 
     def close(self) -> None:
@@ -120,14 +125,13 @@ class ForkServer:
             self._join()
 
 
-def _executed(ours: socket.socket, theirs: socket.socket, preload: bool) -> Callable[[], object]:
+def _executed(theirs: socket.socket, *, preload: bool) -> Callable[[], object]:
     """Start a server in a process of its own; return what waits for its end."""
-    del ours  # The new process does not get it.
     # A script's own folder comes last: it is where its user's modules lie, and the server needs none of these.
     folders = [folder or os.curdir for folder in (*sys.path[1:], *sys.path[:1])]
     words = [str(theirs.fileno()), "preload" if preload else "", *map(os.path.abspath, folders)]
     defaults = dict.fromkeys(THREAD_VARIABLES, "1")
-    process = subprocess.Popen(
+    process = subprocess.Popen(  # noqa: S603  This Python, with words of ours.
         [sys.executable, "-c", _PROGRAM, *words],
         stdin=subprocess.DEVNULL,
         pass_fds=[theirs.fileno()],
@@ -137,9 +141,8 @@ def _executed(ours: socket.socket, theirs: socket.socket, preload: bool) -> Call
     return process.wait
 
 
-def _forked(ours: socket.socket, theirs: socket.socket, preload: bool) -> Callable[[], object]:
+def _forked(ours: socket.socket, theirs: socket.socket) -> Callable[[], object]:
     """Fork a server from this process; return what waits for its end."""
-    del preload  # Everything is imported that the sampler's process has imported.
     if threading.active_count() > 1:
         raise UsageError(
             "the start method fork cannot be used in a process that has threads: a lock that one of them holds would "
@@ -147,10 +150,12 @@ def _forked(ours: socket.socket, theirs: socket.socket, preload: bool) -> Callab
             hint="use --start-method forkserver or spawn",
         )
     for stream in (sys.stdout, sys.stderr):
-        stream.flush()  # What is buffered would be written twice.
+        with contextlib.suppress(Exception):  # There is none, or it is closed.
+            stream.flush()  # What is buffered would be written twice.
     sampler = os.getpid()
     pid = os.fork()
     if pid == 0:
+        os.setsid()
         ours.close()
         _serve_or_report(theirs, sampler)
 
@@ -168,6 +173,8 @@ def start_fork_server() -> ForkServer:
     """Return this process's server for `forkserver`, started if there is none; does not wait for its imports."""
     global _shared  # noqa: PLW0603  A process has one.
     if _shared is None or not _shared.is_usable:
+        if _shared is not None:
+            _shared.close()
         _shared = ForkServer("forkserver")
         # It would end by itself, but a little later than this process.
         atexit.register(_shared.close)

@@ -29,6 +29,4 @@ class MultiprocessingSampler(Sampler):
 
     def _make_pool(self) -> Pool:
         titles = [f"worker:{number} {one_line(label)}" for number, label in enumerate(self._updates.labels)]
-        return ProcessPool(
-            self._factory, titles, start_method=self._start_method, supervision=self._supervision
-        )
+        return ProcessPool(self._factory, titles, start_method=self._start_method, supervision=self._supervision)

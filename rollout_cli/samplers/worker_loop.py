@@ -108,7 +108,9 @@ class WorkerLoop:
         try:
             for command in commands:
                 self._take(command)
-            if not self.idle:
+            if self._messages:
+                pass  # `Started` is sent before the first step: a worker that dies in that one has started.
+            elif not self.idle:
                 self._run()
             elif self._worker is not None and not self._failed and self._worker.finished_rows:
                 self._send_finished(everything=True)  # A command has dropped all that it still ran.

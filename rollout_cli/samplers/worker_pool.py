@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import cloudpickle
@@ -149,7 +150,7 @@ class ProcessPool:
         except OSError as error:
             raise WorkerError(f"workers cannot be started: {error}", hint=NO_ROOM) from error
         for end in (self._woken, self._waker):
-            end.setblocking(False)
+            end.settimeout(0)
         self._selector.register(self._woken, selectors.EVENT_READ, ("wake", -1))
 
     # -- the protocol ----------------------------------------------------------------------------------------------
@@ -268,13 +269,13 @@ class ProcessPool:
     def _server(self) -> ForkServer:
         if self._start_method == "forkserver":
             return start_fork_server()
-        if self._start_method == "spawn" or not self._own_servers:
+        if self._start_method == "spawn" or not self._own_servers or not self._own_servers[-1].is_usable:
             self._own_servers.append(ForkServer(self._start_method))
         return self._own_servers[-1]
 
     def _birth(self, worker: int) -> Birth:
         try:
-            folder = os.getcwd()
+            folder = str(Path.cwd())
         except FileNotFoundError:
             folder = None
         environment = {**dict.fromkeys(THREAD_VARIABLES, "1"), **os.environ}
@@ -356,6 +357,9 @@ class ProcessPool:
             process.kill()  # Its server has ended, and so did not.
         death = self._death(process)
         process.release()
+        if self._start_method == "spawn":
+            self._own_servers.remove(process.server)
+            process.server.close()
         return death
 
     def _death(self, process: _Process) -> Died:

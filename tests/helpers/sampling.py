@@ -43,7 +43,7 @@ def sampler_of(backend: str, agents: Any = None, envs: Any = FaultyEnv, **option
     if backend == "local":
         sampler: Sampler = LocalSampler(agents, envs, **options)
     else:
-        sampler = MultiprocessingSampler(agents, envs, start_method=backend, **options)
+        sampler = MultiprocessingSampler(agents, envs, start_method=backend, **options)  # type: ignore[arg-type]
     sampler.warn = lambda text: None
     return sampler
 

@@ -7,7 +7,7 @@ import re
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -20,7 +20,15 @@ from gymnasium import spaces
 from rollout_cli.envs.updates import EnvUpdate, ExistingEnvUpdate, NewEnvUpdate, SetTaskUpdate
 from rollout_cli.episodes.batch import EpisodeBatch
 from rollout_cli.episodes.chunk import PART_BYTES, Chunk
-from rollout_cli.errors import EnvError, EnvLoadError, InternalError, PolicyError, PolicyLoadError, RolloutError, UsageError
+from rollout_cli.errors import (
+    EnvError,
+    EnvLoadError,
+    InternalError,
+    PolicyError,
+    PolicyLoadError,
+    RolloutError,
+    UsageError,
+)
 from rollout_cli.samplers import Episodes, EpisodesPerWorker, MinTimesteps, MultiprocessingSampler, Sampler, Supervision
 from rollout_cli.workers import VecWorker, WorkerFactory
 from tests.helpers.envs import FaultyEnv, OddError
@@ -477,11 +485,10 @@ def test_errors_of_user_code(make_sampler: MakeSampler, when: str, n_envs: int) 
 def test_finished_episodes_come_before_the_error(make_sampler: MakeSampler) -> None:
     """A stream hands on the episodes that ended in order before it raises."""
     sampler = make_sampler(still, faulty("raise", 7), n_workers=1)
-    numbers: list[int] = []
+    chunks: list[Chunk] = []
     with pytest.raises(EnvError, match="episode 7,"):
-        for chunk in sampler.stream(MinTimesteps(10_000)):
-            numbers += numbers_of([chunk])
-    assert list(range(7)) == numbers
+        chunks.extend(sampler.stream(MinTimesteps(10_000)))
+    assert list(range(7)) == numbers_of(chunks)
     assert 7 == sampler.next_number
 
 
@@ -502,7 +509,18 @@ def test_an_environment_that_cannot_be_closed(make_sampler: MakeSampler) -> None
     sampler.shutdown_worker()
 
 
-@pytest.mark.parametrize("what", ["raise odd", "raise unpicklable", "memory", "recurse", "raise 10 MB"])
+EXCEPTIONS = {
+    "raise odd": OddError.__name__,
+    "raise unpicklable": "LocalError",
+    "raise 10 MB": "ValueError",
+    "memory": "MemoryError",
+    "recurse": "RecursionError",
+    "sys.exit 0": "SystemExit",
+    "interrupt": "KeyboardInterrupt",
+}
+
+
+@pytest.mark.parametrize("what", EXCEPTIONS)
 def test_any_exception_becomes_an_error_of_ours(make_sampler: MakeSampler, what: str) -> None:
     """Whatever user code raises ends the call with one line that names it, and leaves no worker behind."""
     sampler = make_sampler(still, faulty(what, 3), supervision=Supervision(max_worker_restarts=2))
@@ -512,15 +530,12 @@ def test_any_exception_becomes_an_error_of_ours(make_sampler: MakeSampler, what:
     assert "\n" not in caught.value.message
     assert len(caught.value.message) < 1000
     assert len(caught.value.details) < 50_000
-    name = {"raise odd": OddError.__name__, "memory": "MemoryError", "recurse": "RecursionError"}.get(what, "Error")
-    assert name in caught.value.message
+    assert EXCEPTIONS[what] in caught.value.message
 
 
 @pytest.mark.parametrize("what", ["raise", "reward nan"])
 @each_width
-def test_episodes_that_fail_are_run_again(
-    make_sampler: MakeSampler, n_envs: int, what: str, tmp_path: Path
-) -> None:
+def test_episodes_that_fail_are_run_again(make_sampler: MakeSampler, n_envs: int, what: str, tmp_path: Path) -> None:
     """In a worker that is built anew they give what they would have given; each failure is a warning."""
     env = faulty(what, *FAILING, signs=tmp_path, times=3)
     sampler = make_sampler(still, env, supervision=Supervision(on_env_error="retry"), **VECTORISED[n_envs])

@@ -1,0 +1,776 @@
+"""Worker processes: whoever dies or is stuck, and whatever surrounds them, no episode changes and nothing is left."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import re
+import resource
+import select
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+
+from rollout_cli.envs.updates import EnvUpdate
+from rollout_cli.episodes.batch import EpisodeBatch
+from rollout_cli.errors import EnvError, UsageError, UserCodeError, WorkerError
+from rollout_cli.samplers import Episodes, MinTimesteps, MultiprocessingSampler, Supervision
+from rollout_cli.samplers.channel import _HEAD, _MARK
+from rollout_cli.samplers.crash_box import CrashBox, Notes, Watch, how_it_ended, new_box, read_notes, read_story
+from rollout_cli.samplers.fork_server import RECORD, Status, _Server
+from rollout_cli.workers import DefaultWorker, VecWorker
+from tests.helpers.envs import FaultyEnv, leave_sign
+from tests.helpers.policies import push
+from tests.helpers.processes import ROOT, Running, marked, running
+from tests.helpers.sampling import (
+    MakeSampler,
+    assert_same,
+    faulty,
+    numbers_of,
+    sampler_of,
+    seeds,
+    serial,
+    warnings_of,
+    workers_below_us,
+)
+
+
+@pytest.fixture
+def make_sampler() -> Iterator[MakeSampler]:
+    """Give a function that makes samplers with worker processes; afterwards none may be left."""
+    with ExitStack() as stack:
+        yield lambda *args, **options: stack.enter_context(sampler_of("forkserver", *args, **options))
+    assert [] == workers_below_us()
+
+
+def act(observation: Any) -> Any:
+    """A policy without state."""
+    return push(observation)
+
+
+# -- workers that die --------------------------------------------------------------------------------------------------
+
+
+class DoingEnv(FaultyEnv):
+    """Does something in the third step of one episode, the first time that any process gets there.
+
+    Args:
+        do: What.
+        signs: The folder of the sign.
+        number: The episode's number.
+    """
+
+    def __init__(self, do: Callable[[], None], signs: Path, number: int = 4) -> None:
+        super().__init__()
+        self._do, self._folder, self._its_seed = do, str(signs), seeds(number)[0]
+
+    def step(self, action: Any) -> Any:
+        result = super().step(action)
+        if self._steps == 3 and self._seed == self._its_seed and leave_sign("done", self._folder, 1):
+            self._do()
+        return result
+
+
+def write_to_sockets(data: bytes) -> None:
+    """Write into every socket that the process has, as code does that writes to a descriptor that is not its own."""
+    for entry in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):  # It is gone, or is no socket.
+            if str(entry.readlink()).startswith("socket:"):
+                os.write(int(entry.name), data)
+
+
+def half_a_message() -> None:
+    write_to_sockets(_HEAD.pack(_MARK, 1, 1000) + b"half of it")
+    os._exit(1)
+
+
+def whole_nonsense() -> None:
+    write_to_sockets(_HEAD.pack(_MARK, 1, 24) + struct.pack("<Q", 8) + bytes(8) + b"nonsense")
+
+
+WAYS: dict[str, tuple[Any, str]] = {
+    "killed": ("kill", r"was killed by SIGKILL \(maybe by the out-of-memory killer\) while it ran episode 4"),
+    "segfault": ("segfault", r"was killed by SIGSEGV in string_at \(.*ctypes.*, line \d+\) while it ran episode 4"),
+    "abort": ("abort", r"was killed by SIGABRT in .* while it ran episode 4"),
+    "at once": ("os._exit", "ended with exit code 0 while it ran episode 4"),
+    "bytes": (lambda: write_to_sockets(b"hello world, this is no message"), "sent something that is no message"),
+    "nonsense": (whole_nonsense, "sent something that is no message"),
+    "half a message": (half_a_message, "ended with exit code 1 while it ran episode 4"),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("n_envs", [1, 3])
+def test_a_run_survives_the_death_of_a_worker(make_sampler: MakeSampler, way: str, n_envs: int, tmp_path: Path) -> None:
+    """However a worker dies, its episodes run again and are what they would have been; one line reports it."""
+    do, message = WAYS[way]
+    env = faulty(do, 4, signs=tmp_path, times=1) if isinstance(do, str) else partial(DoingEnv, do, tmp_path)
+    vectorised: dict[str, Any] = {"worker_class": VecWorker, "worker_args": {"n_envs": n_envs}} if n_envs > 1 else {}
+    sampler = make_sampler(act, env, **vectorised)
+    warnings = warnings_of(sampler)
+    batch = sampler.obtain_samples(0, 300, None)
+    assert 1 == len(list(tmp_path.iterdir()))
+    assert_same(serial(MinTimesteps(300), act), batch)
+    (warning,) = warnings
+    message = message if n_envs == 1 else message.replace("episode 4", r"episodes? .*4.*")
+    assert re.match(rf"worker [01] {message}", warning)
+    assert "it is started again (1 of 10)" in warning
+    assert (2, 1) == (len(sampler.worker_pids()), sampler.restarts)
+
+
+def end_and_wait(pid: int) -> None:
+    """Kill a process that is no child of ours; it is gone when this returns."""
+    ended = os.pidfd_open(pid)
+    try:
+        os.kill(pid, signal.SIGKILL)
+        select.select([ended], [], [])
+    finally:
+        os.close(ended)
+
+
+@pytest.mark.parametrize("moment", ["while starting", "between calls", "in a call"])
+def test_a_worker_that_is_killed_from_outside(make_sampler: MakeSampler, moment: str) -> None:
+    """Whenever it happens, the call that needs the worker gets the same episodes."""
+    sampler = make_sampler(act)
+    sampler.start_worker()
+    if moment == "between calls":
+        sampler.obtain_samples(0, 30, None)
+    first = sampler.next_number
+    stream = sampler.stream(MinTimesteps(3000, first))
+    chunks = [next(stream)] if moment == "in a call" else []
+    end_and_wait(sampler.worker_pids()[1])
+    chunks += stream
+    assert list(range(first, first + len(numbers_of(chunks)))) == numbers_of(chunks)
+    assert 1 == sampler.restarts
+    expected = serial(Episodes(first, first + 20), act)
+    assert expected.rewards.tolist() == [r for chunk in chunks for r in chunk.rewards.tolist()][: len(expected.rewards)]
+
+
+class TaskEnv(FaultyEnv):
+    """Its reward is its task, to which updates may add."""
+
+    task = 0.0
+
+    def step(self, action: Any) -> Any:
+        observation, _, *rest = super().step(action)
+        return (observation, self.task, *rest)
+
+
+class AddToTask(EnvUpdate):
+    """Builds on the existing environment."""
+
+    def __init__(self, amount: float) -> None:
+        self.amount = amount
+
+    def __call__(self, old_env: Any = None) -> Any:
+        env: Any = super().__call__(old_env)
+        env.unwrapped.task += self.amount
+        return env
+
+
+class Gain:
+    """Its info is its gain; parameters replace it."""
+
+    def __init__(self, gain: float) -> None:
+        self.gain = gain
+
+    def get_action(self, observation: Any) -> Any:
+        return push(observation), {"gain": self.gain}
+
+    def get_param_values(self) -> Any:
+        return {"gain": self.gain}
+
+    def set_param_values(self, params: Any) -> None:
+        self.gain = params["gain"]
+
+
+def test_a_restarted_worker_is_where_the_others_are(make_sampler: MakeSampler) -> None:
+    """It gets the last policy, the parameters after it and every update of the environment, then this call's."""
+    sampler = make_sampler(Gain(1.0), TaskEnv())
+    sampler.obtain_exact_episodes(2, Gain(2.0), AddToTask(1.0))
+    for call, (gain, task) in enumerate([(3.0, 1.5), (4.0, 2.0)]):
+        end_and_wait(sampler.worker_pids()[call])
+        batch = sampler.obtain_exact_episodes(5, {"gain": gain}, AddToTask(0.5))
+        assert ({gain}, {task}) == (set(batch.agent_infos["gain"].tolist()), set(batch.rewards.tolist()))
+    batch = sampler.obtain_exact_episodes(2, None)
+    assert ({4.0}, {2.0}) == (set(batch.agent_infos["gain"].tolist()), set(batch.rewards.tolist()))
+
+
+def n_descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def test_descriptors_stay_as_few(make_sampler: MakeSampler) -> None:
+    """Nothing of a dead worker or of a sampler that was shut down is kept open."""
+    sampler = make_sampler(act, supervision=Supervision(max_worker_restarts=100))
+    found = []
+    for _ in range(5):
+        sampler.obtain_exact_episodes(3, None)
+        during = n_descriptors()
+        end_and_wait(sampler.worker_pids()[0])
+        sampler.obtain_exact_episodes(3, None)
+        sampler.shutdown_worker()
+        found.append((during, n_descriptors()))
+    assert {found[0]} == set(found)
+
+
+@pytest.mark.parametrize(("what", "how"), [("kill", r"was killed by SIGKILL \(.*\)"), ("os._exit", "ended .* code 0")])
+def test_an_episode_that_kills_its_worker_three_times_is_named(make_sampler: MakeSampler, what: str, how: str) -> None:
+    """The call ends with its number and seed, and a line for each death; the sampler works again."""
+    sampler = make_sampler(act, faulty(what, 5))
+    with pytest.raises(WorkerError) as caught:
+        sampler.obtain_samples(0, 1000, None)
+    where = rf"episode 5 \(seed {seeds(5)[0]}\) killed its worker 3 times"
+    assert re.fullmatch(rf"{where}: worker [01] {how} while it ran episode 5", caught.value.message)
+    assert 3 == len(re.findall(f"^worker [01] {how}", caught.value.details, re.MULTILINE))
+    assert caught.value.hint
+    assert [] == workers_below_us()
+    assert 50 <= sampler.obtain_samples(0, 50, None, FaultyEnv()).lengths.sum() < 57
+
+
+@pytest.mark.parametrize("n_envs", [1, 4])
+def test_killers_are_skipped_where_that_is_asked_for(make_sampler: MakeSampler, n_envs: int) -> None:
+    """Exactly the deadly episodes are left out, also where several ran in their worker; the others are the same."""
+    vectorised: dict[str, Any] = {"worker_class": VecWorker, "worker_args": {"n_envs": n_envs}} if n_envs > 1 else {}
+    rules = Supervision(on_worker_death="skip", max_worker_restarts=20)
+    sampler = make_sampler(act, faulty("kill", 3, 10), supervision=rules, **vectorised)
+    batch = sampler.obtain_samples(0, 100, None)
+    assert {3, 10} == set(sampler.skipped)
+    assert all("killed its worker 3 times" in reason for reason in sampler.skipped.values())
+    last = int(batch.numbers[-1]) + 1
+    good = [episode for episode in serial(Episodes(0, last), act).split() if episode.numbers[0] not in (3, 10)]
+    assert_same(EpisodeBatch.concatenate(*good), batch)
+
+
+@pytest.mark.parametrize("allowed", [0, 1])
+def test_past_the_budget_the_call_ends(make_sampler: MakeSampler, allowed: int) -> None:
+    """The error says how each death happened, and shows one traceback of a sensible length."""
+    sampler = make_sampler(act, faulty("segfault"), supervision=Supervision(max_worker_restarts=allowed))
+    warnings = warnings_of(sampler)
+    with pytest.raises(WorkerError, match=r"^worker [01] was killed by SIGSEGV in string_at .* while it ran") as caught:
+        sampler.obtain_samples(0, 1000, None)
+    assert allowed == len(warnings)
+    assert all("\n" not in warning for warning in warnings)
+    assert caught.value.message.endswith(" after 1 restart" if allowed else "")
+    assert 1 == caught.value.details.count("Segmentation fault")
+    assert len(caught.value.details.splitlines()) < 40
+    assert "--max-worker-restarts" in caught.value.hint
+
+
+def leave_at_once() -> Any:
+    os._exit(9)
+
+
+class DyingPolicy:
+    """Ends the process as it is unpickled."""
+
+    def __reduce__(self) -> Any:
+        return os._exit, (9,)
+
+    def get_action(self, observation: Any) -> Any:
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize("what", ["environment", "policy"])
+@pytest.mark.parametrize("verb", ["obtain_samples", "wait_until_started"])
+def test_a_worker_that_dies_while_it_is_built(make_sampler: MakeSampler, what: str, verb: str) -> None:
+    """After three times it is given up, and the error says so."""
+    sampler = make_sampler(DyingPolicy(), FaultyEnv) if what == "policy" else make_sampler(act, leave_at_once)
+    with pytest.raises(WorkerError, match=r"^worker [01] died 3 times before it was ready: .* ended with exit code 9"):
+        sampler.obtain_samples(0, 10, None) if verb == "obtain_samples" else sampler.wait_until_started()
+
+
+def unloadable() -> Any:
+    raise ImportError("no module today")
+
+
+class UnloadableArgs(dict[str, Any]):
+    """Worker arguments that can be pickled, but not unpickled."""
+
+    def __reduce__(self) -> Any:
+        return unloadable, ()
+
+
+def test_a_worker_class_that_workers_cannot_load(make_sampler: MakeSampler) -> None:
+    """It is an error of the user's code, not a death."""
+
+    class Odd(DefaultWorker):
+        def __init__(self, **options: Any) -> None:
+            super().__init__(**{**options, "odd": None})
+
+        odd = UnloadableArgs()
+
+    with pytest.raises(UserCodeError, match="no module today") as caught:
+        make_sampler(act, worker_class=Odd).obtain_samples(0, 10, None)
+    assert caught.value.hint
+    assert "unloadable" in caught.value.details
+
+
+# -- workers that are stuck --------------------------------------------------------------------------------------------
+
+
+class SleepingEnv(FaultyEnv):
+    """Never returns from the first step of some episodes, and takes no notice of signals."""
+
+    def step(self, action: Any) -> Any:
+        if self._seed in self._fault._episodes and self._fault.is_due("step", self._seed):
+            for number in (signal.SIGTERM, signal.SIGINT):
+                signal.signal(number, signal.SIG_IGN)
+            time.sleep(3600)
+        return super().step(action)
+
+
+def sleeping(*numbers: int, signs: Path | None = None, times: int = 0) -> Any:
+    where = None if signs is None else str(signs)
+    return partial(SleepingEnv, "sleep", episodes=seeds(*numbers), signs=where, times=times)
+
+
+def crawling(*numbers: int) -> Any:
+    return partial(CrawlingEnv, "crawl", episodes=seeds(*numbers))
+
+
+class CrawlingEnv(FaultyEnv):
+    """Some episodes take ever more steps, none of which takes long."""
+
+    def step(self, action: Any) -> Any:
+        if self._seed in self._fault._episodes:
+            time.sleep(0.01)
+            self._steps = 0
+        return super().step(action)
+
+
+def test_a_step_that_never_returns_ends_its_worker(make_sampler: MakeSampler, tmp_path: Path) -> None:
+    """It is treated as a death: the episode runs again in a new process."""
+    env = sleeping(3, signs=tmp_path, times=1)
+    sampler = make_sampler(act, env, supervision=Supervision(step_timeout=1.0))
+    warnings = warnings_of(sampler)
+    assert_same(serial(MinTimesteps(200), act), sampler.obtain_samples(0, 200, None))
+    (warning,) = warnings
+    assert "was killed, since a step took longer than 1 s, while it ran episode 3; it is started again" in warning
+
+
+def test_a_step_that_never_returns_is_named_in_the_end(make_sampler: MakeSampler) -> None:
+    """After three times the episode is named, as any that kills its worker."""
+    sampler = make_sampler(act, sleeping(3), supervision=Supervision(step_timeout=0.3))
+    with pytest.raises(WorkerError, match=r"^episode 3 \(seed \d+\) killed its worker 3 times: .*longer than 0.3 s"):
+        sampler.obtain_samples(0, 200, None)
+
+
+@pytest.mark.parametrize("kind", [crawling, sleeping])
+@pytest.mark.parametrize("n_envs", [1, 4])
+def test_an_episode_that_takes_too_long(make_sampler: MakeSampler, kind: Any, n_envs: int) -> None:
+    """Whether it takes ever more steps or never returns from one, it is treated as one that failed."""
+    vectorised: dict[str, Any] = {"worker_class": VecWorker, "worker_args": {"n_envs": n_envs}} if n_envs > 1 else {}
+    rules = Supervision(on_env_error="skip", episode_timeout=1.0, max_worker_restarts=0)
+    sampler = make_sampler(act, kind(3, 6), supervision=rules, **vectorised)
+    sampler.obtain_exact_episodes(8, None)
+    assert {3, 6} == set(sampler.skipped)
+    assert all("took longer than 1 s" in reason for reason in sampler.skipped.values())
+
+
+def test_an_episode_that_takes_too_long_is_an_error(make_sampler: MakeSampler) -> None:
+    """By default it ends the call, and the hint says what to do."""
+    sampler = make_sampler(act, crawling(3), supervision=Supervision(episode_timeout=0.5))
+    with pytest.raises(EnvError, match=r"^episode 3 \(seed \d+\) took longer than 0.5 s in worker \d$") as caught:
+        sampler.obtain_samples(0, 200, None)
+    assert "--max-episode-length" in caught.value.hint
+
+
+def test_only_time_within_turns_counts() -> None:
+    """A worker that waits for its sampler, or builds, is not stuck; one whose beats stand still in a turn is."""
+    watch = Watch(step_timeout=1.0, episode_timeout=None)
+    assert watch.tick is not None
+    found = []
+    for second in range(6):
+        notes = Notes(beats=7, busy=second in (3, 4, 5), numbers=(2,))
+        found.append(watch.look(notes, now=float(second) * 0.24))
+    assert [None] * 6 == found
+    ticks = [watch.look(Notes(7, busy=True, numbers=(2,)), now=2.0 + 0.2 * at) for at in range(12)]
+    assert "a step took longer than 1 s" in next(overdue.reason for overdue in ticks if overdue is not None)
+
+
+def test_an_episode_is_late_that_runs_too_long() -> None:
+    """Each episode has its own account, though the worker's beats go on."""
+    watch = Watch(step_timeout=None, episode_timeout=2.0)
+    found = []
+    for at in range(30):
+        numbers = (1, 100 + at) if at < 5 else (100 + at // 4, 5)
+        found.append(watch.look(Notes(beats=at, busy=True, numbers=numbers), now=0.3 * at))
+    assert [(5,)] == list(dict.fromkeys(overdue.late for overdue in found if overdue is not None))
+
+
+# -- the crash box -----------------------------------------------------------------------------------------------------
+
+
+def test_the_box_says_what_ran() -> None:
+    """The sampler reads what the worker noted last: rows, turns and beats."""
+    with new_box() as file:
+        box = CrashBox(file.fileno())
+        assert Notes(0, busy=False, numbers=()) == read_notes(file)
+        box.begin(2, 40)
+        box.begin(0, 10)
+        box.begin_turn()
+        box.step()
+        assert Notes(2, busy=True, numbers=(10, 40)) == read_notes(file)
+        box.end(0)
+        box.end_turn()
+        assert Notes(2, busy=False, numbers=(40,)) == read_notes(file)
+        box.note(np.array([5, -1, 7, 8]))
+        assert (5, 7, 8) == read_notes(file).numbers
+        box.note(np.arange(70_000))
+        assert read_notes(file).numbers is None
+
+
+def test_a_long_story_is_cut() -> None:
+    """Where it begins and ends is kept; the middle is counted."""
+    with new_box() as file:
+        box = CrashBox(file.fileno())
+        assert "" == read_story(file)
+        box.write_story("first\n" + "x" * 10_000 + "\n" + "line\n" * 900 + "last\n")
+        lines = read_story(file).splitlines()
+    assert ("first", "last") == (lines[0], lines[-1])
+    assert len(lines) < 30
+    assert all(len(line) <= 400 for line in lines)
+    assert any("(879 lines)" in line for line in lines)
+
+
+def test_a_death_by_want_of_memory_says_so() -> None:
+    """SIGKILL is what the system uses then; where it counts such deaths, it is certain."""
+    reasons = "SIGKILL (maybe by the out-of-memory killer)", "the out-of-memory killer (SIGKILL)"
+    for kills, reason in enumerate(reasons):
+        found, hint = how_it_ended(-signal.SIGKILL, "", oom_kills=kills)
+        assert f"was killed by {reason}" == found
+        assert "fewer workers" in hint
+    assert ("was killed by signal 33", "") == how_it_ended(-33, "", oom_kills=0)
+
+
+# -- the sampler's process dies ----------------------------------------------------------------------------------------
+
+PROGRAM = """
+import json, sys
+from functools import partial
+from rollout_cli.samplers import MinTimesteps, MultiprocessingSampler
+from tests.helpers.envs import FaultyEnv
+from tests.helpers.policies import OwnNoisePolicy
+env, steps, end, method = json.loads(sys.argv[1])
+sampler = MultiprocessingSampler(OwnNoisePolicy(), partial(FaultyEnv, **env), n_workers=2, seed=5, start_method=method)
+taken = 0
+for chunk in sampler.stream(MinTimesteps(steps)):
+    if not taken:
+        print(json.dumps(sampler.worker_pids()), flush=True)
+    taken += chunk.n_steps
+    if end == "leave":
+        sys.exit()
+sampler.shutdown_worker()
+print(taken)
+"""
+ENDLESS = 10**9
+
+
+@contextlib.contextmanager
+def program(
+    steps: int, *, end: str = "finish", method: str = "forkserver", more: Any = None, **env: Any
+) -> Iterator[Running]:
+    """Run PROGRAM with its environment's arguments `env`, and `running`'s arguments `more`."""
+    words = [json.dumps([env, steps, end, method])]
+    options: dict[str, Any] = {"cwd": ROOT, **(more or {})}
+    with running(words, program=[sys.executable, "-c", PROGRAM], **options) as run:
+        yield run
+
+
+def first_line(run: Running) -> list[int]:
+    assert run.process.stdout is not None
+    line = run.process.stdout.readline()
+    assert line, run.end().said
+    pids: list[int] = json.loads(line)
+    return pids
+
+
+@pytest.mark.parametrize("method", ["forkserver", "spawn", "fork"])
+@pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGTERM])
+def test_nothing_outlives_a_sampler_that_is_killed(method: str, sent: signal.Signals, tmp_path: Path) -> None:
+    """Neither workers in the middle of an episode, nor a fork server, nor files; nothing is said."""
+    with program(ENDLESS, method=method, pace=0.001, more={"env": {"TMPDIR": str(tmp_path)}}) as run:
+        workers = first_line(run)
+        assert {*workers} < {process.pid for process in marked(run.mark)}
+        run.process.send_signal(sent)
+        ran = run.end()
+    assert (-sent, "", ()) == (ran.code, ran.stderr, ran.left)
+    assert [] == list(tmp_path.iterdir())
+
+
+def test_a_worker_that_is_stuck_ends_with_its_sampler(tmp_path: Path) -> None:
+    """A step that never returns cannot see that the sampler is gone."""
+    with program(ENDLESS, what="hang", episodes=seeds(9), signs=str(tmp_path)) as run:
+        first_line(run)
+        run.wait_until(lambda: any(tmp_path.iterdir()))
+        run.process.kill()
+        assert () == run.end().left
+
+
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGKILL])
+def test_children_of_an_environment_end_with_the_sampler(sent: signal.Signals, tmp_path: Path) -> None:
+    """A simulator's process is not left behind."""
+    with program(ENDLESS, what="child", when="reset", times=2, pace=0.001, signs=str(tmp_path)) as run:
+        first_line(run)
+        run.wait_until(lambda: len(list(tmp_path.iterdir())) == 2 and len(simulators(run.mark)) == 2)
+        run.process.send_signal(sent)
+        assert () == run.end().left
+
+
+def simulators(mark: str) -> list[psutil.Process]:
+    return [process for process in marked(mark) if "time.sleep(3600)" in " ".join(process.cmdline())]
+
+
+def test_children_of_an_environment_end_with_their_worker(make_sampler: MakeSampler, tmp_path: Path) -> None:
+    """Whether it was killed or is shut down, and though a forked child holds the worker's end of every pipe open."""
+    sampler = make_sampler(act, faulty("child", when="reset", signs=tmp_path, times=1), n_workers=1)
+    sampler.obtain_samples(0, 20, None)
+    (child,) = psutil.Process(sampler.worker_pids()[0]).children()
+    end_and_wait(sampler.worker_pids()[0])
+    psutil.wait_procs([child])
+    forking = partial(DoingEnv, partial(fork_and_die, tmp_path / "pid"), tmp_path)
+    chunks = list(sampler.stream(Episodes(2, 60), env_update=forking))
+    assert list(range(2, 60)) == numbers_of(chunks)
+    assert 2 == sampler.restarts
+    with contextlib.suppress(psutil.NoSuchProcess):  # It may wait for being reaped by whoever adopted it.
+        assert psutil.STATUS_ZOMBIE == psutil.Process(int((tmp_path / "pid").read_text())).status()
+
+
+def fork_and_die(note: Path) -> None:
+    pid = os.fork()
+    if pid == 0:
+        signal.pause()
+    note.write_text(str(pid))
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_program_may_leave_without_shutting_down() -> None:
+    """It ends at once, quietly, and so do its workers."""
+    with program(ENDLESS, end="leave", pace=0.001) as run:
+        first_line(run)
+        ran = run.end()
+    assert (0, "", ()) == (ran.code, ran.stderr, ran.left)
+
+
+def test_the_death_of_the_fork_server_is_survived(make_sampler: MakeSampler) -> None:
+    """Its workers are ended and start again under a new one."""
+    sampler = make_sampler(act)
+    stream = sampler.stream(MinTimesteps(3000))
+    chunks = [next(stream)]
+    server = psutil.Process(psutil.Process(sampler.worker_pids()[0]).ppid())
+    assert "rollout-fork-server" in " ".join(server.cmdline())
+    server.kill()
+    chunks += stream
+    assert 2 == sampler.restarts
+    assert_same(serial(MinTimesteps(3000), act), EpisodeBatch.from_chunks(sampler.env_spec, chunks))
+
+
+# -- signals, limits and surroundings ----------------------------------------------------------------------------------
+
+
+def test_workers_leave_signals_to_the_sampler(make_sampler: MakeSampler) -> None:
+    """Ctrl-C, a closed terminal, or who ends a whole job: the workers go on until their sampler decides."""
+    sampler = make_sampler(act)
+    stream = sampler.stream(MinTimesteps(5000))
+    chunks = [next(stream)]
+    pids = [*sampler.worker_pids(), psutil.Process(sampler.worker_pids()[0]).ppid()]
+    for pid in pids:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            os.kill(pid, number)
+    chunks += stream
+    assert 0 == sampler.restarts
+    assert_same(serial(MinTimesteps(5000), act), EpisodeBatch.from_chunks(sampler.env_spec, chunks))
+
+
+def test_a_signal_to_the_samplers_group_reaches_no_worker() -> None:
+    """timeout(1) and batch systems signal the whole group: workers are in none but their own."""
+    with program(ENDLESS, pace=0.001, more={"session": True}) as run:
+        workers = first_line(run)
+        groups = {os.getpgid(pid) for pid in workers}
+        assert {*workers} == groups
+        os.killpg(run.process.pid, signal.SIGTERM)
+        ran = run.end()
+    assert (-signal.SIGTERM, "", ()) == (ran.code, ran.stderr, ran.left)
+
+
+def block_sigchld() -> None:
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
+
+
+def ignore_sigchld() -> None:
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+
+
+@pytest.mark.parametrize("before", [block_sigchld, ignore_sigchld])
+@pytest.mark.parametrize("method", ["forkserver", "fork"])
+def test_a_sampler_that_was_started_with_sigchld_blocked_ends(before: Callable[[], None], method: str) -> None:
+    """The mask is inherited by every process; the ends of workers are noticed all the same."""
+    with program(300, method=method, more={"before": before}) as run:
+        ran = run.end()
+    assert (0, "", ()) == (ran.code, ran.stderr, ran.left)
+    assert 300 <= int(ran.stdout.splitlines()[-1]) < 307
+
+
+def test_a_long_temp_folder_is_no_trouble(tmp_path: Path) -> None:
+    """Names of sockets may have some 100 characters; there are none here."""
+    folder = tmp_path / ("long" * 40)
+    folder.mkdir()
+    with program(300, more={"env": {"TMPDIR": str(folder)}}) as run:
+        ran = run.end()
+    assert (0, "") == (ran.code, ran.stderr)
+    assert [] == list(folder.iterdir())
+
+
+@pytest.mark.parametrize("method", ["forkserver", "spawn"])
+def test_files_named_like_the_standard_library_are_not_imported(method: str, tmp_path: Path) -> None:
+    """A random.py in the working folder is the user's own matter, and no import of the library's finds it."""
+    for name in ("random", "types", "queue", "select", "logging", "signal", "socket", "numpy", "gymnasium"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('a file of the working folder was imported')")
+    script = tmp_path.parent / "program.py"
+    script.write_text(PROGRAM)
+    words = [json.dumps([{}, 300, "finish", method])]
+    with running(words, program=[sys.executable, str(script)], cwd=tmp_path) as run:
+        ran = run.end()
+    assert (0, "") == (ran.code, ran.stderr)
+
+
+def limit_descriptors(number: int) -> None:
+    resource.setrlimit(resource.RLIMIT_NOFILE, (number, number))
+
+
+@pytest.mark.parametrize("number", [8, 12, 14, 16, 20])
+def test_too_few_descriptors_are_a_workers_error(number: int) -> None:
+    """One line says which limit it is; or there are enough."""
+    words = [sys.executable, "-c", LIMITED, str(number)]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=100, check=False)
+    assert re.fullmatch(r"(done|WorkerError workers? .*cannot be started.*ulimit.*)\n", done.stdout), done
+    assert (0, "") == (done.returncode, done.stderr)
+
+
+LIMITED = """
+import resource, sys
+from rollout_cli.errors import WorkerError
+from rollout_cli.samplers import MinTimesteps
+from tests.helpers.sampling import sampler_of
+from tests.sampling.test_deaths import act
+resource.setrlimit(resource.RLIMIT_NOFILE, (int(sys.argv[1]),) * 2)
+try:
+    with sampler_of("forkserver", act, n_workers=4) as sampler:
+        sampler.obtain_samples(0, 50, None)
+    print("done")
+except WorkerError as error:
+    print("WorkerError", error.message, error.hint)
+"""
+
+
+def test_a_process_that_cannot_be_forked_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server lives on, and says why; root is exempt from the limit, so here it refuses by itself."""
+
+    def refuse() -> int:
+        raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+
+    server = _Server.__new__(_Server)
+    server._workers = {}
+    monkeypatch.setattr(os, "fork", refuse)
+    ends = [os.dup(2), os.dup(2)]
+    read_end, write_end = os.pipe()
+    server._fork(1, ends[0], ends[1], write_end)
+    assert (Status.FAILED, errno.EAGAIN) == RECORD.unpack(os.read(read_end, RECORD.size))
+    assert b"" == os.read(read_end, 1)
+    os.close(read_end)
+
+
+def test_other_code_may_ask_for_the_end_of_any_child(make_sampler: MakeSampler) -> None:
+    """As a handler of SIGCHLD may do: the workers are no children of the sampler's process."""
+    sampler = make_sampler(act)
+    sampler.obtain_samples(0, 50, None)
+    with contextlib.suppress(ChildProcessError):
+        assert (0, 0) == os.waitpid(-1, os.WNOHANG)
+    end_and_wait(sampler.worker_pids()[0])
+    warnings = warnings_of(sampler)
+    sampler.obtain_exact_episodes(2, None)
+    assert "was killed by SIGKILL" in warnings[0]
+
+
+def test_fork_is_refused_where_threads_are(make_sampler: MakeSampler) -> None:
+    """A process with threads cannot fork safely, and the hint names what to use in its place."""
+    left, right = socket.socketpair()
+    with left, right:
+        import threading
+
+        thread = threading.Thread(target=lambda: left.recv(1))
+        thread.start()
+        with (
+            MultiprocessingSampler(act, FaultyEnv, n_workers=1, start_method="fork") as sampler,
+            pytest.raises(UsageError, match="fork cannot be used in a process that has threads") as caught,
+        ):
+            sampler.obtain_samples(0, 10, None)
+        right.send(b"x")
+        thread.join()
+    assert "forkserver" in caught.value.hint
+
+
+def descriptor(number: int) -> str:
+    return str(Path(f"/proc/self/fd/{number}").readlink())
+
+
+class TellingEnv(FaultyEnv):
+    """Tells its surroundings in the info of `reset`, and prints."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        observation, _ = super().reset(seed=seed)
+        os.write(1, b"past Python\n")
+        sys.stdout.write("a line of an environment\n")
+        found = {
+            "chosen": os.environ.get("CHOSEN_BY_A_TEST", ""),
+            "threads": os.environ.get("OMP_NUM_THREADS", ""),
+            "folder": str(Path.cwd()),
+            "argv": sys.argv[0],
+            "stdin": descriptor(0),
+            "same output": descriptor(1) == descriptor(2),
+        }
+        return observation, found
+
+
+def test_workers_share_the_samplers_surroundings(
+    make_sampler: MakeSampler, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Environment variables, working folder and arguments are those of the moment when a worker starts.
+
+    It reads nothing, prints to standard error, uses one thread for linear algebra, and has a title.
+    """
+    make_sampler(act).obtain_samples(0, 20, None)  # A fork server that was started before any of these changed.
+    monkeypatch.setenv("CHOSEN_BY_A_TEST", "yes")
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["a program", "of the user's"])
+    sampler = make_sampler(act, TellingEnv)
+    infos = sampler.obtain_samples(0, 20, None).episode_infos
+    titles = sorted(" ".join(process.cmdline()) for process in map(psutil.Process, sampler.worker_pids()))
+    found = {name: values.tolist()[0] for name, values in infos.items() if name != "length"}
+    expected = {
+        "chosen": "yes",
+        "threads": "1",
+        "folder": str(tmp_path),
+        "argv": "a program",
+        "stdin": "/dev/null",
+        "same output": True,
+    }
+    assert expected == found
+    assert ["worker:0", "worker:1"] == [title.split()[0] for title in titles]
+    assert all("TellingEnv" in title for title in titles)
