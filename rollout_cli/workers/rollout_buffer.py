@@ -32,55 +32,66 @@ _PADDING = 8
 share few lines of the processor's cache, and take three times as long to gather."""
 
 _RING_BYTES = 32 << 20
-_FEWEST_STEPS, _MOST_STEPS = 16, 512
+_FEWEST_STEPS, _MOST_STEPS = 16, 1024
 
 _NO_INFO: dict[Any, Any] = {}
 
 
+NUMBER, START, LYING, SEED, STOP, ROW, FLAGS = range(7)
+"""Facts of an episode: its number, its first step, the first one that still lies in the rings, the seed of its reset, the
+step after its last one (steps are counted over all that the buffer recorded), its row, and 1 for terminated plus 2 for
+truncated."""
+
+BEGAN, ENDED_AT = range(2)
+"""Times of an episode, in seconds of one clock."""
+
+
 class Ended(NamedTuple):
-    """K episodes that ended; arrays (K,).
+    """K episodes that ended. Few wide arrays: with many short episodes each array costs as much as a step.
 
     Attributes:
-        rows: Where each ran.
-        starts, stops: Its first step, and the one after its last, counted over all steps of the buffer.
-        lying: The first of its steps that still lies in the rings.
-        numbers, seeds, terminated, truncated, wall_times: As in Chunk.
-        ended_at: When, by the clock that `wall_times` are of.
-        infos: The info of its reset, objects: a dictionary each.
+        facts: int64 (7, K).
+        times: float64 (2, K).
+        infos: The infos of their resets, objects (K,): a dictionary each; None where all are empty.
         last_observations: One array (K, *shape) a leaf.
     """
 
-    rows: Array
-    starts: Array
-    stops: Array
-    lying: Array
-    numbers: Array
-    seeds: Array
-    terminated: Array
-    truncated: Array
-    wall_times: Array
-    ended_at: Array
-    infos: Array
+    facts: Array
+    times: Array
+    infos: Array | None
     last_observations: Columns
+
+    @property
+    def numbers(self) -> Array:
+        """Return their numbers."""
+        return self.facts[NUMBER]
 
     @property
     def lengths(self) -> Array:
         """Return how many steps each has."""
-        return np.asarray(self.stops - self.starts)
+        return np.asarray(self.facts[STOP] - self.facts[START])
 
     def select(self, which: Array) -> Ended:
         """Return some of them, by a mask or by places."""
-        *columns, last = self
-        return Ended(*(column[which] for column in columns), tuple(leaf[which] for leaf in last))
+        infos = None if self.infos is None else self.infos[which]
+        last = tuple(leaf[which] for leaf in self.last_observations)
+        return Ended(self.facts[:, which], self.times[:, which], infos, last)
 
     @staticmethod
     def join(parts: Sequence[Ended]) -> Ended:
         """Return them all; there is at least one."""
         if len(parts) == 1:
             return parts[0]
-        *columns, last = zip(*parts, strict=True)
-        leaves = zip(*last, strict=True)
-        return Ended(*map(np.concatenate, columns), tuple(np.concatenate(leaf) for leaf in leaves))
+        facts, times, infos, last = zip(*parts, strict=True)
+        given = None
+        if any(one is not None for one in infos):
+            given = np.concatenate([part.infos if part.infos is not None else _no_infos(part) for part in parts])
+        leaves = tuple(np.concatenate(leaf) for leaf in zip(*last, strict=True))
+        return Ended(np.concatenate(facts, axis=1), np.concatenate(times, axis=1), given, leaves)
+
+
+def _no_infos(part: Ended) -> Array:
+    return np.full(part.facts.shape[1], _NO_INFO, object)
 
 
 class _Rows(NamedTuple):
@@ -125,7 +136,6 @@ class RolloutBuffer:
 
     Attributes:
         step: How many steps were recorded.
-        lying: The first step of each row's episode that still lies in the rings, int64 (n,); set where one begins.
         row_bytes: The bytes of one row, without its texts.
         n_ended_rows: How many steps the episodes have that ended and were not taken.
         env_row_infos, agent_row_infos: Put info dictionaries of single rows here, by number and by step of the episode.
@@ -151,7 +161,6 @@ class RolloutBuffer:
         self._pieces: dict[int, list[_Rows]] = {}
         self._ended: list[Ended] = []
         self._overdue: list[Chunk] = []
-        self.lying = np.zeros(n_rows, np.int64)
         self.step = self._slot = 0
         self.n_ended_rows = 0
 
@@ -201,26 +210,32 @@ class RolloutBuffer:
                 known[self._slot] = False
         return self.step % (self._n_slots // 2) == 0
 
-    def make_room(self, rows: Array, numbers: Array) -> None:
-        """Put aside the older steps of the episodes that run in `rows` (k,), before the rings come round to them.
+    def make_room(self, facts: Array, rows: Array) -> None:
+        """Put aside the older steps of episodes that run, before the rings come round to them.
 
         Episodes that ended and still wait for a lower number wait no longer.
+
+        Args:
+            facts: Of all rows, int64 (at least 4, n); which step lies in the rings is changed in place.
+            rows: Those that run an episode, (k,).
         """
         oldest = self.step - self._n_slots // 2
         if self._ended:
             ended = Ended.join(self._ended)
-            late = ended.lying < oldest
+            late = ended.facts[LYING] < oldest
             self._ended = [ended.select(~late)]
             if late.any():
                 self._overdue.append(self._chunk(ended.select(late)))
-        old = self.lying[rows] < oldest
-        rows, numbers = rows[old], numbers[old]
-        lengths = self.step - self.lying[rows]
-        steps = self._gathered(rows, self.lying[rows], lengths)
+        rows = rows[facts[LYING, rows] < oldest]
+        lying = facts[LYING, rows]
+        lengths = self.step - lying
+        steps = self._gathered(rows, lying, lengths)
         stops = np.cumsum(lengths)
-        for number, start, stop in zip(numbers.tolist(), (stops - lengths).tolist(), stops.tolist(), strict=True):
+        for number, start, stop in zip(
+            facts[NUMBER, rows].tolist(), (stops - lengths).tolist(), stops.tolist(), strict=True
+        ):
             self._pieces.setdefault(number, []).append(steps.cut(start, stop).copy())
-        self.lying[rows] = self.step
+        facts[LYING, rows] = self.step
 
     def _gathered(self, rows: Array, starts: Array, lengths: Array) -> _Rows:
         """Return steps that lie in the rings, by one index for all of them."""
@@ -263,33 +278,46 @@ class RolloutBuffer:
             ended_before: Those that ended before this time are given anyway.
         """
         chunks, self._overdue = self._overdue, []
-        if self._ended:
+        ready = self._ready(below, ended_before)
+        if ready is not None:
             ended = Ended.join(self._ended)
-            ready = np.ones(len(ended.numbers), bool) if below is None else ended.numbers < below
-            ready |= ended.ended_at < ended_before
-            self._ended = [] if ready.all() else [ended.select(~ready)]
-            if ready.any():
-                chunks.append(self._chunk(ended.select(ready)))
+            is_all = bool(ready.all())
+            self._ended = [] if is_all else [ended.select(~ready)]
+            chunks.append(self._chunk(ended if is_all else ended.select(ready)))
         if not chunks:
             return None
         chunk = in_order(concatenate(chunks))
         self.n_ended_rows -= chunk.n_steps
         return chunk
 
+    def _ready(self, below: int | None, ended_before: float) -> Array | None:
+        """Return which episodes to give now; None for none.
+
+        While lower numbers hold up most of them, those that are ready wait, too: to part them costs as much each time.
+        """
+        if not self._ended:
+            return None
+        numbers = np.concatenate([ended.numbers for ended in self._ended])
+        if below is None:
+            return np.ones(len(numbers), bool)
+        late = np.concatenate([ended.times[ENDED_AT] for ended in self._ended]) < ended_before
+        ready = (numbers < below) | late
+        return np.asarray(ready) if late.any() or np.count_nonzero(ready) * 2 > len(ready) else None
+
     def _chunk(self, ended: Ended) -> Chunk:
         """Gather episodes, in the order of their numbers."""
-        whole = ended.lying == ended.starts
+        whole = ended.facts[LYING] == ended.facts[START]
         if whole.all():
             ended = ended.select(np.argsort(ended.numbers))
-            return self._of_rows(ended, self._gathered(ended.rows, ended.starts, ended.lengths))
+            return self._of_rows(ended, self._gathered(ended.facts[ROW], ended.facts[START], ended.lengths))
         chunks = [self._of_pieces(ended.select(~whole))]
         if whole.any():
             chunks.append(self._chunk(ended.select(whole)))
         return in_order(concatenate(chunks))
 
     def _of_pieces(self, ended: Ended) -> Chunk:
-        lengths = ended.stops - ended.lying
-        rests = self._gathered(ended.rows, ended.lying, lengths)
+        lengths = ended.facts[STOP] - ended.facts[LYING]
+        rests = self._gathered(ended.facts[ROW], ended.facts[LYING], lengths)
         stops = np.cumsum(lengths)
         parts: list[_Rows] = []
         for number, start, stop in zip(ended.numbers.tolist(), (stops - lengths).tolist(), stops.tolist(), strict=True):
@@ -297,23 +325,23 @@ class RolloutBuffer:
         return self._of_rows(ended, _Rows.join(parts))
 
     def _of_rows(self, ended: Ended, rows: _Rows) -> Chunk:
-        lengths = ended.lengths
+        lengths, flags, count = ended.lengths, ended.facts[FLAGS], len(ended.numbers)
         env_infos, agent_infos = (info_table(len(rows.columns[-1]), infos) for infos in rows.infos)
         chunk = Chunk(
             numbers=ended.numbers,
-            seeds=ended.seeds,
+            seeds=ended.facts[SEED],
             lengths=lengths,
-            terminated=ended.terminated,
-            truncated=ended.truncated,
-            workers=np.full(len(lengths), self._worker_number, np.int32),
-            wall_times=ended.wall_times,
+            terminated=flags & 1 > 0,
+            truncated=flags & 2 > 0,
+            workers=np.full(count, self._worker_number, np.int32),
+            wall_times=ended.times[ENDED_AT] - ended.times[BEGAN],
             observations=rows.columns[: self._n_observations],
             actions=rows.columns[self._n_observations : -1],
             rewards=rows.columns[-1],
             last_observations=ended.last_observations,
             env_infos=_row_table(self.env_row_infos, ended) or env_infos,
             agent_infos=_row_table(self.agent_row_infos, ended) or agent_infos,
-            episode_infos=tabulate(ended.infos.tolist()),
+            episode_infos=InfoTable(count) if ended.infos is None else tabulate(ended.infos.tolist()),
         )
         self.forget(ended.numbers.tolist())
         return chunk

@@ -96,4 +96,4 @@ class RowNumbers:
         found = self._queue[first : first + count]
         self._heads[0] += len(found)
         self._count -= len(found)
-        return np.append(found, np.full(count - len(found), NO_NUMBER))
+        return found if len(found) == count else np.append(found, np.full(count - len(found), NO_NUMBER))

@@ -34,7 +34,17 @@ from rollout_cli.workers.checks import (
 )
 from rollout_cli.workers.default_worker import DefaultWorker, close_env, updated_env
 from rollout_cli.workers.global_draws import GlobalDraws
-from rollout_cli.workers.rollout_buffer import Ended, RolloutBuffer, leaf_array
+from rollout_cli.workers.rollout_buffer import (
+    BEGAN,
+    ENDED_AT,
+    FLAGS,
+    ROW,
+    SEED,
+    STOP,
+    Ended,
+    RolloutBuffer,
+    leaf_array,
+)
 from rollout_cli.workers.row_numbers import RowNumbers
 from rollout_cli.workers.row_policies import RowError, RowPolicies, row_policies
 from rollout_cli.workers.rows import Infos, NativeRows, SyncRows, final_infos
@@ -90,12 +100,11 @@ class VecWorker(DefaultWorker):
         self._buffer: RolloutBuffer | None = None
         self._draws: GlobalDraws | None = None
         self._queue = RowNumbers(n_envs)
-        # Of each row: its episode, the step of the buffer that this began with, its seed, when it began, and the info.
-        self._numbers = np.full(n_envs, NO_NUMBER, np.int64)
-        self._starts = np.zeros(n_envs, np.int64)
-        self._seeds = np.full(n_envs, -1, np.int64)
+        # Of each row: the facts of its episode that are known while it runs, when it began, and its reset's info.
+        self._facts = np.full((SEED + 1, n_envs), -1, np.int64)
+        self._numbers, self._starts, self._lying, self._seeds = self._facts
         self._began_at = np.zeros(n_envs)
-        self._reset_infos = np.full(n_envs, _NO_INFO, object)
+        self._reset_infos: Array | None = None
         self._resetting = np.zeros(n_envs, bool)
         self._n_running = 0
         self._is_begun = False
@@ -239,7 +248,7 @@ class VecWorker(DefaultWorker):
         """
         numbers, buffer, policies = self._queue.take(rows), self._the_buffer(), self._the_policies()
         self._numbers[rows] = numbers
-        self._starts[rows] = buffer.lying[rows] = buffer.step
+        self._starts[rows] = self._lying[rows] = buffer.step
         self._began_at[rows] = _clock()
         begun, its = (rows, numbers) if numbers.min() != NO_NUMBER else (rows[numbers >= 0], numbers[numbers >= 0])
         self._n_running += len(begun)
@@ -251,15 +260,21 @@ class VecWorker(DefaultWorker):
         self._where = RESET
         infos = reset()
         self._is_begun = True
-        if infos is not None:
-            for row, info in zip(rows.tolist(), infos, strict=True):
-                self._reset_infos[row] = info
+        self._keep_reset_infos(rows, infos)
         if len(begun):
             self._where = "policy.reset"
             policies.reset(begun, anew=anew)
         if not self._met_first_reset:
             self._met_first_reset = True
             policies.watch()
+
+    def _keep_reset_infos(self, rows: Array, infos: Infos) -> None:
+        if self._reset_infos is None:
+            if not infos or not any(infos):
+                return
+            self._reset_infos = np.full(self._n_envs, None, object)
+        for row, info in zip(rows.tolist(), infos or [{}] * len(rows), strict=True):
+            self._reset_infos[row] = info
 
     def _note_rows(self) -> None:
         """Let others know which rows run which episodes."""
@@ -382,39 +397,28 @@ class VecWorker(DefaultWorker):
             truncated: Of all rows, (n,).
             leaves: Last observations, one array (k, *shape) a leaf.
         """
-        numbers = self._numbers[rows]
-        self._numbers[rows] = NO_NUMBER
-        if numbers.min() == NO_NUMBER:
-            runs = numbers != NO_NUMBER
-            rows, numbers, leaves = rows[runs], numbers[runs], [leaf[runs] for leaf in leaves]
+        if self._n_running < self._n_envs:
+            runs = self._numbers[rows] != NO_NUMBER
+            rows, leaves = rows[runs], [leaf[runs] for leaf in leaves]
         if not len(rows):
             return
-        self._n_running -= len(rows)
-        now, buffer = _clock(), self._the_buffer()
+        facts, times, buffer = np.empty((7, len(rows)), np.int64), np.empty((2, len(rows))), self._the_buffer()
+        facts[: SEED + 1] = self._facts[:, rows]
+        facts[STOP], facts[ROW], facts[FLAGS] = buffer.step, rows, terminated[rows] + 2 * truncated[rows]
+        times[BEGAN], times[ENDED_AT] = self._began_at[rows], _clock()
+        infos = None if self._reset_infos is None else self._reset_infos[rows]
         pairs = zip(leaves, self._spaces.leaves, strict=True)
-        buffer.end(
-            Ended(
-                rows=rows,
-                starts=self._starts[rows],
-                stops=np.full(len(rows), buffer.step),
-                lying=buffer.lying[rows],
-                numbers=numbers,
-                seeds=self._seeds[rows],
-                terminated=terminated[rows],
-                truncated=truncated[rows],
-                wall_times=now - self._began_at[rows],
-                ended_at=np.full(len(rows), now),
-                infos=self._reset_infos[rows],
-                last_observations=tuple(values.astype(leaf.dtype, copy=False) for values, leaf in pairs),
-            )
-        )
+        last = tuple(values.astype(leaf.dtype, copy=False) for values, leaf in pairs)
+        buffer.end(Ended(facts, times, infos, last))
+        self._numbers[rows] = NO_NUMBER
+        self._n_running -= len(rows)
 
     def _end_step(self) -> None:
         buffer = self._the_buffer()
         if buffer.end_step():
             running = np.flatnonzero(self._numbers != NO_NUMBER)
             self._refuse_endless(running)
-            buffer.make_room(running, self._numbers[running])
+            buffer.make_room(self._facts, running)
 
     def _refuse_endless(self, running: Array) -> None:
         steps = self._the_buffer().step - self._starts[running]
@@ -565,7 +569,6 @@ class VecWorker(DefaultWorker):
         return self._policies
 
 
-_NO_INFO: dict[Any, Any] = {}
 _AFTER: dict[AutoresetMode, Callable[[VecWorker, Array, Array, Any], None]] = {
     AutoresetMode.DISABLED: VecWorker._after_disabled,  # noqa: SLF001  Of the class above.
     AutoresetMode.NEXT_STEP: VecWorker._after_next_step,  # noqa: SLF001
