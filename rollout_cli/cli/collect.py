@@ -6,7 +6,7 @@ import os
 import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from rollout_cli.cli.output import counted, print_json, print_message, print_rows, print_text
 from rollout_cli.cli.streams import MessageStream, user_output_on_stderr
@@ -81,7 +81,7 @@ def _collect(config: CollectConfig, *, progress: bool | None, quiet: bool) -> Co
     from rollout_cli.run.collect import collect as run_collect  # noqa: PLC0415 - it loads numpy, gymnasium and pyarrow
     from rollout_cli.run.progress import choose_progress  # noqa: PLC0415
 
-    shown = choose_progress(MessageStream(sys.stderr), wanted=progress, quiet=quiet, environ=os.environ)
+    shown = choose_progress(cast("TextIO", MessageStream(sys.stderr)), wanted=progress, quiet=quiet, environ=os.environ)
     try:
         with user_output_on_stderr():
             return run_collect(config, progress=shown)

@@ -249,7 +249,7 @@ def is_drawable(stream: TextIO, environ: Mapping[str, str]) -> bool:
     return stream.isatty() and environ.get("TERM") not in {"dumb", "unknown"}
 
 
-def choose_progress(stream: TextIO | None, *, wanted: bool | None, quiet: bool, environ: Mapping[str, str]) -> Progress:
+def choose_progress(stream: TextIO, *, wanted: bool | None, quiet: bool, environ: Mapping[str, str]) -> Progress:
     """Return what suits the stream: a bar on a terminal, lines elsewhere.
 
     Args:

@@ -175,7 +175,7 @@ def _shown_pair(one: Any, other: Any) -> tuple[tuple[int, ...], tuple[Any, Any]]
 def _are_big(one: Any, other: Any) -> bool:
     if not isinstance(one, np.ndarray) or not isinstance(other, np.ndarray) or one.size <= _SHOWN_ELEMENTS:
         return False
-    return one.shape == other.shape and one.dtype == other.dtype != object
+    return bool(one.shape == other.shape and one.dtype == other.dtype != object)
 
 
 def _shown(value: Any) -> Any:

@@ -72,7 +72,7 @@ def test_the_result_is_that_of_the_dataset(tmp_path: Path) -> None:
     returns = rollout_cli.load(tmp_path / "out").episodes["return"].to_numpy()
     assert (tmp_path / "out", "complete", 7, 1) == (result.path, result.status, result.seed, result.n_workers)
     assert (len(lengths), lengths.sum()) == (result.episodes, result.steps)
-    assert (pytest.approx(returns.mean()), lengths.mean()) == (result.mean_return, result.mean_length)
+    assert pytest.approx((returns.mean(), lengths.mean())) == (result.mean_return, result.mean_length)
     assert "yes" == result.reproducible["status"] == info_of(tmp_path / "out")["reproducible"]["status"]
     assert ["start tests.helpers.envs:FaultyEnv 500 None", "begin", "finish"] == reports.calls
     assert [result.episodes, result.steps, 0] == reports.counted
@@ -94,7 +94,7 @@ def test_info_json_says_how_it_was_made(tmp_path: Path) -> None:
 
 def test_a_later_part_has_the_columns_of_the_first_episodes(tmp_path: Path) -> None:
     """The first 1,000 steps decide the columns, though they are not in the dataset."""
-    early = {"env_kwargs": {"what": "info late", "episodes": []}, "max_episode_length": 3}
+    early: dict[str, Any] = {"env_kwargs": {"what": "info late", "episodes": []}, "max_episode_length": 3}
     run(tmp_path / "whole", episodes=EpisodeRange(0, 500), **early)
     run(tmp_path / "part", episodes=EpisodeRange(490, 500), **early)
     assert list(range(490, 500)) == numbers_of(tmp_path / "part")
@@ -164,7 +164,7 @@ def test_a_failure_keeps_the_episodes_before_it(tmp_path: Path) -> None:
 def test_a_run_that_is_not_reproducible(tmp_path: Path, required: bool) -> None:
     """A warning names the first difference; where it is required, an error does. The dataset is complete."""
     reports = Reports()
-    options = {"timesteps": 500, "policy": "tests.helpers.policies:StatefulPolicy"}
+    options: dict[str, Any] = {"timesteps": 500, "policy": "tests.helpers.policies:StatefulPolicy"}
     if required:
         with pytest.raises(NotReproducibleError, match=r"--require-reproducible: no \(episode .*: action at step"):
             run(tmp_path / "out", reports, require_reproducible=True, **options)
@@ -180,7 +180,7 @@ def test_a_run_that_is_not_reproducible(tmp_path: Path, required: bool) -> None:
 
 def test_a_run_that_is_known_not_to_be_reproducible(tmp_path: Path) -> None:
     """Where that is not allowed it ends before it begins."""
-    options = {"env": "tests.helpers.envs:vector", "env_kwargs": {"autoreset_mode": "NextStep"}}
+    options: dict[str, Any] = {"env": "tests.helpers.envs:vector", "env_kwargs": {"autoreset_mode": "NextStep"}}
     options |= {"vectorization": "native", "envs_per_worker": 2, "timesteps": 50}
     reports = Reports()
     assert "no" == run(tmp_path / "out", reports, **options).reproducible["status"]

@@ -52,7 +52,8 @@ def changed_leaf(name: str, leaf: int, row: int) -> Callable[[Chunk], Chunk]:
         columns = [column.copy() for column in getattr(chunk, name)]
         flat = columns[leaf][row].ravel() if columns[leaf].ndim > 1 else columns[leaf][row : row + 1]
         flat[-1] = "zz" if columns[leaf].dtype == object else flat[-1] + 1
-        return replace(chunk, **{name: tuple(columns)})
+        fields: dict[str, Any] = {name: tuple(columns)}
+        return replace(chunk, **fields)
 
     return change
 
@@ -263,7 +264,7 @@ def test_what_is_required() -> None:
     require(Verdict("yes"))
     for status in ("no", "unknown"):
         with pytest.raises(NotReproducibleError, match=f"--require-reproducible: {status} \\(why\\)"):
-            require(Verdict(status, "why"))  # type: ignore[arg-type]
+            require(Verdict(status, "why"))
 
 
 def test_the_words_of_a_dataset_without_a_verdict() -> None:

@@ -1,0 +1,126 @@
+"""The documents are true: their blocks run in order, and their tables are those of the code."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from pathlib import Path
+
+import duckdb
+import pytest
+
+import rollout_cli
+from rollout_cli import errors
+from rollout_cli.config import OPTIONS, Option
+from rollout_cli.errors import RolloutError
+from tests.helpers.processes import ROOT, command, variables
+
+DOCUMENTS = ["README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]
+INSTALLS = ("<!-- first command -->", "<!-- test command -->")
+LANGUAGES = {"bash", "python", "sql", "toml", "json", "text"}
+
+
+def blocks(document: str) -> Iterator[tuple[str, str]]:
+    """Yield language and text of each block of a document, without those that install, which `.ci/run` runs."""
+    text = (ROOT / document).read_text()
+    for before, language, body in re.findall(r"([^\n]*)\n```(\w*)\n(.*?)^```$", text, re.DOTALL | re.MULTILINE):
+        if before not in INSTALLS:
+            yield language, body
+
+
+def run_blocks(language: str, bodies: Sequence[str], folder: Path) -> None:
+    """Run blocks that follow one another, and are of one language: Python's as one program."""
+    for body in bodies:
+        if named := re.match(r"# (\w+\.\w+)\n", body):
+            (folder / named[1]).write_text(body)
+        elif language == "bash":
+            run(["bash", "-euo", "pipefail", "-c", body], folder)
+        elif language == "sql":
+            assert duckdb.execute(body).fetchall()
+    programs = [body for body in bodies if language == "python" and not re.match(r"# \w+\.py\n", body)]
+    if program := "\n".join(body for body in programs if can_run(body)):
+        (folder / "block.py").write_text(program)
+        run([sys.executable, "block.py"], folder)
+
+
+def can_run(body: str) -> bool:
+    """Return whether all packages that a block imports are installed: the tests need no torch."""
+    names = re.findall(r"^(?:import|from) (\w+)", body, re.MULTILINE)
+    return all(importlib.util.find_spec(name) or name == "lean" for name in names)
+
+
+def run(words: list[str], folder: Path) -> None:
+    here = variables(PATH=f"{folder / 'bin'}:{os.environ['PATH']}")
+    ran = subprocess.run(words, cwd=folder, env=here, capture_output=True, text=True, check=False)
+    assert 0 == ran.returncode, ran.stdout + ran.stderr
+
+
+@pytest.mark.timeout(300)  # The README has some twenty commands, one after another.
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_blocks_run(document: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every block of a document runs, one after another, in one folder."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "bin").mkdir()
+    script = tmp_path / "bin" / "rollout"
+    script.write_text(f'#!/bin/sh\nexec {" ".join(command())} "$@"\n')
+    script.chmod(0o755)
+    found = list(blocks(document))
+    assert {language for language, _ in found} <= LANGUAGES
+    assert found
+    for language, group in groupby(found, key=lambda block: block[0]):
+        run_blocks(language, [body for _, body in group], tmp_path)
+
+
+def test_the_two_first_commands() -> None:
+    """The README has one line that installs and collects, and one that runs the tests."""
+    lines = (ROOT / "README.md").read_text().splitlines()
+    first, test = (lines[lines.index(marker) + 1 : lines.index(marker) + 4] for marker in INSTALLS)
+    assert ("```bash", "```") == (first[0], first[2]) == (test[0], test[2])
+    assert first[1].startswith("python3 -m venv ")
+    assert first[1].endswith("rollout collect --timesteps 100000")
+    assert test[1].endswith("pytest")
+
+
+def row(option: Option) -> str:
+    """Return the line that a document must have of an option."""
+    names = ", ".join(f"`{name}`" for name in (option.flag, option.short) if name)
+    metavar = " " + option.metavar.replace("|", "\\|") if option.metavar else ""
+    shown = f"`{option.shown}`" if option.shown else "none"
+    return f"| {names}{metavar} | {option.help} | {shown} | {', '.join(option.commands)} |"
+
+
+def test_all_options_are_listed() -> None:
+    """The options in the document are the declared ones, in words and order."""
+    listed = re.findall(r"^\| `--.*\| \w+(?:, \w+)* \|$", (ROOT / "docs/command-line.md").read_text(), re.MULTILINE)
+    assert [row(option) for option in OPTIONS.values()] == listed
+
+
+def test_all_exit_codes_are_listed() -> None:
+    """Each error class stands in the row of its exit code."""
+    text = (ROOT / "docs/command-line.md").read_text()
+    rows = re.findall(r"^\| (\d+) \| (.*) \| .* \|$", text, re.MULTILINE)
+    listed = {name: int(code) for code, names in rows for name in re.findall(r"`(\w+)`", names)}
+    assert {name: kind.exit_code for name, kind in vars(errors).items() if is_error(kind)} == listed
+    short = re.findall(r"^\| (\d+) \| .* \|$", (ROOT / "docs/long-runs.md").read_text(), re.MULTILINE)
+    assert [code for code, _ in rows] == short
+
+
+def is_error(kind: object) -> bool:
+    return isinstance(kind, type) and issubclass(kind, RolloutError) and kind is not RolloutError
+
+
+def test_documents_that_are_named_exist() -> None:
+    """Links between the documents lead somewhere."""
+    for document in DOCUMENTS:
+        for target in re.findall(r"\]\((?!http)([^)#]+)", (ROOT / document).read_text()):
+            assert ((ROOT / document).parent / target).exists(), f"{document} links to {target}"
+
+
+def test_the_changelog_has_the_version() -> None:
+    """The version that is built has its entry."""
+    assert f"## {rollout_cli.__version__}" in (ROOT / "CHANGELOG.md").read_text()
