@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,7 +22,7 @@ FILES_PER_CHUNK = 1_000
 """Files in one chunk folder of a dataset with one partition."""
 
 _FILE = re.compile(r"chunk-(\d+)/file-(\d+)\.parquet")
-_RECORD, _STATS = "rollout.segment", "rollout.stats"
+_RECORD, _STATS, _CHECKSUM = "rollout.segment", "rollout.stats", "rollout.checksum"
 _FIELDS = (
     *("start", "stop", "skipped", "episodes", "steps", "last_length", "return_sum", "nominal", "is_long"),
     *("anomalies", "dropped_infos"),
@@ -98,23 +99,33 @@ class SegmentRecord:
         record = {name: getattr(self, name) for name in _FIELDS}
         record["return_sum"] = repr(self.return_sum)  # JSON has no infinity.
         stats = {name: one.to_json() for name, one in self.stats.items()}
-        return {_RECORD: json.dumps(record), _STATS: json.dumps(stats)}
+        texts = (json.dumps(record), json.dumps(stats))
+        # Parquet has checksums for pages, and none for footers.
+        return {_RECORD: texts[0], _STATS: texts[1], _CHECKSUM: record_checksum(*texts)}
 
     @classmethod
     def from_footer(cls, metadata: Mapping[bytes, bytes]) -> SegmentRecord:
         """Return the record in a file's metadata.
 
         Raises:
-            ValueError: If there is none.
+            ValueError: If there is none, or it is damaged.
         """
         try:
-            record, stats = json.loads(metadata[_RECORD.encode()]), json.loads(metadata[_STATS.encode()])
+            texts = [metadata[key.encode()].decode() for key in (_RECORD, _STATS)]
+            if metadata[_CHECKSUM.encode()].decode() != record_checksum(*texts):
+                raise ValueError("the commit record in its footer is damaged")  # noqa: TRY301 - one of several
+            record, stats = map(json.loads, texts)
             fields = {name: record[name] for name in _FIELDS}
             fields |= {"return_sum": float(record["return_sum"]), "skipped": tuple(record["skipped"])}
             fields["anomalies"] = {key: tuple(place) for key, place in record["anomalies"].items()}
             return cls(stats={name: RunningStats.from_json(one) for name, one in stats.items()}, **fields)
         except (KeyError, TypeError, AttributeError, RecursionError) as error:
             raise ValueError(f"its footer has no commit record: {error!r}") from error
+
+
+def record_checksum(record: str, stats: str) -> str:
+    """Return the checksum of the texts of a commit record."""
+    return f"{zlib.crc32((record + stats).encode()):08x}"
 
 
 def read_record(root: Path, segment: SegmentId) -> SegmentRecord:

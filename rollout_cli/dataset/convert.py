@@ -26,9 +26,6 @@ Array = npt.NDArray[Any]
 MOST_OFFSET = (1 << 31) - 1
 """Bytes of text, or numbers of lists, that one Arrow array can hold."""
 
-DENSE_BYTES = 1 << 30
-"""A sparse info column that would take more memory than this is read as an object array, with None in empty rows."""
-
 _INTEGERS = "iu"
 
 
@@ -382,50 +379,30 @@ def _within(values: Array, low: int, high: int) -> Array:
 
 
 def decode_infos(prefix: str, table: pa.Table) -> dict[str, Array]:
-    """Return one array a dotted key of the info columns of `table`; keys without any value are left out.
+    """Return one array a dotted key of the info columns of `table`, as `InfoTable.to_arrays` gives them.
 
-    The arrays are those of `InfoTable.to_arrays`: plain where every row has a value, masked where some lack it, object
-    arrays (None where a row lacks it) for texts, JSON, keys with values both in a column and in the remainder, and
-    columns whose empty rows would take over `DENSE_BYTES`.
+    Keys without any value are left out.
     """
     start = f"{prefix}."
     names = [name for name in table.column_names if name.startswith(start)]
-    found = {name.removeprefix(start): _decode_info(contiguous(table[name])) for name in names}
-    arrays = {key: values for key, values in found.items() if values is not None}
+    columns = [_info_column(name.removeprefix(start), contiguous(table[name])) for name in names]
+    extra: dict[str, dict[int, str]] = {}
     for row, text in enumerate(table[f"{prefix}_extra"].to_pylist()):
         for key, value in json.loads(text).items() if text else ():
-            arrays[key] = objects = _as_objects(arrays.get(key), table.num_rows)
-            objects[row] = value
+            extra.setdefault(key, {})[row] = json.dumps(value)
+    columns += [
+        InfoColumn((key,), JSON, np.array(list(found)), _object_array(list(found.values())))
+        for key, found in extra.items()
+    ]
+    arrays = InfoTable(table.num_rows, tuple(column for column in columns if len(column.values))).to_arrays()
     return dict(sorted(arrays.items()))
 
 
-def _decode_info(column: pa.Array) -> Array | None:
-    if column.null_count == len(column):
-        return None
+def _info_column(key: str, column: pa.Array) -> InfoColumn:
+    rows = np.flatnonzero(present_rows(column)) if column.null_count else None
     if pa.types.is_string(column.type):
-        return _object_array(column.to_pylist())
-    values = decode_tensor(column)
-    if not column.null_count:
-        return values
-    present = present_rows(column)
-    if len(column) * values[0].nbytes > DENSE_BYTES:
-        objects = np.full(len(column), None, dtype=object)
-        for row, value in zip(np.flatnonzero(present).tolist(), values, strict=True):
-            objects[row] = value
-        return objects
-    dense = np.zeros((len(column), *values.shape[1:]), values.dtype)
-    dense[present] = values
-    mask = np.ones(dense.shape, bool)
-    mask[present] = False
-    return np.ma.MaskedArray(dense, mask)
-
-
-def _as_objects(values: Array | None, n_rows: int) -> Array:
-    if values is not None and values.dtype == object:
-        return values
-    out = np.full(n_rows, None, dtype=object)
-    if values is not None:
-        mask = np.ma.getmaskarray(values).reshape(n_rows, -1)[:, 0]
-        for row in np.flatnonzero(~mask):
-            out[row] = values[row]
-    return out
+        return InfoColumn(
+            (key,), STRING, rows, _object_array([text for text in column.to_pylist() if text is not None])
+        )
+    values = np.empty(0) if column.null_count == len(column) else decode_tensor(column)
+    return InfoColumn((key,), values.dtype.name, rows, values)

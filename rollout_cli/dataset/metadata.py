@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
 from rollout_cli.dataset.files import FORMAT, FORMAT_VERSION, FileStore, info_path
 from rollout_cli.dataset.schema import DatasetSchema, SpaceSchema
-from rollout_cli.dataset.segments import SizeLimits
 from rollout_cli.dataset.stats import Anomaly
 from rollout_cli.errors import InternalError, RolloutError
 
@@ -45,32 +44,13 @@ class DatasetSummary:
     anomalies: tuple[Anomaly, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class DatasetSettings:
-    """How a dataset is written; all of it is in info.json.
-
-    Attributes:
-        root_seed: The run's root seed.
-        n_partitions: How many partitions there are.
-        first_numbers: The first episode number of each; None for those of the first episodes that come.
-        next_observation: Whether there is a `next_observation` column.
-        limits: Where segments end.
-    """
-
-    root_seed: int
-    n_partitions: int
-    first_numbers: tuple[int, ...] | None
-    next_observation: bool
-    limits: SizeLimits
-
-
 class DatasetRecord:
     """info.json and the card of a dataset that is being written.
 
     Args:
         files: The disk.
         root: The dataset's folder.
-        settings: How the dataset is written.
+        settings: How the dataset is written: `root_seed`, `partitions`, `first_numbers`, …
         spaces: The columns of the environment's spaces.
         header: What else info.json records.
         before: The info.json of the dataset that is resumed; None for a new one.
@@ -83,7 +63,7 @@ class DatasetRecord:
         self,
         files: FileStore,
         root: Path,
-        settings: DatasetSettings,
+        settings: Mapping[str, Any],
         spaces: SpaceSchema,
         header: Mapping[str, Any],
         *,
@@ -140,7 +120,7 @@ class DatasetRecord:
         return DatasetSummary(self._root, anomalies=self._anomalies, **{name: self._info[name] for name in names})
 
 
-def _first_info(settings: DatasetSettings, spaces: SpaceSchema) -> dict[str, Any]:
+def _first_info(settings: Mapping[str, Any], spaces: SpaceSchema) -> dict[str, Any]:
     now = _now()
     return {
         "format": FORMAT,
@@ -150,11 +130,7 @@ def _first_info(settings: DatasetSettings, spaces: SpaceSchema) -> dict[str, Any
         "steps": 0,
         "bytes": 0,
         "segments": 0,
-        "root_seed": settings.root_seed,
-        "partitions": settings.n_partitions,
-        "first_numbers": settings.first_numbers and list(settings.first_numbers),
-        "next_observation": settings.next_observation,
-        "limits": asdict(settings.limits),
+        **settings,
         "max_episode_length": spaces.env_spec.max_episode_length,
         "spaces": spaces.describe(),
         "features": {column.name: column.describe() for column in spaces.columns},

@@ -17,7 +17,9 @@ from rollout_cli.dataset.files import FileStore, tidy_up
 from rollout_cli.dataset.schema import BIG_ROW_BYTES
 from rollout_cli.errors import DatasetFormatError, StorageError
 
-MEMORY_HINT = "use a smaller --segment-size or fewer partitions, leave out large infos with --drop-info, or free memory"
+MEMORY_HINT = (
+    "use a smaller --segment-bytes or fewer partitions, leave out large infos with --drop-info, or free memory"
+)
 
 _BUFFER_BYTES = 1 << 20
 _PAGE_BYTES = 1 << 20

@@ -30,7 +30,7 @@ from rollout_cli.dataset.files import (
     tidy_up,
 )
 from rollout_cli.dataset.inference import SchemaInference
-from rollout_cli.dataset.metadata import DatasetRecord, DatasetSettings, DatasetSummary, Status, note_what_is_kept
+from rollout_cli.dataset.metadata import DatasetRecord, DatasetSummary, Status, note_what_is_kept
 from rollout_cli.dataset.partitions import Partition, WriteQueue
 from rollout_cli.dataset.schema import DatasetSchema, InfoSchema, SpaceSchema
 from rollout_cli.dataset.segments import SegmentSettings, SizeLimits
@@ -97,11 +97,18 @@ class DatasetWriter:
             raise UsageError(f"the root seed is {root_seed}", hint="give a seed from 0 to 2**63 - 1")
         self._root = Path(path).resolve()
         self._files = files or FileStore()
-        firsts = None if first_numbers is None else tuple(first_numbers)
-        self._settings = DatasetSettings(root_seed, n_partitions, firsts, next_observation, limits or SizeLimits())
+        self._root_seed, self._n_partitions, self._first_numbers = root_seed, n_partitions, first_numbers
+        self._limits = limits or SizeLimits()
         self._spaces = SpaceSchema.of(env_spec, next_observation=next_observation)
+        settings = {
+            "root_seed": root_seed,
+            "partitions": n_partitions,
+            "first_numbers": None if first_numbers is None else list(first_numbers),
+            "next_observation": next_observation,
+            "limits": dataclasses.asdict(self._limits),
+        }
         before = None if committed is None else committed.info
-        self._record = DatasetRecord(self._files, self._root, self._settings, self._spaces, header or {}, before=before)
+        self._record = DatasetRecord(self._files, self._root, settings, self._spaces, header or {}, before=before)
         self._inference = SchemaInference(n_partitions=n_partitions)
         self._queue = WriteQueue()
         self._schema: DatasetSchema | None = None
@@ -298,17 +305,17 @@ class DatasetWriter:
         self._record.decide(self._schema)
         if self._is_begun:
             self._record.write()
-        count = self._settings.n_partitions
+        count = self._n_partitions
         settings = SegmentSettings(
             files=self._files,
             root=self._root,
-            root_seed=self._settings.root_seed,
+            root_seed=self._root_seed,
             schema=self._schema,
-            limits=self._settings.limits.for_partitions(count),
+            limits=self._limits.for_partitions(count),
             before_commit=self._before_commit,
             committed=self._after_commit,
         )
-        firsts = self._settings.first_numbers or [None] * count
+        firsts: Sequence[int | None] = self._first_numbers or [None] * count
         self._partitions = [
             Partition(settings, self._queue, n_partitions=count, partition=at, first_number=first)
             for at, first in enumerate(firsts)
@@ -320,7 +327,7 @@ class DatasetWriter:
             self._partitions[partition].write(chunk, self._episode_ids(chunk))
 
     def _episode_ids(self, chunk: Chunk) -> Array:
-        if self._settings.n_partitions > 1:
+        if self._n_partitions > 1:
             return chunk.numbers
         ids = self._next_id + np.arange(chunk.n_episodes)
         if chunk.part is None or chunk.part.is_last:

@@ -11,7 +11,15 @@ from typing import Any
 
 from rollout_cli.config import CollectConfig, CommandName, Values
 from rollout_cli.dataset.commits import Committed, read_committed
-from rollout_cli.dataset.files import FileStore, FolderLock, check_folder, is_unbegun, read_info, remove_dataset
+from rollout_cli.dataset.files import (
+    FileStore,
+    FolderLock,
+    check_folder,
+    is_unbegun,
+    read_info,
+    recover_replaced,
+    remove_dataset,
+)
 from rollout_cli.dataset.schema import SpaceSchema
 from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.errors import ConfigError, UsageError
@@ -151,6 +159,7 @@ def resume_state(config: CollectConfig, plan: Plan, sources: Mapping[str, Any], 
     root = config.output
     if not config.resume:
         return ResumeState(config, plan, {})
+    recover_replaced(FileStore(), root)
     if is_unbegun(root):
         progress.notice(f"there is nothing to resume in {root}: a new dataset begins")
         remove_dataset(FileStore(), root, with_folder=False)

@@ -316,7 +316,7 @@ def test_large_infos_in_few_steps_take_memory_for_those_steps_only(monkeypatch: 
     pq.write_table(table, sink)
     assert sink.getvalue().size < 1 << 20
     for read in (table, pq.read_table(pa.BufferReader(sink.getvalue()))):
-        found = decode_infos("env_info", read)["big"]  # Filled up it would have 1.5 GB: over `DENSE_BYTES`.
+        found = decode_infos("env_info", read)["big"]  # Filled up it would have 1.5 GB: too much.
         assert [0, 3, 700, 1_499] == [row for row, value in enumerate(found) if value is not None]
         assert (500, 1_000) == found[700].shape
         assert (found[700] == 700).all()

@@ -1,0 +1,340 @@
+"""verify: each contradiction is found, with its file, its problem and its episodes; harmless things are noted."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from rollout_cli.dataset.files import REPLACED
+from rollout_cli.dataset.reader import load
+from rollout_cli.dataset.verify import VerifyReport, verify_dataset
+from rollout_cli.dataset.writer import DatasetWriter
+from rollout_cli.errors import DatasetFormatError, StorageError
+from tests.helpers.chunks import BOX_SPEC, episode
+from tests.helpers.damage import (
+    INFO,
+    STATS,
+    data,
+    episodes,
+    flip,
+    make_fifo,
+    make_file,
+    make_folder,
+    page_bytes,
+    rewrite,
+    set_footer,
+    set_json,
+    set_record,
+    set_values,
+)
+from tests.helpers.writing import RICH_SPEC, SMALL, rich_episodes, write_dataset
+
+SECOND = (data(1), episodes(1))
+
+
+@pytest.fixture(scope="module")
+def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A dataset of many segments, with spaces and infos of all sorts, next observations and a skipped number."""
+    path = tmp_path_factory.mktemp("verify") / "out"
+    summary = write_dataset(path, rich_episodes(), spec=RICH_SPEC, limits=SMALL, next_observation=True)
+    assert summary.segments > 5
+    return path
+
+
+@pytest.fixture
+def folder(pristine: Path, tmp_path: Path) -> Path:
+    """A copy to break."""
+    return Path(shutil.copytree(pristine, tmp_path / "out"))
+
+
+def ids_of(path: Path) -> list[int]:
+    """Return the episode ids of an episodes file."""
+    return [int(one) for one in pq.read_table(path, columns=["episode_id"])["episode_id"].to_pylist()]
+
+
+def found(report: VerifyReport) -> set[tuple[str, str]]:
+    return {(fault.file, fault.problem) for fault in report.faults}
+
+
+def test_a_healthy_dataset_has_no_faults(pristine: Path) -> None:
+    """Nor notes; the report counts what there is."""
+    report = verify_dataset(pristine)
+    steps = sum(chunk.n_steps for chunk in rich_episodes())
+    files = len(list(pristine.rglob("*.parquet")))
+    assert VerifyReport(pristine, "complete", 119, steps, files, False, (), ()) == report
+    document = report.document()
+    assert (True, 0, 0, [], []) == tuple(document[key] for key in ("ok", "n_faults", "n_notes", "faults", "notes"))
+    assert str(pristine) == document["path"]
+    assert verify_dataset(pristine, quick=True).quick
+
+
+def test_partitions_and_long_episodes_have_no_faults(tmp_path: Path) -> None:
+    """Each partition has a chunk folder; a long episode is written in pieces."""
+    chunks = [episode(n, 4 if n != 5 else 900) for n in range(12)]
+    partitions = [n // 4 for n in range(12)]
+    write_dataset(tmp_path / "out", chunks, partitions=partitions, n_partitions=3, first_numbers=[0, 4, 8], limits=SMALL)
+    report = verify_dataset(tmp_path / "out")
+    assert ((), (), 12) == (report.faults, report.notes, report.episodes)
+
+
+def drop_row(path: Path) -> None:
+    rewrite(path, lambda table: table.slice(0, table.num_rows - 1))
+
+
+def drop_column(path: Path) -> None:
+    rewrite(path, lambda table: table.drop_columns(["reward" if "reward" in table.column_names else "seed"]))
+
+
+def extra_file(root: Path) -> None:
+    shutil.copy(root / SECOND[1], root / episodes(99))
+
+
+Harm = Callable[[Path], object]
+ROWS: list[tuple[str, Harm, str, str, list[int] | None]] = [
+    # What is broken, the file that is named, part of the problem, and which episodes of the second segment.
+    ("a data file is missing", lambda root: (root / data(1)).unlink(), data(1), "is missing", None),
+    ("an episodes file is missing", lambda root: (root / episodes(1)).unlink(), episodes(1), "there are later", []),
+    ("a file is empty", lambda root: (root / data(1)).write_bytes(b""), data(1), "", None),
+    ("a data file is a FIFO", lambda root: make_fifo(root / data(1)), data(1), "not a regular file", None),
+    ("an episodes file is a FIFO", lambda root: make_fifo(root / episodes(1)), episodes(1), "not a regular file", []),
+    ("a data file is a folder", lambda root: make_folder(root / data(1)), data(1), "not a regular file", None),
+    ("stats.json is a FIFO", lambda root: make_fifo(root / STATS), STATS, "not a regular file", []),
+    ("stats.json is missing", lambda root: (root / STATS).unlink(), STATS, "missing", []),
+    ("stats.json is no JSON", lambda root: (root / STATS).write_text("{"), STATS, "not those of the steps", []),
+    ("stats.json is of others", lambda root: set_json(root / STATS, reward={}), STATS, "not those of the steps", []),
+    ("data is a file", lambda root: make_file(root / "data"), "data", "is not a folder", []),
+    ("a folder has a file's name", lambda root: (root / episodes(99)).mkdir(), episodes(99), "not a regular file", []),
+    ("a file of another run", extra_file, episodes(99), "another data file", None),
+    ("a row is missing", lambda root: drop_row(root / data(1)), data(1), "its episodes file states", [-1]),
+    ("a column is missing", lambda root: drop_column(root / data(1)), data(1), "other columns", None),
+    ("an episode's column is missing", lambda root: drop_column(root / episodes(1)), episodes(1), "other columns", []),
+    ("a wrong episode_id", lambda root: set_values(root / data(1), "episode_id", 0, [3]), data(1), "episode_id", [0]),
+    ("a wrong step", lambda root: set_values(root / data(1), "step", 0, [7]), data(1), "step is not", [0]),
+    ("a wrong step type", lambda root: set_values(root / data(1), "step_type", -1, [1]), data(1), "step_type", [-1]),
+    ("a wrong flag", lambda root: set_values(root / data(1), "terminated", 0, [True]), data(1), "terminated", [0]),
+    ("a wrong reward", lambda root: set_values(root / data(1), "reward", 0, [9.5]), data(1), "do not sum", [0]),
+    (
+        "a wrong next observation",
+        lambda root: set_values(root / data(1), "next_observation.mission", 0, ["odd"]),
+        data(1),
+        "not the observation that followed",
+        [0],
+    ),
+    (
+        "a wrong last observation",
+        lambda root: set_values(root / episodes(1), "last_observation.mission", -1, ["odd"]),
+        data(1),
+        "not the observation that followed",
+        [-1],
+    ),
+    (
+        "another observation",
+        lambda root: set_values(root / data(1), "observation.frames", 0, [[[4.0] * 3] * 2]),
+        episodes(1),
+        "statistics in its footer",
+        [],
+    ),
+    ("a wrong id", lambda root: set_values(root / episodes(1), "episode_id", 1, [0]), episodes(1), "id is not", None),
+    ("a number twice", lambda root: set_values(root / episodes(1), "episode_number", 1, [1]), episodes(1), "above", None),
+    ("a wrong root seed", lambda root: set_values(root / episodes(1), "root_seed", 1, [9]), episodes(1), "root_seed", [1]),
+    ("a wrong length", lambda root: set_values(root / episodes(1), "length", 1, [0]), episodes(1), "its length", [1]),
+    ("a wrong row", lambda root: set_values(root / episodes(1), "data_row_index", 1, [0]), episodes(1), "first step", [1]),
+    ("a wrong file", lambda root: set_values(root / episodes(1), "data_file_index", 1, [0]), episodes(1), "another", [1]),
+    ("a wrong return", lambda root: set_values(root / episodes(1), "return", 1, [0.5]), data(1), "do not sum", [1]),
+    (
+        "a record of other bytes",
+        lambda root: set_footer(root / episodes(1), "rollout.checksum", "0"),
+        episodes(1),
+        "commit record in its footer is damaged",
+        [],
+    ),
+    ("no record", lambda root: set_footer(root / episodes(1), "rollout.segment", None), episodes(1), "no commit", []),
+    ("a wrong start", lambda root: set_record(root / episodes(1), start=0), episodes(1), "expected from", []),
+    ("a wrong stop", lambda root: set_record(root / episodes(1), stop=99), episodes(1), "are not the numbers", []),
+    ("a skipped number", lambda root: set_record(root / episodes(1), skipped=[1]), episodes(1), "are not the numbers", []),
+    ("wrong counts", lambda root: set_record(root / episodes(1), steps=3), episodes(1), "totals in its footer", []),
+    ("wrong spaces", lambda root: set_footer(root / data(1), "rollout.spaces", "{}"), data(1), "rollout.spaces", []),
+    ("more episodes stated", lambda root: set_json(root / INFO, episodes=120), INFO, "120 episodes", []),
+    ("fewer steps stated", lambda root: set_json(root / INFO, steps=3), INFO, "it states 3 steps", []),
+    ("other bytes stated", lambda root: set_json(root / INFO, bytes=3), INFO, "it states 3 bytes", []),
+    ("no number stated", lambda root: set_json(root / INFO, steps=None), INFO, "its steps is None", []),
+    ("an unknown status", lambda root: set_json(root / INFO, status="done"), INFO, "its status is 'done'", []),
+    ("no spaces stated", lambda root: set_json(root / INFO, spaces={}), INFO, "info.json", []),
+    ("more partitions stated", lambda root: set_json(root / INFO, first_numbers=[5]), episodes(0), "expected from 5", []),
+]
+
+
+@pytest.mark.parametrize(("name", "harm", "file", "problem", "places"), ROWS, ids=[row[0] for row in ROWS])
+def test_a_fault_is_named_with_its_file_and_episodes(
+    folder: Path, name: str, harm: Harm, file: str, problem: str, places: list[int] | None
+) -> None:
+    """`places` counts from the first episode of the second segment; None stands for some of them, or all."""
+    ids = ids_of(folder / episodes(1))
+    harm(folder)
+    report = verify_dataset(folder)
+    faults = [fault for fault in report.faults if fault.file == file and problem in fault.problem]
+    assert faults, found(report)
+    assert not report.document()["ok"]
+    if places is not None:
+        assert tuple(ids[place] for place in places) == faults[0].episodes
+    else:
+        assert faults[0].episodes
+    assert file in str(faults[0])
+
+
+def test_a_quick_verification_reads_no_step(folder: Path) -> None:
+    """But everything else."""
+    set_values(folder / data(1), "step", 0, [7])
+    assert () == verify_dataset(folder, quick=True).faults
+    (folder / data(1)).unlink()
+    assert {data(1), INFO} == {fault.file for fault in verify_dataset(folder, quick=True).faults}
+
+
+def lose_last(root: Path) -> None:
+    sorted((root / "data").rglob("*.parquet"))[-1].unlink()
+    sorted((root / "meta/episodes").rglob("*.parquet"))[-1].unlink()
+
+
+@pytest.mark.parametrize("status", ["complete", "interrupted", "collecting"])
+@pytest.mark.parametrize("harm", [lose_last, lambda root: shutil.rmtree(root / "meta/episodes")])
+def test_a_missing_tail_is_a_fault(folder: Path, harm: Harm, status: str) -> None:
+    """Whatever the status: info.json may be behind the files, never ahead of them."""
+    set_json(folder / INFO, status=status)
+    harm(folder)
+    problems = {fault.problem for fault in verify_dataset(folder).faults if fault.file == INFO}
+    assert any("it states 119 episodes, and the files hold" in problem for problem in problems)
+
+
+NOTES: list[tuple[str, Harm, str]] = [
+    ("an unfinished file", lambda root: (root / ".data-00000-00099.parquet.tmp").touch(), ".tmp does not belong"),
+    ("a file of the user's", lambda root: (root / "mine.txt").touch(), "mine.txt does not belong"),
+    ("a file among ours", lambda root: (root / "data/mine.txt").touch(), "data/mine.txt does not belong"),
+    ("a dataset that was being replaced", lambda root: (root / REPLACED).mkdir(), ".replaced does not belong"),
+    ("no card", lambda root: (root / "README.md").unlink(), "card, is missing"),
+    ("uncommitted rows", lambda root: shutil.copy(root / data(0), root / data(99)), "has no episodes file"),
+]
+
+
+@pytest.mark.parametrize(("name", "change", "note"), NOTES, ids=[row[0] for row in NOTES])
+def test_harmless_things_are_noted(folder: Path, name: str, change: Harm, note: str) -> None:
+    change(folder)
+    report = verify_dataset(folder)
+    assert ((), True) == (report.faults, report.document()["ok"])
+    assert [True] == [note in one for one in report.notes]
+
+
+def test_a_run_in_progress_verifies_as_far_as_it_is_committed(tmp_path: Path) -> None:
+    """Its info.json is behind the files."""
+    with DatasetWriter(tmp_path / "out", env_spec=BOX_SPEC, root_seed=0, limits=SMALL, flush_seconds=0) as writer:
+        for number in range(200):
+            writer.write(episode(number, 9))
+        writer._queue.finish()
+        report = verify_dataset(tmp_path / "out")
+        assert ((), "collecting") == (report.faults, report.status)
+        assert report.episodes > 100
+        assert report.episodes == len(load(tmp_path / "out"))
+        assert any("it states 0 episodes" in note for note in report.notes)
+
+
+@pytest.mark.parametrize("harm", [Path.unlink, lambda path: path.write_text("{"), make_fifo])
+def test_without_an_info_there_is_nothing_to_verify(folder: Path, harm: Harm) -> None:
+    harm(folder / INFO)
+    with pytest.raises(DatasetFormatError, match=r"info\.json"):
+        verify_dataset(folder)
+
+
+def test_a_folder_that_cannot_be_read_is_a_storage_error(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Root may read all, so the disk refuses here."""
+    original = Path.iterdir
+
+    def refuse(path: Path) -> Any:
+        if path.name == "data":
+            raise PermissionError(13, "Permission denied", str(path))
+        return original(path)
+
+    monkeypatch.setattr(Path, "iterdir", refuse)
+    with pytest.raises(StorageError, match="Permission denied"):
+        verify_dataset(folder)
+
+
+# Flipped bits.
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A dataset of one file each."""
+    path = tmp_path_factory.mktemp("flipped") / "out"
+    chunks = [episode(n, 5 + n, env_info=lambda n, s: {"x": s, **({"odd": [n]} if s % 2 else {})}) for n in range(6)]
+    write_dataset(path, chunks)
+    return path
+
+
+def contents(path: Path) -> Any:
+    """Return all that a reader gets from a file: rows, types and the footer's keys."""
+    file = pq.ParquetFile(path)
+    footer = {key: value for key, value in file.metadata.metadata.items() if key != b"ARROW:schema"}
+    table = file.read()
+    return table.to_pydict(), table.schema, footer
+
+
+def is_reported(root: Path) -> bool:
+    try:
+        return bool(verify_dataset(root).faults)
+    except StorageError:
+        return True
+
+
+@pytest.mark.parametrize("file", [data(0), episodes(0)])
+def test_any_flipped_bit_of_a_page_is_found(small: Path, tmp_path: Path, file: str) -> None:
+    """By its checksum, in every column, and the file is named."""
+    root = Path(shutil.copytree(small, tmp_path / "out"))
+    path, rng = root / file, random.Random(0)
+    good = path.read_bytes()
+    for name in pq.ParquetFile(path).schema_arrow.names:
+        pages = page_bytes(path, name)
+        flip(path, pages[-1 - rng.randrange(min(4, len(pages)))], rng.randrange(8))
+        faults = [fault for fault in verify_dataset(root).faults if fault.file == file]
+        assert faults, f"column {name}"
+        if file == data(0):
+            assert tuple(range(6)) == faults[0].episodes
+        path.write_bytes(good)
+
+
+@pytest.mark.parametrize("file", [data(0), episodes(0)])
+@pytest.mark.parametrize("part", ["all", "footer"])
+def test_any_flipped_bit_is_found_or_changes_nothing(small: Path, tmp_path: Path, file: str, part: str) -> None:
+    """At seeded places of the file, and of its footer alone, which has no checksum."""
+    root = Path(shutil.copytree(small, tmp_path / "out"))
+    path, rng = root / file, random.Random(f"{file} {part}")
+    good, expected = path.read_bytes(), contents(path)
+    footer = len(good) - 8 - int.from_bytes(good[-8:-4], "little")
+    reported = 0
+    for _ in range(60):
+        at = rng.randrange(footer if part == "footer" else 0, len(good))
+        flip(path, at, rng.randrange(8))
+        if is_reported(root):
+            reported += 1
+        else:
+            assert expected == contents(path), f"byte {at} of {file}"
+        path.write_bytes(good)
+    assert reported > 10
+
+
+def test_any_flipped_bit_of_the_statistics_is_found(small: Path, tmp_path: Path) -> None:
+    """Each digit is held against the steps, but for the last ones of means."""
+    root = Path(shutil.copytree(small, tmp_path / "out"))
+    path, rng = root / STATS, random.Random(0)
+    good = path.read_bytes()
+    digits = [at for at, byte in enumerate(good) if chr(byte) in "123456789"]
+    reported = 0
+    for at in rng.sample(digits, 30):
+        flip(path, at)
+        reported += is_reported(root)
+        path.write_bytes(good)
+    assert reported > 10
