@@ -15,7 +15,7 @@ from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.episodes.spaces import SpaceRows, count_rows, map_tree
 from rollout_cli.errors import PolicyError, PolicyLoadError
 from rollout_cli.loading import reporting
-from rollout_cli.policies.policy import AdaptedPolicy, Tree, is_action_and_info, name_of, own_method, stack_infos
+from rollout_cli.policies.policy import AdaptedPolicy, Tree, is_action_and_info, name_of, named, own_method, stack_infos
 from rollout_cli.policies.torch import TorchPolicy, is_torch_module
 
 Array = npt.NDArray[Any]
@@ -228,10 +228,10 @@ class _CompletedPolicy(AdaptedPolicy):
 def not_a_pair(what: str, noun: str, result: Any) -> PolicyError:
     """Return the error of a method `what` that did not give the pair (`noun`, info)."""
     if isinstance(result, tuple) and len(result) == 2:  # noqa: PLR2004
-        given = f"a {type(result[1]).__name__} as its info"
+        given = f"{named(result[1])} as its info"
         return PolicyError(f"{what} gave {given}, expected a dictionary", hint=f"return ({noun}, {{}}) for no info")
     return PolicyError(
-        f"{what} gave a {type(result).__name__}, expected the pair ({noun}, info)",
+        f"{what} gave {named(result)}, expected the pair ({noun}, info)",
         hint=f"return ({noun}, info), where info is a dictionary and may be empty",
     )
 
@@ -246,7 +246,7 @@ def check_rows(what: str, space_rows: SpaceRows, actions: Tree, infos: Mapping[s
         counts = {_length(column) for column in space_rows.columns(actions)}
     except (TypeError, LookupError) as error:
         raise PolicyError(
-            f"{what} gave a {type(actions).__name__}, which has not the structure of the action space",
+            f"{what} gave {named(actions)}, which has not the structure of the action space",
             hint="return a tree of arrays (n, *shape): dicts for Dict spaces, tuples for Tuple spaces",
         ) from error
     if counts != {n_rows}:
@@ -273,7 +273,7 @@ def _length(column: Any) -> int | str:
     try:
         return len(column)
     except TypeError:
-        return f"a single {type(column).__name__} as the"
+        return f"{named(column)} as the"
 
 
 def _complete(policy: Any, env_spec: EnvSpec, *, deterministic: bool) -> _CompletedPolicy:
@@ -392,7 +392,7 @@ class _PredictPolicy(AdaptedPolicy):
         result = self._predict(observation, **options)
         if not isinstance(result, tuple) or len(result) != 2:  # noqa: PLR2004
             raise PolicyError(
-                f"{name_of(self.wrapped)}.predict gave a {type(result).__name__}, expected the pair (action, state)",
+                f"{name_of(self.wrapped)}.predict gave {named(result)}, expected the pair (action, state)",
                 hint="return (action, None) for a policy without a state",
             )
         self._state = result[1]

@@ -139,6 +139,12 @@ def name_of(item: Any) -> str:
     return str(getattr(item, "__name__", None) or type(item).__name__)
 
 
+def named(value: Any) -> str:
+    """Return the type of a value, with its article: `an int`, `a list`."""
+    name = type(value).__name__
+    return f"{'an' if name[:1].lower() in 'aeiou' else 'a'} {name}"
+
+
 def is_action_and_info(result: Any) -> bool:
     """Return whether `result` has the form (action, info dictionary)."""
     if type(result) is not tuple or len(result) != 2:  # noqa: PLR2004

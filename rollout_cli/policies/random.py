@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -71,31 +71,16 @@ class RandomPolicy(AdaptedPolicy):
         """Begin the actions that belong to `seeds[j]` in each row j where `mask`, bool (n,), is true."""
         self._sized(len(mask)).seed(mask, np.asarray(seeds, np.uint64))
 
-    def _sized(self, n_rows: int) -> _Stream:
+    def _sized(self, n_rows: int) -> _CountedStream | _SampledStream:
         if self._batch.n_rows != n_rows:
             self._batch = self._new_stream(n_rows)
         return self._batch
 
-    def _new_stream(self, n_rows: int) -> _Stream:
+    def _new_stream(self, n_rows: int) -> _CountedStream | _SampledStream:
         draws = [draw for draw in self._draws if draw is not None]
         if len(draws) == len(self._draws):
             return _CountedStream(self._rows, draws, n_rows)
         return _SampledStream(self._space, self._rows, n_rows)
-
-
-class _Stream(Protocol):
-    """The actions of n rows."""
-
-    n_rows: int
-
-    def seed(self, mask: Array, seeds: Array) -> None:
-        """Begin the actions of `seeds[j]`, uint64 (n,), in each row j where `mask`, bool (n,), is true."""
-
-    def draw(self) -> Tree:
-        """Return the next action of each row, a tree of arrays (n, *shape)."""
-
-    def block(self) -> list[Any]:
-        """Return some of the next actions of a stream of one row."""
 
 
 class _LeafDraw(NamedTuple):
@@ -111,7 +96,7 @@ class _LeafDraw(NamedTuple):
 
 
 class _CountedStream:
-    """Actions as a function of (seed, step)."""
+    """The actions of n rows, as a function of (seed, step)."""
 
     def __init__(self, rows: SpaceRows, draws: Sequence[_LeafDraw], n_rows: int) -> None:
         self.n_rows = n_rows
@@ -124,9 +109,11 @@ class _CountedStream:
         self._streams.seed(mask, seeds)
 
     def draw(self) -> Tree:
+        """Return the next action of each row, a tree of arrays (n, *shape)."""
         return self._of_words(self._streams.words(self._edges[-1]))
 
     def block(self) -> list[Any]:
+        """Return some of the next actions of a stream of one row."""
         words = self._streams.words(self._edges[-1] * self._block_steps)
         return self._rows.split(self._of_words(words.reshape(self._block_steps, self._edges[-1])))
 
@@ -136,7 +123,7 @@ class _CountedStream:
 
 
 class _SampledStream:
-    """Actions that copies of the space sample, one copy a row: for texts, unbounded boxes and spaces of others."""
+    """The same of copies of the space that sample, one a row: for texts, unbounded boxes and spaces of others."""
 
     def __init__(self, space: spaces.Space[Any], rows: SpaceRows, n_rows: int) -> None:
         self.n_rows = n_rows

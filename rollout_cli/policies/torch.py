@@ -13,7 +13,7 @@ from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.episodes.spaces import SpaceRows
 from rollout_cli.errors import PolicyError, PolicyLoadError
 from rollout_cli.policies.noise import RowStreams, gumbel, normal
-from rollout_cli.policies.policy import AdaptedPolicy, Tree
+from rollout_cli.policies.policy import AdaptedPolicy, Tree, named
 
 Array = npt.NDArray[Any]
 
@@ -118,7 +118,7 @@ class TorchPolicy(AdaptedPolicy):
                 output = output.mode if self._deterministic else _sample(output, streams)
             elif self._action.kind != "box" or not isinstance(output, self._torch.Tensor):
                 raise PolicyError(
-                    f"the module gave a {type(output).__name__}, which is not an action of {self._action.space}",
+                    f"the module gave {named(output)}, which is not an action of {self._action.space}",
                     hint="let it return a torch Distribution, or wrap it in a policy with get_action",
                 )
             return self._as_actions(output, len(streams))

@@ -173,7 +173,7 @@ def _children(item: Any, seen: dict[int, Any]) -> Iterator[Any]:
         yield from _named_globals(item)
         return
     yield from gc.get_referents(item)
-    # Of classes, only generators and the functions' globals: all else that they hold is the same for every object.
+    # Of classes, only generators, spaces and the functions' globals: the rest is much, and seldom draws.
     for owner in type(item).__mro__[:-1]:
         if id(owner) not in seen:
             seen[id(owner)] = owner
@@ -181,7 +181,7 @@ def _children(item: Any, seen: dict[int, Any]) -> Iterator[Any]:
                 function = _function_of(member)
                 if function is not None:
                     yield from _named_globals(function)
-                elif _is_generator(member):
+                elif _is_generator(member) or _is_kind(member, _HOLDERS):
                     yield member
 
 

@@ -362,7 +362,7 @@ def test_what_is_not_a_policy(candidate: Any, message: str) -> None:
 
 
 PAIRS: list[tuple[Any, str, str]] = [
-    (3, "gave a int, expected the pair (action, info)", "return (action, info)"),
+    (3, "gave an int, expected the pair (action, info)", "return (action, info)"),
     (None, "gave a NoneType, expected the pair (action, info)", "return (action, info)"),
     (float("nan"), "gave a float, expected the pair (action, info)", "return (action, info)"),
     ("up", "gave a str, expected the pair (action, info)", "return (action, info)"),
@@ -396,10 +396,10 @@ BATCHES: list[tuple[Any, str]] = [
     ((np.zeros(3, np.int64), {}), "gave 3 actions for 2 observations"),
     ((np.zeros(1, np.int64), {}), "gave 1 actions for 2 observations"),
     ((np.zeros(0, np.int64), {}), "gave 0 actions for 2 observations"),
-    ((5, {}), "gave a single int as the actions for 2 observations"),
+    ((5, {}), "gave an int as the actions for 2 observations"),
     ((np.zeros(2, np.int64), {"x": np.zeros(4)}), "gave 4 values of the info 'x' for 2 observations"),
     ((np.zeros(2, np.int64), {"x": {"y": [1]}}), "gave 1 values of the info 'x.y' for 2 observations"),
-    ((np.zeros(2, np.int64), {"x": 1.0}), "gave a single float as the values of the info 'x' for 2 observations"),
+    ((np.zeros(2, np.int64), {"x": 1.0}), "gave a float as the values of the info 'x' for 2 observations"),
 ]
 
 
@@ -433,7 +433,7 @@ def test_actions_of_another_structure() -> None:
 def test_predict_must_give_a_pair(result: Any) -> None:
     """What is not (action, state) is an error that says so; so is another number of rows."""
     policy = adapt_policy(Bare(result), ENV_SPEC)
-    with pytest.raises(PolicyError, match=r"Bare\.predict gave a \w+, expected the pair \(action, state\)"):
+    with pytest.raises(PolicyError, match=r"Bare\.predict gave an? \w+, expected the pair \(action, state\)"):
         policy.get_action(OBSERVATION)
     with pytest.raises(PolicyError, match=r"Bare\.predict gave 1 actions for 2 observations"):
         adapt_policy(Bare((np.zeros(1), None)), ENV_SPEC).get_actions(BATCH)
@@ -529,11 +529,11 @@ def test_spaces_that_policy_and_environment_share_are_the_environments() -> None
 @pytest.mark.parametrize(
     ("broken", "message"),
     [
-        ({"get_action": lambda observation: 0}, "get_action gave a int, expected the pair"),
+        ({"get_action": lambda observation: 0}, "get_action gave an int, expected the pair"),
         ({"get_action": lambda observation: (9, {})}, "not in Discrete"),
         ({"get_actions": lambda observations: (np.zeros((2, 1), int), {})}, r"shape \(2, 1\), expected \(2,\)"),
         ({"get_actions": lambda observations: (np.zeros(2, int), {"x": np.zeros(3)})}, "3 values of the info 'x'"),
-        ({"get_actions": lambda observations: 0}, "get_actions gave a int, expected the pair"),
+        ({"get_actions": lambda observations: 0}, "get_actions gave an int, expected the pair"),
         ({"reset": None}, "has no reset"),
     ],
 )
