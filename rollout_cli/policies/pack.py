@@ -67,7 +67,7 @@ def pack_policy(spec: str, output: Path, *, overwrite: bool = False) -> PackedPo
         data = cloudpickle.dumps(found)
     hint = "an object's own __reduce__ or __setstate__ may be at fault"
     with reporting(PolicyLoadError, "the pickle that was made does not load", hint=hint):
-        pickle.loads(data)
+        pickle.loads(data)  # noqa: S301 - the bytes were made just now
     _write_whole(output, data)
     named = found if inspect.isclass(found) or inspect.isroutine(found) else type(found)
     return PackedPolicy(output, len(data), sha256(data).hexdigest(), f"{named.__module__}.{named.__qualname__}")
