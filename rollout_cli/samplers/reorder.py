@@ -8,24 +8,20 @@ from __future__ import annotations
 
 import pickle
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 from typing import IO
 
-from rollout_cli.episodes.chunk import Chunk, concatenate
+from rollout_cli.episodes.chunk import Chunk
 from rollout_cli.errors import StorageError
 from rollout_cli.samplers.numbers import contiguous_ranges
 from rollout_cli.samplers.plan import PlanState
 
 MEMORY_BYTES = 256 << 20
 DISK_BYTES = 16 << 30
-
-SMALL_BYTES = 16 << 10
-JOINED_BYTES = 1 << 20
-"""Chunks of less than `SMALL_BYTES` that follow each other are handed on as one of about `JOINED_BYTES`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +117,7 @@ class ReorderBuffer:
             StorageError: If the file cannot be read.
         """
         for partition in range(self._plan.n_partitions):
-            yield from _joined(self._ready(partition))
+            yield from self._ready(partition)
 
     def _ready(self, partition: int) -> Iterator[Chunk]:
         while not self._ended(partition):
@@ -158,24 +154,6 @@ class ReorderBuffer:
         """Forget everything."""
         self._entries.clear()
         self._store.close()
-
-
-def _joined(chunks: Iterable[Chunk]) -> Iterator[Chunk]:
-    """Give small chunks as one: whoever takes them would pay more for each than it costs to copy them together."""
-    small: list[Chunk] = []
-    size = 0
-    for chunk in chunks:
-        is_small = chunk.part is None and chunk.n_bytes < SMALL_BYTES
-        if small and (size >= JOINED_BYTES or not is_small):
-            yield concatenate(small)
-            small, size = [], 0
-        if is_small:
-            small.append(chunk)
-            size += chunk.n_bytes
-        else:
-            yield chunk
-    if small:
-        yield concatenate(small)
 
 
 class _Store:

@@ -108,17 +108,19 @@ class Sampler(abc.ABC):
     ) -> None:
         if isinstance(agents, WorkerFactory):
             worker_factory, agents, envs = agents, envs, third
-        if worker_factory is not None and (is_tf_worker or worker_setup is not None):
-            raise UsageError("is_tf_worker and worker_setup belong to the worker_factory", hint="give them to it")
-        self._factory = worker_factory or WorkerFactory(
-            max_episode_length=max_episode_length,
-            n_workers=n_workers,
-            seed=seed,
-            worker_class=worker_class,
-            worker_args=worker_args,
-            is_tf_worker=is_tf_worker,
-            worker_setup=worker_setup,
-        )
+        options: dict[str, Any] = {
+            "max_episode_length": max_episode_length,
+            "n_workers": n_workers,
+            "seed": seed,
+            "worker_class": None if worker_class is DefaultWorker else worker_class,
+            "worker_args": worker_args,
+            "is_tf_worker": is_tf_worker or None,
+            "worker_setup": worker_setup,
+        }
+        given = {name: value for name, value in options.items() if value is not None}
+        if worker_factory is not None and given:
+            raise UsageError(f"worker_factory decides about {', '.join(given)}", hint="give either, not both")
+        self._factory = worker_factory or WorkerFactory(**given)
         self._updates = UpdateLog(self._factory, agents, envs)
         self._supervision = supervision or Supervision()
         self._supervisor = Supervisor(self._supervision, self._factory.seed)

@@ -170,6 +170,12 @@ def test_the_factory_may_come_first() -> None:
         assert one.obtain_samples(0, 9, None).rewards.tolist() == other.obtain_samples(0, 9, None).rewards.tolist()
 
 
+def test_a_factory_decides_alone() -> None:
+    """Arguments that are the factory's own are refused beside it, rather than ignored."""
+    with pytest.raises(UsageError, match="worker_factory decides about n_workers, seed"):
+        LocalSampler(left, Env(), worker_factory=WorkerFactory(n_workers=1, seed=3), n_workers=2, seed=SEED)
+
+
 # -- one process -------------------------------------------------------------------------------------------------------
 
 

@@ -102,14 +102,6 @@ def test_an_episode_in_parts_is_given_whole(memory: int) -> None:
     of.close()
 
 
-def test_small_chunks_are_handed_on_together() -> None:
-    """Many episodes that came one by one cost one chunk."""
-    of = buffer(10)
-    for number in reversed(range(10)):
-        of.add(several(number))
-    assert [10] == [chunk.n_episodes for chunk in of.ready()]
-
-
 def test_the_file_is_emptied_when_nobody_needs_it(tmp_path: Path) -> None:
     """It is full at its limit, has no name, and takes no space once its chunks were given."""
     of = buffer(100, memory_limit=0, disk_limit=1, folder=tmp_path)
