@@ -17,6 +17,7 @@ from rollout_cli.episodes.chunk import Chunk, concatenate
 from rollout_cli.episodes.infos import InfoTable, tabulate
 from rollout_cli.episodes.spaces import Leaf, space_leaves
 from rollout_cli.workers.batch_infos import BatchColumn, InfoKey, info_table
+from rollout_cli.workers.checks import BadValueError, shown
 from rollout_cli.workers.episode_recorder import in_order
 
 Array = npt.NDArray[Any]
@@ -170,7 +171,10 @@ class RolloutBuffer:
     # -- a step ------------------------------------------------------------------------------------------------------
 
     def put_observations(self, leaves: Iterable[Array]) -> None:
-        """Record the observations of this step, one array (n, *shape) a leaf."""
+        """Begin a step with its observations, one array (n, *shape) a leaf."""
+        for rings in self._info_rings:
+            for _, known in rings.values():
+                known[self._slot] = False
         for ring, leaf in zip(self._rings, leaves, strict=False):
             ring[self._slot, : self._n_rows] = leaf
 
@@ -205,9 +209,6 @@ class RolloutBuffer:
         """Count the step; return whether `make_room` must come before the next one."""
         self.step += 1
         self._slot = self.step % self._n_slots
-        for rings in self._info_rings:
-            for _, known in rings.values():
-                known[self._slot] = False
         return self.step % (self._n_slots // 2) == 0
 
     def make_room(self, facts: Array, rows: Array) -> None:
@@ -358,7 +359,19 @@ def _row_table(infos: RowInfos, ended: Ended) -> InfoTable | None:
 def leaf_array(leaf: Leaf, values: Any) -> Array:
     """Return the values of one leaf of a batch, (n, *shape), as an array; texts as one of objects."""
     if leaf.kind != "text" or isinstance(values, np.ndarray):
-        return np.asarray(values)
+        return as_array(values)
     column = np.empty(len(values), object)
     column[:] = list(values)
     return column
+
+
+def as_array(values: Any) -> Array:
+    """Return values of a batch as an array.
+
+    Raises:
+        BadValueError: If they make none.
+    """
+    try:
+        return np.asarray(values)
+    except Exception as error:  # A foreign array (a tensor with a gradient) may refuse in any way.
+        raise BadValueError(f"the batch is no array: {shown(values)}") from error

@@ -31,6 +31,7 @@ from rollout_cli.workers.checks import (
     blame,
     episode_place,
     is_of_user_code,
+    shown,
 )
 from rollout_cli.workers.default_worker import DefaultWorker, close_env, updated_env
 from rollout_cli.workers.global_draws import GlobalDraws
@@ -43,6 +44,7 @@ from rollout_cli.workers.rollout_buffer import (
     STOP,
     Ended,
     RolloutBuffer,
+    as_array,
     leaf_array,
 )
 from rollout_cli.workers.row_numbers import RowNumbers
@@ -339,7 +341,11 @@ class VecWorker(DefaultWorker):
     def _see(self, observations: Any) -> None:
         """Keep the observations, and their leaves, for the next step to record."""
         self._observations = observations
-        pairs = zip(self._spaces.leaves, self._spaces.columns(observations), strict=True)
+        try:
+            columns = self._spaces.columns(observations)
+        except (KeyError, IndexError, TypeError) as error:
+            raise BadValueError(f"the observations lack {error!r}: {shown(observations)}") from error
+        pairs = zip(self._spaces.leaves, columns, strict=True)
         self._leaves = [_checked_leaf(leaf, values, self._n_envs) for leaf, values in pairs]
 
     def _after_disabled(self, terminated: Array, truncated: Array, infos: Any) -> None:
@@ -577,17 +583,19 @@ _AFTER: dict[AutoresetMode, Callable[[VecWorker, Array, Array, Any], None]] = {
 
 
 def _checked_rewards(rewards: Any, n_rows: int) -> Array:
-    rewards = np.asarray(rewards)
-    if rewards.shape != (n_rows,) or rewards.dtype.kind not in "biuf":
-        raise BadValueError(f"the rewards are {rewards.dtype}{rewards.shape}, expected numbers ({n_rows},)")
-    return rewards
+    array = as_array(rewards)
+    if array.shape != (n_rows,) or array.dtype.kind not in "biuf":
+        raise BadValueError(f"the rewards are {array.dtype}{array.shape}, expected a number for each of {n_rows} rows")
+    return array
 
 
 def _checked_flag(name: str, flag: Any, n_rows: int) -> Array:
-    flag = np.asarray(flag)
-    if flag.shape != (n_rows,) or flag.dtype != bool:
-        raise BadValueError(f"{name} is {flag.dtype}{flag.shape}, expected bool ({n_rows},)")
-    return flag
+    array = as_array(flag)
+    if array.shape == (n_rows,) and array.dtype.kind in "iu" and np.isin(array, (0, 1)).all():
+        array = array.astype(bool)
+    if array.shape != (n_rows,) or array.dtype != bool:
+        raise BadValueError(f"{name} is {array.dtype}{array.shape}, expected a bool for each of {n_rows} rows")
+    return array
 
 
 def _checked_leaf(leaf: Leaf, values: Any, n_rows: int) -> Array:

@@ -1,0 +1,596 @@
+"""The contract of all workers: what a sampler may rely on, for one environment, synchronous rows and native ones."""
+
+from __future__ import annotations
+
+import math
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rollout_cli.errors import EnvError, InternalError, PolicyError, UserCodeError
+from rollout_cli.seeding.seeds import env_seed
+from rollout_cli.workers import DefaultWorker, EpisodeRules, VecWorker
+from rollout_cli.workers import rollout_buffer as buffers
+from tests.workers import worlds
+from tests.workers.worlds import KINDS, RESET_FROM_OUTSIDE, SEED, ChainEnv, check_chain, make, run
+
+each_kind = pytest.mark.parametrize("kind", KINDS)
+
+
+@each_kind
+@pytest.mark.parametrize("steps", [1, 4, 1_000])
+def test_runs_the_assigned_numbers(kind: str, steps: int) -> None:
+    """Every number once, whole, with its flags, however often it is taken; the worker's own number stands beside."""
+    chunk = run(make(kind), range(5, 25), steps=steps)
+    assert list(range(5, 25)) == chunk.numbers.tolist()
+    check_chain(chunk)
+    assert [True] * 20 == chunk.terminated.tolist()
+    assert [False] * 20 == chunk.truncated.tolist()
+    assert {2} == set(chunk.workers.tolist())
+    assert (chunk.wall_times >= 0).all()
+
+
+@each_kind
+def test_seeds_are_those_of_the_numbers(kind: str) -> None:
+    """What `env.reset` got; -1 where the environment began the episode by itself."""
+    chunk = run(make(kind), range(3, 9))
+    given = [env_seed(SEED, number) for number in range(3, 9)]
+    assert (given if kind in RESET_FROM_OUTSIDE else [-1] * 6) == chunk.seeds.tolist()
+
+
+@each_kind
+def test_numbers_come_in_any_order_and_more_than_once(kind: str) -> None:
+    """Leases of several ranges, and more of them while episodes run."""
+    worker = make(kind)
+    worker.assign([range(30, 34), range(2, 8, 2)])
+    for _ in range(3):
+        worker.advance(-1.0)
+    chunk = run(worker, [range(3, 9, 2)])
+    assert [2, 3, 4, 5, 6, 7, 30, 31, 32, 33] == chunk.numbers.tolist()
+    check_chain(chunk)
+
+
+@each_kind
+def test_what_is_open_and_what_is_finished(kind: str) -> None:
+    """All assigned numbers are open until they are taken; rows and bytes are those that `take` then gives."""
+    worker = make(kind)
+    worker.assign([range(12)])
+    seen = set[int]()
+    taken: list[int] = []
+    while worker.has_work:
+        worker.advance(-1.0)
+        assert sorted({*range(12)} - {*taken}) == worker.open_numbers
+        seen |= set(worker.running_numbers)
+        rows, size = worker.finished_rows, worker.finished_bytes
+        assert (rows > 0) == (size > 0)
+        if (chunk := worker.take()) is not None:
+            assert rows - chunk.n_steps == worker.finished_rows
+            taken += chunk.numbers.tolist()
+    left = worker.take(everything=True)
+    taken += [] if left is None else left.numbers.tolist()
+    assert list(range(12)) == sorted(taken)
+    assert ([], (), 0, False) == (worker.open_numbers, worker.running_numbers, worker.finished_rows, worker.has_work)
+    assert seen
+
+
+@each_kind
+def test_a_lower_number_holds_others_up_for_a_while(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What `take` gives has no number above one that runs, until it has waited long enough."""
+    worker = make(kind, lambda: ChainEnv())
+    worker.assign([range(40)])
+    while worker.has_work:
+        worker.advance(-1.0)
+        lowest = min((*worker.running_numbers, 99))
+        if (chunk := worker.take()) is not None:
+            assert chunk.numbers.max() < lowest
+    worker.take(everything=True)
+    if kind != "default":
+        monkeypatch.setattr("rollout_cli.workers.vec_worker.HOLD_SECONDS", -1.0)
+        worker.assign([range(40, 80)])
+        while not worker.finished_rows:
+            worker.advance(-1.0)
+        assert worker.take() is not None
+        assert worker.running_numbers
+
+
+@each_kind
+@pytest.mark.parametrize("slots", [4, 7, 64])
+def test_long_episodes_are_whole(kind: str, slots: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Episodes longer than the memory of steps come out whole, beside short ones that lower numbers hold up."""
+    monkeypatch.setattr(buffers, "_MOST_STEPS", slots)
+    monkeypatch.setattr(buffers, "_FEWEST_STEPS", 1)
+
+    class Mixed(ChainEnv):
+        def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+            self._fixed = None
+            observation, info = super().reset(seed=seed)
+            if self.length == 9:
+                observation[1] = self.length = 50
+            return observation, {"length": self.length}
+
+    chunk = run(make(kind, Mixed), range(30), steps=3)
+    assert list(range(30)) == chunk.numbers.tolist()
+    assert 50 in chunk.lengths
+    check_chain(chunk)
+
+
+@each_kind
+def test_retract_above(kind: str) -> None:
+    """Numbers above the last needed are dropped, waiting or running; the others are run."""
+    worker = make(kind, lambda: ChainEnv(length=5))
+    worker.assign([range(10)])
+    worker.advance(-1.0)
+    worker.retract(above=4)
+    assert max(worker.running_numbers) <= 4
+    chunk = run(worker, range(0))
+    assert list(range(5)) == chunk.numbers.tolist()
+    check_chain(chunk)
+
+
+@each_kind
+def test_retract_everything(kind: str) -> None:
+    """Nothing is left; and the worker goes on as a new one."""
+    worker = make(kind)
+    worker.assign([range(20)])
+    for _ in range(8):
+        worker.advance(-1.0)
+    worker.retract(above=None)
+    assert (False, [], 0) == (worker.has_work, worker.open_numbers, worker.finished_rows)
+    assert worker.take(everything=True) is None
+    chunk = run(worker, range(40, 52))
+    assert list(range(40, 52)) == chunk.numbers.tolist()
+    check_chain(chunk)
+
+
+@pytest.mark.parametrize("kind", RESET_FROM_OUTSIDE)
+def test_an_episode_is_a_function_of_its_number(kind: str) -> None:
+    """Whatever ran before it, and whatever was given up."""
+    expected = run(make(kind, policy=worlds.OwnDrawPolicy), range(12))
+    worker = make(kind, policy=worlds.OwnDrawPolicy)
+    worker.assign([range(4, 30)])
+    worker.advance(-1.0)
+    worker.retract(above=None)
+    actual = worlds.by_number([run(worker, range(6, 12)), run(worker, range(6))])
+    worlds.assert_same_episodes(expected, actual)
+
+
+@each_kind
+def test_the_verbs(kind: str) -> None:
+    """`rollout` begins the number after the last; `start_episode` takes an assigned one where there is any."""
+    worker = make(kind)
+    first = worker.rollout()
+    assert 0 in first.numbers
+    assert first.numbers.max() < worker.rollout().numbers.min()
+    worker.assign([range(100, 101)])
+    assert [100] == worker.rollout().numbers.tolist()
+    with pytest.raises(InternalError, match="start_episode first"):
+        worker.step_episode()
+    with pytest.raises(InternalError, match="no finished episode"):
+        worker.collect_episode()
+
+
+@each_kind
+def test_a_subclass_is_asked_for_each_step(kind: str) -> None:
+    """A `step_episode` of a subclass's own is what `advance` calls."""
+    worker = make(kind)
+    calls = []
+    base = type(worker)
+
+    class Counting(base):  # type: ignore[misc, valid-type]
+        def step_episode(self) -> bool:
+            calls.append(1)
+            return bool(super().step_episode())
+
+    worker.__class__ = Counting
+    chunk = run(worker, range(4))
+    assert len(calls) >= max(chunk.lengths)
+
+
+@each_kind
+def test_a_subclass_resets_in_its_own_way(kind: str) -> None:
+    """`reset_env` is called for each episode that is reset from outside, with its number."""
+    if kind not in ("default", "sync"):
+        pytest.skip("a native environment resets its rows itself")
+    base, seen = (DefaultWorker if kind == "default" else VecWorker), []
+
+    class Choosing(base):  # type: ignore[misc, valid-type]
+        def reset_env(self, env: Any, number: int, seed: int) -> Any:
+            seen.append(number)
+            return env.reset(seed=7)
+
+    arguments = {} if kind == "default" else {"n_envs": 2}
+    worker = Choosing(seed=SEED, max_episode_length=None, worker_number=0, **arguments)
+    worker.update_env(ChainEnv())
+    worker.update_agent(worlds.BatchPolicy(worker.env_spec))
+    chunk = run(worker, range(4))
+    assert [0, 1, 2, 3] == sorted(seen)
+    assert 1 == len(set(chunk.lengths.tolist()))
+
+
+# -- updates -----------------------------------------------------------------------------------------------------------
+
+
+@each_kind
+def test_new_parameters(kind: str) -> None:
+    """They reach the policy between episodes; the episodes that ran are given up."""
+    worker = make(kind, policy=worlds.ParameterPolicy)
+    run(worker, range(3))
+    worker.update_agent({"action": 1})
+    assert {1} == set(run(worker, range(3, 9)).actions[0].tolist())
+    worker.update_agent({"action": 0})
+    assert {0} == set(run(worker, range(9, 12)).actions[0].tolist())
+    worker.update_agent(None)
+    assert {0} == set(run(worker, range(12, 15)).actions[0].tolist())
+
+
+@each_kind
+def test_a_policy_that_refuses_parameters(kind: str) -> None:
+    """It is named, with its own error."""
+
+    class Refusing(worlds.BatchPolicy):
+        def set_param_values(self, params: Any) -> None:
+            raise KeyError("weights")
+
+    with pytest.raises(PolicyError, match="policy.set_param_values raised: KeyError: 'weights'"):
+        make(kind, policy=Refusing).update_agent({"w": 1})
+
+
+@each_kind
+def test_a_new_environment_is_used_and_the_old_one_closed(kind: str) -> None:
+    """Other spaces are taken over with it, once the finished episodes are taken."""
+    worker = make(kind)
+    run(worker, range(3))
+    worker.update_env(worlds.env_of(kind, lambda: ChainEnv("both", length=2)))
+    chunk = run(worker, range(3, 7))
+    assert [2] * 4 == chunk.lengths.tolist()
+    assert [True] * 4 == chunk.truncated.tolist()
+    worker.update_env(worlds.env_of(kind, worlds.space_env("box")))
+    worker.update_agent("random_is_no_policy" and worlds.BatchPolicy(worker.env_spec))
+    assert (2, 3) == run(worker, range(2)).observations[0].shape[1:]
+
+
+@each_kind
+def test_the_spaces_must_not_change_under_finished_episodes(kind: str) -> None:
+    """A sampler takes them first."""
+    worker = make(kind)
+    worker.assign([range(3)])
+    while worker.has_work:
+        worker.advance(-1.0)
+    with pytest.raises(InternalError, match="before the finished episodes were taken"):
+        worker.update_env(worlds.env_of(kind, worlds.space_env("box")))
+
+
+@each_kind
+def test_shutdown_closes(kind: str) -> None:
+    """All environments, once; an error there is the environment's."""
+    made: list[ChainEnv] = []
+
+    def remembered() -> ChainEnv:
+        made.append(ChainEnv())
+        return made[-1]
+
+    worker = make(kind, remembered)
+    used = made[: 1 if kind == "default" else 3]
+    worker.shutdown()
+    worker.shutdown()
+    assert [1] * len(used) == [env.closed for env in used]
+
+    class Unclosable(ChainEnv):
+        def close(self) -> None:
+            raise OSError("the device is stuck")
+
+    with pytest.raises(EnvError, match="env.close raised: OSError: the device is stuck"):
+        make(kind, Unclosable).shutdown()
+
+
+@each_kind
+def test_workers_are_not_pickled(kind: str) -> None:
+    """They belong to their process."""
+    with pytest.raises(InternalError, match="cannot be pickled"):
+        pickle.dumps(make(kind))
+
+
+@each_kind
+def test_what_only_a_worker_knows(kind: str) -> None:
+    """The policy's class, the environment's record, and how far episodes can be reproduced."""
+    worker = make(kind)
+    info = worker.info()
+    assert "tests.workers.worlds.BatchPolicy" == info["policy_class"]
+    assert info["env"]["class"].endswith("ChainEnv" if kind in ("default", "sync") else "SyncVectorEnv")
+    assert (kind in RESET_FROM_OUTSIDE) == (worker.not_reproducible is None)
+    assert worker.not_reproducible == info.get("not_reproducible")
+
+
+# -- limits and flags --------------------------------------------------------------------------------------------------
+
+
+@each_kind
+@pytest.mark.parametrize("ends", ["terminated", "truncated", "both"])
+def test_flags(kind: str, ends: str) -> None:
+    """Both flags are what the environment says."""
+    chunk = run(make(kind, lambda: ChainEnv(ends)), range(5))
+    assert {ends in ("terminated", "both")} == set(chunk.terminated.tolist())
+    assert {ends in ("truncated", "both")} == set(chunk.truncated.tolist())
+
+
+@pytest.mark.parametrize("kind", RESET_FROM_OUTSIDE)
+@pytest.mark.parametrize("limit", [1, 4, 4.5, math.inf])
+def test_the_runs_limit(kind: str, limit: float) -> None:
+    """An episode that reaches it is truncated, and one that ends in that very step is terminated, too."""
+    chunk = run(make(kind, lambda: ChainEnv(length=5), limit=limit), range(4))
+    expected = min(5, math.ceil(limit)) if limit < math.inf else 5
+    assert [expected] * 4 == chunk.lengths.tolist()
+    assert [expected == 5] * 4 == chunk.terminated.tolist()
+    assert [limit <= 5] * 4 == chunk.truncated.tolist()
+    check_chain(chunk)
+
+
+@each_kind
+def test_an_episode_without_end_fails(kind: str) -> None:
+    """After so many steps as the rules allow; the hint names both options."""
+    worker = make(kind, lambda: ChainEnv("never"), rules=EpisodeRules(step_guard=1_500))
+    worker.assign([range(4)])
+    with pytest.raises(EnvError, match="the episode has no end: it is [12],[05]..? steps long|no end") as caught:
+        while worker.has_work:
+            worker.advance(worlds.now() + 0.05)
+    assert "--max-episode-length" in caught.value.hint
+    assert 1 == len(caught.value.episodes)
+
+
+# -- record first ------------------------------------------------------------------------------------------------------
+
+
+@each_kind
+def test_what_others_do_with_their_buffers_changes_no_record(kind: str) -> None:
+    """An environment that writes over its observation and info, and a policy that edits what it sees and gave."""
+
+    class Reusing(ChainEnv):
+        def __init__(self) -> None:
+            super().__init__()
+            self._seen, self._info = np.zeros(3, np.float32), {"position": 0, "path": [0], "deep": {"at": np.zeros(1)}}
+
+        def observe(self) -> Any:
+            self._seen[:] = super().observe()
+            return self._seen
+
+        def step(self, action: Any) -> Any:
+            observation, reward, terminated, truncated, info = super().step(action)
+            self._info["position"] = info["position"]
+            self._info["path"][0] = info["position"]  # type: ignore[index]
+            self._info["deep"]["at"][0] = info["position"]  # type: ignore[call-overload, index]
+            return observation, reward, terminated, truncated, self._info
+
+    class Editing(worlds.BatchPolicy):
+        def get_actions(self, observations: Any) -> Any:
+            result = super().get_actions(observations)
+            observations[:] = 77
+            return result
+
+    class Plain(ChainEnv):
+        def step(self, action: Any) -> Any:
+            *rest, info = super().step(action)
+            at = info["position"]
+            return *rest, {"position": at, "path": [at], "deep": {"at": np.array([float(at)])}}
+
+    expected = run(make(kind, Plain), range(9))
+    worlds.assert_same_episodes(expected, run(make(kind, Reusing, Editing), range(9)))
+
+
+# -- errors ------------------------------------------------------------------------------------------------------------
+
+
+def failing(kind: str, worker: DefaultWorker, error: type[UserCodeError], message: str) -> UserCodeError:
+    """Run until the worker fails; check the error, and that the worker can go on."""
+    worker.assign([range(7)])
+    with pytest.raises(error, match=message) as caught:
+        while worker.has_work:
+            worker.advance(-1.0)
+    assert "(worker 2, " in caught.value.message
+    assert "\n" not in caught.value.message
+    assert set(caught.value.episodes) <= set(range(7))
+    assert caught.value.episodes
+    assert () == worker.running_numbers
+    finished = worker.take(everything=True)
+    assert finished is None or not set(finished.numbers.tolist()) & set(caught.value.episodes)
+    return caught.value
+
+
+class Raising(ChainEnv):
+    """Raises in the third step, or in `reset`, of episodes that have one."""
+
+    def __init__(self, error: Callable[[], BaseException], where: str = "step") -> None:
+        super().__init__()
+        self._error, self._where, self._resets = error, where, 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self._resets += 1
+        if self._where == "reset" and self._resets == 2:
+            raise self._error()
+        return super().reset(seed=seed)
+
+    def step(self, action: Any) -> Any:
+        if self._where == "step" and self._position == 2:
+            raise self._error()
+        return super().step(action)
+
+
+@each_kind
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (lambda: ValueError("it broke"), "ValueError: it broke"),
+        (lambda: SystemExit(3), "SystemExit: 3"),
+        (lambda: type("Odd", (BaseException,), {})("odd"), "Odd: odd"),
+    ],
+)
+def test_an_environment_that_raises(kind: str, error: Any, text: str) -> None:
+    """Where it happened and what; whoever blames one episode knows which."""
+    found = failing(kind, make(kind, lambda: Raising(error)), EnvError, f"env.step raised {text}")
+    assert isinstance(found.__cause__, BaseException)
+    assert (kind in ("default", "sync")) == (len(found.episodes) == 1)
+
+
+@each_kind
+def test_a_reset_that_raises(kind: str) -> None:
+    """It is the error of the episode that should begin."""
+    where = "env.step" if kind in ("native next", "native same") else "env.reset"
+    failing(kind, make(kind, lambda: Raising(lambda: OSError("no"), "reset")), EnvError, f"{where} raised OSError: no")
+
+
+@each_kind
+def test_ctrl_c_is_nobodys_fault(kind: str) -> None:
+    """It leaves the worker as it is; the finished episodes can still be taken."""
+    worker = make(kind, lambda: Raising(KeyboardInterrupt))
+    worker.assign([range(9)])
+    with pytest.raises(KeyboardInterrupt):
+        while worker.has_work:
+            worker.advance(-1.0)
+    assert () == worker.running_numbers
+
+
+@each_kind
+def test_a_policy_that_raises(kind: str) -> None:
+    """The policy's error; of a batch, all episodes that run are suspects."""
+
+    class Breaking(worlds.BatchPolicy):
+        calls = 0
+
+        def get_actions(self, observations: Any) -> Any:
+            self.calls += 1
+            if self.calls == 3:
+                raise ZeroDivisionError("too bold")
+            return super().get_actions(observations)
+
+        get_action = None  # type: ignore[assignment]
+
+        def _act(self, row: Any) -> Any:
+            return worlds.TablePolicy.get_action(self, row)
+
+    def policy(spec: Any) -> Any:
+        made = Breaking(spec)
+        made.get_action = None  # type: ignore[method-assign, assignment]
+        made.get_actions = lambda seen: _third_fails(made, seen)  # type: ignore[method-assign]
+        return made
+
+    def _third_fails(made: Breaking, seen: Any) -> Any:
+        made.calls += 1
+        if made.calls == 3:
+            raise ZeroDivisionError("too bold")
+        return np.zeros(len(seen), np.int64), {}
+
+    call = "get_action" if kind == "default" else "get_actions"
+    failing(kind, make(kind, policy=policy), PolicyError, f"policy.{call} raised ZeroDivisionError: too bold")
+
+
+BAD_ACTIONS: dict[str, tuple[Any, str]] = {
+    "outside": (lambda good: good + 2, "the action is not of its space: 2 of Discrete"),
+    "negative": (lambda good: good - 1, "the action is not of its space: -1 of Discrete"),
+    "floats": (lambda good: good + 0.5, "expected int64"),
+    "shape": (lambda good: np.zeros((len(good), 2), int), "expected int64|one row"),
+    "text": (lambda good: np.array(["left"] * len(good)), "expected int64"),
+}
+
+
+@each_kind
+@pytest.mark.parametrize("name", BAD_ACTIONS)
+def test_bad_actions_never_reach_the_environment(kind: str, name: str) -> None:
+    """The policy's error, with the value and the space, before the environment has seen it."""
+    given, message = BAD_ACTIONS[name]
+
+    class Strict(ChainEnv):
+        def step(self, action: Any) -> Any:
+            assert self.action_space.contains(action)
+            return super().step(action)
+
+    policy = type("Given", (worlds.GivenPolicy,), {"given": staticmethod(given)})
+    error = failing(kind, make(kind, lambda: Strict(length=5), policy), PolicyError, message)
+    assert error.hint
+
+
+PUSH = {"given": None, "space": (-1.0, 1.0)}
+
+
+def pushes(value: float) -> Callable[[Any], Any]:
+    """Return a policy that pushes with this value, for `PushEnv`."""
+
+    class Push:
+        def get_actions(self, observations: Any) -> Any:
+            return np.full((len(observations), 2), value, np.float32), {}
+
+    return lambda spec: Push()
+
+
+class PushEnv(ChainEnv):
+    """Has Box actions in [-1, 1]^2, and a reward that is their sum."""
+
+    def __init__(self) -> None:
+        super().__init__(length=3)
+        self.action_space = worlds.spaces.Box(-1.0, 1.0, (2,), np.float32)
+
+    def step(self, action: Any) -> Any:
+        observation, _, *rest = super().step(action)
+        return observation, float(np.sum(action)), *rest
+
+
+@each_kind
+@pytest.mark.parametrize(
+    ("rule", "value", "pushed"),
+    [
+        ("error", 2.0, None),
+        ("error", math.nan, None),
+        ("error", math.inf, None),
+        ("clip", 2.0, 1.0),
+        ("clip", -math.inf, -1.0),
+        ("clip", math.nan, None),
+        ("warn", 2.0, 2.0),
+    ],
+)
+def test_the_rule_for_invalid_actions(kind: str, rule: Any, value: float, pushed: float | None) -> None:
+    """`error` fails, `clip` moves to the nearest bound but nan, `warn` lets the environment have it."""
+    worker = make(kind, PushEnv, pushes(value), rules=EpisodeRules(invalid_action=rule))
+    if pushed is None:
+        error = failing(kind, worker, PolicyError, "the action is not of its space")
+        assert ("nan has no nearest bound" in error.hint) == math.isnan(value)
+        assert 1 == len(error.episodes)
+        return
+    chunk = run(worker, range(4))
+    assert {pushed} == set(chunk.actions[0].ravel().tolist())
+    assert {2 * pushed} == set(chunk.rewards.tolist())
+
+
+class CountingBox:
+    """A crash box that remembers."""
+
+    def __init__(self) -> None:
+        self.running: dict[int, int] = {}
+        self.seen: set[int] = set()
+
+    def begin(self, row: int, number: int) -> None:
+        self.running[row] = number
+        self.seen.add(number)
+
+    def end(self, row: int) -> None:
+        self.running.pop(row, None)
+
+    def note(self, numbers: Any) -> None:
+        self.running = {row: number for row, number in enumerate(numbers.tolist()) if number >= 0}
+        self.seen |= set(self.running.values())
+
+    def step(self) -> None:
+        pass
+
+
+@each_kind
+def test_the_crash_box_knows_what_runs(kind: str) -> None:
+    """At every moment in which code of the user's runs, and in between."""
+    worker, box = make(kind), CountingBox()
+    worker.crash_box = box
+    worker.update_agent(worlds.BatchPolicy(worker.env_spec))
+    worker.assign([range(12)])
+    while worker.has_work:
+        worker.advance(-1.0)
+        assert set(worker.running_numbers) == set(box.running.values())
+    assert set(range(12)) == box.seen
