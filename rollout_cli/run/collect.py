@@ -192,7 +192,6 @@ def _start(job: _Job, signals: StopSignals) -> Iterator[Sampler]:
 
     with sampler_of(config, job.policy, job.env) as sampler:
         sampler.warn = partial(_warn_of_fault, progress)
-        sampler.spill_folder = config.output if config.output.is_dir() else None
         sampler.start_worker()
         signals.stop = stop
         yield sampler
@@ -222,7 +221,7 @@ def _resume_or_begin(job: _Job, sampler: Sampler, signals: StopSignals) -> Datas
     if config.require_reproducible:
         reproduce.require(reproduce.known_beforehand(sampler.worker_info))
     first = reproduce.Verdict("unknown", "the run has not ended yet").document()
-    return DatasetWriter(
+    writer = DatasetWriter(
         config.output,
         env_spec=spec,
         root_seed=sampler.seed,
@@ -236,6 +235,8 @@ def _resume_or_begin(job: _Job, sampler: Sampler, signals: StopSignals) -> Datas
         flush_seconds=config.flush_every,
         lock=job.lock,
     )
+    sampler.spill_folder = writer.path
+    return writer
 
 
 def _fill(job: _Job, sampler: Sampler, writer: DatasetWriter) -> _Filled:
