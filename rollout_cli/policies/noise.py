@@ -6,6 +6,9 @@ drawn in one vectorised pass, and each gets, bit for bit, what it would get alon
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
@@ -19,6 +22,8 @@ _MIX_A, _MIX_B = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 _SHIFTS = np.uint64(30), np.uint64(27), np.uint64(31)
 _UNUSED_BITS = np.uint64(11)
 _UNIT = 2.0**-53
+
+_STEPS_AHEAD, _NUMBERS_AHEAD = 16, 1 << 17
 
 
 def mix_words(words: Words) -> Words:
@@ -52,14 +57,54 @@ class RowStreams:
         # Mixed, so that seeds that differ by little begin far apart.
         self._counters[mask] = mix_words(seeds[mask])
 
-    def words(self, count: int) -> Words:
-        """Return the next `count` words of each row, uint64 (n, count); one call for 6 gives those of two for 3."""
+    def words(self, count: int, rows: Any = slice(None)) -> Words:
+        """Return the next `count` words of some rows, uint64 (k, count); one call for 6 gives those of two for 3."""
         if len(self._offsets) != count:
             self._offsets = np.arange(1, count + 1, dtype=np.uint64) * _STEP
-        words = mix_words(self._counters[:, None] + self._offsets)
+        words = mix_words(self._counters[rows, None] + self._offsets)
         if count:
-            self._counters += self._offsets[-1]
+            self._counters[rows] += self._offsets[-1]
         return words
+
+
+class RowNumbers:
+    """Numbers for each step of each row, made for several steps at once, which takes little longer than for one.
+
+    Args:
+        n_rows: n.
+        width: The numbers of one step.
+        make: Makes numbers (k, m) of words: `gumbel` of (k, m), or `normal` of (k, 2 m).
+    """
+
+    def __init__(self, n_rows: int, width: int, make: Callable[[Words], Floats]) -> None:
+        self._streams, self._width, self._make = RowStreams(n_rows), width, make
+        self._words = 2 * width if make is normal else width
+        self._steps = max(1, min(_STEPS_AHEAD, _NUMBERS_AHEAD // max(1, n_rows * width)))
+        self._ahead, self._step = np.empty((n_rows, self._steps, width)), self._steps
+
+    def __len__(self) -> int:
+        """Return n."""
+        return len(self._streams)
+
+    def seed(self, mask: npt.NDArray[np.bool_], seeds: npt.NDArray[np.uint64]) -> None:
+        """Begin the numbers of `seeds[j]`, uint64 (n,), in each row j where `mask`, bool (n,), is true."""
+        self._streams.seed(mask, seeds)
+        self._fill(np.flatnonzero(mask))
+
+    def next(self) -> Floats:
+        """Return the next numbers of each row, (n, width)."""
+        if self._step == self._steps:
+            self._step = 0
+            self._fill(slice(None))
+        self._step += 1
+        return self._ahead[:, self._step - 1]
+
+    def _fill(self, rows: Any) -> None:
+        """Make the numbers of the steps that are left of those made ahead."""
+        left = self._steps - self._step
+        if left:
+            numbers = self._make(self._streams.words(left * self._words, rows))
+            self._ahead[rows, self._step :] = numbers.reshape(-1, left, self._width)
 
 
 def uniform(words: Words) -> Floats:

@@ -12,7 +12,7 @@ from gymnasium import spaces
 from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.episodes.spaces import SpaceRows
 from rollout_cli.errors import PolicyError, PolicyLoadError
-from rollout_cli.policies.noise import RowStreams, gumbel, normal
+from rollout_cli.policies.noise import RowNumbers, gumbel, normal
 from rollout_cli.policies.policy import AdaptedPolicy, Tree, named
 
 Array = npt.NDArray[Any]
@@ -59,7 +59,7 @@ class TorchPolicy(AdaptedPolicy):
         self._device = None if parameter is None else parameter.device
         floating = parameter is not None and parameter.is_floating_point()
         self._dtype = parameter.dtype if parameter is not None and floating else self._torch.get_default_dtype()
-        self._single, self._rows = RowStreams(1), RowStreams(0)
+        self._single, self._rows = self._new_numbers(1), self._new_numbers(0)
 
     def _check(self, wrapped: Any, action_space: spaces.Space[Any]) -> None:
         hint = "wrap it in a policy with get_action"
@@ -102,26 +102,32 @@ class TorchPolicy(AdaptedPolicy):
         """Return a copy of the module's `state_dict` in the CPU's memory: training goes on without it."""
         return {name: value.detach().cpu().clone() for name, value in self.wrapped.state_dict().items()}
 
-    def _sized(self, n_rows: int) -> RowStreams:
+    def _sized(self, n_rows: int) -> RowNumbers:
         if len(self._rows) != n_rows:
-            self._rows = RowStreams(n_rows)
+            self._rows = self._new_numbers(n_rows)
         return self._rows
 
-    def _act(self, observations: Tree, streams: RowStreams) -> Array:
+    def _new_numbers(self, n_rows: int) -> RowNumbers:
+        if self._action.kind == "discrete":
+            low, high = self._action.bounds or (0, 0)
+            return RowNumbers(n_rows, high - low + 1, gumbel)
+        return RowNumbers(n_rows, int(np.prod(self._action.shape, dtype=np.int64)), normal)
+
+    def _act(self, observations: Tree, numbers: RowNumbers) -> Array:
         with self._torch.no_grad():
             output = self.wrapped(self._tensors(observations))
             is_distribution = isinstance(output, self._torch.distributions.Distribution)
             logits = getattr(output, "logits", None) if is_distribution else output
             if self._action.kind == "discrete" and isinstance(logits, self._torch.Tensor):
-                return self._choose(logits, streams)
+                return self._choose(logits, numbers)
             if is_distribution:
-                output = output.mode if self._deterministic else _sample(output, streams)
+                output = output.mode if self._deterministic else _sample(output, numbers, self._action.shape)
             elif self._action.kind != "box" or not isinstance(output, self._torch.Tensor):
                 raise PolicyError(
                     f"the module gave {named(output)}, which is not an action of {self._action.space}",
                     hint="let it return a torch Distribution, or wrap it in a policy with get_action",
                 )
-            return self._as_actions(output, len(streams))
+            return self._as_actions(output, len(numbers))
 
     def _tensors(self, observations: Tree) -> Tree:
         rows = self._observations
@@ -133,13 +139,13 @@ class TorchPolicy(AdaptedPolicy):
         tensor = self._torch.from_numpy(np.array(column))
         return tensor.to(device=self._device, dtype=self._dtype if is_box else tensor.dtype)
 
-    def _choose(self, logits: Any, streams: RowStreams) -> Array:
+    def _choose(self, logits: Any, numbers: RowNumbers) -> Array:
         """Return a category of each row's softmax, int64 (n,); the likeliest where deterministic.
 
         The likeliest after adding Gumbel noise is such a draw.
         """
         low, high = self._action.bounds or (0, 0)
-        expected = (len(streams), high - low + 1)
+        expected = (len(numbers), high - low + 1)
         values = logits.double().cpu().numpy()
         if values.shape != expected:
             raise PolicyError(
@@ -148,7 +154,7 @@ class TorchPolicy(AdaptedPolicy):
         # A NaN counts as the highest.
         if not np.isfinite(values.max(axis=1)).all():
             raise PolicyError(f"the module gave logits {values}", hint="logits must be finite, or -inf for never")
-        noise = 0.0 if self._deterministic else gumbel(streams.words(expected[1]))
+        noise = 0.0 if self._deterministic else numbers.next()
         return np.asarray((values + noise).argmax(axis=1) + low)
 
     def _as_actions(self, output: Any, n_rows: int) -> Array:
@@ -161,24 +167,23 @@ class TorchPolicy(AdaptedPolicy):
         return np.asarray(values.astype(self._action.dtype))
 
 
-def _sample(distribution: Any, streams: RowStreams) -> Any:
+def _sample(distribution: Any, numbers: RowNumbers, shape: tuple[int, ...]) -> Any:
     """Return a sample of a torch Distribution of n rows.
 
-    Normal ones, also Independent or transformed (as tanh does), draw row j from row j's stream. All others sample
-    themselves, from torch's global generator.
+    Normal ones of the actions' shape, also Independent or transformed (as tanh does), draw row j from row j's stream.
+    All others sample themselves, from torch's global generator.
     """
     torch: Any = sys.modules["torch"]
     known = torch.distributions
     kind = type(distribution)  # Not isinstance, for a subclass may sample in a way of its own.
     if kind is known.Independent:
-        return _sample(distribution.base_dist, streams)
+        return _sample(distribution.base_dist, numbers, shape)
     if kind is known.TransformedDistribution:
-        value = _sample(distribution.base_dist, streams)
+        value = _sample(distribution.base_dist, numbers, shape)
         for transform in distribution.transforms:
             value = transform(value)
         return value
-    if kind is known.Normal and distribution.loc.shape[:1] == (len(streams),):
-        loc = distribution.loc
-        numbers = normal(streams.words(2 * loc[0].numel())).reshape(loc.shape)
-        return loc + distribution.scale * torch.from_numpy(numbers).to(loc)
+    if kind is known.Normal and distribution.loc.shape == (len(numbers), *shape):
+        noise = torch.from_numpy(numbers.next().reshape(distribution.loc.shape))
+        return distribution.loc + distribution.scale * noise.to(distribution.loc)
     return distribution.sample()
