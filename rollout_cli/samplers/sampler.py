@@ -396,13 +396,13 @@ class Sampler(abc.ABC):
             if call.buffer.is_past(number):
                 self.skipped[number] = reason
                 self.next_number = max(self.next_number, number + 1)
-        if call.failure is not None:
-            # A caller may have enough after the episodes that come before a failure, and never see it.
-            self.shutdown_worker()
-        elif call.generation == self._generation:
+        if call.generation == self._generation:
             self._grace = None
             self.dropped_episodes = call.buffer.n_waiting
-            if self._pool is not None:
+            if call.failure is not None:
+                # A caller may have enough after the episodes that come before a failure, and never see it.
+                self.shutdown_worker()
+            elif self._pool is not None:
                 self._carry_out(call, call.machine.end())
         call.buffer.close()
 

@@ -20,7 +20,7 @@ import numpy as np
 from rollout_cli.episodes.chunk import Chunk
 from rollout_cli.errors import InternalError, RolloutError
 from rollout_cli.samplers.leases import Leases, LeaseSize
-from rollout_cli.samplers.messages import Batch, Continue, Failed, Start, Started, Stop, ToSampler, Update
+from rollout_cli.samplers.messages import Batch, Continue, Failed, Lease, Start, Started, Stop, ToSampler, Update
 from rollout_cli.samplers.numbers import contiguous_ranges, with_lengths
 from rollout_cli.samplers.plan import PlanState
 from rollout_cli.samplers.pool import Died
@@ -39,13 +39,7 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class BringUp:
-    """Send a worker its whole history by `start`.
-
-    Attributes:
-        worker: Who.
-        start: Without the updates.
-        died: Whether the pool must start it first.
-    """
+    """Send a worker its whole history by `start`, which lacks the updates; one that died must be started first."""
 
     worker: int
     start: Start
@@ -149,10 +143,11 @@ class SamplerMachine:
         instructions: list[Instruction] = []
         for worker, updates in enumerate([*known, *new]):
             lease = self._leases.lease(worker, buffer_is_full=False)
-            is_new = worker >= len(known)
-            start = Start(self._generation, updates, lease, self.plan.last_needed, self._stride, is_new)
-            instructions.append(Send(worker, start))
+            instructions.append(Send(worker, self._start(updates, lease, rebuild=worker >= len(known))))
         return instructions
+
+    def _start(self, updates: Updates = (), lease: Lease = (), *, rebuild: bool = True) -> Start:
+        return Start(self._generation, updates, lease, self.plan.last_needed, self._stride, rebuild)
 
     def handle(self, event: ToSampler | Died, now: float) -> list[Instruction]:
         """Take what happened; return what to do, in order.
@@ -176,8 +171,8 @@ class SamplerMachine:
         """Take whether the reorder buffer is full; return leases where it was, and is no more."""
         drained = self._buffer_is_full and not is_full
         self._buffer_is_full = is_full
-        ready = [worker for worker, status in enumerate(self._status) if status is WorkerStatus.READY]
-        return [instruction for worker in ready for instruction in self._top_up(worker)] if drained else []
+        workers = self._ready() if drained else []
+        return [instruction for worker in workers for instruction in self._top_up(worker)]
 
     def stop(self) -> list[Instruction]:
         """Begin no more numbers, and drop those above the highest of their partition that ended; the others run on.
@@ -187,8 +182,8 @@ class SamplerMachine:
         self.stopping = True
         instructions: list[Instruction] = []
         for worker, runs in enumerate(self._leases.in_flight):
-            if runs:
-                instructions += self._drop_above(worker, self._highest.get(self.plan.partition(runs[0].start), -1))
+            partition = self.plan.partition(runs[0].start) if runs else 0
+            instructions += self._drop_above(worker, self._highest.get(partition, -1))
         return instructions
 
     @property
@@ -222,7 +217,8 @@ class SamplerMachine:
         self._leases.finished(event.worker, runs, now)
         for numbers, of_these in with_lengths(runs, lengths):
             self.plan.complete(numbers, of_these)
-        self._note_end(runs[-1][-1])
+        partition = self.plan.partition(runs[-1][-1])
+        self._highest[partition] = max(runs[-1][-1], self._highest.get(partition, -1))
         return [keep, *self._announce(), *self._top_up(event.worker), *self._top_up_idle()]
 
     def _failed(self, event: Failed, now: float) -> list[Instruction]:
@@ -250,18 +246,13 @@ class SamplerMachine:
             self.stopping = self._has_failed = True
             return [*instructions, Fail(verdict.error)]
         self._status[worker] = WorkerStatus.STARTING
-        start = Start(self._generation, last_needed=self.plan.last_needed, stride=self._stride, rebuild=True)
-        return [*instructions, BringUp(worker, start, died), *self._announce(), *self._top_up_idle()]
+        return [*instructions, BringUp(worker, self._start(), died), *self._announce(), *self._top_up_idle()]
 
     def _skip(self, worker: int, number: int, reason: str) -> list[Instruction]:
         numbers = range(number, number + 1)
         self._leases.remove(worker, [numbers])
         self.plan.complete(numbers, np.zeros(1, np.int64))
         return [Skip(number, reason)]
-
-    def _note_end(self, number: int) -> None:
-        partition = self.plan.partition(number)
-        self._highest[partition] = max(number, self._highest.get(partition, number))
 
     # -- leases ----------------------------------------------------------------------------------------------------
 
@@ -277,12 +268,11 @@ class SamplerMachine:
     def _drop_above(self, worker: int, last: int) -> list[Instruction]:
         return [Send(worker, Continue((), last))] if self._leases.drop_above(worker, last) else []
 
+    def _ready(self) -> list[int]:
+        return [worker for worker, status in enumerate(self._status) if status is WorkerStatus.READY]
+
     def _top_up_idle(self) -> list[Instruction]:
-        idle = [
-            worker
-            for worker, status in enumerate(self._status)
-            if status is WorkerStatus.READY and not self._leases.in_flight[worker]
-        ]
+        idle = [worker for worker in self._ready() if not self._leases.in_flight[worker]]
         return [instruction for worker in idle for instruction in self._top_up(worker)]
 
     def _top_up(self, worker: int) -> list[Instruction]:

@@ -7,12 +7,10 @@ verdict.
 from __future__ import annotations
 
 import re
-from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from operator import attrgetter
 from typing import Literal
 
 from rollout_cli.errors import EnvError, RolloutError, WorkerError
@@ -136,12 +134,13 @@ class Supervisor:
         return self._restart(what, death, tuple(number for number in suspects if self._kills[number] > 1))
 
     def _after_killer(self, number: int, what: str, death: Died) -> Verdict:
-        reason = f"{self._episode(number)} killed its worker {MOST_KILLS} times: {what}"
+        message = f"{self._episode(number)} killed its worker {MOST_KILLS} times: {what}"
+        hint = "the seed repeats it; --on-worker-death skip leaves such an episode out"
+        error = self._fatal(message, hint, death)
         if self._rules.on_worker_death == "fail":
-            hint = "the seed repeats it; --on-worker-death skip leaves such an episode out"
-            return Verdict(self._fatal(reason, hint, death))
+            return Verdict(error)
         restart = self._restart(what, death)
-        return restart if restart.error else self._skip(number, reason, death=death)
+        return restart if restart.error else self._skip(number, error)
 
     def _restart(self, what: str, death: Died, isolated: tuple[int, ...] = ()) -> Verdict:
         most = self._rules.max_worker_restarts
@@ -186,7 +185,7 @@ class Supervisor:
             case "fail":
                 return Verdict(error)
             case "skip":
-                return self._skip(number, error.message, error)
+                return self._skip(number, error)
             case "retry":
                 return self._retry(number, error)
 
@@ -200,14 +199,14 @@ class Supervisor:
         again = f"episode {number} is run again ({count} of {MOST_RETRIES})"
         return Verdict(isolated=(number,), notice=f"{error.message}; {again}")
 
-    def _skip(self, number: int, reason: str, error: RolloutError | None = None, death: Died | None = None) -> Verdict:
+    def _skip(self, number: int, error: RolloutError) -> Verdict:
         self._skipped_in_a_row += 1
         if self._skipped_in_a_row >= MOST_SKIPPED:
-            kind = type(error) if error is not None else WorkerError
-            message = f"{MOST_SKIPPED} episodes in a row had to be skipped; the last one: {reason}"
-            details = error.details if error is not None else death.details if death is not None else ""
-            return Verdict(kind(message, hint="hardly any episode can be run like this", details=details))
-        return Verdict(skipped=number, reason=reason, notice=f"{reason}; episode {number} is skipped")
+            message = f"{MOST_SKIPPED} episodes in a row had to be skipped; the last one: {error.message}"
+            hint = "hardly any episode can be run like this"
+            return Verdict(type(error)(message, hint=hint, details=error.details))
+        notice = f"{error.message}; episode {number} is skipped"
+        return Verdict(skipped=number, reason=error.message, notice=notice)
 
     def _after_delay(self, death: Died, late: tuple[int, ...]) -> Verdict:
         if not late:
@@ -227,13 +226,8 @@ class Supervisor:
 
 
 def _those_in(runs: Sequence[range], numbers: Iterable[int]) -> tuple[int, ...]:
-    """Return the numbers that lie in one of the rising ranges, rising."""
-    found = []
-    for number in sorted(set(numbers)):
-        below = runs[: bisect_right(runs, number, key=attrgetter("start"))]
-        if any(number in run for run in reversed(below)):
-            found.append(number)
-    return tuple(found)
+    """Return the numbers that lie in one of the ranges, rising."""
+    return tuple(number for number in sorted(set(numbers)) if any(number in run for run in runs))
 
 
 _CRASHING = re.compile(r'^Stack \(most recent call first\):\n  File "([^"\n]+)", line (\d+) in (\S+)', re.MULTILINE)

@@ -42,7 +42,7 @@ def plans(draw: st.DrawFn) -> Plan:
 
 
 @st.composite
-def samplers(draw: st.DrawFn, **options: Any) -> SimulatedSampler:
+def samplers(draw: st.DrawFn, /, **options: Any) -> SimulatedSampler:
     """Return a sampler with 1 to 5 workers of one or several episodes at once, narrow ways back and small buffers."""
     table = draw(st.lists(st.one_of(st.integers(1, 3), st.integers(1, 60)), min_size=1, max_size=20))
     n_workers = draw(st.integers(1, 5))
@@ -140,7 +140,9 @@ def test_a_call_that_is_closed_early_leaves_nothing_to_the_next(
 def taken(stream: Iterator[Chunk], count: int | None) -> list[Chunk]:
     """Return all chunks of a stream, or its first `count`, and close it."""
     generator: Any = stream
-    chunks = [chunk for chunk, _ in zip(generator, range(count), strict=False)] if count is not None else list(generator)
+    chunks = (
+        [chunk for chunk, _ in zip(generator, range(count), strict=False)] if count is not None else list(generator)
+    )
     generator.close()
     return chunks
 
@@ -150,14 +152,12 @@ def taken(stream: Iterator[Chunk], count: int | None) -> list[Chunk]:
 def test_deaths_and_failures_change_nothing_but_what_they_cost(
     data: st.DataObject, sampler: SimulatedSampler, plan: Plan
 ) -> None:
-    """Workers die at random, some episodes kill theirs and some fail for a while: the others come as if nothing were."""
+    """Workers die at random, some episodes kill theirs and some fail for a while: the others are the same."""
     script = sampler._script
     script.deadly = data.draw(st.sets(st.integers(0, 140), max_size=6), label="deadly")
     failing = data.draw(st.dictionaries(st.integers(0, 140), st.integers(1, 3), max_size=6), label="failing")
     script.failing = Counter({number: times for number, times in failing.items() if number not in script.deadly})
-    sampler._supervision = Supervision(
-        max_worker_restarts=MANY_RESTARTS, on_worker_death="skip", on_env_error="retry"
-    )
+    sampler._supervision = Supervision(max_worker_restarts=MANY_RESTARTS, on_worker_death="skip", on_env_error="retry")
     with simulated_time(sampler):
         chunks = list(sampler.stream(plan, agent_update=3.0))
     lengths, skipped = script.lengths, set(sampler.skipped)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -51,12 +52,12 @@ class TestNumbers:
         rising = np.array(sorted(numbers), np.int64)
         runs = contiguous_ranges(rising)
         assert sorted(numbers) == [n for run in runs for n in run]
-        assert all(a.stop < b.start for a, b in zip(runs, runs[1:], strict=False))
+        assert all(a.stop < b.start for a, b in pairwise(runs))
         assert [list(run) for run in runs] == [of.tolist() for _, of in with_lengths(runs, rising)]
 
     def test_up_to(self) -> None:
         """Ranges are cut after the last number; empty ones go."""
-        assert [range(0, 3), range(5, 7, 2)] == up_to([range(0, 3), range(5, 11, 2), range(7, 9)], 6)
+        assert [range(3), range(5, 7, 2)] == up_to([range(3), range(5, 11, 2), range(7, 9)], 6)
 
 
 class TestFreeNumbers:
@@ -109,7 +110,7 @@ def test_the_prefix_is_the_shortest_one_whatever_is_known_first(
     prefix = PrefixSum(target, first)
     cuts = sorted(data.draw(st.sets(st.integers(0, len(lengths))))) if len(lengths) > 1 else []
     edges = sorted({0, *cuts, len(lengths)})
-    runs = [(a, b) for a, b in zip(edges, edges[1:], strict=False) if b > a]
+    runs = [(a, b) for a, b in pairwise(edges) if b > a]
     for start, stop in data.draw(st.permutations(runs)):
         prefix.add(range(first + start, first + stop), lengths_of(*lengths[start:stop]))
     reached = int(np.searchsorted(sums, target))
@@ -225,7 +226,7 @@ class TestLeases:
     def test_leases_grow_with_the_pace(self) -> None:
         """A worker that ends 1,000 episodes a second is leased some 200 at a time, and has at most two leases ahead."""
         leases = self.leases(Episodes(0, 10**6))
-        assert (range(0, 2),) == leases.lease(0, buffer_is_full=False)
+        assert (range(2),) == leases.lease(0, buffer_is_full=False)
         for at in range(1, 40):
             numbers = [n for run in leases.in_flight[0] for n in run][:100]
             leases.finished(0, contiguous_ranges(np.array(numbers, np.int64)), at * len(numbers) / 1000)
@@ -237,16 +238,16 @@ class TestLeases:
         leases = self.leases(Episodes(0, 40), seconds=10.0)
         leases.finished(0, [], 0.0)
         leases.lease(0, buffer_is_full=False)
-        leases.finished(0, [range(0, 2)], 0.01)
+        leases.finished(0, [range(2)], 0.01)
         leases.lease(0, buffer_is_full=False)
         assert 10 == leases.count(0)
 
     def test_a_full_buffer_leaves_only_the_lowest_missing_number(self) -> None:
         """It is leased one at a time, and to nobody while it is in flight."""
         leases = self.leases(Episodes(0, 40))
-        assert (range(0, 1),) == leases.lease(0, buffer_is_full=True)
+        assert (range(1),) == leases.lease(0, buffer_is_full=True)
         assert () == leases.lease(1, buffer_is_full=True)
-        leases.finished(0, [range(0, 1)], 0.1)
+        leases.finished(0, [range(1)], 0.1)
         assert (range(1, 2),) == leases.lease(1, buffer_is_full=True)
 
     def test_isolated_numbers_run_alone_and_first(self) -> None:
@@ -254,7 +255,7 @@ class TestLeases:
         leases = self.leases(Episodes(0, 40))
         leases.lease(0, buffer_is_full=False)
         leases.isolate(0, [1, 0])
-        assert [(range(0, 1),), ()] == [leases.lease(0, buffer_is_full=False) for _ in range(2)]
-        leases.finished(0, [range(0, 1)], 0.1)
+        assert [(range(1),), ()] == [leases.lease(0, buffer_is_full=False) for _ in range(2)]
+        leases.finished(0, [range(1)], 0.1)
         assert (range(1, 2),) == leases.lease(0, buffer_is_full=False)
         assert (range(2, 4),) == leases.lease(1, buffer_is_full=False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 
@@ -16,6 +17,7 @@ from rollout_cli.samplers.updates import UpdateHistory, UpdateLog
 from tests.helpers.fake_worker import Script
 
 SEVERAL = 100_000
+Env: Any = gymnasium.Env
 
 
 def pickled(name: str) -> Pickled:
@@ -46,8 +48,8 @@ def test_a_new_worker_gets_the_last_policy_and_parameters(agents: list[Any], exp
     ("envs", "expected"),
     [
         ([("t1", Turn()), ("t2", Turn())], ["env", "t1", "t2"]),
-        ([("t1", Turn()), ("new", NewEnvUpdate(dict)), ("t2", Turn())], ["new", "t2"]),
-        ([("t1", [NewEnvUpdate(dict), Turn()])], ["env", "t1"]),
+        ([("t1", Turn()), ("new", NewEnvUpdate(Env)), ("t2", Turn())], ["new", "t2"]),
+        ([("t1", [NewEnvUpdate(Env), Turn()])], ["env", "t1"]),
     ],
 )
 def test_a_new_worker_gets_every_update_since_the_last_environment(envs: list[Any], expected: list[str]) -> None:
@@ -63,9 +65,9 @@ def test_what_workers_share_is_pickled_once() -> None:
     log = UpdateLog(Script().factory(3), 0.0, "CartPole-v1")
     first, second, third = log.note(list, None)
     assert first.agent is second.agent is third.agent
-    assert not log.by_worker
+    by_worker = [log.by_worker]
     log.note([1.0, 2.0, 3.0], None)
-    assert log.by_worker
+    assert [False, True] == [*by_worker, log.by_worker]
     assert ["CartPole-v1"] * 3 == log.labels
 
 
@@ -85,16 +87,21 @@ def reported(error: Exception) -> RolloutError:
 
 def raised(error: Exception, cause: Exception | None = None) -> Exception:
     try:
-        raise error from cause
-    except Exception as caught:  # noqa: BLE001
+        raise_from(error, cause)
+    except Exception as caught:  # noqa: BLE001  It is given back.
         return caught
+    raise AssertionError
+
+
+def raise_from(error: Exception, cause: Exception | None) -> None:
+    raise error from cause
 
 
 def test_a_fault_of_ours_is_an_internal_error() -> None:
     """It has the whole traceback."""
     arrived = reported(raised(IndexError("no such row")))
     assert (InternalError, "a worker failed: IndexError: no such row") == (type(arrived), arrived.message)
-    assert "in raised" in arrived.details
+    assert "in raise_from" in arrived.details
 
 
 def test_no_memory_is_no_fault_of_ours() -> None:
