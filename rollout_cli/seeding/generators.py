@@ -70,6 +70,12 @@ class EpisodeSeeder:
                         _seed(_generator_of(holder), self._root, number, f"{name}.{stream}")
 
     @property
+    def generators(self) -> list[Any]:
+        """Return the generators that are seeded beside the global ones, those of spaces among them."""
+        found = [holder for watched in self._watched.values() for _, holder in watched.streams()]
+        return [_generator_of(holder) for holder in found]
+
+    @property
     def n_found(self) -> int:
         """Return how many generators are seeded beside the global ones."""
         return sum(len(list(watched.streams())) for watched in self._watched.values())

@@ -44,8 +44,8 @@ class RowPolicies(Protocol):
         """Return whether an episode is the same with any number of rows."""
 
     @property
-    def not_reproducible(self) -> str:
-        """Return why episodes cannot be reproduced; empty where nothing is known."""
+    def unseeded(self) -> Any:
+        """Return the policy whose draws for all rows no episode's seed decides; None where there is none."""
 
     def watch(self) -> None:
         """Find the generators that policies and environments draw from."""
@@ -97,21 +97,16 @@ class _OnePolicy:
         rule, trusted = rules.invalid_action, holder.is_trusted
         self._checks = [_BatchAction(leaf, rows.n_rows, rule, trusted=trusted) for leaf in self._spaces.leaves]
         self._seed_rows = seed_method(self._policy, "seed_rows")
-        self._draws_for_all = False
 
     @property
     def is_row_wise(self) -> bool:
         return isinstance(self._policy, AdaptedPolicy) and self._policy.row_wise
 
     @property
-    def not_reproducible(self) -> str:
-        draws = self._draws_for_all and not self.is_row_wise and self._rows.n_rows > 1
-        return "the policy draws for all rows at once: let it offer seed_rows(mask, seeds)" if draws else ""
+    def unseeded(self) -> Any:
+        return self._policy if self._seed_rows is None else None
 
     def watch(self) -> None:
-        alone = EpisodeSeeder(self._root)
-        alone.watch(policy=self._policy)
-        self._draws_for_all = self._seed_rows is None and alone.n_found > 0
         self._rows.watch(None)
         self._seeder.watch(policy=self._policy, env=None if self._rows.seeders else self._rows.env)
 
@@ -196,7 +191,7 @@ class _PolicyEach:
     """A policy for each row, for a policy that acts on one observation at a time: each row is then a DefaultWorker's."""
 
     is_row_wise = True
-    not_reproducible = ""
+    unseeded = None
 
     def __init__(
         self, holder: PolicyHolder, env_spec: EnvSpec, rows: NativeRows, root: int, rules: EpisodeRules

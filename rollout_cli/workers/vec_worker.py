@@ -14,6 +14,7 @@ import numpy.typing as npt
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from rollout_cli.envs import describe_env
+from rollout_cli.envs.describe import loaded_versions
 from rollout_cli.envs.source import one_for_each
 from rollout_cli.envs.vector import build_native, vector_name
 from rollout_cli.episodes.chunk import Chunk
@@ -34,7 +35,7 @@ from rollout_cli.workers.checks import (
     shown,
 )
 from rollout_cli.workers.default_worker import DefaultWorker, close_env, updated_env
-from rollout_cli.workers.global_draws import GlobalDraws
+from rollout_cli.workers.shared_draws import SharedDraws
 from rollout_cli.workers.rollout_buffer import (
     BEGAN,
     ENDED_AT,
@@ -100,7 +101,7 @@ class VecWorker(DefaultWorker):
         self._rows: NativeRows | None = None
         self._policies: RowPolicies | None = None
         self._buffer: RolloutBuffer | None = None
-        self._draws: GlobalDraws | None = None
+        self._draws: SharedDraws | None = None
         self._queue = RowNumbers(n_envs)
         # Of each row: the facts of its episode that are known while it runs, when it began, and its reset's info.
         self._facts = np.full((SEED + 1, n_envs), -1, np.int64)
@@ -186,7 +187,6 @@ class VecWorker(DefaultWorker):
         if not self._holder.is_ready:
             return
         self._is_begun = self._met_first_reset = False
-        self._draws = None if self._n_envs == 1 or self._rows.resets_itself else GlobalDraws()
         self._spaces = SpaceRows(self._env_spec.observation_space)
         if self._buffer is None or not self._buffer.n_ended_rows:
             self._buffer = RolloutBuffer(self._env_spec, self._n_envs, self._worker_number)
@@ -194,6 +194,9 @@ class VecWorker(DefaultWorker):
             self._holder, self._env_spec, self._rows, root=self._seed, seeder=self._seeder, rules=self.rules
         )
         self._policies.watch()
+        self._draws = None
+        if self._n_envs > 1 and not self._rows.resets_itself:
+            self._draws = SharedDraws(self._policies.unseeded, self._seed)
 
     # -- beginning ---------------------------------------------------------------------------------------------------
 
@@ -288,7 +291,7 @@ class VecWorker(DefaultWorker):
 
     def step_episode(self) -> bool:
         """Take one step in every row; return whether an episode ended."""
-        if not self._n_running:
+        if not self.has_work:
             raise InternalError("step_episode was called with no episode under way: call start_episode first")
         before = self.finished_rows
         self._guarded(self._step_rows)
@@ -371,6 +374,8 @@ class VecWorker(DefaultWorker):
             self._end(ended, terminated, truncated, [leaf[ended] for leaf in self._leaves])
         if len(begun):
             self._begin_rows(begun, lambda: rows.infos_of(infos, begun))
+        elif len(ended):
+            self._note_rows()
 
     def _after_same_step(self, terminated: Array, truncated: Array, infos: Any) -> None:
         """Finish the episodes that ended, whose last observations are among the infos, and begin those after them."""
@@ -533,7 +538,11 @@ class VecWorker(DefaultWorker):
         `scope` is there where an episode depends on `n_envs`, and `not_reproducible` where it says why nothing repeats.
         """
         rows = self._the_rows()
-        info: dict[str, Any] = {"policy_class": policy_class(self._holder.policy), "env": describe_env(rows.described)}
+        info: dict[str, Any] = {
+            "policy_class": policy_class(self._holder.policy),
+            "env": describe_env(rows.described),
+            "versions": loaded_versions(rows.described),
+        }
         if not (rows.counts_limit and self._the_policies().is_row_wise):
             info["scope"] = "n_envs"
         reason = self.not_reproducible
@@ -546,8 +555,6 @@ class VecWorker(DefaultWorker):
         if self._rows is not None and self._rows.resets_itself:
             mode = self._rows.mode.value
             reasons.append(f"the vector environment resets a row by itself ({mode}), from no seed of the episode's own")
-        if self._policies is not None:
-            reasons.append(self._policies.not_reproducible)
         return "; ".join(filter(None, reasons)) or None
 
     def shutdown(self) -> None:
