@@ -219,7 +219,7 @@ _Sha256 = Annotated[str, Field(pattern=r"^[0-9A-Fa-f]{64}$")]
 _ClassName = Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$")]
 _Keywords = Annotated[Mapping[str, Any], PlainValidator(_keywords)]
 _KEYWORDS_HELP = "the value a TOML literal or else text; may be given again."
-_UNSET_OUTPUT = Path()
+_UNSET_OUTPUT = Path("rollouts/<env>-<UTC time>")
 _AMOUNTS = frozenset({"timesteps", "episodes", "episodes_per_worker"})
 
 
@@ -307,7 +307,7 @@ class CollectConfig:
         "The dataset's folder.",
         default=_UNSET_OUTPUT,
         metavar="DIR",
-        shown="rollouts/<env>-<UTC time>",
+        shown=str(_UNSET_OUTPUT),
         short="-o",
     )
     overwrite: bool = option(DATASET, "Replace the dataset that the folder holds.", default=False)

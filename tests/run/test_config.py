@@ -99,6 +99,7 @@ def test_defaults() -> None:
     assert config.workers >= 1
     assert config.output.parts[0] == "rollouts"
     assert config.output == replace(config, seed=3).output
+    assert Path() == CollectConfig(timesteps=10, output=Path()).output
 
 
 @pytest.mark.parametrize(
