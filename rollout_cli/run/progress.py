@@ -96,6 +96,11 @@ class _Tally:
         self.failures += failures
 
     @property
+    def has_stepped(self) -> bool:
+        """Whether this run has added a step."""
+        return self.steps > self.steps_before
+
+    @property
     def share(self) -> float | None:
         """The part that is done, 0 to 1; None where the end is not known."""
         done, total = (self.steps, self.total_steps) if self.total_steps else (self.episodes, self.total_episodes)
@@ -103,14 +108,14 @@ class _Tally:
 
     def facts(self, now: float) -> list[str]:
         """Return what a person reads, in the same words for lines and bar."""
-        if self.began is None:
+        if self.began is None or not self.has_stepped:
             return [STARTING]
         elapsed = now - self.began
         pace = (self.steps - self.steps_before) / elapsed if elapsed > 0 else 0.0
         return [
             _amount(self.steps, self.total_steps, "steps"),
             _amount(self.episodes, self.total_episodes, "episodes"),
-            *([f"{pace:,.0f} steps/s"] if self.steps > self.steps_before else []),
+            f"{pace:,.0f} steps/s",
             *([f"mean return {self.return_sum / self.episodes:.4g}"] if self.episodes else []),
             *([f"{self.failures:,} failures"] if self.failures else []),
         ]
@@ -161,8 +166,8 @@ class LineProgress(MessageProgress):
             self._show()
 
     def finish(self) -> None:
-        """Show the last state."""
-        if self._tally is not None and self._tally.began is not None:
+        """Show the last state, if anything has stepped."""
+        if self._tally is not None and self._tally.has_stepped:
             self._show()
         self._tally = None
 

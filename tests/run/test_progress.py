@@ -106,6 +106,7 @@ def test_the_bar(terminal: Terminal, clock: Clock) -> None:
     assert "starting workers" in terminal.getvalue()
     clock.now += 60.0
     progress.begin()
+    assert "steps" not in terminal.getvalue()
     clock.now += 1.0
     progress.update(episodes=1, steps=50, return_sum=7.0)
     progress.warn("[red]odd[/red]")
