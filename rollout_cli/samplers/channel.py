@@ -98,7 +98,7 @@ class Channel:
         self._unsent_bytes = 0
         self._head = memoryview(bytearray(_HEAD.size))
         self._body: memoryview | None = None  # None while the head of a frame is not complete.
-        self._filled = 0
+        self._filled = self._n_pieces = 0
 
     def fileno(self) -> int:
         """Return the socket's descriptor, for a selector."""
@@ -158,12 +158,13 @@ class Channel:
         """
         if self._body is None:
             self._fill(self._head)
-            _, _, size = _checked_head(self._head)
+            mark, self._n_pieces, size = _HEAD.unpack(self._head)
+            if mark != _MARK or not 0 < 8 * self._n_pieces <= size < _LARGEST:
+                raise ValueError("what arrived is no message")
             self._body, self._filled = self._memory.take(size), 0
         self._fill(self._body)
         body, self._body, self._filled = self._body, None, 0
-        _, n_pieces, _ = _HEAD.unpack(self._head)
-        return _from_frame(body, n_pieces)
+        return _from_frame(body, self._n_pieces)
 
     def _fill(self, target: memoryview) -> None:
         while self._filled < target.nbytes:
@@ -200,13 +201,6 @@ def _to_frame(message: Any) -> list[Piece]:
     for piece in pieces:
         padded += [piece, bytes(-len(piece) % _ALIGNMENT)]
     return [_HEAD.pack(_MARK, len(pieces), sum(map(len, padded))), *padded]
-
-
-def _checked_head(head: memoryview) -> tuple[bytes, int, int]:
-    mark, n_pieces, size = _HEAD.unpack(head)
-    if mark != _MARK or not 0 < n_pieces * 8 <= size < _LARGEST:
-        raise ValueError("what arrived is no message")
-    return mark, n_pieces, size
 
 
 def _from_frame(body: memoryview, n_pieces: int) -> Any:

@@ -12,7 +12,6 @@ import faulthandler
 import io
 import mmap
 import os
-import re
 import signal
 import struct
 import tempfile
@@ -142,14 +141,6 @@ _LOOKS = 8
 _SHORTEST, _LONGEST = 0.02, 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class Overdue:
-    """Why a worker is to be killed: `reason`, and `late`, the episodes that took too long (none where a step did)."""
-
-    reason: str
-    late: tuple[int, ...] = ()
-
-
 @dataclass(slots=True)
 class Watch:
     """Keeps account of how long a worker's step and episodes take. Only time within its turns counts.
@@ -172,8 +163,12 @@ class Watch:
         limits = [limit for limit in (self.step_timeout, self.episode_timeout) if limit is not None]
         return min(max(min(limits) / _LOOKS, _SHORTEST), _LONGEST) if limits else None
 
-    def look(self, notes: Notes, now: float) -> Overdue | None:
-        """Take what a worker noted at the time `now` (seconds); return why it is overdue, or None."""
+    def look(self, notes: Notes, now: float) -> tuple[str, tuple[int, ...]] | None:
+        """Take what a worker noted at the time `now` (seconds).
+
+        Returns:
+            None, or why it is to be killed, and the episodes that took too long (none where it was a step).
+        """
         tick, before, at = self.tick, self._notes, self._looked_at
         if tick is None or (at is not None and now - at < tick):
             return None
@@ -191,20 +186,20 @@ class Watch:
         }
         return self._overdue()
 
-    def _overdue(self) -> Overdue | None:
+    def _overdue(self) -> tuple[str, tuple[int, ...]] | None:
         if self.step_timeout is not None and self._stuck > self.step_timeout:
-            return Overdue(f"was killed, since a step took longer than {self.step_timeout:g} s,")
+            return f"was killed, since a step took longer than {self.step_timeout:g} s,", ()
         limit = self.episode_timeout
         late = tuple(number for number, seconds in self._running.items() if limit is not None and seconds > limit)
         if not late:
             return None
         which = f"episode {late[0]}" if len(late) == 1 else f"each of {len(late)} episodes"
-        return Overdue(f"was killed, since {which} took longer than {limit:g} s,", late)
+        return f"was killed, since {which} took longer than {limit:g} s,", late
 
 
 # -- deaths in words ---------------------------------------------------------------------------------------------------
 
-_EXCEPTION = re.compile(r"^[\w.]+(Exit|Error|Exception|Interrupt)\b.*", re.MULTILINE)
+_SIGNAL_NAMES = {number.value: number.name for number in signal.Signals}
 
 
 def how_it_ended(status: int, story: str, oom_kills: int) -> tuple[str, str]:
@@ -216,9 +211,9 @@ def how_it_ended(status: int, story: str, oom_kills: int) -> tuple[str, str]:
         oom_kills: How many processes the system has killed meanwhile because it had no memory.
     """
     if status >= 0:
-        raised = _EXCEPTION.findall(story)
-        return f"ended with exit code {status}" + (f" ({_last_line(story)})" if raised else ""), ""
-    name = _signal_name(-status)
+        raised = story.rsplit("\n", 1)[-1][:200]
+        return f"ended with exit code {status}" + (f" ({raised})" if raised else ""), ""
+    name = _SIGNAL_NAMES.get(-status, f"signal {-status}")
     if -status != signal.SIGKILL:
         return f"was killed by {name}", ""
     if oom_kills:
@@ -226,16 +221,6 @@ def how_it_ended(status: int, story: str, oom_kills: int) -> tuple[str, str]:
     return f"was killed by {name} (maybe by the out-of-memory killer)", (
         "fewer workers need less memory; `dmesg` shows what the system killed for want of it"
     )
-
-
-def _last_line(story: str) -> str:
-    return story.rstrip().rsplit("\n", 1)[-1][:200]
-
-
-def _signal_name(number: int) -> str:
-    with contextlib.suppress(ValueError):
-        return signal.Signals(number).name
-    return f"signal {number}"
 
 
 def count_oom_kills() -> int:

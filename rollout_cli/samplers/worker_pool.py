@@ -7,13 +7,14 @@ import io
 import itertools
 import os
 import queue
+import select
 import selectors
 import signal
 import socket
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -51,24 +52,19 @@ class _Process:
     """The sampler's side of one worker's process.
 
     Attributes:
-        worker: Which worker it is.
-        id: Its fork server's name for it.
-        server: Its fork server.
-        channel: The sampler's end of its channel.
+        name: What its fork server calls it.
         box: The file of its crash box.
         status: The pipe by which the server reports what becomes of it.
-        watch: Its account of time.
-        pid: Its process id, once it is known.
-        exit_status: As `os.waitstatus_to_exitcode` gives it, once it has ended; None too where its server has.
+        exit_status: As `os.waitstatus_to_exitcode` gives it; None while it runs, and where its server has died.
         failure: Why it could not be started (errno).
-        has_ended: Whether it has ended.
         killed: Why the sampler killed it; empty where it did not.
         late: The episodes that took too long, where it was killed for that.
         is_silent: Whether its channel has come to its end, or cannot be trusted.
+        is_writing: Whether `wait` returns when its socket takes more.
     """
 
     worker: int
-    id: int
+    name: int
     server: ForkServer
     channel: Channel
     box: io.FileIO
@@ -81,7 +77,7 @@ class _Process:
     killed: str = ""
     late: tuple[int, ...] = ()
     is_silent: bool = False
-    is_writing: bool = field(default=False)
+    is_writing: bool = False
 
     def read_status(self) -> None:
         """Take what the server reported; waits for it where it has reported nothing."""
@@ -101,7 +97,7 @@ class _Process:
 
     def kill(self) -> None:
         """Kill it and what its environment started."""
-        self.server.kill(self.id)
+        self.server.kill(self.name)
         if not self.server.is_usable and self.pid is not None:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.pid, signal.SIGKILL)
@@ -142,7 +138,6 @@ class ProcessPool:
         self._own_servers: list[ForkServer] = []
         self._memory = ReceiveMemory()
         self._oom_kills = count_oom_kills()
-        self._unread: set[int] = set()  # Workers that may have sent more than was read.
         self._is_closed = False
         try:
             self._selector = selectors.DefaultSelector()
@@ -151,7 +146,7 @@ class ProcessPool:
             raise WorkerError(f"workers cannot be started: {error}", hint=NO_ROOM) from error
         for end in (self._woken, self._waker):
             end.settimeout(0)
-        self._selector.register(self._woken, selectors.EVENT_READ, ("wake", -1))
+        self._selector.register(self._woken, selectors.EVENT_READ, ("wake", None))
 
     # -- the protocol ----------------------------------------------------------------------------------------------
 
@@ -165,8 +160,8 @@ class ProcessPool:
             UsageError: If the start method is `fork` and this process has threads.
         """
         process = self._processes[worker] = self._forked(worker)
-        self._selector.register(process.channel, selectors.EVENT_READ, ("channel", worker))
-        self._selector.register(process.status, selectors.EVENT_READ, ("status", worker))
+        self._selector.register(process.channel, selectors.EVENT_READ, ("channel", process))
+        self._selector.register(process.status, selectors.EVENT_READ, ("status", process))
         self._send(process, self._birth(worker))
 
     def send(self, worker: int, command: ToWorker) -> None:
@@ -183,24 +178,20 @@ class ProcessPool:
         """
         if self._is_closed:
             raise UsageError("the workers were shut down while their stream was under way", hint="begin a new stream")
-        unread, self._unread = self._unread, set()
+        events: list[Event] = []
         ended = []
-        for key, ready in self._selector.select(0 if unread else self._patience(timeout)):
-            kind, worker = key.data
+        for key, ready in self._selector.select(self._patience(timeout)):
+            kind, process = key.data
             if kind == "wake":
                 self._woken.recv(1 << 12)
             elif kind == "status":
-                self._processes[worker].read_status()
-                ended += [worker] if self._processes[worker].has_ended else []
+                process.read_status()
+                ended += [process] if process.has_ended else []
             else:
-                if ready & selectors.EVENT_READ:
-                    unread.add(worker)
-                self._flush(self._processes[worker])
-        events: list[Event] = []
-        for worker in unread.difference(ended):
-            events += self._messages(self._processes[worker], _MESSAGES_A_TURN)
-        for worker in ended:
-            events += [*self._messages(self._processes[worker], None), self._buried(worker)]
+                self._flush(process)
+                events += self._messages(process, _MESSAGES_A_TURN if ready & selectors.EVENT_READ else 0)
+        for process in ended:
+            events += [*self._messages(process, None), self._buried(process)]
         self._kill_overdue()
         return events
 
@@ -300,11 +291,11 @@ class ProcessPool:
         if has_unsent != process.is_writing and not process.is_silent:
             process.is_writing = has_unsent
             events = selectors.EVENT_READ | (selectors.EVENT_WRITE if has_unsent else 0)
-            self._selector.modify(process.channel, events, ("channel", process.worker))
+            self._selector.modify(process.channel, events, ("channel", process))
 
     def _messages(self, process: _Process, limit: int | None) -> Iterator[Message]:
         """Give the messages that a worker has sent, at most `limit`."""
-        for count in itertools.count(1):
+        for _ in itertools.count() if limit is None else range(limit):
             if process.is_silent:
                 return
             try:
@@ -322,9 +313,6 @@ class ProcessPool:
                 self.kill(process.worker, f"sent something that is no message ({first_line(error)})")
                 return
             yield Message(process.worker, message)
-            if count == limit:
-                self._unread.add(process.worker)
-                return
 
     def _silence(self, process: _Process) -> None:
         process.is_silent = True
@@ -343,13 +331,12 @@ class ProcessPool:
                 continue
             overdue = process.watch.look(read_notes(process.box), now)
             if overdue is not None:
-                process.late = overdue.late
-                self.kill(process.worker, overdue.reason)
+                reason, process.late = overdue
+                self.kill(process.worker, reason)
 
-    def _buried(self, worker: int) -> Died:
+    def _buried(self, process: _Process) -> Died:
         """Give up a worker that has ended; return how it did."""
-        process = self._processes.pop(worker)
-        self._unread.discard(worker)
+        del self._processes[process.worker]
         if not process.is_silent:
             self._silence(process)
         self._selector.unregister(process.status)
@@ -378,16 +365,12 @@ class ProcessPool:
 
     def _await_ends(self, seconds: float | None) -> None:
         """Wait until all processes have ended, or `seconds` have passed."""
-        deadline = None if seconds is None else _clock() + seconds
-        with selectors.DefaultSelector() as selector:
-            for process in self._processes.values():
-                if not process.has_ended:
-                    selector.register(process.status, selectors.EVENT_READ, process)
-            while selector.get_map() and (deadline is None or _clock() < deadline):
-                for key, _ in selector.select(None if deadline is None else deadline - _clock()):
-                    key.data.read_status()
-                    if key.data.has_ended:
-                        selector.unregister(key.fileobj)
+        ends_at = None if seconds is None else _clock() + seconds
+        for process in self._processes.values():
+            poll = select.poll()
+            poll.register(process.status, select.POLLIN)
+            while not process.has_ended and poll.poll(None if ends_at is None else max(0.0, ends_at - _clock()) * 1000):
+                process.read_status()
 
 
 def _check(message: object, worker: int) -> None:

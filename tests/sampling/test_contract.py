@@ -15,9 +15,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gymnasium import spaces
 
-from rollout_cli.envs.updates import EnvUpdate, ExistingEnvUpdate, NewEnvUpdate, SetTaskUpdate
+from rollout_cli.envs.updates import ExistingEnvUpdate, NewEnvUpdate, SetTaskUpdate
 from rollout_cli.episodes.batch import EpisodeBatch
 from rollout_cli.episodes.chunk import PART_BYTES, Chunk
 from rollout_cli.errors import (
@@ -32,8 +31,9 @@ from rollout_cli.errors import (
 from rollout_cli.samplers import Episodes, EpisodesPerWorker, MinTimesteps, MultiprocessingSampler, Sampler, Supervision
 from rollout_cli.workers import VecWorker, WorkerFactory
 from tests.helpers.envs import FaultyEnv, OddError
-from tests.helpers.policies import CountingPolicy, FaultyPolicy, OwnNoisePolicy, push
+from tests.helpers.policies import CountingPolicy, FaultyPolicy, OwnNoisePolicy
 from tests.helpers.processes import ROOT
+from tests.helpers.sampled import AddToTask, ConstantPolicy, LargeEnv, TaskEnv, Unloadable, act, still, unloadable
 from tests.helpers.sampling import (
     SEED,
     MakeSampler,
@@ -73,15 +73,10 @@ def make_sampler(backend: str) -> Iterator[MakeSampler]:
 @each_width
 def test_obtain_samples_is_the_shortest_prefix(make_sampler: MakeSampler, n_envs: int) -> None:
     """The batch reaches the steps asked for with its last episode and not without it, and equals the serial run."""
-    batch = make_sampler(push_only, **VECTORISED[n_envs]).obtain_samples(0, 200, None)
+    batch = make_sampler(act, **VECTORISED[n_envs]).obtain_samples(0, 200, None)
     assert list(range(len(batch))) == batch.numbers.tolist()
     assert batch.lengths[:-1].sum() < 200 <= batch.lengths.sum()
-    assert_same(serial(MinTimesteps(200), push_only), batch)
-
-
-def push_only(observation: Any) -> Any:
-    """A policy without state or info."""
-    return push(observation)
+    assert_same(serial(MinTimesteps(200), act), batch)
 
 
 @pytest.mark.parametrize("n_workers", [1, 2, 5])
@@ -104,10 +99,6 @@ def test_every_kind_of_data_comes_through(make_sampler: MakeSampler, env: Any, t
     """Trees, and infos that only some steps have, are the same everywhere."""
     mute = make_sampler(None if env.args else still, env).obtain_samples(0, 100, None)
     assert_same(serial(MinTimesteps(100), None if env.args else still, env), mute)
-
-
-def still(observation: Any) -> Any:
-    return np.zeros(2, np.float32)
 
 
 def test_exact_episodes_are_run_by_their_own_worker(make_sampler: MakeSampler) -> None:
@@ -147,23 +138,6 @@ def test_episodes_are_truncated_at_the_limit(make_sampler: MakeSampler) -> None:
     assert ([7, 7, 7], [True] * 3) == (batch.lengths.tolist(), batch.truncated.tolist())
 
 
-class LargeEnv(FaultyEnv):
-    """Observations of a megabyte; episodes with odd seeds have 20 steps, over the size that travels in one piece."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.observation_space = spaces.Box(0, 255, (1 << 20,), np.uint8)
-        self._left = 0
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
-        self._left = 20 if (seed or 0) % 2 else 2
-        return np.full(1 << 20, self._left, np.uint8), {}
-
-    def step(self, action: Any) -> Any:
-        self._left -= 1
-        return np.full(1 << 20, self._left, np.uint8), 0.0, self._left == 0, False, {"left": self._left}
-
-
 def test_large_episodes_travel_in_parts(make_sampler: MakeSampler) -> None:
     """An episode over the limit comes in parts, in order, and is whole in a batch."""
     sampler = make_sampler(still, LargeEnv)
@@ -179,24 +153,6 @@ def test_large_episodes_travel_in_parts(make_sampler: MakeSampler) -> None:
 
 
 # -- one a worker ------------------------------------------------------------------------------------------------------
-
-
-class ConstantPolicy:
-    """Always does the same, and its info says what; parameters replace it."""
-
-    def __init__(self, value: float) -> None:
-        self.value = value
-
-    def get_action(self, observation: Any) -> Any:
-        return np.full(2, self.value, np.float32), {"value": self.value}
-
-    def get_param_values(self) -> Any:
-        return {"value": self.value}
-
-    def set_param_values(self, params: Any) -> None:
-        if params["value"] < 0:
-            raise ValueError("no such value")
-        self.value = params["value"]
 
 
 def values(batch: EpisodeBatch) -> list[float]:
@@ -262,31 +218,6 @@ def test_lists_of_parameters_go_one_to_each_worker(make_sampler: MakeSampler) ->
         assert [0.5, 0.5, 0.6, 0.6] == values(sampler.obtain_exact_episodes(2, update))
 
 
-class TaskEnv(FaultyEnv):
-    """Its reward is its task, to which updates may add."""
-
-    task = 0.0
-
-    def set_task(self, task: float) -> None:
-        self.task = task
-
-    def step(self, action: Any) -> Any:
-        observation, _, *rest = super().step(action)
-        return (observation, self.task, *rest)
-
-
-class AddToTask(EnvUpdate):
-    """Builds on the existing environment."""
-
-    def __init__(self, amount: float) -> None:
-        self.amount = amount
-
-    def __call__(self, old_env: Any = None) -> Any:
-        env: Any = super().__call__(old_env)
-        env.unwrapped.task += self.amount
-        return env
-
-
 def tasks(sampler: Sampler, env: Any = None, agent: Any = None) -> list[float]:
     """Return the task under which each worker ran one episode."""
     return [float(episode.rewards[0]) for episode in sampler.obtain_exact_episodes(1, agent, env).split()]
@@ -323,20 +254,6 @@ def test_an_environment_with_other_spaces(make_sampler: MakeSampler) -> None:
     batch = sampler.obtain_samples(1, 20, None, partial(FaultyEnv, space="image"))
     assert FaultyEnv(space="image").observation_space == batch.env_spec.observation_space
     assert (8, 6, 3) == batch.observations.shape[1:]
-
-
-def unloadable() -> Any:
-    raise ValueError("no pickle today")
-
-
-class Unloadable:
-    """Can be pickled, but not unpickled."""
-
-    def __reduce__(self) -> Any:
-        return unloadable, ()
-
-    def get_action(self, observation: Any) -> Any:
-        raise NotImplementedError
 
 
 BAD_UPDATES: dict[str, tuple[Any, Any, type[RolloutError], str]] = {
@@ -516,7 +433,6 @@ EXCEPTIONS = {
     "memory": "MemoryError",
     "recurse": "RecursionError",
     "sys.exit 0": "SystemExit",
-    "interrupt": "KeyboardInterrupt",
 }
 
 
@@ -627,10 +543,16 @@ def test_the_other_start_methods_give_the_same(method: str) -> None:
     assert f"{expected.rewards.tolist()} {list(range(first, first + 6))}\n" == done.stdout
 
 
-def test_every_worker_has_its_share(make_sampler: MakeSampler, backend: str, tmp_path: Path) -> None:
-    """Processes run side by side: none of them gets nearly all episodes."""
-    if backend == "local":
-        return
+@PROCESSES
+def test_an_interrupt_that_user_code_raises_is_its_error(make_sampler: MakeSampler) -> None:
+    """Ctrl-C is left to the sampler's process, so none that comes up in a worker is the user's."""
+    with pytest.raises(EnvError, match="KeyboardInterrupt"):
+        make_sampler(still, faulty("interrupt", 3)).obtain_samples(0, 100, None)
+
+
+@PROCESSES
+def test_every_worker_has_its_share(make_sampler: MakeSampler, tmp_path: Path) -> None:
+    """Processes run side by side, and none of them runs all episodes."""
     env = partial(FaultyEnv, meet=2, signs=str(tmp_path))
     sampler = make_sampler(still, env)
     assert isinstance(sampler, MultiprocessingSampler)

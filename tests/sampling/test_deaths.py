@@ -11,10 +11,8 @@ import resource
 import select
 import signal
 import socket
-import struct
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import partial
@@ -25,17 +23,31 @@ import numpy as np
 import psutil
 import pytest
 
-from rollout_cli.envs.updates import EnvUpdate
 from rollout_cli.episodes.batch import EpisodeBatch
 from rollout_cli.errors import EnvError, UsageError, UserCodeError, WorkerError
 from rollout_cli.samplers import Episodes, MinTimesteps, MultiprocessingSampler, Supervision
-from rollout_cli.samplers.channel import _HEAD, _MARK
 from rollout_cli.samplers.crash_box import CrashBox, Notes, Watch, how_it_ended, new_box, read_notes, read_story
 from rollout_cli.samplers.fork_server import RECORD, Status, _Server
-from rollout_cli.workers import DefaultWorker, VecWorker
-from tests.helpers.envs import FaultyEnv, leave_sign
-from tests.helpers.policies import push
+from rollout_cli.workers import VecWorker
+from tests.helpers.envs import FaultyEnv
 from tests.helpers.processes import ROOT, Running, marked, running
+from tests.helpers.sampled import (
+    AddToTask,
+    ConstantPolicy,
+    CrawlingEnv,
+    DoingEnv,
+    DyingPolicy,
+    SleepingEnv,
+    TaskEnv,
+    TellingEnv,
+    Unloadable,
+    act,
+    fork_and_die,
+    half_a_message,
+    leave_at_once,
+    whole_nonsense,
+    wrong_bytes,
+)
 from tests.helpers.sampling import (
     MakeSampler,
     assert_same,
@@ -57,49 +69,7 @@ def make_sampler() -> Iterator[MakeSampler]:
     assert [] == workers_below_us()
 
 
-def act(observation: Any) -> Any:
-    """A policy without state."""
-    return push(observation)
-
-
 # -- workers that die --------------------------------------------------------------------------------------------------
-
-
-class DoingEnv(FaultyEnv):
-    """Does something in the third step of one episode, the first time that any process gets there.
-
-    Args:
-        do: What.
-        signs: The folder of the sign.
-        number: The episode's number.
-    """
-
-    def __init__(self, do: Callable[[], None], signs: Path, number: int = 4) -> None:
-        super().__init__()
-        self._do, self._folder, self._its_seed = do, str(signs), seeds(number)[0]
-
-    def step(self, action: Any) -> Any:
-        result = super().step(action)
-        if self._steps == 3 and self._seed == self._its_seed and leave_sign("done", self._folder, 1):
-            self._do()
-        return result
-
-
-def write_to_sockets(data: bytes) -> None:
-    """Write into every socket that the process has, as code does that writes to a descriptor that is not its own."""
-    for entry in Path("/proc/self/fd").iterdir():
-        with contextlib.suppress(OSError):  # It is gone, or is no socket.
-            if str(entry.readlink()).startswith("socket:"):
-                os.write(int(entry.name), data)
-
-
-def half_a_message() -> None:
-    write_to_sockets(_HEAD.pack(_MARK, 1, 1000) + b"half of it")
-    os._exit(1)
-
-
-def whole_nonsense() -> None:
-    write_to_sockets(_HEAD.pack(_MARK, 1, 24) + struct.pack("<Q", 8) + bytes(8) + b"nonsense")
 
 
 WAYS: dict[str, tuple[Any, str]] = {
@@ -107,7 +77,7 @@ WAYS: dict[str, tuple[Any, str]] = {
     "segfault": ("segfault", r"was killed by SIGSEGV in string_at \(.*ctypes.*, line \d+\) while it ran episode 4"),
     "abort": ("abort", r"was killed by SIGABRT in .* while it ran episode 4"),
     "at once": ("os._exit", "ended with exit code 0 while it ran episode 4"),
-    "bytes": (lambda: write_to_sockets(b"hello world, this is no message"), "sent something that is no message"),
+    "bytes": (wrong_bytes, "sent something that is no message"),
     "nonsense": (whole_nonsense, "sent something that is no message"),
     "half a message": (half_a_message, "ended with exit code 1 while it ran episode 4"),
 }
@@ -118,7 +88,9 @@ WAYS: dict[str, tuple[Any, str]] = {
 def test_a_run_survives_the_death_of_a_worker(make_sampler: MakeSampler, way: str, n_envs: int, tmp_path: Path) -> None:
     """However a worker dies, its episodes run again and are what they would have been; one line reports it."""
     do, message = WAYS[way]
-    env = faulty(do, 4, signs=tmp_path, times=1) if isinstance(do, str) else partial(DoingEnv, do, tmp_path)
+    env = (
+        faulty(do, 4, signs=tmp_path, times=1) if isinstance(do, str) else partial(DoingEnv, do, tmp_path, seeds(4)[0])
+    )
     vectorised: dict[str, Any] = {"worker_class": VecWorker, "worker_args": {"n_envs": n_envs}} if n_envs > 1 else {}
     sampler = make_sampler(act, env, **vectorised)
     warnings = warnings_of(sampler)
@@ -160,54 +132,16 @@ def test_a_worker_that_is_killed_from_outside(make_sampler: MakeSampler, moment:
     assert expected.rewards.tolist() == [r for chunk in chunks for r in chunk.rewards.tolist()][: len(expected.rewards)]
 
 
-class TaskEnv(FaultyEnv):
-    """Its reward is its task, to which updates may add."""
-
-    task = 0.0
-
-    def step(self, action: Any) -> Any:
-        observation, _, *rest = super().step(action)
-        return (observation, self.task, *rest)
-
-
-class AddToTask(EnvUpdate):
-    """Builds on the existing environment."""
-
-    def __init__(self, amount: float) -> None:
-        self.amount = amount
-
-    def __call__(self, old_env: Any = None) -> Any:
-        env: Any = super().__call__(old_env)
-        env.unwrapped.task += self.amount
-        return env
-
-
-class Gain:
-    """Its info is its gain; parameters replace it."""
-
-    def __init__(self, gain: float) -> None:
-        self.gain = gain
-
-    def get_action(self, observation: Any) -> Any:
-        return push(observation), {"gain": self.gain}
-
-    def get_param_values(self) -> Any:
-        return {"gain": self.gain}
-
-    def set_param_values(self, params: Any) -> None:
-        self.gain = params["gain"]
-
-
 def test_a_restarted_worker_is_where_the_others_are(make_sampler: MakeSampler) -> None:
     """It gets the last policy, the parameters after it and every update of the environment, then this call's."""
-    sampler = make_sampler(Gain(1.0), TaskEnv())
-    sampler.obtain_exact_episodes(2, Gain(2.0), AddToTask(1.0))
-    for call, (gain, task) in enumerate([(3.0, 1.5), (4.0, 2.0)]):
+    sampler = make_sampler(ConstantPolicy(0.1), TaskEnv())
+    sampler.obtain_exact_episodes(2, ConstantPolicy(0.2), AddToTask(1.0))
+    for call, (gain, task) in enumerate([(0.3, 1.5), (0.4, 2.0)]):
         end_and_wait(sampler.worker_pids()[call])
-        batch = sampler.obtain_exact_episodes(5, {"gain": gain}, AddToTask(0.5))
-        assert ({gain}, {task}) == (set(batch.agent_infos["gain"].tolist()), set(batch.rewards.tolist()))
+        batch = sampler.obtain_exact_episodes(5, {"value": gain}, AddToTask(0.5))
+        assert ({gain}, {task}) == (set(batch.agent_infos["value"].tolist()), set(batch.rewards.tolist()))
     batch = sampler.obtain_exact_episodes(2, None)
-    assert ({4.0}, {2.0}) == (set(batch.agent_infos["gain"].tolist()), set(batch.rewards.tolist()))
+    assert ({0.4}, {2.0}) == (set(batch.agent_infos["value"].tolist()), set(batch.rewards.tolist()))
 
 
 def n_descriptors() -> int:
@@ -271,20 +205,6 @@ def test_past_the_budget_the_call_ends(make_sampler: MakeSampler, allowed: int) 
     assert "--max-worker-restarts" in caught.value.hint
 
 
-def leave_at_once() -> Any:
-    os._exit(9)
-
-
-class DyingPolicy:
-    """Ends the process as it is unpickled."""
-
-    def __reduce__(self) -> Any:
-        return os._exit, (9,)
-
-    def get_action(self, observation: Any) -> Any:
-        raise NotImplementedError
-
-
 @pytest.mark.parametrize("what", ["environment", "policy"])
 @pytest.mark.parametrize("verb", ["obtain_samples", "wait_until_started"])
 def test_a_worker_that_dies_while_it_is_built(make_sampler: MakeSampler, what: str, verb: str) -> None:
@@ -294,44 +214,15 @@ def test_a_worker_that_dies_while_it_is_built(make_sampler: MakeSampler, what: s
         sampler.obtain_samples(0, 10, None) if verb == "obtain_samples" else sampler.wait_until_started()
 
 
-def unloadable() -> Any:
-    raise ImportError("no module today")
-
-
-class UnloadableArgs(dict[str, Any]):
-    """Worker arguments that can be pickled, but not unpickled."""
-
-    def __reduce__(self) -> Any:
-        return unloadable, ()
-
-
 def test_a_worker_class_that_workers_cannot_load(make_sampler: MakeSampler) -> None:
     """It is an error of the user's code, not a death."""
-
-    class Odd(DefaultWorker):
-        def __init__(self, **options: Any) -> None:
-            super().__init__(**{**options, "odd": None})
-
-        odd = UnloadableArgs()
-
-    with pytest.raises(UserCodeError, match="no module today") as caught:
-        make_sampler(act, worker_class=Odd).obtain_samples(0, 10, None)
+    with pytest.raises(UserCodeError, match="no pickle today") as caught:
+        make_sampler(act, worker_args={"odd": Unloadable()}).obtain_samples(0, 10, None)
     assert caught.value.hint
     assert "unloadable" in caught.value.details
 
 
 # -- workers that are stuck --------------------------------------------------------------------------------------------
-
-
-class SleepingEnv(FaultyEnv):
-    """Never returns from the first step of some episodes, and takes no notice of signals."""
-
-    def step(self, action: Any) -> Any:
-        if self._seed in self._fault._episodes and self._fault.is_due("step", self._seed):
-            for number in (signal.SIGTERM, signal.SIGINT):
-                signal.signal(number, signal.SIG_IGN)
-            time.sleep(3600)
-        return super().step(action)
 
 
 def sleeping(*numbers: int, signs: Path | None = None, times: int = 0) -> Any:
@@ -341,16 +232,6 @@ def sleeping(*numbers: int, signs: Path | None = None, times: int = 0) -> Any:
 
 def crawling(*numbers: int) -> Any:
     return partial(CrawlingEnv, "crawl", episodes=seeds(*numbers))
-
-
-class CrawlingEnv(FaultyEnv):
-    """Some episodes take ever more steps, none of which takes long."""
-
-    def step(self, action: Any) -> Any:
-        if self._seed in self._fault._episodes:
-            time.sleep(0.01)
-            self._steps = 0
-        return super().step(action)
 
 
 def test_a_step_that_never_returns_ends_its_worker(make_sampler: MakeSampler, tmp_path: Path) -> None:
@@ -400,7 +281,7 @@ def test_only_time_within_turns_counts() -> None:
         found.append(watch.look(notes, now=float(second) * 0.24))
     assert [None] * 6 == found
     ticks = [watch.look(Notes(7, busy=True, numbers=(2,)), now=2.0 + 0.2 * at) for at in range(12)]
-    assert "a step took longer than 1 s" in next(overdue.reason for overdue in ticks if overdue is not None)
+    assert "a step took longer than 1 s" in next(overdue[0] for overdue in ticks if overdue is not None)
 
 
 def test_an_episode_is_late_that_runs_too_long() -> None:
@@ -410,7 +291,7 @@ def test_an_episode_is_late_that_runs_too_long() -> None:
     for at in range(30):
         numbers = (1, 100 + at) if at < 5 else (100 + at // 4, 5)
         found.append(watch.look(Notes(beats=at, busy=True, numbers=numbers), now=0.3 * at))
-    assert [(5,)] == list(dict.fromkeys(overdue.late for overdue in found if overdue is not None))
+    assert [(5,)] == list(dict.fromkeys(overdue[1] for overdue in found if overdue is not None))
 
 
 # -- the crash box -----------------------------------------------------------------------------------------------------
@@ -543,20 +424,12 @@ def test_children_of_an_environment_end_with_their_worker(make_sampler: MakeSamp
     (child,) = psutil.Process(sampler.worker_pids()[0]).children()
     end_and_wait(sampler.worker_pids()[0])
     psutil.wait_procs([child])
-    forking = partial(DoingEnv, partial(fork_and_die, tmp_path / "pid"), tmp_path)
+    forking = partial(DoingEnv, partial(fork_and_die, tmp_path / "pid"), tmp_path, seeds(4)[0])
     chunks = list(sampler.stream(Episodes(2, 60), env_update=forking))
     assert list(range(2, 60)) == numbers_of(chunks)
     assert 2 == sampler.restarts
     with contextlib.suppress(psutil.NoSuchProcess):  # It may wait for being reaped by whoever adopted it.
         assert psutil.STATUS_ZOMBIE == psutil.Process(int((tmp_path / "pid").read_text())).status()
-
-
-def fork_and_die(note: Path) -> None:
-    pid = os.fork()
-    if pid == 0:
-        signal.pause()
-    note.write_text(str(pid))
-    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def test_a_program_may_leave_without_shutting_down() -> None:
@@ -667,7 +540,7 @@ import resource, sys
 from rollout_cli.errors import WorkerError
 from rollout_cli.samplers import MinTimesteps
 from tests.helpers.sampling import sampler_of
-from tests.sampling.test_deaths import act
+from tests.helpers.sampled import act
 resource.setrlimit(resource.RLIMIT_NOFILE, (int(sys.argv[1]),) * 2)
 try:
     with sampler_of("forkserver", act, n_workers=4) as sampler:
@@ -723,28 +596,6 @@ def test_fork_is_refused_where_threads_are(make_sampler: MakeSampler) -> None:
         right.send(b"x")
         thread.join()
     assert "forkserver" in caught.value.hint
-
-
-def descriptor(number: int) -> str:
-    return str(Path(f"/proc/self/fd/{number}").readlink())
-
-
-class TellingEnv(FaultyEnv):
-    """Tells its surroundings in the info of `reset`, and prints."""
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
-        observation, _ = super().reset(seed=seed)
-        os.write(1, b"past Python\n")
-        sys.stdout.write("a line of an environment\n")
-        found = {
-            "chosen": os.environ.get("CHOSEN_BY_A_TEST", ""),
-            "threads": os.environ.get("OMP_NUM_THREADS", ""),
-            "folder": str(Path.cwd()),
-            "argv": sys.argv[0],
-            "stdin": descriptor(0),
-            "same output": descriptor(1) == descriptor(2),
-        }
-        return observation, found
 
 
 def test_workers_share_the_samplers_surroundings(
