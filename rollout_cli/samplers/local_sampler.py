@@ -17,6 +17,9 @@ from rollout_cli.samplers.worker_loop import WorkerLoop
 from rollout_cli.seeding.seeds import BorrowedGenerators
 from rollout_cli.workers.factory import WorkerFactory
 
+TURN_SECONDS = 0.02
+"""Longer than in a process: nobody sends commands meanwhile, and each turn changes the global generators twice."""
+
 _DEATH_HINT = "let the user code raise an Exception"
 
 
@@ -31,7 +34,7 @@ class LocalSampler(Sampler):
         UsageError: If a time-out is asked for: nobody could end a step of this process.
     """
 
-    _lease_size: ClassVar[LeaseSize] = LeaseSize(seconds=0.02, ahead=1)
+    _lease_size: ClassVar[LeaseSize] = LeaseSize(seconds=TURN_SECONDS, ahead=1)
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -70,7 +73,7 @@ class LocalPool:
 
     def start(self, worker: int) -> None:
         """Start a worker; it is built by its first command."""
-        self._loops[worker] = WorkerLoop(self._factory, worker, setup=self._enter_setup)
+        self._loops[worker] = WorkerLoop(self._factory, worker, setup=self._enter_setup, turn_seconds=TURN_SECONDS)
         self._commands[worker] = deque()
         self._borrowed[worker] = BorrowedGenerators()
 

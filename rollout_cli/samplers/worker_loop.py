@@ -63,6 +63,7 @@ class WorkerLoop:
         crash_box: Where it notes what runs.
         setup: Entered before the worker is built; None where the process belongs to this worker alone, which then sets
             it up as its factory says.
+        turn_seconds: How long a turn runs episodes.
 
     Attributes:
         ended: Whether it was sent `Exit`.
@@ -75,8 +76,10 @@ class WorkerLoop:
         crash_box: TurnBox | None = None,
         *,
         setup: Setup | None = None,
+        turn_seconds: float = TURN_SECONDS,
     ) -> None:
         self.ended = False
+        self._turn_seconds = turn_seconds
         self._factory, self._number, self._box = factory, worker_number, crash_box
         self._enter = setup or factory.setup
         self._owns_process = setup is None
@@ -100,7 +103,7 @@ class WorkerLoop:
         return self._worker.running_numbers if self._worker is not None else ()
 
     def turn(self, commands: Sequence[ToWorker] = ()) -> list[ToSampler]:
-        """Take commands, run episodes for `TURN_SECONDS` or one step of the environment, and return what is to be sent.
+        """Take commands, run episodes for a while or one step of the environment, and return what is to be sent.
 
         What is no Exception (a SystemExit of the user's code) leaves the turn: then the worker is as good as dead, and
         the episodes that run are suspects.
@@ -207,11 +210,11 @@ class WorkerLoop:
     def _run(self) -> None:
         worker = self._the_worker()
         if self._box is None:
-            worker.advance(_clock() + TURN_SECONDS)
+            worker.advance(_clock() + self._turn_seconds)
         else:
             self._box.begin_turn()
             try:
-                worker.advance(_clock() + TURN_SECONDS)
+                worker.advance(_clock() + self._turn_seconds)
             except Exception:
                 self._box.end_turn()
                 raise
