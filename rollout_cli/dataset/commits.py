@@ -113,7 +113,7 @@ class SegmentRecord:
         try:
             texts = [metadata[key.encode()].decode() for key in (_RECORD, _STATS)]
             if metadata[_CHECKSUM.encode()].decode() != record_checksum(*texts):
-                raise ValueError("the commit record in its footer is damaged")  # noqa: TRY301 - one of several
+                raise ValueError("the commit record in its footer is damaged")
             record, stats = map(json.loads, texts)
             fields = {name: record[name] for name in _FIELDS}
             fields |= {"return_sum": float(record["return_sum"]), "skipped": tuple(record["skipped"])}
@@ -182,18 +182,10 @@ class Written:
     tables: tuple[pa.Table, pa.Table] | None = field(default=None, repr=False)
 
 
-@dataclass(frozen=True, slots=True)
-class CommittedPartition:
-    """The committed episodes of one partition.
+class _Totals:
+    """The totals of some segments."""
 
-    Attributes:
-        next_number: The number of the episode to run next: all lower ones of the partition are in the dataset, or
-            skipped.
-        segments: Its segments; the last one with its tables.
-    """
-
-    next_number: int
-    segments: tuple[Written, ...] = ()
+    segments: tuple[Written, ...]
 
     @property
     def episodes(self) -> int:
@@ -206,11 +198,6 @@ class CommittedPartition:
         return sum(one.record.steps for one in self.segments)
 
     @property
-    def last_length(self) -> int:
-        """Return the steps of the last episode; 0 where there is none."""
-        return self.segments[-1].record.last_length if self.segments else 0
-
-    @property
     def return_sum(self) -> float:
         """Return the sum of their returns."""
         return sum(one.record.return_sum for one in self.segments)
@@ -221,8 +208,27 @@ class CommittedPartition:
         return tuple(number for one in self.segments for number in one.record.skipped)
 
 
-@dataclass(frozen=True, slots=True)
-class Committed:
+@dataclass(frozen=True)
+class CommittedPartition(_Totals):
+    """The committed episodes of one partition.
+
+    Attributes:
+        next_number: The number of the episode to run next: all lower ones of the partition are in the dataset, or
+            skipped.
+        segments: Its segments; the last one with its tables.
+    """
+
+    next_number: int
+    segments: tuple[Written, ...] = ()
+
+    @property
+    def last_length(self) -> int:
+        """Return the steps of the last episode; 0 where there is none."""
+        return self.segments[-1].record.last_length if self.segments else 0
+
+
+@dataclass(frozen=True)
+class Committed(_Totals):
     """The committed part of a dataset.
 
     Attributes:
@@ -238,29 +244,14 @@ class Committed:
     notices: tuple[str, ...] = ()
 
     @property
+    def segments(self) -> tuple[Written, ...]:  # type: ignore[override]
+        """Return the segments of all partitions."""
+        return tuple(one for partition in self.partitions for one in partition.segments)
+
+    @property
     def can_resume(self) -> bool:
         """Return whether a run can be resumed from it: it has episodes, and its columns are decided."""
         return self.info.get("info_columns") == "decided" and self.episodes > 0
-
-    @property
-    def episodes(self) -> int:
-        """Return how many episodes there are."""
-        return sum(one.episodes for one in self.partitions)
-
-    @property
-    def steps(self) -> int:
-        """Return how many steps they have."""
-        return sum(one.steps for one in self.partitions)
-
-    @property
-    def return_sum(self) -> float:
-        """Return the sum of their returns."""
-        return sum(one.return_sum for one in self.partitions)
-
-    @property
-    def skipped(self) -> tuple[int, ...]:
-        """Return the numbers of the episodes that were skipped."""
-        return tuple(number for one in self.partitions for number in one.skipped)
 
 
 def read_committed(root: Path, info: Mapping[str, Any]) -> Committed:

@@ -30,6 +30,7 @@ from tests.helpers.chunks import BOX_SPEC, episode, grouped, in_parts
 from tests.helpers.writing import RICH_SPEC, rich_episodes, write_dataset
 
 ACTIONS = BOX_SPEC.action_space
+BOOL: Any = np.bool_  # gymnasium's types name numbers only.
 
 # Spaces.
 
@@ -56,7 +57,7 @@ class Mission(gymnasium.Space[str]):
      {"o": "fixed_size_list<element: fixed_size_list<element: int16 not null>[3] not null>[2]"}),
     (spaces.Box(0, 255, (4, 5, 3), np.uint8), {"o": "fixed_size_binary[60]"}),
     (spaces.Box(0, 255, (4,), np.uint8), {"o": "fixed_size_list<element: uint8 not null>[4]"}),
-    (spaces.Box(0, 1, (3,), np.bool_), {"o": "fixed_size_list<element: bool not null>[3]"}),
+    (spaces.Box(0, 1, (3,), BOOL), {"o": "fixed_size_list<element: bool not null>[3]"}),
     (spaces.Box(0, 1, (0, 3)), {}),
     (spaces.Discrete(5, start=-2), {"o": "int64"}),
     (spaces.MultiDiscrete([3, 4]), {"o": "fixed_size_list<element: int64 not null>[2]"}),
@@ -116,7 +117,7 @@ def test_json_that_describes_no_space_is_a_format_error(document: dict[str, Any]
 
 SPACES: list[Space] = [
     spaces.Box(-1, 1, (), np.float32), spaces.Box(-1, 1, (3,), np.float16), spaces.Box(-9, 9, (2, 3), np.float64),
-    spaces.Box(-9, 9, (2, 3, 2), np.int32), spaces.Box(0, 255, (4, 5, 3), np.uint8), spaces.Box(0, 1, (2, 2), np.bool_),
+    spaces.Box(-9, 9, (2, 3, 2), np.int32), spaces.Box(0, 255, (4, 5, 3), np.uint8), spaces.Box(0, 1, (2, 2), BOOL),
     spaces.Box(0, 255, (130, 90, 3), np.uint8), spaces.Box(0, 1, (0, 3)),
     spaces.MultiDiscrete(np.array([[3, 4], [2, 2]])),
     spaces.MultiBinary([2, 2]), spaces.Text(5), RICH_SPEC.observation_space, RICH_SPEC.action_space,

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -170,7 +172,11 @@ def test_a_closed_writer_takes_nothing(tmp_path: Path) -> None:
         writer.write(episode(0, 5))
         assert writer.has_episodes
         writer.close(status="complete")
-        for verb in (lambda: writer.write(episode(1, 5)), lambda: writer.close(status="complete"), writer.remove):
+        verbs: list[Callable[[], object]] = [
+            partial(writer.write, episode(1, 5)),
+            partial(writer.close, status="complete"),
+        ]
+        for verb in (*verbs, writer.remove):
             with pytest.raises(InternalError):
                 verb()
         writer.abort()
