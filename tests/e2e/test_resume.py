@@ -15,10 +15,10 @@ from tests.helpers.processes import Ran, rollout, running
 
 ENV = ("--env", "tests.helpers.envs:FaultyEnv", "--seed", "7", "--segment-bytes", "20000", "--quiet")
 RUNS = {
-    "collect": ("collect", "--timesteps", "2000", "--policy", "tests.helpers.policies:OwnNoisePolicy"),
-    "exact": ("exact", "--episodes-per-worker", "180"),
+    "collect": ("collect", "--timesteps", "2700", "--policy", "tests.helpers.policies:OwnNoisePolicy"),
+    "exact": ("exact", "--episodes-per-worker", "250"),
     "four rows": (
-        *("collect", "--timesteps", "2000", "--envs-per-worker", "4"),
+        *("collect", "--timesteps", "2700", "--envs-per-worker", "4"),
         *("--policy", "tests.helpers.policies:CountingPolicy"),
     ),
 }
@@ -26,8 +26,11 @@ LOCAL = ("--sampler", "local", "--workers", "1")
 
 
 def end_in(episodes: list[int], output: Path, *words: str, more_than: int = 0, by: int = signal.SIGKILL) -> Ran:
-    """Run until the episodes with these seeds, which hang, and send a signal once more episodes are committed."""
-    hang = {HIDDEN: json.dumps({"what": "hang", "episodes": episodes})}
+    """Run until the episodes with these seeds, which hang, and send a signal once more episodes are committed.
+
+    Nothing is committed before the columns are decided, which needs 1,000 steps.
+    """
+    hang = {HIDDEN: json.dumps({"what": "hang", "episodes": episodes, "pace": 0.001})}
     with running([*words, "--flush-every", "0.05", "--output", str(output)], env=hang) as run:
         run.wait_until(lambda: len(_committed(output)) > more_than)
         run.process.send_signal(by)
@@ -49,10 +52,10 @@ def test_a_killed_run_is_resumed_as_if_it_had_not_been_killed(tmp_path: Path, ki
     words = (*RUNS[kind], *ENV, "--workers", "2")
     rollout(*words, "--output", whole)
     seeds = episodes_of(whole)["seed"].to_pylist()
-    assert -signal.SIGKILL == end_in(seeds[100::180], out, *words).code
+    assert -signal.SIGKILL == end_in(seeds[200::250], out, *words).code
     first = len(numbers_of(out))
     again = (words[0], "--resume", "--quiet")
-    assert -signal.SIGKILL == end_in(seeds[150::180], out, *again, more_than=first).code
+    assert -signal.SIGKILL == end_in(seeds[230::250], out, *again, more_than=first).code
     second = len(numbers_of(out))
     rollout("verify", out)
     rollout(*again, "--output", out)
@@ -72,7 +75,7 @@ def test_a_run_that_was_asked_to_end_is_resumed(tmp_path: Path) -> None:
     words = ("collect", "--timesteps", "2000", *ENV, "--workers", "2")
     rollout(*words, "--output", whole)
     seeds = episodes_of(whole)["seed"].to_pylist()
-    ran = end_in(seeds[200:201], out, *words, "--grace", "0.2", by=signal.SIGTERM)
+    ran = end_in(seeds[250:251], out, *words, "--grace", "0.2", by=signal.SIGTERM)
     assert (143, "interrupted") == (ran.code, info_of(out)["status"]), ran.said
     rollout("collect", "--resume", *LOCAL, "--output", out)
     assert_same_data(whole, out)

@@ -76,6 +76,7 @@ class Running:
         deadline = time.monotonic() + SECONDS
         while not condition():
             if self.process.poll() is not None or time.monotonic() > deadline:
+                self.kill()
                 raise AssertionError(f"the moment did not come: {self.end().said}")
             time.sleep(0.005)
 
