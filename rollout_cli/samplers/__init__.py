@@ -1,7 +1,7 @@
 """Layer 5: samplers decide which worker runs which episodes, and hand the episodes on in order.
 
 `plan.py` says which episodes a run has; `sampler_machine.py` and `worker_loop.py` say what happens when, and know no
-process; a pool carries it out. The names below are loaded when they are first used: the fork server is started from this
+process; a pool carries it out. The names below are loaded when they are first used: the fork server starts from this
 package before numpy or gymnasium is imported.
 """
 
