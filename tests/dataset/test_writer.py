@@ -168,9 +168,9 @@ def test_a_write_that_was_broken_off_commits_nothing_more(tmp_path: Path, monkey
 
 def test_a_closed_writer_takes_nothing(tmp_path: Path) -> None:
     with DatasetWriter(tmp_path, env_spec=BOX_SPEC, root_seed=0) as writer:
-        assert not writer.has_episodes
+        before = writer.has_episodes
         writer.write(episode(0, 5))
-        assert writer.has_episodes
+        assert (False, True) == (before, writer.has_episodes)
         writer.close(status="complete")
         verbs: list[Callable[[], object]] = [
             partial(writer.write, episode(1, 5)),
