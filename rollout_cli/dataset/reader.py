@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from operator import index
 from pathlib import Path
 from typing import Any, overload
 
@@ -213,10 +212,10 @@ class Dataset:
         return len(self._places)
 
     @overload
-    def __getitem__(self, at: int) -> Episode: ...
+    def __getitem__(self, at: int | np.integer[Any]) -> Episode: ...
     @overload
     def __getitem__(self, at: slice | Sequence[int] | Array) -> Dataset: ...
-    def __getitem__(self, at: int | slice | Sequence[int] | Array) -> Episode | Dataset:
+    def __getitem__(self, at: int | np.integer[Any] | slice | Sequence[int] | Array) -> Episode | Dataset:
         """Return one episode, or a view of some.
 
         Raises:
@@ -226,7 +225,7 @@ class Dataset:
         if isinstance(at, slice):
             return Dataset(self._source, self._places[at])
         if isinstance(at, int | np.integer):
-            place = int(self._places[index(at)])
+            place = int(self._places[at])
             return Episode(_Block(Dataset(self._source, np.array([place]))), 0)
         chosen = np.asarray(at)
         if not chosen.size:

@@ -56,7 +56,11 @@ def test_an_episode_states_its_facts(dataset: Dataset) -> None:
     chunk = rich_episodes()[70]
     one = dataset[70]
     assert (70, 71, 1071) == (one.id, one.number, one.seed)
-    assert (chunk.n_steps, bool(chunk.terminated[0]), bool(chunk.truncated[0])) == (len(one), one.terminated, one.truncated)
+    assert (chunk.n_steps, bool(chunk.terminated[0]), bool(chunk.truncated[0])) == (
+        len(one),
+        one.terminated,
+        one.truncated,
+    )
     assert float(chunk.rewards.sum()) == pytest.approx(one.total_reward)
     assert f"<Episode 70: {len(one)} steps, return {one.total_reward}>" == repr(one)
     assert "data_row_index" in one.facts
@@ -170,7 +174,7 @@ def test_a_dataset_that_was_read_is_pickled_for_another_process(pristine: Path, 
 
 def test_fewer_episodes_than_stated_are_a_warning(folder: Path) -> None:
     """The rest is read; where more are there than stated, as of a run that goes on, nothing is amiss."""
-    last = sorted((folder / "meta/episodes").rglob("*.parquet"))[-1]
+    last = max((folder / "meta/episodes").rglob("*.parquet"))
     last.unlink()
     with pytest.warns(UserWarning, match=r"info\.json states 119; see: rollout verify"):
         dataset = load(folder)
@@ -235,7 +239,9 @@ def test_a_flipped_bit_is_found_when_it_is_read(folder: Path) -> None:
         load(folder).to_episode_batch()
 
 
-@pytest.mark.parametrize("change", [{"spaces": {}}, {"spaces": {"observation": 3, "action": 3}}, {"max_episode_length": 3}])
+@pytest.mark.parametrize(
+    "change", [{"spaces": {}}, {"spaces": {"observation": 3, "action": 3}}, {"max_episode_length": 3}]
+)
 def test_an_info_that_describes_no_spaces_is_refused(folder: Path, change: dict[str, Any]) -> None:
     info = json.loads((folder / "meta/info.json").read_text()) | change
     if "max_episode_length" in change:
@@ -270,9 +276,7 @@ def test_too_little_memory_is_a_storage_error_with_advice(dataset: Dataset, monk
     assert "dataset[a:b]" in caught.value.hint
 
 
-def test_texts_that_one_array_cannot_hold_are_read_in_pieces(
-    dataset: Dataset, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_texts_that_one_array_cannot_hold_are_read_in_pieces(dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     """Arrow's texts end at 2 GiB an array; here already at 1,000 bytes."""
     expected = dataset.to_episode_batch()
     monkeypatch.setattr(reader, "MOST_OFFSET", 1_000)

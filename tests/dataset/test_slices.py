@@ -133,9 +133,9 @@ def test_each_selection_holds_the_episodes_that_were_collected(folder: Callable[
 @pytest.mark.parametrize("name", [*SPACES, "infos"])
 def test_each_episode_alone_is_the_one_that_was_collected(folder: Callable[[str], Path], name: str) -> None:
     """By its place, and by iterating, which decodes a row group at a time."""
-    episodes = collected(name)[2].split()
     dataset = load(folder(name))
-    for place, one in enumerate(dataset):
+    pairs = zip(collected(name)[2].split(), dataset, strict=True)
+    for place, (expected, one) in enumerate(pairs):
         for actual in (dataset[place].batch, one.batch):
-            assert_same_steps(episodes[place], actual)
-        assert_same_info_values(episodes[place], dataset[place].batch)
+            assert_same_steps(expected, actual)
+        assert_same_info_values(expected, dataset[place].batch)

@@ -78,7 +78,9 @@ def test_partitions_and_long_episodes_have_no_faults(tmp_path: Path) -> None:
     """Each partition has a chunk folder; a long episode is written in pieces."""
     chunks = [episode(n, 4 if n != 5 else 900) for n in range(12)]
     partitions = [n // 4 for n in range(12)]
-    write_dataset(tmp_path / "out", chunks, partitions=partitions, n_partitions=3, first_numbers=[0, 4, 8], limits=SMALL)
+    write_dataset(
+        tmp_path / "out", chunks, partitions=partitions, n_partitions=3, first_numbers=[0, 4, 8], limits=SMALL
+    )
     report = verify_dataset(tmp_path / "out")
     assert ((), (), 12) == (report.faults, report.notes, report.episodes)
 
@@ -96,7 +98,8 @@ def extra_file(root: Path) -> None:
 
 
 Harm = Callable[[Path], object]
-ROWS: list[tuple[str, Harm, str, str, list[int] | None]] = [
+Row = tuple[str, Harm, str, str, list[int] | None]
+ROWS: list[Row] = [
     # What is broken, the file that is named, part of the problem, and which episodes of the second segment.
     ("a data file is missing", lambda root: (root / data(1)).unlink(), data(1), "is missing", None),
     ("an episodes file is missing", lambda root: (root / episodes(1)).unlink(), episodes(1), "there are later", []),
@@ -141,11 +144,35 @@ ROWS: list[tuple[str, Harm, str, str, list[int] | None]] = [
         [],
     ),
     ("a wrong id", lambda root: set_values(root / episodes(1), "episode_id", 1, [0]), episodes(1), "id is not", None),
-    ("a number twice", lambda root: set_values(root / episodes(1), "episode_number", 1, [1]), episodes(1), "above", None),
-    ("a wrong root seed", lambda root: set_values(root / episodes(1), "root_seed", 1, [9]), episodes(1), "root_seed", [1]),
+    (
+        "a number twice",
+        lambda root: set_values(root / episodes(1), "episode_number", 1, [1]),
+        episodes(1),
+        "above",
+        None,
+    ),
+    (
+        "a wrong root seed",
+        lambda root: set_values(root / episodes(1), "root_seed", 1, [9]),
+        episodes(1),
+        "root_seed",
+        [1],
+    ),
     ("a wrong length", lambda root: set_values(root / episodes(1), "length", 1, [0]), episodes(1), "its length", [1]),
-    ("a wrong row", lambda root: set_values(root / episodes(1), "data_row_index", 1, [0]), episodes(1), "first step", [1]),
-    ("a wrong file", lambda root: set_values(root / episodes(1), "data_file_index", 1, [0]), episodes(1), "another", [1]),
+    (
+        "a wrong row",
+        lambda root: set_values(root / episodes(1), "data_row_index", 1, [0]),
+        episodes(1),
+        "first step",
+        [1],
+    ),
+    (
+        "a wrong file",
+        lambda root: set_values(root / episodes(1), "data_file_index", 1, [0]),
+        episodes(1),
+        "another",
+        [1],
+    ),
     ("a wrong return", lambda root: set_values(root / episodes(1), "return", 1, [0.5]), data(1), "do not sum", [1]),
     (
         "a record of other bytes",
@@ -157,7 +184,13 @@ ROWS: list[tuple[str, Harm, str, str, list[int] | None]] = [
     ("no record", lambda root: set_footer(root / episodes(1), "rollout.segment", None), episodes(1), "no commit", []),
     ("a wrong start", lambda root: set_record(root / episodes(1), start=0), episodes(1), "expected from", []),
     ("a wrong stop", lambda root: set_record(root / episodes(1), stop=99), episodes(1), "are not the numbers", []),
-    ("a skipped number", lambda root: set_record(root / episodes(1), skipped=[1]), episodes(1), "are not the numbers", []),
+    (
+        "a skipped number",
+        lambda root: set_record(root / episodes(1), skipped=[1]),
+        episodes(1),
+        "are not the numbers",
+        [],
+    ),
     ("wrong counts", lambda root: set_record(root / episodes(1), steps=3), episodes(1), "totals in its footer", []),
     ("wrong spaces", lambda root: set_footer(root / data(1), "rollout.spaces", "{}"), data(1), "rollout.spaces", []),
     ("more episodes stated", lambda root: set_json(root / INFO, episodes=120), INFO, "120 episodes", []),
@@ -166,15 +199,20 @@ ROWS: list[tuple[str, Harm, str, str, list[int] | None]] = [
     ("no number stated", lambda root: set_json(root / INFO, steps=None), INFO, "its steps is None", []),
     ("an unknown status", lambda root: set_json(root / INFO, status="done"), INFO, "its status is 'done'", []),
     ("no spaces stated", lambda root: set_json(root / INFO, spaces={}), INFO, "info.json", []),
-    ("more partitions stated", lambda root: set_json(root / INFO, first_numbers=[5]), episodes(0), "expected from 5", []),
+    (
+        "more partitions stated",
+        lambda root: set_json(root / INFO, first_numbers=[5]),
+        episodes(0),
+        "expected from 5",
+        [],
+    ),
 ]
 
 
-@pytest.mark.parametrize(("name", "harm", "file", "problem", "places"), ROWS, ids=[row[0] for row in ROWS])
-def test_a_fault_is_named_with_its_file_and_episodes(
-    folder: Path, name: str, harm: Harm, file: str, problem: str, places: list[int] | None
-) -> None:
+@pytest.mark.parametrize("row", ROWS, ids=[row[0] for row in ROWS])
+def test_a_fault_is_named_with_its_file_and_episodes(folder: Path, row: Row) -> None:
     """`places` counts from the first episode of the second segment; None stands for some of them, or all."""
+    _, harm, file, problem, places = row
     ids = ids_of(folder / episodes(1))
     harm(folder)
     report = verify_dataset(folder)
@@ -197,8 +235,8 @@ def test_a_quick_verification_reads_no_step(folder: Path) -> None:
 
 
 def lose_last(root: Path) -> None:
-    sorted((root / "data").rglob("*.parquet"))[-1].unlink()
-    sorted((root / "meta/episodes").rglob("*.parquet"))[-1].unlink()
+    for name in ("data", "meta/episodes"):
+        max((root / name).rglob("*.parquet")).unlink()
 
 
 @pytest.mark.parametrize("status", ["complete", "interrupted", "collecting"])

@@ -30,9 +30,7 @@ def episodes(number: int, chunk: int = 0) -> str:
     return f"meta/episodes/chunk-{chunk:05}/file-{number:05}.parquet"
 
 
-def rewrite(
-    path: Path, change: Callable[[pa.Table], pa.Table], footer: Mapping[str, str | None] | None = None
-) -> None:
+def rewrite(path: Path, change: Callable[[pa.Table], pa.Table], footer: Mapping[str, str | None] | None = None) -> None:
     """Write a Parquet file again, as our writer would, with other rows or another footer.
 
     Args:
