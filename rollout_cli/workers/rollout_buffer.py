@@ -247,7 +247,7 @@ class RolloutBuffer:
 
         def taken(ring: Array) -> Array:
             # A place past the end is one at the beginning: that is what makes it a ring.
-            return ring.reshape(-1, *ring.shape[2:]).take(index, axis=0, mode="wrap")
+            return ring.reshape(self._n_slots * self._width, *ring.shape[2:]).take(index, axis=0, mode="wrap")
 
         env, agent = ({key: (taken(v), taken(h)) for key, (v, h) in rings.items()} for rings in self._info_rings)
         return _Rows(tuple(taken(ring) for ring in self._rings), (env, agent))

@@ -63,6 +63,7 @@ class NativeRows:
         self.own_limit = time_limit_of(env)
         self.seeders: Sequence[EpisodeSeeder] = ()
         self._spaces = SpaceRows(env.single_observation_space)
+        self._row_specs: list[EnvSpec] = []
         self._takes_list = True
         self._mask_is_proven = False
 
@@ -74,16 +75,19 @@ class NativeRows:
     def specs(self, limit: float) -> Iterator[EnvSpec]:
         """Yield spaces and limit for each row, whose spaces are its own."""
         spec = env_spec_of(self.env, limit)
+        self._row_specs = [spec]
         yield spec
         for _ in range(self.n_rows - 1):
-            yield copy.deepcopy(spec)
+            self._row_specs.append(copy.deepcopy(spec))
+            yield self._row_specs[-1]
 
     def watch(self, policies: Sequence[Any] | None) -> None:
         """Find the generators that the rows draw from: of their environments, and of `policies`, one a row."""
         if policies is not None:
             self.seeders = self.seeders or [EpisodeSeeder(self._root) for _ in policies]
-            for seeder, policy in zip(self.seeders, policies, strict=True):
-                seeder.watch(policy=policy)
+            for seeder, policy, spec in zip(self.seeders, policies, self._row_specs, strict=True):
+                # The spaces are the environment's, also where the policy holds them: as in a DefaultWorker.
+                seeder.watch(policy=policy, env=spec)
 
     def note(self, numbers: Array) -> None:
         """Take note of the episodes that run, int64 (n,)."""

@@ -188,6 +188,7 @@ class VecWorker(DefaultWorker):
             return
         self._is_begun = self._met_first_reset = False
         self._spaces = SpaceRows(self._env_spec.observation_space)
+        self._has_texts = any(leaf.kind == "text" for leaf in self._spaces.leaves)
         if self._buffer is None or not self._buffer.n_ended_rows:
             self._buffer = RolloutBuffer(self._env_spec, self._n_envs, self._worker_number)
         self._policies = row_policies(
@@ -343,13 +344,14 @@ class VecWorker(DefaultWorker):
 
     def _see(self, observations: Any) -> None:
         """Keep the observations, and their leaves, for the next step to record."""
-        self._observations = observations
         try:
             columns = self._spaces.columns(observations)
         except (KeyError, IndexError, TypeError) as error:
             raise BadValueError(f"the observations lack {error!r}: {shown(observations)}") from error
         pairs = zip(self._spaces.leaves, columns, strict=True)
         self._leaves = [_checked_leaf(leaf, values, self._n_envs) for leaf, values in pairs]
+        # gymnasium joins texts to tuples; a policy gets arrays.
+        self._observations = self._spaces.tree(self._leaves) if self._has_texts else observations
 
     def _after_disabled(self, terminated: Array, truncated: Array, infos: Any) -> None:
         """Finish the episodes that ended, and reset their rows."""
