@@ -158,7 +158,7 @@ def _check_said(row: Row, ran: Ran) -> None:
     errors = len(re.findall(r"^rollout: error: ", ran.stderr, re.MULTILINE))
     assert errors == (ran.code > 0), ran.said
     assert len(ran.stderr.splitlines()) <= row.lines, ran.said
-    assert len(ran.stderr) < 200_000, ran.stderr[:2_000]
+    assert len(ran.stderr) < 1_000 * row.lines, ran.stderr[:2_000]
     if "traceback below" in ran.stderr:
         assert "Traceback (most recent call last)" in ran.stderr, ran.said
 
@@ -176,11 +176,11 @@ FACTS = ["episode_number", "seed", "length", "return", "terminated", "truncated"
 
 def _check_kept(row: Row, output: Path, ran: Ran) -> None:
     if row.keeps == "none":
-        assert [] == numbers_of(output), ran.said
+        assert len(row.output) > 255 or [] == numbers_of(output), ran.said
         return
-    if row.keeps == "prefix" and not output.exists():
+    if row.keeps in ("prefix", "any") and not numbers_of(output):
         return
-    rollout("verify", os.fsencode(output), code=0 if numbers_of(output) or row.keeps != "prefix" else None)
+    rollout("verify", os.fsencode(output))
     checks = {"same": _same, "prefix": _prefix, "finished": _finished, "skips": _skips, "whole": _whole}
     check = checks.get(row.keeps, lambda *_: None)
     check(row, output, ran)
@@ -202,7 +202,7 @@ def _prefix(row: Row, output: Path, ran: Ran) -> None:
     assert "interrupted" == info_of(output)["status"] or ran.code < 0
     if row.signed and row.command == FORTY:
         assert len(numbers) <= SOME[0], ran.said
-    assert not row.meddle or numbers, ran.said
+    assert not row.meddle or row.signed or numbers, ran.said
     if numbers and row.spec == SPEC:
         few = min(len(numbers), 40)
         assert _facts(well(FORTY, _policy(row))).slice(0, few).equals(_facts(output).slice(0, few))
