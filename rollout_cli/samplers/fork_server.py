@@ -82,13 +82,14 @@ class ForkServer:
                 undo.callback(self._control.close)
                 with theirs:
                     if method == "fork":
-                        self._join = _forked(self._control, theirs)
+                        self._pid, self._join = _forked(self._control, theirs)
                     else:
-                        self._join = _executed(theirs, preload=method == "forkserver")
+                        self._pid, self._join = _executed(theirs, preload=method == "forkserver")
             except OSError as error:
                 raise WorkerError(f"workers cannot be started: {error}", hint=NO_ROOM) from error
             undo.pop_all()
         self._owner = os.getpid()
+        self._is_needed = False
 
     @property
     def is_usable(self) -> bool:
@@ -109,6 +110,7 @@ class ForkServer:
             box: That of its crash box.
             status: That of a pipe's writing end. All three are copied.
         """
+        self._is_needed = True
         # A server that has just died is noticed by the pipe, which then closes.
         with contextlib.suppress(ConnectionError):
             socket.send_fds(self._control, [RECORD.pack(Request.FORK, worker_id)], [channel, box, status])
@@ -122,11 +124,15 @@ class ForkServer:
         """End the server, and with it all its workers."""
         self._control.close()
         if self._owner == os.getpid():
+            if not self._is_needed:  # A program that ends early does not wait for its imports.
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(self._pid, signal.SIGKILL)
+            self._is_needed = True  # Once more would hit another process.
             self._join()
 
 
-def _executed(theirs: socket.socket, *, preload: bool) -> Callable[[], object]:
-    """Start a server in a process of its own; return what waits for its end."""
+def _executed(theirs: socket.socket, *, preload: bool) -> tuple[int, Callable[[], object]]:
+    """Start a server in a process of its own; return its id, and a function that waits for its end."""
     # A script's own folder comes last: it is where its user's modules lie, and the server needs none of these.
     folders = [folder or os.curdir for folder in (*sys.path[1:], *sys.path[:1])]
     words = [str(theirs.fileno()), "preload" if preload else "", *map(os.path.abspath, folders)]
@@ -138,11 +144,11 @@ def _executed(theirs: socket.socket, *, preload: bool) -> Callable[[], object]:
         env={**defaults, **os.environ},
         start_new_session=True,  # A signal to the sampler's group leaves it, and so the workers, alone.
     )
-    return process.wait
+    return process.pid, process.wait
 
 
-def _forked(ours: socket.socket, theirs: socket.socket) -> Callable[[], object]:
-    """Fork a server from this process; return what waits for its end."""
+def _forked(ours: socket.socket, theirs: socket.socket) -> tuple[int, Callable[[], object]]:
+    """Fork a server from this process; return its id, and a function that waits for its end."""
     if threading.active_count() > 1:
         raise UsageError(
             "the start method fork cannot be used in a process that has threads: a lock that one of them holds would "
@@ -163,7 +169,7 @@ def _forked(ours: socket.socket, theirs: socket.socket) -> Callable[[], object]:
         with contextlib.suppress(ChildProcessError):  # Other code has asked for its end.
             os.waitpid(pid, 0)
 
-    return join
+    return pid, join
 
 
 _shared: ForkServer | None = None
