@@ -7,7 +7,9 @@ action outside of its space fails before the environment sees it.
 from __future__ import annotations
 
 import copy
+import traceback
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -87,6 +89,21 @@ def as_flag(name: str, flag: Any) -> bool:
     raise BadValueError(f"{name} is no bool: {shown(flag)}", _FLAG_HINT)
 
 
+def checked_text(name: str, value: Any, expected: Any) -> str:
+    """Return a text.
+
+    Raises:
+        BadValueError: If it is none, or has no UTF-8 (a lone surrogate), so that it cannot be stored.
+    """
+    if not isinstance(value, str):
+        raise BadValueError(f"{name} is {shown(value)}, expected a text of {expected}")
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise BadValueError(f"{name} is a text that has no UTF-8: {value!r:.80}", "escape lone surrogates") from error
+    return str(value)
+
+
 _VALUES = (bool, int, float, str, np.generic, type(None))
 
 
@@ -135,8 +152,13 @@ def bad_action(leaf: Leaf, value: Any, rule: str) -> BadValueError:
     )
 
 
-def bounds_of(leaf: Leaf) -> tuple[Any, Any] | None:
-    """Return the least and the greatest value of each number of a sample; None where no number can be outside."""
+def bounds_of(leaf: Leaf, rule: str) -> tuple[Any, Any] | None:
+    """Return the least and the greatest value of each number of an action; None where no number can be outside.
+
+    With the rule `warn`, nan alone is outside: no environment can mean anything by it.
+    """
+    if rule == "warn":
+        return (np.full(leaf.shape, -np.inf), np.full(leaf.shape, np.inf)) if leaf.dtype.kind == "f" else None
     bounds = leaf.bounds
     if bounds is None:
         return None
@@ -154,6 +176,8 @@ def action_check(leaf: Leaf, rule: str) -> Callable[[Any], None] | None:
     It is called with one value in the leaf's own type.
     """
     if leaf.kind == "text":
+        if rule == "warn":
+            return None
         contains = leaf.space.contains
 
         def check_text(value: Any) -> None:
@@ -161,7 +185,7 @@ def action_check(leaf: Leaf, rule: str) -> Callable[[Any], None] | None:
                 raise bad_action(leaf, value, rule)
 
         return check_text
-    bounds = bounds_of(leaf)
+    bounds = bounds_of(leaf, rule)
     if bounds is None:
         return None
     low, high = bounds
@@ -272,12 +296,8 @@ def _blamed(where: str, error: BaseException, place: str) -> UserCodeError:
 
 
 def _explained(where: str, error: BaseException) -> BaseException:
-    """Return a BadValueError in place of Python's own words for a result that could not be unpacked in our frame."""
-    trace = error.__traceback__
-    if where not in _INTERFACES or not isinstance(error, TypeError | ValueError) or trace is None:
-        return error
-    # Raised in the frame that called, and not below it: the fault is in the result.
-    if trace.tb_next is not None:
+    """Return a BadValueError in place of Python's own words for a result that could not be unpacked by us."""
+    if where not in _INTERFACES or not isinstance(error, TypeError | ValueError) or not _was_raised_here(error):
         return error
     if "truth value" in str(error):
         return BadValueError(f"terminated or truncated is no bool: {error}", _FLAG_HINT)
@@ -288,3 +308,10 @@ def _explained(where: str, error: BaseException) -> BaseException:
     if where in (RESET, STEP):
         hint += "; the interface of gym before gymnasium gave fewer: wrap such an environment"
     return BadValueError(f"the result is not {expected}: {error}", hint)
+
+
+def _was_raised_here(error: BaseException) -> bool:
+    """Return whether an exception was raised by this package, and not by the code that it calls."""
+    frames = traceback.walk_tb(error.__traceback__)
+    names = [frame.f_code.co_filename for frame, _ in frames]
+    return bool(names) and Path(names[-1]).parent == Path(__file__).parent

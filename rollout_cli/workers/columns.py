@@ -17,7 +17,7 @@ import numpy.typing as npt
 from gymnasium import spaces
 
 from rollout_cli.episodes.spaces import Leaf, has_utf8, leaf_getters, space_leaves, unflatten
-from rollout_cli.workers.checks import BadValueError, action_check, bad_action, clipped, shown
+from rollout_cli.workers.checks import BadValueError, action_check, bad_action, checked_text, clipped, shown
 from rollout_cli.workers.worker import OnInvalidAction
 
 Array = npt.NDArray[Any]
@@ -136,14 +136,10 @@ class _Column:
         return record
 
     def _text_record(self) -> Record:
-        append = self.rows.append
+        append, name, space = self.rows.append, self._place(), self.leaf.space
 
         def record(value: Any) -> Any:
-            if not isinstance(value, str):
-                raise self.refusal(value)
-            if not has_utf8(value):
-                raise BadValueError(f"{self.name} is a text that has no UTF-8: {value!r:.80}", "escape lone surrogates")
-            append(str(value))
+            append(checked_text(name, value, space))
             return value
 
         return record
@@ -166,19 +162,19 @@ class _Column:
             raise self.refusal(value) from error
 
     def refusal(self, value: Any) -> BadValueError:
-        where = f" at {self.leaf.name!r}" if self.leaf.path else ""
         got = f"{value.dtype}{value.shape}" if isinstance(value, np.ndarray) else shown(value)
-        return BadValueError(
-            f"{self.name}{where} is {got}, expected {self.leaf.dtype}{self.leaf.shape} of {self.leaf.space}"
-        )
+        leaf = self.leaf
+        return BadValueError(f"{self._place()} is {got}, expected {leaf.dtype}{leaf.shape} of {leaf.space}")
+
+    def _place(self) -> str:
+        return f"{self.name} at {self.leaf.name!r}" if self.leaf.path else self.name
 
 
 def _action_record(column: _Column, rule: OnInvalidAction, *, trusted: bool) -> Record:
     leaf = column.leaf
-    checked = rule != "warn" and not trusted
     if leaf.kind == "discrete":
-        return _discrete_action(column, rule, checked=checked)
-    check = action_check(leaf, rule) if checked else None
+        return _discrete_action(column, rule, checked=rule != "warn" and not trusted)
+    check = None if trusted else action_check(leaf, rule)
     if rule == "clip" and leaf.kind == "box" and not trusted:
         return _checked_record(column, check, lambda value: clipped(value, leaf.space))
     return column.record if check is None else _checked_record(column, check, None)

@@ -200,7 +200,7 @@ class DefaultWorker(Worker):
         recorder, act, step = self._the_recorder(), self._holder.policy.get_action, self._env.step
         record_observation, record_action = recorder.observations.record, recorder.actions.record
         agent_infos, env_infos, rewards = recorder.agent_infos, recorder.env_infos, recorder.rewards
-        observation, where = self._observation, RESET
+        observation, where = self._observation, STEP if recorder.step else RESET
         last_row = recorder.first_row + self._most_steps()
         try:
             while True:

@@ -17,7 +17,7 @@ from rollout_cli.episodes.chunk import Chunk, concatenate
 from rollout_cli.episodes.infos import InfoTable, tabulate
 from rollout_cli.episodes.spaces import Leaf, space_leaves
 from rollout_cli.workers.batch_infos import BatchColumn, InfoKey, info_table
-from rollout_cli.workers.checks import BadValueError, shown
+from rollout_cli.workers.checks import BadValueError, checked_text, shown
 from rollout_cli.workers.episode_recorder import in_order
 
 Array = npt.NDArray[Any]
@@ -358,10 +358,10 @@ def _row_table(infos: RowInfos, ended: Ended) -> InfoTable | None:
 
 def leaf_array(leaf: Leaf, values: Any) -> Array:
     """Return the values of one leaf of a batch, (n, *shape), as an array; texts as one of objects."""
-    if leaf.kind != "text" or isinstance(values, np.ndarray):
+    if leaf.kind != "text":
         return as_array(values)
     column = np.empty(len(values), object)
-    column[:] = list(values)
+    column[:] = [checked_text("the text of a row", value, leaf.space) for value in values]
     return column
 
 

@@ -151,7 +151,7 @@ class _BatchAction:
         self._leaf, self._rule = leaf, rule
         self._shape = (n_rows, *leaf.shape)
         self._clips = rule == "clip" and not trusted
-        self._bounds = None if trusted or rule == "warn" else bounds_of(leaf)
+        self._bounds = None if trusted else bounds_of(leaf, rule)
         self._contains = leaf.space.contains if leaf.kind == "text" and rule != "warn" else None
 
     def typed(self, values: Any, numbers: Array) -> Array:

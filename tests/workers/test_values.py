@@ -1,0 +1,463 @@
+"""What user code gives, nearly or not at all as its interface asks: converted, or refused with one clear line."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+
+from rollout_cli.errors import EnvError, EnvLoadError, PolicyError
+from rollout_cli.workers import EpisodeRules, VecWorker, WorkerFactory
+from tests.workers import worlds
+from tests.workers.worlds import DISABLED, NATIVE, NEXT_STEP, SAME_STEP, SEED, ChainEnv, make, run
+
+SINGLE = ("default", "sync")
+each_single = pytest.mark.parametrize("kind", SINGLE)
+each_mode = pytest.mark.parametrize("mode", [DISABLED, NEXT_STEP, SAME_STEP], ids=lambda mode: mode.value)
+
+
+def bending(at: int | None, bend: Callable[[Any], Any], verb: str = "step") -> Callable[[], ChainEnv]:
+    """Return a factory of environments whose results are bent, at one place or (None) as a whole."""
+
+    class Bent(ChainEnv):
+        def __init__(self) -> None:
+            super().__init__(length=3)
+
+        def reset(self, **arguments: Any) -> Any:
+            return self._bent(super().reset(**arguments)) if verb == "reset" else super().reset(**arguments)
+
+        def step(self, action: Any) -> Any:
+            return self._bent(super().step(action)) if verb == "step" else super().step(action)
+
+        def _bent(self, result: Any) -> Any:
+            if at is None:
+                return bend(result)
+            parts = list(result)
+            parts[at] = bend(parts[at])
+            return tuple(parts)
+
+    return Bent
+
+
+GOOD = {
+    "float64 observations": (0, lambda seen: seen.astype(np.float64)),
+    "lists": (0, lambda seen: seen.tolist()),
+    "numpy rewards": (1, np.float32),
+    "array rewards": (1, lambda reward: np.array([reward])),
+    "integer rewards": (1, lambda reward: 1),
+    "numpy flags": (2, np.bool_),
+    "integer flags": (2, int),
+    "a subclass of dict": (4, lambda info: type("Info", (dict,), {})(info)),
+}
+
+
+@each_single
+@pytest.mark.parametrize("name", GOOD)
+def test_values_that_are_converted(kind: str, name: str) -> None:
+    """They mean the same in another type."""
+    at, bend = GOOD[name]
+    chunk = run(make(kind, bending(at, bend)), range(4))
+    assert np.float32 == chunk.observations[0].dtype
+    assert [3] * 4 == chunk.lengths.tolist()
+    assert [0, 1, 2] * 4 == chunk.observations[0][:, 0].tolist()
+
+
+STEP = r"env.step: the result is not \(observation, reward, terminated, truncated, info\)"
+BAD: dict[str, tuple[Any, Callable[[Any], Any], str]] = {
+    "gym's old step": (None, lambda result: (*result[:3], result[4]), STEP),
+    "no step": (None, lambda result: None, STEP),
+    "shape": (0, lambda seen: seen[:2], r"env.step: the observation is float32\(2,\), expected float32\(3,\) of Box"),
+    "type": (0, lambda seen: seen.astype(complex), r"env.step: the observation is complex128\(3,\), expected float32"),
+    "none": (0, lambda seen: None, "env.step: the observation is NoneType None, expected"),
+    "ragged": (0, lambda seen: [[1.0], 2.0], r"env.step: the observation is list \[\[1.0\], 2.0\], expected"),
+    "text reward": (1, lambda reward: "much", "env.step: the reward is no number: str 'much'"),
+    "readable reward": (1, lambda reward: "1.5", "env.step: the reward is no number: str '1.5'"),
+    "no reward": (1, lambda reward: None, "env.step: the reward is no number: NoneType None"),
+    "rewards": (1, lambda reward: np.zeros(2), "env.step: the reward is no number: ndarray"),
+    "complex reward": (1, lambda reward: np.complex64(1 + 2j), "env.step: the reward is no number: complex64"),
+    "huge reward": (1, lambda reward: 10**400, "env.step: the reward is too large for a float"),
+    "text flag": (2, lambda flag: "no", "env.step: terminated is no bool: str 'no'"),
+    "number flag": (3, lambda flag: 7, "env.step: truncated is no bool: int 7"),
+    "list info": (4, lambda info: [1], r"env.step: the info is no dictionary: list \[1\]"),
+    "no info": (4, lambda info: None, "env.step: the info is no dictionary: NoneType None"),
+}
+
+
+@each_single
+@pytest.mark.parametrize("name", BAD)
+def test_steps_that_are_refused(kind: str, name: str) -> None:
+    """One line: the call, the value, what was expected, and whose step it was."""
+    at, bend, message = BAD[name]
+    with pytest.raises(EnvError, match=f"^{message}") as caught, warnings.catch_warnings():
+        warnings.simplefilter("error")
+        run(make(kind, bending(at, bend)), range(4))
+    assert caught.value.message.endswith(")")
+    assert "worker 2, episode 0, seed " in caught.value.message
+    assert "\n" not in caught.value.message
+    assert caught.value.hint
+    assert (0,) == caught.value.episodes
+
+
+@each_single
+@pytest.mark.parametrize(
+    ("at", "bend", "message"),
+    [
+        (None, lambda result: result[0], r"env.reset: the result is not \(observation, info\)"),
+        (1, lambda info: [1], "env.reset: the info is no dictionary"),
+        (0, lambda seen: "text", "env.reset: the observation is str 'text', expected float32"),
+    ],
+)
+def test_resets_that_are_refused(kind: str, at: int | None, bend: Any, message: str) -> None:
+    """The same of `env.reset`."""
+    with pytest.raises(EnvError, match=f"^{message}"):
+        run(make(kind, bending(at, bend, "reset")), range(4))
+
+
+@each_single
+def test_an_observation_that_lacks_a_key(kind: str) -> None:
+    """A dictionary is held against its space."""
+
+    class Lacking(gymnasium.ObservationWrapper[Any, Any, Any]):
+        def __init__(self) -> None:
+            super().__init__(ChainEnv(length=3))
+            box = self.env.observation_space
+            self.observation_space = spaces.Dict(chain=box, other=box)
+
+        def observation(self, observation: Any) -> Any:
+            return {"chain": observation}
+
+    with pytest.raises(EnvError, match=r"env.reset: the observation lacks KeyError\('other'\)"):
+        run(make(kind, Lacking, lambda spec: lambda seen: 0), range(2))
+
+
+@each_single
+def test_text_without_utf8(kind: str) -> None:
+    """A lone surrogate cannot be stored; it is the environment's error."""
+
+    class Texts(ChainEnv):
+        def __init__(self) -> None:
+            super().__init__(length=2)
+            self.observation_space = spaces.Text(8)
+
+        def observe(self) -> Any:
+            return "a\ud800" if self._position else "good"
+
+    with pytest.raises(EnvError, match="is a text that has no UTF-8"):
+        run(make(kind, Texts, lambda spec: lambda seen: 0), range(2))
+
+
+@each_single
+@pytest.mark.parametrize(
+    ("given", "expected"), [(True, 1), (np.bool_(True), 1), (np.int8(1), 1), (np.array(1), 1), (np.uint64(0), 0)]
+)
+def test_integers_of_any_type_are_discrete_actions(kind: str, given: Any, expected: int) -> None:
+    """The environment gets its space's own type."""
+
+    class Typed(ChainEnv):
+        def step(self, action: Any) -> Any:
+            assert type(action) is np.int64
+            return super().step(action)
+
+    chunk = run(make(kind, Typed, lambda spec: lambda seen: given), range(2))
+    assert {expected} == set(chunk.actions[0].tolist())
+
+
+@each_single
+@pytest.mark.parametrize("given", [1.0, "1", None, [1], np.array([1]), math.nan])
+def test_other_actions_are_refused(kind: str, given: Any) -> None:
+    """A guess at their meaning could be wrong."""
+    with pytest.raises(PolicyError, match="the action is .*, expected int64"):
+        run(make(kind, ChainEnv, lambda spec: lambda seen: given), range(2))
+
+
+@pytest.mark.parametrize("kind", worlds.KINDS)
+def test_a_wide_action_is_checked_too(kind: str) -> None:
+    """Number by number or all at once: one is outside."""
+    box = spaces.Box(-1.0, 1.0, (40,), np.float32)
+
+    class Wide(ChainEnv):
+        def __init__(self) -> None:
+            super().__init__(length=3)
+            self.action_space = box
+
+        def step(self, action: Any) -> Any:
+            return super().step(0)
+
+    def one_outside(seen: Any) -> Any:
+        action = np.zeros(40, np.float32)
+        action[39] = 1.5
+        return action
+
+    with pytest.raises(PolicyError, match="the action is not of its space"):
+        run(make(kind, Wide, lambda spec: one_outside), range(2))
+    rules = EpisodeRules(invalid_action="clip")
+    chunk = run(make(kind, Wide, lambda spec: one_outside, rules=rules), range(3))
+    assert 1.0 == chunk.actions[0].max()
+
+
+@pytest.mark.parametrize("kind", worlds.KINDS)
+def test_a_reward_that_is_no_number_leaves_its_episode_out(kind: str) -> None:
+    """The others of the chunk are given beside the error, which has the number; thousands of faults are no trouble."""
+
+    class Faulty(ChainEnv):
+        def step(self, action: Any) -> Any:
+            observation, reward, *rest = super().step(action)
+            return observation, math.nan if self.length == 3 else reward, *rest
+
+    factory = WorkerFactory(n_workers=1, seed=3)
+    worker = make(kind, Faulty)
+    worker.assign([range(60)])
+    while worker.has_work:
+        worker.advance(worlds.now() + 0.1)
+    chunk, error = factory.take(worker, everything=True)
+    assert isinstance(error, EnvError)
+    assert chunk is not None
+    assert not np.isnan(chunk.rewards).any()
+    assert 3 not in chunk.lengths
+    assert set(error.episodes).isdisjoint(chunk.numbers.tolist())
+    assert 1 == len(error.episodes)
+    assert "seed -1" not in error.message
+
+
+def test_a_nan_action_is_named_where_the_reward_is_nan() -> None:
+    """Under `warn` the environment is given such an action, and cannot be blamed."""
+
+    class Following(ChainEnv):
+        def __init__(self) -> None:
+            super().__init__(length=1)
+            self.action_space = spaces.Box(-1.0, 1.0, (1,))
+
+        def step(self, action: Any) -> Any:
+            observation, _, *rest = super().step(0)
+            return observation, float(action[0]), *rest
+
+    worker = make("default", Following, lambda spec: lambda seen: np.full(1, math.nan, np.float32),
+                  rules=EpisodeRules(invalid_action="warn"))
+    worker.assign([range(1)])
+    worker.advance(worlds.now() + 1)
+    chunk, error = WorkerFactory(n_workers=1, seed=3).take(worker)
+    assert chunk is None
+    assert error is not None
+    assert "look at the policy" in error.hint
+
+
+# -- batches -----------------------------------------------------------------------------------------------------------
+
+
+class BentVectorEnv(SyncVectorEnv):
+    """Rows of ChainEnv; the second step's result is changed by `bend`."""
+
+    def __init__(self, mode: AutoresetMode, bend: Callable[[list[Any]], Any]) -> None:
+        super().__init__([lambda: ChainEnv(length=4)] * 3, autoreset_mode=mode)
+        self._bend, self._steps = bend, 0
+
+    def step(self, actions: Any) -> Any:
+        parts = list(super().step(actions))
+        self._steps += 1
+        return self._bend(parts) if self._steps == 2 else parts
+
+
+def with_part(at: int, value: Any) -> Callable[[list[Any]], Any]:
+    """Put a value in place of one part of a step."""
+
+    def bend(parts: list[Any]) -> Any:
+        parts[at] = value(parts[at]) if callable(value) else value
+        return tuple(parts)
+
+    return bend
+
+
+BENT: dict[str, tuple[Callable[[list[Any]], Any], str]] = {
+    "gym's old step": (lambda parts: tuple(parts[:4]), "the result is not"),
+    "nothing": (lambda parts: None, "the result is not"),
+    "few rewards": (with_part(1, np.zeros(2)), r"the rewards are float64\(2,\), expected a number for each of 3 rows"),
+    "texts": (with_part(1, np.array(["a", "b", "c"])), r"the rewards are <U1\(3,\)"),
+    "columns": (with_part(1, np.zeros((3, 1))), r"the rewards are float64\(3, 1\)"),
+    "odd rewards": (with_part(1, [[1.0], 2.0, 3.0]), r"the batch is no array: list \[\[1.0\], 2.0"),
+    "few flags": (with_part(2, np.zeros(2, bool)), r"terminated is bool\(2,\), expected a bool for each"),
+    "one flag": (with_part(3, False), r"truncated is bool\(\), expected a bool for each"),
+    "halves": (with_part(2, np.full(3, 0.5)), r"terminated is float64\(3,\)"),
+    "twos": (with_part(3, np.full(3, 2)), r"truncated is int64\(3,\)"),
+    "few rows": (with_part(0, lambda seen: seen[:2]), r"the observations are float32\(2, 3\), expected float32\(3, 3\)"),
+    "other numbers": (with_part(0, lambda seen: seen.astype(complex)), r"the observations are complex128\(3, 3\)"),
+    "no mapping": (with_part(4, [1]), r"the infos are no dictionary: list \[1\]"),
+    "short masks": (with_part(4, {"x": np.zeros(3), "_x": np.ones(2, bool)}), r"the mask of info 'x' is bool\(2,\)"),
+}
+
+
+@each_mode
+@pytest.mark.parametrize("name", BENT)
+def test_vector_steps_that_are_refused(mode: AutoresetMode, name: str) -> None:
+    """One line with both sides, whose step it was, and a hint."""
+    bend, message = BENT[name]
+    kind = next(kind for kind, known in NATIVE.items() if known is mode)
+    with pytest.raises(EnvError, match=rf"^env.step: {message}.*\(worker 2, episodes 0 to 2, step 1 of 3 ") as caught:
+        run(make(kind, BentVectorEnv(mode, bend)), range(6))
+    assert caught.value.hint
+    assert (0, 1, 2) == caught.value.episodes
+
+
+@each_mode
+def test_zeros_and_ones_are_bools(mode: AutoresetMode) -> None:
+    """As some simulators give them."""
+    kind = next(kind for kind, known in NATIVE.items() if known is mode)
+    expected = run(make(kind, lambda: ChainEnv(length=4)), range(6))
+    bent = BentVectorEnv(mode, with_part(2, lambda flags: flags.astype(np.int8)))
+    worlds.assert_same_episodes(expected, run(make(kind, bent), range(6)))
+
+
+def test_a_mask_that_is_ignored() -> None:
+    """An environment that resets more rows than it is asked to would spoil their episodes."""
+
+    class ResetsEverything(SyncVectorEnv):
+        def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> Any:
+            return super().reset(seed=seed)
+
+    env = ResetsEverything([lambda length=length: ChainEnv(length=length) for length in (2, 5, 5)],
+                           autoreset_mode=DISABLED)
+    with pytest.raises(EnvLoadError, match=r"resets rows that options\['reset_mask'\] leaves out"):
+        run(make("native disabled", env), range(6))
+
+
+def test_last_observations_that_are_missing() -> None:
+    """SAME_STEP needs them."""
+
+    class Silent(SyncVectorEnv):
+        def step(self, actions: Any) -> Any:
+            *rest, infos = super().step(actions)
+            return *rest, {key: value for key, value in infos.items() if "final" not in key}
+
+    with pytest.raises(EnvError, match="infos has no 'final_obs' though episodes ended"):
+        run(make("native same", Silent([ChainEnv] * 3, autoreset_mode=SAME_STEP)), range(6))
+
+
+def test_last_observations_as_one_array() -> None:
+    """ALE's form: those of all rows."""
+
+    class Dense(SyncVectorEnv):
+        def step(self, actions: Any) -> Any:
+            *rest, infos = super().step(actions)
+            if "final_obs" in infos:
+                final = np.zeros((3, 3), np.float32)
+                for row in np.flatnonzero(infos["_final_obs"]):
+                    final[row] = infos["final_obs"][row]
+                infos["final_obs"] = final
+            return *rest, infos
+
+    worlds.check_chain(run(make("native same", Dense([ChainEnv] * 3, autoreset_mode=SAME_STEP)), range(9)))
+
+
+def test_an_environment_that_does_not_say_how_it_resets() -> None:
+    """Nobody could tell whose steps are whose."""
+    env = SyncVectorEnv([ChainEnv] * 3)
+    env.metadata = {}
+    with pytest.raises(EnvLoadError, match=r"does not say how it resets rows: metadata\['autoreset_mode'\] is None"):
+        make("native next", env)
+
+
+def test_a_limit_that_nobody_can_keep() -> None:
+    """Rows that reset themselves cannot be cut by the worker."""
+    with pytest.raises(EnvLoadError, match="none can be cut at 6 steps") as caught:
+        make("native next", limit=6)
+    assert "max_episode_steps" in caught.value.hint
+
+
+POLICIES: dict[str, tuple[Any, str]] = {
+    "few rows": ((np.zeros(2, int), {}), "2|rows"),
+    "ragged": (([[1], 1, 1], {}), "no array|rows"),
+    "long infos": ((np.zeros(3, int), {"x": np.zeros(5)}), "infos?|rows"),
+    "no pair": (np.zeros(3, int), "expected the pair"),
+}
+
+
+@each_mode
+@pytest.mark.parametrize("name", POLICIES)
+def test_policies_that_do_not_act_for_each_row(mode: AutoresetMode, name: str) -> None:
+    """The policy's error, with whose step it was."""
+    given, message = POLICIES[name]
+    policy = type("Given", (), {"get_actions": lambda self, seen: given})
+    kind = next(kind for kind, known in NATIVE.items() if known is mode)
+    with pytest.raises(PolicyError, match=message) as caught:
+        run(make(kind, ChainEnv, lambda spec: policy()), range(6))
+    assert "(worker 2, episodes 0 to 2, step 0 of 3 rows)" in caught.value.message
+
+
+# -- generators that rows share ----------------------------------------------------------------------------------------
+
+
+class GlobalDrawEnv(ChainEnv):
+    """Draws its noise from numpy's global generator."""
+
+    def observe(self) -> Any:
+        return np.array([self._position, self.length, np.random.random()], np.float32)
+
+
+def test_an_environment_that_draws_globally() -> None:
+    """One environment a worker is seeded for each episode; several would share the generator, and are refused."""
+    first = run(make("default", GlobalDrawEnv), range(5))
+    worlds.assert_same_episodes(first, run(make("default", GlobalDrawEnv), range(5)))
+    worlds.assert_same_episodes(first, run(make("sync", GlobalDrawEnv, n_envs=1), range(5)))
+    with pytest.raises(EnvError, match="draws from a global random generator, which all rows share") as caught:
+        run(make("sync", GlobalDrawEnv), range(5))
+    assert "one environment a worker" in caught.value.hint
+    native = make("native disabled", GlobalDrawEnv)
+    run(native, range(5))
+    assert "the environment draws from a global random generator" in (native.not_reproducible or "")
+
+
+def test_a_batched_policy_that_draws() -> None:
+    """The dataset says why its episodes cannot be reproduced; one with `seed_rows` can."""
+
+    class Drawing(worlds.BatchPolicy):
+        def __init__(self, spec: Any) -> None:
+            super().__init__(spec)
+            self.rng = np.random.default_rng(0)
+
+        def get_actions(self, observations: Any) -> Any:
+            return self.rng.integers(0, 2, len(observations)), {}
+
+    class Seeded(Drawing):
+        def seed_rows(self, mask: Any, seeds: Any) -> None:
+            self.rows = {**getattr(self, "rows", {})} | {
+                row: np.random.default_rng(int(seeds[row])) for row in np.flatnonzero(mask).tolist()
+            }
+
+        def get_actions(self, observations: Any) -> Any:
+            return np.array([self.rows[row].integers(0, 2) for row in range(len(observations))]), {}
+
+    worker = make("sync", policy=Drawing)
+    run(worker, range(5))
+    assert "seed_rows" in (worker.not_reproducible or "")
+    assert "seed_rows" in worker.info()["not_reproducible"]
+    worker = make("sync", policy=Seeded)
+    whole = run(worker, range(9))
+    assert worker.not_reproducible is None
+    worlds.assert_same_episodes(whole.episodes(4, 9), run(make("sync", policy=Seeded), range(4, 9)))
+
+
+def test_environments_of_several_kinds() -> None:
+    """Rows must be alike, and as many as there are rows."""
+    worker = VecWorker(seed=SEED, max_episode_length=None, worker_number=0, n_envs=2)
+    with pytest.raises(EnvLoadError, match="have different spaces"):
+        worker.update_env([ChainEnv(), worlds.space_env("box")()])
+    with pytest.raises(EnvLoadError, match="has 2 entries, not 3"):
+        worker.update_env([ChainEnv()] * 3)
+    limited = gymnasium.wrappers.TimeLimit(ChainEnv(), 5)
+    with pytest.raises(EnvLoadError, match="have different limits"):
+        worker.update_env([ChainEnv(), limited])
+    with pytest.raises(EnvLoadError, match=r"is no gymnasium\.Env"):
+        worker.update_env(SyncVectorEnv([ChainEnv] * 2))
+
+
+@pytest.mark.parametrize(("arguments", "message"), [({"n_envs": 0}, "n_envs is 0"), ({"vectorization": "x"}, "'x'")])
+def test_arguments_that_are_refused(arguments: Any, message: str) -> None:
+    """At once, with the value."""
+    with pytest.raises(ValueError, match=message):
+        VecWorker(seed=1, max_episode_length=None, worker_number=0, **arguments)
