@@ -69,7 +69,7 @@ class NewEnvUpdate(EnvUpdate):
     def __call__(self, old_env: Env | None = None) -> Env:
         """Close `old_env` and return a new environment."""
         _close(old_env)
-        return _built(self._env_constructor, "the environment's constructor")
+        return _built(self._env_constructor, _name(self._env_constructor))
 
 
 class SetTaskUpdate(EnvUpdate):
@@ -109,7 +109,7 @@ class SetTaskUpdate(EnvUpdate):
         env = _built(self._env_type, _name(self._env_type))
         _set_task(env, self._task)
         wrap = self._wrapper_constructor
-        return env if wrap is None else _built(lambda: wrap(env, self._task), "the wrapper's constructor")
+        return env if wrap is None else _built(lambda: wrap(env, self._task), _name(wrap))
 
 
 class ExistingEnvUpdate(EnvUpdate):
@@ -158,5 +158,5 @@ def _set_task(env: Env, task: Any) -> None:
     set_task(task)
 
 
-def _name(env_type: Callable[[], Env]) -> str:
-    return getattr(env_type, "__name__", repr(env_type))
+def _name(builder: Callable[..., Env]) -> str:
+    return str(getattr(builder, "__name__", repr(builder)))

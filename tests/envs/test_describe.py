@@ -1,0 +1,161 @@
+"""The facts about a built environment, and how native vector environments are built."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import gymnasium
+import pytest
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.wrappers import RecordEpisodeStatistics, TimeLimit
+
+from rollout_cli.envs import as_env_source, describe_env, env_source, env_spec_of, time_limit_of
+from rollout_cli.envs.vector import build_native
+from rollout_cli.errors import EnvLoadError, UnsupportedSpaceError
+from tests.workers import worlds
+from tests.workers.worlds import ChainEnv
+
+
+def test_spaces_and_limit() -> None:
+    """The spaces are the environment's, the limit the lower one of its own and the run's."""
+    env = env_source("CartPole-v1").build()
+    spec = env_spec_of(env)
+    assert (env.observation_space, env.action_space) == (spec.observation_space, spec.action_space)
+    limits = [env_spec_of(env, limit).max_episode_length for limit in (None, float("inf"), 7, 900)]
+    assert [500, 500, 7, 500] == limits
+    assert 7 == env_spec_of(ChainEnv(), 7).max_episode_length
+
+
+@pytest.mark.parametrize(
+    ("env", "limit"),
+    [
+        (ChainEnv(), None),
+        (TimeLimit(ChainEnv(), 6), 6),
+        (RecordEpisodeStatistics(TimeLimit(TimeLimit(ChainEnv(), 6), 9)), 6),
+        (TimeLimit(gymnasium.make("CartPole-v1"), 20), 20),
+        (gymnasium.make("CartPole-v1", max_episode_steps=30), 30),
+        (gymnasium.make("CartPole-v1", max_episode_steps=-1), None),
+        (gymnasium.make("CartPole-v1").unwrapped, None),
+        (gymnasium.make("Blackjack-v1"), None),
+        (env_source("CartPole-v1").build(), 500),
+        (env_source("CartPole-v1", {"max_episode_steps": 30}).build(), 30),
+        (env_source("CartPole-v1", {"max_episode_steps": -1}).build(), None),
+        (env_source("Blackjack-v1").build(), None),
+        (gymnasium.make_vec("CartPole-v1", 2, vectorization_mode="vector_entry_point"), 500),
+        (gymnasium.make_vec("CartPole-v1", 2, vectorization_mode="vector_entry_point", max_episode_steps=9), 9),
+        (SyncVectorEnv([ChainEnv]), None),
+    ],
+)
+def test_the_limit(env: Any, limit: int | None) -> None:
+    """The lowest of the TimeLimit wrappers, or the spec's where the environment was built without them."""
+    assert limit == time_limit_of(env)
+
+
+@pytest.mark.parametrize("name", worlds.SPACES)
+def test_all_supported_spaces(name: str) -> None:
+    """Every space that has columns is accepted, of one row of a vector environment, too."""
+    env = worlds.space_env(name)()
+    assert env.observation_space == env_spec_of(env).observation_space
+    assert env.action_space == env_spec_of(SyncVectorEnv([lambda: env])).action_space
+
+
+@pytest.mark.parametrize("space", [spaces.Sequence(spaces.Discrete(3)), spaces.Dict({}), spaces.Tuple(())])
+def test_unsupported_spaces_are_refused(space: Any) -> None:
+    """A space without a fixed set of columns is the environment's error."""
+    with pytest.raises(UnsupportedSpaceError) as caught:
+        env_spec_of(worlds.SpaceEnv(space, spaces.Discrete(2)))
+    assert isinstance(caught.value, EnvLoadError)
+
+
+@pytest.mark.parametrize("arguments", [{}, {"max_episode_steps": 12}, {"sutton_barto_reward": True}])
+def test_the_record_is_the_original_spec(arguments: Any) -> None:
+    """What the environment is built without for speed is in the recorded spec all the same."""
+    made = describe_env(gymnasium.make("CartPole-v1", **arguments))
+    built = describe_env(env_source("CartPole-v1", arguments).build())
+    for name in ("id", "class", "max_episode_length"):
+        assert made[name] == built[name]
+    assert json.loads(made["spec_json"]) == json.loads(built["spec_json"])
+    assert [] == built["wrappers"]
+    again = gymnasium.make(gymnasium.envs.registration.EnvSpec.from_json(built["spec_json"]))
+    assert made["max_episode_length"] == time_limit_of(again)
+
+
+def test_the_record_of_wrappers_and_of_nothing() -> None:
+    """Wrappers from the outside in; without a spec neither id nor JSON."""
+    record = describe_env(TimeLimit(ChainEnv(), 5))
+    assert (None, None, 5) == (record["id"], record["spec_json"], record["max_episode_length"])
+    assert ["gymnasium.wrappers.common.TimeLimit"] == record["wrappers"]
+    assert "tests.workers.worlds.ChainEnv" == record["class"]
+
+
+def test_the_record_of_a_vector_environment() -> None:
+    """Its rows, and how they are reset, are there too."""
+    record = describe_env(gymnasium.make_vec("CartPole-v1", 4, vectorization_mode="vector_entry_point"))
+    assert ("CartPole-v1", 4, "NextStep", 500) == tuple(
+        record[name] for name in ("id", "num_envs", "autoreset_mode", "max_episode_length")
+    )
+
+
+def test_the_record_of_a_spec_that_json_cannot_hold() -> None:
+    """The JSON is left out; the id stays."""
+    gymnasium.register("Callable-v0", lambda **kwargs: ChainEnv(**kwargs))
+    try:
+        record = describe_env(env_source("Callable-v0").build())
+    finally:
+        gymnasium.registry.pop("Callable-v0")
+    assert ("Callable-v0", None) == (record["id"], record["spec_json"])
+
+
+# -- native vector environments ----------------------------------------------------------------------------------------
+
+
+class Modes(SyncVectorEnv):
+    """Resets its rows in any mode."""
+
+    def __init__(self, num_envs: int, autoreset_mode: Any = AutoresetMode.NEXT_STEP) -> None:
+        super().__init__([ChainEnv] * num_envs, autoreset_mode=AutoresetMode(autoreset_mode))
+
+
+class OwnMode(SyncVectorEnv):
+    """Resets its rows in one mode."""
+
+    def __init__(self, num_envs: int) -> None:
+        super().__init__([ChainEnv] * num_envs)
+
+
+def mode(env: VectorEnv[Any, Any, Any]) -> AutoresetMode:
+    return AutoresetMode(env.metadata["autoreset_mode"])
+
+
+def test_a_native_environment_is_asked_not_to_reset_itself() -> None:
+    """Only where it can be, and nothing else is asked for."""
+    assert AutoresetMode.DISABLED is mode(build_native(as_env_source(Modes), 3))
+    assert AutoresetMode.SAME_STEP is mode(build_native(as_env_source(Modes, {"autoreset_mode": "SameStep"}), 3))
+    assert AutoresetMode.NEXT_STEP is mode(build_native(as_env_source(OwnMode), 3))
+    cartpole = build_native(env_source("CartPole-v1", {"max_episode_steps": 9}), 5)
+    assert (AutoresetMode.NEXT_STEP, 5, 9) == (mode(cartpole), cartpole.num_envs, time_limit_of(cartpole))
+
+
+def single_rows(num_envs: int) -> Any:
+    return OwnMode(num_envs + 1)
+
+
+@pytest.mark.parametrize(
+    ("source", "message", "hint"),
+    [
+        (env_source("Blackjack-v1"), "'Blackjack-v1' has no vector entry point", "omit --vectorization native"),
+        (as_env_source(ChainEnv), "'ChainEnv' is a single environment", "omit --vectorization native"),
+        (as_env_source(ChainEnv()), "'ChainEnv' is no vector environment, but a ChainEnv", "num_envs"),
+        (as_env_source(lambda num_envs: 3), "gave int, no vector environment", "num_envs"),
+        (as_env_source(single_rows), "has 3 rows, but 2 were asked for", "num_envs"),
+        (as_env_source(Modes, {"autoreset_mode": "x"}), "cannot be built: ValueError", "check that it takes"),
+    ],
+)
+def test_native_environments_that_are_refused(source: Any, message: str, hint: str) -> None:
+    """Every way to fail is one clear line, with what to do next."""
+    with pytest.raises(EnvLoadError, match=message) as caught:
+        build_native(source, 2)
+    assert "\n" not in caught.value.message
+    assert hint in caught.value.hint or "traceback" in caught.value.hint

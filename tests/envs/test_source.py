@@ -1,0 +1,244 @@
+"""Env SPECs, and what the Python API may give for an environment."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import subprocess
+import sys
+from functools import partial
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import gymnasium
+import pytest
+
+from rollout_cli.envs import EnvSource, as_env_source, describe_env, env_source, env_spec_of, time_limit_of
+from rollout_cli.errors import EnvLoadError
+from tests.helpers.projects import project, write_module
+from tests.workers.worlds import ChainEnv
+
+__all__ = ["project"]
+
+MODULE = """
+    import gymnasium
+    from tests.workers.worlds import ChainEnv
+
+    class Mine(ChainEnv):
+        def __init__(self, size=1):
+            super().__init__()
+            self.size = size
+
+    def make(size):
+        return Mine(size)
+
+    held = Mine(5)
+    spec = gymnasium.spec("CartPole-v1")
+    number = 3
+    def nothing():
+        return 4
+    def broken():
+        raise RuntimeError("no simulator")
+    def needy():
+        import not_installed
+    gymnasium.register("Registered-v0", Mine, max_episode_steps=9)
+"""
+
+
+@pytest.fixture
+def mine(project: Path) -> Path:
+    """Give a working folder with a module of environments."""
+    write_module(project, "mine", MODULE)
+    return project
+
+
+def crossed(source: EnvSource) -> Any:
+    """What a worker gets of a source."""
+    return pickle.loads(pickle.dumps(source))
+
+
+def test_gymnasium_id() -> None:
+    """An id is made by gymnasium, with the arguments, and without the wrappers that every step would pay for."""
+    source = crossed(env_source("CartPole-v1", {"sutton_barto_reward": True, "max_episode_steps": 7}))
+    env = source.build()
+    assert env.unwrapped is env
+    assert env._sutton_barto_reward is True
+    assert 7 == time_limit_of(env)
+    assert "CartPole-v1" == source.label
+    kwargs = {"sutton_barto_reward": True, "max_episode_steps": 7}
+    assert {"spec": "CartPole-v1", "kwargs": kwargs, "path": None, "sha256": None} == source.describe()
+
+
+def test_id_of_a_module(mine: Path) -> None:
+    """The module before the colon is imported from the working folder, and registers the id."""
+    try:
+        env = crossed(env_source("mine:Registered-v0", {"size": 3})).build()
+        assert 3 == env.unwrapped.size
+        assert 9 == env.spec.max_episode_steps
+    finally:
+        gymnasium.registry.pop("Registered-v0", None)
+
+
+@pytest.mark.parametrize(("spec", "size"), [("mine:Mine", 1), ("mine:held", 5)])
+def test_module_attribute(mine: Path, spec: str, size: int) -> None:
+    """A class is built, an environment is copied: no two builds share one."""
+    source = crossed(env_source(spec))
+    first, second = source.build(), source.build()
+    assert (size, size) == (first.size, second.size)
+    assert first is not second
+    assert sys.modules["mine"].held is not first
+    digest = sha256((mine / "mine.py").read_bytes()).hexdigest()
+    assert {"spec": spec, "kwargs": {}, "path": None, "sha256": digest} == source.describe()
+    gymnasium.registry.pop("Registered-v0", None)
+
+
+def test_module_factory_and_spec(mine: Path) -> None:
+    """A factory gets the arguments, and a gymnasium EnvSpec is made."""
+    assert 4 == crossed(env_source("mine:make", {"size": 4})).build().size
+    assert "CartPole-v1" == crossed(env_source("mine:spec")).build().spec.id
+    gymnasium.registry.pop("Registered-v0", None)
+
+
+def test_json(project: Path) -> None:
+    """EnvSpec JSON is made as it stands, with further arguments; the file is read once."""
+    text = gymnasium.make("CartPole-v1", max_episode_steps=11).spec.to_json()  # type: ignore[union-attr]
+    (project / "spec.json").write_text(text)
+    source = crossed(env_source("spec.json", {"sutton_barto_reward": True}))
+    (project / "spec.json").unlink()
+    env = source.build()
+    assert 11 == env.spec.max_episode_steps
+    assert env.unwrapped._sutton_barto_reward is True
+    assert "CartPole-v1" == source.label
+    assert sha256(text.encode()).hexdigest() == source.describe()["sha256"]
+    assert str(project / "spec.json") == source.describe()["path"]
+
+
+def test_json_with_wrappers(project: Path) -> None:
+    """Wrappers in the JSON are put on again, around the time limit; a hand-written file may omit the list."""
+    wrapped = gymnasium.wrappers.ClipReward(gymnasium.make("CartPole-v1"), 0.0, 0.5)
+    assert wrapped.spec is not None
+    (project / "spec.json").write_text(wrapped.spec.to_json())
+    env = env_source("spec.json").build()
+    assert isinstance(env, gymnasium.wrappers.ClipReward)
+    assert isinstance(env.env, gymnasium.wrappers.TimeLimit)
+    assert 500 == time_limit_of(env)
+    fields = json.loads(gymnasium.spec("CartPole-v1").to_json())
+    del fields["additional_wrappers"]
+    (project / "short.json").write_text(json.dumps(fields))
+    assert "CartPole-v1" == env_source("short.json").label
+
+
+@pytest.mark.parametrize("held", [gymnasium.spec("CartPole-v1"), ChainEnv, ChainEnv(), partial(ChainEnv, ends="both")])
+def test_pickle(project: Path, held: Any) -> None:
+    """A pickled spec, class, environment or factory builds new environments."""
+    (project / "env.pkl").write_bytes(cloudpickle.dumps(held))
+    source = crossed(env_source("env.pkl"))
+    assert isinstance(source.build(), gymnasium.Env)
+    assert source.build() is not source.build()
+    assert "env.pkl" == source.label
+    assert {"spec": "env.pkl", "path": str(project / "env.pkl")}.items() <= source.describe().items()
+
+
+def test_python_objects() -> None:
+    """An environment is copied as it is now, a factory is called, an id, spec and source stay what they are."""
+    env = ChainEnv()
+    env.reset(seed=3)
+    source = crossed(as_env_source(env))
+    assert env.length == source.build().length
+    assert source.build() is not source.build()
+    assert "ChainEnv" == source.label
+    assert {"spec": "ChainEnv", "kwargs": {}, "path": None, "sha256": None} == source.describe()
+    assert as_env_source(source) is source
+    assert "CartPole-v1" == as_env_source("CartPole-v1").label
+    assert "CartPole-v1" == as_env_source(gymnasium.spec("CartPole-v1")).label
+    assert "CartPole-v1" == as_env_source(gymnasium.make("CartPole-v1")).label
+    assert "both" == as_env_source(ChainEnv, {"ends": "both"}).build()._ends  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("env", "kwargs", "message"),
+    [
+        (3, {}, "an object of type int is no environment"),
+        (env_source("CartPole-v1"), {"size": 1}, "has its arguments already"),
+    ],
+)
+def test_objects_that_are_refused(env: Any, kwargs: dict[str, Any], message: str) -> None:
+    """What is no environment, and arguments for a source that has its own, are clear errors."""
+    with pytest.raises(EnvLoadError, match=message):
+        as_env_source(env, kwargs)
+
+
+def test_an_environment_that_cannot_be_pickled() -> None:
+    """It is refused where it is given, not in the worker."""
+    env = ChainEnv()
+    env.lock = (number for number in range(3))  # type: ignore[attr-defined]
+    with pytest.raises(EnvLoadError, match="of type ChainEnv cannot be pickled") as caught:
+        as_env_source(env)
+    assert "factory" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("spec", "kwargs", "message", "hint"),
+    [
+        ("CartPol-v1", {}, "there is no environment 'CartPol-v1'", "did you mean CartPole-v1"),
+        ("cartpole-v1", {}, "there is no environment 'cartpole-v1'", "did you mean CartPole-v1"),
+        ("CartPole-v9", {}, "there is no environment 'CartPole-v9'", "did you mean CartPole-v"),
+        ("Away/Somewhere-v0", {}, "there is no environment", "module that registers it"),
+        ("", {}, "name is empty", "gymnasium id"),
+        ("so bad!", {}, "there is no environment 'so bad!'", "module that registers it"),
+        ("absent:Some-v0", {}, "there is no module 'absent'", "working folder"),
+        ("absent:Some", {}, "there is no module 'absent'", "working folder"),
+        ("CartPole-v1", {"wheels": 4}, "cannot be built: TypeError", "wheels"),
+        ("mine:Absent", {}, "no attribute 'Absent'", "it has: ChainEnv"),
+        ("mine:number", {}, "'mine:number' is no gymnasium.Env, but an object of type int", "factory"),
+        ("mine:nothing", {}, "'mine:nothing' is no gymnasium.Env, but an object of type int", "factory"),
+        ("mine:broken", {}, "'mine:broken' cannot be built: RuntimeError: no simulator", "traceback"),
+        ("mine:needy", {}, "cannot be built: ModuleNotFoundError", "install the package that provides 'not_installed'"),
+        ("mine:held", {"size": 2}, "is an environment already: no arguments", "class"),
+        ("absent.json", {}, "there is no file 'absent.json'", "working folder"),
+        ("list.json", {}, "'list.json' holds no EnvSpec as JSON: TypeError", "to_json"),
+        ("cut.json", {}, "'cut.json' holds no EnvSpec as JSON: JSONDecodeError", "to_json"),
+        ("idless.json", {}, "'idless.json' holds no EnvSpec as JSON: ValueError", "to_json"),
+        ("garbage.pkl", {}, "'garbage.pkl' cannot be unpickled", "cloudpickle.dump"),
+    ],
+)
+def test_what_cannot_be_built(mine: Path, spec: str, kwargs: dict[str, Any], message: str, hint: str) -> None:
+    """Every way to fail is one clear line of the environment kind, with what to do next."""
+    (mine / "list.json").write_text("[1]")
+    (mine / "cut.json").write_text('{"id": ')
+    (mine / "idless.json").write_text("{}")
+    (mine / "garbage.pkl").write_bytes(b"no pickle")
+    try:
+        with pytest.raises(EnvLoadError, match=message) as caught:
+            env_source(spec, kwargs).build()
+    finally:
+        gymnasium.registry.pop("Registered-v0", None)
+    assert hint in caught.value.hint
+    assert "\n" not in caught.value.message
+    assert 3 == caught.value.exit_code
+
+
+def test_a_missing_extra_gives_the_pip_line() -> None:
+    """Where gymnasium names the package to install, the hint is that command."""
+
+    def make() -> Any:
+        raise gymnasium.error.DependencyNotInstalled('X is not installed, run `pip install "gymnasium[x]"`')
+
+    with pytest.raises(EnvLoadError, match="needs a package that is missing") as caught:
+        as_env_source(make).build()
+    assert 'run pip install "gymnasium[x]"' == caught.value.hint
+
+
+def test_kinds_that_are_not_gymnasiums() -> None:
+    """Vectorised and old environments are refused with what to do instead."""
+    old = type("OldEnv", (), {"__module__": "gym.core"})()
+    with pytest.raises(EnvLoadError, match="of type OldEnv") as caught:
+        as_env_source(lambda: old).build()
+    assert "shimmy" in caught.value.hint
+    with pytest.raises(EnvLoadError, match="SyncVectorEnv") as caught:
+        as_env_source(lambda: gymnasium.make_vec("CartPole-v1", 2, vectorization_mode="sync")).build()
+    assert "single environment" in caught.value.hint
+
+

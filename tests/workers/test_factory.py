@@ -1,0 +1,223 @@
+"""WorkerFactory: it crosses the process border, builds workers, and sets up their process."""
+
+from __future__ import annotations
+
+import pickle
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from rollout_cli.errors import UsageError, UserCodeError
+from rollout_cli.workers import DefaultWorker, EpisodeRules, VecWorker, WorkerFactory, load_worker_class
+from tests.helpers.projects import project, write_module
+from tests.workers import worlds
+from tests.workers.worlds import ChainEnv
+
+__all__ = ["project"]
+
+
+def test_it_builds_workers_where_they_run() -> None:
+    """With its seed, limit, rules and arguments, after it was pickled."""
+    rules = EpisodeRules(invalid_action="clip")
+    factory = WorkerFactory(
+        max_episode_length=4, n_workers=3, seed=5, worker_class=VecWorker, worker_args={"n_envs": 2}, rules=rules
+    )
+    worker = pickle.loads(pickle.dumps(factory))(2)
+    assert (2, rules) == (worker.worker_number, worker.rules)
+    assert (2, 1) == (factory.numbers_at_once, WorkerFactory().numbers_at_once)
+    worker.update_env(ChainEnv("never"))
+    worker.update_agent(worlds.BatchPolicy(worker.env_spec))
+    chunk = worlds.run(worker, range(3))
+    assert [4, 4, 4] == chunk.lengths.tolist()
+    assert {2} == set(chunk.workers.tolist())
+
+
+def test_what_it_draws_and_counts() -> None:
+    """A root seed, and the usable cores."""
+    first, second = WorkerFactory(), WorkerFactory()
+    assert first.seed != second.seed
+    assert 1 <= first.n_workers
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"n_workers": 0}, "n_workers is 0"),
+        ({"seed": -1}, "seed is -1"),
+        ({"max_episode_length": 0}, "max_episode_length is 0"),
+        ({"max_episode_length": float("nan")}, "max_episode_length is nan"),
+        ({"worker_class": dict}, "derive it from rollout_cli.DefaultWorker"),
+        ({"is_tf_worker": True, "worker_setup": lambda: None}, "give one of the two"),
+    ],
+)
+def test_arguments_that_are_refused(arguments: Any, message: str) -> None:
+    """At once, with the value."""
+    with pytest.raises(ValueError, match=message):
+        WorkerFactory(**arguments)
+
+
+def test_messages_for_workers() -> None:
+    """One object for all, or a list with one for each."""
+    factory = WorkerFactory(n_workers=2)
+    assert ["a", "a"] == factory.prepare_worker_messages("a")
+    assert [2, 3] == factory.prepare_worker_messages([1, 2], lambda number: number + 1)
+    with pytest.raises(ValueError, match="has 2 entries, not 1"):
+        factory.prepare_worker_messages([1])
+    with pytest.raises(ValueError, match="worker_number is 2"):
+        factory(2)
+
+
+def test_a_class_that_cannot_be_built() -> None:
+    """Its arguments are named."""
+    factory = WorkerFactory(n_workers=1, worker_args={"wheels": 4})
+    with pytest.raises(UserCodeError, match="DefaultWorker cannot be built: TypeError") as caught:
+        factory(0)
+    assert "wheels" in caught.value.hint
+    assert 3 == caught.value.exit_code
+    with pytest.raises(UserCodeError, match="numbers_at_once failed: ValueError"):
+        _ = WorkerFactory(worker_class=VecWorker, worker_args={"n_envs": "many"}).numbers_at_once
+
+
+def test_infos_to_drop() -> None:
+    """They are not in the chunks that a sampler takes."""
+    worker = worlds.make("default")
+    worker.assign([range(3)])
+    worker.advance(worlds.now() + 1)
+    chunk, error = WorkerFactory(drop_infos=["position", "agent_info.*"]).take(worker)
+    assert error is None
+    assert chunk is not None
+    assert ((), ()) == (chunk.env_infos.columns, chunk.agent_infos.columns)
+    assert 1 == len(chunk.episode_infos.columns)
+
+
+# -- worker classes by name --------------------------------------------------------------------------------------------
+
+MODULE = """
+    from rollout_cli.workers import DefaultWorker
+
+    class Mine(DefaultWorker):
+        pass
+
+    number = 3
+"""
+
+
+def test_a_worker_class_by_name(project: Path) -> None:
+    """It is found in the working folder."""
+    write_module(project, "mine", MODULE)
+    assert issubclass(load_worker_class("mine:Mine"), DefaultWorker)
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("mine:number", "'mine:number' is no worker class"),
+        ("mine:Absent", "no attribute 'Absent'"),
+        ("absent:Mine", "there is no module 'absent'"),
+        ("broken:Mine", "importing 'broken' failed: ZeroDivisionError"),
+        ("Mine", "'Mine' names no worker class"),
+    ],
+)
+def test_worker_classes_that_are_refused(project: Path, spec: str, message: str) -> None:
+    """Exit code 3, with the module's own traceback where it has one."""
+    write_module(project, "mine", MODULE)
+    write_module(project, "broken", "1 / 0")
+    with pytest.raises(UserCodeError, match=message) as caught:
+        load_worker_class(spec)
+    assert 3 == caught.value.exit_code
+    assert ("ZeroDivisionError" in caught.value.details) == spec.startswith("broken")
+
+
+# -- set-up ------------------------------------------------------------------------------------------------------------
+
+
+class Diary:
+    """A set-up that writes down what happens to it."""
+
+    def __init__(self, fails: str = "") -> None:
+        self.fails, self.lines = fails, list[str]()
+
+    @contextmanager
+    def __call__(self) -> Iterator[None]:
+        if self.fails == "enter":
+            raise OSError("there is no device")
+        self.lines.append("enter")
+        try:
+            yield
+        except ValueError as error:
+            self.lines.append(f"saw {error}")
+        finally:
+            self.lines.append("leave")
+        if self.fails == "leave":
+            raise OSError("the device is stuck")
+
+
+def test_a_set_up_surrounds_the_worker() -> None:
+    """It is entered and left; an error inside is seen by it, and not swallowed."""
+    diary = Diary()
+    with WorkerFactory(worker_setup=diary).setup():
+        diary.lines.append("inside")
+    with pytest.raises(ValueError, match="broken"), WorkerFactory(worker_setup=diary).setup():
+        raise ValueError("broken")
+    assert ["enter", "inside", "leave", "enter", "saw broken", "leave"] == diary.lines
+    with WorkerFactory().setup():
+        pass
+
+
+@pytest.mark.parametrize(("fails", "message"), [("enter", "could not be entered"), ("leave", "could not be left")])
+def test_a_set_up_that_fails(fails: str, message: str) -> None:
+    """It is the user's code."""
+    with pytest.raises(UserCodeError, match=f"set-up {message}: OSError"), WorkerFactory(
+        worker_setup=Diary(fails)
+    ).setup():
+        pass
+
+
+def test_one_thread_for_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or as many as OMP_NUM_THREADS says; a set-up of the user's decides for itself."""
+    threads: list[int] = []
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(set_num_threads=threads.append))  # type: ignore[arg-type]
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    WorkerFactory().after_updates()
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    WorkerFactory().after_updates()
+    monkeypatch.setenv("OMP_NUM_THREADS", "many")
+    WorkerFactory().after_updates()
+    WorkerFactory(worker_setup=Diary()).after_updates()
+    assert [1, 3, 1] == threads
+
+
+def test_a_tensorflow_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A graph and a session of TensorFlow 1's style are the defaults while the worker lives."""
+    entered: list[str] = []
+
+    class Thing:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        @contextmanager
+        def as_default(self) -> Iterator[None]:
+            entered.append(self.name)
+            yield
+            entered.remove(self.name)
+
+    tensorflow = ModuleType("tensorflow")
+    versions = SimpleNamespace(Graph=lambda: Thing("graph"), Session=lambda: Thing("session"))
+    tensorflow.compat = SimpleNamespace(v1=versions)  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "tensorflow", tensorflow)
+    with WorkerFactory(is_tf_worker=True).setup():
+        assert ["graph", "session"] == entered
+    assert [] == entered
+
+
+def test_tensorflow_that_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The hint is the command that installs it."""
+    monkeypatch.setitem(sys.modules, "tensorflow", None)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="not installed") as caught, WorkerFactory(is_tf_worker=True).setup():
+        pass
+    assert "pip install tensorflow" == caught.value.hint
