@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import shlex
 import sys
@@ -70,7 +71,12 @@ def _show_config(config: CollectConfig, *, as_json: bool) -> None:
 
 
 def _start_early(config: CollectConfig) -> None:
-    """Let the fork server import the workers' modules while this process imports its own."""
+    """Let the fork server import the workers' modules while this process imports its own.
+
+    Where user code runs in this process, a crash of it is to leave its stack on stderr: nothing else could report it.
+    """
+    if config.sampler == "local" and not faulthandler.is_enabled():
+        faulthandler.enable(file=2, all_threads=False)
     if config.sampler == "multiprocessing" and config.start_method == "forkserver":
         from rollout_cli.samplers.fork_server import start_fork_server  # noqa: PLC0415 - it loads multiprocessing
 
