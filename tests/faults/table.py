@@ -54,7 +54,7 @@ def refused(name: str, code: int | tuple[int, ...], says: str, never: str = "", 
     return Row(name, code, says, never, **{"keeps": "none", "signed": "env" in more or "acts" in more, **more})
 
 
-def ended(name: str, code: int, says: str, meddle: m.Meddle, never: str = "", **more: Any) -> Row:
+def ended(name: str, code: int | tuple[int, ...], says: str, meddle: m.Meddle, never: str = "", **more: Any) -> Row:
     """Return a row in which a long run is ended from outside, and keeps what it has."""
     fixed = {"env": SLOW, "command": LONG, "options": OFTEN, "keeps": "prefix", "signed": False}
     return Row(name, code, says, never, **{**fixed, "meddle": meddle, **more})
@@ -158,7 +158,7 @@ ACTING = [
     Row("actions are clipped", acts=some("action outside"), options=CLIP, keeps="whole"),
     Row("actions are only warned of", 0, "action", acts=some("action outside"), options=WARN, keeps="whole"),
     acts("nan cannot be clipped", "action nan", "action", "--invalid-action clip", options=CLIP),
-    acts("nan is never taken", "action nan", "action", "reward", options=WARN),
+    acts("nan makes the reward nan", "action nan", "the action of this step is nan", options=WARN),
     acts("an action has another shape", "action shape", "action"),
     acts("an action is a text", "action text", "action"),
     refused("an action without infos", 3, r"get_action.*\(action, ", acts=always("bare action", "all steps")),
