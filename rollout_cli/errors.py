@@ -1,8 +1,4 @@
-"""The one error tree. Every error that leaves the package is one of these.
-
-Each class owns its exit code. A message says what happened and where, `hint` what to do next, and `details` carries a
-traceback from another process, for people to read below the message.
-"""
+"""The one error tree. Every error that leaves the package is one of these, and each class owns its exit code."""
 
 from __future__ import annotations
 
@@ -39,8 +35,6 @@ def _rebuild(kind: type[RolloutError], message: str, hint: str, details: str) ->
 class InternalError(RolloutError):
     """A fault of this package: a state that should be impossible."""
 
-    exit_code = 1
-
 
 class UsageError(RolloutError):
     """Arguments that cannot be used together, or with this input."""
@@ -53,14 +47,11 @@ class ConfigError(UsageError):
 
 
 class UserCodeError(RolloutError):
-    """The user's policy, environment, worker class or set-up cannot be used; the subclasses say which and how.
-
-    Attributes:
-        episodes: The numbers of the episodes in one of which it happened; known in its worker only.
-    """
+    """The user's policy, environment, worker class or set-up cannot be used; the subclasses say which and how."""
 
     exit_code = 3
     episodes: tuple[int, ...] = ()
+    """The numbers of the episodes in one of which it happened; known in its worker only."""
 
 
 class PolicyLoadError(UserCodeError):
@@ -112,11 +103,7 @@ class DatasetFormatError(StorageError):
 
 
 class VerificationError(RolloutError):
-    """A dataset that does not hold what it says.
-
-    Args:
-        report: What was found, as JSON.
-    """
+    """A dataset that does not hold what it says; `report` is what was found, as JSON."""
 
     exit_code = 6
 

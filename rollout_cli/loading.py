@@ -1,10 +1,7 @@
 """Finding and loading the user's own code: what `module:attr`, `file.pkl` and an object of the Python API mean.
 
-The parent finds: it reads and hashes, and imports nothing. Workers load. What was found crosses the process border as
-bytes and names, so that a file that changes while workers start changes nothing.
-
-Modules of the working folder are found only while code of the user's is loaded: a `random.py` there must never take the
-place of the library's own imports.
+The parent finds: it reads and hashes, and imports nothing. Workers load. Modules of the working folder are found only
+while code of the user's is loaded: a `random.py` there must never take the place of the library's own imports.
 """
 
 from __future__ import annotations
@@ -34,8 +31,8 @@ from rollout_cli.errors import RolloutError, UserCodeError
 ErrorKind = type[UserCodeError]
 
 PICKLE_SUFFIXES = (".pkl", ".pickle")
-SHOW_WHERE = "the traceback below shows where"
 
+_SHOW_WHERE = "the traceback below shows where"
 _LONGEST_LINE = 300
 _LONGEST_TRACEBACK = 20_000
 
@@ -47,9 +44,9 @@ _MODULE_ATTRIBUTE = re.compile(rf"{_DOTTED}:{_DOTTED}")
 
 
 def printable(text: str, *, keep: str = "") -> str:
-    r"""Return `text` with control characters as escapes, so that no name of an environment can drive a terminal.
+    r"""Return `text` with all that could drive a terminal as escapes.
 
-    Line breaks, lone surrogates and marks of direction are escaped too.
+    These are control characters, line breaks, lone surrogates and marks of direction.
 
     Args:
         text: Any text of the user's code, of files or of the system.
@@ -67,8 +64,7 @@ def one_line(text: str) -> str:
     return printable(" ".join(text.splitlines()))
 
 
-def shortened(text: str, limit: int) -> str:
-    """Return `text`, with its middle left out where it has more than `limit` characters."""
+def _shortened(text: str, limit: int) -> str:
     if len(text) <= limit:
         return text
     half = limit // 2
@@ -82,23 +78,24 @@ def first_line(error: BaseException) -> str:
     except Exception as another:  # noqa: BLE001 - __str__ is the user's code, and may raise anything
         text = f"(it has no text: its __str__ raised {type(another).__name__})"
     name = type(error).__name__
-    return f"{name}: {printable(shortened(text.splitlines()[0], _LONGEST_LINE))}" if text else name
+    return f"{name}: {printable(_shortened(text.splitlines()[0], _LONGEST_LINE))}" if text else name
 
 
 def traceback_text(error: BaseException) -> str:
     """Return the traceback of `error` as text; of a very long one, its beginning and its end."""
-    return shortened("".join(traceback.format_exception(error)), _LONGEST_TRACEBACK)
+    return _shortened("".join(traceback.format_exception(error)), _LONGEST_TRACEBACK)
 
 
-def failure(kind: ErrorKind, what: str, error: BaseException, *, hint: str = SHOW_WHERE) -> UserCodeError:
+def failure(kind: ErrorKind, what: str, error: BaseException, *, hint: str = _SHOW_WHERE) -> UserCodeError:
     """Return an error of `kind` that says what failed, with the user's own traceback as its details."""
     if isinstance(error, SystemExit):
-        what, hint = f"{what}: it ended with sys.exit", "let the code raise an exception, or return, instead"
+        what = f"{what}: it ended with sys.exit"
+        hint = "raise an exception or return instead; put a program's own part under `if __name__ == '__main__':`"
     return kind(f"{what}: {first_line(error)}", hint=hint, details=traceback_text(error))
 
 
 @contextlib.contextmanager
-def reporting(kind: ErrorKind, what: str, *, hint: str = SHOW_WHERE) -> Iterator[None]:
+def reporting(kind: ErrorKind, what: str, *, hint: str = _SHOW_WHERE) -> Iterator[None]:
     """Run code of the user's: all that it raises becomes an error of `kind`, but for Ctrl-C and errors of ours.
 
     Raises:
@@ -107,13 +104,9 @@ def reporting(kind: ErrorKind, what: str, *, hint: str = SHOW_WHERE) -> Iterator
     try:
         yield
     except BaseException as error:
-        if _passes(error):
+        if isinstance(error, RolloutError) or is_interrupt(error):
             raise
         raise failure(kind, what, error, hint=hint) from error
-
-
-def _passes(error: BaseException) -> bool:
-    return isinstance(error, RolloutError) or is_interrupt(error)
 
 
 def is_interrupt(error: BaseException) -> bool:
@@ -211,78 +204,43 @@ def import_module(module: str, kind: ErrorKind, *, folder: str | None = None) ->
     """Import one of the user's modules; those that lie in `folder` (None: the working folder) come first.
 
     Raises:
-        UserCodeError: Of `kind`, if the import raises, or another module of that name is already in use.
+        UserCodeError: Of `kind`, if the import raises.
     """
     folder = working_folder() if folder is None else folder
-    try:
-        with imports_from(folder):
-            found = importlib.import_module(module)
-    except BaseException as error:
-        if _passes(error):
-            raise
-        raise _import_failure(kind, module, error, folder) from error
-    _check_not_shadowed(module, kind, folder)
-    return found
-
-
-def _check_not_shadowed(module: str, kind: ErrorKind, folder: str) -> None:
-    top = module.partition(".")[0]
-    local = PathFinder.find_spec(top, [folder]) if folder else None
-    used = getattr(sys.modules.get(top), "__file__", None)
-    if local is not None and local.loader is not None and (used is None or not _is_same_file(local.origin, used)):
-        where = used or "Python itself"
-        raise kind(
-            f"{local.origin!r} cannot be imported: {top!r} is the name of another module ({where})",
-            hint="rename your file",
-        )
-
-
-def _is_same_file(one: str | None, other: str) -> bool:
-    return one is not None and Path(one).exists() and Path(other).exists() and Path(one).samefile(other)
-
-
-def _import_failure(kind: ErrorKind, module: str, error: BaseException, folder: str) -> UserCodeError:
-    if isinstance(error, ModuleNotFoundError) and error.name and (module + ".").startswith(error.name + "."):
-        return kind(f"there is no module {error.name!r}, which {module!r} names", hint=_module_hint(folder))
     what = f"importing {module!r} failed"
-    if isinstance(error, ModuleNotFoundError):
-        return failure(kind, what, error, hint=f"install the package that provides {error.name!r}")
-    if isinstance(error, SystemExit):
-        hint = "put what is not an import or a definition under `if __name__ == '__main__':`"
-        return kind(f"{what}: it calls sys.exit", hint=hint, details=traceback_text(error))
-    return failure(kind, what, error, hint="the traceback below shows where in the module")
+    with reporting(kind, what, hint="the traceback below shows where in the module"), imports_from(folder):
+        try:
+            return importlib.import_module(module)
+        except ModuleNotFoundError as error:
+            if error.name and f"{module}.".startswith(f"{error.name}."):
+                message = f"there is no module {error.name!r}, which {module!r} names"
+                raise kind(message, hint=_module_hint(folder)) from error
+            raise failure(kind, what, error, hint=f"install the package that provides {error.name!r}") from error
 
 
 def _module_hint(folder: str) -> str:
     return f"modules are looked for in the working folder ({folder}) and among the installed packages"
 
 
-def _origin(module: str, folder: str) -> tuple[bool, str | None]:
-    """Return whether there seems to be such a module, and its source file; nothing is imported.
-
-    Only top-level names can be denied: a package may extend its own path when it is imported.
-    """
+def _find_module(top: str, folder: str) -> ModuleSpec | None:
+    """Return where a top-level module would be imported from; nothing is imported."""
     importlib.invalidate_caches()
-    top, *inner = module.split(".")
-    spec = _FolderFinder(folder).find_spec(top) if folder else None
-    if spec is None:
-        try:
-            spec = importlib.util.find_spec(top)
-        except ValueError:  # Of a module that is loaded and has no spec, such as __main__.
-            return True, getattr(sys.modules.get(top), "__file__", None)
-    if spec is None and folder:
-        spec = PathFinder.find_spec(top, [folder])
-    is_there = spec is not None
-    name = top
-    for part in inner:
-        if spec is None or spec.submodule_search_locations is None:
-            break
-        name = f"{name}.{part}"
-        try:
-            spec = PathFinder.find_spec(name, list(spec.submodule_search_locations))
-        except KeyError:  # Inside two nested folders without __init__.py, which need their parents imported.
-            spec = None
-    return is_there, spec.origin if spec is not None and spec.has_location else None
+    try:
+        found = (_FolderFinder(folder).find_spec(top) if folder else None) or importlib.util.find_spec(top)
+    except ValueError:  # Of a module that is loaded and was never found anywhere, such as __main__.
+        return None
+    return found or (PathFinder.find_spec(top, [folder]) if folder else None)
+
+
+def _source_hash(top: ModuleSpec, inner: Sequence[str]) -> str | None:
+    """Return the hash of the file of a module, or of one inside it; None where it has none that can be read."""
+    files = [Path(top.origin)] if top.has_location and top.origin and not inner else []
+    for folder in (top.submodule_search_locations or ()) if inner else ():
+        files += [Path(folder, *inner).with_suffix(".py"), Path(folder, *inner, "__init__.py")]
+    for file in files:
+        with contextlib.suppress(OSError):
+            return sha256(file.read_bytes()).hexdigest()
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,8 +251,7 @@ class Source:
         spec: `module:attr`, or the file as it was given; empty for an object of the Python API.
         data: The bytes of a pickle, read once: those that were hashed are those that every worker loads. None for a
             module.
-        folder: The working folder that it was found from. None leaves imports alone: an object of the caller's came
-            from where the caller's own path led.
+        folder: The working folder that it was found from; None leaves imports alone, as for an object of the caller's.
         sha256: The hash of the bytes, or of the module's source file; None for a module without one.
     """
 
@@ -307,15 +264,18 @@ class Source:
     def find(cls, spec: str, kind: ErrorKind) -> Source:
         """Look for the module of a `module:attr`, and import nothing.
 
+        Only top-level names can be denied: a package may extend its own path when it is imported.
+
         Raises:
             UserCodeError: Of `kind`, if there is no such module.
         """
         module = spec.partition(":")[0]
+        top, *inner = module.split(".")
         folder = working_folder()
-        is_there, origin = _origin(module, folder)
-        if not is_there:
+        found = _find_module(top, folder)
+        if found is None:
             raise kind(f"there is no module {module!r}", hint=_module_hint(folder))
-        return cls(spec, None, folder, _file_hash(origin))
+        return cls(spec, None, folder, _source_hash(found, inner))
 
     @classmethod
     def read(cls, path: str, kind: ErrorKind) -> Source:
@@ -343,62 +303,36 @@ class Source:
         """Return whether it is a `module:attr`."""
         return self.data is None
 
-    @property
-    def name(self) -> str:
-        """Return what to call it in messages."""
-        return repr(self.spec) if self.spec else "the pickled object"
-
     def load(self, kind: ErrorKind) -> Any:
         """Return the attribute of the imported module, or a new copy of the pickled object.
 
         Raises:
-            UserCodeError: Of `kind`, if importing or unpickling fails, the attribute is missing, or the module's file
-                has changed since it was found.
+            UserCodeError: Of `kind`, if importing or unpickling fails, or the attribute is missing.
         """
         return self._load_attribute(kind) if self.data is None else self._unpickle(self.data, kind)
 
     def _load_attribute(self, kind: ErrorKind) -> Any:
         module, _, attribute = self.spec.partition(":")
         found: Any = import_module(module, kind, folder=self.folder)
-        self._check_unchanged(getattr(found, "__file__", None), kind)
+        # A file of the user's that is named like a library in use is never imported: the path shows whose module it is.
+        where = getattr(found, "__file__", None) or "part of Python"
         for name in attribute.split("."):
             if not hasattr(found, name):
                 public = [key for key in getattr(found, "__dict__", {}) if not key.startswith("_")]
                 hint = f"it has: {', '.join(sorted(public)[:12])}" if public else "check the name after the colon"
-                raise kind(f"{module!r} has no attribute {attribute!r}", hint=hint)
+                raise kind(f"{module!r} ({where}) has no attribute {attribute!r}", hint=hint)
             found = getattr(found, name)
         return found
 
-    def _check_unchanged(self, path: str | None, kind: ErrorKind) -> None:
-        if self.sha256 is not None and path is not None and _file_hash(path) != self.sha256:
-            raise kind(
-                f"{path!r} has changed since it was found: a worker would run other code than those before it",
-                hint="start the run again",
-            )
-
     def _unpickle(self, data: bytes, kind: ErrorKind) -> Any:
-        try:
-            with imports_from(self.folder):
+        name = repr(self.spec) if self.spec else "the pickled object"
+        hint = "it may be cut short or no pickle at all: write it again with cloudpickle.dump"
+        with reporting(kind, f"{name} cannot be unpickled", hint=hint), imports_from(self.folder):
+            try:
                 return pickle.loads(data)  # noqa: S301 - the user names the file, as code to run
-        except BaseException as error:
-            if _passes(error):
-                raise
-            reason, hint = _unpickling_failure(error)
-            raise failure(kind, f"{self.name} {reason}", error, hint=hint) from error
-
-
-def _unpickling_failure(error: BaseException) -> tuple[str, str]:
-    if isinstance(error, ModuleNotFoundError):
-        hint = f"install {error.name!r}, or pickle by value (for a policy: `rollout policy pack`)"
-        return "needs a module that is missing", hint
-    if isinstance(error, AttributeError):
-        hint = "the code has changed since it was pickled: pickle it again, or by value (`rollout policy pack`)"
-        return "needs a name that is missing", hint
-    return "cannot be unpickled", "it may be cut short or no pickle at all: write it again with cloudpickle.dump"
-
-
-def _file_hash(path: str | None) -> str | None:
-    try:
-        return sha256(Path(path).read_bytes()).hexdigest() if path else None
-    except OSError:  # No file of its own (frozen, in a zip), or not readable: importing it says so.
-        return None
+            except ModuleNotFoundError as error:
+                hint = f"install {error.name!r}, or pickle by value (for a policy: `rollout policy pack`)"
+                raise failure(kind, f"{name} needs a module that is missing", error, hint=hint) from error
+            except AttributeError as error:
+                hint = "the code has changed since it was pickled: pickle it again, or by value (`rollout policy pack`)"
+                raise failure(kind, f"{name} needs a name that is missing", error, hint=hint) from error

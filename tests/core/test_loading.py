@@ -92,11 +92,12 @@ def test_names_of_libraries_do_not_shadow_them(project: Path) -> None:
 
 @pytest.mark.parametrize("name", ["random", "numpy", "colorsys"])
 def test_a_spec_that_names_a_shadowed_file(project: Path, name: str) -> None:
-    """A file with the name of a library in use cannot be imported, and the error says so."""
-    importlib.import_module(name)
+    """A file with the name of a library in use is not imported, and the error shows which module was."""
+    used = importlib.import_module(name).__file__
     write_module(project, name, "value = 1")
-    with pytest.raises(PolicyLoadError, match=rf"{name}\.py' cannot be imported: '{name}' is the name of another"):
+    with pytest.raises(PolicyLoadError) as caught:
         load(f"{name}:value")
+    assert f"'{name}' ({used}) has no attribute 'value'" == caught.value.message
 
 
 def test_the_working_folder_comes_before_installed_packages(project: Path) -> None:
@@ -104,15 +105,6 @@ def test_the_working_folder_comes_before_installed_packages(project: Path) -> No
     name = next(name for name in ("tomli_w", "iniconfig", "mypy", "ruff", "librt") if name not in sys.modules)
     write_module(project, name, "value = 'the user'")
     assert "the user" == load(f"{name}:value")
-
-
-def test_a_file_that_changed_since_it_was_found(project: Path) -> None:
-    """A worker that is started later does not run other code than the first ones."""
-    write_module(project, "changing", "value = 1")
-    source = Source.find("changing:value", PolicyLoadError)
-    write_module(project, "changing", "value = 2")
-    with pytest.raises(PolicyLoadError, match="has changed since it was found"):
-        source.load(PolicyLoadError)
 
 
 def test_the_path_of_the_process_is_left_as_it_was() -> None:
@@ -158,13 +150,13 @@ BROKEN = {
             "importing 'needy' failed: ModuleNotFoundError",
             "provides 'not_installed'",
         ),
-        ("leaving:x", "importing 'leaving' failed: it calls sys.exit", "__main__"),
+        ("leaving:x", "importing 'leaving' failed: it ended with sys.exit", "__main__"),
         ("odd:x", "importing 'odd' failed: Odd: no Exception", "the traceback below"),
         ("syntax:x", "importing 'syntax' failed: SyntaxError", "the traceback below"),
         ("endless:x", "importing 'endless' failed: RecursionError", "the traceback below"),
         ("pack.inner:x", "importing 'pack.inner' failed: ModuleNotFoundError", "'pack.absent'"),
-        ("mine:Absent", "'mine' has no attribute 'Absent'", "it has: Go, go"),
-        ("mine:Go.absent", "'mine' has no attribute 'Go.absent'", "check the name"),
+        ("mine:Absent", "mine.py) has no attribute 'Absent'", "it has: Go, go"),
+        ("mine:Go.absent", "mine.py) has no attribute 'Go.absent'", "check the name"),
     ],
 )
 def test_modules_that_cannot_be_loaded(project: Path, spec: str, message: str, hint: str) -> None:
