@@ -46,7 +46,7 @@ def time_limit_of(env: Any) -> int | None:
     """
     if isinstance(env, VectorEnv):
         return _vector_limit(env)
-    limits = [
+    limits: list[int | None] = [
         layer._max_episode_steps  # noqa: SLF001  TimeLimit has no public name for its limit.
         for layer in _layers(env)
         if isinstance(layer, gymnasium.wrappers.TimeLimit)

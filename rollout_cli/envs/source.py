@@ -61,7 +61,9 @@ class EnvSource:
         if isinstance(found, gymnasium.Env):
             if self.kwargs:
                 names = ", ".join(self.kwargs)
-                raise EnvLoadError(f"{self.label} is an environment already: no arguments ({names})", hint=_INSTANCE_HINT)
+                raise EnvLoadError(
+                    f"{self.label} is an environment already: no arguments ({names})", hint=_INSTANCE_HINT
+                )
             # A module's own environment would be the same object in every build of a process.
             return found if self.source is not None and self.source.data is not None else copy_env(found, self.label)
         if not callable(found) or _hint_for_foreign(found):
@@ -160,7 +162,7 @@ def copy_env(env: Env, name: str) -> Env:
 
 
 def one_for_each(update: Any, n_rows: int) -> list[Any]:
-    """Return one environment update a row: a list as it is, anything else for all; an environment given twice is copied.
+    """Return one environment update a row: a list as it is, else the same for all. An environment for two rows is copied.
 
     Raises:
         EnvLoadError: If a list does not have `n_rows` entries, or an environment cannot be copied.

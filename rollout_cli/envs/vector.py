@@ -1,8 +1,8 @@
 """Vector environments: building native ones and synchronous ones, and how they say that they reset rows.
 
-`metadata["autoreset_mode"]` says how a row begins anew after its episode's end. DISABLED: it is reset from outside, by a
-mask. NEXT_STEP: the environment resets it in the following step, which belongs to no episode. SAME_STEP: the environment
-resets it in the last step itself, and gives the last observation and info beside the new ones.
+`metadata["autoreset_mode"]` says how a row begins anew after its episode's end. DISABLED: it is reset from outside, by
+a mask. NEXT_STEP: the environment resets it in the following step, which belongs to no episode. SAME_STEP: the
+environment resets it in the last step itself, and gives the last observation and info beside the new ones.
 """
 
 from __future__ import annotations
@@ -89,7 +89,8 @@ def sync_vector(envs: Sequence[gymnasium.Env[Any, Any]]) -> Vector:
     if any(other != spaces[0] for other in spaces):
         hint = "give each worker environments of one kind"
         raise EnvLoadError("the environments of one worker have different spaces", hint=hint)
-    return SyncVectorEnv([lambda env=env: env for env in envs], autoreset_mode=AutoresetMode.DISABLED)
+    given = iter(envs)
+    return SyncVectorEnv([lambda: next(given)] * len(envs), autoreset_mode=AutoresetMode.DISABLED)
 
 
 def autoreset_mode(env: Vector) -> AutoresetMode:

@@ -63,7 +63,10 @@ def _column(path: InfoPath, value: Any, has: Any, n_rows: int) -> BatchColumn:
         lacks = np.ma.getmaskarray(value).reshape(len(value), -1)
         mask, value = np.asarray(~lacks.all(axis=1)), np.ma.getdata(value)
     if mask is not None and mask.shape != (n_rows,):
-        raise BadValueError(f"the mask of info {'.'.join(path)!r} is {mask.dtype}{mask.shape}, expected a bool for each of {n_rows} rows")
+        name = ".".join(path)
+        raise BadValueError(
+            f"the mask of info {name!r} is {mask.dtype}{mask.shape}, expected one bool a row ({n_rows})"
+        )
     values = _per_row(value, n_rows)
     kind = _kind(values)
     if kind == ODD:

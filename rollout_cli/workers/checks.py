@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import traceback
 from collections.abc import Callable, Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -140,7 +141,11 @@ def action_hint(leaf: Leaf, rule: str, value: Any) -> str:
     if numbers.dtype.kind == "f" and np.isnan(numbers).any():
         return "nan has no nearest bound: look at the policy's parameters and at the observation it was given"
     warn = "--invalid-action warn lets the environment have it"
-    return f"--invalid-action clip moves it to the nearest bound, {warn}" if leaf.kind == "box" and rule != "clip" else warn
+    return (
+        f"--invalid-action clip moves it to the nearest bound, {warn}"
+        if leaf.kind == "box" and rule != "clip"
+        else warn
+    )
 
 
 def bad_action(leaf: Leaf, value: Any, rule: str) -> BadValueError:
@@ -152,13 +157,8 @@ def bad_action(leaf: Leaf, value: Any, rule: str) -> BadValueError:
     )
 
 
-def bounds_of(leaf: Leaf, rule: str) -> tuple[Any, Any] | None:
-    """Return the least and the greatest value of each number of an action; None where no number can be outside.
-
-    With the rule `warn`, nan alone is outside: no environment can mean anything by it.
-    """
-    if rule == "warn":
-        return (np.full(leaf.shape, -np.inf), np.full(leaf.shape, np.inf)) if leaf.dtype.kind == "f" else None
+def bounds_of(leaf: Leaf) -> tuple[Any, Any] | None:
+    """Return the least and the greatest value of each number of a sample; None where no number can be outside."""
     bounds = leaf.bounds
     if bounds is None:
         return None
@@ -175,35 +175,33 @@ def action_check(leaf: Leaf, rule: str) -> Callable[[Any], None] | None:
 
     It is called with one value in the leaf's own type.
     """
+    bounds = bounds_of(leaf)
     if leaf.kind == "text":
-        if rule == "warn":
-            return None
-        contains = leaf.space.contains
-
-        def check_text(value: Any) -> None:
-            if not contains(value):
-                raise bad_action(leaf, value, rule)
-
-        return check_text
-    bounds = bounds_of(leaf, rule)
-    if bounds is None:
+        is_inside: Callable[[Any], bool] = leaf.space.contains
+    elif bounds is None:
         return None
-    low, high = bounds
-    if low.size > _FEW_NUMBERS:
+    elif bounds[0].size <= _FEW_NUMBERS:
+        return _few_numbers_check(leaf, rule, *bounds)
+    else:
+        low, high = bounds
+        is_inside = lambda value: bool(((value >= low) & (value <= high)).all())  # noqa: E731  As short as it gets.
 
-        def check_many(value: Any) -> None:
-            if not ((value >= low) & (value <= high)).all():
-                raise bad_action(leaf, value, rule)
+    def check(value: Any) -> None:
+        if not is_inside(value):
+            raise bad_action(leaf, value, rule)
 
-        return check_many
+    return check
+
+
+def _few_numbers_check(leaf: Leaf, rule: str, low: Array, high: Array) -> Callable[[Any], None]:
     lows, highs = low.ravel().tolist(), high.ravel().tolist()
 
-    def check_few(value: Any) -> None:
+    def check(value: Any) -> None:
         for number, least, greatest in zip(value.ravel().tolist(), lows, highs, strict=True):
             if not least <= number <= greatest:  # True of nan as well.
                 raise bad_action(leaf, value, rule)
 
-    return check_few
+    return check
 
 
 def clipped(value: Any, space: spaces.Space[Any]) -> Any:
@@ -232,7 +230,7 @@ def sound_episodes(chunk: Chunk) -> tuple[Chunk | None, RolloutError | None]:
     ends = np.cumsum(chunk.lengths)
     faulty = np.unique(np.searchsorted(ends, rows, side="right"))
     edges = [-1, *faulty.tolist(), chunk.n_episodes]
-    sound = [chunk.episodes(a + 1, b) for a, b in zip(edges, edges[1:], strict=False) if b > a + 1]
+    sound = [chunk.episodes(a + 1, b) for a, b in pairwise(edges) if b > a + 1]
     at, row = int(faulty[0]), int(rows[0])
     step = row - int(ends[at] - chunk.lengths[at])
     place = f"worker {chunk.workers[at]}, episode {chunk.numbers[at]}{_seed_text(int(chunk.seeds[at]))}, step {step}"

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium import spaces
 
-from rollout_cli.episodes.spaces import Leaf, has_utf8, leaf_getters, space_leaves, unflatten
+from rollout_cli.episodes.spaces import Leaf, leaf_getters, space_leaves, unflatten
 from rollout_cli.workers.checks import BadValueError, action_check, bad_action, checked_text, clipped, shown
 from rollout_cli.workers.worker import OnInvalidAction
 
@@ -172,9 +172,10 @@ class _Column:
 
 def _action_record(column: _Column, rule: OnInvalidAction, *, trusted: bool) -> Record:
     leaf = column.leaf
+    checked = rule != "warn" and not trusted
     if leaf.kind == "discrete":
-        return _discrete_action(column, rule, checked=rule != "warn" and not trusted)
-    check = None if trusted else action_check(leaf, rule)
+        return _discrete_action(column, rule, checked=checked)
+    check = action_check(leaf, rule) if checked else None
     if rule == "clip" and leaf.kind == "box" and not trusted:
         return _checked_record(column, check, lambda value: clipped(value, leaf.space))
     return column.record if check is None else _checked_record(column, check, None)

@@ -296,7 +296,7 @@ class DefaultWorker(Worker):
         return self._recorder.take() if self._recorder is not None else None
 
     def retract(self, *, above: int | None) -> None:
-        """Drop the waiting and running numbers that are higher than `above`; where it is None, all, and finished ones."""
+        """Drop the waiting and running numbers above `above`; where it is None, all of them, and the finished ones."""
         self._waiting = deque(number for number in self._waiting if above is not None and number <= above)
         if above is None or self._number > above:
             self._forget()

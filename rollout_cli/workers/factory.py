@@ -34,9 +34,14 @@ def load_worker_class(spec: str) -> type[Worker]:
     if not is_module_attribute(spec):
         raise UserCodeError(f"{spec!r} names no worker class", hint="name it as package.module:Class")
     found = Source.find(spec, UserCodeError).load(UserCodeError)
-    if not isinstance(found, type) or not issubclass(found, Worker):
+    if not _is_worker_class(found):
         raise UserCodeError(f"{spec!r} is no worker class", hint=_SUBCLASS_HINT)
-    return found
+    worker_class: type[Worker] = found
+    return worker_class
+
+
+def _is_worker_class(found: Any) -> bool:
+    return isinstance(found, type) and issubclass(found, Worker)
 
 
 class WorkerFactory:
@@ -87,7 +92,7 @@ class WorkerFactory:
             raise ValueError(f"seed is {self.seed}, must be at least 0")
         if max_episode_length is not None and not max_episode_length >= 1:
             raise ValueError(f"max_episode_length is {max_episode_length}, must be at least 1")
-        if not isinstance(worker_class, type) or not issubclass(worker_class, Worker):
+        if not _is_worker_class(worker_class):
             raise ValueError(f"worker_class is {worker_class!r}, which is no Worker: {_SUBCLASS_HINT}")
         if is_tf_worker and worker_setup is not None:
             raise ValueError("is_tf_worker=True is a worker_setup itself: give one of the two")

@@ -39,9 +39,9 @@ _NO_INFO: dict[Any, Any] = {}
 
 
 NUMBER, START, LYING, SEED, STOP, ROW, FLAGS = range(7)
-"""Facts of an episode: its number, its first step, the first one that still lies in the rings, the seed of its reset, the
-step after its last one (steps are counted over all that the buffer recorded), its row, and 1 for terminated plus 2 for
-truncated."""
+"""Facts of an episode: its number, its first step, the first one that still lies in the rings, the seed of its reset,
+the step after its last one (steps are counted over all that the buffer recorded), its row, and 1 for terminated plus 2
+for truncated."""
 
 BEGAN, ENDED_AT = range(2)
 """Times of an episode, in seconds of one clock."""
@@ -65,12 +65,14 @@ class Ended(NamedTuple):
     @property
     def numbers(self) -> Array:
         """Return their numbers."""
-        return self.facts[NUMBER]
+        numbers: Array = self.facts[NUMBER]
+        return numbers
 
     @property
     def lengths(self) -> Array:
         """Return how many steps each has."""
-        return np.asarray(self.facts[STOP] - self.facts[START])
+        lengths: Array = self.facts[STOP] - self.facts[START]
+        return lengths
 
     def select(self, which: Array) -> Ended:
         """Return some of them, by a mask or by places."""
@@ -269,7 +271,8 @@ class RolloutBuffer:
     @property
     def ended_numbers(self) -> list[int]:
         """Return the numbers of the episodes that ended and were not taken."""
-        return [number for part in (*self._ended, *self._overdue) for number in part.numbers.tolist()]
+        parts = [*(ended.numbers for ended in self._ended), *(chunk.numbers for chunk in self._overdue)]
+        return [number for part in parts for number in part.tolist()]
 
     def take(self, below: int | None, ended_before: float) -> Chunk | None:
         """Remove episodes that ended and return them in the order of their numbers; None where there are none.

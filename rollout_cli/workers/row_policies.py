@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -73,11 +74,19 @@ class RowPolicies(Protocol):
 def row_policies(
     holder: PolicyHolder, env_spec: EnvSpec, rows: NativeRows, *, root: int, seeder: EpisodeSeeder, rules: EpisodeRules
 ) -> RowPolicies:
-    """Return how the rows act with the holder's policy."""
-    each = is_row_by_row(holder.policy)
-    return _PolicyEach(holder, env_spec, rows, root, rules) if each else _OnePolicy(
-        holder, env_spec, rows, root, seeder, rules
-    )
+    """Return how the rows act with the holder's policy.
+
+    Args:
+        holder: Has the policy, or one for each row.
+        env_spec: Spaces of one row.
+        rows: The rows.
+        root: The run's root seed.
+        seeder: Seeds the generators that all rows share.
+        rules: What becomes of an action outside of its space.
+    """
+    if is_row_by_row(holder.policy):
+        return _PolicyEach(holder, env_spec, rows, root=root, rules=rules)
+    return _OnePolicy(holder, env_spec, rows, root=root, seeder=seeder, rules=rules)
 
 
 class _OnePolicy:
@@ -88,6 +97,7 @@ class _OnePolicy:
         holder: PolicyHolder,
         env_spec: EnvSpec,
         rows: NativeRows,
+        *,
         root: int,
         seeder: EpisodeSeeder,
         rules: EpisodeRules,
@@ -151,7 +161,7 @@ class _BatchAction:
         self._leaf, self._rule = leaf, rule
         self._shape = (n_rows, *leaf.shape)
         self._clips = rule == "clip" and not trusted
-        self._bounds = None if trusted else bounds_of(leaf, rule)
+        self._bounds = None if trusted or rule == "warn" else bounds_of(leaf)
         self._contains = leaf.space.contains if leaf.kind == "text" and rule != "warn" else None
 
     def typed(self, values: Any, numbers: Array) -> Array:
@@ -166,7 +176,9 @@ class _BatchAction:
             values = clipped(values, leaf.space)
         array = leaf_array(leaf, values)
         # An integer's type is no matter: a Discrete's column is wider than any.
-        fits = array.dtype.kind in "iub" if leaf.kind == "discrete" else np.can_cast(array.dtype, leaf.dtype, "same_kind")
+        fits = (
+            array.dtype.kind in "iub" if leaf.kind == "discrete" else np.can_cast(array.dtype, leaf.dtype, "same_kind")
+        )
         if array.shape != self._shape or not fits:
             where = f" at {leaf.name!r}" if leaf.path else ""
             raise BadValueError(
@@ -188,13 +200,13 @@ class _BatchAction:
 
 
 class _PolicyEach:
-    """A policy for each row, for a policy that acts on one observation at a time: each row is then a DefaultWorker's."""
+    """A policy for each row, for one that acts on one observation at a time: each row is then a DefaultWorker's."""
 
     is_row_wise = True
     unseeded = None
 
     def __init__(
-        self, holder: PolicyHolder, env_spec: EnvSpec, rows: NativeRows, root: int, rules: EpisodeRules
+        self, holder: PolicyHolder, env_spec: EnvSpec, rows: NativeRows, *, root: int, rules: EpisodeRules
     ) -> None:
         self._policies, self._rows, self._root = holder.policies, rows, root
         self._observations, self._actions = SpaceRows(env_spec.observation_space), SpaceRows(env_spec.action_space)
@@ -211,7 +223,7 @@ class _PolicyEach:
         for row, number in zip(rows.tolist(), numbers.tolist(), strict=True):
             self._rows.seeders[row].begin(number)
             if (seed := seed_method(self._policies[row], "seed")) is not None:
-                _in_row(row, lambda seed=seed, number=number: seed(derive_seed(self._root, number, "policy")))
+                _in_row(row, partial(seed, derive_seed(self._root, number, "policy")))
 
     def reset(self, rows: Array, *, anew: bool) -> None:
         del anew
@@ -222,7 +234,7 @@ class _PolicyEach:
         seen = self._observations.split(observations)
         rows = np.flatnonzero(numbers != NO_NUMBER)
         for row in rows.tolist():
-            info = _in_row(row, lambda row=row: self._act(row, seen[row]))
+            info = _in_row(row, partial(self._act, row, seen[row]))
             if info:
                 by_step = buffer.agent_row_infos.setdefault(int(numbers[row]), {})
                 by_step[buffer.step - int(starts[row])] = info

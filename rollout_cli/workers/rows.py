@@ -56,7 +56,9 @@ class NativeRows:
     counts_limit = False
 
     def __init__(self, env: Vector, root: int) -> None:
-        self.env, self._root = env, root
+        self._root = root
+        # Any: its `reset` takes a seed a row, which VectorEnv's own signature does not say.
+        self.env: Any = env
         self.n_rows = int(env.num_envs)
         self.mode = autoreset_mode(env)
         self.described: Any = env
@@ -273,7 +275,8 @@ class _RowEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         if not rows.running[row]:
             return self._resting, 0.0, False, False, _NO_INFO
         rows.at_work = row
-        observation, reward, terminated, truncated, info = self.env.step(action)
+        step: Any = self.env.step  # What it gives may be of any type.
+        observation, reward, terminated, truncated, info = step(action)
         if info or type(info) is not dict:
             rows.infos[row] = frozen_copy(info)
         if type(reward) is not float:

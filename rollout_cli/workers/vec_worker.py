@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 import time
 from collections.abc import Callable, Iterable
@@ -35,7 +34,6 @@ from rollout_cli.workers.checks import (
     shown,
 )
 from rollout_cli.workers.default_worker import DefaultWorker, close_env, updated_env
-from rollout_cli.workers.shared_draws import SharedDraws
 from rollout_cli.workers.rollout_buffer import (
     BEGAN,
     ENDED_AT,
@@ -51,6 +49,7 @@ from rollout_cli.workers.rollout_buffer import (
 from rollout_cli.workers.row_numbers import RowNumbers
 from rollout_cli.workers.row_policies import RowError, RowPolicies, row_policies
 from rollout_cli.workers.rows import Infos, NativeRows, SyncRows, final_infos
+from rollout_cli.workers.shared_draws import SharedDraws
 from rollout_cli.workers.worker import NO_NUMBER
 
 Array = npt.NDArray[Any]
@@ -321,21 +320,21 @@ class VecWorker(DefaultWorker):
 
     def _step_rows(self) -> None:
         """Take one step in every row: observations are recorded before the policy sees them, actions before the env."""
-        buffer, rows, draws = self._the_buffer(), self._the_rows(), self._draws
-        looks = draws is not None and draws.is_due()
+        buffer, rows = self._the_buffer(), self._the_rows()
+        looking = self._draws if self._draws is not None and self._draws.is_due() else None
         buffer.put_observations(self._leaves)
         self._where = GET_ACTIONS
-        if looks:
-            draws.begin()
+        if looking is not None:
+            looking.begin()
         actions, infos = self._the_policies().act(self._observations, self._numbers, self._starts, buffer)
         if infos or type(infos) is not dict:
             buffer.put_agent_infos(batch_columns(infos, self._n_envs))
-        if looks:
-            draws.policy_acted()
+        if looking is not None:
+            looking.policy_acted()
         self._where = STEP
         observations, rewards, terminated, truncated, infos = rows.step(actions)
-        if looks:
-            draws.env_stepped(may_refuse=rows.counts_limit)
+        if looking is not None:
+            looking.env_stepped(may_refuse=rows.counts_limit)
         buffer.put_rewards(_checked_rewards(rewards, self._n_envs))
         self._see(observations)
         terminated = _checked_flag("terminated", terminated, self._n_envs)
@@ -502,7 +501,7 @@ class VecWorker(DefaultWorker):
         return self._buffer.take(None if everything else min(lowest, default=None), _clock() - HOLD_SECONDS)
 
     def retract(self, *, above: int | None) -> None:
-        """Drop the waiting and running numbers that are higher than `above`; where it is None, all, and finished ones."""
+        """Drop the waiting and running numbers above `above`; where it is None, all of them, and the finished ones."""
         self._queue.drop_above(above, self.number_stride)
         self._give_up_rows(self._numbers > (NO_NUMBER if above is None else above))
         if above is None:

@@ -191,7 +191,7 @@ class Worker(abc.ABC):
 
     @abc.abstractmethod
     def retract(self, *, above: int | None) -> None:
-        """Drop the waiting and running numbers that are higher than `above`; where it is None, all, and finished ones."""
+        """Drop the waiting and running numbers above `above`; where it is None, all of them, and the finished ones."""
 
     @property
     @abc.abstractmethod

@@ -100,7 +100,11 @@ def test_the_record_of_a_vector_environment() -> None:
 
 def test_the_record_of_a_spec_that_json_cannot_hold() -> None:
     """The JSON is left out; the id stays."""
-    gymnasium.register("Callable-v0", lambda **kwargs: ChainEnv(**kwargs))
+
+    def make(**kwargs: Any) -> ChainEnv:
+        return ChainEnv(**kwargs)
+
+    gymnasium.register("Callable-v0", make)
     try:
         record = describe_env(env_source("Callable-v0").build())
     finally:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import pickle
-import subprocess
 import sys
 from functools import partial
 from hashlib import sha256
@@ -15,7 +14,7 @@ import cloudpickle
 import gymnasium
 import pytest
 
-from rollout_cli.envs import EnvSource, as_env_source, describe_env, env_source, env_spec_of, time_limit_of
+from rollout_cli.envs import EnvSource, as_env_source, env_source, time_limit_of
 from rollout_cli.errors import EnvLoadError
 from tests.helpers.projects import project, write_module
 from tests.workers.worlds import ChainEnv
@@ -240,5 +239,3 @@ def test_kinds_that_are_not_gymnasiums() -> None:
     with pytest.raises(EnvLoadError, match="SyncVectorEnv") as caught:
         as_env_source(lambda: gymnasium.make_vec("CartPole-v1", 2, vectorization_mode="sync")).build()
     assert "single environment" in caught.value.hint
-
-

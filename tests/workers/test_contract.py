@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gymnasium import spaces
 
 from rollout_cli.errors import EnvError, InternalError, PolicyError, UserCodeError
 from rollout_cli.seeding.seeds import env_seed
@@ -79,7 +80,7 @@ def test_what_is_open_and_what_is_finished(kind: str) -> None:
 @each_kind
 def test_a_lower_number_holds_others_up_for_a_while(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """What `take` gives has no number above one that runs, until it has waited long enough."""
-    worker = make(kind, lambda: ChainEnv())
+    worker = make(kind)
     worker.assign([range(40)])
     while worker.has_work:
         worker.advance(-1.0)
@@ -106,7 +107,7 @@ def test_long_episodes_are_whole(kind: str, slots: int, monkeypatch: pytest.Monk
     class Mixed(ChainEnv):
         def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
             self._fixed = None
-            observation, info = super().reset(seed=seed)
+            observation, _ = super().reset(seed=seed)
             if self.length == 9:
                 observation[1] = self.length = 50
             return observation, {"length": self.length}
@@ -234,7 +235,7 @@ def test_a_policy_that_refuses_parameters(kind: str) -> None:
         def set_param_values(self, params: Any) -> None:
             raise KeyError("weights")
 
-    with pytest.raises(PolicyError, match="policy.set_param_values raised: KeyError: 'weights'"):
+    with pytest.raises(PolicyError, match=r"policy\.set_param_values raised: KeyError: 'weights'"):
         make(kind, policy=Refusing).update_agent({"w": 1})
 
 
@@ -282,7 +283,7 @@ def test_shutdown_closes(kind: str) -> None:
         def close(self) -> None:
             raise OSError("the device is stuck")
 
-    with pytest.raises(EnvError, match="env.close raised: OSError: the device is stuck"):
+    with pytest.raises(EnvError, match=r"env\.close raised: OSError: the device is stuck"):
         make(kind, Unclosable).shutdown()
 
 
@@ -333,9 +334,8 @@ def test_an_episode_without_end_fails(kind: str) -> None:
     """After so many steps as the rules allow; the hint names both options."""
     worker = make(kind, lambda: ChainEnv("never"), rules=EpisodeRules(step_guard=1_500))
     worker.assign([range(4)])
-    with pytest.raises(EnvError, match="the episode has no end: it is [12],[05]..? steps long|no end") as caught:
-        while worker.has_work:
-            worker.advance(worlds.now() + 0.05)
+    with pytest.raises(EnvError, match="the episode has no end: it is ") as caught:
+        worlds.advance(worker)
     assert "--max-episode-length" in caught.value.hint
     assert 1 == len(caught.value.episodes)
 
@@ -360,7 +360,7 @@ def test_what_others_do_with_their_buffers_changes_no_record(kind: str) -> None:
             observation, reward, terminated, truncated, info = super().step(action)
             self._info["position"] = info["position"]
             self._info["path"][0] = info["position"]  # type: ignore[index]
-            self._info["deep"]["at"][0] = info["position"]  # type: ignore[call-overload, index]
+            self._info["deep"]["at"][0] = info["position"]  # type: ignore[index]
             return observation, reward, terminated, truncated, self._info
 
     class Editing(worlds.BatchPolicy):
@@ -388,8 +388,7 @@ def failing(kind: str, worker: DefaultWorker, error: type[UserCodeError], messag
     """Run until the worker fails; check the error, and that the worker can go on."""
     worker.assign([range(7)])
     with pytest.raises(error, match=message) as caught:
-        while worker.has_work:
-            worker.advance(-1.0)
+        worlds.advance(worker)
     assert "(worker 2, " in caught.value.message
     assert "\n" not in caught.value.message
     assert set(caught.value.episodes) <= set(range(7))
@@ -448,8 +447,7 @@ def test_ctrl_c_is_nobodys_fault(kind: str) -> None:
     worker = make(kind, lambda: Raising(KeyboardInterrupt))
     worker.assign([range(9)])
     with pytest.raises(KeyboardInterrupt):
-        while worker.has_work:
-            worker.advance(-1.0)
+        worlds.advance(worker)
     assert () == worker.running_numbers
 
 
@@ -505,7 +503,7 @@ class PushEnv(ChainEnv):
 
     def __init__(self) -> None:
         super().__init__(length=3)
-        self.action_space = worlds.spaces.Box(-1.0, 1.0, (2,), np.float32)
+        self.action_space = spaces.Box(-1.0, 1.0, (2,), np.float32)
 
     def step(self, action: Any) -> Any:
         observation, _, *rest = super().step(0)

@@ -12,7 +12,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rollout_cli.envs import env_source
+from rollout_cli.envs import env_source, env_spec_of
 from rollout_cli.policies import policy_source
 from rollout_cli.seeding.seeds import env_seed
 from rollout_cli.workers import DefaultWorker, VecWorker
@@ -35,7 +35,9 @@ POLICIES = {
 @pytest.mark.parametrize("kind", ["sync", "native disabled"])
 @pytest.mark.parametrize("name", SPACES)
 @pytest.mark.parametrize("policy", ["random", "batch", "table"])
-@pytest.mark.filterwarnings("ignore:.*Casting input x to numpy array")  # gymnasium gives rows of 0-d actions as numbers.
+@pytest.mark.filterwarnings(
+    "ignore:.*Casting input x to numpy array"
+)  # gymnasium gives rows of 0-d actions as numbers.
 def test_any_spaces(kind: str, name: str, policy: str) -> None:
     """Bit for bit, with infos of several types, some of them missing in some steps."""
     if kind == "native disabled" and name in ("text", "tuple"):
@@ -74,7 +76,7 @@ def test_a_plain_loop(kind: str) -> None:
     """The episodes are those of `env.reset(seed=env_seed(root, number))` and `env.step`."""
     chunk = run(make(kind), range(9))
     env = ChainEnv()
-    policy = worlds.BatchPolicy(worlds.env_spec_of(env))
+    policy = worlds.BatchPolicy(env_spec_of(env))
     for at in range(9):
         one, rows = chunk.episodes(at, at + 1), []
         observation, info = env.reset(seed=env_seed(SEED, at))
@@ -278,7 +280,7 @@ def test_an_environment_that_takes_arrays_of_seeds() -> None:
             whole: list[int | None] = [None] * self.num_envs
             for row, value in zip(rows.tolist(), seed.tolist(), strict=True):
                 whole[row] = value
-            return super().reset(seed=whole, options=options)  # type: ignore[arg-type]
+            return super().reset(seed=whole, options=options)
 
     env = ArraySeeds([ChainEnv] * 3, autoreset_mode=DISABLED)
     chunk = run(make("native disabled", env), range(9))

@@ -172,16 +172,17 @@ def test_a_set_up_surrounds_the_worker() -> None:
 @pytest.mark.parametrize(("fails", "message"), [("enter", "could not be entered"), ("leave", "could not be left")])
 def test_a_set_up_that_fails(fails: str, message: str) -> None:
     """It is the user's code."""
-    with pytest.raises(UserCodeError, match=f"set-up {message}: OSError"), WorkerFactory(
-        worker_setup=Diary(fails)
-    ).setup():
+    with (
+        pytest.raises(UserCodeError, match=f"set-up {message}: OSError"),
+        WorkerFactory(worker_setup=Diary(fails)).setup(),
+    ):
         pass
 
 
 def test_one_thread_for_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     """Or as many as OMP_NUM_THREADS says; a set-up of the user's decides for itself."""
     threads: list[int] = []
-    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(set_num_threads=threads.append))  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(set_num_threads=threads.append))
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     WorkerFactory().after_updates()
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
@@ -217,7 +218,7 @@ def test_a_tensorflow_session(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_tensorflow_that_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     """The hint is the command that installs it."""
-    monkeypatch.setitem(sys.modules, "tensorflow", None)  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "tensorflow", None)
     with pytest.raises(UsageError, match="not installed") as caught, WorkerFactory(is_tf_worker=True).setup():
         pass
     assert "pip install tensorflow" == caught.value.hint

@@ -68,7 +68,7 @@ class ChainEnv(gymnasium.Env[Any, Any]):
 
 
 class SpaceEnv(gymnasium.Env[Any, Any]):
-    """Observations drawn from any space, a function of the seed and the step; 1 to 7 steps. It insists on its actions."""
+    """Observations drawn from any space, a function of the seed and the step; 1 to 7 steps."""
 
     def __init__(self, observation_space: spaces.Space[Any], action_space: spaces.Space[Any]) -> None:
         self.observation_space, self.action_space = observation_space, action_space
@@ -287,7 +287,9 @@ def env_of(kind: str, env: Callable[[], Env], n_envs: int = N_ENVS) -> Any:
     """Return what a worker of this kind is given for environments that `env` makes."""
     if kind == "default":
         return env()
-    return [env() for _ in range(n_envs)] if kind == "sync" else SyncVectorEnv([env] * n_envs, autoreset_mode=NATIVE[kind])
+    return (
+        [env() for _ in range(n_envs)] if kind == "sync" else SyncVectorEnv([env] * n_envs, autoreset_mode=NATIVE[kind])
+    )
 
 
 def make(
@@ -300,7 +302,7 @@ def make(
     n_envs: int = N_ENVS,
     number: int = 2,
 ) -> DefaultWorker:
-    """Return worker 2 of a kind, with environments that `env` makes (or the one it is) and a policy for their spaces."""
+    """Return a worker of a kind, with environments that `env` makes (or the one it is), and a policy for them."""
     common: dict[str, Any] = {"seed": SEED, "max_episode_length": limit, "worker_number": number}
     if kind == "default":
         worker = DefaultWorker(**common)
@@ -325,6 +327,12 @@ def run(worker: DefaultWorker, numbers: range | Iterable[range], *, steps: int =
     if (chunk := worker.take(everything=True)) is not None:
         chunks.append(chunk)
     return by_number(chunks)
+
+
+def advance(worker: DefaultWorker) -> None:
+    """Run all that is assigned, a step at a time."""
+    while worker.has_work:
+        worker.advance(-1.0)
 
 
 def by_number(chunks: Sequence[Chunk]) -> Chunk:
