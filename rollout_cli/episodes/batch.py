@@ -9,6 +9,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import gymnasium
@@ -19,7 +20,7 @@ from gymnasium import spaces
 from rollout_cli.episodes.chunk import Chunk
 from rollout_cli.episodes.chunk import concatenate as concatenate_chunks
 from rollout_cli.episodes.info_arrays import concatenate_infos, pad_info
-from rollout_cli.episodes.spaces import Leaf, flatten, map_tree, space_leaves, unflatten
+from rollout_cli.episodes.spaces import map_tree, space_leaves, unflatten
 
 __all__ = ["EnvSpec", "EpisodeBatch", "StepType", "Tree", "derive_step_types"]
 
@@ -54,17 +55,26 @@ def derive_step_types(lengths: Array, terminated: Array, truncated: Array) -> Ar
 
 @dataclass(frozen=True, slots=True)
 class EnvSpec:
-    """What a batch knows of its environment.
-
-    Attributes:
-        observation_space: The environment's observation space.
-        action_space: The environment's action space.
-        max_episode_length: Steps after which an episode is truncated; None where there is no limit.
-    """
+    """The spaces of an environment, and the steps after which its episodes are truncated (None: no limit)."""
 
     observation_space: gymnasium.Space[Any]
     action_space: gymnasium.Space[Any]
     max_episode_length: int | None = None
+
+
+_STEP_FIELDS = {"rewards": np.float64, "step_types": np.uint8}
+_EPISODE_FIELDS = {
+    "lengths": np.int64,
+    "terminated": np.bool_,
+    "truncated": np.bool_,
+    "numbers": np.int64,
+    "seeds": np.int64,
+}
+_IN_LISTS = dict(zip(_EPISODE_FIELDS, ("length", "terminated", "truncated", "number", "seed"), strict=True))
+_INFO_ROWS = {"env_infos": "rewards", "agent_infos": "rewards", "episode_infos": "lengths"}
+"""By info field, another field with as many rows."""
+
+_LIST_KEYS = {"observations", "actions", "last_observation", *_STEP_FIELDS, *_INFO_ROWS, *_IN_LISTS.values()}
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,8 +117,17 @@ class EpisodeBatch:
     seeds: Array
 
     def __post_init__(self) -> None:
-        """Check every row, vectorised."""
-        check_batch(self)
+        n_episodes, n_steps = _count(self.lengths)
+        _check_tree("observations", self.observations, self.env_spec.observation_space, n_steps)
+        _check_tree("last_observations", self.last_observations, self.env_spec.observation_space, n_episodes)
+        _check_tree("actions", self.actions, self.env_spec.action_space, n_steps)
+        for fields, n_rows in ((_STEP_FIELDS, n_steps), (_EPISODE_FIELDS, n_episodes)):
+            for name, dtype in fields.items():
+                _check_array(name, getattr(self, name), (n_rows,), dtype)
+        for name, other in _INFO_ROWS.items():
+            for key, values in getattr(self, name).items():
+                _check_array(f"{name}[{key!r}]", values, (len(getattr(self, other)), *np.shape(values)[1:]))
+        _check_step_types(self)
 
     @classmethod
     def _unchecked(cls, **fields: Any) -> EpisodeBatch:
@@ -119,12 +138,7 @@ class EpisodeBatch:
 
     @classmethod
     def from_chunks(cls, env_spec: EnvSpec, chunks: Sequence[Chunk]) -> EpisodeBatch:
-        """Build a batch from chunks in their order; parts of one episode follow one another.
-
-        Args:
-            env_spec: Their environment's spaces and limit.
-            chunks: At least one.
-        """
+        """Build a batch from at least one chunk; the parts of one episode follow one another."""
         chunk = concatenate_chunks(chunks)
         return cls(
             env_spec=env_spec,
@@ -136,11 +150,7 @@ class EpisodeBatch:
             env_infos=chunk.env_infos.to_arrays(),
             agent_infos=chunk.agent_infos.to_arrays(),
             step_types=derive_step_types(chunk.lengths, chunk.terminated, chunk.truncated),
-            lengths=chunk.lengths,
-            terminated=chunk.terminated,
-            truncated=chunk.truncated,
-            numbers=chunk.numbers,
-            seeds=chunk.seeds,
+            **{name: getattr(chunk, name) for name in _EPISODE_FIELDS},
         )
 
     @classmethod
@@ -152,15 +162,20 @@ class EpisodeBatch:
         """
         if not batches:
             raise ValueError("there is no batch to concatenate")
-        check_same_spaces([batch.env_spec for batch in batches])
-        fields: dict[str, Any] = {"env_spec": batches[0].env_spec}
+        spec = batches[0].env_spec
+        for batch in batches[1:]:
+            for name in ("observation_space", "action_space"):
+                space, other = getattr(spec, name), getattr(batch.env_spec, name)
+                if space != other:
+                    raise ValueError(f"{name} differs: {space} and {other}")
+        fields: dict[str, Any] = {"env_spec": spec}
         for name in ("observations", "last_observations", "actions"):
             first, *others = (getattr(batch, name) for batch in batches)
             fields[name] = map_tree(lambda *leaves: np.concatenate(leaves), first, *others)
         for name in (*_STEP_FIELDS, *_EPISODE_FIELDS):
             fields[name] = np.concatenate([getattr(batch, name) for batch in batches])
-        for name, rows in _INFO_ROWS.items():
-            sizes = [len(getattr(batch, rows)) for batch in batches]
+        for name, other in _INFO_ROWS.items():
+            sizes = [len(getattr(batch, other)) for batch in batches]
             fields[name] = concatenate_infos([getattr(batch, name) for batch in batches], sizes)
         return cls._unchecked(**fields)
 
@@ -171,24 +186,36 @@ class EpisodeBatch:
         Raises:
             ValueError: If there is no episode, or one's fields are not those of `to_list` or do not fit each other.
         """
-        return cls.concatenate(*(cls(env_spec=env_spec, **_as_fields(episode)) for episode in episodes))
+        return cls.concatenate(*(cls(env_spec=env_spec, **_from_entry(episode)) for episode in episodes))
 
     def to_list(self) -> list[dict[str, Any]]:
         """Return one dictionary an episode: trees and arrays of its own rows, and its own values for the rest."""
         out = []
         for episode in self.split():
-            fields: dict[str, Any] = {
-                name: getattr(episode, name) for name in ("observations", "actions", *_STEP_FIELDS)
-            }
-            fields |= {name: dict(getattr(episode, name)) for name in _INFO_ROWS}
-            fields["last_observation"] = map_tree(lambda leaf: leaf[0], episode.last_observations)
-            fields |= {_SINGULAR[name]: getattr(episode, name)[0].item() for name in _EPISODE_FIELDS}
-            out.append(fields)
+            entry = {name: getattr(episode, name) for name in ("observations", "actions", *_STEP_FIELDS)}
+            entry |= {name: dict(getattr(episode, name)) for name in _INFO_ROWS}
+            entry["last_observation"] = map_tree(lambda leaf: leaf[0], episode.last_observations)
+            entry |= {singular: getattr(episode, name)[0].item() for name, singular in _IN_LISTS.items()}
+            out.append(entry)
         return out
 
     def split(self) -> list[EpisodeBatch]:
         """Return one batch an episode; arrays are views."""
-        return [self._episode(at, start, stop) for at, (start, stop) in enumerate(self._ranges())]
+        edges = pairwise([0, *np.cumsum(self.lengths).tolist()])
+        return [self._episode(at, slice(start, stop)) for at, (start, stop) in enumerate(edges)]
+
+    def _episode(self, at: int, steps: slice) -> EpisodeBatch:
+        own = slice(at, at + 1)
+        fields: dict[str, Any] = {"env_spec": self.env_spec}
+        for name in ("observations", "actions"):
+            fields[name] = map_tree(lambda leaf: leaf[steps], getattr(self, name))
+        fields["last_observations"] = map_tree(lambda leaf: leaf[own], self.last_observations)
+        fields |= {name: getattr(self, name)[steps] for name in _STEP_FIELDS}
+        fields |= {name: getattr(self, name)[own] for name in _EPISODE_FIELDS}
+        for name, other in _INFO_ROWS.items():
+            rows = own if other == "lengths" else steps
+            fields[name] = {key: values[rows] for key, values in getattr(self, name).items()}
+        return self._unchecked(**fields)
 
     def __len__(self) -> int:
         """Return the number of episodes."""
@@ -219,12 +246,12 @@ class EpisodeBatch:
 
     @property
     def padded_next_observations(self) -> Tree:
-        """Return next observations padded with zeros (empty texts), tree of arrays (N, longest episode, *shape)."""
+        """Return next observations padded likewise."""
         return map_tree(self._pad, self.next_observations)
 
     @property
     def padded_actions(self) -> Tree:
-        """Return actions padded with zeros (empty texts), tree of arrays (N, longest episode, *shape)."""
+        """Return actions padded likewise."""
         return map_tree(self._pad, self.actions)
 
     @property
@@ -250,16 +277,12 @@ class EpisodeBatch:
     @property
     def observations_list(self) -> list[Tree]:
         """Return one tree of arrays an episode."""
-        return [map_tree(lambda leaf, rows=rows: leaf[slice(*rows)], self.observations) for rows in self._ranges()]
+        return [episode.observations for episode in self.split()]
 
     @property
     def actions_list(self) -> list[Tree]:
         """Return one tree of arrays an episode."""
-        return [map_tree(lambda leaf, rows=rows: leaf[slice(*rows)], self.actions) for rows in self._ranges()]
-
-    def _ranges(self) -> list[tuple[int, int]]:
-        ends = np.cumsum(self.lengths)
-        return list(zip((ends - self.lengths).tolist(), ends.tolist(), strict=True))
+        return [episode.actions for episode in self.split()]
 
     def _pad(self, leaf: Array) -> Array:
         valids = self.valids
@@ -267,39 +290,14 @@ class EpisodeBatch:
         out[valids] = leaf
         return out
 
-    def _episode(self, at: int, start: int, stop: int) -> EpisodeBatch:
-        fields: dict[str, Any] = {"env_spec": self.env_spec}
-        for name in ("observations", "actions"):
-            fields[name] = map_tree(lambda leaf: leaf[start:stop], getattr(self, name))
-        fields["last_observations"] = map_tree(lambda leaf: leaf[at : at + 1], self.last_observations)
-        fields |= {name: getattr(self, name)[start:stop] for name in _STEP_FIELDS}
-        fields |= {name: getattr(self, name)[at : at + 1] for name in _EPISODE_FIELDS}
-        for name, rows in _INFO_ROWS.items():
-            cut = slice(at, at + 1) if rows == "lengths" else slice(start, stop)
-            fields[name] = {key: values[cut] for key, values in getattr(self, name).items()}
-        return self._unchecked(**fields)
 
-
-_STEP_FIELDS = ("rewards", "step_types")
-_EPISODE_FIELDS = ("lengths", "terminated", "truncated", "numbers", "seeds")
-_SINGULAR = {
-    "lengths": "length",
-    "terminated": "terminated",
-    "truncated": "truncated",
-    "numbers": "number",
-    "seeds": "seed",
-}
-_INFO_ROWS = {"env_infos": "rewards", "agent_infos": "rewards", "episode_infos": "lengths"}
-_LIST_KEYS = {"observations", "actions", "last_observation", *_STEP_FIELDS, *_INFO_ROWS, *_SINGULAR.values()}
-
-
-def _as_fields(episode: Mapping[str, Any]) -> dict[str, Any]:
+def _from_entry(episode: Mapping[str, Any]) -> dict[str, Any]:
     if episode.keys() != _LIST_KEYS:
         odd = sorted(episode.keys() ^ _LIST_KEYS)
         raise ValueError(f"an episode has the keys {sorted(episode)}, expected {sorted(_LIST_KEYS)}: see {odd}")
     fields = dict(episode)
-    for plural, singular in _SINGULAR.items():
-        fields[plural] = np.array([fields.pop(singular)])
+    for name, singular in _IN_LISTS.items():
+        fields[name] = np.array([fields.pop(singular)])
     fields["last_observations"] = map_tree(_one_row, fields.pop("last_observation"))
     return fields
 
@@ -308,65 +306,25 @@ def _one_row(value: Any) -> Array:
     return np.asarray(value, dtype=object if isinstance(value, str) else None)[None]
 
 
-_STEP_DTYPES = {"rewards": np.float64, "step_types": np.uint8}
-_EPISODE_DTYPES = {
-    "terminated": np.bool_,
-    "truncated": np.bool_,
-    "numbers": np.int64,
-    "seeds": np.int64,
-}
+# Checks: each names the field that does not fit, and prints both sides.
 
 
-def check_batch(batch: EpisodeBatch) -> None:
-    """Check that all fields of `batch` fit each other and its spaces.
-
-    Raises:
-        ValueError: At the first field that does not fit.
-    """
-    _check_lengths(batch.lengths)
-    n_episodes, n_steps = len(batch.lengths), int(batch.lengths.sum())
-    _check_tree("observations", batch.observations, batch.env_spec.observation_space, n_steps)
-    _check_tree("last_observations", batch.last_observations, batch.env_spec.observation_space, n_episodes)
-    _check_tree("actions", batch.actions, batch.env_spec.action_space, n_steps)
-    for dtypes, rows in ((_STEP_DTYPES, n_steps), (_EPISODE_DTYPES, n_episodes)):
-        for name, dtype in dtypes.items():
-            _check_array(name, getattr(batch, name), (rows,), dtype)
-    for name, rows in (("env_infos", n_steps), ("agent_infos", n_steps), ("episode_infos", n_episodes)):
-        for key, values in getattr(batch, name).items():
-            _check_rows(f"{name}[{key!r}]", values, rows)
-    _check_step_types(batch)
-
-
-def check_same_spaces(specs: Sequence[EnvSpec]) -> None:
-    """Check that batches to be joined come from environments with equal spaces.
-
-    Raises:
-        ValueError: If two differ.
-    """
-    for spec in specs[1:]:
-        for name in ("observation_space", "action_space"):
-            if getattr(spec, name) != getattr(specs[0], name):
-                raise ValueError(f"{name} differs: {getattr(specs[0], name)} and {getattr(spec, name)}")
-
-
-def _check_lengths(lengths: Any) -> None:
-    if not isinstance(lengths, np.ndarray) or lengths.ndim != 1 or lengths.dtype != np.int64:
-        raise ValueError(f"lengths is {_what(lengths)}, expected int64 of shape (episodes,)")
+def _count(lengths: Any) -> tuple[int, int]:
+    """Check the lengths; return how many episodes and steps they stand for."""
+    _check_array("lengths", lengths, (np.size(lengths),), np.int64)
     if len(lengths) == 0:
         raise ValueError("lengths is empty: a batch holds at least one episode")
-    if int(lengths.min()) < 1:
-        at = int(lengths.argmin())
+    at = int(lengths.argmin())
+    if lengths[at] < 1:
         raise ValueError(f"lengths[{at}] is {lengths[at]}: an episode has at least one step")
+    return len(lengths), int(lengths.sum())
 
 
-def _check_array(name: str, values: Any, shape: tuple[int, ...], dtype: Any) -> None:
-    if not isinstance(values, np.ndarray) or values.shape != shape or values.dtype != dtype:
-        raise ValueError(f"{name} is {_what(values)}, expected {np.dtype(dtype)} of shape {shape}")
-
-
-def _check_rows(name: str, values: Any, rows: int) -> None:
-    if not isinstance(values, np.ndarray) or values.shape[:1] != (rows,):
-        raise ValueError(f"{name} is {_what(values)}, expected shape {(rows, *np.shape(values)[1:])}")
+def _check_array(name: str, values: Any, shape: tuple[int, ...], dtype: Any = None) -> None:
+    is_array = isinstance(values, np.ndarray)
+    if not is_array or values.shape != shape or (dtype is not None and values.dtype != dtype):
+        expected = f"shape {shape}" if dtype is None else f"{np.dtype(dtype)} of shape {shape}"
+        raise ValueError(f"{name} is {_what(values)}, expected {expected}")
 
 
 def _what(values: Any) -> str:
@@ -376,33 +334,26 @@ def _what(values: Any) -> str:
 
 
 def _check_tree(name: str, tree: Any, space: gymnasium.Space[Any], rows: int) -> None:
-    _check_structure(name, tree, space)
-    for leaf, values in zip(space_leaves(space), flatten(space, tree), strict=True):
-        field = f"{name}.{leaf.name}" if leaf.path else name
-        _check_array(field, values, (rows, *leaf.shape), leaf.dtype)
-        _check_texts(field, leaf, values)
-
-
-def _check_structure(name: str, tree: Any, space: gymnasium.Space[Any]) -> None:
     if isinstance(space, spaces.Dict):
         if not isinstance(tree, dict) or tree.keys() != space.spaces.keys():
             keys = f"a dict of {list(tree)}" if isinstance(tree, dict) else _what(tree)
             raise ValueError(f"{name} is {keys}, expected a dict of {list(space.spaces)}")
         for key, child in space.spaces.items():
-            _check_structure(f"{name}.{key}", tree[key], child)
-    elif isinstance(space, spaces.Tuple):
+            _check_tree(f"{name}.{key}", tree[key], child, rows)
+        return
+    if isinstance(space, spaces.Tuple):
         if not isinstance(tree, tuple) or len(tree) != len(space.spaces):
             parts = f"a tuple of {len(tree)}" if isinstance(tree, tuple) else _what(tree)
             raise ValueError(f"{name} is {parts}, expected a tuple of {len(space.spaces)}")
         for at, child in enumerate(space.spaces):
-            _check_structure(f"{name}.{at}", tree[at], child)
-
-
-def _check_texts(field: str, leaf: Leaf, values: Any) -> None:
+            _check_tree(f"{name}.{at}", tree[at], child, rows)
+        return
+    (leaf,) = space_leaves(space)
+    _check_array(name, tree, (rows, *leaf.shape), leaf.dtype)
     if leaf.kind == "text":
-        wrong = next((row for row, value in enumerate(values) if not isinstance(value, str)), None)
-        if wrong is not None:
-            raise ValueError(f"{field}[{wrong}] is a {type(values[wrong]).__name__}, expected a text")
+        others = [row for row, value in enumerate(tree) if not isinstance(value, str)]
+        if others:
+            raise ValueError(f"{name}[{others[0]}] is a {type(tree[others[0]]).__name__}, expected a text")
 
 
 def _check_step_types(batch: EpisodeBatch) -> None:

@@ -1,8 +1,7 @@
 """Chunk: the columns of many short episodes, or of one part of a long one.
 
-It is what travels from a worker's recorder to the sampler, through the reorder buffer, to the dataset's writer or into
-an EpisodeBatch. Its episodes have rising numbers and every column is flat, so that no cost is paid for each short
-episode.
+It travels from a worker's recorder to the sampler, and on to the dataset's writer or into an EpisodeBatch. Every column
+is flat, so that no cost is paid for each short episode.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ class Part:
         count: How many parts the episode has.
         first_step: The step number of the part's first row.
         episode_length: Steps of the whole episode.
-        variable_bytes: Bytes of all texts and info values of the whole episode (what its length does not tell).
+        variable_bytes: Bytes of the whole episode's texts and info values, see `episode_variable_bytes`.
     """
 
     index: int
@@ -113,36 +112,13 @@ class Chunk:
         """Return the chunk's episodes at places `start` to `stop - 1`, as views."""
         if (start, stop) == (0, self.n_episodes):
             return self
-        ends = np.cumsum(self.lengths)
-        first = int(ends[start - 1]) if start else 0
-        rows = slice(first, int(ends[stop - 1]) if stop else 0)
+        edges = [0, *np.cumsum(self.lengths).tolist()]
         return replace(
-            self,
+            self.rows(edges[start], edges[stop]),
             **{name: getattr(self, name)[start:stop] for name in _EPISODE_FIELDS},
-            observations=tuple(column[rows] for column in self.observations),
-            actions=tuple(column[rows] for column in self.actions),
-            rewards=self.rewards[rows],
             last_observations=tuple(column[start:stop] for column in self.last_observations),
-            env_infos=self.env_infos.slice(rows.start, rows.stop),
-            agent_infos=self.agent_infos.slice(rows.start, rows.stop),
             episode_infos=self.episode_infos.slice(start, stop),
         )
-
-    def parts(self, limit: int = PART_BYTES) -> list[Chunk]:
-        """Return a chunk of one episode as parts of about `limit` bytes, or as itself where it is smaller."""
-        count = min(-(-self.n_bytes // limit), self.n_steps)
-        if count <= 1:
-            return [self]
-        edges = [self.n_steps * at // count for at in range(count + 1)]
-        variable = variable_bytes(self)
-        return [
-            replace(
-                self.rows(start, stop),
-                episode_infos=self.episode_infos,
-                part=Part(at, count, start, self.n_steps, variable),
-            )
-            for at, (start, stop) in enumerate(pairwise(edges))
-        ]
 
     def rows(self, start: int, stop: int) -> Chunk:
         """Return rows `start` to `stop - 1` of a chunk of one episode, as views; its episode's own facts stay."""
@@ -155,6 +131,18 @@ class Chunk:
             env_infos=self.env_infos.slice(start, stop),
             agent_infos=self.agent_infos.slice(start, stop),
         )
+
+    def parts(self, limit: int = PART_BYTES) -> list[Chunk]:
+        """Return a chunk of one episode as parts of about `limit` bytes, or as itself where it is smaller."""
+        count = min(-(-self.n_bytes // limit), self.n_steps)
+        if count <= 1:
+            return [self]
+        edges = [self.n_steps * at // count for at in range(count + 1)]
+        variable = variable_bytes(self)
+        return [
+            replace(self.rows(start, stop), part=Part(at, count, start, self.n_steps, variable))
+            for at, (start, stop) in enumerate(pairwise(edges))
+        ]
 
 
 _EPISODE_FIELDS = ("numbers", "seeds", "lengths", "terminated", "truncated", "workers", "wall_times")
@@ -169,18 +157,16 @@ def episode_variable_bytes(chunk: Chunk) -> Array:
     depends on the episodes alone, not on how they were cut into chunks.
     """
     out = np.zeros(chunk.n_episodes, np.int64)
-    texts = [column for column in (*chunk.observations, *chunk.actions) if column.dtype == object]
-    infos = (*chunk.env_infos.columns, *chunk.agent_infos.columns)
-    sized: list[tuple[Array | None, Array]] = [(None, value_bytes(column)) for column in texts]
-    sized += [(info.rows, value_bytes(info.values)) for info in infos]
-    if sized:
-        episodes = np.repeat(np.arange(chunk.n_episodes), chunk.lengths)
-        for rows, sizes in sized:
-            np.add.at(out, episodes if rows is None else episodes[rows], sizes)
+    episodes = np.repeat(np.arange(chunk.n_episodes), chunk.lengths)
+    for column in (*chunk.observations, *chunk.actions):
+        if column.dtype == object:
+            np.add.at(out, episodes, _value_bytes(column))
+    for info in (*chunk.env_infos.columns, *chunk.agent_infos.columns):
+        np.add.at(out, episodes if info.rows is None else episodes[info.rows], _value_bytes(info.values))
     return out
 
 
-def value_bytes(values: Array) -> Array:
+def _value_bytes(values: Array) -> Array:
     """Return the bytes of each of N values, int64 (N,); of a text, which is an object, those of its UTF-8."""
     if values.dtype == object:
         return np.array([len(text.encode("utf-8", "surrogatepass")) for text in values], np.int64)

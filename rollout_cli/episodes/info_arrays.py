@@ -1,4 +1,4 @@
-"""Info arrays: the info dictionaries of an EpisodeBatch as one array a key, joined, padded and read row by row.
+"""Info arrays: the info dictionaries of an EpisodeBatch as one array a key, joined and padded.
 
 An array has one value a row. It is masked where some rows lack a number, and an object array with None where they lack
 anything else.
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rollout_cli.episodes.infos import DENSE_BYTES
+from rollout_cli.episodes.infos import DENSE_BYTES, all_masked
 
 Array = npt.NDArray[Any]
 
@@ -38,17 +38,13 @@ def _join(columns: list[Array | None], sizes: Sequence[int]) -> Array:
     if len(known) == len(columns) and not any(isinstance(column, np.ma.MaskedArray) for column in known):
         return np.concatenate(known)
     filled = [
-        _all_masked((size, *first.shape[1:]), first.dtype) if column is None else column
+        all_masked((size, *first.shape[1:]), first.dtype) if column is None else column
         for column, size in zip(columns, sizes, strict=True)
     ]
     return np.ma.MaskedArray(
         np.concatenate([np.ma.getdata(column) for column in filled]),
         np.concatenate([np.ma.getmaskarray(column) for column in filled]),
     )
-
-
-def _all_masked(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-    return np.ma.MaskedArray(np.zeros(shape, dtype), np.ones(shape, bool))
 
 
 def _objects(column: Array | None, size: int) -> Array:
@@ -60,12 +56,6 @@ def _objects(column: Array | None, size: int) -> Array:
     return out
 
 
-def info_rows(infos: Mapping[str, Array], n_rows: int) -> list[dict[str, Any]]:
-    """Return one dictionary a row from info arrays, without the keys that a row lacks (masked, or None)."""
-    columns = {key: _objects(values, n_rows) for key, values in infos.items()}
-    return [{key: column[row] for key, column in columns.items() if column[row] is not None} for row in range(n_rows)]
-
-
 def pad_info(values: Array, valids: Array) -> Array:
     """Return flat info values (T, ...) as rows of episodes (N, longest episode, ...), where `valids` is true.
 
@@ -75,7 +65,7 @@ def pad_info(values: Array, valids: Array) -> Array:
     if values.dtype == object:
         out: Array = np.full(shape, None, dtype=object)
     elif isinstance(values, np.ma.MaskedArray):
-        out = _all_masked(shape, values.dtype)
+        out = all_masked(shape, values.dtype)
     else:
         out = np.zeros(shape, values.dtype)
     out[valids] = values

@@ -1,8 +1,7 @@
 """Info dictionaries as typed columns.
 
-The info dictionaries of gymnasium and of policies hold anything, at any step. An `InfoTable` holds many of them as
-sparse columns, one for each (path, type) that was met, so that nothing is lost or cast here; which column becomes a
-column of the dataset, and what goes into its JSON remainder, is for the dataset's schema to decide.
+They hold anything, at any step. An `InfoTable` holds many of them as sparse columns, one for each (path, type) that was
+met, so that nothing is lost or cast here.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -85,14 +85,14 @@ class InfoTable:
         return {name: len(rows) for name, rows in self.dropped_rows.items()}
 
     def slice(self, start: int, stop: int) -> InfoTable:
-        """Return rows `start` to `stop - 1`; columns with no value there are left out."""
+        """Return rows `start` to `stop - 1`; columns with no value there are omitted."""
         columns = (_slice(column, start, stop) for column in self.columns)
-        dropped = {name: _rows_between(rows, start, stop) for name, rows in self.dropped_rows.items()}
-        return InfoTable(
-            stop - start,
-            tuple(column for column in columns if len(column.values)),
-            {name: rows for name, rows in dropped.items() if len(rows)},
-        )
+        dropped = {}
+        for name, rows in self.dropped_rows.items():
+            low, high = np.searchsorted(rows, (start, stop))
+            if low < high:
+                dropped[name] = rows[low:high] - start
+        return InfoTable(stop - start, tuple(column for column in columns if len(column.values)), dropped)
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """Return one flat dictionary a row, keys dotted; JSON values are decoded."""
@@ -116,28 +116,24 @@ class InfoTable:
         return {key: self._array(columns) for key, columns in by_path.items()}
 
     def _array(self, columns: list[InfoColumn]) -> Array:
-        column = columns[0]
-        if len(columns) > 1 or column.kind in (JSON, STRING) or self._is_too_sparse(column):
-            mixed = np.full(self.n_rows, None, dtype=object)
-            for part in columns:
-                for row, value in zip(part.row_numbers().tolist(), part.values, strict=True):
-                    mixed[row] = json.loads(value) if part.kind == JSON else value
-            return mixed
-        if column.rows is None:
-            return column.values
-        values = np.zeros((self.n_rows, *column.values.shape[1:]), column.values.dtype)
-        values[column.rows] = column.values
-        mask = np.ones(values.shape, bool)
-        mask[column.rows] = False
-        return np.ma.MaskedArray(values, mask)
-
-    def _is_too_sparse(self, column: InfoColumn) -> bool:
-        return column.rows is not None and self.n_rows * (column.values[:1].nbytes) > DENSE_BYTES
+        first, *others = columns
+        is_number = first.kind not in (JSON, STRING) and not others
+        if is_number and first.rows is None:
+            return first.values
+        if is_number and self.n_rows * first.values[:1].nbytes <= DENSE_BYTES:
+            values = all_masked((self.n_rows, *first.values.shape[1:]), first.values.dtype)
+            values[first.rows] = first.values
+            return values
+        mixed = np.full(self.n_rows, None, dtype=object)
+        for column in columns:
+            for row, value in zip(column.row_numbers().tolist(), column.values, strict=True):
+                mixed[row] = json.loads(value) if column.kind == JSON else value
+        return mixed
 
 
-def _rows_between(rows: Array, start: int, stop: int) -> Array:
-    low, high = np.searchsorted(rows, (start, stop))
-    return np.asarray(rows[low:high] - start)
+def all_masked(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    """Return an array without any value: zeros under a mask."""
+    return np.ma.MaskedArray(np.zeros(shape, dtype), np.ones(shape, bool))
 
 
 def _slice(column: InfoColumn, start: int, stop: int) -> InfoColumn:
@@ -159,14 +155,11 @@ def concatenate_tables(tables: Sequence[InfoTable]) -> InfoTable:
         for key, rows in table.dropped_rows.items():
             dropped.setdefault(key, []).append(rows + offset)
         offset += table.n_rows
-    columns = (_joined(path, kind, found, offset) for (path, kind), found in parts.items())
+    columns = []
+    for (path, kind), found in parts.items():
+        rows, values = (np.concatenate(arrays) for arrays in zip(*found, strict=True))
+        columns.append(InfoColumn(path, kind, None if len(rows) == offset else rows, values))
     return InfoTable(offset, tuple(columns), {key: np.concatenate(rows) for key, rows in dropped.items()})
-
-
-def _joined(path: InfoPath, kind: str, found: list[tuple[Array, Array]], n_rows: int) -> InfoColumn:
-    values = np.concatenate([values for _, values in found])
-    rows = np.concatenate([rows for rows, _ in found])
-    return InfoColumn(path, kind, None if len(rows) == n_rows else rows, values)
 
 
 def tabulate(infos: Sequence[Mapping[Any, Any]]) -> InfoTable:
@@ -174,7 +167,7 @@ def tabulate(infos: Sequence[Mapping[Any, Any]]) -> InfoTable:
 
     Python and numpy scalars and arrays of numbers keep their type (Python's int is int64, its float float64), text is
     `string`, nested dictionaries give longer paths, None, lists and the like become JSON, and what JSON cannot hold is
-    left out and counted; so is the second of two keys with one text, such as 1 and "1". Lone surrogates, which UTF-8
+    dropped and counted; so is the second of two keys with one text, such as 1 and "1". Lone surrogates, which UTF-8
     lacks, are escaped in keys, and make a text JSON.
     """
     table = _Tabulator()
@@ -245,29 +238,24 @@ def kind_type(kind: str) -> tuple[np.dtype[Any], tuple[int, ...]]:
     return np.dtype(name), tuple(int(part) for part in shape.rstrip("]").split(",")) if shape else ()
 
 
+_FAST_KINDS: dict[type, str] = {bool: "bool", int: "int64", float: "float64", str: STRING}
+_WIDEST_BYTES = 8
+
+
 def classify(value: Any) -> tuple[str | None, Any]:
     """Return the kind of one info value and the value as its column stores it; (None, None) if nothing can store it."""
     kind = _FAST_KINDS.get(type(value))
-    if kind is not None and _fits(kind, value):
+    fits = -(2**63) <= value < 2**63 if kind == "int64" else kind != STRING or has_utf8(value)
+    if kind is not None and fits:
         return kind, value
     try:
         if isinstance(value, np.ndarray | np.generic):
             return _classify_numpy(value)
         if hasattr(value, "__array__") and not isinstance(value, type):
             return _classify_numpy(np.asarray(value))
-        return _classify_json(value)
+        return JSON, _json(value)
     except Exception:  # noqa: BLE001 - a tensor with a gradient, a device array or any other object may raise anything
         return None, None
-
-
-_FAST_KINDS: dict[type, str] = {bool: "bool", int: "int64", float: "float64", str: STRING}
-_WIDEST_BYTES = 8
-
-
-def _fits(kind: str, value: Any) -> bool:
-    if kind == "int64":
-        return bool(-(2**63) <= value < 2**63)
-    return kind != STRING or has_utf8(value)
 
 
 def _classify_numpy(value: Any) -> tuple[str | None, Any]:
@@ -280,11 +268,11 @@ def _classify_numpy(value: Any) -> tuple[str | None, Any]:
             return f"{name}[{','.join(map(str, value.shape))}]", np.array(value)
     if value.ndim == 0 and value.dtype.kind == "U":
         return classify(str(value))
-    return _classify_json(value)
+    return JSON, _json(value)
 
 
-def _classify_json(value: Any) -> tuple[str | None, Any]:
-    return JSON, json.dumps(_plain(value), sort_keys=True, allow_nan=False)
+def _json(value: Any) -> str:
+    return json.dumps(_plain(value), sort_keys=True, allow_nan=False)
 
 
 def _plain(value: Any) -> Any:
@@ -307,21 +295,17 @@ def _plain(value: Any) -> Any:
 
 
 class InfoFilter:
-    """Leaves out infos whose keys match one of some patterns.
+    """Omits infos whose keys match one of some patterns.
 
     A pattern is a dotted path (`episode.t`), or a glob of one (`*_time`), and stands for all that lies below it too. It
     means the infos of steps, policies and resets alike, unless it begins with the name of one: `env_info.episode.t`.
-
-    Args:
-        patterns: The patterns.
     """
 
     def __init__(self, patterns: Sequence[str] = ()) -> None:
         self.patterns = tuple(patterns)
-        self._known: dict[tuple[str, str], bool] = {}
 
     def __bool__(self) -> bool:
-        """Return whether anything is left out."""
+        """Return whether anything is omitted."""
         return bool(self.patterns)
 
     def without(self, chunk: Chunk) -> Chunk:
@@ -334,35 +318,23 @@ class InfoFilter:
         )
 
     def _without(self, group: str, table: InfoTable) -> InfoTable:
-        names = [".".join(column.path) for column in table.columns]
-        if not any(self._drops(group, name) for name in (*names, *table.dropped_rows)):
-            return table
-        dropped = dict(table.dropped_rows)
-        kept = []
-        for name, column in zip(names, table.columns, strict=True):
-            if self._drops(group, name):
-                rows = [column.row_numbers(), *([dropped[name]] if name in dropped else [])]
+        kept, dropped = [], dict(table.dropped_rows)
+        for column in table.columns:
+            name = ".".join(column.path)
+            if any(_matches(pattern, group, name) for pattern in self.patterns):
+                rows = [column.row_numbers(), dropped.get(name, np.zeros(0, np.int64))]
                 dropped[name] = np.sort(np.concatenate(rows))
             else:
                 kept.append(column)
-        return InfoTable(table.n_rows, tuple(kept), dropped)
-
-    def _drops(self, group: str, name: str) -> bool:
-        key = group, name
-        if key not in self._known:
-            self._known[key] = any(_matches(pattern, group, name) for pattern in self.patterns)
-        return self._known[key]
+        return table if len(kept) == len(table.columns) else InfoTable(table.n_rows, tuple(kept), dropped)
 
     def never_met(self, dropped: Iterable[str]) -> list[str]:
-        """Return the patterns that match none of the info columns that values were dropped of.
-
-        Args:
-            dropped: Their names, such as `env_info.episode.t`.
-        """
-        met = [(name.partition(".")[0], name.partition(".")[2]) for name in dropped]
+        """Return the patterns that match none of the dropped infos, by names such as `env_info.episode.t`."""
+        met = [name.partition(".")[::2] for name in dropped]
         return [pattern for pattern in self.patterns if not any(_matches(pattern, *one) for one in met)]
 
 
+@lru_cache(maxsize=4096)
 def _matches(pattern: str, group: str, name: str) -> bool:
     wanted = (pattern, f"{pattern}.*")
     return any(fnmatchcase(text, one) for text in (name, f"{group}.{name}") for one in wanted)

@@ -1,13 +1,11 @@
 """A space as named leaves, and back.
 
-A gymnasium space is a tree of Dict and Tuple nodes over leaves that each fill one column. This module names the leaves,
-takes a sample of the space apart into one value a leaf, and puts columns back together into a tree of arrays.
-Nothing here knows of files, processes or episodes.
+A gymnasium space is a tree of Dict and Tuple nodes over leaves that each fill one column.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from operator import itemgetter
@@ -30,9 +28,9 @@ class Leaf:
 
     Attributes:
         path: Keys (Dict) and positions (Tuple) from the root; empty for a space that is itself a leaf.
-        kind: What the leaf is.
+        kind: Which kind of space.
         dtype: The dtype of its column; `object` for text.
-        shape: The shape of one sample; `()` for scalars.
+        shape: The shape of one sample.
         space: The leaf's own gymnasium space.
     """
 
@@ -130,11 +128,8 @@ def _leaf(space: spaces.Space[Any], path: LeafPath) -> Leaf:
 
 def leaf_getters(space: spaces.Space[Any]) -> tuple[Callable[[Any], Any], ...]:
     """Return one function a leaf that takes a sample of `space` and returns that leaf's value."""
-    return tuple(_getter(leaf.path) for leaf in space_leaves(space))
-
-
-def _getter(path: LeafPath) -> Callable[[Any], Any]:
-    return itemgetter(path[0]) if len(path) == 1 else partial(_descend, path)
+    paths = (leaf.path for leaf in space_leaves(space))
+    return tuple(itemgetter(path[0]) if len(path) == 1 else partial(_descend, path) for path in paths)
 
 
 def _descend(path: LeafPath, sample: Any) -> Any:
@@ -160,7 +155,7 @@ def unflatten(space: spaces.Space[Any], columns: Sequence[Any]) -> Any:
     return _unflatten(space, iter(columns))
 
 
-def _unflatten(space: spaces.Space[Any], columns: Any) -> Any:
+def _unflatten(space: spaces.Space[Any], columns: Iterator[Any]) -> Any:
     if isinstance(space, spaces.Dict):
         return {key: _unflatten(child, columns) for key, child in space.spaces.items()}
     if isinstance(space, spaces.Tuple):
@@ -194,14 +189,7 @@ def empty_column(leaf: Leaf, rows: int) -> Array:
 
 
 class SpaceRows:
-    """Batches of samples of one space, put together and taken apart; its leaves are found once.
-
-    Attributes:
-        leaves: The leaves.
-
-    Args:
-        space: The space of one row.
-    """
+    """Batches of samples of one space, put together and taken apart; its leaves are found once."""
 
     __slots__ = ("_getters", "_is_leaf", "_space", "leaves")
 
@@ -221,13 +209,13 @@ class SpaceRows:
 
     def split(self, tree: Any) -> list[Any]:
         """Return the n samples in a tree of arrays (n, *shape), as views."""
-        columns = [_rows(leaf, column) for leaf, column in zip(self.leaves, self.columns(tree), strict=True)]
+        columns = list(map(_rows, self.leaves, self.columns(tree)))
         return columns[0] if self._is_leaf else [unflatten(self._space, row) for row in zip(*columns, strict=True)]
 
     def stack(self, samples: Sequence[Any]) -> Any:
         """Return n samples as a tree of arrays (n, *shape), in the dtypes of the leaves."""
         columns = zip(*(self.columns(sample) for sample in samples), strict=True)
-        return self.tree([_stacked(leaf, column) for leaf, column in zip(self.leaves, columns, strict=True)])
+        return self.tree(list(map(_stacked, self.leaves, columns)))
 
 
 def _rows(leaf: Leaf, column: Any) -> list[Any]:

@@ -69,7 +69,7 @@ def _pair(rows: int) -> Any:
         ("lengths", np.array([2, 4]), "observations.box is float32 of shape (5, 2), expected float32 of shape (6, 2)"),
         ("lengths", np.array([5, 0]), "lengths[1] is 0: an episode has at least one step"),
         ("lengths", np.zeros(0, np.int64), "lengths is empty"),
-        ("lengths", np.array([[2], [3]]), "lengths is int64 of shape (2, 1), expected int64 of shape (episodes,)"),
+        ("lengths", np.array([[2], [3]]), "lengths is int64 of shape (2, 1), expected int64 of shape (2,)"),
         ("lengths", np.array([2.0, 3.0]), "lengths is float64 of shape (2,), expected int64"),
         ("lengths", [2, 3], "lengths is a list, expected int64"),
         ("rewards", np.zeros(6), "rewards is float64 of shape (6,), expected float64 of shape (5,)"),
