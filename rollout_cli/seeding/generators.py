@@ -1,8 +1,6 @@
 """EpisodeSeeder: puts every random generator that a policy or environment may draw from into an episode's own state.
 
-A pickled policy with a generator of its own would explore alike in every worker. So the generators that a policy or an
-environment holds are searched for after each build, and seeded at the start of each episode, each from a stream of its
-own.
+A pickled policy with a generator of its own would otherwise explore alike in every worker.
 """
 
 from __future__ import annotations
@@ -47,9 +45,9 @@ class EpisodeSeeder:
             env: An environment, likewise. A generator that both hold counts as the environment's.
         """
         for name, root in (("env", env), ("policy", policy)):
-            if root is not None:
-                known = self._watched.get(name)
-                self._watched[name] = known if known is not None and known.root is root else _Watched(root)
+            known = self._watched.get(name)
+            if root is not None and (known is None or known.root is not root):
+                self._watched[name] = _Watched(root)
         seen: dict[int, Any] = {}
         for name in ("env", "policy"):
             if name in self._watched:
@@ -62,23 +60,21 @@ class EpisodeSeeder:
 
     def seed_found(self, number: int | str) -> None:
         """Seed the policy's generators, then the environment's, and leave the global ones."""
-        for name in ("policy", "env"):
-            if name in self._watched:
-                for stream, holder in self._watched[name].streams():
-                    # The user's own class may refuse a seed, or its space; the end-of-run check shows the difference.
-                    with contextlib.suppress(Exception):
-                        _seed(_generator_of(holder), self._root, number, f"{name}.{stream}")
+        for name, stream, holder in self._streams():
+            # The user's own class may refuse a seed, or its space; the end-of-run check shows the difference.
+            with contextlib.suppress(Exception):
+                _seed(_generator_of(holder), self._root, number, f"{name}.{stream}")
 
     @property
     def generators(self) -> list[Any]:
         """Return the generators that are seeded beside the global ones, those of spaces among them."""
-        found = [holder for watched in self._watched.values() for _, holder in watched.streams()]
-        return [_generator_of(holder) for holder in found]
+        return [_generator_of(holder) for _, _, holder in self._streams()]
 
-    @property
-    def n_found(self) -> int:
-        """Return how many generators are seeded beside the global ones."""
-        return sum(len(list(watched.streams())) for watched in self._watched.values())
+    def _streams(self) -> Iterator[tuple[str, str, Any]]:
+        for name in ("policy", "env"):
+            if name in self._watched:
+                for stream, holder in self._watched[name].streams():
+                    yield name, stream, holder
 
 
 class _Watched:
@@ -147,11 +143,8 @@ def _is_generator(item: Any) -> bool:
 def _search(root: Any, seen: dict[int, Any]) -> list[Any]:
     """Return the generators, spaces and environments below `root`, the nearest first.
 
-    It follows what the garbage collector follows, so it asks no object for anything.
-
-    Args:
-        root: Where to begin.
-        seen: Objects that other searches met, by id; this one's are added. Holding them keeps their ids theirs.
+    It follows what the garbage collector follows, so it asks no object for anything. `seen` holds the objects that
+    other searches met, by id, so that their ids stay theirs; this one's are added.
     """
     found: list[Any] = []
     waiting = deque([root])
@@ -239,13 +232,8 @@ def _seed_bits(bits: Any, root: int, number: int | str, stream: str) -> None:
     if type(bits) is not np.random.PCG64:
         bits.state = type(bits)(derive_seed(root, number, stream)).state
         return
-    # The one that numpy and gymnasium make. Its state is 128 bits and an odd increment, taken from the hash itself: a
-    # fifth of the cost of a SeedSequence, which is paid for every space at every episode.
+    # The state of the one that gymnasium makes is 128 bits and an odd increment, taken from the hash itself: a fifth of
+    # the cost of a SeedSequence, which is paid for every space at every episode.
     digest = seed_digest(root, number, stream, size=32)
     state, increment = int.from_bytes(digest[:16], "big"), int.from_bytes(digest[16:], "big") | 1
-    bits.state = {
-        "bit_generator": "PCG64",
-        "state": {"state": state, "inc": increment},
-        "has_uint32": 0,
-        "uinteger": 0,
-    }
+    bits.state = {"bit_generator": "PCG64", "state": {"state": state, "inc": increment}, "has_uint32": 0, "uinteger": 0}

@@ -7,6 +7,7 @@ import secrets
 import sys
 from functools import lru_cache
 from hashlib import blake2b
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -35,9 +36,8 @@ def derive_seed(root: int, number: int | str, stream: str) -> int:
 def env_seed(root: int, number: int) -> int:
     """Return the seed that episode `number` gives to `env.reset`, in [0, 2**32).
 
-    Many environments pass it to `numpy.random.seed`, which takes no more than 32 bits. A hash of 32 bits would give two
-    of a run's first 80,000 episodes the same seed, more likely than not. So it is a permutation of the numbers instead:
-    no two episodes below 2**32 share a seed.
+    Many environments pass it to `numpy.random.seed`, which takes no more than 32 bits. It is a permutation of the
+    numbers, so that no two episodes below 2**32 share a seed; by a hash, two of the first 80,000 probably would.
     """
     return int(_permute(number & _LOW_BITS, _round_keys(root, number >> 32)))
 
@@ -83,27 +83,16 @@ def draw_root_seed() -> int:
 
 
 def seed_globals(root: int, number: int | str) -> None:
-    """Seed `random`, `numpy.random` and, where torch is loaded, its generators of the CPU and initialised CUDA devices.
-
-    Args:
-        root: The run's root seed.
-        number: The episode number, or `SETUP`.
-    """
+    """Seed `random`, `numpy.random` and, where torch is loaded, its generators of CPU and initialised CUDA devices."""
     random.seed(derive_seed(root, number, "random"))
     np.random.seed(derive_seed(root, number, "numpy.random") >> 32)
-    generators = _torch_generators()
-    if generators:
-        seed = derive_seed(root, number, "torch")
-        for generator in generators:
-            generator.manual_seed(seed)
+    for generator in _torch_generators():
+        generator.manual_seed(derive_seed(root, number, "torch"))
 
 
 def _torch_generators() -> list[Any]:
-    """Return torch's global generators that exist by now; none where torch is not loaded.
-
-    `torch.manual_seed` reaches the same ones, but asks every kind of device each time, which takes a hundred times as
-    long.
-    """
+    """Return torch's global generators that exist by now; none where torch is not loaded."""
+    # `torch.manual_seed` asks every kind of device each time, which takes a hundred times as long.
     torch: Any = sys.modules.get("torch")
     default = getattr(torch, "default_generator", None)  # A module of the user's may be named torch as well.
     if default is None:
@@ -123,11 +112,11 @@ class _GlobalStates:
         """Put the states back; a generator of torch that did not exist yet gets a seed from the operating system."""
         random.setstate(self._random)
         np.random.set_state(self._numpy)
-        for at, generator in enumerate(_torch_generators()):
-            if at < len(self._torch):
-                generator.set_state(self._torch[at])
-            else:
+        for generator, state in zip_longest(_torch_generators(), self._torch):
+            if state is None:
                 generator.seed()
+            else:
+                generator.set_state(state)
 
 
 class BorrowedGenerators:
@@ -139,7 +128,7 @@ class BorrowedGenerators:
 
     def __init__(self) -> None:
         self._own: _GlobalStates | None = None
-        self._callers: _GlobalStates | None = None
+        self._callers = _GlobalStates()
 
     def __enter__(self) -> None:
         self._callers = _GlobalStates()
@@ -147,6 +136,5 @@ class BorrowedGenerators:
             self._own.restore()
 
     def __exit__(self, *_: object) -> None:
-        assert self._callers is not None
         self._own = _GlobalStates()
         self._callers.restore()

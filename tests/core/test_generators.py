@@ -145,7 +145,7 @@ def test_several_generators_are_independent() -> None:
     seeder = EpisodeSeeder(1)
     seeder.watch(policy=pair, env=env)
     seeder.begin(0)
-    assert 3 == seeder.n_found
+    assert 3 == len(seeder.generators)
     assert 3 == len({pair(), pair.item[1].random(), env()})
 
 
@@ -167,7 +167,7 @@ def test_global_generators_and_the_systems_are_nobodys_own() -> None:
     inner: Any = random.random
     torchs = torch.default_generator
     seeder.watch(policy=[inner.__self__, np.random.rand, random.SystemRandom(), torchs, np.random.mtrand._rand])
-    assert 0 == seeder.n_found
+    assert 0 == len(seeder.generators)
 
 
 class LazyEnv(gymnasium.Env[Any, Any]):
@@ -214,7 +214,7 @@ def test_another_object_takes_the_place_of_the_watched_one() -> None:
     seeder = EpisodeSeeder(1)
     seeder.watch(policy=old)
     seeder.watch(policy=new)
-    assert 1 == seeder.n_found
+    assert 1 == len(seeder.generators)
     seeder.begin(2)
     assert drawn(same, 2) == [new() for _ in range(3)]
 
@@ -256,7 +256,7 @@ def test_real_environments(env_id: str) -> None:
                 seeder.watch(env=env)
             seen.append(float(env.step(env.action_space.sample() * 0)[1]) if step else 0.0)
     assert rewards[0] == rewards[1]
-    assert seeder.n_found >= 2
+    assert len(seeder.generators) >= 2
     seeder.begin(3)
     assert plain.observation_space == watched.observation_space
     for env in envs:
