@@ -196,6 +196,10 @@ class _CompletedPolicy(AdaptedPolicy):
         check_rows(what, self._actions, result[0], result[1], count_rows(observations))
         return result
 
+    @property
+    def resets(self) -> bool:
+        return self._reset is not None
+
     def reset(self, do_resets: Array | None = None) -> None:
         if self._reset is None:
             return

@@ -105,6 +105,11 @@ class AdaptedPolicy:
     def reset(self, do_resets: Array | None = None) -> None:
         """Begin new episodes; nothing is to be done."""
 
+    @property
+    def resets(self) -> bool:
+        """Return whether `reset` does anything: only then must a worker call it at the beginning of each episode."""
+        return type(self).reset is not AdaptedPolicy.reset
+
     def get_param_values(self) -> Any:
         """Return the parameters; an empty dictionary where the object offers none."""
         verbs = self._parameter_verbs()

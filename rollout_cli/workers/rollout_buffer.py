@@ -254,6 +254,22 @@ class RolloutBuffer:
         env, agent = ({key: (taken(v), taken(h)) for key, (v, h) in rings.items()} for rings in self._info_rings)
         return _Rows(tuple(taken(ring) for ring in self._rings), (env, agent))
 
+    def observations_at(self, steps: Array, rows: Array, now: Sequence[Array]) -> Columns:
+        """Return what rows (k,) observed at some steps (k,) that lie in the rings, one array (k, *shape) a leaf.
+
+        Args:
+            steps: The steps; the one that comes next among them.
+            rows: The rows.
+            now: The observations of the next step, which is not recorded yet, one array (n, *shape) a leaf.
+        """
+        is_next = steps == self.step
+        out = []
+        for ring, leaf in zip(self._rings, now, strict=False):
+            found = ring[steps % self._n_slots, rows]
+            found[is_next] = leaf[rows[is_next]]
+            out.append(found)
+        return tuple(out)
+
     # -- episodes ----------------------------------------------------------------------------------------------------
 
     def end(self, ended: Ended) -> None:

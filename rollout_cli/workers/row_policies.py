@@ -48,6 +48,10 @@ class RowPolicies(Protocol):
     def unseeded(self) -> Any:
         """Return the policy whose draws for all rows no episode's seed decides; None where there is none."""
 
+    @property
+    def resets(self) -> bool:
+        """Return whether `reset` must be called at the beginning of each episode."""
+
     def watch(self) -> None:
         """Find the generators that policies and environments draw from."""
 
@@ -107,10 +111,15 @@ class _OnePolicy:
         rule, trusted = rules.invalid_action, holder.is_trusted
         self._checks = [_BatchAction(leaf, rows.n_rows, rule, trusted=trusted) for leaf in self._spaces.leaves]
         self._seed_rows = seed_method(self._policy, "seed_rows")
+        self._resets = not isinstance(self._policy, AdaptedPolicy) or self._policy.resets
 
     @property
     def is_row_wise(self) -> bool:
         return isinstance(self._policy, AdaptedPolicy) and self._policy.row_wise
+
+    @property
+    def resets(self) -> bool:
+        return self._resets
 
     @property
     def unseeded(self) -> Any:
@@ -138,6 +147,8 @@ class _OnePolicy:
         self._seed_rows(mask, seeds)
 
     def reset(self, rows: Array, *, anew: bool) -> None:
+        if not self._resets:
+            return
         mask = np.full(self._rows.n_rows, anew)  # The first time all, so that the policy learns how many there are.
         mask[rows] = True
         self._policy.reset(mask)
@@ -204,6 +215,7 @@ class _PolicyEach:
 
     is_row_wise = True
     unseeded = None
+    resets = True
 
     def __init__(
         self, holder: PolicyHolder, env_spec: EnvSpec, rows: NativeRows, *, root: int, rules: EpisodeRules

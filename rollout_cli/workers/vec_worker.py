@@ -34,6 +34,7 @@ from rollout_cli.workers.checks import (
     shown,
 )
 from rollout_cli.workers.default_worker import DefaultWorker, close_env, updated_env
+from rollout_cli.workers.next_step import NextStepWindow
 from rollout_cli.workers.rollout_buffer import (
     BEGAN,
     ENDED_AT,
@@ -107,7 +108,7 @@ class VecWorker(DefaultWorker):
         self._numbers, self._starts, self._lying, self._seeds = self._facts
         self._began_at = np.zeros(n_envs)
         self._reset_infos: Array | None = None
-        self._resetting = np.zeros(n_envs, bool)
+        self._window = NextStepWindow(n_envs)
         self._n_running = 0
         self._is_begun = False
         self._observations: Any = None
@@ -214,8 +215,8 @@ class VecWorker(DefaultWorker):
         """Begin the numbers that need not wait for their row's episode to end."""
         if self._the_rows().resets_itself:
             # Its rows begin as it resets them. Where none runs or is about to, all are reset at once.
-            if not self._n_running and not (self._is_begun and self._resetting.any()):
-                self._resetting[:] = False
+            if not self._n_running and not (self._is_begun and self._window.resets_next):
+                self._window.clear()
                 self._begin_rows(np.arange(self._n_envs), self._reset_all, anew=True)
         elif not self._is_begun:
             self._reset_rows(np.arange(self._n_envs))
@@ -295,6 +296,7 @@ class VecWorker(DefaultWorker):
             raise InternalError("step_episode was called with no episode under way: call start_episode first")
         before = self.finished_rows
         self._guarded(self._step_rows)
+        self._settle({})
         return self.finished_rows > before
 
     def advance(self, deadline: float) -> None:
@@ -316,7 +318,8 @@ class VecWorker(DefaultWorker):
             else:
                 self._step_rows()
             if _clock() >= deadline:
-                return
+                break
+        self._settle({})
 
     def _step_rows(self) -> None:
         """Take one step in every row: observations are recorded before the policy sees them, actions before the env."""
@@ -365,18 +368,38 @@ class VecWorker(DefaultWorker):
             self._reset_rows(ended)
 
     def _after_next_step(self, terminated: Array, truncated: Array, infos: Any) -> None:
-        """Finish the episodes that ended, and begin those whose row was reset in this step, which belongs to none."""
-        rows, was_reset = self._the_rows(), self._resetting
+        """Note which episodes ended. Infos, and policies that are reset, belong to the step at hand; else it can wait."""
+        rows = self._the_rows()
         rows.put_infos(infos, self._the_buffer(), self._numbers, self._starts)
-        self._end_step()
-        self._resetting = (terminated | truncated) & ~was_reset
-        ended, begun = np.flatnonzero(self._resetting), np.flatnonzero(was_reset)
-        if len(ended):
-            self._end(ended, terminated, truncated, [leaf[ended] for leaf in self._leaves])
-        if len(begun):
-            self._begin_rows(begun, lambda: rows.infos_of(infos, begun))
-        elif len(ended):
-            self._note_rows()
+        self._window.add(terminated, truncated, _clock())
+        is_due = self._the_buffer().end_step()
+        is_urgent = infos or self._reset_infos is not None or self._the_policies().resets
+        if is_due or is_urgent or self._window.is_full:
+            self._settle(infos)
+        if is_due:
+            self._make_room()
+
+    def _settle(self, infos: Any) -> None:
+        """Finish the episodes that ended since the last time, and begin those whose row was reset.
+
+        Args:
+            infos: Of the last step.
+        """
+        if not self._window.count:
+            return
+        buffer = self._the_buffer()
+        facts, times, begun, numbers = self._window.settle(self._facts, self._began_at, self._queue, buffer.step)
+        if facts.size:
+            ended_infos = None if self._reset_infos is None else self._reset_infos[facts[ROW]]
+            buffer.end(Ended(facts, times, ended_infos, buffer.observations_at(facts[STOP], facts[ROW], self._leaves)))
+        has = numbers != NO_NUMBER
+        if has.any():
+            self._next_own = max(self._next_own, int(numbers.max()) + 1)
+            self._where = "policy.reset"
+            self._the_policies().reset(begun[has], anew=False)
+        self._keep_reset_infos(begun, self._the_rows().infos_of(infos, begun))
+        self._n_running = int(np.count_nonzero(self._numbers != NO_NUMBER))
+        self._note_rows()
 
     def _after_same_step(self, terminated: Array, truncated: Array, infos: Any) -> None:
         """Finish the episodes that ended, whose last observations are among the infos, and begin those after them."""
@@ -426,11 +449,13 @@ class VecWorker(DefaultWorker):
         self._n_running -= len(rows)
 
     def _end_step(self) -> None:
-        buffer = self._the_buffer()
-        if buffer.end_step():
-            running = np.flatnonzero(self._numbers != NO_NUMBER)
-            self._refuse_endless(running)
-            buffer.make_room(self._facts, running)
+        if self._the_buffer().end_step():
+            self._make_room()
+
+    def _make_room(self) -> None:
+        running = np.flatnonzero(self._numbers != NO_NUMBER)
+        self._refuse_endless(running)
+        self._the_buffer().make_room(self._facts, running)
 
     def _refuse_endless(self, running: Array) -> None:
         steps = self._the_buffer().step - self._starts[running]
@@ -454,6 +479,7 @@ class VecWorker(DefaultWorker):
             raise
 
     def _give_up(self, where: str, error: BaseException) -> None:
+        self._settle({})
         row: int | None = None
         if isinstance(error, RowError):
             row, error = error.row, error.__cause__ or error
