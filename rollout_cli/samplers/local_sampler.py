@@ -67,7 +67,6 @@ class LocalPool:
         self._commands: dict[int, deque[ToWorker]] = {}
         # The global generators of each worker's episodes: between two turns of one, others may run.
         self._borrowed: dict[int, BorrowedGenerators] = {}
-        self._deaths: list[Died] = []
         self._setup: ExitStack | None = None
         self._is_closed = False
 
@@ -99,14 +98,10 @@ class LocalPool:
         """
         if self._is_closed:
             raise UsageError("the workers were shut down while their stream was under way", hint="begin a new stream")
-        events: list[Event] = [*self._deaths]
-        self._deaths.clear()
         busy = [worker for worker, loop in self._loops.items() if self._commands[worker] or not loop.idle]
-        for worker in busy:
-            events += self._turn(worker)
-        if not busy and not events and timeout is None:
+        if not busy and timeout is None:
             raise InternalError("the local workers have nothing to do, and the sampler waits for them")
-        return events
+        return [event for worker in busy for event in self._turn(worker)]
 
     def _turn(self, worker: int) -> list[Event]:
         loop, commands = self._loops[worker], [*self._commands[worker]]
@@ -130,13 +125,6 @@ class LocalPool:
 
     def wake(self) -> None:
         """Do nothing: `wait` returns after a turn in any case."""
-
-    def kill(self, worker: int, reason: str) -> None:
-        """End a worker; its `Died` event follows."""
-        if worker in self._loops:
-            self._deaths.append(Died(worker, reason, self._loops[worker].running_numbers))
-            with self._borrowed[worker]:
-                self._forget(worker)
 
     def close(self) -> None:
         """Close the workers' environments, and leave the set-up; again does nothing."""

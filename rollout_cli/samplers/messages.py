@@ -1,7 +1,6 @@
 """The messages between a sampler and its workers: frozen values.
 
-`generation` counts the calls of a sampler. A worker stamps each message with the one that it works under, and the
-sampler discards messages of an older one.
+`generation` counts the calls of a sampler; it discards messages that a worker sent under an older one.
 """
 
 from __future__ import annotations
@@ -22,17 +21,13 @@ Lease = tuple[range, ...]
 
 @dataclass(frozen=True, slots=True)
 class Pickled:
-    """A value that is unpickled only where it is used, so that a failure to do so is reported as what it is.
-
-    Attributes:
-        data: The value, by cloudpickle (which takes lambdas and classes of the main script by value).
-    """
+    """A value, by cloudpickle; it is unpickled where it is used, so that a failure is reported as what it is."""
 
     data: bytes = field(repr=False)
 
     @classmethod
     def of(cls, value: Any) -> Self | None:
-        """Return `value` pickled; None stays None: it means that nothing changes."""
+        """Return `value` pickled; None, which changes nothing, stays None."""
         return None if value is None else cls(cloudpickle.dumps(value))
 
     def load(self) -> Any:
@@ -42,12 +37,7 @@ class Pickled:
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """What changes in a worker, the environment first; None changes nothing.
-
-    Attributes:
-        agent: A policy, PolicySource or parameters.
-        env: An environment, EnvSource or EnvUpdate.
-    """
+    """What changes in a worker, the environment first: a policy or parameters, an environment or EnvUpdate."""
 
     agent: Pickled | None = None
     env: Pickled | None = None
@@ -58,9 +48,7 @@ class Start:
     """Begin a new generation: apply the updates, answer `Started`, then run the lease.
 
     Attributes:
-        generation: The new generation.
-        updates: Applied in this order.
-        lease: Episode numbers to run.
+        updates: What to apply, in this order.
         last_needed: The highest number that is still needed; None where it is not known yet.
         stride: The step from one of the worker's numbers to the next, where it owns every m-th number.
         rebuild: Whether the worker first gives up all that it has built; then the updates are its whole history.
@@ -97,14 +85,7 @@ ToWorker = Start | Continue | Stop | Exit
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """The updates of a generation are applied.
-
-    Attributes:
-        worker: Who.
-        generation: Under which generation.
-        env_spec: The environment's spaces and limit.
-        info: What only a worker knows of its environment and policy, for info.json.
-    """
+    """The updates of a generation are applied; `info` is what only a worker knows, for info.json."""
 
     worker: int
     generation: int
@@ -114,13 +95,9 @@ class Started:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Batch:
-    """Finished episodes, or one part of a long one.
+    """Finished episodes, whose numbers rise and may have gaps, or one part of a long one.
 
-    Attributes:
-        worker: Who ran them.
-        generation: Under which generation.
-        chunk: The episodes; their numbers rise, and may have gaps.
-        not_reproducible: Why the worker's episodes cannot be reproduced, where it has seen that.
+    `not_reproducible` is why the worker's episodes cannot be reproduced, where it has seen that.
     """
 
     worker: int
@@ -134,8 +111,6 @@ class Failed:
     """Something raised in the worker. It has no numbers any more, and waits for a `Start` that rebuilds it.
 
     Attributes:
-        worker: Who.
-        generation: Under which generation.
         error: What was raised, as `transit_errors.as_reported` gives it.
         numbers: The episodes in one of which the user's code failed; none where the fault lies in no episode.
     """

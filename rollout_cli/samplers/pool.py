@@ -1,8 +1,7 @@
-"""Pool: the workers of one sampler, wherever they run, and what happens to them.
+"""Pool: the workers of one sampler, wherever they run.
 
-A pool starts workers, carries messages, and notices deaths. It decides nothing: leases, restarts, order and recovery
-are the sampler's. The legal sequence for each worker is `start`, then any number of `send`, until its `Died` event;
-after that `start` again. Each pool has the same tests (`tests/sampling/`).
+A pool starts workers, carries messages, and notices deaths; the sampler decides. The legal sequence for each worker is
+`start`, then any number of `send`, until its `Died` event; after that `start` again.
 """
 
 from __future__ import annotations
@@ -27,7 +26,6 @@ class Died:
     """A worker ended without being asked to; all its messages were given before.
 
     Attributes:
-        worker: Who.
         reason: How it ended, one line that continues "worker 3 …", such as "was killed by SIGKILL".
         numbers: The episodes that were running; none where it was starting, waiting or sending; None if unknown.
         details: The traceback that it left.
@@ -70,7 +68,7 @@ class Pool(Protocol):
         """Send a command; never blocks. To a dead worker it is lost: the death is an event of its own."""
 
     def wait(self, timeout: float | None) -> list[Event]:
-        """Wait until something happened; return it, in order. Empty after the time-out (seconds), or `wake`.
+        """Wait until something happened; return it, in order: nothing after the time-out (seconds), or `wake`.
 
         Raises:
             UsageError: If the pool was closed.
@@ -78,9 +76,6 @@ class Pool(Protocol):
 
     def wake(self) -> None:
         """Let `wait` return; may be called from a signal handler or another thread."""
-
-    def kill(self, worker: int, reason: str) -> None:
-        """End a worker at once; its `Died` event, with this reason, follows."""
 
     def close(self) -> None:
         """End all workers, politely at first; again does nothing."""

@@ -21,7 +21,7 @@ from rollout_cli.episodes.chunk import Chunk
 from rollout_cli.errors import InternalError, InterruptedRunError, RolloutError, UsageError
 from rollout_cli.samplers import sampler_machine as machines
 from rollout_cli.samplers.leases import LeaseSize
-from rollout_cli.samplers.messages import Start, Started, Update
+from rollout_cli.samplers.messages import Started, Update
 from rollout_cli.samplers.plan import EpisodesPerWorker, MinTimesteps, Plan, PlanState
 from rollout_cli.samplers.pool import Event, Message, Pool
 from rollout_cli.samplers.reorder import DISK_BYTES, MEMORY_BYTES, ReorderBuffer
@@ -345,7 +345,7 @@ class Sampler(abc.ABC):
             self._pool.start(worker)
             self._n_started = worker + 1
         known = [tuple(updates[worker : worker + 1]) for worker in range(n_started)]
-        new = [self._history(worker) for worker in range(n_started, n_workers)]
+        new = [self._updates.history(worker) for worker in range(n_started, n_workers)]
         self._carry_out(call, machine.begin(known, new))
         return call
 
@@ -375,7 +375,9 @@ class Sampler(abc.ABC):
                 case machines.Send(worker, command):
                     self._the_pool().send(worker, command)
                 case machines.BringUp(worker, start, died):
-                    self._bring_up(worker, start, died=died)
+                    if died:
+                        self._the_pool().start(worker)
+                    self._the_pool().send(worker, replace(start, updates=self._updates.history(worker)))
                 case machines.Keep(chunk, reason):
                     call.buffer.add(chunk)
                     self._learn(not_reproducible=reason)
@@ -412,15 +414,6 @@ class Sampler(abc.ABC):
             self._env_spec, self.worker_info = started.env_spec, dict(started.info)
         if not_reproducible is not None:
             self.worker_info.setdefault("not_reproducible", not_reproducible)
-
-    def _bring_up(self, worker: int, start: Start, *, died: bool) -> None:
-        pool = self._the_pool()
-        if died:
-            pool.start(worker)
-        pool.send(worker, replace(start, updates=self._history(worker)))
-
-    def _history(self, worker: int) -> tuple[Update, ...]:
-        return self._updates.histories[worker].updates
 
     def _require_newest(self, call: _Call) -> None:
         if call.generation != self._generation:

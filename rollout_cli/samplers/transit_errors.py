@@ -6,7 +6,7 @@ from pathlib import Path
 from types import TracebackType
 
 import rollout_cli
-from rollout_cli.errors import EnvError, InternalError, PolicyError, RolloutError, UserCodeError, WorkerError
+from rollout_cli.errors import EnvError, InternalError, PolicyError, RolloutError, WorkerError
 from rollout_cli.loading import first_line, traceback_text
 
 _OURS = Path(rollout_cli.__file__).parent
@@ -20,9 +20,9 @@ def as_reported(error: Exception) -> RolloutError:
         return _from(error, WorkerError(message, hint=_MEMORY_HINT, details=traceback_text(error)))
     if not isinstance(error, RolloutError):
         return _from(error, InternalError(f"a worker failed: {first_line(error)}", details=traceback_text(error)))
-    if not type(error).__module__.startswith(f"{rollout_cli.__name__}."):
-        # A class of the user's own may not be importable in the caller's process, or want other arguments.
-        kind = next(kind for kind in type(error).__mro__ if kind.__module__.startswith(f"{rollout_cli.__name__}."))
+    # A class of the user's own may not be importable in the caller's process, or want other arguments.
+    kind = next(kind for kind in type(error).__mro__ if kind.__module__.startswith(f"{rollout_cli.__name__}."))
+    if kind is not type(error):
         error = _from(error, kind(str(error.message), hint=str(error.hint), details=str(error.details)))
     cause = _users_cause(error)
     if isinstance(error, EnvError | PolicyError) and cause is not None and not error.details:
@@ -30,11 +30,6 @@ def as_reported(error: Exception) -> RolloutError:
         # Where every frame is ours, user code gave something wrong, and the message says what.
         error.details = traceback_text(cause.with_traceback(part)) if part is not None else ""
     return error
-
-
-def failed_in(error: Exception) -> tuple[int, ...]:
-    """Return in which episodes user code may have failed; none where the fault lies in no episode."""
-    return tuple(sorted(error.episodes)) if isinstance(error, UserCodeError) else ()
 
 
 def _from(cause: Exception, error: RolloutError) -> RolloutError:
@@ -45,7 +40,7 @@ def _from(cause: Exception, error: RolloutError) -> RolloutError:
 
 
 def _users_cause(error: BaseException) -> BaseException | None:
-    """Return what user code raised; None where nothing did: a message of ours needs no traceback of ours."""
+    """Return the first cause that is no error of ours; None where there is none."""
     seen = [error]
     cause = error.__cause__
     # Nothing keeps a user's code from raising an error from itself, or two from each other.
@@ -57,7 +52,6 @@ def _users_cause(error: BaseException) -> BaseException | None:
 
 def _users_part(trace: TracebackType | None) -> TracebackType | None:
     """Return a traceback from the first frame that is not ours on; None where every frame is."""
-    part = trace
-    while part is not None and _OURS in Path(part.tb_frame.f_code.co_filename).parents:
-        part = part.tb_next
-    return part
+    while trace is not None and _OURS in Path(trace.tb_frame.f_code.co_filename).parents:
+        trace = trace.tb_next
+    return trace

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -15,47 +14,13 @@ from rollout_cli.policies.source import policy_source
 from rollout_cli.samplers.messages import Pickled, Update
 from rollout_cli.workers.factory import WorkerFactory
 
-
-class UpdateHistory:
-    """The updates of one worker, without those that a later one makes void.
-
-    Args:
-        first: The first policy and environment.
-    """
-
-    def __init__(self, first: Update) -> None:
-        self._agents, self._envs = [first.agent], [first.env]
-
-    def add(self, update: Update, agent: Any, env: Any) -> None:
-        """Note the updates of one call.
-
-        Args:
-            update: The updates, pickled.
-            agent: The policy's update itself, which says whether it builds on those before.
-            env: The environment's.
-        """
-        if update.agent is not None:
-            # Parameters replace earlier parameters; a whole policy replaces everything.
-            parameters = isinstance(agent, dict | tuple | np.ndarray)
-            self._agents = [self._agents[0], update.agent] if parameters else [update.agent]
-        if update.env is not None:
-            rows = env if isinstance(env, list) else [env]
-            builds_on = any(isinstance(row, EnvUpdate) and not row.replaces_env for row in rows)
-            self._envs = [*self._envs, update.env] if builds_on else [update.env]
-
-    @property
-    def updates(self) -> tuple[Update, ...]:
-        """Return all updates to apply to a new worker, in order: those of the environment first."""
-        envs = [Update(env=env) for env in self._envs[1:]]
-        agents = [Update(agent=agent) for agent in self._agents[1:]]
-        return Update(self._agents[0], self._envs[0]), *envs, *agents
+_HINT = "each worker gets a copy: give a class, a factory or module:attr, from which it builds its own"
 
 
 class UpdateLog:
     """What all workers of a sampler are given.
 
     Attributes:
-        histories: By worker, what brings a new one to where it should be.
         labels: By worker, what its first environment is called.
         by_worker: Whether policies or environments differ by worker.
 
@@ -73,8 +38,10 @@ class UpdateLog:
         self._factory = factory
         self.by_worker = isinstance(agents, list) or isinstance(envs, list)
         sources = factory.prepare_worker_messages(envs, _env)
-        policies = factory.prepare_worker_messages(agents, _policy)
-        self.histories = [UpdateHistory(update) for update in _updates(policies, sources)]
+        first = _updates(factory.prepare_worker_messages(agents, _policy), sources)
+        # By worker, what it needs of all updates so far: a later one may replace earlier ones.
+        self._agents = [[update.agent] for update in first]
+        self._envs = [[update.env] for update in first]
         self.labels = [_label(source) for source in sources]
 
     def note(self, agent_update: Any, env_update: Any) -> list[Update]:
@@ -83,28 +50,33 @@ class UpdateLog:
         agents = self._factory.prepare_worker_messages(agent_update, _policy)
         envs = self._factory.prepare_worker_messages(env_update, _env_update)
         updates = _updates(agents, envs)
-        for history, update, agent, env in zip(self.histories, updates, agents, envs, strict=True):
-            history.add(update, agent, env)
+        for worker, update in enumerate(updates):
+            if update.agent is not None:
+                # Parameters replace earlier parameters; a whole policy replaces everything.
+                is_whole = not isinstance(agents[worker], dict | tuple | np.ndarray)
+                self._agents[worker] = [update.agent] if is_whole else [self._agents[worker][0], update.agent]
+            if update.env is not None:
+                rows = envs[worker] if isinstance(envs[worker], list) else [envs[worker]]
+                builds_on = any(isinstance(row, EnvUpdate) and not row.replaces_env for row in rows)
+                self._envs[worker] = [*self._envs[worker], update.env] if builds_on else [update.env]
         return updates
 
+    def history(self, worker: int) -> tuple[Update, ...]:
+        """Return all updates to apply to a new worker, in order: those of the environment first."""
+        (agent, *agents), (env, *envs) = self._agents[worker], self._envs[worker]
+        return Update(agent, env), *(Update(env=env) for env in envs), *(Update(agent=agent) for agent in agents)
 
-def _updates(agents: Iterable[Any], envs: Iterable[Any]) -> list[Update]:
+
+def _updates(agents: list[Any], envs: list[Any]) -> list[Update]:
     pairs = zip(_pickled(agents, "policy", PolicyLoadError), _pickled(envs, "environment", EnvLoadError), strict=True)
     return [Update(*pair) for pair in pairs]
 
 
-def _pickled(objs: Iterable[Any], what: str, kind: type[UserCodeError]) -> list[Pickled | None]:
+def _pickled(objs: list[Any], what: str, kind: type[UserCodeError]) -> list[Pickled | None]:
     """Return every object pickled; one that several workers share is pickled once."""
-    pickled: dict[int, Pickled | None] = {}
-
-    def message(obj: Any) -> Pickled | None:
-        if id(obj) not in pickled:
-            hint = "each worker gets a copy: give a class, a factory or module:attr, from which it builds its own"
-            with reporting(kind, f"the {what} cannot be pickled", hint=hint):
-                pickled[id(obj)] = Pickled.of(obj)
-        return pickled[id(obj)]
-
-    return [message(obj) for obj in objs]
+    with reporting(kind, f"the {what} cannot be pickled", hint=_HINT):
+        pickled = {key: Pickled.of(obj) for key, obj in {id(obj): obj for obj in objs}.items()}
+    return [pickled[id(obj)] for obj in objs]
 
 
 def _policy(agent: Any) -> Any:

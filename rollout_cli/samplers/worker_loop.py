@@ -34,7 +34,7 @@ from rollout_cli.samplers.messages import (
     ToWorker,
 )
 from rollout_cli.samplers.pool import TurnBox
-from rollout_cli.samplers.transit_errors import as_reported, failed_in
+from rollout_cli.samplers.transit_errors import as_reported
 from rollout_cli.workers.factory import WorkerFactory
 from rollout_cli.workers.worker import Worker
 
@@ -251,7 +251,8 @@ class WorkerLoop:
         if self._worker is not None:
             with contextlib.suppress(Exception):  # It is rebuilt in any case.
                 self._worker.retract(above=None)
-        self._messages.append(Failed(self._number, self._generation, as_reported(error), failed_in(error)))
+        numbers = tuple(sorted(error.episodes)) if isinstance(error, UserCodeError) else ()
+        self._messages.append(Failed(self._number, self._generation, as_reported(error), numbers))
 
     def _send_rest(self) -> None:
         """Send what was finished before something was raised, which is reported; what this raises is only logged."""

@@ -113,9 +113,6 @@ class SimulatedPool:
     def wake(self) -> None:
         """Do nothing: no turn takes long."""
 
-    def kill(self, worker: int, reason: str) -> None:
-        self._dead[worker] = Died(worker, reason, self._loops[worker].running_numbers)
-
     def close(self) -> None:
         self.is_closed = True
         for loop in self._loops.values():

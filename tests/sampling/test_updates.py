@@ -11,53 +11,57 @@ import pytest
 
 from rollout_cli.envs.updates import EnvUpdate, NewEnvUpdate
 from rollout_cli.errors import EnvError, InternalError, PolicyError, RolloutError, UserCodeError, WorkerError
-from rollout_cli.samplers.messages import Pickled, Update
-from rollout_cli.samplers.transit_errors import as_reported, failed_in
-from rollout_cli.samplers.updates import UpdateHistory, UpdateLog
+from rollout_cli.samplers.messages import Update
+from rollout_cli.samplers.transit_errors import as_reported
+from rollout_cli.samplers.updates import UpdateLog
 from tests.helpers.fake_worker import Script
 
 SEVERAL = 100_000
 Env: Any = gymnasium.Env
 
 
-def pickled(name: str) -> Pickled:
-    return Pickled(name.encode())
-
-
 class Turn(EnvUpdate):
     """Changes the environment that there is."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+
+def history(updates: list[tuple[Any, Any]]) -> tuple[Update, ...]:
+    """Return what a new worker is sent after these updates of policy and environment."""
+    log = UpdateLog(Script().factory(1), 0.0, "CartPole-v1")
+    for agent, env in updates:
+        log.note(agent, env)
+    return log.history(0)
 
 
 @pytest.mark.parametrize(
     ("agents", "expected"),
     [
-        ([("net", object())], ["net"]),
-        ([("w1", {"w": 1}), ("w2", (2,)), ("w3", np.zeros(3))], ["first", "w3"]),
-        ([("w1", {"w": 1}), ("net", object()), ("w2", {"w": 2})], ["net", "w2"]),
+        ([len], [len]),
+        ([{"w": 1}, (2,), np.float64(3)], [np.float64(3)]),
+        ([{"w": 1}, (2,)], [0.0, (2,)]),
+        ([{"w": 1}, len, {"w": 2}], [len, {"w": 2}]),
     ],
 )
-def test_a_new_worker_gets_the_last_policy_and_parameters(agents: list[Any], expected: list[str]) -> None:
+def test_a_new_worker_gets_the_last_policy_and_parameters(agents: list[Any], expected: list[Any]) -> None:
     """Parameters replace parameters; a whole policy replaces everything before it."""
-    history = UpdateHistory(Update(pickled("first"), pickled("env")))
-    for name, given in agents:
-        history.add(Update(agent=pickled(name)), given, None)
-    assert expected == [update.agent.data.decode() for update in history.updates if update.agent is not None]
+    updates = history([(agent, None) for agent in agents])
+    assert expected == [update.agent.load() for update in updates if update.agent is not None]
 
 
 @pytest.mark.parametrize(
     ("envs", "expected"),
     [
-        ([("t1", Turn()), ("t2", Turn())], ["env", "t1", "t2"]),
-        ([("t1", Turn()), ("new", NewEnvUpdate(Env)), ("t2", Turn())], ["new", "t2"]),
-        ([("t1", [NewEnvUpdate(Env), Turn()])], ["env", "t1"]),
+        ([Turn("a"), Turn("b")], ["EnvSource", "a", "b"]),
+        ([Turn("a"), NewEnvUpdate(Env), Turn("b")], ["NewEnvUpdate", "b"]),
+        ([[[NewEnvUpdate(Env), Turn("a")]]], ["EnvSource", "list"]),
     ],
 )
 def test_a_new_worker_gets_every_update_since_the_last_environment(envs: list[Any], expected: list[str]) -> None:
     """An update builds on what was there, unless its class says that it replaces the environment."""
-    history = UpdateHistory(Update(pickled("first"), pickled("env")))
-    for name, given in envs:
-        history.add(Update(env=pickled(name)), None, given)
-    assert expected == [update.env.data.decode() for update in history.updates if update.env is not None]
+    loaded = [update.env.load() for update in history([(None, env) for env in envs]) if update.env is not None]
+    assert expected == [getattr(env, "name", type(env).__name__) for env in loaded]
 
 
 def test_what_workers_share_is_pickled_once() -> None:
@@ -137,10 +141,3 @@ def test_an_error_may_be_its_own_cause() -> None:
     one, other = EnvError("one"), EnvError("other")
     one.__cause__, other.__cause__ = other, one
     assert "one" == reported(one).message
-
-
-def test_a_failure_has_its_episodes() -> None:
-    """Only user code fails in episodes."""
-    error = EnvError("broken")
-    error.episodes = (7, 3)
-    assert ((3, 7), ()) == (failed_in(error), failed_in(ValueError()))
