@@ -100,7 +100,7 @@ class Supervisor:
         self._false_starts: Counter[int] = Counter()
         self._kills: Counter[int] = Counter()
         self._failures: Counter[int] = Counter()
-        self._skipped_in_a_row = 0
+        self._skipped_in_a_row = self._failures_between = 0
 
     def started(self, worker: int) -> None:
         """Note that a worker is ready."""
@@ -108,7 +108,7 @@ class Supervisor:
 
     def progressed(self) -> None:
         """Note that episodes ended well."""
-        self._skipped_in_a_row = 0
+        self._skipped_in_a_row = self._failures_between = 0
 
     # -- deaths ----------------------------------------------------------------------------------------------------
 
@@ -172,13 +172,20 @@ class Supervisor:
             in_flight: The episodes that the worker was leased and had not delivered: rising ranges.
         """
         if not event.numbers:
-            return Verdict(event.error)
+            return self._after_failure_between(event.error)
         numbers = _those_in(in_flight, event.numbers)
         if not numbers:
             return Verdict()  # It lies above the end that the run turned out to have.
         if len(numbers) > 1 and self._rules.on_env_error != "fail":
             return Verdict(isolated=numbers, notice=f"{event.error.message}: each of its episodes is run again, alone")
         return self._after_failure(numbers[0], event.error)
+
+    def _after_failure_between(self, error: RolloutError) -> Verdict:
+        """Take an error of no episode: a vector environment may raise in a step that only resets rows."""
+        self._failures_between += 1
+        if self._rules.on_env_error == "fail" or not isinstance(error, EnvError) or self._failures_between > MOST_RETRIES:
+            return Verdict(error)
+        return Verdict(notice=f"{error.message}; the worker builds its environment anew")
 
     def _after_failure(self, number: int, error: RolloutError) -> Verdict:
         match self._rules.on_env_error:
