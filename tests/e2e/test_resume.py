@@ -41,7 +41,7 @@ def _committed(output: Path) -> list[int]:
     """Return the numbers that are committed; files may be replaced while we look."""
     try:
         return numbers_of(output)
-    except FileNotFoundError:
+    except (OSError, ValueError):
         return []
 
 

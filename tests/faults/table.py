@@ -234,7 +234,7 @@ ENDING = [
         meddle=m.terminate_unread,
         options=("--grace", "0.5"),
         keeps="any",
-        lines=10_000,
+        lines=100_000,
     ),
     well(
         *("the env's module is edited", (0, 3, 4), "chang"),
@@ -276,10 +276,10 @@ WRITING = [
     ended("the folder is removed", 5, "", m.after_commit(m.remove_output), IN_DIR, **REMOVED),
     ended("the folder is renamed", 5, "", m.after_commit(m.rename_output), IN_DIR, **REMOVED),
     ended(
-        *("the data are removed", 5, "", m.after_commit(m.remove_data), IN_DIR),
+        *("the data are removed", 5, "removed", m.after_commit(m.remove_data)),
         options=(*OFTEN, "--segment-bytes", "20000"),
         command=("collect", "--episodes", "2000"),
-        keeps="none",
+        keeps="wreck",
     ),
     refused("the folder's name is not UTF-8", 2, "UTF-8", output=b"b\xff"),
     refused("the folder's name is too long", (2, 5), "name|long", output="n" * 300),

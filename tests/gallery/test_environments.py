@@ -81,7 +81,7 @@ def test_worlds(tmp_path: Path, name: str) -> None:
     assert info_of(one)["reproducible"]["status"] in (world.repeats, "unknown"), info_of(one)["reproducible"]
 
 
-VECTORS = {"CartPole": ("CartPole-v1", ())} | ({"Pong": ("tests.gallery.worlds:pong_vector", SHORT)} if WHOLE else {})
+VECTORS = {"CartPole": ("CartPole-v1", ())} | ({"Pong": ("tests.gallery.worlds:pong_vector", ())} if WHOLE else {})
 
 
 @pytest.mark.parametrize("name", VECTORS)

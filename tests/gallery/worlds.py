@@ -26,7 +26,7 @@ def pong_vector(num_envs: int) -> Any:
     """Make ALE's own vector environment, stepped in C++."""
     from ale_py import AtariVectorEnv
 
-    return AtariVectorEnv("pong", num_envs=num_envs)
+    return AtariVectorEnv("pong", num_envs=num_envs, max_num_frames_per_episode=240)
 
 
 def cartpole_swingup() -> Any:
