@@ -52,17 +52,18 @@ class NextStepWindow:
     def clear(self) -> None:
         """Forget all steps: every row has just been reset."""
         self._was_over = self._over_before = np.zeros(self._n_rows, bool)
-        self._steps: list[tuple[Flags, Flags, Flags, float]] = []
+        self._flags: list[npt.NDArray[np.uint8]] = []
+        self._times: list[float] = []
 
     @property
     def count(self) -> int:
         """Return how many steps there are."""
-        return len(self._steps)
+        return len(self._flags)
 
     @property
     def is_full(self) -> bool:
         """Return whether it should be settled."""
-        return len(self._steps) >= _MOST_STEPS
+        return len(self._flags) >= _MOST_STEPS
 
     @property
     def resets_next(self) -> bool:
@@ -71,8 +72,11 @@ class NextStepWindow:
 
     def add(self, terminated: Flags, truncated: Flags, now: float) -> None:
         """Take the flags of a step, bool (n,); those of rows that it reset mean nothing."""
-        self._was_over = (terminated | truncated) & ~self._was_over
-        self._steps.append((self._was_over, terminated, truncated, now))
+        flags = terminated.view(np.uint8) + 2 * truncated.view(np.uint8)
+        flags[self._was_over] = 0
+        self._was_over = flags > 0
+        self._flags.append(flags)
+        self._times.append(now)
 
     def settle(self, facts: Array, began_at: Times, queue: RowNumbers, step: int) -> Settled:
         """Return what happened, and bring the facts of all rows up to date, in place.
@@ -83,9 +87,8 @@ class NextStepWindow:
             queue: Where rows that begin take their numbers.
             step: The step that comes next.
         """
-        over, terminated, truncated = (np.array(flags) for flags in list(zip(*self._steps, strict=True))[:3])
-        times, first = np.array([now for *_, now in self._steps]), step - len(self._steps)
-        at, rows = np.nonzero(over)
+        flags, times, first = np.array(self._flags), np.array(self._times), step - len(self._times)
+        at, rows = np.nonzero(flags)
         goes_on = at < len(times) - 1  # Where a row ended in the last step, it begins in the next window.
         carried = np.flatnonzero(self._over_before)
         begun = np.concatenate([carried, rows[goes_on]])
@@ -103,10 +106,10 @@ class NextStepWindow:
         ended[: SEED + 1], ended_times[BEGAN] = facts[:, rows], began_at[rows]
         ended[: SEED + 1, is_new], ended_times[BEGAN, is_new] = new[:, which], times[begun_at[which]]
         ended[STOP], ended[ROW], ended_times[ENDED_AT] = first + at + 1, rows, times[at]
-        ended[FLAGS] = terminated[at, rows] + 2 * truncated[at, rows]
+        ended[FLAGS] = flags[at, rows]
         facts[:, begun], began_at[begun] = new, times[begun_at]
         facts[NUMBER, self._was_over] = NO_NUMBER
-        self._over_before, self._steps = self._was_over, []
+        self._over_before, self._flags, self._times = self._was_over, [], []
         runs = ended[NUMBER] != NO_NUMBER
         return Settled(ended[:, runs], ended_times[:, runs], begun, numbers)
 
