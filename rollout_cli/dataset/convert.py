@@ -1,14 +1,14 @@
 """Values as plain Arrow arrays and back: leaves of spaces, tensors, texts, and the columns of infos.
 
-All types are plain Arrow types, because other readers of Parquet lose or refuse extension types for tensors. Arrays are
-built from numpy's memory: pyarrow's own conversions and masks import pandas and pyarrow.compute, a tenth of a second
-and more at a run's start.
+Other readers of Parquet lose or refuse extension types for tensors. Arrays are built from numpy's memory, because
+pyarrow's own conversions and masks import pandas and pyarrow.compute, a tenth of a second and more at a run's start.
 """
 
 from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
@@ -25,11 +25,6 @@ Array = npt.NDArray[Any]
 
 MOST_OFFSET = (1 << 31) - 1
 """Bytes of text, or numbers of lists, that one Arrow array can hold."""
-
-_INTEGERS = "iu"
-
-
-# Numbers, texts and lists.
 
 
 def joined(parts: Sequence[Array]) -> Array:
@@ -50,15 +45,11 @@ def text_array(texts: Sequence[str | None]) -> pa.Array:
     Raises:
         StorageError: If they come to more bytes than one Arrow array takes.
     """
-    missing = np.fromiter((text is None for text in texts), bool, len(texts))
-    letters = [text or "" for text in texts]
-    data = "".join(letters).encode(errors="backslashreplace")
-    # Where each letter is one byte, the texts need not be encoded one by one.
-    ascii_only = len(data) == sum(map(len, letters))
-    sizes = map(len, letters) if ascii_only else (len(text.encode(errors="backslashreplace")) for text in letters)
-    offsets = _offsets(np.fromiter(sizes, np.int64, len(texts)))
+    missing = np.array([text is None for text in texts], bool)
+    encoded = [(text or "").encode(errors="backslashreplace") for text in texts]
+    offsets = _offsets(np.fromiter(map(len, encoded), np.int64, len(texts)))
     validity = _validity(missing if missing.any() else None)
-    return pa.StringArray.from_buffers(len(texts), offsets, pa.py_buffer(data), validity)
+    return pa.StringArray.from_buffers(len(texts), offsets, pa.py_buffer(b"".join(encoded)), validity)
 
 
 def _offsets(sizes: Array) -> pa.Buffer:
@@ -117,8 +108,8 @@ def tensor_type(dtype: np.dtype[Any], shape: tuple[int, ...]) -> pa.DataType:
 def info_type(kind: str) -> pa.DataType:
     """Return the Arrow type of an info column of `kind`.
 
-    An info with a shape has variable-size lists. A null fixed-size list takes as much memory as any other, so a large
-    info in few steps would fill gigabytes with nothing.
+    Arrays are lists of variable size: a null fixed-size list takes as much memory as any other, so a large info in few
+    steps would fill gigabytes with nothing.
     """
     return pa.string() if kind == STRING else _nested_types(*kind_type(kind), fixed=False)[-1]
 
@@ -146,13 +137,7 @@ def encode_tensor(values: Array) -> pa.Array:
 
 
 def encode_sparse_tensor(values: Array, rows: Array, n_rows: int) -> pa.Array:
-    """Return a column of `n_rows` scalars or nested lists that are null but in `rows`.
-
-    Args:
-        values: Shape (n, *shape).
-        rows: The rows that have a value, ascending int64 (n,).
-        n_rows: Rows of the column.
-    """
+    """Return `n_rows` scalars or variable-size lists: `values` (n, *shape) in `rows` (n,), null elsewhere."""
     missing = np.ones(n_rows, bool)
     missing[rows] = False
     nulls = missing if len(rows) < n_rows else None
@@ -163,13 +148,10 @@ def encode_sparse_tensor(values: Array, rows: Array, n_rows: int) -> pa.Array:
     out = number_array(np.ascontiguousarray(values).reshape(-1))
     *inner, outer = _nested_types(values.dtype.newbyteorder("="), values.shape[1:], fixed=False)[1:]
     for kind, size in zip(inner, values.shape[:1:-1], strict=True):
-        out = _list_array(kind, out, np.full(len(out) // size, size, np.int64))
-    return _list_array(outer, out, np.where(missing, 0, values.shape[1]), nulls)
-
-
-def _list_array(kind: pa.DataType, elements: pa.Array, sizes: Array, missing: Array | None = None) -> pa.Array:
-    buffers = [_validity(missing), _offsets(sizes)]
-    return pa.Array.from_buffers(kind, len(sizes), buffers, children=[elements])
+        sizes = np.full(len(out) // size, size, np.int64)
+        out = pa.Array.from_buffers(kind, len(sizes), [None, _offsets(sizes)], children=[out])
+    offsets = _offsets(np.where(missing, 0, values.shape[1]))
+    return pa.Array.from_buffers(outer, n_rows, [_validity(nulls), offsets], children=[out])
 
 
 def decode_tensor(column: pa.Array) -> Array:
@@ -204,11 +186,6 @@ def _elements(lists: pa.Array, n_present: int) -> tuple[pa.Array, int]:
 def is_image(leaf: Leaf) -> bool:
     """Return whether a leaf is stored as raw bytes: a uint8 Box of two or more dimensions."""
     return leaf.kind == "box" and leaf.dtype == np.uint8 and len(leaf.shape) > 1
-
-
-def is_stored(leaf: Leaf) -> bool:
-    """Return whether a leaf has a column: one without elements has none."""
-    return 0 not in leaf.shape
 
 
 def leaf_type(leaf: Leaf) -> pa.DataType:
@@ -262,31 +239,32 @@ def _object_array(values: list[Any]) -> Array:
 def encode_infos(
     prefix: str, kinds: Mapping[tuple[str, ...], str], table: InfoTable
 ) -> tuple[list[pa.Array], dict[str, int]]:
-    """Return the typed columns of `table`, then its remainder; and by column how many values are in neither.
+    """Return the columns of `kinds`, by path, then the JSON remainder; and by column how many values are in neither.
 
     A value goes into its path's column if it is exactly of that type. A value is lost only if nothing could store it,
     or if two keys of one row are equal once dotted (`{"a.b": 1}` and `{"a": {"b": 1}}`) and neither has a column.
-
-    Args:
-        prefix: `env_info`, `agent_info` or `episode_info`.
-        kinds: The kind of each column, by path.
-        table: The infos.
     """
-    # Tables list columns in the order in which they were first met, which depends on where chunks were cut.
-    sources = sorted(table.columns, key=lambda source: (source.path, source.kind))
-    remainder = _Remainder(table.n_rows)
     found: dict[tuple[str, ...], list[tuple[Array, Array]]] = {path: [] for path in kinds}
-    for source in sources:
-        fit = _fit(source, kinds.get(source.path))
+    remainder: dict[int, dict[str, Any]] = {}
+    lost = Counter(table.dropped)
+    # Tables list columns in the order in which they were first met, which depends on where chunks were cut.
+    for source in sorted(table.columns, key=lambda source: (source.path, source.kind)):
+        key, rows, fit = ".".join(source.path), source.row_numbers(), _fit(source, kinds.get(source.path))
         if fit.any():
-            found[source.path].append((source.row_numbers()[fit], source.values[fit]))
-        if not fit.all():
-            remainder.add(source, ~fit)
-    arrays = [_info_array(kinds[path], values, table.n_rows) for path, values in found.items()]
-    lost = dict(table.dropped)
-    for key, count in remainder.lost.items():
-        lost[key] = lost.get(key, 0) + count
-    return [*arrays, remainder.encode()], {f"{prefix}.{key}": count for key, count in lost.items()}
+            found[source.path].append((rows[fit], source.values[fit]))
+        if fit.all():
+            continue
+        for row, value in zip(rows[~fit].tolist(), source.values[~fit], strict=True):
+            values = remainder.setdefault(row, {})
+            if key in values:
+                lost[key] += 1
+            else:
+                values[key] = json.loads(value) if source.kind == JSON else _plain(value)
+    arrays = [_info_array(kinds[path], pairs, table.n_rows) for path, pairs in found.items()]
+    texts = {row: json.dumps(values, sort_keys=True, allow_nan=False) for row, values in remainder.items()}
+    extra = text_array([texts.get(row) for row in range(table.n_rows)]) if texts else None
+    arrays.append(pa.nulls(table.n_rows, pa.string()) if extra is None else extra)
+    return arrays, {f"{prefix}.{key}": count for key, count in lost.items()}
 
 
 def _fit(source: InfoColumn, kind: str | None) -> Array:
@@ -298,50 +276,22 @@ def _fit(source: InfoColumn, kind: str | None) -> Array:
 
 
 def _info_array(kind: str, found: list[tuple[Array, Array]], n_rows: int) -> pa.Array:
+    """Return a column from pairs of row numbers, ascending in each pair, and values."""
     if kind == STRING:
-        texts: list[str | None] = [None] * n_rows
-        for rows, values in found:
-            for row, text in zip(rows.tolist(), values.tolist(), strict=True):
-                texts[row] = text
-        return text_array(texts)
+        texts = {row: text for rows, values in found for row, text in zip(rows.tolist(), values, strict=True)}
+        return text_array([texts.get(row) for row in range(n_rows)])
     dtype, shape = kind_type(kind)
     if not found:
         return encode_sparse_tensor(np.zeros((0, *shape), dtype), np.zeros(0, np.int64), n_rows)
     rows, values = joined([rows for rows, _ in found]), joined([values.astype(dtype) for _, values in found])
-    if len(found) > 1:  # Each source is sorted by itself.
+    if len(found) > 1:
         order = np.argsort(rows, kind="stable")
         rows, values = rows[order], values[order]
     return encode_sparse_tensor(values, rows, n_rows)
 
 
-class _Remainder:
-    """The values without a column, one JSON object a row, by dotted key."""
-
-    def __init__(self, n_rows: int) -> None:
-        self._rows: dict[int, dict[str, Any]] = {}
-        self._n_rows = n_rows
-        self.lost: dict[str, int] = {}
-
-    def add(self, source: InfoColumn, left: Array) -> None:
-        """Take the values of `source` in the places that `left` marks, bool (n,)."""
-        key = ".".join(source.path)
-        for row, value in zip(source.row_numbers()[left].tolist(), source.values[left], strict=True):
-            values = self._rows.setdefault(row, {})
-            if key in values:
-                self.lost[key] = self.lost.get(key, 0) + 1
-            else:
-                values[key] = json.loads(value) if source.kind == JSON else _plain(value)
-
-    def encode(self) -> pa.Array:
-        if not self._rows:
-            return pa.nulls(self._n_rows, pa.string())
-        texts: list[str | None] = [None] * self._n_rows
-        for row, values in self._rows.items():
-            texts[row] = json.dumps(values, sort_keys=True, allow_nan=False)
-        return text_array(texts)
-
-
 def _plain(value: Any) -> Any:
+    """Return numbers as JSON has them."""
     if isinstance(value, np.ndarray | np.generic):
         value = value.tolist()
     if isinstance(value, list):
@@ -356,36 +306,25 @@ def fits(values: Array, dtype: np.dtype[Any]) -> Array:
     A promotion keeps the sort (an integer stays an integer) or goes from integer to float, up to the integers that all
     are exact; all numbers of a row must stay the same. A bool is not a number.
     """
-    sorts = values.dtype.kind, dtype.kind
     if values.dtype == dtype:
         return np.ones(len(values), bool)
-    if sorts == ("f", "f"):
+    if values.dtype.kind == dtype.kind == "f":
         with np.errstate(over="ignore", invalid="ignore"):
             same = (values.astype(dtype).astype(np.float64) == values) | np.isnan(values)
-    elif sorts in (("i", "f"), ("u", "f")):
-        limit = 2 ** (np.finfo(dtype).nmant + 1)
-        same = _within(values, -limit, limit)
-    elif sorts[0] in _INTEGERS and sorts[1] in _INTEGERS:
-        same = _within(values, int(np.iinfo(dtype).min), int(np.iinfo(dtype).max))
+    elif values.dtype.kind in "iu" and dtype.kind in "iuf":
+        high = 2 ** (np.finfo(dtype).nmant + 1) if dtype.kind == "f" else int(np.iinfo(dtype).max)
+        low = -high if dtype.kind == "f" else int(np.iinfo(dtype).min)
+        own = np.iinfo(values.dtype)  # numpy does not compare with integers that the values' own type lacks.
+        same = (values >= max(low, int(own.min))) & (values <= min(high, int(own.max)))
     else:
         same = np.zeros(values.shape, bool)
     return np.asarray(same.reshape(len(values), -1).all(axis=1))
 
 
-def _within(values: Array, low: int, high: int) -> Array:
-    # Limits of the values' own type, for numpy does not compare with integers out of it.
-    own = np.iinfo(values.dtype)
-    return np.asarray((values >= max(low, int(own.min))) & (values <= min(high, int(own.max))))
-
-
 def decode_infos(prefix: str, table: pa.Table) -> dict[str, Array]:
-    """Return one array a dotted key of the info columns of `table`, as `InfoTable.to_arrays` gives them.
-
-    Keys without any value are left out.
-    """
-    start = f"{prefix}."
-    names = [name for name in table.column_names if name.startswith(start)]
-    columns = [_info_column(name.removeprefix(start), contiguous(table[name])) for name in names]
+    """Return one array a dotted key that has any value, as `InfoTable.to_arrays` gives them."""
+    names = [name for name in table.column_names if name.startswith(f"{prefix}.")]
+    columns = [_info_column(name.removeprefix(f"{prefix}."), contiguous(table[name])) for name in names]
     extra: dict[str, dict[int, str]] = {}
     for row, text in enumerate(table[f"{prefix}_extra"].to_pylist()):
         for key, value in json.loads(text).items() if text else ():
@@ -401,8 +340,7 @@ def decode_infos(prefix: str, table: pa.Table) -> dict[str, Array]:
 def _info_column(key: str, column: pa.Array) -> InfoColumn:
     rows = np.flatnonzero(present_rows(column)) if column.null_count else None
     if pa.types.is_string(column.type):
-        return InfoColumn(
-            (key,), STRING, rows, _object_array([text for text in column.to_pylist() if text is not None])
-        )
+        texts = [text for text in column.to_pylist() if text is not None]
+        return InfoColumn((key,), STRING, rows, _object_array(texts))
     values = np.empty(0) if column.null_count == len(column) else decode_tensor(column)
     return InfoColumn((key,), values.dtype.name, rows, values)

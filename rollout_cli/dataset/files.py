@@ -6,17 +6,16 @@ the machine: its bytes are on disk before its name is, and its name before anyth
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import json
 import os
 import re
 import shutil
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from rollout_cli.errors import DatasetExistsError, DatasetFormatError, DatasetLockedError, StorageError
 
@@ -27,9 +26,11 @@ LOCK_NAME = ".lock"
 REPLACED = ".replaced"
 """Holds the dataset that `--overwrite` replaces, from just before the new one's first commit until just after it."""
 
-
 DATASET_ENTRIES = ("meta", "data", "README.md")
 """The top of a dataset's folder, in the order in which they move to `REPLACED`: without `meta` nothing is committed."""
+
+FEW_BYTES = 256 << 20
+"""Free space below which a run warns."""
 
 _PARQUET_FILES = r"chunk-\d+(?:/file-\d+\.parquet)?"
 _OURS = re.compile(
@@ -48,6 +49,18 @@ class FileStore:
             path: The file or folder that is about to change.
         """
 
+    @contextmanager
+    def operation(self, name: str, path: Path) -> Iterator[None]:
+        """Run one operation; its errors leave as `StorageError`."""
+        try:
+            self.before(name, path)
+            yield
+        except OSError as error:
+            raise StorageError(
+                f"cannot write {path}: {error.strerror or error}",
+                hint="check the free space of the disk and the permissions of the output folder",
+            ) from error
+
     def make_folder(self, path: Path) -> None:
         """Create `path` and its missing parents; an existing folder stays as it is."""
         with self.operation("folder", path):
@@ -56,18 +69,18 @@ class FileStore:
         self.make_folder(path.parent)
         with self.operation("folder", path):
             path.mkdir(exist_ok=True)
-        self.sync_folder(path.parent)
-
-    def create(self, path: Path) -> NewFile:
-        """Create, or empty, the file `path` for writing."""
-        return NewFile(self, path)
+        self._sync_folder(path.parent)
 
     def replace(self, path: Path, content: bytes) -> None:
         """Replace the file `path`: a reader sees either all of the old content or all of the new."""
-        with self.create(path.with_name(f".{path.name}.tmp")) as file:
+        file = NewFile(self, path.with_name(f".{path.name}.tmp"))
+        try:
             file.write(content)
             file.finish()
             self.move(file.path, path)
+        except BaseException as error:
+            tidy_up(error, file.discard)
+            raise
 
     def write_json(self, path: Path, document: Mapping[str, Any]) -> None:
         """Replace the file `path` by `document` as JSON."""
@@ -79,7 +92,7 @@ class FileStore:
         """Rename `source`; once this returns, the new name survives a crash."""
         with self.operation("rename", target):
             source.replace(target)
-        self.sync_folder(target.parent)
+        self._sync_folder(target.parent)
 
     def remove(self, path: Path) -> None:
         """Remove a file, or a folder and everything in it."""
@@ -89,8 +102,7 @@ class FileStore:
             else:
                 path.unlink(missing_ok=True)
 
-    def sync_folder(self, path: Path) -> None:
-        """Make the names in a folder survive a crash."""
+    def _sync_folder(self, path: Path) -> None:
         with self.operation("fsync", path):
             folder = os.open(path, os.O_RDONLY)
             try:
@@ -98,48 +110,18 @@ class FileStore:
             finally:
                 os.close(folder)
 
-    @contextmanager
-    def operation(self, name: str, path: Path) -> Iterator[None]:
-        """Run one operation; its errors leave as `StorageError`."""
-        try:
-            self.before(name, path)
-            yield
-        except OSError as error:
-            raise StorageError(
-                f"cannot {_VERBS[name]} {path}: {error.strerror or error}",
-                hint="check the free space of the disk and the permissions of the output folder",
-            ) from error
-
-
-_VERBS = {
-    "folder": "create the folder",
-    "open": "create",
-    "write": "write to",
-    "fsync": "flush",
-    "rename": "put in place",
-    "remove": "remove",
-}
-
 
 class NewFile:
-    """A file under a temporary name.
-
-    It has the methods that pyarrow asks of a stream: `write`, `flush`, `tell`, `close` and `closed`. As a context
-    manager it discards the file after an exception.
-    """
+    """A file under a temporary name, with the methods that pyarrow asks of a stream."""
 
     def __init__(self, store: FileStore, path: Path) -> None:
         self.path = path
+        self.closed = False
         self._store = store
         self._size = 0
         self._discarded = False
         with store.operation("open", path):
             self._file = path.open("wb")
-
-    @property
-    def closed(self) -> bool:
-        """Return whether the file takes no more bytes."""
-        return self._file.closed and not self._discarded
 
     def write(self, data: bytes | memoryview) -> int:
         """Append `data`; return its size in bytes."""
@@ -150,12 +132,12 @@ class NewFile:
         self._size += size
         return size
 
-    def flush(self) -> None:
-        """Do nothing: `finish` flushes."""
-
     def tell(self) -> int:
         """Return the number of bytes written."""
         return self._size
+
+    def flush(self) -> None:
+        """Do nothing: `finish` flushes."""
 
     def close(self) -> None:
         """Do nothing: only `finish` and `discard` close the file; pyarrow must not."""
@@ -170,21 +152,11 @@ class NewFile:
 
     def discard(self) -> None:
         """Close and remove the file. Later writes are ignored: a Parquet writer writes its footer when it is closed."""
-        if self._discarded:
-            return
-        self._discarded = True
-        with suppress(OSError):  # Closing flushes, which may fail again; the bytes are unwanted.
-            self._file.close()
-        self._store.remove(self.path)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, _traceback: TracebackType | None
-    ) -> None:
-        if error is not None:
-            tidy_up(error, self.discard)
+        if not self._discarded:
+            self._discarded = True
+            with suppress(OSError):  # Closing flushes, which may fail again; the bytes are unwanted.
+                self._file.close()
+            self._store.remove(self.path)
 
 
 def tidy_up(error: BaseException, action: Callable[[], object]) -> None:
@@ -206,18 +178,11 @@ def _forget_in_child() -> None:
 
 os.register_at_fork(after_in_child=_forget_in_child)
 
-_NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)
-
 
 class FolderLock:
-    """An exclusive lock on a dataset's folder; the system releases it when the process ends.
+    """An exclusive lock on the dataset's folder `root`, which exists; the system releases it when the process ends.
 
-    Args:
-        files: The disk.
-        root: The folder, which exists.
-
-    Attributes:
-        warning: Set where the file system has no locks, so that a second writer would not be noticed.
+    Where the file system has no locks, a `UserWarning` says so.
 
     Raises:
         DatasetLockedError: If another writer has it, in this process or another one.
@@ -225,49 +190,43 @@ class FolderLock:
     """
 
     def __init__(self, files: FileStore, root: Path) -> None:
-        self.warning: str | None = None
         self._path = root / LOCK_NAME
-        self._descriptor: int | None = None
-        while self._descriptor is None:
+        while True:
             with files.operation("open", self._path):
-                descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
-            try:
-                self._lock(files, descriptor)
-                # The previous holder may have removed the file after we opened it.
-                if os.path.samestat(os.fstat(descriptor), self._path.stat()):
-                    self._descriptor = descriptor
-                    _held.add(descriptor)
-            except FileNotFoundError:
-                continue
-            finally:
-                if self._descriptor is None:
-                    os.close(descriptor)
+                self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
+            _held.add(self._descriptor)
+            self._lock()
+            # The previous holder may have removed the file after we opened it.
+            with suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(self._descriptor), self._path.stat()):
+                    return
+            self._close()
 
     def release(self) -> None:
         """Let others write; may be called again."""
-        if self._descriptor not in _held:
-            return  # Released before, or closed in a forked child.
-        # The name goes before the lock; in the other order we could remove the file of the next holder.
-        with suppress(OSError):
-            self._path.unlink()
+        if self._descriptor in _held:  # Else it was released before, or closed in a forked child.
+            # The name goes before the lock; in the other order we could remove the file of the next holder.
+            with suppress(OSError):
+                self._path.unlink()
+            self._close()
+
+    def _lock(self) -> None:
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            self._close()
+            raise DatasetLockedError(
+                f"{self._path.parent} is being written by another run",
+                hint=f"wait until it has ended, or choose another --output; it holds a lock on {self._path}",
+            ) from error
+        except OSError as error:
+            folder, reason = self._path.parent, error.strerror
+            warnings.warn(f"{folder} cannot be locked ({reason}): let no second run write to it", stacklevel=3)
+
+    def _close(self) -> None:
         _held.remove(self._descriptor)
         os.close(self._descriptor)
-        self._descriptor = None
-
-    def _lock(self, files: FileStore, descriptor: int) -> None:
-        try:
-            with files.operation("open", self._path):
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except StorageError as error:
-            cause = error.__cause__
-            if isinstance(cause, BlockingIOError):
-                raise DatasetLockedError(
-                    f"{self._path.parent} is being written by another run",
-                    hint=f"wait until it has ended, or choose another --output; it holds a lock on {self._path}",
-                ) from error
-            if not isinstance(cause, OSError) or cause.errno not in _NO_LOCKS:
-                raise
-            self.warning = f"the file system of {self._path.parent} has no locks: let no second run write to it"
+        self._descriptor = -1
 
 
 def info_path(root: Path) -> Path:
@@ -293,34 +252,27 @@ def read_info(root: Path) -> dict[str, Any]:
             raise DatasetFormatError(f"{path} is not a regular file")
         document = json.loads(path.read_bytes())
     except (FileNotFoundError, NotADirectoryError) as error:
-        raise _no_dataset(root) from error
+        if (root / REPLACED).exists():
+            raise DatasetFormatError(
+                f"{root} has no meta/info.json: a run with --overwrite was killed while it replaced the dataset",
+                hint=f"run it again; or move the contents of {root / REPLACED} back to {root}",
+            ) from error
+        raise DatasetFormatError(
+            f"{root} is not a dataset: it has no meta/info.json", hint="give a dataset's folder"
+        ) from error
     except (ValueError, RecursionError) as error:
         raise DatasetFormatError(f"{path} is not valid JSON: {error}", hint=f"rollout repair {root}") from error
     except OSError as error:
         raise StorageError(f"cannot read {path}: {error.strerror or error}", hint="check its permissions") from error
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise DatasetFormatError(f"{path} does not describe a dataset of the format {FORMAT!r}")
-    _check_version(path, document.get("format_version"))
-    return document
-
-
-def _no_dataset(root: Path) -> DatasetFormatError:
-    if (root / REPLACED).exists():
-        return DatasetFormatError(
-            f"{root} has no meta/info.json: a run with --overwrite was killed while it replaced the dataset",
-            hint=f"run it again; or move the contents of {root / REPLACED} back to {root}",
-        )
-    return DatasetFormatError(f"{root} is not a dataset: it has no meta/info.json", hint="give a dataset's folder")
-
-
-def _check_version(path: Path, version: Any) -> None:
-    if not isinstance(version, int):
-        raise DatasetFormatError(f"{path} has no format_version")
-    if version > FORMAT_VERSION:
+    version = document.get("format_version")
+    if not isinstance(version, int) or version > FORMAT_VERSION:
         raise DatasetFormatError(
             f"{path} has format version {version}, but this program reads versions up to {FORMAT_VERSION}",
             hint="install a newer rollout-cli",
         )
+    return document
 
 
 def is_unbegun(root: Path) -> bool:
@@ -355,9 +307,9 @@ def check_folder(root: Path, *, overwrite: bool) -> None:
                 f"{root} holds {name!r}, which is not part of a dataset, so it is not replaced",
                 hint="move it away, or choose another --output",
             )
-    cut_off = (root / REPLACED).exists() and not info_path(root).exists()
+    was_killed = (root / REPLACED).exists() and not info_path(root).exists()
     try:
-        read_info(root / REPLACED if cut_off else root)
+        read_info(root / REPLACED if was_killed else root)
     except DatasetFormatError as error:
         raise DatasetExistsError(
             f"{root} is not a dataset, so it is not replaced: {error.message}", hint="choose another --output"
@@ -372,15 +324,14 @@ def _dataset_paths(root: Path) -> list[Path]:
 
 
 def _names(root: Path) -> list[str]:
-    try:
-        with _reading(root):
+    """Return the names in a folder, except that of the lock; none for a missing folder."""
+    with _reading(root):
+        try:
             return [path.name for path in root.iterdir() if path.name != LOCK_NAME]
-    except StorageError as error:
-        if isinstance(error.__cause__, FileNotFoundError):
+        except FileNotFoundError:
             return []
-        if isinstance(error.__cause__, NotADirectoryError):
+        except NotADirectoryError as error:
             raise DatasetExistsError(f"{root} is a file", hint="choose another --output") from error
-        raise
 
 
 @contextmanager
@@ -391,11 +342,6 @@ def _reading(root: Path) -> Iterator[None]:
         raise StorageError(
             f"cannot read {root}: {error.strerror or error}", hint="check its name and its permissions"
         ) from error
-
-
-def has_commits(root: Path) -> bool:
-    """Return whether any segment of the dataset in `root` is committed."""
-    return any((root / "meta" / "episodes").glob("chunk-*/file-*.parquet"))
 
 
 def move_to_replaced(files: FileStore, root: Path) -> None:
@@ -411,7 +357,7 @@ def recover_replaced(files: FileStore, root: Path) -> None:
     replaced = root / REPLACED
     if not replaced.exists():
         return
-    if not has_commits(root):
+    if not any((root / "meta" / "episodes").glob("chunk-*/file-*.parquet")):
         # `meta` comes last, for its commits would end this.
         for name in reversed(DATASET_ENTRIES):
             if (replaced / name).exists():
@@ -420,34 +366,21 @@ def recover_replaced(files: FileStore, root: Path) -> None:
     files.remove(replaced)
 
 
-def remove_dataset(files: FileStore, root: Path, *, with_folder: bool = False) -> None:
-    """Remove a dataset and its unfinished files, nothing else; with `with_folder` its folder too, if it is empty."""
+def remove_dataset(files: FileStore, root: Path) -> None:
+    """Remove a dataset and its unfinished files, and nothing else in the folder."""
     for path in (*(root / name for name in DATASET_ENTRIES), *root.glob(".*.tmp")):
         files.remove(path)
-    if with_folder:
-        with suppress(OSError):
-            root.rmdir()
-
-
-LEAST_BYTES = 16 << 20
-FEW_BYTES = 256 << 20
 
 
 def check_free_space(root: Path) -> str | None:
     """Check that `root` can be written to, before workers start; return a warning where little space is free.
 
     Raises:
-        StorageError: If it cannot be written to, or hardly any space is free.
+        StorageError: If it cannot be written to.
     """
     with _reading(root):
-        place = next((folder for folder in (root, *root.absolute().parents) if folder.exists()), Path("/"))
+        place = next(folder for folder in (root, *root.absolute().parents) if folder.exists())
         free = shutil.disk_usage(place).free
-    if not place.is_dir():
-        raise StorageError(f"{place} is not a folder", hint="choose another --output")
-    if not os.access(place, os.W_OK | os.X_OK):
-        raise StorageError(f"the folder {place} cannot be written to", hint="choose another --output")
-    if free < LEAST_BYTES:
-        raise StorageError(
-            f"the disk of {place} is full: {free >> 20} MB are free", hint="free some space, or choose another --output"
-        )
+    if not place.is_dir() or not os.access(place, os.W_OK | os.X_OK):
+        raise StorageError(f"{place} is not a folder that can be written to", hint="choose another --output")
     return f"only {free >> 20} MB are free at {place}" if free < FEW_BYTES else None

@@ -13,7 +13,7 @@ from typing import Any, Self
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from rollout_cli.dataset.files import FileStore, tidy_up
+from rollout_cli.dataset.files import FileStore, NewFile, tidy_up
 from rollout_cli.dataset.schema import BIG_ROW_BYTES
 from rollout_cli.errors import DatasetFormatError, StorageError
 
@@ -21,24 +21,15 @@ MEMORY_HINT = (
     "use a smaller --segment-bytes or fewer partitions, leave out large infos with --drop-info, or free memory"
 )
 
-_BUFFER_BYTES = 1 << 20
-_PAGE_BYTES = 1 << 20
-_PAGE_ROWS = 1 << 20
-"""More than a row group has: pages then end by their bytes alone, which compresses better than 20,000 rows."""
+_PAGE_BYTES = _BUFFER_BYTES = 1 << 20
 
 
 class TableFile:
-    """One Parquet file under a temporary name; as a context manager it is removed after an exception.
-
-    Args:
-        files: The disk.
-        path: Its temporary name.
-        schema: The schema of every table.
-    """
+    """One Parquet file under a temporary name; as a context manager it is removed after an exception."""
 
     def __init__(self, files: FileStore, path: Path, schema: pa.Schema) -> None:
         self.path = path
-        self._file = files.create(path)
+        self._file = NewFile(files, path)
         try:
             # Each write to `NewFile` takes the interpreter's lock, so Arrow joins them first.
             self._sink = pa.BufferedOutputStream(pa.PythonFile(self._file, mode="w"), _BUFFER_BYTES)
@@ -52,16 +43,13 @@ class TableFile:
 
         Columns must be contiguous unless their rows are big, or pages would end where the pieces do.
         """
-        with _storing(self.path):
-            self._writer.write_table(table, row_group_size=group_rows)
+        self._writer.write_table(table, row_group_size=group_rows)
 
     def finish(self, metadata: Mapping[str, str] | None = None) -> int:
         """Write the footer with `metadata` added, and bring the file to the disk; return its bytes."""
-        with _storing(self.path):
-            if metadata:
-                self._writer.add_key_value_metadata(metadata)
-            self._writer.close()
-            self._sink.close()
+        self._writer.add_key_value_metadata(metadata or {})
+        self._writer.close()
+        self._sink.close()
         return self._file.finish()
 
     def discard(self) -> None:
@@ -84,15 +72,11 @@ class TableFile:
             tidy_up(error, self.discard)
 
 
-@contextmanager
-def _storing(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except MemoryError as error:
-        raise StorageError(f"there is not enough memory to write {path}: {error}", hint=MEMORY_HINT) from error
-
-
 def _options(schema: pa.Schema) -> dict[str, Any]:
+    # By its default of 1,024 rows a page of images would have a hundred megabytes and end where a chunk does. Row by
+    # row, pages depend on the rows alone, however they came in chunks.
+    widest_row = max(map(_row_bytes, schema.types))
+    batch_rows = 1 if widest_row >= BIG_ROW_BYTES else max(1, min(1024, _PAGE_BYTES // widest_row))
     return {
         "compression": "zstd",
         "compression_level": 1,
@@ -103,19 +87,11 @@ def _options(schema: pa.Schema) -> dict[str, Any]:
         "write_statistics": ["episode_id"],
         # Finds a flipped bit: neither the compression nor anything else of Parquet does.
         "write_page_checksum": True,
-        "write_batch_size": _batch_rows(max(map(_row_bytes, schema.types))),
+        "write_batch_size": batch_rows,
         "data_page_size": _PAGE_BYTES,
-        "max_rows_per_page": _PAGE_ROWS,
+        # More than a row group has: pages end by their bytes alone, which compresses better than 20,000 rows.
+        "max_rows_per_page": 1 << 20,
     }
-
-
-def _batch_rows(widest_row: int) -> int:
-    """Return after how many rows Arrow checks whether a page is full.
-
-    By its default of 1,024 rows a page of images would have a hundred megabytes and end where a chunk does. Row by row,
-    pages depend on the rows alone, however they came in chunks.
-    """
-    return 1 if widest_row >= BIG_ROW_BYTES else max(1, min(1024, _PAGE_BYTES // max(1, widest_row)))
 
 
 def _row_bytes(kind: pa.DataType) -> int:

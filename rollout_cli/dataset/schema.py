@@ -11,16 +11,7 @@ import gymnasium
 import numpy as np
 import pyarrow as pa
 
-from rollout_cli.dataset.convert import (
-    Array,
-    contiguous,
-    decode_leaf,
-    encode_leaf,
-    info_type,
-    is_stored,
-    joined,
-    leaf_type,
-)
+from rollout_cli.dataset.convert import Array, contiguous, decode_leaf, encode_leaf, info_type, joined, leaf_type
 from rollout_cli.dataset.files import FORMAT_VERSION
 from rollout_cli.dataset.spaces_json import space_from_json, space_to_json
 from rollout_cli.episodes.batch import EnvSpec
@@ -39,55 +30,41 @@ def is_big(kind: pa.DataType) -> bool:
     return pa.types.is_fixed_size_binary(kind) and int(kind.byte_width) >= BIG_ROW_BYTES
 
 
-def _fixed(name: str, kind: pa.DataType) -> pa.Field:
-    return pa.field(name, kind, nullable=False)
+def _fields(**types: pa.DataType) -> list[pa.Field]:
+    return [pa.field(name, kind, nullable=False) for name, kind in types.items()]
 
 
-_STEP_START = [_fixed("episode_id", pa.int64()), _fixed("step", pa.int32())]
-_STEP_END = [
-    _fixed("reward", pa.float64()),
-    _fixed("terminated", pa.bool_()),
-    _fixed("truncated", pa.bool_()),
-    _fixed("step_type", pa.uint8()),
-]
+_STEP_START = _fields(episode_id=pa.int64(), step=pa.int32())
+_STEP_END = _fields(reward=pa.float64(), terminated=pa.bool_(), truncated=pa.bool_(), step_type=pa.uint8())
 EPISODE_FIELDS = [
-    _fixed("episode_id", pa.int64()),
-    _fixed("episode_number", pa.int64()),
-    _fixed("root_seed", pa.int64()),
-    _fixed("length", pa.int64()),
-    _fixed("return", pa.float64()),
-    _fixed("terminated", pa.bool_()),
-    _fixed("truncated", pa.bool_()),
-    _fixed("seed", pa.int64()),
-    _fixed("worker", pa.int32()),
-    _fixed("wall_time_s", pa.float64()),
-    _fixed("data_chunk_index", pa.int32()),
-    _fixed("data_file_index", pa.int32()),
-    _fixed("data_row_index", pa.int64()),
+    *_fields(episode_id=pa.int64(), episode_number=pa.int64(), root_seed=pa.int64(), length=pa.int64()),
+    *_fields(**{"return": pa.float64()}, terminated=pa.bool_(), truncated=pa.bool_()),
+    *_fields(seed=pa.int64(), worker=pa.int32(), wall_time_s=pa.float64()),
+    *_fields(data_chunk_index=pa.int32(), data_file_index=pa.int32(), data_row_index=pa.int64()),
 ]
 """The columns of `meta/episodes` that every dataset has, whatever its spaces and infos."""
 
+# Nominal bytes of these columns; a bool counts as one.
 _STEP_BYTES = 8 + 4 + 8 + 1 + 1 + 1
 _EPISODE_BYTES = 8 * 8 + 3 * 4 + 2
+_OFFSET_BYTES = 4
 
 
 @dataclass(frozen=True, slots=True)
 class SpaceColumn:
-    """One leaf of a space and its column.
-
-    Attributes:
-        name: The column's name, such as `observation.camera.0`.
-        leaf: The leaf.
-        stored: Whether there is such a column; a leaf without elements has none.
-    """
+    """One leaf of a space and its column, such as `observation.camera.0`; a leaf without elements is not stored."""
 
     name: str
     leaf: Leaf
-    stored: bool
+
+    @property
+    def stored(self) -> bool:
+        """Return whether there is such a column."""
+        return 0 not in self.leaf.shape
 
     def field(self) -> pa.Field:
         """Return the column's Arrow field: every row has a value."""
-        return _fixed(self.name, leaf_type(self.leaf))
+        return pa.field(self.name, leaf_type(self.leaf), nullable=False)
 
     def encode(self, parts: Sequence[Array]) -> pa.Array | pa.ChunkedArray:
         """Return the column of values (n, *leaf.shape) that follow one another.
@@ -107,13 +84,10 @@ class SpaceColumn:
 
     def describe(self) -> dict[str, Any]:
         """Return the column's entry in the `features` of info.json."""
-        return {
-            "kind": self.leaf.kind,
-            "dtype": "string" if self.leaf.kind == "text" else np.dtype(self.leaf.dtype).name,
-            "shape": list(self.leaf.shape),
-            "path": list(self.leaf.path),
-            "stored": self.stored,
-        }
+        leaf = self.leaf
+        dtype = "string" if leaf.kind == "text" else np.dtype(leaf.dtype).name
+        described = {"kind": leaf.kind, "dtype": dtype, "shape": list(leaf.shape), "path": list(leaf.path)}
+        return {**described, "stored": self.stored}
 
 
 def space_columns(space: gymnasium.Space[Any], prefix: str) -> tuple[SpaceColumn, ...]:
@@ -124,19 +98,16 @@ def space_columns(space: gymnasium.Space[Any], prefix: str) -> tuple[SpaceColumn
     Raises:
         UnsupportedSpaceError: For a space with no fixed set of columns, or a dtype that cannot be stored.
     """
-    taken: set[str] = set()
-    columns = []
+    columns: dict[str, SpaceColumn] = {}
     for leaf in space_leaves(space):
         name = free = f"{prefix}.{leaf.name}" if leaf.path else prefix
         number = 1
-        while free in taken:
+        while free in columns:
             number += 1
             free = f"{name}#{number}"
-        taken.add(free)
-        column = SpaceColumn(free, leaf, is_stored(leaf))
-        column.field()  # Refuses a dtype that cannot be stored, before the first episode.
-        columns.append(column)
-    return tuple(columns)
+        columns[free] = SpaceColumn(free, leaf)
+        columns[free].field()  # Refuses a dtype that cannot be stored, before the first episode.
+    return tuple(columns.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,20 +158,13 @@ def env_spec_of(info: Mapping[str, Any]) -> EnvSpec:
     try:
         spaces, limit = info["spaces"], info["max_episode_length"]
         return EnvSpec(space_from_json(spaces["observation"]), space_from_json(spaces["action"]), limit)
-    except KeyError as error:
-        raise DatasetFormatError(f"info.json has no {error}") from error
-    except (TypeError, RecursionError) as error:
-        raise DatasetFormatError(f"info.json does not describe spaces: {error}") from error
+    except (KeyError, TypeError, RecursionError) as error:
+        raise DatasetFormatError(f"info.json does not describe spaces: {error!r}") from error
 
 
 @dataclass(frozen=True, slots=True)
 class InfoField:
-    """One info column.
-
-    Attributes:
-        path: Keys from the root of the info dictionary.
-        kind: The kind of its values, as in `episodes.infos`; never `json`.
-    """
+    """One info column: the keys from the root of the info dictionary, and the kind of its values, never `json`."""
 
     path: InfoPath
     kind: str
@@ -215,9 +179,6 @@ class InfoField:
         """Return the bytes that every row takes, whether it has a value or not."""
         is_number = self.kind != STRING and "[" not in self.kind
         return kind_type(self.kind)[0].itemsize if is_number else _OFFSET_BYTES
-
-
-_OFFSET_BYTES = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,21 +205,27 @@ class InfoSchema:
     @classmethod
     def from_features(cls, features: Mapping[str, Any]) -> InfoSchema:
         """Return the info columns that the `features` of an info.json describe."""
-        env, agent, episode = (
-            tuple(
-                InfoField(tuple(feature["path"]), feature["dtype"])
-                for name, feature in features.items()
-                if feature["kind"] == "info" and name.startswith(f"{prefix}.")
-            )
-            for prefix in INFO_PREFIXES
-        )
+        groups: dict[str, list[InfoField]] = {prefix: [] for prefix in INFO_PREFIXES}
+        for name, feature in features.items():
+            if feature["kind"] == "info":
+                groups[name.partition(".")[0]].append(InfoField(tuple(feature["path"]), feature["dtype"]))
+        env, agent, episode = (tuple(group) for group in groups.values())
         return cls(env, agent, episode)
+
+
+def _arrow_fields(columns: Sequence[SpaceColumn]) -> list[pa.Field]:
+    return [column.field() for column in columns if column.stored]
 
 
 def _info_fields(prefix: str, fields: Sequence[InfoField]) -> list[pa.Field]:
     """Return the Arrow fields of the typed columns, then that of their JSON remainder."""
     typed = [pa.field(f"{prefix}.{field.key}", info_type(field.kind)) for field in fields]
     return [*typed, pa.field(f"{prefix}_extra", pa.string())]
+
+
+def _row_bytes(columns: Sequence[SpaceColumn], infos: Sequence[InfoField]) -> int:
+    # The empty rows of info columns count, or many rare infos would take memory that no limit sees.
+    return sum(column.leaf.row_bytes for column in columns) + sum(info.row_bytes for info in infos)
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,31 +250,23 @@ class DatasetSchema:
 
     @classmethod
     def of(cls, spaces: SpaceSchema, infos: InfoSchema, env: Mapping[str, Any]) -> DatasetSchema:
-        """Join the columns of spaces and infos.
-
-        Args:
-            spaces: The columns of the spaces.
-            infos: The columns of the infos.
-            env: The record of the environment; it goes into every file's footer, so nothing in it may differ between
-                two runs of one seed.
-        """
+        """Join the columns of spaces and infos; the record `env` of the environment goes into every file's footer."""
         step_columns = (*spaces.observation, *spaces.action)
         data = [
             *_STEP_START,
-            *_stored_fields(step_columns),
+            *_arrow_fields(step_columns),
             *_STEP_END,
-            *_stored_fields(spaces.next_observation),
+            *_arrow_fields(spaces.next_observation),
             *_info_fields("env_info", infos.env),
             *_info_fields("agent_info", infos.agent),
         ]
         last = spaces.last_observation
-        episodes = [*EPISODE_FIELDS, *_stored_fields(last), *_info_fields("episode_info", infos.episode)]
+        episodes = [*EPISODE_FIELDS, *_arrow_fields(last), *_info_fields("episode_info", infos.episode)]
         return cls(
             spaces,
             infos,
             _schema(data, spaces, env),
             _schema(episodes, spaces, env),
-            # The empty rows of info columns count, or many rare infos would take memory that no limit sees.
             step_bytes=_STEP_BYTES + _row_bytes((*step_columns, *spaces.next_observation), (*infos.env, *infos.agent)),
             episode_bytes=_EPISODE_BYTES + _row_bytes(last, infos.episode),
         )
@@ -328,35 +287,26 @@ class DatasetSchema:
 
     def describe(self) -> dict[str, Any]:
         """Return `features`, by column name: kind, dtype, shape and true path."""
-        out = {field.name: {"kind": "fact", "dtype": str(field.type)} for field in (*self.data, *self.episodes)}
+        fields = (*self.data, *self.episodes)
+        out: dict[str, Any] = {field.name: {"kind": "fact", "dtype": str(field.type)} for field in fields}
         out |= {column.name: column.describe() for column in self.spaces.columns}
         for prefix, columns in self.infos.groups:
-            out |= {f"{prefix}.{column.key}": _describe_info(column) for column in columns}
+            for one in columns:
+                feature = {"kind": "info", "dtype": one.kind, "path": list(one.path), "stored": True}
+                out[f"{prefix}.{one.key}"] = feature
         return out
 
 
-def _stored_fields(columns: Sequence[SpaceColumn]) -> list[pa.Field]:
-    return [column.field() for column in columns if column.stored]
-
-
-def _row_bytes(columns: Sequence[SpaceColumn], infos: Sequence[InfoField]) -> int:
-    return sum(column.leaf.row_bytes for column in columns) + sum(info.row_bytes for info in infos)
-
-
-def _describe_info(column: InfoField) -> dict[str, Any]:
-    return {"kind": "info", "dtype": column.kind, "path": list(column.path), "stored": True}
-
-
 def _schema(columns: list[pa.Field], spaces: SpaceSchema, env: Mapping[str, Any]) -> pa.Schema:
-    schema = pa.schema(columns)
+    features = {field.name: _hf_feature(field.type) for field in columns}
     metadata = {
         "rollout.format_version": str(FORMAT_VERSION),
         "rollout.spaces": json.dumps(spaces.describe()),
         "rollout.max_episode_length": json.dumps(spaces.env_spec.max_episode_length),
         "rollout.env": json.dumps(env, sort_keys=True),
-        "huggingface": json.dumps({"info": {"features": {field.name: _hf_feature(field.type) for field in schema}}}),
+        "huggingface": json.dumps({"info": {"features": features}}),
     }
-    return schema.with_metadata(metadata)
+    return pa.schema(columns, metadata)
 
 
 _HF_NAMES = {"double": "float64", "float": "float32", "halffloat": "float16"}

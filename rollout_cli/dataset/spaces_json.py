@@ -17,8 +17,6 @@ from rollout_cli.errors import DatasetFormatError, UnsupportedSpaceError
 Array = npt.NDArray[Any]
 Space = spaces.Space[Any]
 
-_LONGEST_TEXT = 1 << 31
-
 
 def space_to_json(space: Space) -> dict[str, Any]:
     """Describe `space` as JSON: its type, bounds, dtype and shape, without seeds.
@@ -26,39 +24,47 @@ def space_to_json(space: Space) -> dict[str, Any]:
     Raises:
         UnsupportedSpaceError: For a space that has no fixed set of columns.
     """
-    if isinstance(space, spaces.Dict):
-        # Pairs, because keys keep their order and may be integers.
-        return {"type": "Dict", "spaces": [[key, space_to_json(child)] for key, child in space.spaces.items()]}
-    if isinstance(space, spaces.Tuple):
-        return {"type": "Tuple", "spaces": [space_to_json(child) for child in space.spaces]}
-    return _leaf_to_json(space)
+    out: dict[str, Any]
+    match space:
+        case spaces.Dict():
+            # Pairs, because keys keep their order and may be integers.
+            out = {"type": "Dict", "spaces": [[key, space_to_json(child)] for key, child in space.spaces.items()]}
+        case spaces.Tuple():
+            out = {"type": "Tuple", "spaces": [space_to_json(child) for child in space.spaces]}
+        case spaces.Box():
+            shape, dtype = list(space.shape), np.dtype(space.dtype).str
+            out = {"type": "Box", "dtype": dtype, "shape": shape, "low": _bound(space.low), "high": _bound(space.high)}
+        case spaces.Discrete():
+            dtype = np.dtype(space.dtype).name
+            out = {"type": "Discrete", "n": int(space.n), "start": int(space.start), "dtype": dtype}
+        case spaces.MultiDiscrete():
+            numbers = {"nvec": space.nvec.tolist(), "start": space.start.tolist(), "shape": list(space.shape)}
+            out = {"type": "MultiDiscrete", **numbers, "dtype": np.dtype(space.dtype).name}
+        case spaces.MultiBinary():
+            out = {"type": "MultiBinary", "shape": list(space.shape)}
+        case spaces.Text():
+            charset = "".join(sorted(space.character_set))
+            limits = {"min_length": space.min_length, "max_length": space.max_length, "charset": charset}
+            out = {"type": "Text", **limits} | ({"class": space.own_class} if isinstance(space, _OwnText) else {})
+        case _ if [leaf.kind for leaf in space_leaves(space)] == ["text"]:
+            # A space of the environment's own, such as MiniGrid's missions: it comes back as texts of any length.
+            limits = {"min_length": 0, "max_length": 1 << 31, "charset": "".join(sorted(string.printable))}
+            out = {"type": "Text", **limits, "class": f"{type(space).__module__}.{type(space).__qualname__}"}
+        case _:
+            raise UnsupportedSpaceError(f"a {type(space).__name__} space has no fixed set of columns")
+    return out
 
 
-def _leaf_to_json(space: Space) -> dict[str, Any]:
-    if isinstance(space, spaces.Box):
-        shape, dtype = list(space.shape), np.dtype(space.dtype).str
-        return {"type": "Box", "dtype": dtype, "shape": shape, "low": _bound(space.low), "high": _bound(space.high)}
-    if isinstance(space, spaces.Discrete):
-        return {"type": "Discrete", "n": int(space.n), "start": int(space.start), "dtype": _dtype_name(space)}
-    if isinstance(space, spaces.MultiDiscrete):
-        return {
-            "type": "MultiDiscrete",
-            "nvec": space.nvec.tolist(),
-            "start": space.start.tolist(),
-            "shape": list(space.shape),
-            "dtype": _dtype_name(space),
-        }
-    if isinstance(space, spaces.MultiBinary):
-        return {"type": "MultiBinary", "shape": list(space.shape)}
-    if isinstance(space, spaces.Text):
-        charset = "".join(sorted(space.character_set))
-        limits = {"min_length": space.min_length, "max_length": space.max_length, "charset": charset}
-        return {"type": "Text", **limits} | ({"class": space.own_class} if isinstance(space, _OwnText) else {})
-    if [leaf.kind for leaf in space_leaves(space)] == ["text"]:
-        # A space of the environment's own, such as MiniGrid's missions: it comes back as texts of any length.
-        limits = {"min_length": 0, "max_length": _LONGEST_TEXT, "charset": "".join(sorted(string.printable))}
-        return {"type": "Text", **limits, "class": f"{type(space).__module__}.{type(space).__qualname__}"}
-    raise UnsupportedSpaceError(f"a {type(space).__name__} space has no fixed set of columns")
+def _bound(bound: Array) -> Any:
+    """Return a bound as one number where all its values are equal (an image's are), else as nested lists."""
+    is_uniform = bound.size and (bound == bound.flat[0]).all()
+    return _with_texts(bound.flat[0].item() if is_uniform else bound.tolist())
+
+
+def _with_texts(values: Any) -> Any:
+    if isinstance(values, list):
+        return [_with_texts(value) for value in values]
+    return values if math.isfinite(values) else str(values)  # JSON has no infinity.
 
 
 def space_from_json(document: Mapping[str, Any]) -> Space:
@@ -68,30 +74,38 @@ def space_from_json(document: Mapping[str, Any]) -> Space:
         DatasetFormatError: If the description is not one of ours.
     """
     try:
-        return _BUILDERS[document["type"]](document)
+        return _build(document)
     except (KeyError, TypeError, ValueError, AssertionError) as error:
         raise DatasetFormatError(f"the description of a space cannot be read: {error!r}") from error
 
 
-def _box(document: Mapping[str, Any]) -> Space:
-    dtype, shape = np.dtype(document["dtype"]), tuple(document["shape"])
-    low, high = (_values(document[name], dtype, shape) for name in ("low", "high"))
-    return spaces.Box(low, high, shape=shape, dtype=dtype.type)
-
-
-def _discrete(document: Mapping[str, Any]) -> Space:
-    return spaces.Discrete(document["n"], start=document["start"], dtype=np.dtype(document["dtype"]).type)
-
-
-def _multi_discrete(document: Mapping[str, Any]) -> Space:
-    dtype, shape = np.dtype(document["dtype"]), tuple(document["shape"])
-    nvec, start = (np.array(document[name], dtype=dtype).reshape(shape) for name in ("nvec", "start"))
-    return spaces.MultiDiscrete(nvec, dtype=dtype.type, start=start)
-
-
-def _multi_binary(document: Mapping[str, Any]) -> Space:
-    shape = document["shape"]
-    return spaces.MultiBinary(shape[0] if len(shape) == 1 else shape)
+def _build(of: Mapping[str, Any]) -> Space:
+    space: Space
+    match of["type"]:
+        case "Dict":
+            space = spaces.Dict([(key, space_from_json(child)) for key, child in of["spaces"]])
+        case "Tuple":
+            space = spaces.Tuple([space_from_json(child) for child in of["spaces"]])
+        case "Box":
+            dtype, shape = np.dtype(of["dtype"]), tuple(of["shape"])
+            low, high = (_values(of[name], dtype, shape) for name in ("low", "high"))
+            space = spaces.Box(low, high, shape=shape, dtype=dtype.type)
+        case "Discrete":
+            space = spaces.Discrete(of["n"], start=of["start"], dtype=np.dtype(of["dtype"]).type)
+        case "MultiDiscrete":
+            dtype, shape = np.dtype(of["dtype"]), tuple(of["shape"])
+            nvec, start = (np.array(of[name], dtype=dtype).reshape(shape) for name in ("nvec", "start"))
+            space = spaces.MultiDiscrete(nvec, dtype=dtype.type, start=start)
+        case "MultiBinary":
+            space = spaces.MultiBinary(of["shape"][0] if len(of["shape"]) == 1 else of["shape"])
+        case "Text":
+            kind = _OwnText if "class" in of else spaces.Text
+            space = kind(of["max_length"], min_length=of["min_length"], charset=of["charset"])
+            if isinstance(space, _OwnText):
+                space.own_class = of["class"]
+        case _:
+            raise ValueError(of["type"])
+    return space
 
 
 class _OwnText(spaces.Text):
@@ -100,59 +114,11 @@ class _OwnText(spaces.Text):
     own_class = ""
 
 
-def _text(document: Mapping[str, Any]) -> Space:
-    kind = _OwnText if "class" in document else spaces.Text
-    space = kind(document["max_length"], min_length=document["min_length"], charset=document["charset"])
-    if isinstance(space, _OwnText):
-        space.own_class = document["class"]
-    return space
-
-
-def _dict(document: Mapping[str, Any]) -> Space:
-    return spaces.Dict([(key, space_from_json(child)) for key, child in document["spaces"]])
-
-
-def _tuple(document: Mapping[str, Any]) -> Space:
-    return spaces.Tuple([space_from_json(child) for child in document["spaces"]])
-
-
-_BUILDERS = {
-    "Box": _box,
-    "Discrete": _discrete,
-    "MultiDiscrete": _multi_discrete,
-    "MultiBinary": _multi_binary,
-    "Text": _text,
-    "Dict": _dict,
-    "Tuple": _tuple,
-}
-
-
-def _dtype_name(space: Space) -> str:
-    return np.dtype(space.dtype).name
-
-
-def _bound(bound: Array) -> Any:
-    """Return a bound as one number where all its values are equal (an image's are), else as nested lists."""
-    if bound.size and (bound == bound.flat[0]).all():
-        return _number(bound.flat[0].item())
-    return _numbers(bound.tolist())
-
-
-def _numbers(values: Any) -> Any:
-    return [_numbers(value) for value in values] if isinstance(values, list) else _number(values)
-
-
-def _number(value: float) -> float | str:
-    return value if math.isfinite(value) else str(value)  # JSON has no infinity.
-
-
 def _values(bound: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
-    if isinstance(bound, list):
-        return np.array(_parsed(bound), dtype=dtype).reshape(shape)
-    return np.full(shape, _parsed(bound), dtype=dtype)
+    def parsed(value: Any) -> Any:
+        if isinstance(value, list):
+            return [parsed(one) for one in value]
+        return float(value) if isinstance(value, str) else value
 
-
-def _parsed(bound: Any) -> Any:
-    if isinstance(bound, list):
-        return [_parsed(value) for value in bound]
-    return float(bound) if isinstance(bound, str) else bound
+    values = np.array(parsed(bound), dtype=dtype)
+    return values.reshape(shape) if isinstance(bound, list) else np.full(shape, values, dtype=dtype)

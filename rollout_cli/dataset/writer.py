@@ -273,7 +273,7 @@ class DatasetWriter:
                 self._discard()
                 recover_replaced(self._files, self._root)
                 if self._is_begun and not self._replaced:
-                    remove_dataset(self._files, self._root, with_folder=False)
+                    remove_dataset(self._files, self._root)
             finally:
                 self._lock.release()
         if self._made_folder:

@@ -162,7 +162,7 @@ def resume_state(config: CollectConfig, plan: Plan, sources: Mapping[str, Any], 
     recover_replaced(FileStore(), root)
     if is_unbegun(root):
         progress.notice(f"there is nothing to resume in {root}: a new dataset begins")
-        remove_dataset(FileStore(), root, with_folder=False)
+        remove_dataset(FileStore(), root)
         return ResumeState(config, plan, {})
     info = read_info(root)
     recorded_values(info)  # It raises where the dataset records no run that can be resumed.
