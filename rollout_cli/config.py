@@ -1,8 +1,8 @@
-"""Every option of `rollout collect` and `rollout exact`, declared once; where their values come from, and which wins.
+"""Every option of `rollout collect` and `rollout exact`: type, default, words, and where its value comes from.
 
-A field of `CollectConfig` is an option: its type and bounds are pydantic's, its `Option` holds the words for people.
-Flags, environment variables (`ROLLOUT_*`), the keys of a TOML file and the tables of docs/command-line.md follow from
-it. Each value is validated with the name of its source: strictly (no text for a number) from TOML and from Python.
+A field of `CollectConfig` has the type and the default; the table `_DECLARED` has the words for people. Flags,
+environment variables (`ROLLOUT_*`) and the keys of TOML files follow from them. Values of TOML and Python are
+validated strictly: no text stands for a number.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import re
 import shlex
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import MISSING, dataclass, field, fields, replace
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path, PurePath
@@ -28,11 +28,10 @@ from rollout_cli.errors import ConfigError
 CommandName = Literal["collect", "exact"]
 Values = dict[str, Any]
 
-AMOUNT, WHAT, HOW = "How much", "Policy and environment", "Workers and seeds"
-DATASET, FAULTS = "Dataset", "Faults and endings"
 _LARGEST = 2**63 - 1
-_MOST_WORKERS, _MOST_ENVS_PER_WORKER = 1_024, 65_536
 _LONGEST_SHOWN = _LONGEST_LABEL = 80
+_AMOUNTS = frozenset({"timesteps", "episodes", "episodes_per_worker"})
+_UNSET_OUTPUT = Path("rollouts/<env>-<UTC time>")
 
 
 class EpisodeRange(NamedTuple):
@@ -45,28 +44,28 @@ class EpisodeRange(NamedTuple):
         return str(self.stop) if self.first == 0 else f"{self.first}:{self.stop}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Option:
     """The words of an option for people, and which commands have it.
 
     Args:
-        panel: The part of the help page that it stands in.
+        name: The name of its field, which is the key in a file too.
         help: One sentence for the help page.
         short: A one-letter flag such as `-p`; empty for none.
-        metavar: The placeholder of a value in help pages.
+        metavar: The placeholder of a value in help pages; empty for a switch.
         shown: The default as a person reads it; empty where there is none.
-        commands: The commands that have it.
-        name: The name of its field, which is the key in a file too.
+        only: The one command that has it; None for both.
+        panel: The part of the help page that it stands in.
         type: The annotated type of its field.
     """
 
-    panel: str
+    name: str
     help: str
-    short: str
-    metavar: str
-    shown: str
-    commands: tuple[CommandName, ...]
-    name: str = ""
+    short: str = ""
+    metavar: str = ""
+    shown: str = ""
+    only: CommandName | None = None
+    panel: str = ""
     type: Any = None
 
     @property
@@ -78,6 +77,11 @@ class Option:
     def variable(self) -> str:
         """The environment variable, such as `ROLLOUT_ENV_KWARGS`."""
         return "ROLLOUT_" + self.name.upper()
+
+    @property
+    def commands(self) -> tuple[CommandName, ...]:
+        """The commands that have it."""
+        return (self.only,) if self.only else ("collect", "exact")
 
     @property
     def is_switch(self) -> bool:
@@ -94,23 +98,22 @@ class Option:
         """The words that it takes; empty where it takes other values."""
         return get_args(self.type) if get_origin(self.type) is Literal else ()
 
-    def read_texts(self, texts: Sequence[str], label: str) -> Any:
-        """Validate an option that repeats, one text a flag; as `read` otherwise."""
-        is_table = self.metavar == "KEY=VALUE"
-        return self.read(dict(_pair(text, label) for text in texts) if is_table else tuple(texts), label)
-
     def read(self, raw: object, label: str, *, text: bool = False) -> Any:
         """Validate a value.
 
         Args:
             raw: The value.
             label: The name of its source, for the error: `--workers`, `ROLLOUT_WORKERS` or `run.toml: workers`.
-            text: Read it from the text of a flag or variable; a value of TOML or Python is validated strictly.
+            text: Read it from the text of a flag or variable, or from several texts where the option repeats; a value
+                of TOML or Python is validated strictly.
 
         Raises:
             ConfigError: If the option does not allow it.
         """
         adapter = _adapter(self.name)
+        if text and self.repeats:
+            texts: Any = raw
+            raw, text = dict(_pair(one, label) for one in texts) if self.metavar == "KEY=VALUE" else tuple(texts), False
         try:
             return adapter.validate_strings(raw) if text else adapter.validate_python(raw, strict=True)
         except ValidationError as error:
@@ -125,24 +128,7 @@ class Option:
         return ConfigError(f"{problem}, got {shown}", hint=self.help)
 
 
-def option(
-    panel: str,
-    text: str,
-    *,
-    default: Any = None,
-    shown: str = "",
-    metavar: str = "",
-    short: str = "",
-    only: CommandName | None = None,
-) -> Any:
-    """Return the field of an option; `only` names the one command that has it, `shown` stands for its default."""
-    if not shown and default is not None and not isinstance(default, bool | tuple | type):
-        shown = f"{default:g}" if isinstance(default, float) else str(default)
-    commands: tuple[CommandName, ...] = ("collect", "exact") if only is None else (only,)
-    declared = Option(panel=panel, help=text, short=short, metavar=metavar, shown=shown, commands=commands)
-    if callable(default):
-        return field(default_factory=default, metadata={"option": declared})
-    return field(default=default, metadata={"option": declared})
+# The types of the values.
 
 
 def _episode_range(value: object) -> EpisodeRange | None:
@@ -160,12 +146,11 @@ def _episode_range(value: object) -> EpisodeRange | None:
 
 def _folder(value: object) -> Path:
     """Read a path; an empty one would mean the working folder without saying so."""
-    path = value if isinstance(value, Path) else Path(value) if isinstance(value, str) and value else None
-    if path is None:
+    if not isinstance(value, Path | str) or not str(value):
         raise PydanticCustomError("folder", "Input should be the path of a folder")
-    if not str(path).isprintable() and str(path).encode(errors="replace").decode() != str(path):
+    if not _is_utf8(str(value)):
         raise PydanticCustomError("folder", "Input should be a path in UTF-8, so that every tool can read the dataset")
-    return path
+    return Path(value)
 
 
 def _keywords(value: object) -> dict[str, Any]:
@@ -178,54 +163,55 @@ def _keywords(value: object) -> dict[str, Any]:
 
 
 def _texts(value: object) -> tuple[str, ...]:
-    texts = tuple(value) if isinstance(value, list | tuple) else ()
-    if not isinstance(value, list | tuple) or not all(isinstance(text, str) and text.strip() for text in texts):
+    if not isinstance(value, list | tuple) or not all(isinstance(text, str) and text.strip() for text in value):
         raise PydanticCustomError("texts", "Input should be names of infos")
-    return texts
+    return tuple(value)
 
 
 def _is_plain(value: object) -> bool:
     if isinstance(value, Mapping):
         return all(isinstance(key, str) and _is_plain(item) for key, item in value.items())
     if isinstance(value, str):
-        return value.encode(errors="replace").decode() == value  # No lone surrogates: TOML and JSON hold none.
+        return _is_utf8(value)
     return all(map(_is_plain, value)) if isinstance(value, list) else isinstance(value, bool | int | float)
 
 
+def _is_utf8(text: str) -> bool:
+    """Return whether the text has no lone surrogates: TOML, JSON and Parquet hold none."""
+    return text.encode(errors="replace").decode() == text
+
+
 def _pair(text: str, label: str) -> tuple[str, object]:
+    """Split `key=value`; a value that is no plain TOML literal is text."""
     key, equals, value = text.partition("=")
     if not equals or not key.isidentifier():
         raise ConfigError(f"{label} must be key=value, got {text!r}", hint="for example: --env-kwargs g=9.81")
-    return key, _literal(value)
-
-
-def _literal(text: str) -> object:
     try:
-        table = tomllib.loads(f"value = {text}")
+        table = tomllib.loads(f"value = {value}")
     except (tomllib.TOMLDecodeError, RecursionError):
-        return text
+        return key, value
     # A line break in the text could have smuggled in more keys, and a date cannot be passed on: both stay text.
-    return table["value"] if len(table) == 1 and _is_plain(table) else text
+    return key, table["value"] if len(table) == 1 and _is_plain(table) else value
 
 
 _Count = Annotated[int, Field(ge=1, le=_LARGEST)]
 _Natural = Annotated[int, Field(ge=0, le=_LARGEST)]
-_Workers = Annotated[int, Field(ge=1, le=_MOST_WORKERS)]
-_EnvsPerWorker = Annotated[int, Field(ge=1, le=_MOST_ENVS_PER_WORKER)]
+_Workers = Annotated[int, Field(ge=1, le=1_024)]
+_EnvsPerWorker = Annotated[int, Field(ge=1, le=65_536)]
 _Seconds = Annotated[float, Field(ge=0, le=_LARGEST, allow_inf_nan=False)]
 _Limit = Annotated[float, Field(gt=0, le=_LARGEST, allow_inf_nan=False)]
 _Text = Annotated[str, Field(min_length=1)]
 _Sha256 = Annotated[str, Field(pattern=r"^[0-9A-Fa-f]{64}$")]
 _ClassName = Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$")]
 _Keywords = Annotated[Mapping[str, Any], PlainValidator(_keywords)]
-_KEYWORDS_HELP = "the value a TOML literal or else text; may be given again."
-_UNSET_OUTPUT = Path("rollouts/<env>-<UTC time>")
-_AMOUNTS = frozenset({"timesteps", "episodes", "episodes_per_worker"})
+
+
+# The options.
 
 
 @pydantic_dataclass(frozen=True, kw_only=True, config=ConfigDict(strict=True, extra="forbid"))
 class CollectConfig:
-    """A checked, complete request for a run.
+    """A checked, complete request for a run; `rollout collect --help` describes each option.
 
     Raises:
         ConfigError: A value that its option does not allow, or options that contradict each other.
@@ -233,136 +219,43 @@ class CollectConfig:
 
     command: CommandName = "collect"
 
-    timesteps: _Count | None = option(
-        AMOUNT, "Collect the shortest run of episodes that has at least N steps.", only="collect", short="-n"
-    )
-    episodes: Annotated[EpisodeRange | None, PlainValidator(_episode_range)] = option(
-        AMOUNT, "Collect N episodes, or those numbered A to B-1.", metavar="N|A:B", only="collect"
-    )
-    episodes_per_worker: _Count | None = option(
-        AMOUNT, "Collect exactly N episodes from each worker.", only="exact", short="-k"
-    )
-    max_episode_length: _Count | None = option(
-        AMOUNT, "Truncate an episode after N steps.", shown="the environment's own limit"
-    )
-    episode_step_guard: _Count = option(
-        AMOUNT, "End the run at an episode of N steps in an environment that has no limit.", default=1_000_000
-    )
+    timesteps: _Count | None = None
+    episodes: Annotated[EpisodeRange | None, PlainValidator(_episode_range)] = None
+    episodes_per_worker: _Count | None = None
+    max_episode_length: _Count | None = None
+    episode_step_guard: _Count = 1_000_000
 
-    policy: _Text = option(
-        WHAT, "The policy: random, file.pkl, or module:attr.", default="random", metavar="SPEC", short="-p"
-    )
-    policy_sha256: _Sha256 | None = option(
-        WHAT, "The SHA-256 that the policy's file must have, checked before anything of it is loaded.", metavar="HEX"
-    )
-    env: _Text = option(
-        WHAT,
-        "The environment: a gymnasium id, spec.json, file.pkl, or module:attr.",
-        default="CartPole-v1",
-        metavar="SPEC",
-        short="-e",
-    )
-    env_kwargs: _Keywords = option(
-        WHAT, f"A keyword argument for the environment, {_KEYWORDS_HELP}", default=dict, metavar="KEY=VALUE"
-    )
-    deterministic: bool = option(
-        WHAT, "Ask the policy for its deterministic actions; one that has no such mode is refused.", default=False
-    )
-    invalid_action: Literal["error", "clip", "warn"] = option(
-        WHAT,
-        "An action outside of its space is an error, is moved to its nearest bound, or is only reported.",
-        default="error",
-    )
+    policy: _Text = "random"
+    policy_sha256: _Sha256 | None = None
+    env: _Text = "CartPole-v1"
+    env_kwargs: _Keywords = field(default_factory=dict)
+    deterministic: bool = False
+    invalid_action: Literal["error", "clip", "warn"] = "error"
 
-    workers: _Workers = option(
-        HOW, "How many workers step environments.", default=usable_cores, shown="the usable cores", short="-w"
-    )
-    envs_per_worker: _EnvsPerWorker = option(
-        HOW,
-        "Step N copies of the environment in each worker, with one batched policy call a step.",
-        default=1,
-        short="-m",
-    )
-    vectorization: Literal["sync", "native"] = option(
-        HOW, "Step copies of the environment one by one (sync), or its own vector environment (native).", default="sync"
-    )
-    sampler: Literal["multiprocessing", "local"] = option(
-        HOW, "Run the workers as processes (multiprocessing) or inside this one (local).", default="multiprocessing"
-    )
-    start_method: Literal["forkserver", "spawn", "fork"] = option(
-        HOW, "How worker processes are started.", default="forkserver"
-    )
-    worker_class: _ClassName | None = option(
-        HOW, "A worker class of your own.", metavar="MODULE:CLASS", shown="the built-in worker"
-    )
-    worker_args: _Keywords = option(
-        HOW, f"A keyword argument for the worker class, {_KEYWORDS_HELP}", default=dict, metavar="KEY=VALUE"
-    )
-    seed: _Natural | None = option(
-        HOW, "The root seed, from which every episode's seeds follow.", shown="drawn, printed and recorded"
-    )
+    workers: _Workers = field(default_factory=usable_cores)
+    envs_per_worker: _EnvsPerWorker = 1
+    vectorization: Literal["sync", "native"] = "sync"
+    sampler: Literal["multiprocessing", "local"] = "multiprocessing"
+    start_method: Literal["forkserver", "spawn", "fork"] = "forkserver"
+    worker_class: _ClassName | None = None
+    worker_args: _Keywords = field(default_factory=dict)
+    seed: _Natural | None = None
 
-    output: Annotated[Path, PlainValidator(_folder)] = option(
-        DATASET,
-        "The dataset's folder.",
-        default=_UNSET_OUTPUT,
-        metavar="DIR",
-        shown=str(_UNSET_OUTPUT),
-        short="-o",
-    )
-    overwrite: bool = option(DATASET, "Replace the dataset that the folder holds.", default=False)
-    resume: bool = option(
-        DATASET, "Continue the dataset that the folder holds, with its own options where none are given.", default=False
-    )
-    segment_bytes: _Count = option(
-        DATASET,
-        "Begin another data file before the episode that would take one past N bytes, counted before encoding.",
-        default=128 << 20,
-        shown="128 MiB",
-    )
-    next_observation: bool = option(
-        DATASET, "Also store each step's next observation, which the following row holds anyway.", default=False
-    )
-    flush_every: _Seconds = option(
-        DATASET, "Commit the finished episodes this often: the most that a kill can lose.", default=30.0
-    )
-    drop_info: Annotated[tuple[str, ...], PlainValidator(_texts)] = option(
-        DATASET,
-        "Do not record an info, given by its dotted path, such as episode.t, or a glob of it; may be given again.",
-        default=(),
-        metavar="KEY",
-    )
-    require_reproducible: bool = option(
-        DATASET, "End with an error unless an episode that is run again is found to be the same.", default=False
-    )
+    output: Annotated[Path, PlainValidator(_folder)] = _UNSET_OUTPUT
+    overwrite: bool = False
+    resume: bool = False
+    segment_bytes: _Count = 128 << 20
+    next_observation: bool = False
+    flush_every: _Seconds = 30.0
+    drop_info: Annotated[tuple[str, ...], PlainValidator(_texts)] = ()
+    require_reproducible: bool = False
 
-    on_env_error: Literal["fail", "retry", "skip"] = option(
-        FAULTS,
-        "An episode whose environment or policy raises ends the run (fail), is run again up to three times in a "
-        "worker built anew (retry), or is left out and reported (skip), which biases the data.",
-        default="fail",
-    )
-    on_worker_death: Literal["fail", "skip"] = option(
-        FAULTS,
-        "An episode that kills its worker three times ends the run (fail), or is left out and reported (skip), "
-        "which biases the data.",
-        default="fail",
-    )
-    max_worker_restarts: _Natural = option(
-        FAULTS, "Start worker processes that died again, N times in all.", default=10
-    )
-    step_timeout: _Limit | None = option(
-        FAULTS,
-        "Kill a worker whose step, with the reset before it, takes longer; that counts as its death. A step of several "
-        "environments is one.",
-        shown="no limit",
-    )
-    episode_timeout: _Limit | None = option(
-        FAULTS, "An episode that takes longer is treated as one whose environment raised.", shown="no limit"
-    )
-    grace: _Seconds = option(
-        FAULTS, "After Ctrl-C or SIGTERM, give episodes below the last finished one so long to end.", default=5.0
-    )
+    on_env_error: Literal["fail", "retry", "skip"] = "fail"
+    on_worker_death: Literal["fail", "skip"] = "fail"
+    max_worker_restarts: _Natural = 10
+    step_timeout: _Limit | None = None
+    episode_timeout: _Limit | None = None
+    grace: _Seconds = 5.0
 
     @model_validator(mode="wrap")
     @classmethod
@@ -371,8 +264,13 @@ class CollectConfig:
             config = validate(value)
         except ValidationError as error:
             found = error.errors(include_url=False)[0]
-            name = str(found["loc"][0]) if found["loc"] else "CollectConfig"
-            raise OPTIONS[name].refusal(found, name) if name in OPTIONS else _unknown(name, found) from error
+            name = str(found["loc"][0])
+            if found["type"] == "unexpected_keyword_argument":
+                raise ConfigError(f"there is no option {name!r}", hint=_suggestion("", name)) from error
+            option = OPTIONS.get(name) or Option(
+                name, "a configuration is that of `rollout collect` or `rollout exact`"
+            )
+            raise option.refusal(found, name) from error
         if config.output == _UNSET_OUTPUT:
             object.__setattr__(config, "output", default_output(config.env, datetime.now(UTC)))
         _check_amount(config)
@@ -380,23 +278,85 @@ class CollectConfig:
         return config
 
 
-def _declared_options() -> dict[str, Option]:
-    hints, plain = get_type_hints(CollectConfig, include_extras=True), get_type_hints(CollectConfig)
-    declared = {one.name: one.metadata["option"] for one in fields(CollectConfig) if "option" in one.metadata}
-    return {
-        name: replace(found, name=name, type=hints[name], metavar=found.metavar or _metavar(plain[name]))
-        for name, found in declared.items()
-    }
+_DECLARED = {
+    "How much": (
+        Option("timesteps", "Collect the shortest run of episodes that has at least N steps.", "-n", only="collect"),
+        Option("episodes", "Collect N episodes, or those numbered A to B-1.", metavar="N|A:B", only="collect"),
+        Option("episodes_per_worker", "Collect exactly N episodes from each worker.", "-k", only="exact"),
+        Option("max_episode_length", "Truncate an episode after N steps.", shown="the environment's own limit"),
+        Option("episode_step_guard", "End the run at an episode of N steps in an environment that has no limit."),
+    ),
+    "Policy and environment": (
+        Option("policy", "The policy: random, file.pkl, or module:attr.", "-p", "SPEC"),
+        Option("policy_sha256",
+               "The SHA-256 that the policy's file must have, checked before anything of it is loaded.", "", "HEX"),
+        Option("env", "The environment: a gymnasium id, spec.json, file.pkl, or module:attr.", "-e", "SPEC"),
+        Option("env_kwargs", "A keyword argument for the environment, the value a TOML literal or else text; may be "
+               "given again.", "", "KEY=VALUE"),
+        Option("deterministic", "Ask the policy for its deterministic actions; one that has no such mode is refused."),
+        Option("invalid_action",
+               "An action outside of its space is an error, is moved to its nearest bound, or is only reported."),
+    ),
+    "Workers and seeds": (
+        Option("workers", "How many workers step environments.", "-w", shown="the usable cores"),
+        Option("envs_per_worker",
+               "Step N copies of the environment in each worker, with one batched policy call a step.", "-m"),
+        Option("vectorization",
+               "Step copies of the environment one by one (sync), or its own vector environment (native)."),
+        Option("sampler", "Run the workers as processes (multiprocessing) or inside this one (local)."),
+        Option("start_method", "How worker processes are started."),
+        Option("worker_class", "A worker class of your own.", "", "MODULE:CLASS", "the built-in worker"),
+        Option("worker_args", "A keyword argument for the worker class, the value a TOML literal or else text; may be "
+               "given again.", "", "KEY=VALUE"),
+        Option("seed", "The root seed, from which every episode's seeds follow.", shown="drawn, printed and recorded"),
+    ),
+    "Dataset": (
+        Option("output", "The dataset's folder.", "-o", "DIR"),
+        Option("overwrite", "Replace the dataset that the folder holds."),
+        Option("resume", "Continue the dataset that the folder holds, with its own options where none are given."),
+        Option("segment_bytes", "Begin another data file before the episode that would take one past N bytes, counted "
+               "before encoding.", shown="128 MiB"),
+        Option("next_observation", "Also store each step's next observation, which the following row holds anyway."),
+        Option("flush_every", "Commit the finished episodes this often: the most that a kill can lose."),
+        Option("drop_info", "Do not record an info, given by its dotted path, such as episode.t, or a glob of it; may "
+               "be given again.", "", "KEY"),
+        Option("require_reproducible",
+               "End with an error unless an episode that is run again is found to be the same."),
+    ),
+    "Faults and endings": (
+        Option("on_env_error", "An episode whose environment or policy raises ends the run (fail), is run again up "
+               "to three times in a worker built anew (retry), or is left out and reported (skip), which biases the "
+               "data."),
+        Option("on_worker_death", "An episode that kills its worker three times ends the run (fail), or is left out "
+               "and reported (skip), which biases the data."),
+        Option("max_worker_restarts", "Start worker processes that died again, N times in all."),
+        Option("step_timeout", "Kill a worker whose step, with the reset before it, takes longer; that counts as its "
+               "death. A step of several environments is one.", shown="no limit"),
+        Option("episode_timeout", "An episode that takes longer is treated as one whose environment raised.",
+               shown="no limit"),
+        Option("grace", "After Ctrl-C or SIGTERM, give episodes below the last finished one so long to end."),
+    ),
+}  # fmt: skip
 
 
-def _metavar(kind: Any) -> str:
-    """Return the placeholder of a value of this type; a switch has none."""
-    names = {bool: "", int: "N", int | None: "N", float: "SECONDS", float | None: "SECONDS"}
-    return names.get(kind, "NAME")
+def _options() -> dict[str, Option]:
+    """Return the declared options, completed by the types and defaults of their fields."""
+    exact, plain = get_type_hints(CollectConfig, include_extras=True), get_type_hints(CollectConfig)
+    defaults = {one.name: one.default for one in fields(CollectConfig)}
+    placeholders: dict[Any, str] = {bool: "", int: "N", int | None: "N", float: "SECONDS", float | None: "SECONDS"}
+    found = {}
+    for panel, options in _DECLARED.items():
+        for one in options:
+            default, kind = defaults[one.name], plain[one.name]
+            has_words = default is not MISSING and default is not None and kind is not bool and default != ()
+            shown = f"{default:g}" if isinstance(default, float) else str(default) if has_words else ""
+            metavar = one.metavar or placeholders.get(kind, "NAME")
+            found[one.name] = replace(one, panel=panel, type=exact[one.name], metavar=metavar, shown=one.shown or shown)
+    return found
 
 
-OPTIONS: Mapping[str, Option] = _declared_options()
-"""Every option by its name."""
+OPTIONS: Mapping[str, Option] = _options()
+"""Every option by its name, in the order of the help pages."""
 
 
 @cache
@@ -417,12 +377,6 @@ def default_output(env: str, now: datetime) -> Path:
     return Path("rollouts") / f"{label}-{time:%Y%m%dT%H%M%S}.{time.microsecond // 1000:03d}Z"
 
 
-def _unknown(name: str, found: Any) -> ConfigError:
-    if found["type"] == "unexpected_keyword_argument":
-        return ConfigError(f"there is no option {name!r}", hint=_suggestion("", name))
-    return ConfigError(f"{name}: {found['msg']}, got {found['input']!r}")
-
-
 def _suggestion(command: str, key: str) -> str:
     names = [option.name for option in OPTIONS.values() if not command or command in option.commands]
     close = difflib.get_close_matches(key.replace("-", "_"), names, n=1)
@@ -431,8 +385,7 @@ def _suggestion(command: str, key: str) -> str:
 
 def _check_amount(config: CollectConfig) -> None:
     """Raise `ConfigError` unless the config says how much to collect, in its command's one way."""
-    amounts = [OPTIONS[name] for name in _AMOUNTS]
-    given = [option for option in amounts if getattr(config, option.name) is not None]
+    given = [OPTIONS[name] for name in sorted(_AMOUNTS) if getattr(config, name) is not None]
     for option in given:
         if config.command not in option.commands:
             raise ConfigError(f"`rollout {config.command}` has no option {option.flag}")
@@ -466,13 +419,13 @@ def _check_together(config: CollectConfig) -> None:
         raise ConfigError("--vectorization native has a worker class of its own", hint="omit --worker-class")
     for name in ("step_timeout", "episode_timeout"):
         if config.sampler == "local" and getattr(config, name) is not None:
-            raise ConfigError(
-                f"{OPTIONS[name].flag} needs worker processes, and --sampler local has none",
-                hint="use --sampler multiprocessing",
-            )
-    for name in config.worker_args:
-        if name in _WORKERS_OWN:
-            raise ConfigError(f"--worker-args cannot give {name}", hint=_WORKERS_OWN[name])
+            message = f"{OPTIONS[name].flag} needs worker processes, and --sampler local has none"
+            raise ConfigError(message, hint="use --sampler multiprocessing")
+    for name in _WORKERS_OWN.keys() & config.worker_args.keys():
+        raise ConfigError(f"--worker-args cannot give {name}", hint=_WORKERS_OWN[name])
+
+
+# The sources of values.
 
 
 def resolve(
@@ -496,58 +449,46 @@ def resolve(
         ConfigError: A source that cannot be read, or a value that its option does not allow.
     """
     sources = [
-        {} if file is None else values_from_file(command, file),
-        values_from_environment(command, environ),
-        values_from_flags(command, flags),
+        {} if file is None else _values_from_file(command, file),
+        _values_from_environment(command, environ),
+        _values_from_flags(command, flags),
     ]
-    given = merged(sources)
+    given = _merged(sources)
     if given.get("resume") and recorded is not None:
-        given = merged([recorded(command, given), *sources])
+        given = _merged([recorded(command, given), *sources])
     return CollectConfig(command=command, **given)
 
 
-def values_from_flags(command: str, flags: Mapping[str, object]) -> Values:
-    """Read the flags that were given."""
+def _values_from_flags(command: str, flags: Mapping[str, object]) -> Values:
     given = [(option, flags.get(option.name)) for option in options_of(command)]
-    return {option.name: _flag_value(option, raw) for option, raw in given if raw is not None and raw != []}
+    return {
+        option.name: raw if isinstance(raw, bool) else option.read(raw, option.flag, text=True)
+        for option, raw in given
+        if raw is not None and raw != []
+    }
 
 
-def _flag_value(option: Option, raw: Any) -> Any:
-    if option.is_switch:
-        return raw
-    return option.read_texts(raw, option.flag) if option.repeats else option.read(raw, option.flag, text=True)
-
-
-def values_from_environment(command: str, environ: Mapping[str, str]) -> Values:
-    """Read the environment variables that are set; an empty one counts as not set.
-
-    Options that repeat take their values between spaces, quoted as in a shell.
-    """
+def _values_from_environment(command: str, environ: Mapping[str, str]) -> Values:
+    """Read the variables; an empty one is not set, and options that repeat are split into words as in a shell."""
     found: Values = {}
     for option in options_of(command):
-        text = environ.get(option.variable)
-        if text and option.repeats:
-            found[option.name] = option.read_texts(_words(text, option.variable), option.variable)
-        elif text:
-            found[option.name] = option.read(text, option.variable, text=True)
+        name, text = option.variable, environ.get(option.variable)
+        try:
+            words: Any = shlex.split(text) if text and option.repeats else text
+        except ValueError as error:
+            raise ConfigError(f"{name} cannot be split into words: {error}", hint="quote it as in a shell") from error
+        if text:
+            found[option.name] = option.read(words, name, text=True)
     return found
 
 
-def _words(text: str, variable: str) -> list[str]:
-    try:
-        return shlex.split(text)
-    except ValueError as error:
-        raise ConfigError(f"{variable} cannot be split into words: {error}", hint="quote it as in a shell") from error
-
-
-def values_from_file(command: str, path: Path) -> Values:
+def _values_from_file(command: str, path: Path) -> Values:
     """Read a TOML file, all of whose keys must be options of the command; its `command`, if any, must be this one."""
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise ConfigError(
-            f"cannot read the configuration file {path}: {error.strerror}", hint="check the path given to --config"
-        ) from error
+        message = f"cannot read the configuration file {path}: {error.strerror}"
+        raise ConfigError(message, hint="check the path given to --config") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ConfigError(f"{path} is not valid TOML: {error}", hint="see https://toml.io for the syntax") from error
     written_for = table.pop("command", command)
@@ -556,23 +497,19 @@ def values_from_file(command: str, path: Path) -> Values:
             f"{path} is written for `rollout {written_for}`, not for `rollout {command}`",
             hint="`command` must be 'collect' or 'exact', as the command that reads the file",
         )
-    return {key: _file_value(command, path, key, value) for key, value in table.items()}
+    for key in table:
+        if key not in OPTIONS:
+            raise ConfigError(f"{path}: there is no option {key!r}", hint=_suggestion(command, key))
+        if command not in OPTIONS[key].commands:
+            hint = f"`rollout {OPTIONS[key].commands[0]}` has it"
+            raise ConfigError(f"{path}: `rollout {command}` has no option {key}", hint=hint)
+    return {key: OPTIONS[key].read(value, f"{path}: {key}") for key, value in table.items()}
 
 
-def _file_value(command: str, path: Path, key: str, value: object) -> Any:
-    option = OPTIONS.get(key)
-    if option is None:
-        raise ConfigError(f"{path}: there is no option {key!r}", hint=_suggestion(command, key))
-    if command not in option.commands:
-        owner = " and ".join(option.commands)
-        raise ConfigError(f"{path}: `rollout {command}` has no option {key}", hint=f"`rollout {owner}` has it")
-    return option.read(value, f"{path}: {key}")
-
-
-def merged(sources: Sequence[Values]) -> Values:
+def _merged(sources: Sequence[Values]) -> Values:
     """Merge the sources, the weakest of which comes first; keyword arguments are merged key by key.
 
-    A source that sets one of several rivals overrides all of them in the weaker ones: `--episodes 5` beside a file's
+    A source that says how much overrides all that weaker ones say of it: `--episodes 5` beside a file's
     `timesteps = 1000` means five episodes.
     """
     result: Values = {}
@@ -584,12 +521,14 @@ def merged(sources: Sequence[Values]) -> Values:
     return result
 
 
+# Writing.
+
+
 def config_to_dict(config: CollectConfig) -> dict[str, Any]:
     """Return the command and every option that has a value, as TOML holds them."""
     values = {option.name: getattr(config, option.name) for option in options_of(config.command)}
     plain = {name: plain_value(value) for name, value in values.items() if value is not None and value not in ({}, ())}
-    tables = {name: value for name, value in plain.items() if isinstance(value, dict)}
-    return {"command": config.command, **{k: v for k, v in plain.items() if k not in tables}, **tables}
+    return {"command": config.command, **dict(sorted(plain.items(), key=lambda item: isinstance(item[1], dict)))}
 
 
 def config_to_toml(config: CollectConfig) -> str:

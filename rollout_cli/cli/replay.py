@@ -54,7 +54,7 @@ def replay(
     wanted = _wanted(episode, episodes, is_all=all_)
     dataset = load(folder)
     places = _places(dataset, wanted)
-    kwargs = OPTIONS["env_kwargs"].read_texts(env_kwargs or [], "--env-kwargs")
+    kwargs = OPTIONS["env_kwargs"].read(env_kwargs or [], "--env-kwargs", text=True)
     with user_output_on_stderr(), replaying(dataset, policy=policy, env_kwargs=kwargs) as replayer:
         for notice in () if quiet else replayer.notices:
             print_message(f"notice: {printable(notice)}")

@@ -116,7 +116,7 @@ def test_defaults() -> None:
         ({"timesteps": 1, "env": "\ud800"}, "env must be a valid string"),
         ({"timesteps": 1, "env_kwargs": {"x": "\ud800"}}, "env_kwargs must be key=value pairs"),
         ({"timesteps": 1, "env_kwargs": {"x": object()}}, "env_kwargs must be key=value pairs"),
-        ({"timesteps": 1, "command": "run"}, "command: Input should be 'collect' or 'exact', got 'run'"),
+        ({"timesteps": 1, "command": "run"}, "command must be 'collect' or 'exact', got 'run'"),
         ({"timesteps": 1, "worker": 2}, "there is no option 'worker'"),
         ({"timesteps": 1, "episodes_per_worker": 2}, "`rollout collect` has no option --episodes-per-worker"),
         ({"command": "exact", "timesteps": 5}, "`rollout exact` has no option --timesteps"),
