@@ -15,12 +15,12 @@ from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.episodes.spaces import SpaceRows, count_rows, map_tree
 from rollout_cli.errors import PolicyError, PolicyLoadError
 from rollout_cli.loading import reporting
-from rollout_cli.policies.policy import AdaptedPolicy, Tree, is_action_and_info, name_of, named, own_method, stack_infos
+from rollout_cli.policies.policy import AdaptedPolicy, Tree, is_action_and_info, name_of, named, own_method
 from rollout_cli.policies.torch import TorchPolicy, is_torch_module
 
 Array = npt.NDArray[Any]
 
-ACCEPTED = (
+_ACCEPTED = (
     "a policy offers get_action or get_actions, offers predict, is a torch.nn.Module, or is called as f(observation)"
 )
 
@@ -28,9 +28,9 @@ ACCEPTED = (
 def adapt_policy(candidate: Any, env_spec: EnvSpec, *, deterministic: bool = False) -> AdaptedPolicy:
     """Make a Policy of a policy object.
 
-    The first of these that fits: `get_action` or `get_actions`, `predict`, a `torch.nn.Module`, a plain callable. What
-    it lacks of the protocol is supplied, and what it returns is checked for its form: pairs, dictionaries, one row an
-    observation. Whether an action lies in its space is the worker's business.
+    The first of these that fits: `get_action` or `get_actions`, `predict`, a `torch.nn.Module`, a plain callable, which
+    gives the bare action. What it returns is checked for its form: pairs, dictionaries, one row an observation. Whether
+    an action lies in its space is the worker's business.
 
     Args:
         candidate: The object. It is not copied: a module is put into eval mode, and a boolean attribute `deterministic`
@@ -44,32 +44,24 @@ def adapt_policy(candidate: Any, env_spec: EnvSpec, *, deterministic: bool = Fal
     """
     if isinstance(candidate, AdaptedPolicy):
         return candidate
-    if not inspect.isclass(candidate):
-        if own_method(candidate, "get_action") or own_method(candidate, "get_actions"):
-            return _complete(candidate, env_spec, deterministic=deterministic)
-        if own_method(candidate, "predict"):
-            return _PredictPolicy(candidate, env_spec, deterministic=deterministic)
-        if is_torch_module(candidate):
-            return TorchPolicy(candidate, env_spec, deterministic=deterministic)
-        if callable(candidate):
-            return _adapt_callable(candidate, env_spec, deterministic=deterministic)
-    raise PolicyLoadError(f"{_describe(candidate)} is not a policy", hint=ACCEPTED)
-
-
-def _describe(candidate: Any) -> str:
     if inspect.isclass(candidate):
-        return f"the class {candidate.__name__}"
-    methods = [name for name in dir(candidate) if not name.startswith("_") and own_method(candidate, name)]
-    offers = f", which offers {', '.join(methods[:8])}," if methods else ""
-    return f"an object of type {type(candidate).__name__}{offers}"
+        raise PolicyLoadError(f"the class {candidate.__name__} is not a policy", hint=_ACCEPTED)
+    if own_method(candidate, "get_action") or own_method(candidate, "get_actions"):
+        return _complete(candidate, env_spec, deterministic=deterministic)
+    if own_method(candidate, "predict"):
+        return _PredictPolicy(candidate, env_spec, deterministic=deterministic)
+    if is_torch_module(candidate):
+        return TorchPolicy(candidate, env_spec, deterministic=deterministic)
+    if callable(candidate):
+        return _adapt_callable(candidate, env_spec, deterministic=deterministic)
+    raise PolicyLoadError(f"an object of type {type(candidate).__name__} is not a policy", hint=_ACCEPTED)
 
 
 def policy_class(policy: Any) -> str:
     """Return the dotted name of the user's own class or function behind `policy`, for the record."""
-    own = policy.wrapped if isinstance(policy, AdaptedPolicy) else policy
-    own = policy if own is None else own
-    named = own if inspect.isroutine(own) else type(own)
-    return f"{named.__module__}.{named.__qualname__}"
+    own = policy.wrapped if isinstance(policy, AdaptedPolicy) and policy.wrapped is not None else policy
+    kind = own if inspect.isroutine(own) else type(own)
+    return f"{kind.__module__}.{kind.__qualname__}"
 
 
 # Classes and factories.
@@ -87,13 +79,12 @@ def instantiate(found: Any, env_spec: EnvSpec) -> Any:
     """
     if inspect.isclass(found):
         return _build(found, env_spec)
-    is_policy = is_torch_module(found) or any(own_method(found, verb) for verb in _POLICY_VERBS)
-    if callable(found) and not is_policy and (_takes_env_spec(found) or accepts_positional(found, 0)):
+    is_policy = is_torch_module(found) or any(
+        own_method(found, verb) for verb in ("get_action", "get_actions", "predict")
+    )
+    if callable(found) and not is_policy and (_takes_env_spec(found) or _accepts_positional(found, 0)):
         return _build(found, env_spec)
     return found
-
-
-_POLICY_VERBS = ("get_action", "get_actions", "predict")
 
 
 def _takes_env_spec(factory: Callable[..., Any]) -> bool:
@@ -129,8 +120,7 @@ def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
         return []
 
 
-def accepts_positional(function: Callable[..., Any], count: int) -> bool:
-    """Return whether `function` can be called with `count` positional arguments; True if it has no signature."""
+def _accepts_positional(function: Callable[..., Any], count: int) -> bool:
     try:
         inspect.signature(function).bind(*[None] * count)
     except ValueError:
@@ -148,17 +138,10 @@ def _accepts_keyword(function: Callable[..., Any], name: str) -> bool:
 
 
 class _CompletedPolicy(AdaptedPolicy):
-    """A policy whose own methods are used where it has them.
+    """A policy whose own methods are used where it has them; it has `get_action` or `get_actions` at least.
 
-    A missing `get_actions` calls `get_action` row by row; that is refused for more than one row where the policy has a
-    `reset`, since all rows would then share the state that it resets. A missing `get_action` calls `get_actions` with
-    one row.
-
-    Args:
-        wrapped: The policy.
-        env_spec: The spaces that it is for.
-        get_action: Its `get_action`, or None.
-        get_actions: Its `get_actions`, or None where `get_action` is given.
+    A missing `get_action` calls `get_actions` with one row. Without `get_actions` there are no batches: the state and
+    the draws of such a policy belong to one episode at a time.
     """
 
     def __init__(
@@ -171,34 +154,32 @@ class _CompletedPolicy(AdaptedPolicy):
     ) -> None:
         super().__init__(wrapped)
         self._observations, self._actions = SpaceRows(env_spec.observation_space), SpaceRows(env_spec.action_space)
-        self._get_action = get_action or self._one_row
-        self._get_actions = get_actions or self._row_by_row
+        self._get_action, self._get_actions = get_action or self._one_row, get_actions
         self._reset = own_method(wrapped, "reset")
-        self._resets_rows = self._reset is not None and accepts_positional(self._reset, 1)
+        self._resets_rows = self._reset is not None and _accepts_positional(self._reset, 1)
+        self.resets = self._reset is not None
         self.row_by_row = get_actions is None
-        self.row_wise = get_actions is None and self._reset is None
         for name, count in (("seed", 1), ("seed_rows", 2)):
             method = own_method(wrapped, name)
-            if method is not None and accepts_positional(method, count):
+            if method is not None and _accepts_positional(method, count):
                 setattr(self, name, method)
 
     def get_action(self, observation: Any) -> tuple[Any, dict[str, Any]]:
         result: tuple[Any, dict[str, Any]] = self._get_action(observation)
         if not is_action_and_info(result):
-            raise not_a_pair(f"{name_of(self.wrapped)}.get_action", "action", result)
+            raise _not_a_pair(f"{name_of(self.wrapped)}.get_action", "action", result)
         return result
 
     def get_actions(self, observations: Tree) -> tuple[Tree, dict[str, Any]]:
+        if self._get_actions is None:
+            message = f"{name_of(self.wrapped)} has no get_actions: it acts on one observation at a time"
+            raise PolicyError(message, hint="call get_action for each row")
         result: tuple[Tree, dict[str, Any]] = self._get_actions(observations)
         what = f"{name_of(self.wrapped)}.get_actions"
         if not is_action_and_info(result):
-            raise not_a_pair(what, "actions", result)
-        check_rows(what, self._actions, result[0], result[1], count_rows(observations))
+            raise _not_a_pair(what, "actions", result)
+        _check_rows(what, self._actions, result[0], result[1], count_rows(observations))
         return result
-
-    @property
-    def resets(self) -> bool:
-        return self._reset is not None
 
     def reset(self, do_resets: Array | None = None) -> None:
         if self._reset is None:
@@ -218,19 +199,8 @@ class _CompletedPolicy(AdaptedPolicy):
         action = self._actions.split(actions)[0]
         return action, {key: map_tree(lambda values: values[0], value) for key, value in infos.items()}
 
-    def _row_by_row(self, observations: Tree) -> tuple[Tree, dict[str, Any]]:
-        rows = self._observations.split(observations)
-        if self._reset is not None and len(rows) > 1:
-            raise PolicyError(
-                f"{name_of(self.wrapped)} has reset, but no get_actions: its state is that of one episode at a time",
-                hint="give it get_actions, which keeps a state a row, or run one environment a worker",
-            )
-        actions, infos = zip(*(self.get_action(row) for row in rows), strict=True)
-        return self._actions.stack(actions), stack_infos(list(infos))
 
-
-def not_a_pair(what: str, noun: str, result: Any) -> PolicyError:
-    """Return the error of a method `what` that did not give the pair (`noun`, info)."""
+def _not_a_pair(what: str, noun: str, result: Any) -> PolicyError:
     if isinstance(result, tuple) and len(result) == 2:  # noqa: PLR2004
         given = f"{named(result[1])} as its info"
         return PolicyError(f"{what} gave {given}, expected a dictionary", hint=f"return ({noun}, {{}}) for no info")
@@ -240,12 +210,8 @@ def not_a_pair(what: str, noun: str, result: Any) -> PolicyError:
     )
 
 
-def check_rows(what: str, space_rows: SpaceRows, actions: Tree, infos: Mapping[str, Any], n_rows: int) -> None:
-    """Check that actions and infos of n observations have n rows.
-
-    Raises:
-        PolicyError: If they have not; `what` names the method that gave them.
-    """
+def _check_rows(what: str, space_rows: SpaceRows, actions: Tree, infos: Mapping[str, Any], n_rows: int) -> None:
+    """Check that actions and infos of n observations, which the method `what` gave, have n rows."""
     try:
         counts = {_length(column) for column in space_rows.columns(actions)}
     except (TypeError, LookupError) as error:
@@ -281,74 +247,46 @@ def _length(column: Any) -> int | str:
 
 
 def _complete(policy: Any, env_spec: EnvSpec, *, deterministic: bool) -> _CompletedPolicy:
-    """Adapt an object with `get_action` or `get_actions`.
-
-    A deterministic mode is a keyword `deterministic` of these methods, or a boolean attribute `deterministic`.
-
-    Raises:
-        PolicyLoadError: If it must be deterministic and has no such mode.
-    """
+    """Adapt an object with `get_action` or `get_actions`."""
     methods = [own_method(policy, name) for name in ("get_action", "get_actions")]
     if deterministic:
-        methods = _deterministic_methods(policy, methods)
+        if all(_accepts_keyword(method, "deterministic") for method in methods if method is not None):
+            methods = [method and partial(method, deterministic=True) for method in methods]
+        elif isinstance(getattr(policy, "deterministic", None), bool):
+            policy.deterministic = True
+        else:
+            raise _no_mode(name_of(policy), "its methods a keyword `deterministic`, or the policy such an attribute")
     return _CompletedPolicy(policy, env_spec, get_action=methods[0], get_actions=methods[1])
 
 
-def _deterministic_methods(policy: Any, methods: list[Callable[..., Any] | None]) -> list[Callable[..., Any] | None]:
-    offered = [method for method in methods if method is not None]
-    if all(_accepts_keyword(method, "deterministic") for method in offered):
-        return [method and partial(method, deterministic=True) for method in methods]
-    if isinstance(getattr(policy, "deterministic", None), bool):
-        policy.deterministic = True
-        return methods
-    raise PolicyLoadError(
-        f"{name_of(policy)} has no deterministic mode",
-        hint="give get_action and get_actions a keyword `deterministic`, or the policy such a boolean attribute",
-    )
-
-
 def _adapt_callable(function: Callable[..., Any], env_spec: EnvSpec, *, deterministic: bool) -> _CompletedPolicy:
-    """Adapt a plain callable: `function(observation)` gives the action, or (action, info dictionary).
-
-    Raises:
-        PolicyLoadError: If it does not take one argument, or must be deterministic and has no keyword of that name.
-    """
-    if not accepts_positional(function, 1):
+    """Adapt a plain callable: `function(observation)` gives the bare action."""
+    if not _accepts_positional(function, 1):
         raise PolicyLoadError(
             f"{name_of(function)}{inspect.signature(function)} cannot be called with an observation alone",
             hint="a plain callable is called as function(observation)",
         )
     if deterministic and not _accepts_keyword(function, "deterministic"):
-        raise PolicyLoadError(
-            f"{name_of(function)} has no deterministic mode", hint="give the callable a keyword `deterministic`"
-        )
+        raise _no_mode(name_of(function), "the callable a keyword `deterministic`")
     act = partial(function, deterministic=True) if deterministic else function
-    pair = _pairs_looking_like_actions(env_spec.action_space)
-
-    def get_action(observation: Any) -> tuple[Any, dict[str, Any]]:
-        result = act(observation)
-        if type(result) is tuple and not pair and is_action_and_info(result):
-            return result
-        return result, {}
-
-    return _CompletedPolicy(function, env_spec, get_action=get_action, get_actions=None)
+    return _CompletedPolicy(function, env_spec, get_action=lambda observation: (act(observation), {}), get_actions=None)
 
 
-def _pairs_looking_like_actions(space: spaces.Space[Any]) -> bool:
-    """Return whether an action of `space` looks like (action, info) itself; a callable then returns actions alone."""
-    return isinstance(space, spaces.Tuple) and [type(child) for child in space.spaces][1:] == [spaces.Dict]
+def _no_mode(name: str, needs: str) -> PolicyLoadError:
+    return PolicyLoadError(f"{name} has no deterministic mode", hint=f"give {needs}")
 
 
 # Objects with predict.
 
 
 class _PredictPolicy(AdaptedPolicy):
-    """Calls `predict(observation, state, episode_start, deterministic)`, which gives (action, state).
+    """Calls `predict(observation, state, episode_start, deterministic)` of Stable-Baselines3: it gives (action, state).
 
-    That is the form of Stable-Baselines3's algorithms and policies. The state is kept between the steps of an episode
-    and given back, with `episode_start`, bool (n,), true for the rows whose episode begins; a recurrent policy clears
-    those rows itself. Of the three keywords, those that the method takes are given.
+    The state is kept between the steps of an episode and given back, with `episode_start`, bool (n,), true for the rows
+    whose episode begins; a recurrent policy clears those rows itself. The method gets only the keywords that it takes.
     """
+
+    resets = True
 
     def __init__(self, wrapped: Any, env_spec: EnvSpec, *, deterministic: bool) -> None:
         super().__init__(wrapped)
@@ -359,9 +297,7 @@ class _PredictPolicy(AdaptedPolicy):
         if _accepts_keyword(self._predict, "deterministic"):
             self._options["deterministic"] = deterministic
         elif deterministic:
-            raise PolicyLoadError(
-                f"{name_of(wrapped)}.predict has no deterministic mode", hint="give it a keyword `deterministic`"
-            )
+            raise _no_mode(f"{name_of(wrapped)}.predict", "it a keyword `deterministic`")
         self._is_discrete = isinstance(env_spec.action_space, spaces.Discrete)
         self._actions = SpaceRows(env_spec.action_space)
         self._state: Any = None
@@ -375,7 +311,7 @@ class _PredictPolicy(AdaptedPolicy):
     def get_actions(self, observations: Tree) -> tuple[Tree, dict[str, Any]]:
         n_rows = count_rows(observations)
         actions = self._act(observations, n_rows)
-        check_rows(f"{name_of(self.wrapped)}.predict", self._actions, actions, {}, n_rows)
+        _check_rows(f"{name_of(self.wrapped)}.predict", self._actions, actions, {}, n_rows)
         return actions, {}
 
     def reset(self, do_resets: Array | None = None) -> None:

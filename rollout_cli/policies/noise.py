@@ -1,7 +1,7 @@
 """Random numbers for the rows of a batch: each row has a stream of its own, which follows from its seed alone.
 
-A stream is a counter that a hash turns into words (SplitMix64, by G. Steele, D. Lea and C. Flood). So all rows are
-drawn in one vectorised pass, and each gets, bit for bit, what it would get alone.
+A stream is a counter that a hash turns into words (SplitMix64, by G. Steele, D. Lea and C. Flood), so that all rows are
+drawn at once, and each gets, bit for bit, what it would get alone.
 """
 
 from __future__ import annotations
@@ -38,11 +38,7 @@ def mix_words(words: Words) -> Words:
 
 
 class RowStreams:
-    """One stream of random words a row. Until a row is seeded, its stream follows from the operating system.
-
-    Args:
-        n_rows: n.
-    """
+    """One stream of random words a row. Until a row is seeded, its stream follows from the operating system."""
 
     def __init__(self, n_rows: int) -> None:
         self._offsets = np.zeros(0, np.uint64)
@@ -68,12 +64,9 @@ class RowStreams:
 
 
 class RowNumbers:
-    """Numbers for each step of each row, made for several steps at once, which takes little longer than for one.
+    """`width` numbers for each step of each row; `make` is `gumbel` or `normal`.
 
-    Args:
-        n_rows: n.
-        width: The numbers of one step.
-        make: Makes numbers (k, m) of words: `gumbel` of (k, m), or `normal` of (k, 2 m).
+    They are made for several steps at once, which takes little longer than for one.
     """
 
     def __init__(self, n_rows: int, width: int, make: Callable[[Words], Floats]) -> None:
@@ -87,7 +80,7 @@ class RowNumbers:
         return len(self._streams)
 
     def seed(self, mask: npt.NDArray[np.bool_], seeds: npt.NDArray[np.uint64]) -> None:
-        """Begin the numbers of `seeds[j]`, uint64 (n,), in each row j where `mask`, bool (n,), is true."""
+        """Begin the numbers of `seeds[j]` in each row j where `mask` is true; see `RowStreams.seed`."""
         self._streams.seed(mask, seeds)
         self._fill(np.flatnonzero(mask))
 
@@ -100,11 +93,11 @@ class RowNumbers:
         return self._ahead[:, self._step - 1]
 
     def _fill(self, rows: Any) -> None:
-        """Make the numbers of the steps that are left of those made ahead."""
-        left = self._steps - self._step
-        if left:
-            numbers = self._make(self._streams.words(left * self._words, rows))
-            self._ahead[rows, self._step :] = numbers.reshape(-1, left, self._width)
+        """Make the numbers of the remaining steps of those that are made at once."""
+        remaining = self._steps - self._step
+        if remaining:
+            numbers = self._make(self._streams.words(remaining * self._words, rows))
+            self._ahead[rows, self._step :] = numbers.reshape(-1, remaining, self._width)
 
 
 def uniform(words: Words) -> Floats:

@@ -7,7 +7,6 @@ import inspect
 import os
 import pickle
 import sys
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from hashlib import sha256
@@ -22,14 +21,7 @@ from rollout_cli.loading import Source, first_line, is_module_attribute, reporti
 
 @dataclass(frozen=True, slots=True)
 class PackedPolicy:
-    """The file that was written.
-
-    Attributes:
-        path: The file.
-        n_bytes: Its size.
-        sha256: Hash of its bytes.
-        class_name: Dotted name of the packed object's class, or of the class or function itself.
-    """
+    """The file that was written, and the dotted name of the packed class or function, or of the object's class."""
 
     path: Path
     n_bytes: int
@@ -60,10 +52,8 @@ def pack_policy(spec: str, output: Path, *, overwrite: bool = False) -> PackedPo
     source = Source.find(spec, PolicyLoadError)
     found = source.load(PolicyLoadError)
     what = f"an object of type {type(found).__name__} cannot be pickled"
-    with (
-        reporting(PolicyLoadError, what, hint="build what cannot be pickled in a factory, and pack the factory"),
-        _by_value(_own_modules(source)),
-    ):
+    hint = "build what cannot be pickled in a factory, and pack the factory"
+    with reporting(PolicyLoadError, what, hint=hint), _by_value(source):
         data = cloudpickle.dumps(found)
     hint = "an object's own __reduce__ or __setstate__ may be at fault"
     with reporting(PolicyLoadError, "the pickle that was made does not load", hint=hint):
@@ -73,65 +63,44 @@ def pack_policy(spec: str, output: Path, *, overwrite: bool = False) -> PackedPo
     return PackedPolicy(output, len(data), sha256(data).hexdigest(), f"{named.__module__}.{named.__qualname__}")
 
 
-def _own_modules(source: Source) -> list[ModuleType]:
-    """Return the named module, and the loaded ones whose files lie below the working folder but in no environment."""
-    named = sys.modules[source.spec.partition(":")[0]]
-    folder = Path(source.folder or "").resolve()
-    loaded = [module for name, module in list(sys.modules.items()) if name != "__main__"]
-    below = [module for module in loaded if _lies_below(module, folder)]
-    return list({id(module): module for module in [named, *below]}.values())
-
-
-def _lies_below(module: ModuleType, folder: Path) -> bool:
-    origin = getattr(module, "__file__", None)
-    if not origin or module.__name__.split(".")[0] == "rollout_cli":
-        return False
-    # A virtual environment often lies below the working folder; its packages are not the user's own code.
-    installed = [Path(prefix).resolve() for prefix in {sys.prefix, sys.base_prefix}]
-    path = Path(origin).resolve()
-    is_installed = {"site-packages", "dist-packages"} & {*path.parts} or any(map(path.is_relative_to, installed))
-    return path.is_relative_to(folder) and not is_installed
-
-
 @contextlib.contextmanager
-def _by_value(modules: list[ModuleType]) -> Iterator[None]:
+def _by_value(source: Source) -> Iterator[None]:
+    """Let cloudpickle write out the code of the named module, and of the loaded ones below the working folder."""
+    folder = Path(source.folder or "").resolve()
+    modules = [module for name, module in list(sys.modules.items()) if name != "__main__" and _is_own(module, folder)]
+    named = sys.modules[source.spec.partition(":")[0]]
     before = cloudpickle.list_registry_pickle_by_value()
-    new = [module for module in modules if module.__name__ not in before]
-    for module in new:
+    new = {module.__name__: module for module in (named, *modules) if module.__name__ not in before}
+    for module in new.values():
         cloudpickle.register_pickle_by_value(module)
     try:
         yield
     finally:
-        for module in new:
+        for module in new.values():
             cloudpickle.unregister_pickle_by_value(module)
 
 
-def _write_whole(output: Path, data: bytes) -> None:
-    """Write a file so that it appears whole or not at all.
+def _is_own(module: ModuleType, folder: Path) -> bool:
+    # A virtual environment often lies below the working folder; its packages are not the user's own code.
+    origin = getattr(module, "__file__", None)
+    top = module.__name__.partition(".")[0]
+    if not origin or top == "rollout_cli" or top in sys.stdlib_module_names:
+        return False
+    path = Path(origin).resolve()
+    return path.is_relative_to(folder) and not {"site-packages", "dist-packages"} & {*path.parts}
 
-    Raises:
-        StorageError: If that fails.
-    """
-    temporary: Path | None = None
+
+def _write_whole(output: Path, data: bytes) -> None:
+    temporary = output.with_name(f".rollout.{os.getpid()}.tmp")
     try:
-        handle, name = tempfile.mkstemp(prefix=".rollout.", suffix=".tmp", dir=output.parent)
-        temporary = Path(name)
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        # mkstemp makes files that only their owner may read; the result gets the mode of any new file.
-        temporary.chmod(0o666 & ~_umask())
-        temporary.replace(output)
-    except OSError as error:
-        if temporary is not None:
+        try:
+            with temporary.open("wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(output)
+        finally:
             temporary.unlink(missing_ok=True)
+    except OSError as error:
         hint = "check the free space, and that the folder exists and can be written to"
         raise StorageError(f"{str(output)!r} cannot be written: {first_line(error)}", hint=hint) from error
-
-
-def _umask() -> int:
-    # The only way to read it is to set it.
-    mask = os.umask(0o077)
-    os.umask(mask)
-    return mask

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol, runtime_checkable
 
-import numpy as np
 import numpy.typing as npt
 
 from rollout_cli.errors import PolicyError
@@ -59,8 +58,6 @@ class Policy(Protocol):
         """Take parameters over."""
 
 
-POLICY_METHODS = ("get_action", "get_actions", "reset", "get_param_values", "set_param_values")
-
 _PARAMETER_VERBS = (
     ("get_param_values", "set_param_values"),
     ("get_parameters", "set_parameters"),
@@ -72,21 +69,22 @@ class AdaptedPolicy:
     """The base of this package's own policies: those that `adapt_policy` makes of users' objects, and built-in ones.
 
     Workers read these attributes of instances of this class alone, so that no attribute of a user's policy means more
-    than its own author knows. It supplies `reset`, which does nothing, and parameters by whichever pair of verbs the
-    user's object has: garage's, Stable-Baselines3's or torch's.
+    than its own author knows. Parameters go by whichever pair of verbs the user's object has: garage's,
+    Stable-Baselines3's or torch's.
 
     Attributes:
         wrapped: The user's own object; None of a built-in policy.
         row_wise: Whether row j of `get_actions` is what `get_action` gives, bit for bit, whatever the other rows are.
-        row_by_row: Whether `get_actions` is `get_action` in a loop. A worker with several rows then needs a policy a
-            row, for state and draws belong to one episode at a time.
+        row_by_row: Whether there is no `get_actions`. A worker with several rows then needs a policy a row, for state
+            and draws belong to one episode at a time.
+        resets: Whether `reset` does anything: only then must a worker call it at the beginning of each episode.
         trusted: Whether its actions are in the action space by construction, and need no check.
-        seed: The policy's `seed(seed)`; None where it has none.
-        seed_rows: Its `seed_rows(mask, seeds)`; None where it has none.
+        seed: The policy's own method; None where it has none. So is `seed_rows`.
     """
 
     row_wise: bool = False
     row_by_row: bool = False
+    resets: bool = False
     trusted: bool = False
     seed: Callable[[int], Any] | None = None
     seed_rows: Callable[[Array, Array], Any] | None = None
@@ -104,11 +102,6 @@ class AdaptedPolicy:
 
     def reset(self, do_resets: Array | None = None) -> None:
         """Begin new episodes; nothing is to be done."""
-
-    @property
-    def resets(self) -> bool:
-        """Return whether `reset` does anything: only then must a worker call it at the beginning of each episode."""
-        return type(self).reset is not AdaptedPolicy.reset
 
     def get_param_values(self) -> Any:
         """Return the parameters; an empty dictionary where the object offers none."""
@@ -156,39 +149,3 @@ def is_action_and_info(result: Any) -> bool:
         return False
     # To ask whether it is a Mapping takes five times as long, at each step.
     return type(result[1]) is dict or isinstance(result[1], Mapping)
-
-
-_MISSING: Any = object()
-
-
-def stack_infos(infos: list[Mapping[str, Any]]) -> dict[str, Array]:
-    """Return n info dictionaries as one array (n, ...) a key; masked where some lack the key.
-
-    Values of one numeric type and shape make an array of it. All others stay the objects they are.
-    """
-    keys = dict.fromkeys(key for info in infos for key in info)
-    return {key: _info_column([info.get(key, _MISSING) for info in infos]) for key in keys}
-
-
-def _info_column(values: list[Any]) -> Array:
-    present = [value for value in values if value is not _MISSING]
-    column = _typed_column(present)
-    if len(present) == len(values):
-        return column
-    missing = np.array([value is _MISSING for value in values])
-    whole = np.zeros((len(values), *column.shape[1:]), column.dtype)
-    whole[~missing] = column
-    mask = np.broadcast_to(missing.reshape(-1, *[1] * (column.ndim - 1)), whole.shape)
-    return np.ma.MaskedArray(whole, mask)
-
-
-def _typed_column(values: list[Any]) -> Array:
-    first = values[0]
-    if isinstance(first, bool | int | float | np.ndarray | np.generic):
-        same = {(type(value), getattr(value, "dtype", None), np.shape(value)) for value in values}
-        # Python's integers may be too large for int64; numpy would then choose another type.
-        if len(same) == 1 and (type(first) is not int or all(-(2**63) <= value < 2**63 for value in values)):
-            return np.array(values)
-    objects = np.empty(len(values), object)
-    objects[:] = values
-    return objects

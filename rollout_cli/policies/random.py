@@ -1,7 +1,7 @@
 """The built-in policy `random`: actions distributed as the action space's own `sample` draws them.
 
 A call of `space.sample()` costs more than a step of a small environment. Here the actions of an episode are a function
-of its seed and the step: drawn many steps at a time for one environment, and all rows at once for many.
+of its seed and the step, so that many are drawn at once.
 """
 
 from __future__ import annotations
@@ -34,10 +34,8 @@ _BLOCK_STEPS, _BLOCK_WORDS = 64, 2_048
 class RandomPolicy(AdaptedPolicy):
     """Draws actions from an action space. Row j of `get_actions` gets what `get_action` gives for the same seed.
 
-    An episode that is not seeded has the actions that follow those of the episode before.
-
-    Args:
-        action_space: Any space that has columns; it is only read, never drawn from.
+    An episode that is not seeded has the actions that follow those of the episode before. The space is only read, never
+    drawn from.
     """
 
     row_wise = True
@@ -84,12 +82,7 @@ class RandomPolicy(AdaptedPolicy):
 
 
 class _LeafDraw(NamedTuple):
-    """How one leaf's values are made of words.
-
-    Attributes:
-        n_words: The words of one value.
-        of_words: Makes a column (k, *shape) of words (k, n_words).
-    """
+    """How one leaf's values are made: `of_words` makes a column (k, *shape) of words (k, n_words)."""
 
     n_words: int
     of_words: Callable[[Words], Array]
@@ -154,22 +147,19 @@ def _leaf_draw(leaf: Leaf) -> _LeafDraw | None:
         return None
     low, high = leaf.bounds
     if leaf.dtype.kind == "f":
-        bounded = bool(np.isfinite(low).all() and np.isfinite(high).all())
-        return _LeafDraw(count, partial(_uniform_column, leaf, _widened(low), _widened(high))) if bounded else None
+        if not (np.isfinite(low).all() and np.isfinite(high).all()):
+            return None
+        return _LeafDraw(count, partial(_uniform_column, leaf, low.astype(np.float64), high.astype(np.float64)))
     # Python's integers, since the span of all 64-bit numbers is one too many for any of numpy's.
     spans = np.asarray(np.asarray(high, object) - np.asarray(low, object) + 1, object)
     if max(spans.ravel().tolist(), default=1) > _WIDEST_SPAN:
         return None
-    lows = np.asarray(np.asarray(low, object) % _MODULUS, object).astype(np.uint64)
+    lows = np.asarray(np.asarray(low, object) % _MODULUS).astype(np.uint64)
     return _LeafDraw(count, partial(_integer_column, leaf, lows, spans.astype(np.uint64)))
 
 
 _MODULUS = 2**64
 _HALF = np.uint64(32)
-
-
-def _widened(bound: Array) -> Array:
-    return np.asarray(bound, np.float64)
 
 
 def _uniform_column(leaf: Leaf, low: Array, high: Array, words: Words) -> Array:
@@ -196,11 +186,7 @@ class RandomSource(PolicySource):
         return "random"
 
     def load(self, env_spec: EnvSpec, *, deterministic: bool = False) -> RandomPolicy:
-        """Build the policy for the action space of `env_spec`.
-
-        Raises:
-            PolicyLoadError: If it is to be deterministic.
-        """
+        """Build the policy for the action space of `env_spec`; there is no deterministic one."""
         if deterministic:
             raise PolicyLoadError("the random policy has no deterministic mode", hint="omit --deterministic")
         return RandomPolicy(env_spec.action_space)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import abc
 import importlib
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,11 +32,7 @@ class PolicySource(abc.ABC):
 
     @abc.abstractmethod
     def load(self, env_spec: EnvSpec, *, deterministic: bool = False) -> AdaptedPolicy:
-        """Load a new copy of the policy and adapt it.
-
-        Args:
-            env_spec: The spaces that it is for.
-            deterministic: Whether it must not explore.
+        """Load a new copy of the policy and adapt it; where `deterministic`, to one that does not explore.
 
         Raises:
             PolicyLoadError: If it cannot be loaded or recognised, or cannot be deterministic where it should.
@@ -62,11 +57,7 @@ class UserPolicySource(PolicySource):
         return Path(self.source.spec).name or "a policy object"
 
     def load(self, env_spec: EnvSpec, *, deterministic: bool = False) -> AdaptedPolicy:
-        """Load a new copy and adapt it.
-
-        Raises:
-            PolicyLoadError: If it cannot be loaded, or is no policy.
-        """
+        """Load a new copy and adapt it."""
         found = instantiate(self.source.load(PolicyLoadError), env_spec)
         return adapt_policy(found, env_spec, deterministic=deterministic)
 
@@ -89,43 +80,28 @@ def policy_source(spec: str, *, sha256: str | None = None) -> PolicySource:
         PolicyLoadError: If it names nothing, or a missing file or module, or a file with another hash.
         UsageError: If a hash is given and it names no file.
     """
-    is_policy_file = spec.partition(":")[0] not in SCHEMES and is_file(spec)
+    scheme, _, rest = spec.partition(":")
+    is_policy_file = scheme not in SCHEMES and is_file(spec)
     if sha256 is not None and not is_policy_file:
         raise UsageError(
             f"the policy {spec!r} is not a file, so --policy-sha256 cannot be checked",
             hint="omit it, or pack the policy into a file (`rollout policy pack`) and name that",
         )
-    source = _source(spec)
-    if sha256 is not None:
-        _check_sha256(spec, source, sha256.lower())
-    return source
-
-
-def _check_sha256(spec: str, source: PolicySource, wanted: str) -> None:
-    found = source.describe()["sha256"]
-    if found != wanted:
-        raise PolicyLoadError(
-            f"the policy {spec!r} has the SHA-256 {found}, but --policy-sha256 says {wanted}",
-            hint="it is not the intended file, or has changed; nothing of it was loaded",
-        )
-
-
-def _source(spec: str) -> PolicySource:
-    scheme, _, rest = spec.partition(":")
     if scheme in SCHEMES:
-        source: PolicySource = importlib.import_module(SCHEMES[scheme]).policy_source(rest)
-        return source
-    if is_file(spec):
-        return UserPolicySource(Source.read(spec, PolicyLoadError))
+        built_in: PolicySource = importlib.import_module(SCHEMES[scheme]).policy_source(rest)
+        return built_in
+    if is_policy_file:
+        source = Source.read(spec, PolicyLoadError)
+        if sha256 is not None and source.sha256 != sha256.lower():
+            raise PolicyLoadError(
+                f"the policy {spec!r} has the SHA-256 {source.sha256}, but --policy-sha256 says {sha256.lower()}",
+                hint="it is not the intended file, or has changed; nothing of it was loaded",
+            )
+        return UserPolicySource(source)
     if is_module_attribute(spec):
         return UserPolicySource(Source.find(spec, PolicyLoadError))
-    raise PolicyLoadError(f"{spec!r} names no policy", hint=_accepted(spec))
-
-
-def _accepted(spec: str) -> str:
-    forms = f"use {', '.join(SCHEMES)}, a pickle ({' or '.join(PICKLE_SUFFIXES)}), or module:attr"
-    # Path.exists raises where a name is too long.
-    return f"it is a file, but of no known kind: {forms}" if os.path.exists(spec) else forms  # noqa: PTH110
+    hint = f"use {', '.join(SCHEMES)}, a pickle ({' or '.join(PICKLE_SUFFIXES)}), or module:attr"
+    raise PolicyLoadError(f"{spec!r} names no policy", hint=hint)
 
 
 def as_policy_source(policy: Any) -> PolicySource:

@@ -38,11 +38,6 @@ class TorchPolicy(AdaptedPolicy):
     A Categorical distribution of a Discrete space counts as its logits. What a row draws follows from its own seed;
     only a distribution that `_sample` does not know draws from torch's global generator.
 
-    Args:
-        wrapped: The module.
-        env_spec: The spaces that it is for.
-        deterministic: Whether it must not explore.
-
     Raises:
         PolicyLoadError: If tensors cannot stand for the observations or actions, or the module has a `reset`: how its
             state belongs to rows is then for a `get_actions` of its own to say.
@@ -63,7 +58,7 @@ class TorchPolicy(AdaptedPolicy):
 
     def _check(self, wrapped: Any, action_space: spaces.Space[Any]) -> None:
         hint = "wrap it in a policy with get_action"
-        if isinstance(action_space, spaces.Dict | spaces.Tuple) or self._actions.leaves[0].kind == "text":
+        if [(leaf.path, leaf.kind == "text") for leaf in self._actions.leaves] != [((), False)]:
             raise PolicyLoadError(f"a torch module cannot choose an action of {action_space}", hint=hint)
         if any(leaf.kind == "text" for leaf in self._observations.leaves):
             raise PolicyLoadError("a torch module cannot take text", hint=hint)
@@ -74,20 +69,12 @@ class TorchPolicy(AdaptedPolicy):
             )
 
     def get_action(self, observation: Any) -> tuple[Any, dict[str, Any]]:
-        """Choose the action for one observation.
-
-        Raises:
-            PolicyError: If the module's output stands for no action.
-        """
+        """Choose the action for one observation; PolicyError where the module's output stands for none."""
         batch = self._observations.stack([observation])
         return self._actions.split(self._act(batch, self._single))[0], {}
 
     def get_actions(self, observations: Tree) -> tuple[Tree, dict[str, Any]]:
-        """Choose actions for n observations, a tree of arrays (n, *shape).
-
-        Raises:
-            PolicyError: If the module's output stands for no actions.
-        """
+        """Choose actions for n observations, a tree of arrays (n, *shape); PolicyError likewise."""
         return self._act(observations, self._sized(len(self._observations.columns(observations)[0]))), {}
 
     def seed(self, seed: int) -> None:
@@ -127,22 +114,27 @@ class TorchPolicy(AdaptedPolicy):
                     f"the module gave {named(output)}, which is not an action of {self._action.space}",
                     hint="let it return a torch Distribution, or wrap it in a policy with get_action",
                 )
-            return self._as_actions(output, len(numbers))
+            values = output.cpu().numpy()
+        expected = (len(numbers), *self._action.shape)
+        if values.shape != expected:
+            raise PolicyError(
+                f"the module gave actions of shape {values.shape}, expected {expected}",
+                hint="its output must be a batch of actions",
+            )
+        return np.asarray(values.astype(self._action.dtype))
 
     def _tensors(self, observations: Tree) -> Tree:
-        rows = self._observations
-        pairs = zip(rows.leaves, rows.columns(observations), strict=True)
-        return rows.tree([self._tensor(column, is_box=leaf.kind == "box") for leaf, column in pairs])
-
-    def _tensor(self, column: Any, *, is_box: bool) -> Any:
-        # Copied, as from_numpy warns of arrays that are read-only and would share the others.
-        tensor = self._torch.from_numpy(np.array(column))
-        return tensor.to(device=self._device, dtype=self._dtype if is_box else tensor.dtype)
+        tensors = []
+        for leaf, column in zip(self._observations.leaves, self._observations.columns(observations), strict=True):
+            # Copied, as from_numpy warns of arrays that are read-only and would share the others.
+            tensor = self._torch.from_numpy(np.array(column))
+            tensors.append(tensor.to(device=self._device, dtype=self._dtype if leaf.kind == "box" else tensor.dtype))
+        return self._observations.tree(tensors)
 
     def _choose(self, logits: Any, numbers: RowNumbers) -> Array:
         """Return a category of each row's softmax, int64 (n,); the likeliest where deterministic.
 
-        The likeliest after adding Gumbel noise is such a draw.
+        The likeliest after adding Gumbel noise is a draw from the softmax.
         """
         low, high = self._action.bounds or (0, 0)
         expected = (len(numbers), high - low + 1)
@@ -156,15 +148,6 @@ class TorchPolicy(AdaptedPolicy):
             raise PolicyError(f"the module gave logits {values}", hint="logits must be finite, or -inf for never")
         noise = 0.0 if self._deterministic else numbers.next()
         return np.asarray((values + noise).argmax(axis=1) + low)
-
-    def _as_actions(self, output: Any, n_rows: int) -> Array:
-        values = output.cpu().numpy()
-        if values.shape != (n_rows, *self._action.shape):
-            raise PolicyError(
-                f"the module gave actions of shape {values.shape}, expected {(n_rows, *self._action.shape)}",
-                hint="its output must be a batch of actions",
-            )
-        return np.asarray(values.astype(self._action.dtype))
 
 
 def _sample(distribution: Any, numbers: RowNumbers, shape: tuple[int, ...]) -> Any:

@@ -112,8 +112,8 @@ def test_the_built_in_policy() -> None:
     [
         ("absent:Policy", "there is no module 'absent'", "working folder"),
         ("absent.pkl", "there is no file 'absent.pkl'", "relative to the working folder"),
-        ("number.pkl", "type int, which offers", "get_action"),
-        ("weights.zip", "'weights.zip' names no policy", "it is a file, but of no known kind"),
+        ("number.pkl", "type int is not a policy", "get_action"),
+        ("weights.zip", "'weights.zip' names no policy", "use random, a pickle (.pkl or .pickle), or module:attr"),
         ("rnadom", "'rnadom' names no policy", "use random, a pickle (.pkl or .pickle), or module:attr"),
         ("", "'' names no policy", "use random"),
         ("a" * 300, "names no policy", "use random"),

@@ -16,9 +16,9 @@ from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.errors import PolicyError, PolicyLoadError
 from rollout_cli.policies import adapt_policy, policy_class, policy_source
 from rollout_cli.policies.adapt import instantiate
-from rollout_cli.policies.check import check_policy
 from rollout_cli.policies.torch import TorchPolicy
 from tests.helpers.projects import project, run_python
+from tests.policies.checking import check_policy
 
 __all__ = ["project"]
 
