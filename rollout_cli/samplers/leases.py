@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 from rollout_cli.samplers.messages import Lease
 from rollout_cli.samplers.numbers import up_to, without
@@ -36,8 +37,8 @@ class LeaseSize:
 class _Pace:
     """Episodes a second, over the last `MEMORY_SECONDS` or so.
 
-    Episodes and seconds are summed apart, each fading with time: messages that are read in one go, the second of which
-    took no time at all, must not look like a burst of speed.
+    Episodes and seconds are summed apart, each fading with time: of two messages that are read in one go the second
+    took no time at all, and must not look like a burst of speed.
     """
 
     since: float
@@ -86,32 +87,21 @@ class Leases:
         self._paces[worker].since = now
 
     def finished(self, worker: int, runs: Sequence[range], now: float) -> None:
-        """Note that episodes of the worker's ended.
-
-        Args:
-            worker: Who.
-            runs: Their numbers: ranges without gaps, rising.
-            now: The time.
-        """
+        """Note that episodes of the worker's ended: ranges without gaps, rising."""
         self._paces[worker].add(sum(map(len, runs)), now)
         self.remove(worker, runs)
 
     def lease(self, worker: int, *, buffer_is_full: bool) -> Lease:
-        """Lease a worker what it should get now, which may be nothing.
-
-        Args:
-            worker: Who.
-            buffer_is_full: Whether no new number should be begun but the lowest missing one.
-        """
+        """Lease a worker what it should get now, perhaps nothing; with a full buffer only the lowest missing one."""
         lease: list[range] = []
         if self.isolated[worker]:
             if not self.in_flight[worker]:
                 number = self.isolated[worker].pop(0)
                 lease = [range(number, number + 1)]
         elif count := self._wanted(worker, buffer_is_full=buffer_is_full):
-            lease = self._plan.lease(worker, count)
+            lease = self._plan.free(worker).lease(worker, count)
         if lease:
-            self.in_flight[worker] = sorted([*self.in_flight[worker], *lease], key=_start)
+            self.in_flight[worker] = sorted([*self.in_flight[worker], *lease], key=attrgetter("start"))
         return tuple(lease)
 
     def _wanted(self, worker: int, *, buffer_is_full: bool) -> int:
@@ -120,12 +110,10 @@ class Leases:
         size = min(MAX_LEASE, max(self._block, self._paces[worker].episodes_in(self._size.seconds)))
         wanted = self._size.ahead * size - has if has <= (self._size.ahead - 1) * size else 0
         # What came back lies below what others run: it must run first, or the buffer could never drain.
-        again = min(wanted, self._plan.n_released(worker))
+        count = min(wanted, self._plan.free(worker).n_released(worker))
         if wanted and not buffer_is_full:
-            again = max(again, min(wanted, self._share(worker, has)))
-        if not again and self._must_run_next(worker, buffer_is_full=buffer_is_full):
-            return 1
-        return again
+            count = max(count, min(wanted, self._share(worker, has)))
+        return count or self._must_run_next(worker, buffer_is_full=buffer_is_full)
 
     def _share(self, worker: int, has: int) -> int:
         """Return how many numbers bring the worker up to half of its equal share of the remaining work.
@@ -144,10 +132,10 @@ class Leases:
         """Return whether the worker's next number is the lowest missing one, which must run, or nothing would end."""
         if any(self.in_flight) and not buffer_is_full:
             return False  # What is in flight moves the run on; only a full buffer asks whether it is the lowest.
-        own = self._plan.next_number(worker)
-        free = [self._plan.next_number(other) for other in range(len(self.in_flight))]
+        free = [self._plan.free(other).next_number(other) for other in range(len(self.in_flight))]
         taken = [runs[0].start for runs in self.in_flight if runs]
         taken += [numbers[0] for numbers in self.isolated if numbers]
+        own = free[worker]
         return own is not None and own == min(number for number in (*taken, *free) if number is not None)
 
     def remove(self, worker: int, runs: Sequence[range]) -> None:
@@ -156,7 +144,7 @@ class Leases:
 
     def release(self, worker: int) -> None:
         """Let all numbers of the worker's be leased again, to anybody who may run them."""
-        self._plan.release(worker, self.in_flight[worker])
+        self._plan.free(worker).release(worker, self.in_flight[worker])
         self.in_flight[worker] = []
 
     def isolate(self, worker: int, numbers: Iterable[int]) -> None:
@@ -171,7 +159,3 @@ class Leases:
         before = self.count(worker)
         self.in_flight[worker] = up_to(self.in_flight[worker], last)
         return self.count(worker) < before
-
-
-def _start(run: range) -> int:
-    return run.start

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import chain
 from operator import attrgetter
 from typing import Any
@@ -27,15 +27,6 @@ def contiguous_ranges(numbers: Array) -> list[range]:
     return list(map(range, firsts, stops))
 
 
-def with_lengths(runs: Iterable[range], lengths: Array) -> Iterator[tuple[range, Array]]:
-    """Give each range with its own lengths, out of those of all ranges, int64 (N,)."""
-    start = 0
-    for run in runs:
-        stop = start + len(run)
-        yield run, lengths[start:stop]
-        start = stop
-
-
 def up_to(runs: Iterable[range], last: int) -> list[range]:
     """Return the numbers of rising ranges that are at most `last`."""
     return [left for run in runs if (left := run[: bisect_left(run, last + 1)])]
@@ -45,12 +36,12 @@ def without(runs: Sequence[range], gone: Sequence[range]) -> list[range]:
     """Return the numbers of `runs` that are not in `gone`, in one pass.
 
     Args:
-        runs: Rising ranges of any step, by their first numbers, for those of two steps may interleave.
-        gone: Ranges without gaps, the lowest first; what is not in `runs` is ignored.
+        runs: Ranges of any step, in order of their first numbers; they may interleave.
+        gone: Ranges without gaps, the lowest first; they may hold other numbers too.
     """
     left: list[range] = []
     for run in runs:
-        at = bisect_left(gone, run.start, key=_last)
+        at = bisect_left(gone, run.start, key=lambda below: below[-1])
         while run and at < len(gone) and gone[at].start <= run[-1]:
             if below := run[: bisect_left(run, gone[at].start)]:
                 left.append(below)
@@ -59,10 +50,6 @@ def without(runs: Sequence[range], gone: Sequence[range]) -> list[range]:
         if run:
             left.append(run)
     return left
-
-
-def _last(run: range) -> int:
-    return run[-1]
 
 
 class FreeNumbers:
@@ -76,19 +63,14 @@ class FreeNumbers:
     """
 
     def __init__(self, first: int, stop: int | None, *, owners: int = 1, block: int = 1) -> None:
-        self._stop, self._owners, self._block = stop, owners, block
+        self._owners, self._stop, self._block = owners, stop, block
         self._next = [first + (owner - first) % owners for owner in range(owners)]
         # By owner, the numbers that came back: rising ranges.
         self._released: list[list[range]] = [[] for _ in range(owners)]
 
     @property
-    def is_shared(self) -> bool:
-        """Return whether any worker may run any number."""
-        return self._owners == 1
-
-    @property
     def n_free(self) -> int | None:
-        """Return how many numbers are not leased; None where there is no end."""
+        """Return how many numbers are free; None where there is no end."""
         if self._stop is None:
             return None
         fresh = (range(start, self._stop, self._owners) for start in self._next)
@@ -116,19 +98,14 @@ class FreeNumbers:
                 released.insert(0, run[count:])
             leased.append(run[:count])
             count -= len(leased[-1])
-        if fresh := self._fresh(owner, count):
-            leased.append(fresh)
+        if count > 0:
+            start = self._next[owner]
+            size = -(-count // self._block) * self._block - (start // self._owners) % self._block
+            stop = start + size * self._owners
+            fresh = range(start, stop if self._stop is None else min(stop, self._stop), self._owners)
+            self._next[owner] = start + len(fresh) * self._owners
+            leased += [fresh] if fresh else []
         return leased
-
-    def _fresh(self, owner: int, count: int) -> range:
-        if count <= 0:
-            return range(0)
-        start = self._next[owner]
-        size = -(-count // self._block) * self._block - (start // self._owners) % self._block
-        stop = start + size * self._owners
-        fresh = range(start, stop if self._stop is None else min(stop, self._stop), self._owners)
-        self._next[owner] = start + len(fresh) * self._owners
-        return fresh
 
     def release(self, worker: int, runs: Iterable[range]) -> None:
         """Free numbers again that are leased to `worker`; those above a cut stay dropped."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import math
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
@@ -23,16 +24,11 @@ class _Run:
     steps: int
 
 
-_start = attrgetter("start")
-
-
 class PrefixSum:
     """Finds the shortest prefix of first, first + 1, … whose lengths sum to a target.
 
     As soon as the known lengths of the episodes up to some j sum to the target, the lowest such j is the last one
-    needed so far. What is unknown below it still runs and may lower it; nothing above it can belong to the prefix.
-
-    Lengths come in runs of numbers without a gap, and a run costs the same however many short episodes it holds.
+    needed so far. Unknown lengths below it may lower it; nothing above it can belong to the prefix.
 
     Args:
         target: The least sum.
@@ -44,13 +40,11 @@ class PrefixSum:
 
     def __init__(self, target: int, first: int = 0) -> None:
         self._target = target
-        # The lowest number whose length is not known.
-        self._next = first
+        self._next = first  # The lowest number whose length is not known.
         # What is known from there on, rising: few runs, bounded by what is leased and by what waits in order.
         self._ahead: list[_Run] = []
         # Of how many episodes the lengths are known, and the sum of those up to the last one needed.
-        self._episodes = 0
-        self._steps = 0
+        self._episodes = self._steps = 0
         self.last_needed: int | None = None
 
     @property
@@ -70,17 +64,20 @@ class PrefixSum:
         """
         if self.last_needed is not None and numbers.start > self.last_needed:
             return
-        place = bisect.bisect_left(self._ahead, numbers.start, key=_start)
-        self._refuse_known(numbers, place)
-        # Runs of one episode are common too: where others still run, and in a LocalSampler.
+        place = bisect.bisect_left(self._ahead, numbers.start, key=attrgetter("start"))
+        known_below = self._ahead[place - 1].stop if place else self._next
+        known_above = self._ahead[place].start if place < len(self._ahead) else math.inf
+        if numbers.start < known_below or numbers.stop > known_above:
+            raise ValueError(f"a length of episodes {numbers.start} to {numbers.stop - 1} was already known")
+        # Runs of one episode are common: where others still run, and in a LocalSampler.
         steps = int(lengths[0] if len(lengths) == 1 else lengths.sum())
-        run = _Run(numbers.start, numbers.stop, lengths, steps)
-        self._ahead.insert(place, run)
+        self._ahead.insert(place, _Run(numbers.start, numbers.stop, lengths, steps))
         self._episodes += len(numbers)
         self._steps += steps
         if self._steps >= self._target:
             self._lower_last_needed()
-        self._advance()
+        while self._ahead and self._ahead[0].start == self._next:
+            self._next = self._ahead.pop(0).stop
 
     def expected_episodes(self) -> int | None:
         """Return about how many episodes are missing, from the mean length so far; None while nothing is known."""
@@ -88,32 +85,14 @@ class PrefixSum:
             return None
         return max(0, -(-(self._target - self._steps) * self._episodes // self._steps))
 
-    def _refuse_known(self, numbers: range, place: int) -> None:
-        """Raise where numbers that would be put at `place` are known."""
-        known_below = self._ahead[place - 1].stop if place else self._next
-        if numbers.start < known_below:
-            raise ValueError(f"the length of episode {numbers.start} was already known")
-        if place < len(self._ahead) and self._ahead[place].start < numbers.stop:
-            raise ValueError(f"the length of episode {self._ahead[place].start} was already known")
-
     def _lower_last_needed(self) -> None:
         """Forget what the target is reached without: whole runs from the top, then the end of one."""
         while self._steps - self._ahead[-1].steps >= self._target:
             self._steps -= self._ahead.pop().steps
-        self._cut(self._ahead[-1])
-
-    def _cut(self, run: _Run) -> None:
+        run = self._ahead[-1]
         below = self._steps - run.steps
         sums = np.cumsum(run.lengths)
         # The first place at which it is reached, so that what follows with no steps (a skipped episode) is left out.
         last = int(np.searchsorted(sums, self._target - below))
-        self.last_needed = run.start + last
-        self._steps = below + int(sums[last])
-        run.stop, run.lengths, run.steps = self.last_needed + 1, run.lengths[: last + 1], int(sums[last])
-
-    def _advance(self) -> None:
-        taken = 0
-        while taken < len(self._ahead) and self._ahead[taken].start == self._next:
-            self._next = self._ahead[taken].stop
-            taken += 1
-        del self._ahead[:taken]
+        run.stop, run.lengths, run.steps = run.start + last + 1, run.lengths[: last + 1], int(sums[last])
+        self.last_needed, self._steps = run.start + last, below + run.steps

@@ -1,12 +1,9 @@
-"""ReorderBuffer: takes finished episodes as they come, and gives each partition's in the order of their numbers.
-
-What has to wait is kept in memory up to a limit, then in one unlinked file; beyond that the buffer is full, and the
-sampler leases no new numbers.
-"""
+"""ReorderBuffer: takes finished episodes as they come, and gives each partition's in the order of their numbers."""
 
 from __future__ import annotations
 
 import pickle
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
@@ -24,29 +21,27 @@ MEMORY_BYTES = 256 << 20
 DISK_BYTES = 16 << 30
 
 
-@dataclass(frozen=True, slots=True)
-class _Kept:
-    """A chunk in memory, or where in the file it is; `size` is counted where it is."""
-
-    chunk: Chunk | None
-    at: int
-    size: int
+# A chunk in memory and its bytes, or None and its place in the file.
+_Kept = tuple[Chunk | None, int]
 
 
 @dataclass(slots=True)
 class _Entry:
     """Episodes without a gap that begin at one number, or the parts of one episode."""
 
+    stop: int
     kept: list[_Kept] = field(default_factory=list)
     missing_parts: int = 0
-    stop: int = 0
 
 
 class ReorderBuffer:
     """The buffer of one call: gives no episode twice, and none above the plan's end.
 
+    What has to wait is kept in memory up to a limit, then in one unlinked file; beyond that the buffer is full, and the
+    sampler leases no new numbers.
+
     Args:
-        plan: Says where each partition begins and ends.
+        plan: Knows where each partition begins and ends.
         memory_limit: Bytes kept in memory.
         disk_limit: Bytes kept in the file, at least 1; from there on the buffer is full, but takes more.
         folder: Where the file is; by default where `tempfile` puts it (`TMPDIR`).
@@ -78,12 +73,11 @@ class ReorderBuffer:
         Raises:
             StorageError: If the file cannot be written.
         """
-        part = chunk.part
-        if part is not None:
+        if chunk.part is not None:
             number = int(chunk.numbers[0])
-            if part.index == 0:
+            if chunk.part.index == 0:
                 self._drop(number)  # The parts that a worker sent before it died.
-                self._entries[number] = _Entry(missing_parts=part.count, stop=number + 1)
+                self._entries[number] = _Entry(number + 1, missing_parts=chunk.part.count)
             self._entries[number].kept.append(self._store.put(chunk))
             self._entries[number].missing_parts -= 1
             return
@@ -93,7 +87,7 @@ class ReorderBuffer:
             # A chunk whose turn it is need not go by way of the disk.
             is_next = numbers.start == self._next[self._plan.partition(numbers.start)]
             kept = self._store.put(chunk.episodes(start, stop), in_memory=is_next)
-            self._entries[numbers.start] = _Entry([kept], stop=numbers.stop)
+            self._entries[numbers.start] = _Entry(numbers.stop, [kept])
             start = stop
 
     def skip(self, number: int) -> None:
@@ -117,38 +111,30 @@ class ReorderBuffer:
             StorageError: If the file cannot be read.
         """
         for partition in range(self._plan.n_partitions):
-            yield from self._ready(partition)
+            while (number := self._next[partition]) < self._stop(partition):
+                if number in self._skipped:
+                    self._next[partition] += 1
+                    continue
+                entry = self._entries.get(number)
+                if entry is None or entry.missing_parts:
+                    break
+                del self._entries[number]
+                stop = self._next[partition] = min(entry.stop, self._stop(partition))
+                for kept in entry.kept:
+                    chunk = self._store.take(kept)
+                    yield chunk if chunk.part is not None else chunk.episodes(0, stop - number)
 
-    def _ready(self, partition: int) -> Iterator[Chunk]:
-        while not self._ended(partition):
-            number = self._next[partition]
-            if number in self._skipped:
-                self._next[partition] += 1
-                continue
-            entry = self._entries.get(number)
-            if entry is None or entry.missing_parts:
-                return
-            del self._entries[number]
-            last = self._plan.last_of(partition)
-            count = (entry.stop if last is None else min(entry.stop, last + 1)) - number
-            self._next[partition] = number + count
-            for kept in entry.kept:
-                chunk = self._store.get(kept)
-                yield chunk if chunk.part is not None else chunk.episodes(0, count)
-
-    def _ended(self, partition: int) -> bool:
-        last = self._plan.last_of(partition)
-        return last is not None and self._next[partition] > last
+    def _stop(self, partition: int) -> int:
+        """Return one past the last number that can be needed."""
+        last = self._plan.last_needed(partition)
+        return sys.maxsize if last is None else last + 1
 
     @property
     def n_waiting(self) -> int:
-        """Return how many episodes that the plan needs are here and were not given, since one before them is not."""
-        waiting = 0
-        for number, entry in self._entries.items():
-            last = self._plan.last_of(self._plan.partition(number))
-            stop = entry.stop if last is None else min(entry.stop, last + 1)
-            waiting += 0 if entry.missing_parts else max(0, stop - number)
-        return waiting
+        """Return how many episodes that the plan needs wait for one before them."""
+        whole = {number: entry for number, entry in self._entries.items() if not entry.missing_parts}
+        stops = {number: min(entry.stop, self._stop(self._plan.partition(number))) for number, entry in whole.items()}
+        return sum(max(0, stop - number) for number, stop in stops.items())
 
     def close(self) -> None:
         """Forget everything."""
@@ -171,7 +157,7 @@ class _Store:
         size = _n_bytes(chunk)
         if in_memory or self._in_memory + size <= self._memory_limit:
             self._in_memory += size
-            return _Kept(chunk, 0, size)
+            return chunk, size
         try:
             if self._file is None:
                 # Without a name: whatever happens to this process, the disk gets the space back.
@@ -183,15 +169,15 @@ class _Store:
         except OSError as error:
             raise self._failure(error, "hold") from error
         self._needed += 1
-        return _Kept(None, at, self.on_disk - at)
+        return None, at
 
-    def get(self, kept: _Kept) -> Chunk:
+    def take(self, kept: _Kept) -> Chunk:
         """Give a chunk back, and forget it."""
-        chunk = kept.chunk
+        chunk, at = kept
         if chunk is None:
             assert self._file is not None
             try:
-                self._file.seek(kept.at)
+                self._file.seek(at)
                 chunk = pickle.load(self._file)  # noqa: S301  It was pickled by this package's own process.
             except OSError as error:
                 raise self._failure(error, "give back") from error
@@ -200,8 +186,9 @@ class _Store:
 
     def forget(self, kept: _Kept) -> None:
         """Forget a chunk."""
-        if kept.chunk is not None:
-            self._in_memory -= kept.size
+        chunk, size = kept
+        if chunk is not None:
+            self._in_memory -= size
             return
         self._needed -= 1
         if not self._needed and self._file is not None:

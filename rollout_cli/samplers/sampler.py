@@ -1,7 +1,6 @@
 """Sampler: runs plans over a pool of workers, and hands the episodes on in order.
 
-What a call does, restarts, updates for new workers, order and recovery are here, once; a subclass gives the pool. The
-calls of a sampler share one numbering of episodes, so that no two calls use the same seeds.
+What a call does, restarts, updates for new workers, order and recovery are here, once; a subclass gives the pool.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ import abc
 import logging
 import math
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,11 +18,10 @@ from typing import Any, ClassVar, Self
 from rollout_cli.episodes.batch import EnvSpec, EpisodeBatch
 from rollout_cli.episodes.chunk import Chunk
 from rollout_cli.errors import InternalError, InterruptedRunError, RolloutError, UsageError
-from rollout_cli.samplers import sampler_machine as machines
 from rollout_cli.samplers.leases import LeaseSize
-from rollout_cli.samplers.messages import Started, Update
+from rollout_cli.samplers.messages import Batch, Continue, Start, Started, Stop, Update
 from rollout_cli.samplers.plan import EpisodesPerWorker, MinTimesteps, Plan, PlanState
-from rollout_cli.samplers.pool import Event, Message, Pool
+from rollout_cli.samplers.pool import Message, Pool
 from rollout_cli.samplers.reorder import DISK_BYTES, MEMORY_BYTES, ReorderBuffer
 from rollout_cli.samplers.sampler_machine import SamplerMachine
 from rollout_cli.samplers.supervision import Supervision, Supervisor
@@ -36,25 +34,55 @@ _log = logging.getLogger("rollout_cli")
 _clock = time.monotonic
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Call:
-    """One call under way.
+    """One call under way: the `Shell` of its machine.
 
     Attributes:
-        machine: Decides.
-        buffer: Puts the episodes in order.
         generation: Which call it is.
+        started: What the first worker knows of its environment and policy.
+        not_reproducible: Why episodes of this call cannot be reproduced.
         skips: By number, why an episode is left out.
         failure: What ends the call, once the episodes before it were handed on.
         ends_at: When the grace time of a stop is over.
     """
 
-    machine: SamplerMachine
-    buffer: ReorderBuffer
+    sampler: Sampler
     generation: int
+    pool: Pool
+    updates: UpdateLog
+    buffer: ReorderBuffer
+    machine: SamplerMachine = field(init=False)
+    started: Started | None = None
+    not_reproducible: str | None = None
     skips: dict[int, str] = field(default_factory=dict)
     failure: RolloutError | None = None
     ends_at: float = math.inf
+
+    def send(self, worker: int, command: Start | Continue | Stop) -> None:
+        self.pool.send(worker, command)
+
+    def bring_up(self, worker: int, start: Start, *, died: bool) -> None:
+        if died:
+            self.pool.start(worker)
+        self.pool.send(worker, replace(start, updates=self.updates.history(worker)))
+
+    def learn(self, started: Started) -> None:
+        self.started = self.started or started
+
+    def keep(self, batch: Batch) -> None:
+        self.buffer.add(batch.chunk)
+        self.not_reproducible = self.not_reproducible or batch.not_reproducible
+
+    def skip(self, number: int, reason: str) -> None:
+        self.buffer.skip(number)
+        self.skips[number] = reason
+
+    def warn(self, text: str) -> None:
+        self.sampler.warn(text)
+
+    def fail(self, error: RolloutError) -> None:
+        self.failure = self.failure or error
 
 
 class Sampler(abc.ABC):
@@ -76,6 +104,9 @@ class Sampler(abc.ABC):
     A WorkerFactory as the first argument selects garage's order (worker_factory, agents, envs).
 
     Attributes:
+        seed: The root seed.
+        n_workers: How many workers there may be.
+        n_started: How many of them were started: the lowest ones.
         next_number: The number of the next call's first episode; it never goes back.
         total_env_steps: Steps of all episodes handed on so far.
         skipped: By number, why an episode was left out.
@@ -121,11 +152,11 @@ class Sampler(abc.ABC):
         if worker_factory is not None and given:
             raise UsageError(f"worker_factory decides about {', '.join(given)}", hint="give either, not both")
         self._factory = worker_factory or WorkerFactory(**given)
+        self.n_workers, self.seed = self._factory.n_workers, self._factory.seed
         self._updates = UpdateLog(self._factory, agents, envs)
         self._supervision = supervision or Supervision()
-        self._supervisor = Supervisor(self._supervision, self._factory.seed)
+        self._supervisor = Supervisor(self._supervision, self.seed)
         self._pool: Pool | None = None
-        self._n_started = 0  # Workers of the pool that were started; they are the lowest ones.
         self._starting: _Call | None = None
         self._env_spec: EnvSpec | None = None
         self._generation = 0
@@ -134,22 +165,12 @@ class Sampler(abc.ABC):
         self.skipped: dict[int, str] = {}
         self.warn: Callable[[str], None] = _log.warning
         self.spill_folder: Path | None = None
-        self.next_number = self.total_env_steps = self.dropped_episodes = 0
+        self.n_started = self.next_number = self.total_env_steps = self.dropped_episodes = 0
 
     @classmethod
     def from_worker_factory(cls, worker_factory: WorkerFactory, agents: Any, envs: Any) -> Self:
         """Return a sampler whose workers `worker_factory` builds."""
         return cls(agents, envs, worker_factory=worker_factory)
-
-    @property
-    def n_workers(self) -> int:
-        """Return how many workers there are."""
-        return self._factory.n_workers
-
-    @property
-    def seed(self) -> int:
-        """Return the root seed."""
-        return self._factory.seed
 
     @property
     def restarts(self) -> int:
@@ -158,11 +179,7 @@ class Sampler(abc.ABC):
 
     @property
     def env_spec(self) -> EnvSpec:
-        """Return spaces and limit of the environment, known once a worker has built it.
-
-        Raises:
-            InternalError: If no worker has.
-        """
+        """Return spaces and limit of the environment, known once a worker has built it."""
         if self._env_spec is None:
             raise InternalError("no worker has built the environment yet", hint="call wait_until_started first")
         return self._env_spec
@@ -189,36 +206,40 @@ class Sampler(abc.ABC):
         updates = self._updates.note(agent_update, env_update)
         by_worker, block = self._updates.by_worker, self._factory.numbers_at_once
         state = PlanState(plan, n_workers=self.n_workers, by_worker=by_worker, block=block)
-        with self._call(state, updates) as call:
-            while True:
-                for chunk in call.buffer.ready():
-                    self.next_number = max(self.next_number, int(chunk.numbers[-1]) + 1)
-                    self.total_env_steps += chunk.n_steps
-                    yield chunk
-                    self._require_newest(call)
-                if self._is_over(call):
-                    return
-                self._take(call, self._the_pool().wait(_time_left(call.ends_at)))
+        self.dropped_episodes = 0
+        call = self._begin(state, updates)
+        with self._shut_down_on_error(call):
+            try:
+                yield from self._chunks(call)
+            finally:
+                self._end(call)
+
+    def _chunks(self, call: _Call) -> Iterator[Chunk]:
+        """Yield a call's chunks in order until it is over."""
+        while True:
+            for chunk in call.buffer.ready():
+                self.next_number = max(self.next_number, int(chunk.numbers[-1]) + 1)
+                self.total_env_steps += chunk.n_steps
+                yield chunk
+                if call.generation != self._generation:
+                    hint = "finish or close it first"
+                    raise UsageError("this stream was overtaken by a later call of its sampler", hint=hint)
+            if self._is_over(call):
+                return
+            self._take(call)
 
     def obtain_samples(self, itr: int, num_samples: int, agent_update: Any, env_update: Any = None) -> EpisodeBatch:
-        """Return the shortest run of episodes from `next_number` on with at least `num_samples` steps.
+        """Return the shortest run of episodes from `next_number` on with at least `num_samples` (1 or more) steps.
 
-        Args:
-            itr: The caller's iteration; only for the caller's own records.
-            num_samples: Steps wanted, at least 1.
-            agent_update: As in `stream`.
-            env_update: As in `stream`.
+        `itr`, the caller's iteration, changes nothing; the updates are as in `stream`.
         """
         del itr
         return self._batch(MinTimesteps(num_samples, self.next_number), agent_update, env_update)
 
     def obtain_exact_episodes(self, n_eps_per_worker: int, agent_update: Any, env_update: Any = None) -> EpisodeBatch:
-        """Return exactly `n_eps_per_worker` episodes of each worker, in the order of the workers.
+        """Return exactly `n_eps_per_worker` (at least 1) episodes of each worker, in the order of the workers.
 
-        Args:
-            n_eps_per_worker: Episodes of each worker, at least 1.
-            agent_update: As in `stream`.
-            env_update: As in `stream`.
+        The updates are as in `stream`.
         """
         return self._batch(EpisodesPerWorker(n_eps_per_worker, self.next_number), agent_update, env_update)
 
@@ -256,8 +277,7 @@ class Sampler(abc.ABC):
     def start_worker(self) -> None:
         """Start the workers now rather than at the first call; does not wait for them."""
         if self._pool is None:
-            with self._torn_down_on_error():
-                self._starting = self._begin(PlanState(None, n_workers=1))
+            self._starting = self._begin(PlanState(None, n_workers=1))
 
     def wait_until_started(self) -> EnvSpec:
         """Start the workers, wait until one has built its environment and policy, and return its `env_spec`.
@@ -265,27 +285,24 @@ class Sampler(abc.ABC):
         Raises:
             RolloutError: If one of them could not be built.
         """
-        if self._env_spec is None:
-            self.start_worker()
-            with self._torn_down_on_error():
-                self._wait_for_env_spec()
-        return self.env_spec
-
-    def _wait_for_env_spec(self) -> None:
+        if self._env_spec is not None:
+            return self._env_spec
+        self.start_worker()
         call = self._starting
         if call is None or call.generation != self._generation:
             call = self._starting = self._begin(PlanState(None, n_workers=1))
-        while self._env_spec is None:
-            self._take(call, self._the_pool().wait(None))
-            if call.failure is not None:
-                raise call.failure
-            if self._grace is not None:
-                raise InterruptedRunError("the run was ended before a worker had started")
+        with self._shut_down_on_error(call):
+            while call.started is None:
+                self._take(call)
+                if call.failure is not None:
+                    raise call.failure
+                if self._grace is not None:
+                    raise InterruptedRunError("the run was ended before a worker had started")
+        return self.env_spec
 
     def shutdown_worker(self) -> None:
         """End the workers, and whatever their environments started; a later call starts new ones."""
         pool, self._pool = self._pool, None
-        self._n_started = 0
         if pool is not None:
             pool.close()
 
@@ -303,34 +320,25 @@ class Sampler(abc.ABC):
 
     def __getstate__(self) -> dict[str, Any]:
         """Return all but the workers; a copy starts its own, where this one's updates have brought them."""
-        of_this_process = {"warn": _log.warning, "_pool": None, "_n_started": 0, "_starting": None, "_env_spec": None}
-        return self.__dict__ | of_this_process
+        return self.__dict__ | {"warn": _log.warning, "_pool": None, "_starting": None, "_env_spec": None}
 
     # -- one call --------------------------------------------------------------------------------------------------
-
-    @contextmanager
-    def _call(self, state: PlanState, updates: Sequence[Update]) -> Iterator[_Call]:
-        """Begin a call; end it when the block is left."""
-        self.dropped_episodes = 0
-        with self._torn_down_on_error():
-            call = self._begin(state, updates)
-        with self._torn_down_on_error(call):
-            try:
-                yield call
-            finally:
-                self._end(call)
 
     def _begin(self, state: PlanState, updates: Sequence[Update] = ()) -> _Call:
         """Send every worker what begins a call; new ones are started and get their whole history."""
         if self._pool is None:
-            self._pool = self._make_pool()
+            self._pool, self.n_started = self._make_pool(), 0
             self._supervisor = Supervisor(self._supervision, self.seed)
         self._generation += 1
         self._supervisor.begin_call()
+        limits = {"memory_limit": self._memory_limit, "disk_limit": self._disk_limit}
+        buffer = ReorderBuffer(state, folder=self.spill_folder, **limits)
+        call = _Call(self, self._generation, self._pool, self._updates, buffer)
         # One that was started for an earlier call takes part in each later one, so that it misses no update.
-        n_started, n_workers = self._n_started, max(self._n_started, self._n_needed(state))
-        machine = SamplerMachine(
+        n_known, n_workers = self.n_started, max(self.n_started, self._n_needed(state))
+        call.machine = SamplerMachine(
             state,
+            call,
             generation=self._generation,
             n_workers=n_workers,
             supervisor=self._supervisor,
@@ -339,14 +347,13 @@ class Sampler(abc.ABC):
             stride=self.n_workers if self._updates.by_worker and state.n_partitions == 1 else 1,
             now=_clock(),
         )
-        limits = {"memory_limit": self._memory_limit, "disk_limit": self._disk_limit}
-        call = _Call(machine, ReorderBuffer(state, folder=self.spill_folder, **limits), self._generation)
-        for worker in range(n_started, n_workers):
-            self._pool.start(worker)
-            self._n_started = worker + 1
-        known = [tuple(updates[worker : worker + 1]) for worker in range(n_started)]
-        new = [self._updates.history(worker) for worker in range(n_started, n_workers)]
-        self._carry_out(call, machine.begin(known, new))
+        with self._shut_down_on_error(call):
+            for worker in range(n_known, n_workers):
+                self._pool.start(worker)
+                self.n_started = worker + 1
+            changes = [tuple(updates[worker : worker + 1]) for worker in range(n_known)]
+            changes += [self._updates.history(worker) for worker in range(n_known, n_workers)]
+            call.machine.begin(changes, n_known)
         return call
 
     def _is_over(self, call: _Call) -> bool:
@@ -357,39 +364,21 @@ class Sampler(abc.ABC):
         """
         if call.failure is not None:
             raise call.failure
-        if self._grace is not None and not call.machine.stopping:
+        machine = call.machine
+        if self._grace is not None and not machine.stopping:
             call.ends_at = _clock() + self._grace
-            self._carry_out(call, call.machine.stop())
-        return call.machine.plan.done or call.machine.stopped or _clock() >= call.ends_at
+            machine.stop()
+        return machine.plan.done or machine.stopped or _clock() >= call.ends_at
 
-    def _take(self, call: _Call, events: Iterable[Event]) -> None:
-        """Handle what happened in the pool."""
-        self._carry_out(call, call.machine.buffer_changed(is_full=call.buffer.is_full))
-        for event in events:
-            what = event.message if isinstance(event, Message) else event
-            self._carry_out(call, call.machine.handle(what, _clock()))
-
-    def _carry_out(self, call: _Call, instructions: Iterable[machines.Instruction]) -> None:
-        for instruction in instructions:
-            match instruction:
-                case machines.Send(worker, command):
-                    self._the_pool().send(worker, command)
-                case machines.BringUp(worker, start, died):
-                    if died:
-                        self._the_pool().start(worker)
-                    self._the_pool().send(worker, replace(start, updates=self._updates.history(worker)))
-                case machines.Keep(chunk, reason):
-                    call.buffer.add(chunk)
-                    self._learn(not_reproducible=reason)
-                case machines.Learn(started):
-                    self._learn(started)
-                case machines.Skip(number, reason):
-                    call.buffer.skip(number)
-                    call.skips[number] = reason
-                case machines.Warn(text):
-                    self.warn(text)
-                case machines.Fail(error):
-                    call.failure = call.failure or error
+    def _take(self, call: _Call) -> None:
+        """Wait until something happens in the pool, and handle it."""
+        call.machine.buffer_changed(is_full=call.buffer.is_full)
+        for event in call.pool.wait(None if call.ends_at == math.inf else max(0.0, call.ends_at - _clock())):
+            call.machine.handle(event.message if isinstance(event, Message) else event, _clock())
+        if self._env_spec is None and call.started is not None:  # All workers know the same.
+            self._env_spec, self.worker_info = call.started.env_spec, dict(call.started.info)
+        if call.not_reproducible is not None:
+            self.worker_info.setdefault("not_reproducible", call.not_reproducible)
 
     def _end(self, call: _Call) -> None:
         """Let the workers stop, and forget what was not handed on."""
@@ -404,39 +393,17 @@ class Sampler(abc.ABC):
             if call.failure is not None:
                 # A caller may have enough after the episodes that come before a failure, and never see it.
                 self.shutdown_worker()
-            elif self._pool is not None:
-                self._carry_out(call, call.machine.end())
+            call.machine.end()
         call.buffer.close()
 
-    def _learn(self, started: Started | None = None, *, not_reproducible: str | None = None) -> None:
-        """Take what a worker knows of its environment; all know the same."""
-        if started is not None and self._env_spec is None:
-            self._env_spec, self.worker_info = started.env_spec, dict(started.info)
-        if not_reproducible is not None:
-            self.worker_info.setdefault("not_reproducible", not_reproducible)
-
-    def _require_newest(self, call: _Call) -> None:
-        if call.generation != self._generation:
-            hint = "finish or close it first"
-            raise UsageError("this stream was overtaken by a later call of its sampler", hint=hint)
-
-    def _the_pool(self) -> Pool:
-        if self._pool is None:
-            raise UsageError("the workers were shut down while their stream was under way", hint="begin a new stream")
-        return self._pool
-
     @contextmanager
-    def _torn_down_on_error(self, call: _Call | None = None) -> Iterator[None]:
-        """End the workers after an error: no later call could rely on their state, and no later one has begun."""
+    def _shut_down_on_error(self, call: _Call) -> Iterator[None]:
+        """End the workers after an error, since no later call could rely on their state; not under a later call."""
         try:
             yield
         except GeneratorExit:
             raise  # The caller has enough, and the workers stop.
         except BaseException:
-            if call is None or call.generation == self._generation:
+            if call.generation == self._generation:
                 self.shutdown_worker()
             raise
-
-
-def _time_left(ends_at: float) -> float | None:
-    return None if ends_at == math.inf else max(0.0, ends_at - _clock())

@@ -1,8 +1,4 @@
-"""Supervision: what becomes of a worker's death, and of an episode that fails.
-
-Accounts and decisions only: the sampler's machine reports what happened and which episodes were in flight, and gets a
-verdict.
-"""
+"""Supervision: decides what becomes of a worker's death, and of an episode that fails."""
 
 from __future__ import annotations
 
@@ -65,15 +61,13 @@ class Verdict:
 
     Attributes:
         error: What ends the call; None where it continues.
-        skipped: An episode that is left out.
-        reason: Why.
+        skipped: The number of an episode that is left out, and why.
         isolated: Episodes to be run one at a time by the worker that is brought up again, to see which one it was.
         notice: What to warn the user of, one line.
     """
 
     error: RolloutError | None = None
-    skipped: int | None = None
-    reason: str = ""
+    skipped: tuple[int, str] | None = None
     isolated: tuple[int, ...] = ()
     notice: str = ""
 
@@ -96,7 +90,7 @@ class Supervisor:
         self.begin_call()
 
     def begin_call(self) -> None:
-        """Forget what was known of episodes and of starts: under another policy or environment they are others."""
+        """Forget the episodes and starts of earlier calls: under another policy or environment they are others."""
         self._false_starts: Counter[int] = Counter()
         self._kills: Counter[int] = Counter()
         self._failures: Counter[int] = Counter()
@@ -125,22 +119,20 @@ class Supervisor:
         self._deaths.append(what)
         if death.late:
             return self._after_delay(death, _those_in(in_flight, death.late))
-        suspects: Iterable[int] = running if death.numbers is not None else chain.from_iterable(in_flight)
-        suspects = () if starting else tuple(sorted(suspects))
+        if starting:
+            self._false_starts[death.worker] += 1
+            return self._restart(what, death)
+        suspects = running if death.numbers is not None else tuple(sorted(chain.from_iterable(in_flight)))
         self._kills.update(suspects)
-        self._false_starts[death.worker] += starting
-        if len(suspects) == 1 and self._kills[suspects[0]] >= MOST_KILLS:
-            return self._after_killer(suspects[0], what, death)
-        return self._restart(what, death, tuple(number for number in suspects if self._kills[number] > 1))
-
-    def _after_killer(self, number: int, what: str, death: Died) -> Verdict:
-        message = f"{self._episode(number)} killed its worker {MOST_KILLS} times: {what}"
+        if len(suspects) > 1 or not suspects or self._kills[suspects[0]] < MOST_KILLS:
+            return self._restart(what, death, tuple(number for number in suspects if self._kills[number] > 1))
+        message = f"{self._episode(suspects[0])} killed its worker {MOST_KILLS} times: {what}"
         hint = "the seed repeats it; --on-worker-death skip leaves such an episode out"
         error = self._fatal(message, hint, death)
         if self._rules.on_worker_death == "fail":
             return Verdict(error)
         restart = self._restart(what, death)
-        return restart if restart.error else self._skip(number, error)
+        return restart if restart.error else self._skip(suspects[0], error)
 
     def _restart(self, what: str, death: Died, isolated: tuple[int, ...] = ()) -> Verdict:
         most = self._rules.max_worker_restarts
@@ -165,12 +157,7 @@ class Supervisor:
     # -- failures --------------------------------------------------------------------------------------------------
 
     def failed(self, event: Failed, in_flight: Sequence[range]) -> Verdict:
-        """Take an error that was raised in a worker.
-
-        Args:
-            event: What the worker reported.
-            in_flight: The episodes that the worker was leased and had not delivered: rising ranges.
-        """
+        """Take an error that was raised in a worker; `in_flight` is as for a death."""
         if not event.numbers:
             return self._after_failure_between(event.error)
         numbers = _those_in(in_flight, event.numbers)
@@ -183,20 +170,16 @@ class Supervisor:
     def _after_failure_between(self, error: RolloutError) -> Verdict:
         """Take an error of no episode: a vector environment may raise in a step that only resets rows."""
         self._failures_between += 1
-        if self._rules.on_env_error == "fail" or not isinstance(error, EnvError) or self._failures_between > MOST_RETRIES:
+        is_final = self._rules.on_env_error == "fail" or self._failures_between > MOST_RETRIES
+        if is_final or not isinstance(error, EnvError):
             return Verdict(error)
         return Verdict(notice=f"{error.message}; the worker builds its environment anew")
 
     def _after_failure(self, number: int, error: RolloutError) -> Verdict:
-        match self._rules.on_env_error:
-            case "fail":
-                return Verdict(error)
-            case "skip":
-                return self._skip(number, error)
-            case "retry":
-                return self._retry(number, error)
-
-    def _retry(self, number: int, error: RolloutError) -> Verdict:
+        if self._rules.on_env_error == "fail":
+            return Verdict(error)
+        if self._rules.on_env_error == "skip":
+            return self._skip(number, error)
         self._failures[number] += 1
         count = self._failures[number]
         if count > MOST_RETRIES:
@@ -213,7 +196,7 @@ class Supervisor:
             hint = "hardly any episode can be run like this"
             return Verdict(type(error)(message, hint=hint, details=error.details))
         notice = f"{error.message}; episode {number} is skipped"
-        return Verdict(skipped=number, reason=error.message, notice=notice)
+        return Verdict(skipped=(number, error.message), notice=notice)
 
     def _after_delay(self, death: Died, late: tuple[int, ...]) -> Verdict:
         if not late:
@@ -222,10 +205,8 @@ class Supervisor:
             f"{self._episode(late[0])} took longer than {self._rules.episode_timeout:g} s in worker {death.worker}",
             hint="--episode-timeout says how long an episode may take, --max-episode-length how many steps",
         )
-        if len(late) > 1 and self._rules.on_env_error != "fail":
-            # One step of all rows may have taken all the time.
-            notice = f"{error.message}, and {len(late) - 1} more: each is run again, alone"
-            return Verdict(isolated=late, notice=notice)
+        if len(late) > 1 and self._rules.on_env_error != "fail":  # One step of all rows may have taken all the time.
+            return Verdict(isolated=late, notice=f"{error.message}, and {len(late) - 1} more: each is run again, alone")
         return self._after_failure(late[0], error)
 
     def _episode(self, number: int) -> str:
@@ -249,10 +230,7 @@ def _place(death: Died) -> str:
 def _where(running: Sequence[int], *, starting: bool) -> str:
     if starting:
         return " while it was starting"
-    if not running:
-        return ""
-    if len(running) == 1:
-        return f" while it ran episode {running[0]}"
-    if len(running) <= _MOST_NAMED:
-        return f" while it ran episodes {', '.join(map(str, running))}"
-    return f" while it ran {len(running)} episodes from {running[0]} to {running[-1]}"
+    if len(running) > _MOST_NAMED:
+        return f" while it ran {len(running)} episodes from {running[0]} to {running[-1]}"
+    plural = "s" if len(running) > 1 else ""
+    return f" while it ran episode{plural} {', '.join(map(str, running))}" if running else ""

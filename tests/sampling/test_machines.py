@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
+from unittest.mock import Mock, call
 
 import numpy as np
 import pytest
@@ -19,7 +20,7 @@ from rollout_cli.samplers.messages import Batch, Failed, Start, Started, Update
 from rollout_cli.samplers.plan import Episodes, EpisodesPerWorker, MinTimesteps, Plan, PlanState
 from rollout_cli.samplers.pool import Died
 from rollout_cli.samplers.reorder import ReorderBuffer
-from rollout_cli.samplers.sampler_machine import BringUp, Fail, SamplerMachine, Send
+from rollout_cli.samplers.sampler_machine import SamplerMachine, Shell
 from rollout_cli.samplers.supervision import Supervision, Supervisor
 from tests.helpers.chunks import BOX_SPEC
 from tests.helpers.fake_worker import Script, bare_episode
@@ -130,11 +131,11 @@ def test_a_call_that_is_closed_early_leaves_nothing_to_the_next(
     with simulated_time(sampler):
         if data.draw(st.booleans(), label="wait first"):
             assert BOX_SPEC == sampler.wait_until_started()
-        for call, plan in enumerate(plans):
+        for index, plan in enumerate(plans):
             keep = data.draw(st.one_of(st.none(), st.integers(0, 3)), label="chunks taken before closing")
-            chunks = taken(sampler.stream(plan, agent_update=float(call)), keep)
+            chunks = taken(sampler.stream(plan, agent_update=float(index)), keep)
             if keep is None:
-                check_delivery(plan, sampler, chunks, float(call))
+                check_delivery(plan, sampler, chunks, float(index))
 
 
 def taken(stream: Iterator[Chunk], count: int | None) -> list[Chunk]:
@@ -234,43 +235,45 @@ def test_short_episodes_are_not_favoured(timesteps: int, n_seeds: int) -> None:
 # -- what the interleavings do not reach -------------------------------------------------------------------------------
 
 
-def machine(rules: Supervision | None = None, n_workers: int = 2, plan: Plan | None = None) -> SamplerMachine:
-    state = PlanState(plan or Episodes(0, 100), n_workers=n_workers)
-    supervisor = Supervisor(rules or Supervision(), 0)
-    begun = SamplerMachine(state, generation=5, n_workers=n_workers, supervisor=supervisor, size=LeaseSize())
-    begun.begin([(Update(),)] * n_workers, [])
-    return begun
+def machine(n_workers: int = 2) -> tuple[SamplerMachine, Mock]:
+    """Return a machine that has begun a call, and the shell that notes what it decides."""
+    shell, state = Mock(spec=Shell), PlanState(Episodes(0, 100), n_workers=n_workers)
+    supervisor = Supervisor(Supervision(), 0)
+    begun = SamplerMachine(state, shell, generation=5, n_workers=n_workers, supervisor=supervisor, size=LeaseSize())
+    begun.begin([(Update(),)] * n_workers, n_workers)
+    shell.reset_mock()
+    return begun, shell
 
 
 def test_messages_of_an_older_call_are_discarded() -> None:
     """A batch or an answer of an older generation changes nothing."""
-    of = machine()
-    assert [] == of.handle(Batch(0, 4, bare_episode(0, 3)), 0.0)
-    assert [] == of.handle(Started(0, 4, BOX_SPEC), 0.0)
-    assert not of.plan.done
+    of, shell = machine()
+    of.handle(Batch(0, 4, bare_episode(0, 3)), 0.0)
+    of.handle(Started(0, 4, BOX_SPEC), 0.0)
+    assert ([], False) == (shell.mock_calls, of.plan.done)
 
 
 def test_a_worker_that_failed_in_an_older_call_is_rebuilt() -> None:
     """It has ignored this call's `Start`, so it gets another one, which rebuilds it."""
-    of = machine()
-    done = of.handle(Failed(1, 4, EnvError("broken"), (7,)), 0.0)
-    assert [BringUp(1, Start(5, last_needed=99, rebuild=True), died=False)] == done
+    of, shell = machine()
+    of.handle(Failed(1, 4, EnvError("broken"), (7,)), 0.0)
+    assert [call.bring_up(1, Start(5, last_needed=99, rebuild=True), died=False)] == shell.mock_calls
 
 
 def test_after_a_failure_finished_episodes_still_count() -> None:
     """A call that has failed takes the batches that follow, and brings nobody up again."""
-    of = machine()
-    of.handle(Started(0, 5, BOX_SPEC), 0.0)
-    of.handle(Started(1, 5, BOX_SPEC), 0.0)
-    assert [Fail] == [type(done) for done in of.handle(Failed(1, 5, EnvError("broken"), ()), 0.0)]
-    assert [] == of.handle(Died(1, "was killed"), 0.0)
-    (keep,) = of.handle(Batch(0, 5, bare_episode(0, 3)), 0.0)
-    assert not isinstance(keep, Send)
+    of, shell = machine()
+    started, error = [Started(worker, 5, BOX_SPEC) for worker in range(2)], EnvError("broken")
+    batch = Batch(0, 5, bare_episode(0, 3))
+    events: list[Any] = [*started, Failed(1, 5, error, ()), Died(1, "was killed"), batch]
+    for event in events:
+        of.handle(event, 0.0)
+    assert [*map(call.learn, started), call.fail(error), call.keep(batch)] == shell.mock_calls
 
 
 def test_an_impossible_event_shows_what_came_before() -> None:
     """A batch from a worker that has not answered is a fault of this package; the error tells the story."""
-    of = machine()
+    of, _ = machine()
     of.handle(Started(0, 5, BOX_SPEC), 0.0)
     with pytest.raises(InternalError, match="Batch came from a worker that is starting") as caught:
         of.handle(Batch(1, 5, bare_episode(0, 3)), 0.0)
@@ -316,12 +319,12 @@ class TestSupervisor:
         assert [None, None] == [verdict.error for verdict in verdicts[:2]]
         assert "died 3 times before it was ready" in verdicts[2].error.message
 
-    @pytest.mark.parametrize(("rule", "isolated", "skipped"), [("retry", (5,), None), ("skip", (), 5)])
-    def test_a_late_episode_is_a_failure(self, rule: Any, isolated: tuple[int, ...], skipped: int | None) -> None:
+    @pytest.mark.parametrize(("rule", "isolated", "skipped"), [("retry", (5,), []), ("skip", (), [5])])
+    def test_a_late_episode_is_a_failure(self, rule: Any, isolated: tuple[int, ...], skipped: list[int]) -> None:
         """An episode that exceeded its time is run again, skipped, or ends the call as an EnvError."""
         supervisor = Supervisor(Supervision(on_env_error=rule, episode_timeout=2.0), 0)
         verdict = self.died(supervisor, (5,), late=(5,))
-        assert (isolated, skipped) == (verdict.isolated, verdict.skipped)
+        assert (isolated, skipped) == (verdict.isolated, list(verdict.skipped or ())[:1])
         error = self.died(Supervisor(Supervision(episode_timeout=2.0), 0), (5,), late=(5,)).error
         assert isinstance(error, EnvError)
         assert "took longer than 2 s in worker 1" in error.message
@@ -333,9 +336,9 @@ class TestSupervisor:
         def fail(number: int) -> Any:
             return supervisor.failed(Failed(0, 1, EnvError("broken"), (number,)), [range(1000)])
 
-        assert all(fail(number).skipped == number for number in range(99))
+        assert all(fail(number).skipped[0] == number for number in range(99))
         supervisor.progressed()
-        assert 99 == fail(99).skipped
+        assert (99, "broken") == fail(99).skipped
         errors = [fail(number).error for number in range(100, 199)]
         assert isinstance(errors[-1], EnvError)
         assert "100 episodes in a row had to be skipped" in errors[-1].message

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from rollout_cli.errors import UsageError
 from rollout_cli.samplers.leases import Leases, LeaseSize
-from rollout_cli.samplers.numbers import FreeNumbers, contiguous_ranges, up_to, with_lengths, without
+from rollout_cli.samplers.numbers import FreeNumbers, contiguous_ranges, up_to, without
 from rollout_cli.samplers.plan import (
     Covered,
     Episodes,
@@ -48,12 +48,11 @@ class TestNumbers:
 
     @given(st.sets(st.integers(0, 100)))
     def test_contiguous_ranges_are_the_numbers(self, numbers: set[int]) -> None:
-        """They hold the same numbers, and none of them touches the next; lengths are given with their own range."""
+        """They hold the same numbers, and none of them touches the next."""
         rising = np.array(sorted(numbers), np.int64)
         runs = contiguous_ranges(rising)
         assert sorted(numbers) == [n for run in runs for n in run]
         assert all(a.stop < b.start for a, b in pairwise(runs))
-        assert [list(run) for run in runs] == [of.tolist() for _, of in with_lengths(runs, rising)]
 
     def test_up_to(self) -> None:
         """Ranges are cut after the last number; empty ones go."""
@@ -134,32 +133,32 @@ class TestPlanState:
     def test_a_range_is_done_when_all_its_numbers_are(self) -> None:
         """It ends with its last number, and one partition holds all."""
         state = PlanState(Episodes(5, 8), n_workers=2)
-        assert [range(5, 8)] == state.lease(1, 10)
+        assert [range(5, 8)] == state.free(1).lease(1, 10)
         state.complete(range(6, 8), lengths_of(3, 3))
-        assert (False, 7, 7) == (state.done, state.last_needed, state.last_of(0))
+        assert (False, 7, 7) == (state.done, state.last_needed(), state.last_needed(0))
         state.complete(range(5, 6), lengths_of(3))
         assert state.done
 
     def test_steps_end_where_they_are_reached(self) -> None:
         """The last number needed is known once the lengths below it are; nothing above it is leased any more."""
         state = PlanState(MinTimesteps(10, first=2), n_workers=2)
-        state.lease(0, 5)
-        assert (None, None) == (state.last_needed, state.still_needed(5))
+        state.free(0).lease(0, 5)
+        assert (None, None) == (state.last_needed(), state.still_needed(5))
         state.complete(range(3, 5), lengths_of(4, 4))
         assert 1 == state.still_needed(0)
         state.complete(range(2, 3), lengths_of(3))
-        assert (True, 4) == (state.done, state.last_needed)
-        assert [] == state.lease(1, 5)
+        assert (True, 4) == (state.done, state.last_needed())
+        assert [] == state.free(1).lease(1, 5)
 
     def test_each_worker_has_a_partition(self) -> None:
         """Worker w runs its own range, from where an earlier run has left it."""
         state = PlanState(EpisodesPerWorker(4, first=10, done=(0, 3, 4)), n_workers=3, by_worker=True)
         assert (3, [10, 17, 22]) == (state.n_partitions, state.firsts)
-        assert [[range(10, 14)], [range(17, 18)], []] == [state.lease(worker, 9) for worker in range(3)]
+        assert [[range(10, 14)], [range(17, 18)], []] == [state.free(worker).lease(worker, 9) for worker in range(3)]
         assert [0, 1, 2] == [state.partition(number) for number in (13, 14, 21)]
-        assert (13, 17, 21) == tuple(map(state.last_of, range(3)))
-        state.release(0, [range(12, 14)])
-        assert (2, 0) == (state.n_released(0), state.n_released(1))
+        assert (13, 17, 21) == tuple(map(state.last_needed, range(3)))
+        state.free(0).release(0, [range(12, 14)])
+        assert (2, 0) == (state.free(0).n_released(0), state.free(1).n_released(1))
         state.complete(range(10, 14), lengths_of(1, 1, 1, 1))
         state.complete(range(17, 18), lengths_of(1))
         assert state.done
@@ -167,7 +166,7 @@ class TestPlanState:
     def test_nothing_is_done_at_once(self) -> None:
         """The plan of nothing has nothing to lease."""
         state = PlanState(None, n_workers=3)
-        assert (True, []) == (state.done, state.lease(0, 5))
+        assert (True, []) == (state.done, state.free(0).lease(0, 5))
 
 
 @pytest.mark.parametrize(
