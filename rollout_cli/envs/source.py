@@ -162,7 +162,7 @@ def copy_env(env: Env, name: str) -> Env:
 
 
 def one_for_each(update: Any, n_rows: int) -> list[Any]:
-    """Return one environment update a row: a list as it is, else the same for all. An environment for two rows is copied.
+    """Return one environment update a row: a list as it is, else the same for all; no two rows share an environment.
 
     Raises:
         EnvLoadError: If a list does not have `n_rows` entries, or an environment cannot be copied.

@@ -8,7 +8,7 @@ environment resets it in the last step itself, and gives the last observation an
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import gymnasium
@@ -42,8 +42,7 @@ def build_native(source: EnvSource, n_rows: int) -> Vector:
     else:
         creator, build = _factory(found, n_rows, name)
         given = source.kwargs
-    asked = {} if _MODE in given or not _takes(creator, _MODE) else {_MODE: AutoresetMode.DISABLED}
-    built = call_builder(build, {**source.kwargs, **asked}, name)
+    built = _built(build, source.kwargs, name, asks=_MODE not in given and _takes(creator, _MODE))
     if not isinstance(built, VectorEnv):
         raise EnvLoadError(f"{name!r} gave {type(built).__name__}, no vector environment", hint=_VECTOR_HINT)
     if int(built.num_envs) != n_rows:
@@ -51,6 +50,17 @@ def build_native(source: EnvSource, n_rows: int) -> Vector:
         hint = "let the factory take num_envs"
         raise EnvLoadError(f"{name!r} has {built.num_envs} rows, but {n_rows} were asked for", hint=hint)
     return built
+
+
+def _built(build: Callable[..., Any], kwargs: Mapping[str, Any], name: str, *, asks: bool) -> Any:
+    if asks:
+        try:
+            return call_builder(build, {**kwargs, _MODE: AutoresetMode.DISABLED}, name)
+        except EnvLoadError as error:
+            # ALE up to 0.12 has the argument, and no such mode; the dataset says what comes of that.
+            if not isinstance(error.__cause__, ValueError) or _MODE not in str(error.__cause__):
+                raise
+    return call_builder(build, kwargs, name)
 
 
 def _vector_entry_point(spec: GymSpec, n_rows: int, name: str) -> tuple[Any, Callable[..., Any]]:

@@ -17,7 +17,7 @@ from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.episodes.spaces import SpaceRows
 from rollout_cli.errors import EnvLoadError
 from rollout_cli.seeding.generators import EpisodeSeeder
-from rollout_cli.seeding.seeds import env_seeds, seed_globals
+from rollout_cli.seeding.seeds import env_seed, env_seeds, seed_globals
 from rollout_cli.workers.batch_infos import batch_columns, row_info
 from rollout_cli.workers.checks import BadValueError, as_flag, as_reward, frozen_copy
 from rollout_cli.workers.columns import SpaceRecorder
@@ -29,6 +29,9 @@ Env = gymnasium.Env[Any, Any]
 ResetEnv = Callable[[Env, int, int], tuple[Any, dict[str, Any]]]
 Infos = list[dict[Any, Any]] | None
 """One info dictionary for each of some rows; None where all are empty."""
+
+_FEW = 32
+"""So many seeds are derived faster one by one."""
 
 _NO_INFO: dict[str, Any] = {}
 
@@ -117,11 +120,17 @@ class NativeRows:
         """
         mask = np.zeros(self.n_rows, bool)
         mask[rows] = True
-        seeds = env_seeds(self._root, np.maximum(numbers, 0))
+        seeds = np.zeros(self.n_rows, np.int64)
+        seeds[rows] = self._env_seeds(np.maximum(numbers[rows], 0))
         observations, infos = self._reset(mask, seeds, None if before is None else {"reset_mask": mask})
         if before is not None and not self._mask_is_proven and not mask.all():
             self._check_left_alone(~mask, before, observations)
         return observations, self.infos_of(infos, rows), seeds[rows] if self._takes_list else seeds[rows] >> 1
+
+    def _env_seeds(self, numbers: Array) -> Any:
+        if len(numbers) > _FEW:
+            return env_seeds(self._root, numbers)
+        return [env_seed(self._root, number) for number in numbers.tolist()]
 
     def _reset(self, mask: Array, seeds: Array, options: dict[str, Any] | None) -> tuple[Any, Any]:
         as_list, as_array = seeds.tolist(), seeds[mask] >> 1

@@ -129,6 +129,15 @@ class OwnMode(SyncVectorEnv):
         super().__init__([ChainEnv] * num_envs)
 
 
+class OtherModes(SyncVectorEnv):
+    """Takes a mode, but not every one, as ALE up to 0.12 does."""
+
+    def __init__(self, num_envs: int, autoreset_mode: Any = AutoresetMode.SAME_STEP) -> None:
+        if autoreset_mode is AutoresetMode.DISABLED:
+            raise ValueError("Invalid autoreset_mode: Disabled")
+        super().__init__([ChainEnv] * num_envs, autoreset_mode=AutoresetMode(autoreset_mode))
+
+
 def mode(env: VectorEnv[Any, Any, Any]) -> AutoresetMode:
     return AutoresetMode(env.metadata["autoreset_mode"])
 
@@ -138,6 +147,7 @@ def test_a_native_environment_is_asked_not_to_reset_itself() -> None:
     assert AutoresetMode.DISABLED is mode(build_native(as_env_source(Modes), 3))
     assert AutoresetMode.SAME_STEP is mode(build_native(as_env_source(Modes, {"autoreset_mode": "SameStep"}), 3))
     assert AutoresetMode.NEXT_STEP is mode(build_native(as_env_source(OwnMode), 3))
+    assert AutoresetMode.SAME_STEP is mode(build_native(as_env_source(OtherModes), 3))
     cartpole = build_native(env_source("CartPole-v1", {"max_episode_steps": 9}), 5)
     assert (AutoresetMode.NEXT_STEP, 5, 9) == (mode(cartpole), cartpole.num_envs, time_limit_of(cartpole))
 
