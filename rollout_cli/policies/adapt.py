@@ -66,50 +66,28 @@ def policy_class(policy: Any) -> str:
 
 # Classes and factories.
 
+_NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD)
+
 
 def instantiate(found: Any, env_spec: EnvSpec) -> Any:
     """Return the policy object that a pickle or `module:attr` stands for: itself, or what the class or factory makes.
 
-    - A class is called: with nothing, or with the `EnvSpec` where it needs one argument or has one named `env_spec`.
-    - A function is a factory where it needs no argument, or has one named `env_spec`, which gets the `EnvSpec`. One
-      that needs one argument of another name is itself a policy, called as f(observation).
+    A class or factory is called with the `EnvSpec` where it has an argument of the name `env_spec`, else with nothing.
+    A function is a factory where it has such an argument or needs none; else it is itself a policy, called as
+    f(observation).
 
     Raises:
-        PolicyLoadError: If a class or factory needs more arguments, or raises.
+        PolicyLoadError: If a class or factory raises.
     """
-    if inspect.isclass(found):
-        return _build(found, env_spec)
-    is_policy = is_torch_module(found) or any(
-        own_method(found, verb) for verb in ("get_action", "get_actions", "predict")
-    )
-    if callable(found) and not is_policy and (_takes_env_spec(found) or _accepts_positional(found, 0)):
-        return _build(found, env_spec)
-    return found
-
-
-def _takes_env_spec(factory: Callable[..., Any]) -> bool:
-    return any(parameter.name == "env_spec" for parameter in _parameters(factory))
-
-
-def _build(factory: Callable[..., Any], env_spec: EnvSpec) -> Any:
-    name = getattr(factory, "__qualname__", repr(factory))
-    variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    needed = [p.name for p in _parameters(factory) if p.default is p.empty and p.kind not in variadic]
-    if len(needed) > 1:
-        raise PolicyLoadError(
-            f"{name} needs the arguments {', '.join(needed)}; a policy class or factory gets the EnvSpec or nothing",
-            hint="name a function without further arguments that builds the policy",
-        )
-    given = "with the EnvSpec" if needed else "without arguments"
-    with reporting(PolicyLoadError, f"{name}, called {given}, failed"):
-        if _takes_env_spec(factory):
-            return factory(env_spec=env_spec)
-        return factory(env_spec) if needed else factory()
-
-
-# Signatures, as far as Python knows them.
-
-_NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD)
+    takes_spec = callable(found) and any(parameter.name == "env_spec" for parameter in _parameters(found))
+    if not inspect.isclass(found):
+        is_factory = callable(found) and (takes_spec or _accepts_positional(found, 0))
+        verbs = [own_method(found, verb) for verb in ("get_action", "get_actions", "predict")]
+        if not is_factory or any(verbs) or is_torch_module(found):
+            return found
+    given = "with the EnvSpec" if takes_spec else "without arguments"
+    with reporting(PolicyLoadError, f"{getattr(found, '__qualname__', repr(found))}, called {given}, failed"):
+        return found(env_spec=env_spec) if takes_spec else found()
 
 
 def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
@@ -123,7 +101,7 @@ def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
 def _accepts_positional(function: Callable[..., Any], count: int) -> bool:
     try:
         inspect.signature(function).bind(*[None] * count)
-    except ValueError:
+    except ValueError:  # A builtin without a signature.
         return True
     except TypeError:
         return False

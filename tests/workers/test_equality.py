@@ -28,7 +28,7 @@ POLICIES = {
     "space draws": worlds.SpaceDrawPolicy,
     "batch": worlds.BatchPolicy,
     "random": lambda spec: policy_source("random").load(spec),
-    "function": lambda spec: worlds.TablePolicy(spec).get_action,
+    "function": lambda spec: worlds.TablePolicy(spec).choose,
 }
 
 

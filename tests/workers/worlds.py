@@ -207,6 +207,10 @@ class TablePolicy:
         place = int(self.place(observation) * 16)
         return self.table[place], {"place": place, "half": np.float32(place / 2)}
 
+    def choose(self, observation: Any) -> Any:
+        """Return the bare action, as a plain function does."""
+        return self.get_action(observation)[0]
+
 
 class CountingPolicy(TablePolicy):
     """Remembers how many steps it has taken since its reset."""
