@@ -61,7 +61,7 @@ def _summary(dataset: Dataset) -> Iterator[Row]:
     yield "steps", f"{facts['steps']:,}"
     if len(dataset):
         yield from _episode_rows(dataset)
-    yield "size", f"{facts['bytes']:,} bytes in {counted(facts.get('segments', facts.get('shards', 0)), 'data file')}"
+    yield "size", f"{facts['bytes']:,} bytes in {counted(facts['segments'], 'data file')}"
     yield from _feature_rows(facts["features"])
 
 
@@ -153,8 +153,6 @@ def _repair_rows(report: RepairReport, *, dry_run: bool) -> list[Row]:
         ("episodes", f"{report.episodes:,} stay, {report.dropped_episodes:,} do not"),
         ("steps", f"{report.steps:,}"),
     ]
-    if report.rebuilt_info:
-        rows.append(("info.json", "made anew from the files; what only it recorded of the run is lost"))
     if report.aside is not None:
         rows.append(("moved", f"{counted(len(report.moved), 'file')} to {report.aside}"))
     return rows

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import re
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ import pyarrow as pa
 
 from rollout_cli.dataset.files import FORMAT_VERSION
 from rollout_cli.dataset.parquet import open_parquet, reading
+from rollout_cli.dataset.reader import table_files
 from rollout_cli.dataset.schema import DatasetSchema
 from rollout_cli.dataset.stats import Place, RunningStats, TableStats
 from rollout_cli.errors import DatasetFormatError
@@ -21,7 +21,6 @@ from rollout_cli.errors import DatasetFormatError
 FILES_PER_CHUNK = 1_000
 """Files in one chunk folder of a dataset with one partition."""
 
-_FILE = re.compile(r"chunk-(\d+)/file-(\d+)\.parquet")
 _RECORD, _STATS, _CHECKSUM = "rollout.segment", "rollout.stats", "rollout.checksum"
 _FIELDS = (
     *("start", "stop", "skipped", "episodes", "steps", "last_length", "return_sum", "nominal", "is_long"),
@@ -31,13 +30,7 @@ _FIELDS = (
 
 @dataclass(frozen=True, slots=True)
 class SegmentId:
-    """One segment of a dataset.
-
-    Attributes:
-        n_partitions: Partitions of the dataset; each of several has a chunk folder of its own.
-        partition: Its partition.
-        number: Its place in the partition.
-    """
+    """Segment `number` of one of `n_partitions` partitions; each of several has a chunk folder of its own."""
 
     n_partitions: int
     partition: int
@@ -50,16 +43,24 @@ class SegmentId:
 
     def data_path(self, root: Path) -> Path:
         """Return the path of its data file."""
-        return root / "data" / self._name
+        return root / "data" / "chunk-{:05}/file-{:05}.parquet".format(*self.file)
 
     def episodes_path(self, root: Path) -> Path:
         """Return the path of its episodes file, whose presence commits the segment."""
-        return root / "meta" / "episodes" / self._name
+        return root / "meta/episodes" / "chunk-{:05}/file-{:05}.parquet".format(*self.file)
 
-    @property
-    def _name(self) -> str:
-        chunk, file = self.file
-        return f"chunk-{chunk:05}/file-{file:05}.parquet"
+
+def segment_files(folder: Path, n_partitions: int) -> dict[SegmentId, Path]:
+    """Return the files of a table by segment, in the order of their rows.
+
+    Raises:
+        StorageError: If a folder cannot be read.
+    """
+    found = {}
+    for (chunk, file), path in table_files(folder).items():
+        place = (chunk, file) if n_partitions > 1 else (0, chunk * FILES_PER_CHUNK + file)
+        found[SegmentId(n_partitions, *place)] = path
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +99,7 @@ class SegmentRecord:
         """Return the record as metadata of a Parquet file."""
         record = {name: getattr(self, name) for name in _FIELDS}
         record["return_sum"] = repr(self.return_sum)  # JSON has no infinity.
-        stats = {name: one.to_json() for name, one in self.stats.items()}
-        texts = (json.dumps(record), json.dumps(stats))
+        texts = (json.dumps(record), json.dumps({name: one.to_json() for name, one in self.stats.items()}))
         # Parquet has checksums for pages, and none for footers.
         return {_RECORD: texts[0], _STATS: texts[1], _CHECKSUM: record_checksum(*texts)}
 
@@ -126,43 +126,6 @@ class SegmentRecord:
 def record_checksum(record: str, stats: str) -> str:
     """Return the checksum of the texts of a commit record."""
     return f"{zlib.crc32((record + stats).encode()):08x}"
-
-
-def read_record(root: Path, segment: SegmentId) -> SegmentRecord:
-    """Return the commit record of a segment, checked against the footers of both files.
-
-    Raises:
-        DatasetFormatError: If a file is missing or damaged, or they do not agree.
-        StorageError: If one cannot be read.
-    """
-    data, episodes = segment.data_path(root), segment.episodes_path(root)
-    with reading(episodes), open_parquet(episodes) as file:
-        footer, rows = file.metadata.metadata or {}, file.metadata.num_rows
-    try:
-        record = SegmentRecord.from_footer(footer)
-    except ValueError as error:
-        raise DatasetFormatError(f"{episodes} is not an episodes file of this format: {error}") from error
-    if not rows or rows != record.episodes:
-        raise DatasetFormatError(f"{episodes} has {rows} rows, but its footer states {record.episodes}")
-    with reading(data), open_parquet(data) as file:
-        rows = file.metadata.num_rows
-    if rows < record.steps:
-        raise DatasetFormatError(f"{data} has {rows} rows, but {episodes} states {record.steps}")
-    return record
-
-
-def _read_tables(root: Path, segment: SegmentId, record: SegmentRecord, schema: DatasetSchema) -> tuple[Any, Any]:
-    # Rows behind those that the record states belong to no committed episode.
-    steps = _read_table(segment.data_path(root), schema.data).slice(0, record.steps)
-    return steps.combine_chunks(), _read_table(segment.episodes_path(root), schema.episodes)
-
-
-def _read_table(path: Path, schema: pa.Schema) -> pa.Table:
-    """Return a table with contiguous columns, since a Parquet page would otherwise end where a chunk does."""
-    with reading(path), open_parquet(path) as file:
-        if not file.schema_arrow.equals(schema):
-            raise DatasetFormatError(f"{path} has other columns than the dataset")
-        return pa.Table.from_arrays([column.combine_chunks() for column in file.read().columns], schema=schema)
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,68 +237,90 @@ def read_committed(root: Path, info: Mapping[str, Any]) -> Committed:
         firsts = info["first_numbers"] or [None] * n_partitions
     except (KeyError, TypeError, ValueError) as error:
         raise DatasetFormatError(f"info.json of {root} lacks what resuming needs: {error!r}") from error
-    readers = [_PartitionReader(root, schema, n_partitions, partition) for partition in range(n_partitions)]
-    partitions = tuple(reader.read(first) for reader, first in zip(readers, firsts, strict=True))
-    damaged = tuple(path for reader in readers for path in reader.damaged)
-    return Committed(info, partitions, damaged, tuple(notice for reader in readers for notice in reader.notices))
+    there: dict[int, int] = {}
+    for folder in (root / "data", root / "meta" / "episodes"):
+        for one in segment_files(folder, n_partitions):
+            there[one.partition] = max(one.number, there.get(one.partition, -1))
+    damaged: list[Path] = []
+    notices: list[str] = []
+    partitions = []
+    for partition, first in zip(range(n_partitions), firsts, strict=True):
+        segments = [SegmentId(n_partitions, partition, number) for number in range(there.get(partition, -1) + 1)]
+        found, error = _read_segments(root, schema, segments, first)
+        if error is not None:
+            paths = (segments[-1].data_path(root), segments[-1].episodes_path(root))
+            damaged += [path for path in paths if path.exists()]
+            notices.append(f"{error.message}: the files of this last segment are moved aside, its episodes run again")
+        next_number = found[-1].record.stop if found else first or 0
+        partitions.append(CommittedPartition(next_number, tuple(found)))
+    return Committed(info, tuple(partitions), tuple(damaged), tuple(notices))
 
 
-class _PartitionReader:
-    """Reads one partition up to its last segment."""
+def _read_segments(
+    root: Path, schema: DatasetSchema, segments: list[SegmentId], start: int | None
+) -> tuple[list[Written], DatasetFormatError | None]:
+    """Return the segments of a partition that begins with episode `start`, and the damage of the last one."""
+    found: list[Written] = []
+    for segment in segments:
+        is_last = segment == segments[-1]
+        try:
+            found.append(_read_segment(root, schema, segment, start, with_tables=is_last))
+        except DatasetFormatError as error:
+            if not is_last:
+                raise DatasetFormatError(
+                    f"{error.message}, and later segments follow it",
+                    hint=f"restore that file, or keep the segments before it: rollout repair {root}",
+                ) from error
+            if found:
+                before = found[-1]
+                found[-1] = _read_segment(root, schema, before.segment, before.record.start, with_tables=True)
+            return found, error
+        start = found[-1].record.stop
+    return found, None
 
-    def __init__(self, root: Path, schema: DatasetSchema, n_partitions: int, partition: int) -> None:
-        self._root, self._schema = root, schema
-        self._partition = (n_partitions, partition)
-        self._found: list[Written] = []
-        self.damaged: list[Path] = []
-        self.notices: list[str] = []
 
-    def read(self, first: int | None) -> CommittedPartition:
-        last = max(self._numbers(), default=-1)
-        start = first
-        for number in range(last + 1):
-            segment = SegmentId(*self._partition, number)
-            try:
-                found = self._read(segment, start, with_tables=number == last)
-            except DatasetFormatError as error:
-                if number < last:
-                    raise DatasetFormatError(
-                        f"{error.message}, and later segments follow it",
-                        hint=f"restore that file, or keep the segments before it: rollout repair {self._root}",
-                    ) from error
-                self._note_damage(segment, error)
-                break
-            self._found.append(found)
-            start = found.record.stop
-        if self.damaged and self._found:
-            before = self._found.pop()
-            self._found.append(self._read(before.segment, before.record.start, with_tables=True))
-        return CommittedPartition(start or 0, tuple(self._found))
+def _read_segment(
+    root: Path, schema: DatasetSchema, segment: SegmentId, start: int | None, *, with_tables: bool
+) -> Written:
+    record = read_record(root, segment)
+    data, episodes = segment.data_path(root), segment.episodes_path(root)
+    if start is not None and record.start != start:
+        raise DatasetFormatError(f"{episodes} begins with episode {record.start}, expected {start}")
+    size = data.stat().st_size + episodes.stat().st_size
+    tables = None
+    if with_tables and not record.is_long:
+        # Rows behind those that the record states belong to no committed episode.
+        steps = _read_table(data, schema.data).slice(0, record.steps).combine_chunks()
+        tables = (steps, _read_table(episodes, schema.episodes))
+    return Written(segment, record, size, tables)
 
-    def _read(self, segment: SegmentId, start: int | None, *, with_tables: bool) -> Written:
-        record = read_record(self._root, segment)
-        paths = (segment.data_path(self._root), segment.episodes_path(self._root))
-        if start is not None and record.start != start:
-            raise DatasetFormatError(f"{paths[1]} begins with episode {record.start}, expected {start}")
-        size = sum(path.stat().st_size for path in paths)
-        tables = None
-        if with_tables and not record.is_long:
-            tables = _read_tables(self._root, segment, record, self._schema)
-        return Written(segment, record, size, tables)
 
-    def _note_damage(self, segment: SegmentId, error: DatasetFormatError) -> None:
-        paths = (segment.data_path(self._root), segment.episodes_path(self._root))
-        self.damaged += [path for path in paths if path.exists()]
-        self.notices.append(f"{error.message}: the files of this last segment are moved aside, its episodes run again")
+def read_record(root: Path, segment: SegmentId) -> SegmentRecord:
+    """Return the commit record of a segment, checked against the footers of both files.
 
-    def _numbers(self) -> Iterator[int]:
-        """Give the numbers of all segments of which a file is there."""
-        n_partitions, partition = self._partition
-        for folder in (self._root / "data", self._root / "meta" / "episodes"):
-            for path in folder.glob("chunk-*/file-*.parquet"):
-                match = _FILE.fullmatch(path.relative_to(folder).as_posix())
-                chunk, file = map(int, match.groups()) if match else (-1, -1)
-                if n_partitions == 1 and chunk >= 0:
-                    yield chunk * FILES_PER_CHUNK + file
-                elif chunk == partition:
-                    yield file
+    Raises:
+        DatasetFormatError: If a file is missing or damaged, or they do not agree.
+        StorageError: If one cannot be read.
+    """
+    data, episodes = segment.data_path(root), segment.episodes_path(root)
+    with reading(episodes), open_parquet(episodes) as file:
+        footer, rows = file.metadata.metadata or {}, file.metadata.num_rows
+    try:
+        record = SegmentRecord.from_footer(footer)
+    except ValueError as error:
+        raise DatasetFormatError(f"{episodes} is not an episodes file of this format: {error}") from error
+    if not rows or rows != record.episodes:
+        raise DatasetFormatError(f"{episodes} has {rows} rows, but its footer states {record.episodes}")
+    with reading(data), open_parquet(data) as file:
+        rows = file.metadata.num_rows
+    if rows < record.steps:
+        raise DatasetFormatError(f"{data} has {rows} rows, but {episodes} states {record.steps}")
+    return record
+
+
+def _read_table(path: Path, schema: pa.Schema) -> pa.Table:
+    """Return a table with contiguous columns, since a Parquet page would otherwise end where a chunk does."""
+    with reading(path), open_parquet(path) as file:
+        if not file.schema_arrow.equals(schema):
+            raise DatasetFormatError(f"{path} has other columns than the dataset")
+        return pa.Table.from_arrays([column.combine_chunks() for column in file.read().columns], schema=schema)

@@ -239,6 +239,10 @@ def stats_path(root: Path) -> Path:
     return root / "meta" / "stats.json"
 
 
+LOST_INFO = "restore meta/info.json from a copy, or collect the dataset again"
+"""What helps where info.json is lost: the files do not have all that it records."""
+
+
 def read_info(root: Path) -> dict[str, Any]:
     """Return the info.json of the dataset in `root`.
 
@@ -258,10 +262,11 @@ def read_info(root: Path) -> dict[str, Any]:
                 hint=f"run it again; or move the contents of {root / REPLACED} back to {root}",
             ) from error
         raise DatasetFormatError(
-            f"{root} is not a dataset: it has no meta/info.json", hint="give a dataset's folder"
+            f"{root} is not a dataset: it has no meta/info.json",
+            hint=f"give a dataset's folder; if this was one, {LOST_INFO}",
         ) from error
     except (ValueError, RecursionError) as error:
-        raise DatasetFormatError(f"{path} is not valid JSON: {error}", hint=f"rollout repair {root}") from error
+        raise DatasetFormatError(f"{path} is not valid JSON: {error}", hint=LOST_INFO) from error
     except OSError as error:
         raise StorageError(f"cannot read {path}: {error.strerror or error}", hint="check its permissions") from error
     if not isinstance(document, dict) or document.get("format") != FORMAT:

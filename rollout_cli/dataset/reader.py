@@ -31,7 +31,6 @@ FileId = tuple[int, int]
 """Chunk index and file index."""
 
 _FILE = re.compile(r"chunk-(\d+)/file-(\d+)\.parquet")
-_NAMES = [field.name for field in EPISODE_FIELDS]
 
 
 def load(path: Path | str) -> Dataset:
@@ -44,17 +43,30 @@ def load(path: Path | str) -> Dataset:
         StorageError: If it cannot be read.
     """
     root = Path(path)
-    info = read_info(root)
+    info = current_info(root)
     spaces = SpaceSchema.of(env_spec_of(info))
-    table, files = read_episodes(root)
+    table, places = _read_episodes(root)
     stated = info.get("episodes")
     if isinstance(stated, int) and table.num_rows < stated:
-        text = (
-            f"{root} has {table.num_rows:,} episodes, but its info.json states {stated:,}; see: rollout verify {root}"
+        held = f"{root} has {table.num_rows:,} episodes"
+        warnings.warn(
+            f"{held}, but its info.json states {stated:,}; see: rollout verify {root}", UserWarning, stacklevel=2
         )
-        warnings.warn(text, UserWarning, stacklevel=2)
-    source = _Source(root, info, spaces, table, files, RowReader(), RowReader())
-    return Dataset(source, np.arange(table.num_rows))
+    return Dataset(_Source(root, info, spaces, table, places, RowReader()), np.arange(table.num_rows))
+
+
+def current_info(root: Path) -> dict[str, Any]:
+    """Return the info.json of the dataset in `root`, with the keys of today where it has those of format 1.
+
+    Raises:
+        DatasetFormatError: If there is no dataset of this format.
+        StorageError: If it cannot be read.
+    """
+    info = read_info(root)
+    if info["format_version"] == 1:
+        renamed = {"shards": "segments", "lanes": "partitions"}
+        info = {renamed.get(key, key): value for key, value in info.items()} | {"first_numbers": None}
+    return info
 
 
 def file_name(file: FileId) -> str:
@@ -71,65 +83,42 @@ def table_files(folder: Path) -> dict[FileId, Path]:
         StorageError: If a folder cannot be read.
     """
     found = {}
-    for chunk in _names(folder):
-        for name in _names(folder / chunk):
-            match = _FILE.fullmatch(f"{chunk}/{name}")
+    for chunk in entries(folder):
+        for path in entries(chunk):
+            match = _FILE.fullmatch(f"{chunk.name}/{path.name}")
             file = (int(match[1]), int(match[2])) if match else (-1, -1)
-            if f"{chunk}/{name}" == file_name(file):
-                found[file] = folder / chunk / name
+            if f"{chunk.name}/{path.name}" == file_name(file):
+                found[file] = path
     return dict(sorted(found.items()))
 
 
-def _names(folder: Path) -> list[str]:
+def entries(folder: Path) -> list[Path]:
+    """Return what a folder holds, sorted by name; nothing where there is no such folder.
+
+    Raises:
+        StorageError: If it cannot be read.
+    """
     try:
-        return sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+        return sorted(folder.iterdir()) if folder.is_dir() else []
     except OSError as error:
         reason = error.strerror or str(error)
         raise StorageError(f"cannot read the folder {folder}: {reason}", hint="check its permissions") from error
 
 
-@dataclass(frozen=True, slots=True)
-class EpisodeFile:
-    """One file of `meta/episodes`.
-
-    Attributes:
-        path: The file.
-        first: The place, among all episodes, of its first row.
-        rows: How many rows it has.
-    """
-
-    path: Path
-    first: int
-    rows: int
-
-
-def read_episodes(root: Path) -> tuple[pa.Table, list[EpisodeFile]]:
-    """Return the columns `EPISODE_FIELDS` of all episodes, in order, and the files that hold them.
-
-    Raises:
-        DatasetFormatError: If a file is damaged, or has other columns.
-        StorageError: If one cannot be read.
-    """
-    tables, files, first = [], [], 0
-    for path in table_files(root / "meta" / "episodes").values():
-        with reading(path), open_parquet(path) as file:
-            table = file.read(columns=_NAMES)
-        _check_episodes(path, table)
-        tables.append(table.replace_schema_metadata())
-        files.append(EpisodeFile(path, first, table.num_rows))
-        first += table.num_rows
-    if not tables:
-        return pa.schema(EPISODE_FIELDS).empty_table(), []
-    return pa.concat_tables(tables).combine_chunks(), files
-
-
-def _check_episodes(path: Path, table: pa.Table) -> None:
-    for field in EPISODE_FIELDS:
-        kind = table.schema.field(field.name).type if field.name in table.column_names else "no such column"
-        if kind != field.type:
-            raise DatasetFormatError(f"{path} has {kind} in the column {field.name}, expected {field.type}")
-        if table[field.name].null_count:
-            raise DatasetFormatError(f"{path} has rows without a value in the column {field.name}")
+def _read_episodes(root: Path) -> tuple[pa.Table, Array]:
+    """Return the columns `EPISODE_FIELDS` of all episodes, and the places of their rows as `_rows` takes them."""
+    tables, places = [pa.schema(EPISODE_FIELDS).empty_table()], [np.empty((0, 4), np.int64)]
+    for file, path in table_files(root / "meta" / "episodes").items():
+        with reading(path), open_parquet(path) as opened:
+            table = opened.read(columns=[field.name for field in EPISODE_FIELDS])
+        kinds = dict(zip(table.column_names, table.schema.types, strict=True))
+        for field in EPISODE_FIELDS:
+            if kinds.get(field.name) != field.type or table[field.name].null_count:
+                raise DatasetFormatError(f"{path} lacks values of type {field.type} in the column {field.name}")
+        rows = np.arange(table.num_rows)
+        places.append(np.column_stack([np.full_like(rows, file[0]), np.full_like(rows, file[1]), rows, rows + 1]))
+        tables.append(table.select(tables[0].column_names).cast(tables[0].schema))
+    return pa.concat_tables(tables).combine_chunks(), np.concatenate(places)
 
 
 class RowReader:
@@ -186,12 +175,8 @@ class _Source:
     info: Mapping[str, Any]
     spaces: SpaceSchema
     table: pa.Table
-    files: list[EpisodeFile]
-    steps: RowReader
-    episodes: RowReader
-
-    def data_path(self, file: FileId) -> Path:
-        return self.root / "data" / file_name(file)
+    places: Array
+    reader: RowReader
 
 
 class Dataset:
@@ -203,13 +188,13 @@ class Dataset:
     be pickled; each process then reads by itself.
     """
 
-    def __init__(self, source: _Source, places: Array) -> None:
+    def __init__(self, source: _Source, ids: Array) -> None:
         self._source = source
-        self._places = places
+        self._ids = ids
 
     def __len__(self) -> int:
         """Return the number of episodes."""
-        return len(self._places)
+        return len(self._ids)
 
     @overload
     def __getitem__(self, at: int | np.integer[Any]) -> Episode: ...
@@ -222,26 +207,28 @@ class Dataset:
             IndexError: If there is no such episode, or a mask has another length.
             TypeError: If `at` is not an integer, a slice, integers, or a mask.
         """
-        if isinstance(at, slice):
-            return Dataset(self._source, self._places[at])
         if isinstance(at, int | np.integer):
-            place = int(self._places[at])
-            return Episode(_Block(Dataset(self._source, np.array([place]))), 0)
+            return Episode(Dataset(self._source, np.array([self._ids[at]])), 0)
+        if isinstance(at, slice):
+            return Dataset(self._source, self._ids[at])
         chosen = np.asarray(at)
         if not chosen.size:
             chosen = chosen.astype(np.int64)  # numpy takes an empty list for floats.
         if chosen.ndim != 1 or chosen.dtype.kind not in "biu":
             raise TypeError(f"a dataset is indexed by integers, a slice or a mask, not by {type(at).__name__}: {at!r}")
-        return Dataset(self._source, self._places[chosen])
+        return Dataset(self._source, self._ids[chosen])
 
     def __iter__(self) -> Iterator[Episode]:
         """Give each episode in turn."""
         for block in self._blocks():
-            for at in range(len(block.view)):
+            for at in range(len(block)):
                 yield Episode(block, at)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Dataset, (self._source, self._ids)
+
     def __repr__(self) -> str:
-        return f"<Dataset {self._source.root}: {len(self)} episodes>"
+        return f"<Dataset {self.path}: {len(self)} episodes>"
 
     @property
     def path(self) -> Path:
@@ -261,7 +248,15 @@ class Dataset:
     @cached_property
     def episodes(self) -> pa.Table:
         """Return the rows of `meta/episodes`, one an episode, without last observations and infos."""
-        return self._source.table.take(pa.array(self._places))
+        return self._source.table.take(pa.array(self._ids))
+
+    @cached_property
+    def _facts(self) -> list[dict[str, Any]]:
+        return list(self.episodes.to_pylist())
+
+    @cached_property
+    def _batches(self) -> list[EpisodeBatch]:
+        return self.to_episode_batch().split()
 
     def to_episode_batch(self) -> EpisodeBatch:
         """Read all these episodes into memory.
@@ -276,61 +271,54 @@ class Dataset:
         if not len(self):
             raise ValueError("there is no episode to read")
         try:
-            steps, episodes = pa.concat_tables(self._step_rows()), pa.concat_tables(self._episode_rows())
+            steps = self._rows("data", self._data_places())
             if len(self) > 1 and _has_long_texts(steps):
                 half = len(self) // 2
                 return EpisodeBatch.concatenate(self[:half].to_episode_batch(), self[half:].to_episode_batch())
-            return decode_batch(self._source.spaces, steps, episodes)
+            return decode_batch(self._source.spaces, steps, self._rows("meta/episodes", self._source.places[self._ids]))
         except MemoryError as error:
             hint = "read some episodes at a time: dataset[a:b].to_episode_batch()"
             raise StorageError(f"{len(self):,} episodes do not fit into memory: {error}", hint=hint) from error
         except (ValueError, KeyError, RecursionError) as error:
-            raise DatasetFormatError(f"{self._source.root} contradicts itself: {error}") from error
+            raise DatasetFormatError(f"{self.path} contradicts itself: {error}") from error
 
-    def _step_rows(self) -> list[pa.Table]:
-        """Return the rows of `data` of these episodes, one after another."""
-        starts, lengths = (self.episodes[name].to_numpy() for name in ("data_row_index", "length"))
-        files = self._file_ids()
-        stops = starts + lengths
-        begins = np.any(files[1:] != files[:-1], axis=1) | (starts[1:] != stops[:-1])
-        out = []
-        for first, last in _runs(begins):
-            path = self._source.data_path(tuple(files[first].tolist()))
-            out += self._source.steps.read(path, int(starts[first]), int(stops[last - 1]))
-        return out
+    def _data_places(self) -> Array:
+        """Return the places of the episodes' rows in `data`, as `_rows` takes them."""
+        names = ("data_chunk_index", "data_file_index", "data_row_index", "length")
+        places = np.column_stack([self.episodes[name].to_numpy() for name in names])
+        places[:, 3] += places[:, 2]
+        return places
 
-    def _episode_rows(self) -> list[pa.Table]:
-        """Return the whole rows of `meta/episodes` of these episodes.
+    def _rows(self, folder: str, places: Array) -> pa.Table:
+        """Return rows of the files of `folder`, one range an episode.
 
-        They are slices: `take` of pyarrow 26 gives wrong rows of nested fixed-size lists.
+        They are slices, for `take` of pyarrow 26 gives wrong rows of nested fixed-size lists.
+
+        Args:
+            folder: `data` or `meta/episodes`.
+            places: Chunk index, file index, first row, and one past the last row of each episode, int64 (N, 4).
         """
-        ends = np.array([file.first + file.rows for file in self._source.files])
-        owners = np.searchsorted(ends, self._places, side="right")
         out = []
-        for first, last in _runs((np.diff(self._places) != 1) | (np.diff(owners) != 0)):
-            file = self._source.files[int(owners[first])]
-            start = int(self._places[first]) - file.first
-            out += self._source.episodes.read(file.path, start, start + last - first)
-        return out
+        for first, last in _runs(np.any(np.diff(places[:, :2], axis=0), axis=1) | (places[1:, 2] != places[:-1, 3])):
+            chunk, file, start, _ = places[first].tolist()
+            path = self.path / folder / file_name((chunk, file))
+            out += self._source.reader.read(path, start, int(places[last - 1, 3]))
+        return pa.concat_tables(out)
 
-    def _file_ids(self) -> Array:
-        """Return chunk index and file index of each episode, (N, 2)."""
-        names = ("data_chunk_index", "data_file_index")
-        return np.column_stack([self.episodes[name].to_numpy() for name in names])
-
-    def _blocks(self) -> Iterator[_Block]:
+    def _blocks(self) -> Iterator[Dataset]:
         """Give the episodes that begin in one row group together."""
-        files, rows = self._file_ids(), self.episodes["data_row_index"].to_numpy()
-        for first, last in _runs(np.any(files[1:] != files[:-1], axis=1)) if len(self) else ():
-            edges = self._source.steps.edges(self._source.data_path(tuple(files[first].tolist())))
-            groups = np.searchsorted(edges, rows[first:last], side="right")
+        places = self._data_places()
+        for first, last in _runs(np.any(np.diff(places[:, :2], axis=0), axis=1)) if len(self) else ():
+            chunk, file, *_ = places[first].tolist()
+            edges = self._source.reader.edges(self.path / "data" / file_name((chunk, file)))
+            groups = np.searchsorted(edges, places[first:last, 2], side="right")
             for start, stop in _runs(np.diff(groups) != 0):
-                yield _Block(self[first + start : first + stop])
+                yield self[first + start : first + stop]
 
 
-def _runs(begins: Array) -> Iterator[tuple[int, int]]:
-    """Give start and stop of each run of places, where `begins`, bool (n - 1,), marks the ends of runs."""
-    return pairwise([0, *(np.flatnonzero(begins) + 1).tolist(), len(begins) + 1])
+def _runs(ends: Array) -> Iterator[tuple[int, int]]:
+    """Give start and stop of each run of n items; `ends`, bool (n - 1,), marks the last of each run."""
+    return pairwise([0, *(np.flatnonzero(ends) + 1).tolist(), len(ends) + 1])
 
 
 def _has_long_texts(table: pa.Table) -> bool:
@@ -339,33 +327,30 @@ def _has_long_texts(table: pa.Table) -> bool:
     return any(column.nbytes > MOST_OFFSET for column in columns)
 
 
-class _Block:
-    """Some episodes whose steps are decoded together, once those of one are asked for."""
-
-    def __init__(self, view: Dataset) -> None:
-        self.view = view
-
-    @cached_property
-    def facts(self) -> list[dict[str, Any]]:
-        rows: list[dict[str, Any]] = self.view.episodes.to_pylist()
-        return rows
-
-    @cached_property
-    def batches(self) -> list[EpisodeBatch]:
-        return self.view.to_episode_batch().split()
-
-
 class Episode:
     """One episode: its row of `meta/episodes` at once, its steps when they are asked for.
 
     Attributes:
         facts: That row, by column name.
+        id: Its place in the dataset.
+        number: Its number, which with the root seed decides its seeds.
+        seed: The seed given to `env.reset`.
+        total_reward: The sum of its rewards.
+        terminated: Whether it ended by its own rules.
+        truncated: Whether it was cut off.
     """
 
-    def __init__(self, block: _Block, at: int) -> None:
+    def __init__(self, block: Dataset, at: int) -> None:
+        # All episodes of a block are decoded together, once the steps of one are asked for.
         self._block = block
         self._at = at
-        self.facts: Mapping[str, Any] = block.facts[at]
+        self.facts: Mapping[str, Any] = block._facts[at]  # noqa: SLF001 - one class in two parts
+        self.id: int = self.facts["episode_id"]
+        self.number: int = self.facts["episode_number"]
+        self.seed: int = self.facts["seed"]
+        self.total_reward: float = self.facts["return"]
+        self.terminated: bool = self.facts["terminated"]
+        self.truncated: bool = self.facts["truncated"]
 
     def __len__(self) -> int:
         """Return the number of steps."""
@@ -375,36 +360,6 @@ class Episode:
         return f"<Episode {self.id}: {len(self)} steps, return {self.total_reward}>"
 
     @property
-    def id(self) -> int:
-        """Return its place in the dataset."""
-        return int(self.facts["episode_id"])
-
-    @property
-    def number(self) -> int:
-        """Return its number, which with the root seed decides its seeds."""
-        return int(self.facts["episode_number"])
-
-    @property
-    def seed(self) -> int:
-        """Return the seed given to `env.reset`."""
-        return int(self.facts["seed"])
-
-    @property
-    def total_reward(self) -> float:
-        """Return the sum of its rewards."""
-        return float(self.facts["return"])
-
-    @property
-    def terminated(self) -> bool:
-        """Return whether it ended by its own rules."""
-        return bool(self.facts["terminated"])
-
-    @property
-    def truncated(self) -> bool:
-        """Return whether it was cut off."""
-        return bool(self.facts["truncated"])
-
-    @property
     def batch(self) -> EpisodeBatch:
         """Return it as a batch of one episode.
 
@@ -412,7 +367,7 @@ class Episode:
             DatasetFormatError: If its file is damaged.
             StorageError: If its file cannot be read.
         """
-        return self._block.batches[self._at]
+        return self._block._batches[self._at]  # noqa: SLF001 - as above
 
     @property
     def observations(self) -> Tree:

@@ -11,7 +11,6 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from rollout_cli.dataset.commits import read_committed
 from rollout_cli.dataset.files import FileStore, FolderLock, read_info
 from rollout_cli.dataset.reader import load
 from rollout_cli.dataset.repair import repair_dataset
@@ -215,29 +214,24 @@ def test_the_record_of_what_is_dropped_and_odd_is_of_what_stays(folder: Path, pr
     assert [one for one in before["anomalies"] if one["episode"] < after["episodes"]] == after["anomalies"]
 
 
-INFO_HARMS: dict[str, Callable[[Path], object]] = {
-    "lost": Path.unlink,
-    "no JSON": lambda path: path.write_text("{"),
-    "a FIFO": make_fifo,
-    "without spaces": lambda path: set_json(path, spaces={"observation": {}, "action": {}}),
-    "of another seed": lambda path: set_json(path, root_seed=5),
-    "without partitions": lambda path: set_json(path, partitions=0),
-}
-
-
-@pytest.mark.parametrize("name", INFO_HARMS)
-def test_info_is_made_anew_where_it_is_lost_or_contradicts_every_file(folder: Path, pristine: Path, name: str) -> None:
-    """From footers and rows; the old one is kept aside."""
-    INFO_HARMS[name](folder / INFO)
+@pytest.mark.parametrize(
+    ("harm", "problem"),
+    [
+        (Path.unlink, "is not a dataset"),
+        (lambda path: path.write_text("{"), "not valid JSON"),
+        (lambda path: set_json(path, spaces={"observation": {}, "action": {}}), "is damaged"),
+        (lambda path: set_json(path, partitions=0), "is damaged: its partitions is 0"),
+    ],
+)
+def test_a_lost_info_is_not_made_anew(folder: Path, harm: Harm, problem: str) -> None:
+    """The files do not have all that it records; the error says what helps, and nothing is changed."""
+    harm(folder / INFO)
     before = hashes(folder)
-    done = repair_dataset(folder)
-    assert (True, "interrupted", N) == (done.rebuilt_info, done.status, done.episodes)
-    assert_repaired(folder, pristine, N)
-    old, new = (read_info(path) for path in (pristine, folder))
-    for key in ("spaces", "features", "root_seed", "partitions", "next_observation", "max_episode_length", "env"):
-        assert old[key] == new[key], key
-    assert_nothing_is_lost(before, folder, pristine)
-    assert N == read_committed(folder, new).episodes
+    with pytest.raises(DatasetFormatError, match=problem) as caught:
+        repair_dataset(folder)
+    assert "from a copy" in caught.value.hint
+    assert before == hashes(folder)
+    assert not list(folder.glob(".*"))
 
 
 def test_partitions_are_cut_by_themselves(tmp_path: Path) -> None:
@@ -251,29 +245,10 @@ def test_partitions_are_cut_by_themselves(tmp_path: Path) -> None:
     kept = load(path).episodes["episode_id"].to_pylist()
     assert [*range(40), *range(80, 120)] == [one for one in kept if not 40 <= one < 80]
     assert 0 < len([one for one in kept if 40 <= one < 80]) < 40
-    (path / INFO).unlink()
-    assert (done.episodes, "interrupted") == (repair_dataset(path).episodes, read_info(path)["status"])
-    assert (3, ()) == (read_info(path)["partitions"], verify_dataset(path).faults)
-
-
-def test_too_little_is_left_to_know_the_dataset(folder: Path, tmp_path: Path) -> None:
-    """Without info.json and any readable segment it says what to do; a folder without a dataset is none."""
-    (folder / INFO).unlink()
-    for path in folder.rglob("*.parquet"):
-        path.write_bytes(b"")
-    before = hashes(folder)
-    with pytest.raises(DatasetFormatError, match=r"no meta/info\.json.*no segment") as caught:
-        repair_dataset(folder)
-    assert "copy" in caught.value.hint
-    assert before == hashes(folder)
-    with pytest.raises(DatasetFormatError, match="is not a dataset"):
-        repair_dataset(tmp_path)
 
 
 def test_a_dataset_of_a_later_version_is_left_alone(folder: Path) -> None:
     set_json(folder / INFO, format_version=99)
-    for path in folder.rglob("*.parquet"):
-        set_footer(path, "rollout.format_version", "99")
     with pytest.raises(DatasetFormatError, match="format version 99"):
         repair_dataset(folder)
 

@@ -111,7 +111,7 @@ ROWS: list[Row] = [
     ("stats.json is missing", lambda root: (root / STATS).unlink(), STATS, "missing", []),
     ("stats.json is no JSON", lambda root: (root / STATS).write_text("{"), STATS, "not those of the steps", []),
     ("stats.json is of others", lambda root: set_json(root / STATS, reward={}), STATS, "not those of the steps", []),
-    ("data is a file", lambda root: make_file(root / "data"), "data", "is not a folder", []),
+    ("data is a file", lambda root: make_file(root / "data"), data(1), "is missing", None),
     ("a folder has a file's name", lambda root: (root / episodes(99)).mkdir(), episodes(99), "not a regular file", []),
     ("a file of another run", extra_file, episodes(99), "another data file", None),
     ("a row is missing", lambda root: drop_row(root / data(1)), data(1), "its episodes file states", [-1]),

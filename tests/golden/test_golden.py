@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 
 import pytest
@@ -36,19 +35,12 @@ def test_a_dataset_of_the_first_version_verifies() -> None:
     assert ("complete", 10, 53, 4) == (report.status, report.episodes, report.steps, report.files)
 
 
-def test_a_damaged_dataset_of_the_first_version_is_repaired_but_not_resumed(tmp_path: Path) -> None:
-    """Whole segments stay; a run cannot be resumed from it, and is told so."""
-    path = Path(shutil.copytree(FORMAT1, tmp_path / "copy"))
-    file = path / "data/chunk-00000/file-00001.parquet"
-    data = bytearray(file.read_bytes())
-    data[100] ^= 1
-    file.write_bytes(data)
-    assert ["data/chunk-00000/file-00001.parquet"] == [fault.file for fault in verify_dataset(path).faults]
-    assert (7, "interrupted") == (repair_dataset(path).episodes, repair_dataset(path).status)
-    assert () == verify_dataset(path).faults
-    assert 7 == len(rollout_cli.load(path))
-    with pytest.raises(DatasetFormatError, match="earlier version"):
-        read_committed(path, rollout_cli.load(path).info)
+def test_a_dataset_of_the_first_version_is_neither_repaired_nor_resumed() -> None:
+    """Both say so; its intact files are still read."""
+    with pytest.raises(DatasetFormatError, match="read but not repaired"):
+        repair_dataset(FORMAT1)
+    with pytest.raises(DatasetFormatError, match="read but not resumed"):
+        read_committed(FORMAT1, rollout_cli.load(FORMAT1).info)
 
 
 @pytest.mark.parametrize("name", RUNS)
