@@ -1,38 +1,22 @@
-"""WorkerLoop: what a worker does, one turn at a time, wherever it runs.
+"""WorkerLoop: what a worker does, one turn at a time, wherever it runs; it knows no process and no channel.
 
 | worker | Start | Continue | Stop | Exit | turn |
 | --- | --- | --- | --- | --- | --- |
 | ready | update, take the lease | add to the lease, drop above the last needed | drop all numbers | ended | run, send |
 | failed | rebuild, then ready; without `rebuild` ignored | ignored | ignored | ended | nothing |
-
-It knows no process and no channel. Whoever drives it calls `turn` only while there is room for more messages, so a
-worker never blocks on sending, and never drops a finished episode.
 """
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack
-from typing import Any
 
 from rollout_cli.episodes.chunk import for_transport
-from rollout_cli.errors import EnvLoadError, InternalError, PolicyLoadError, RolloutError, UserCodeError
-from rollout_cli.loading import first_line, is_interrupt
-from rollout_cli.samplers.messages import (
-    Batch,
-    Continue,
-    Exit,
-    Failed,
-    Pickled,
-    Start,
-    Started,
-    Stop,
-    ToSampler,
-    ToWorker,
-)
+from rollout_cli.errors import EnvLoadError, PolicyLoadError, UserCodeError
+from rollout_cli.loading import first_line, is_interrupt, reporting
+from rollout_cli.samplers.messages import Batch, Continue, Exit, Failed, Start, Started, Stop, ToSampler, ToWorker
 from rollout_cli.samplers.pool import TurnBox
 from rollout_cli.samplers.transit_errors import as_reported
 from rollout_cli.workers.factory import WorkerFactory
@@ -48,14 +32,16 @@ FLUSH_ROWS = 8192
 FLUSH_BYTES = 4 << 20
 """Finished episodes of so many rows or bytes are sent at once."""
 
+_HINT = "what it is made of must be importable in the worker too"
 _log = logging.getLogger("rollout_cli")
 _clock = time.perf_counter
-
-Setup = Callable[[], AbstractContextManager[None]]
 
 
 class WorkerLoop:
     """One worker.
+
+    Whoever drives it calls `turn` only while there is room for more messages, so a worker never blocks on sending, and
+    never drops a finished episode.
 
     Args:
         factory: Builds the worker.
@@ -75,14 +61,13 @@ class WorkerLoop:
         worker_number: int,
         crash_box: TurnBox | None = None,
         *,
-        setup: Setup | None = None,
+        setup: Callable[[], AbstractContextManager[None]] | None = None,
         turn_seconds: float = TURN_SECONDS,
     ) -> None:
         self.ended = False
-        self._turn_seconds = turn_seconds
         self._factory, self._number, self._box = factory, worker_number, crash_box
-        self._enter = setup or factory.setup
-        self._owns_process = setup is None
+        self._enter, self._owns_process = setup or factory.setup, setup is None
+        self._turn_seconds = turn_seconds
         self._setup = ExitStack()
         self._worker: Worker | None = None
         self._generation = 0
@@ -105,26 +90,27 @@ class WorkerLoop:
     def turn(self, commands: Sequence[ToWorker] = ()) -> list[ToSampler]:
         """Take commands, run episodes for a while or one step of the environment, and return what is to be sent.
 
-        What is no Exception (a SystemExit of the user's code) leaves the turn: then the worker is as good as dead, and
-        the episodes that run are suspects.
+        A BaseException such as the user's SystemExit leaves the turn: the worker is as good as dead, and the episodes
+        that run are suspects.
         """
         try:
             for command in commands:
                 self._take(command)
-            if self._messages:
-                pass  # `Started` is sent before the first step: a worker that dies in that one has started.
-            elif not self.idle:
-                self._run()
-            elif self._worker is not None and not self._failed and self._worker.finished_rows:
-                self._send_finished(everything=True)  # A command has dropped all that it still ran.
+            # `Started` is sent before the first step: a worker that dies in that one has started.
+            if self._worker is not None and not (self._failed or self.ended or self._messages):
+                self._run(self._worker)
         except Exception as error:  # noqa: BLE001  Whatever it is, the sampler must hear of it.
             self._fail(error)
         messages, self._messages = self._messages, []
         return messages
 
     def rescue(self) -> list[ToSampler]:
-        """Return what there is to send of a worker whose turn was left by what is no Exception."""
-        self._send_rest()
+        """Return what was finished before a turn raised, which is reported; what this raises is only logged."""
+        try:
+            if self._worker is not None:
+                self._send_finished(self._worker, everything=True)
+        except Exception as another:  # noqa: BLE001
+            _log.debug("worker %d failed once more: %s", self._number, first_line(another))
         messages, self._messages = self._messages, []
         return messages
 
@@ -148,79 +134,62 @@ class WorkerLoop:
                 self.ended = True
             case Start() if command.rebuild or not self._failed:
                 self._start(command)
-            case Continue() if not self._failed:
-                self._continue(command)
-            case Stop() if not self._failed:
-                self._drop_everything()
+            case Continue() if self._worker is not None and not self._failed:
+                self._continue(self._worker, command)
+            case Stop() if self._worker is not None and not self._failed:
+                self._drop_everything(self._worker)
             case _:
                 pass  # It crossed the report of a failure, by which all numbers are given back.
 
     def _start(self, start: Start) -> None:
-        self._generation = start.generation
-        self._failed = False
+        self._generation, self._failed = start.generation, False
         if start.rebuild:
-            self._give_up()
-        if self._worker is None:
-            self._worker = self._built()
-        self._drop_everything()
+            self.close()  # After a failure nobody knows what state it is in.
+        worker = self._worker = self._worker or self._built()
+        self._drop_everything(worker)
         for update in start.updates:
-            self._worker.update_env(_unpickled(update.env, "environment", EnvLoadError))
-            self._worker.update_agent(_unpickled(update.agent, "policy", PolicyLoadError))
+            with reporting(EnvLoadError, "the environment cannot be unpickled in the worker", hint=_HINT):
+                env = update.env.load() if update.env is not None else None
+            with reporting(PolicyLoadError, "the policy cannot be unpickled in the worker", hint=_HINT):
+                agent = update.agent.load() if update.agent is not None else None
+            worker.update_env(env)
+            worker.update_agent(agent)
         if self._owns_process:
             self._factory.after_updates()
-        self._worker.number_stride = start.stride
-        self._messages.append(Started(self._number, self._generation, self._worker.env_spec, self._worker.info()))
-        self._continue(Continue(start.lease, start.last_needed))
-
-    def _give_up(self) -> None:
-        """Give up all that was built: after a failure nobody knows what state it is in."""
-        worker, self._worker = self._worker, None
-        setup, self._setup = self._setup, ExitStack()
-        # The failure was reported; that what it left cannot be closed either is no news.
-        with contextlib.suppress(Exception), setup:
-            if worker is not None:
-                worker.shutdown()
+        worker.number_stride = start.stride
+        self._messages.append(Started(self._number, self._generation, worker.env_spec, worker.info()))
+        self._continue(worker, Continue(start.lease, start.last_needed))
 
     def _built(self) -> Worker:
         with ExitStack() as entered:
             entered.enter_context(self._enter())
             worker = self._factory(self._number)
-            # Left when the worker ends, and not now, as where the building fails.
-            self._setup = entered.pop_all()
+            self._setup = entered.pop_all()  # Left when the worker ends; now only where the building fails.
         if self._box is not None:
             worker.crash_box = self._box
         return worker
 
-    def _continue(self, command: Continue) -> None:
-        worker = self._the_worker()
+    def _continue(self, worker: Worker, command: Continue) -> None:
         if command.last_needed is not None:
             worker.retract(above=command.last_needed)
         if command.lease:
             worker.assign(command.lease)
 
-    def _drop_everything(self) -> None:
-        """Drop all numbers, and the episodes that nobody was sent."""
-        if self._worker is not None:
-            self._worker.retract(above=None)
-            self._worker.take(everything=True)
-            self._left = (0, 0)
+    def _drop_everything(self, worker: Worker) -> None:
+        worker.retract(above=None)
+        self._left = (0, 0)
 
     # -- episodes --------------------------------------------------------------------------------------------------
 
-    def _run(self) -> None:
-        worker = self._the_worker()
-        if self._box is None:
+    def _run(self, worker: Worker) -> None:
+        if worker.has_work:
+            if self._box is not None:
+                self._box.begin_turn()
             worker.advance(_clock() + self._turn_seconds)
-        else:
-            self._box.begin_turn()
-            try:
-                worker.advance(_clock() + self._turn_seconds)
-            except Exception:
+            if self._box is not None:
                 self._box.end_turn()
-                raise
-            self._box.end_turn()
         if self._is_due(worker):
-            self._send_finished(everything=not worker.has_work)
+            self._send_finished(worker, everything=not worker.has_work)
 
     def _is_due(self, worker: Worker) -> bool:
         """Return whether finished episodes are to be sent now."""
@@ -234,8 +203,7 @@ class WorkerLoop:
             or (rows > 0 and now >= self._flush_at)
         )
 
-    def _send_finished(self, *, everything: bool) -> None:
-        worker = self._the_worker()
+    def _send_finished(self, worker: Worker, *, everything: bool) -> None:
         chunk, error = self._factory.take(worker, everything=everything)
         if chunk is not None:
             for part in for_transport(chunk):
@@ -247,41 +215,8 @@ class WorkerLoop:
     def _fail(self, error: Exception) -> None:
         """Report a failure after the episodes that were finished before it, and wait to be rebuilt."""
         self._failed = True
-        self._send_rest()
-        if self._worker is not None:
-            with contextlib.suppress(Exception):  # It is rebuilt in any case.
-                self._worker.retract(above=None)
+        if self._box is not None:
+            self._box.end_turn()
         numbers = tuple(sorted(error.episodes)) if isinstance(error, UserCodeError) else ()
-        self._messages.append(Failed(self._number, self._generation, as_reported(error), numbers))
-
-    def _send_rest(self) -> None:
-        """Send what was finished before something was raised, which is reported; what this raises is only logged."""
-        try:
-            if self._worker is not None:
-                self._send_finished(everything=True)
-        except Exception as another:  # noqa: BLE001
-            _log.debug("worker %d failed once more: %s", self._number, first_line(another))
-
-    def _the_worker(self) -> Worker:
-        if self._worker is None:
-            raise InternalError("the worker was given work before its first update")
-        return self._worker
-
-
-def _unpickled(value: Pickled | None, what: str, kind: type[UserCodeError]) -> Any:
-    """Return a new copy of the value.
-
-    Raises:
-        UserCodeError: Of `kind`, if it cannot be unpickled.
-    """
-    if value is None:
-        return None
-    try:
-        return value.load()
-    except RolloutError:
-        raise
-    except Exception as error:
-        raise kind(
-            f"the {what} cannot be unpickled in the worker: {first_line(error)}",
-            hint="what it is made of must be importable in the worker too",
-        ) from error
+        failed = Failed(self._number, self._generation, as_reported(error), numbers)
+        self._messages = [*self.rescue(), failed]
