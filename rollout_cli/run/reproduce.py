@@ -1,6 +1,6 @@
 """Reproducing: an episode is run again from its seeds, and compared bit by bit with its first run or its stored rows.
 
-At the end of a run this is done with an early episode or two, each after another predecessor than before: state that is
+At the end of a run this is done with a few early episodes, each after another predecessor than before: state that is
 carried from one episode to the next shows up so. `rollout replay` does it with any episode of a dataset.
 """
 
@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -51,7 +51,8 @@ class Difference:
         field: Such as `observation.camera` or `env_info.episode.t`.
         step: The step of its row; one past the last step for the last observation.
         index: Where in the row, for rows of more than a few elements; else empty.
-        values: The first run's value and the second one's, shortened, as JSON holds them; None where there is none.
+        values: The first run's value and the second one's, as JSON holds them: numbers, or short texts of other
+            values; None where there is none.
     """
 
     field: str
@@ -66,85 +67,71 @@ class Difference:
         return f"{self.field}{index} at step {self.step}"
 
 
-class _Column(NamedTuple):
-    """The values of one field, rows (n, …), and the step that the first row belongs to."""
-
-    name: str
-    values: Array
-    first_step: int
+_Column = tuple[int, Array]
+"""The step that the first row belongs to, and the values of one field, rows (n, …)."""
 
 
 def differences(first: EpisodeBatch, again: EpisodeBatch) -> list[Difference]:
     """Return the first difference of each field of two runs of one episode, the earliest step first.
 
     Whatever is recorded is compared, except which worker ran it and how long that took.
-
-    Args:
-        first: One episode.
-        again: The same one, run again.
     """
-    columns, others = _columns(first), _columns(again)
+    columns, others = dict(_columns(first)), dict(_columns(again))
     found = []
-    for order, name in enumerate(dict.fromkeys([*columns, *others])):
-        one, other = columns.get(name), others.get(name)
-        lacking = next(column for column in (one, other) if column is not None)
-        none = _Column(name, np.full(len(lacking.values), None, object), lacking.first_step)
-        if (difference := _difference(one or none, other or none)) is not None:
-            found.append((difference.step, order, difference))
-    return [difference for *_, difference in sorted(found, key=lambda entry: entry[:2])]
+    for name in dict.fromkeys([*columns, *others]):
+        start, values = columns.get(name) or others[name]
+        lacking = start, np.full(len(values), None, object)
+        found.append(_first_difference(name, columns.get(name, lacking), others.get(name, lacking)))
+    return sorted(filter(None, found), key=lambda difference: difference.step)
 
 
-def _columns(batch: EpisodeBatch) -> dict[str, _Column]:
-    """Return the fields of one episode in the order of cause and effect within a step."""
-    return {column.name: column for column in _each_column(batch)}
-
-
-def _each_column(batch: EpisodeBatch) -> Iterator[_Column]:
-    length = len(batch.rewards)
-    spec = batch.env_spec
-    yield _Column("seed", batch.seeds, 0)
+def _columns(batch: EpisodeBatch) -> Iterator[tuple[str, _Column]]:
+    """Yield the fields of one episode in the order of cause and effect within a step."""
+    length, spec = len(batch.rewards), batch.env_spec
+    yield "seed", (0, batch.seeds)
     yield from _leaves("observation", spec.observation_space, batch.observations, 0)
     yield from _leaves("last_observation", spec.observation_space, batch.last_observations, length)
-    yield from (_Column(f"episode_info.{key}", values, 0) for key, values in batch.episode_infos.items())
+    yield from ((f"episode_info.{key}", (0, values)) for key, values in batch.episode_infos.items())
     yield from _leaves("action", spec.action_space, batch.actions, 0)
-    yield from (_Column(f"agent_info.{key}", values, 0) for key, values in batch.agent_infos.items())
-    yield _Column("reward", batch.rewards, 0)
-    yield _Column("terminated", batch.terminated, length - 1)
-    yield _Column("truncated", batch.truncated, length - 1)
-    yield from (_Column(f"env_info.{key}", values, 0) for key, values in batch.env_infos.items())
-    yield _Column("length", batch.lengths, length - 1)
+    yield from ((f"agent_info.{key}", (0, values)) for key, values in batch.agent_infos.items())
+    yield "reward", (0, batch.rewards)
+    yield "terminated", (length - 1, batch.terminated)
+    yield "truncated", (length - 1, batch.truncated)
+    yield from ((f"env_info.{key}", (0, values)) for key, values in batch.env_infos.items())
+    yield "length", (length - 1, batch.lengths)
 
 
-def _leaves(name: str, space: Any, tree: Any, first_step: int) -> Iterator[_Column]:
+def _leaves(name: str, space: Any, tree: Any, start: int) -> Iterator[tuple[str, _Column]]:
     for leaf, values in zip(space_leaves(space), flatten(space, tree), strict=True):
-        yield _Column(".".join(filter(None, (name, leaf.name))), values, first_step)
+        yield ".".join(filter(None, (name, leaf.name))), (start, values)
 
 
-def _difference(one: _Column, other: _Column) -> Difference | None:
+def _first_difference(name: str, one: _Column, other: _Column) -> Difference | None:
     """Return where two columns first differ in the rows that both have; a missing row shows in the lengths."""
-    if one.first_step != other.first_step and one.name != "length":
+    (start, left), (other_start, right) = one, other
+    if start != other_start and name != "length":
         return None  # The ends of runs of different lengths are no pair.
-    n_rows = min(len(one.values), len(other.values))
-    row = _first_row(one.values[:n_rows], other.values[:n_rows])
+    n_rows = min(len(left), len(right))
+    row = _first_row(left[:n_rows], right[:n_rows])
     if row is None:
         return None
-    index, values = _shown_pair(_value(one.values, row), _value(other.values, row))
-    return Difference(one.name, min(one.first_step, other.first_step) + row, index, values)
+    before, now = _value(left, row), _value(right, row)
+    index: tuple[int, ...] = ()
+    if np.size(before) > _SHOWN_ELEMENTS and np.shape(before) == np.shape(now):
+        element = _first_row(np.reshape(before, (-1, 1)), np.reshape(now, (-1, 1)))
+        index = tuple(map(int, np.unravel_index(element or 0, np.shape(before))))
+        before, now = before[index], now[index]
+    return Difference(name, min(start, other_start) + row, index, (_shown(before), _shown(now)))
 
 
 def _first_row(left: Array, right: Array) -> int | None:
     """Return the first row that differs in a bit; None where none does."""
-    is_plain = left.dtype == right.dtype != object and left.shape == right.shape
+    is_plain = left.dtype == right.dtype != object and left.shape == right.shape and left.size > 0
     if is_plain and not isinstance(left, np.ma.MaskedArray) and not isinstance(right, np.ma.MaskedArray):
-        found = np.flatnonzero((_bits(left) != _bits(right)).any(axis=1))
+        bits = [np.ascontiguousarray(values).view(np.uint8).reshape(len(values), -1) for values in (left, right)]
+        found = np.flatnonzero((bits[0] != bits[1]).any(axis=1))
         return int(found[0]) if len(found) else None
     return next((row for row in range(len(left)) if not _is_same(_value(left, row), _value(right, row))), None)
-
-
-def _bits(values: Array) -> Array:
-    """Return the bytes of each row, uint8 (n, bytes)."""
-    data = np.ascontiguousarray(values)
-    return data.view(np.uint8).reshape(len(data), -1) if data.size else np.zeros((len(data), 0), np.uint8)
 
 
 def _value(values: Array, row: int) -> Any:
@@ -156,40 +143,20 @@ def _value(values: Array, row: int) -> Any:
 
 def _is_same(one: Any, other: Any) -> bool:
     """Return whether two values have the same type and bits."""
-    if isinstance(one, np.ndarray | np.generic) and isinstance(other, np.ndarray | np.generic):
-        left, right = np.asarray(one), np.asarray(other)
-        if left.dtype == object:
-            return left.shape == right.shape and left.tolist() == right.tolist()
-        return (left.dtype, left.shape, left.tobytes()) == (right.dtype, right.shape, right.tobytes())
-    return type(one) is type(other) and bool(one == other)
-
-
-def _shown_pair(one: Any, other: Any) -> tuple[tuple[int, ...], tuple[Any, Any]]:
-    """Return two values as they are shown, and where in them; of big arrays only the first element that differs."""
-    if _are_big(one, other):
-        at = _first_row(one.reshape(-1, 1), other.reshape(-1, 1))
-        assert at is not None, "equal arrays are not shown"
-        index = tuple(map(int, np.unravel_index(at, one.shape)))
-        return index, (_shown(one[index]), _shown(other[index]))
-    return (), (_shown(one), _shown(other))
-
-
-def _are_big(one: Any, other: Any) -> bool:
-    if not isinstance(one, np.ndarray) or not isinstance(other, np.ndarray) or one.size <= _SHOWN_ELEMENTS:
+    if type(one) is not type(other):
         return False
-    return bool(one.shape == other.shape and one.dtype == other.dtype != object)
+    if not isinstance(one, np.ndarray | np.generic):
+        return bool(one == other)
+    if one.dtype == other.dtype == object:
+        return one.shape == other.shape and bool(one.tolist() == other.tolist())
+    return (one.dtype, one.shape, one.tobytes()) == (other.dtype, other.shape, other.tobytes())
 
 
 def _shown(value: Any) -> Any:
-    """Return a value as JSON holds it, shortened: numbers, short lists of them, or a text."""
-    if isinstance(value, np.ndarray | np.generic):
-        value = value.tolist() if np.size(value) <= _SHOWN_ELEMENTS else str(value)
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    if isinstance(value, bool | int | float) or value is None:
+    """Return a value as JSON holds it: numbers as they are, others as short texts."""
+    value = value.tolist() if isinstance(value, np.ndarray | np.generic) else value
+    if value is None or isinstance(value, bool | int) or (isinstance(value, float) and math.isfinite(value)):
         return value
-    if isinstance(value, list) and len(value) <= _SHOWN_ELEMENTS:
-        return [_shown(item) for item in value]
     text = str(value)
     return text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]}…"
 
@@ -237,11 +204,7 @@ def described(document: Mapping[str, Any]) -> str:
 def known_beforehand(info: Mapping[str, Any]) -> Verdict | None:
     """Return the verdict on a run that needs no check, from what its workers know; None where nothing is known."""
     reason = info.get("not_reproducible")
-    return None if reason is None else Verdict("no", str(reason), _scope(info))
-
-
-def _scope(info: Mapping[str, Any]) -> str:
-    return str(info.get("scope", "any"))
+    return None if reason is None else Verdict("no", str(reason), info.get("scope", "any"))
 
 
 @dataclass(slots=True)
@@ -267,10 +230,7 @@ class EarlyEpisodes:
                 self._parts = []
 
     def chosen(self, seconds_a_step: float, seconds: float) -> list[Chunk]:
-        """Return a few episodes that can be run again in so many seconds, in falling order of their numbers.
-
-        So none of them follows the episode that it followed before.
-        """
+        """Return a few, in falling order: so none follows the episode that it followed before."""
         found: list[Chunk] = []
         for episode in sorted(self.kept, key=lambda kept: kept.n_steps)[:MOST_EPISODES]:
             if sum(one.n_steps for one in [*found, episode]) * seconds_a_step <= seconds:
@@ -279,12 +239,10 @@ class EarlyEpisodes:
 
 
 def check(sampler: Sampler, early: EarlyEpisodes, *, steps: int, seconds: float, required: bool) -> Verdict:
-    """Run a few early episodes again, and return the verdict on the run.
-
-    The run's numbers, totals and data are not touched.
+    """Run a few early episodes again, and return the verdict on the run; its totals and data are not touched.
 
     Args:
-        sampler: Who ran it, and has ended.
+        sampler: The sampler, which has ended.
         early: Its first episodes.
         steps: The steps that it ran.
         seconds: The time that it took.
@@ -292,7 +250,7 @@ def check(sampler: Sampler, early: EarlyEpisodes, *, steps: int, seconds: float,
     """
     if (known := known_beforehand(sampler.worker_info)) is not None:
         return known
-    scope = _scope(sampler.worker_info)
+    scope = str(sampler.worker_info.get("scope", "any"))
     if not steps:
         return Verdict("unknown", "no episode was run", scope)
     if not early.kept:
@@ -321,8 +279,9 @@ def _rerun(sampler: Sampler, chosen: list[Chunk], scope: str) -> Verdict:
             return known
         found = differences(*(EpisodeBatch.from_chunks(sampler.env_spec, [chunk]) for chunk in (first, again)))
         if found:
-            values = "{!r}, then {!r}".format(*found[0].values)
-            return Verdict("no", f"episode {number}: {found[0].place} is {values}", scope, numbers, found[0])
+            before, now = found[0].values
+            text = f"episode {number}: {found[0].place} is {before}, then {now}"
+            return Verdict("no", text, scope, numbers, found[0])
     return Verdict("yes", scope=scope, episodes=numbers)
 
 
@@ -344,11 +303,7 @@ def run_again(sampler: Sampler, number: int) -> Chunk | None:
 
 
 def require(verdict: Verdict | None) -> None:
-    """Raise unless a verdict is `yes`, or none is known yet.
-
-    Raises:
-        NotReproducibleError: If it is not.
-    """
+    """Raise `NotReproducibleError` unless a verdict is `yes`, or none is known yet."""
     if verdict is not None and verdict.status != "yes":
         raise NotReproducibleError(
             f"--require-reproducible: {described(verdict.document())}", hint=HINT if verdict.difference else ""
