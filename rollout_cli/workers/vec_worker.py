@@ -368,7 +368,7 @@ class VecWorker(DefaultWorker):
             self._reset_rows(ended)
 
     def _after_next_step(self, terminated: Array, truncated: Array, infos: Any) -> None:
-        """Note which episodes ended. Infos, and policies that are reset, belong to the step at hand; else it can wait."""
+        """Note which episodes ended. Infos, and policies that are reset, belong to this step; all else can wait."""
         rows = self._the_rows()
         rows.put_infos(infos, self._the_buffer(), self._numbers, self._starts)
         self._window.add(terminated, truncated, _clock())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import gymnasium
@@ -19,6 +20,11 @@ from rollout_cli.workers import DefaultWorker, VecWorker
 from rollout_cli.workers import rollout_buffer as buffers
 from tests.workers import worlds
 from tests.workers.worlds import DISABLED, NEXT_STEP, SAME_STEP, SEED, SPACES, ChainEnv, make, run, space_env
+
+
+def _bare_action(policy: worlds.TablePolicy, observation: Any) -> Any:
+    return policy.get_action(observation)[0]
+
 
 POLICIES = {
     "table": worlds.TablePolicy,
