@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 
-import rollout_cli
+from rollout_cli import EpisodeBatch, load
+from rollout_cli.cli.app import run
 from rollout_cli.dataset.commits import read_committed
 from rollout_cli.dataset.repair import repair_dataset
 from rollout_cli.dataset.verify import verify_dataset
 from rollout_cli.errors import DatasetFormatError
+from tests.golden.make_format2 import COMMAND, EPISODES, FORMAT2
 from tests.golden.runs import HASHES, RUNS, run_hashes
 from tests.golden.values import value_hashes
 
@@ -22,9 +25,9 @@ FORMAT1 = Path(__file__).with_name("format1")
 def test_a_dataset_of_the_first_version_has_the_values_that_it_read_itself() -> None:
     """The hashes are of what its own reader gave."""
     expected = json.loads(FORMAT1.with_suffix(".json").read_text())
-    dataset = rollout_cli.load(FORMAT1)
+    dataset = load(FORMAT1)
     assert expected == value_hashes(dataset.to_episode_batch())
-    one_by_one = rollout_cli.EpisodeBatch.concatenate(*(dataset[at].batch for at in range(len(dataset))))
+    one_by_one = EpisodeBatch.concatenate(*(dataset[at].batch for at in range(len(dataset))))
     assert expected == value_hashes(one_by_one)
 
 
@@ -40,7 +43,25 @@ def test_a_dataset_of_the_first_version_is_neither_repaired_nor_resumed() -> Non
     with pytest.raises(DatasetFormatError, match="read but not repaired"):
         repair_dataset(FORMAT1)
     with pytest.raises(DatasetFormatError, match="read but not resumed"):
-        read_committed(FORMAT1, rollout_cli.load(FORMAT1).info)
+        read_committed(FORMAT1, load(FORMAT1).info)
+
+
+def test_a_dataset_of_format_2_has_its_values_verifies_and_is_replayed() -> None:
+    """By the command line; the hashes were taken when it was made."""
+    assert json.loads(FORMAT2.with_suffix(".json").read_text()) == value_hashes(load(FORMAT2).to_episode_batch())
+    report = verify_dataset(FORMAT2)
+    assert ((), (), "complete", EPISODES) == (report.faults, report.notes, report.status, report.episodes)
+    assert [0, 0] == [run(["verify", str(FORMAT2)]), run(["replay", str(FORMAT2), "--all"])]
+
+
+def test_a_dataset_of_format_2_is_resumed(tmp_path: Path) -> None:
+    """Its episodes stay, and those that follow are the ones that one longer run collects."""
+    old, new = tmp_path / "old", tmp_path / "new"
+    shutil.copytree(FORMAT2, old)
+    more = ["--episodes", str(EPISODES + 8)]
+    assert [0, 0] == [run([*COMMAND, str(old), *more, "--resume"]), run([*COMMAND, str(new), *more])]
+    assert value_hashes(load(new).to_episode_batch()) == value_hashes(load(old).to_episode_batch())
+    assert () == verify_dataset(old).faults
 
 
 @pytest.mark.parametrize("name", RUNS)
