@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from contextlib import AbstractContextManager, ExitStack, nullcontext
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from rollout_cli.errors import InternalError, UsageError
@@ -19,8 +20,6 @@ from rollout_cli.workers.factory import WorkerFactory
 
 TURN_SECONDS = 0.02
 """Longer than in a process: nobody sends commands meanwhile, and each turn changes the global generators twice."""
-
-_DEATH_HINT = "let the user code raise an Exception"
 
 
 class LocalSampler(Sampler):
@@ -51,8 +50,17 @@ class LocalSampler(Sampler):
         return 1 if state.is_shared else self.n_workers
 
 
+@dataclass(slots=True, eq=False)
+class _LocalWorker:
+    """A worker, its commands, and the global generators of its episodes: between two of its turns others may run."""
+
+    loop: WorkerLoop
+    commands: deque[ToWorker] = field(default_factory=deque)
+    generators: BorrowedGenerators = field(default_factory=BorrowedGenerators)
+
+
 class LocalPool:
-    """Workers in this process, which take turns while somebody waits for them.
+    """Workers in this process, which take turns while somebody waits for them; a `Pool`.
 
     What the user's code raises that is no Exception (by `sys.exit`, say) counts as the death of its worker, as it would
     be one in a process of its own; a Ctrl-C is raised as it is.
@@ -63,31 +71,27 @@ class LocalPool:
 
     def __init__(self, factory: WorkerFactory) -> None:
         self._factory = factory
-        self._loops: dict[int, WorkerLoop] = {}
-        self._commands: dict[int, deque[ToWorker]] = {}
-        # The global generators of each worker's episodes: between two turns of one, others may run.
-        self._borrowed: dict[int, BorrowedGenerators] = {}
+        self._workers: dict[int, _LocalWorker] = {}
         self._setup: ExitStack | None = None
         self._is_closed = False
 
     def start(self, worker: int) -> None:
         """Start a worker; it is built by its first command."""
-        self._loops[worker] = WorkerLoop(self._factory, worker, setup=self._enter_setup, turn_seconds=TURN_SECONDS)
-        self._commands[worker] = deque()
-        self._borrowed[worker] = BorrowedGenerators()
+        loop = WorkerLoop(self._factory, worker, setup=self._enter_setup, turn_seconds=TURN_SECONDS)
+        self._workers[worker] = _LocalWorker(loop)
 
     def _enter_setup(self) -> AbstractContextManager[None]:
         """Enter the set-up of the process for the first worker that asks; all leave it together."""
         if self._setup is None:
-            with ExitStack() as entered:
-                entered.enter_context(self._factory.setup())
-                self._setup = entered.pop_all()
+            setup = ExitStack()
+            setup.enter_context(self._factory.setup())
+            self._setup = setup
         return nullcontext()
 
     def send(self, worker: int, command: ToWorker) -> None:
         """Keep a command for the worker's next turn."""
-        if worker in self._loops:
-            self._commands[worker].append(command)
+        if worker in self._workers:
+            self._workers[worker].commands.append(command)
 
     def wait(self, timeout: float | None) -> list[Event]:
         """Let every worker that has anything to do take a turn; never waits longer.
@@ -98,30 +102,25 @@ class LocalPool:
         """
         if self._is_closed:
             raise UsageError("the workers were shut down while their stream was under way", hint="begin a new stream")
-        busy = [worker for worker, loop in self._loops.items() if self._commands[worker] or not loop.idle]
+        busy = [number for number, worker in self._workers.items() if worker.commands or not worker.loop.idle]
         if not busy and timeout is None:
             raise InternalError("the local workers have nothing to do, and the sampler waits for them")
-        return [event for worker in busy for event in self._turn(worker)]
+        return [event for number in busy for event in self._turn(number)]
 
-    def _turn(self, worker: int) -> list[Event]:
-        loop, commands = self._loops[worker], [*self._commands[worker]]
-        self._commands[worker].clear()
-        with self._borrowed[worker]:
+    def _turn(self, number: int) -> list[Event]:
+        worker = self._workers[number]
+        commands, worker.commands = worker.commands, deque()
+        with worker.generators:
             try:
-                return [Message(worker, message) for message in loop.turn(commands)]
+                return [Message(number, message) for message in worker.loop.turn(commands)]
             except BaseException as error:
                 if is_interrupt(error):
                     raise
-                reason = f"was ended by {first_line(error)}"
-                death = Died(worker, reason, loop.running_numbers, traceback_text(error), _DEATH_HINT)
-                rescued = [Message(worker, message) for message in loop.rescue()]
-                self._forget(worker)
+                running, hint = worker.loop.running_numbers, "let the user code raise an Exception"
+                death = Died(number, f"was ended by {first_line(error)}", running, traceback_text(error), hint)
+                rescued = [Message(number, message) for message in worker.loop.rescue()]
+                self._workers.pop(number).loop.close()
                 return [*rescued, death]
-
-    def _forget(self, worker: int) -> None:
-        """Close a worker."""
-        del self._commands[worker]
-        self._loops.pop(worker).close()
 
     def wake(self) -> None:
         """Do nothing: `wait` returns after a turn in any case."""
@@ -131,9 +130,10 @@ class LocalPool:
         self._is_closed = True
         setup, self._setup = self._setup, None
         with setup or nullcontext():
-            for worker in list(self._loops):
-                with self._borrowed[worker]:
-                    self._forget(worker)
+            for worker in self._workers.values():
+                with worker.generators:
+                    worker.loop.close()
+        self._workers.clear()
 
     def pids(self) -> list[int]:
         """Return no process ids."""

@@ -36,12 +36,9 @@ _clock = time.monotonic
 
 @dataclass(slots=True, eq=False)
 class _Call:
-    """One call under way: the `Shell` of its machine.
+    """One call under way: the `Shell` of its machine, which notes what its sampler has to know.
 
     Attributes:
-        generation: Which call it is.
-        started: What the first worker knows of its environment and policy.
-        not_reproducible: Why episodes of this call cannot be reproduced.
         skips: By number, why an episode is left out.
         failure: What ends the call, once the episodes before it were handed on.
         ends_at: When the grace time of a stop is over.
@@ -246,15 +243,12 @@ class Sampler(abc.ABC):
     def _batch(self, plan: Plan, agent_update: Any, env_update: Any) -> EpisodeBatch:
         chunks = self.stream(plan, agent_update=agent_update, env_update=env_update)
         # Partitions interleave; sorting is stable, so the parts of one episode stay in their order.
-        ordered = sorted(chunks, key=lambda chunk: int(chunk.numbers[0]))
-        if not ordered:
-            raise InterruptedRunError("the call was stopped before an episode had ended")
-        return EpisodeBatch.from_chunks(self.env_spec, ordered)
+        if ordered := sorted(chunks, key=lambda chunk: int(chunk.numbers[0])):
+            return EpisodeBatch.from_chunks(self.env_spec, ordered)
+        raise InterruptedRunError("the call was stopped before an episode had ended")
 
     def request_stop(self, *, grace: float = 0.0) -> None:
-        """Let the stream that runs, or else the next one, end early with what is finished.
-
-        It only sets a flag and wakes the sampler, so a signal handler may call it.
+        """Let the stream that runs, or else the next one, end early with what is finished; for signal handlers too.
 
         Args:
             grace: Seconds that are left to running episodes below the highest that ended, since these hold it up.
@@ -269,9 +263,8 @@ class Sampler(abc.ABC):
     def _make_pool(self) -> Pool:
         """Return a pool of `n_workers` workers, none of them started."""
 
-    def _n_needed(self, state: PlanState) -> int:
+    def _n_needed(self, state: PlanState) -> int:  # noqa: ARG002  LocalSampler looks at it.
         """Return how many workers take part in a call."""
-        del state
         return self.n_workers
 
     def start_worker(self) -> None:

@@ -17,14 +17,8 @@ from rollout_cli.seeding.seeds import env_seed
 OnWorkerDeath = Literal["fail", "skip"]
 OnEnvError = Literal["fail", "retry", "skip"]
 
-MOST_KILLS = 3
-"""An episode that was running at so many deaths is not run again."""
-
-MOST_RETRIES = 3
-"""How often an episode that failed is run again, where that is asked for."""
-
-MOST_FALSE_STARTS = 3
-"""A worker that dies so often in a row before it was ready is not started again."""
+MOST_TRIES = 3
+"""So many deaths under an episode, reruns of one that failed, or deaths before a worker was ready are enough."""
 
 MOST_SKIPPED = 100
 """After so many skipped episodes in a row, none of which ended, a run would never end."""
@@ -73,15 +67,7 @@ class Verdict:
 
 
 class Supervisor:
-    """Keeps account of deaths and failures from the start of a sampler's workers on.
-
-    Args:
-        rules: What to do about them.
-        seed: The run's root seed, for messages.
-
-    Attributes:
-        restarts: How many workers were started again.
-    """
+    """Keeps account of deaths and failures from the start of a sampler's workers on; the root seed is for messages."""
 
     def __init__(self, rules: Supervision, seed: int) -> None:
         self._rules, self._seed = rules, seed
@@ -124,9 +110,9 @@ class Supervisor:
             return self._restart(what, death)
         suspects = running if death.numbers is not None else tuple(sorted(chain.from_iterable(in_flight)))
         self._kills.update(suspects)
-        if len(suspects) > 1 or not suspects or self._kills[suspects[0]] < MOST_KILLS:
+        if len(suspects) != 1 or self._kills[suspects[0]] < MOST_TRIES:
             return self._restart(what, death, tuple(number for number in suspects if self._kills[number] > 1))
-        message = f"{self._episode(suspects[0])} killed its worker {MOST_KILLS} times: {what}"
+        message = f"{self._episode(suspects[0])} killed its worker {MOST_TRIES} times: {what}"
         hint = "the seed repeats it; --on-worker-death skip leaves such an episode out"
         error = self._fatal(message, hint, death)
         if self._rules.on_worker_death == "fail":
@@ -136,18 +122,17 @@ class Supervisor:
 
     def _restart(self, what: str, death: Died, isolated: tuple[int, ...] = ()) -> Verdict:
         most = self._rules.max_worker_restarts
-        if self._false_starts[death.worker] >= MOST_FALSE_STARTS:
-            message = f"worker {death.worker} died {MOST_FALSE_STARTS} times before it was ready: {what}"
+        if self._false_starts[death.worker] >= MOST_TRIES:
+            what = f"worker {death.worker} died {MOST_TRIES} times before it was ready: {what}"
             hint = death.hint or "its policy or environment crashes while it is built"
-            return Verdict(self._fatal(message, hint, death))
+            return Verdict(self._fatal(what, hint, death))
         if self.restarts >= most:
             after = f" after {most} {'restart' if most == 1 else 'restarts'}" if most else ""
             hint = f"{death.hint or _CRASH_HINT}; --max-worker-restarts allows more restarts"
             return Verdict(self._fatal(f"{what}{after}", hint, death))
         self.restarts += 1
         likely = f" ({death.hint})" if death.hint else ""
-        notice = f"{what}{likely}; it is started again ({self.restarts} of {most})"
-        return Verdict(isolated=isolated, notice=notice)
+        return Verdict(isolated=isolated, notice=f"{what}{likely}; it is started again ({self.restarts} of {most})")
 
     def _fatal(self, message: str, hint: str, death: Died) -> WorkerError:
         """Return the error of a death, with a line for each death before it, and the traceback of the last one."""
@@ -170,7 +155,7 @@ class Supervisor:
     def _after_failure_between(self, error: RolloutError) -> Verdict:
         """Take an error of no episode: a vector environment may raise in a step that only resets rows."""
         self._failures_between += 1
-        is_final = self._rules.on_env_error == "fail" or self._failures_between > MOST_RETRIES
+        is_final = self._rules.on_env_error == "fail" or self._failures_between > MOST_TRIES
         if is_final or not isinstance(error, EnvError):
             return Verdict(error)
         return Verdict(notice=f"{error.message}; the worker builds its environment anew")
@@ -182,12 +167,12 @@ class Supervisor:
             return self._skip(number, error)
         self._failures[number] += 1
         count = self._failures[number]
-        if count > MOST_RETRIES:
+        if count > MOST_TRIES:
             advice = f"episode {number} failed {count} times; --on-env-error skip leaves such an episode out"
             error.hint = f"{error.hint}; {advice}" if error.hint else advice
             return Verdict(error)
-        again = f"episode {number} is run again ({count} of {MOST_RETRIES})"
-        return Verdict(isolated=(number,), notice=f"{error.message}; {again}")
+        notice = f"{error.message}; episode {number} is run again ({count} of {MOST_TRIES})"
+        return Verdict(isolated=(number,), notice=notice)
 
     def _skip(self, number: int, error: RolloutError) -> Verdict:
         self._skipped_in_a_row += 1
@@ -195,8 +180,7 @@ class Supervisor:
             message = f"{MOST_SKIPPED} episodes in a row had to be skipped; the last one: {error.message}"
             hint = "hardly any episode can be run like this"
             return Verdict(type(error)(message, hint=hint, details=error.details))
-        notice = f"{error.message}; episode {number} is skipped"
-        return Verdict(skipped=(number, error.message), notice=notice)
+        return Verdict(skipped=(number, error.message), notice=f"{error.message}; episode {number} is skipped")
 
     def _after_delay(self, death: Died, late: tuple[int, ...]) -> Verdict:
         if not late:
