@@ -44,13 +44,9 @@ _MODULE_ATTRIBUTE = re.compile(rf"{_DOTTED}:{_DOTTED}")
 
 
 def printable(text: str, *, keep: str = "") -> str:
-    r"""Return `text` with all that could drive a terminal as escapes.
+    r"""Return `text` with all that could drive a terminal as escapes, but for the characters to `keep`, such as "\n".
 
     These are control characters, line breaks, lone surrogates and marks of direction.
-
-    Args:
-        text: Any text of the user's code, of files or of the system.
-        keep: Characters to leave as they are, such as "\n" in a traceback.
     """
     if text.isprintable():
         return text
@@ -181,10 +177,8 @@ class _FolderFinder:
 def imports_from(folder: str | None) -> Iterator[None]:
     """Let imports find the modules of `folder` first while user code is loaded, and last from then on.
 
-    Last from then on, because the user's code may import another of its modules as late as in a step.
-
-    Args:
-        folder: An absolute path; None and the empty text change nothing.
+    Last from then on, because the user's code may import another of its modules as late as in a step. Without a folder,
+    nothing changes.
     """
     if not folder:
         yield
@@ -249,8 +243,7 @@ class Source:
 
     Attributes:
         spec: `module:attr`, or the file as it was given; empty for an object of the Python API.
-        data: The bytes of a pickle, read once: those that were hashed are those that every worker loads. None for a
-            module.
+        data: The bytes of a pickle, read once, so that every worker loads those that were hashed; None for a module.
         folder: The working folder that it was found from; None leaves imports alone, as for an object of the caller's.
         sha256: The hash of the bytes, or of the module's source file; None for a module without one.
     """

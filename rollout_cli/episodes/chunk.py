@@ -153,8 +153,7 @@ _INFO_FIELDS = ("env_infos", "agent_infos", "episode_infos")
 def episode_variable_bytes(chunk: Chunk) -> Array:
     """Return the bytes that each episode's length does not tell, int64 (N,): those of its texts and info values.
 
-    Whether a step has an info value is the environment's choice, so these are counted value by value. The result
-    depends on the episodes alone, not on how they were cut into chunks.
+    They depend on the episodes alone, not on how these were cut into chunks.
     """
     out = np.zeros(chunk.n_episodes, np.int64)
     episodes = np.repeat(np.arange(chunk.n_episodes), chunk.lengths)

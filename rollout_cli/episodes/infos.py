@@ -42,7 +42,7 @@ class InfoColumn:
 
     Attributes:
         path: Keys from the root of the info dictionary; nested dictionaries give longer paths.
-        kind: `bool`, a numpy dtype name such as `int64`, the same with a shape (`float32[3,2]`), `string` or `json`.
+        kind: A numpy dtype name such as `bool`, the same with a shape (`float32[3,2]`), `string` or `json`.
         rows: Row numbers, ascending int64, shape (n,); None where every row has a value.
         values: Shape (n, *shape); dtype object, holding str, for `string` and `json`.
     """
@@ -68,8 +68,7 @@ class InfoTable:
     Attributes:
         n_rows: How many dictionaries.
         columns: Their values.
-        dropped_rows: By dotted path, the rows (ascending int64) of values that nothing can store (a function, an open
-            file); a row may be there more than once.
+        dropped_rows: By dotted path, the rows (ascending int64, some more than once) of values that nothing can store.
     """
 
     n_rows: int
@@ -106,9 +105,9 @@ class InfoTable:
     def to_arrays(self) -> dict[str, Array]:
         """Return one array a dotted path, length `n_rows`.
 
-        A path that every row has with one kind is a plain array; one with one kind that some rows lack is a masked
-        array. One of several kinds, or text or JSON, is an object array with None where a row lacks it; so is one that
-        would take more than `DENSE_BYTES` as a masked array, such as a few renderings among a million steps.
+        It is plain where every row has a value of one kind, masked where some rows lack it. A path of several kinds,
+        or of text or JSON, is an object array with None where a row lacks it; so is one that would take more than
+        `DENSE_BYTES` as a masked array, such as a few renderings among a million steps.
         """
         by_path: dict[str, list[InfoColumn]] = {}
         for column in self.columns:

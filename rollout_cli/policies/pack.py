@@ -32,14 +32,9 @@ class PackedPolicy:
 def pack_policy(spec: str, output: Path, *, overwrite: bool = False) -> PackedPolicy:
     """Pickle what `module:attr` names, with the code of the user's own modules inside.
 
-    A class or factory stays one: it is called with the environment's spaces where the file is loaded. The modules whose
-    code goes into the file are the named one and those that lie below the working folder; installed packages are named
-    in it, and must be installed where it is loaded.
-
-    Args:
-        spec: `module:attr`.
-        output: The file to write; it appears whole or not at all.
-        overwrite: Whether it may replace a file.
+    A class or factory is called where the file is loaded. The code of the named module and of those that lie below
+    the working folder goes into the file; installed packages are named in it, and must be installed where it is loaded.
+    The file appears whole or not at all.
 
     Raises:
         PolicyLoadError: If `spec` names nothing, or what it names cannot be pickled.

@@ -1,7 +1,7 @@
 """Policy SPECs: what the text after `--policy` names, and what the Python API is given.
 
-`random` and every other `scheme:...` is a line in `SCHEMES` and a module with a function `policy_source(rest)`,
-imported only when it is named. Beside them there are `file.pkl` and `module:attr`.
+`random` and every other `scheme:...` is a line in `SCHEMES` and a module with a function `policy_source(rest)`. Beside
+them there are `file.pkl` and `module:attr`.
 """
 
 from __future__ import annotations

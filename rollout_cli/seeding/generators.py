@@ -24,11 +24,7 @@ MAX_OBJECTS = 20_000
 
 
 class EpisodeSeeder:
-    """Seeds the global generators, and those found in one policy and one environment.
-
-    Args:
-        root: The run's root seed.
-    """
+    """Seeds the global generators, and those found in one policy and one environment."""
 
     def __init__(self, root: int) -> None:
         self._root = root
@@ -37,12 +33,9 @@ class EpisodeSeeder:
     def watch(self, *, policy: Any = None, env: Any = None) -> None:
         """Search for generators, after a build, an update or the first reset; those found before keep their streams.
 
-        Nothing is drawn, called or changed, except that a space or environment makes the generator that it would
-        otherwise make at its first draw, from a seed that nobody knows.
-
-        Args:
-            policy: A policy, in place of the one watched before; None leaves that one.
-            env: An environment, likewise. A generator that both hold counts as the environment's.
+        A policy or environment takes the place of the one watched before; None leaves that one. A generator that both
+        hold counts as the environment's. Nothing is drawn, called or changed, except that a space or environment makes
+        the generator that it would otherwise make at its first draw.
         """
         for name, root in (("env", env), ("policy", policy)):
             known = self._watched.get(name)
@@ -80,8 +73,8 @@ class EpisodeSeeder:
 class _Watched:
     """One object, and the generators found below it.
 
-    Those of the first search are known by their order in it. Those that came later (an environment may make one at its
-    first reset) have names of their own, since whether a worker has met them must not change the others' streams.
+    Those that came after the first search (an environment may make one at its first reset) have names of their own,
+    since whether a worker has met them must not change the others' streams.
     """
 
     def __init__(self, root: Any) -> None:
@@ -105,12 +98,12 @@ def _holders(found: list[Any]) -> list[Any]:
     """Return the generators found, and in place of those that spaces and environments make anew, their holders."""
     holders, made = [], set()
     for item in found:
-        if _is_kind(item, _HOLDERS):
-            # A property of the user's own class may raise anything.
-            with contextlib.suppress(Exception):
-                made.add(id(item.np_random))
-                holders.append(item)
-        else:
+        if not _is_kind(item, _HOLDERS):
+            holders.append(item)
+            continue
+        # A property of the user's own class may raise anything.
+        with contextlib.suppress(Exception):
+            made.add(id(item.np_random))
             holders.append(item)
     return [item for item in holders if id(item) not in made]
 

@@ -37,22 +37,22 @@ def env_seed(root: int, number: int) -> int:
     """Return the seed that episode `number` gives to `env.reset`, in [0, 2**32).
 
     Many environments pass it to `numpy.random.seed`, which takes no more than 32 bits. It is a permutation of the
-    numbers, so that no two episodes below 2**32 share a seed; by a hash, two of the first 80,000 probably would.
+    numbers, so that no two episodes below 2**32 share a seed; by a hash, two of the first 80,000 probably would. It is
+    a Feistel network of four rounds (M. Luby, C. Rackoff).
     """
-    return int(_permute(number & _LOW_BITS, _round_keys(root, number >> 32)))
+    left, right = (number & 0xFFFFFFFF) >> 16, number & 0xFFFF
+    for key in _round_keys(root, number >> 32):
+        mixed = ((right ^ key) * _MIX_A) & _MASK
+        mixed = ((mixed ^ (mixed >> 29)) * _MIX_B) & _MASK
+        left, right = right, left ^ (mixed >> 48)
+    return (left << 16) | right
 
 
 def env_seeds(root: int, numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """Return `env_seed` of each number, int64 (k,)."""
-    words = numbers.astype(np.uint64)
-    seeds = np.empty(len(words), np.int64)
-    for epoch in np.unique(words >> 32).tolist():
-        at = words >> 32 == epoch
-        seeds[at] = _permute(words[at] & _LOW_BITS, _round_keys(root, epoch))
-    return seeds
+    return np.array([env_seed(root, number) for number in numbers.tolist()], np.int64)
 
 
-_LOW_BITS, _HALF_BITS = 0xFFFFFFFF, 0xFFFF
 _MASK = 0xFFFFFFFFFFFFFFFF
 _MIX_A, _MIX_B = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 
@@ -64,21 +64,8 @@ def _round_keys(root: int, epoch: int) -> tuple[int, ...]:
     return tuple(int.from_bytes(digest[at : at + 8], "big") for at in range(0, 32, 8))
 
 
-def _permute(words: Any, keys: tuple[int, ...]) -> Any:
-    """Permute 32-bit words by a Feistel network of four rounds (M. Luby, C. Rackoff), a Python integer or uint64 (k,).
-
-    One expression serves both: products are cut to 64 bits, which numpy's wrap to anyway.
-    """
-    left, right = words >> 16, words & _HALF_BITS
-    for key in keys:
-        mixed = ((right ^ key) * _MIX_A) & _MASK
-        mixed = ((mixed ^ (mixed >> 29)) * _MIX_B) & _MASK
-        left, right = right, left ^ (mixed >> 48)
-    return (left << 16) | right
-
-
 def draw_root_seed() -> int:
-    """Return a root seed from the operating system, 32 bits (short enough to type again)."""
+    """Return a root seed from the operating system: 32 bits, short enough to type again."""
     return secrets.randbits(32)
 
 

@@ -57,10 +57,10 @@ def test_derived_seeds_differ_by_each_part(root: int, number: int, stream: str) 
 
 
 def test_no_two_episodes_share_an_env_seed() -> None:
-    """They are a permutation of 32 bits: a million of them, from anywhere, are a million."""
-    for first in (0, 2**31, 2**32 - 1_000_000):
-        seeds = env_seeds(5, np.arange(first, first + 1_000_000))
-        assert 1_000_000 == len(np.unique(seeds))
+    """They are a permutation of 32 bits: 200,000 of them, from anywhere, are 200,000."""
+    for first in (0, 2**31, 2**32 - 200_000):
+        seeds = env_seeds(5, np.arange(first, first + 200_000))
+        assert 200_000 == len(np.unique(seeds))
         assert 0 <= seeds.min() <= seeds.max() < 2**32
 
 
