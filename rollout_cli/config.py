@@ -30,7 +30,8 @@ Values = dict[str, Any]
 
 _LARGEST = 2**63 - 1
 _LONGEST_SHOWN = _LONGEST_LABEL = 80
-_AMOUNTS = frozenset({"timesteps", "episodes", "episodes_per_worker"})
+AMOUNTS = frozenset({"timesteps", "episodes", "episodes_per_worker"})
+"""The options that say how much: one of them is given."""
 _UNSET_OUTPUT = Path("rollouts/<env>-<UTC time>")
 
 
@@ -385,7 +386,7 @@ def _suggestion(command: str, key: str) -> str:
 
 def _check_amount(config: CollectConfig) -> None:
     """Raise `ConfigError` unless the config says how much to collect, in its command's one way."""
-    given = [OPTIONS[name] for name in sorted(_AMOUNTS) if getattr(config, name) is not None]
+    given = [OPTIONS[name] for name in sorted(AMOUNTS) if getattr(config, name) is not None]
     for option in given:
         if config.command not in option.commands:
             raise ConfigError(f"`rollout {config.command}` has no option {option.flag}")
@@ -514,7 +515,7 @@ def _merged(sources: Sequence[Values]) -> Values:
     """
     result: Values = {}
     for source in sources:
-        overridden = _AMOUNTS if _AMOUNTS & source.keys() else frozenset()
+        overridden = AMOUNTS if AMOUNTS & source.keys() else frozenset()
         result = {name: value for name, value in result.items() if name not in overridden}
         for name, value in source.items():
             result[name] = {**result.get(name, {}), **value} if isinstance(value, dict) else value

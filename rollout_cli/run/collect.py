@@ -6,7 +6,6 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,9 +35,8 @@ from rollout_cli.workers.factory import WorkerFactory, load_worker_class
 from rollout_cli.workers.vec_worker import VecWorker
 from rollout_cli.workers.worker import EpisodeRules, Worker
 
-_MANY_WORKERS = 4
-"""So many workers a core are worth a warning."""
-_MANY_ENVS = 1_024
+_MANY_WORKERS, _MANY_ENVS = 4, 1_024
+"""More workers a core, or environments a worker, are worth a warning."""
 _UNRECORDED = "the run that skipped it was killed before it could record why"
 _SKIPPED_NOTE = (
     "these episodes are missing in the data: where the course of an episode decides whether it fails, the remaining "
@@ -83,62 +81,42 @@ class CollectResult:
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """A run whose sources are found and whose folder is locked.
-
-    Attributes:
-        config: What is asked for.
-        plan: The whole plan.
-        policy: Where its policy comes from.
-        env: Where its environment comes from.
-        sources: The part of its record that is known before any worker runs.
-        state: What it starts from.
-        lock: The lock of its folder; None where there was none yet.
-        progress: Receives what happens.
-        started_at: When it began, on the monotonic clock.
-    """
+    """A run whose sources are found and whose folder is locked."""
 
     config: CollectConfig
-    plan: Plan
+    plan: Plan  # The whole plan; what is left of it is in `state`.
     policy: PolicySource
     env: EnvSource
-    sources: Mapping[str, Any]
+    sources: Mapping[str, Any]  # The part of its record that is known before any worker runs.
     state: ResumeState
-    lock: FolderLock | None
+    lock: FolderLock | None  # None where there is no folder yet.
     progress: Progress
     started_at: float
 
 
 @dataclass(slots=True)
 class _Filled:
-    """The run's own part of the dataset, as it grows.
+    """The run's own part of the dataset, as it grows."""
 
-    Attributes:
-        ready_at: When the workers were ready, on the monotonic clock.
-        steps: Steps written.
-        return_sum: The sum of their rewards.
-        seconds: The time that it took.
-        skipped: By number, why an episode was skipped.
-        early: Its first episodes.
-        failure: The error that ended the sampling early.
-    """
-
-    ready_at: float
+    skipped: dict[int, str]  # By number, why an episode was skipped.
     steps: int = 0
     return_sum: float = 0.0
     seconds: float = 0.0
-    skipped: dict[int, str] = field(default_factory=dict)
     early: reproduce.EarlyEpisodes = field(default_factory=reproduce.EarlyEpisodes)
-    failure: RolloutError | None = None
+    failure: RolloutError | None = None  # The error that ended the sampling early.
+
+    def until_failure(self, chunks: Iterator[Chunk]) -> Iterator[Chunk]:
+        """Keep the sampler's error; one of the writer's is raised in the loop that this serves, and not here."""
+        try:
+            yield from chunks
+        except RolloutError as error:
+            self.failure = error
 
 
 def collect(config: CollectConfig, *, progress: Progress | None = None) -> CollectResult:
     """Run what `config` asks for and write it to a dataset.
 
-    With `config.resume` the dataset in the output folder is continued, and `data/` is in the end what one run had made.
-
-    Args:
-        config: What is asked for.
-        progress: Receives what happens.
+    With `config.resume` the dataset in the output folder is continued, and `data/` is in the end as one run makes it.
 
     Raises:
         RolloutError: What went wrong. Episodes that were finished before it, in order, are in the dataset, whose status
@@ -157,8 +135,14 @@ def collect(config: CollectConfig, *, progress: Progress | None = None) -> Colle
 @contextmanager
 def _prepare(config: CollectConfig, progress: Progress) -> Iterator[_Job]:
     """Lock the folder, find policy and environment, and read what an earlier run committed."""
-    started_at = time.monotonic()
-    _warn_of_size(config, progress)
+    started_at, cores = time.monotonic(), usable_cores()
+    if config.workers > _MANY_WORKERS * cores and config.command == "collect":
+        progress.warn(f"{config.workers:,} workers share {cores:,} usable cores: fewer would be faster")
+    if config.envs_per_worker > _MANY_ENVS and config.vectorization == "sync":
+        progress.warn(
+            f"each of {config.workers:,} workers builds {config.envs_per_worker:,} environments: that may take long, "
+            "and much memory"
+        )
     if warning := check_free_space(config.output):
         progress.warn(warning)
     with output_lock(config) as lock:
@@ -169,38 +153,31 @@ def _prepare(config: CollectConfig, progress: Progress) -> Iterator[_Job]:
         yield _Job(state.config, plan, policy, env, sources, state, lock, progress, started_at)
 
 
-def _warn_of_size(config: CollectConfig, progress: Progress) -> None:
-    cores = usable_cores()
-    if config.workers > _MANY_WORKERS * cores and config.command == "collect":
-        progress.warn(f"{config.workers:,} workers share {cores:,} usable cores: fewer would be faster")
-    if config.envs_per_worker > _MANY_ENVS and config.vectorization == "sync":
-        progress.warn(
-            f"each of {config.workers:,} workers builds {config.envs_per_worker:,} environments: that may take long, "
-            "and much memory"
-        )
-
-
 @contextmanager
 def _start(job: _Job, signals: StopSignals) -> Iterator[Sampler]:
     """Start the workers; the first signal ends the sampling politely from here on."""
     config, progress = job.config, job.progress
-    progress.start(label=job.env.label, **_totals(config))
+    total_episodes: int | None = None
+    if config.episodes is not None:
+        total_episodes = config.episodes.stop - config.episodes.first
+    elif config.episodes_per_worker is not None:
+        total_episodes = config.episodes_per_worker * config.workers
+    progress.start(label=job.env.label, total_steps=config.timesteps, total_episodes=total_episodes)
 
     def stop(name: str) -> None:
         sampler.request_stop(grace=config.grace)
         progress.notice(f"{name}: the run is ending, and commits its finished episodes; again ends it at once")
 
+    def warn(text: str) -> None:
+        progress.warn(text)
+        progress.update(failures=1)
+
     with sampler_of(config, job.policy, job.env) as sampler:
-        sampler.warn = partial(_warn_of_fault, progress)
+        sampler.warn = warn
         sampler.start_worker()
         signals.stop = stop
         yield sampler
         signals.end_quietly()
-
-
-def _warn_of_fault(progress: Progress, text: str) -> None:
-    progress.warn(text)
-    progress.update(failures=1)
 
 
 def _resume_or_begin(job: _Job, sampler: Sampler, signals: StopSignals) -> DatasetWriter:
@@ -220,14 +197,18 @@ def _resume_or_begin(job: _Job, sampler: Sampler, signals: StopSignals) -> Datas
     job.state.check(record, spec, job.progress)
     if config.require_reproducible:
         reproduce.require(reproduce.known_beforehand(sampler.worker_info))
-    first = reproduce.Verdict("unknown", "the run has not ended yet").document()
+    unknown = reproduce.Verdict("unknown", "the run has not ended yet").document()
+    if isinstance(job.plan, EpisodesPerWorker):
+        first_numbers = [worker * job.plan.episodes for worker in range(config.workers)]
+    else:
+        first_numbers = [job.plan.first]
     writer = DatasetWriter(
         config.output,
         env_spec=spec,
         root_seed=sampler.seed,
-        n_partitions=config.workers if config.command == "exact" else 1,
-        first_numbers=first_numbers(config, job.plan),
-        header={**record, "reproducible": first},
+        n_partitions=len(first_numbers),
+        first_numbers=first_numbers,
+        header={**record, "reproducible": unknown},
         next_observation=config.next_observation,
         overwrite=config.overwrite,
         committed=job.state.committed,
@@ -241,62 +222,37 @@ def _resume_or_begin(job: _Job, sampler: Sampler, signals: StopSignals) -> Datas
 
 def _fill(job: _Job, sampler: Sampler, writer: DatasetWriter) -> _Filled:
     """Write all episodes that are left; an error that ends the sampling is kept beside what was written before it."""
-    filled = _Filled(time.monotonic(), skipped=_skipped_before(job.state))
+    began_at, filled = time.monotonic(), _Filled(_skipped_before(job.state))
     job.progress.begin(**job.state.totals)
-    try:
-        _observe(job, sampler, writer)
-        if job.state.plan is not None:
-            for chunk in _episodes(job, sampler, filled):
-                writer.write(chunk, partition=_partition(job.plan, int(chunk.numbers[0])))
-                _count(job.progress, filled, chunk)
-            filled.skipped |= sampler.skipped
-    except _SamplingError as error:
-        filled.failure = error.error
-    filled.seconds = time.monotonic() - filled.ready_at
-    job.progress.finish()
-    if filled.failure is None and not writer.has_episodes and filled.skipped:
-        filled.failure = _nothing_but_skipped(filled.skipped)
-    return filled
-
-
-class _SamplingError(Exception):
-    """The error that ended a stream; errors of the writer are none."""
-
-    def __init__(self, error: RolloutError) -> None:
-        super().__init__(error)
-        self.error = error
-
-
-def _chunks(sampler: Sampler, plan: Plan) -> Iterator[Chunk]:
-    try:
-        yield from sampler.stream(plan)
-    except RolloutError as error:
-        raise _SamplingError(error) from error
-
-
-def _observe(job: _Job, sampler: Sampler, writer: DatasetWriter) -> None:
-    """Run the first episodes of all for the info columns, where the dataset begins after them."""
     if job.state.committed is None and isinstance(job.plan, Episodes) and job.plan.first > 0:
-        for chunk in _chunks(sampler, MinTimesteps(INFERENCE_STEPS)):
+        # The first episodes of all decide the columns, wherever the dataset begins.
+        for chunk in filled.until_failure(sampler.stream(MinTimesteps(INFERENCE_STEPS))):
             writer.observe(chunk)
         sampler.skipped.clear()
-
-
-def _episodes(job: _Job, sampler: Sampler, filled: _Filled) -> Iterator[Chunk]:
-    assert job.state.plan is not None
-    for chunk in _chunks(sampler, job.state.plan):
-        filled.early.keep(chunk)
-        yield chunk
-        if job.config.require_reproducible:
-            reproduce.require(reproduce.known_beforehand(sampler.worker_info))
-
-
-def _count(progress: Progress, filled: _Filled, chunk: Chunk) -> None:
-    episodes = chunk.n_episodes if chunk.part is None or chunk.part.is_last else 0
-    return_sum = float(chunk.rewards.sum())
-    filled.steps += chunk.n_steps
-    filled.return_sum += return_sum
-    progress.update(episodes=episodes, steps=chunk.n_steps, return_sum=return_sum)
+    if job.state.plan is not None and filled.failure is None:
+        for chunk in filled.until_failure(sampler.stream(job.state.plan)):
+            filled.early.keep(chunk)
+            number = int(chunk.numbers[0])
+            partition = number // job.plan.episodes if isinstance(job.plan, EpisodesPerWorker) else 0
+            writer.write(chunk, partition=partition)
+            episodes = chunk.n_episodes if chunk.part is None or chunk.part.is_last else 0
+            return_sum = float(chunk.rewards.sum())
+            filled.steps += chunk.n_steps
+            filled.return_sum += return_sum
+            job.progress.update(episodes=episodes, steps=chunk.n_steps, return_sum=return_sum)
+            if job.config.require_reproducible:
+                reproduce.require(reproduce.known_beforehand(sampler.worker_info))
+    filled.seconds = time.monotonic() - began_at
+    job.progress.finish()
+    if filled.failure is None:
+        filled.skipped |= sampler.skipped
+    if filled.failure is None and not writer.has_episodes and filled.skipped:
+        number = min(filled.skipped)
+        filled.failure = UserCodeError(
+            f"all episodes were skipped, {len(filled.skipped):,} of them; episode {number}: {filled.skipped[number]}",
+            hint="without an option that skips them, the first error ends the run and is shown in full",
+        )
+    return filled
 
 
 def _check(job: _Job, sampler: Sampler, filled: _Filled, signals: StopSignals) -> reproduce.Verdict:
@@ -317,7 +273,10 @@ def _close(
     Raises:
         RolloutError: The error that ended the sampling, or that of the signal; it says what is kept.
     """
-    facts = {"reproducible": verdict.document(), **_skipped_record(filled.skipped)}
+    facts: dict[str, Any] = {"reproducible": verdict.document()}
+    if filled.skipped:
+        episodes = [{"episode_number": number, "reason": reason} for number, reason in sorted(filled.skipped.items())]
+        facts["skipped"] = {"count": len(episodes), "note": _SKIPPED_NOTE, "episodes": episodes}
     if filled.failure is None and signals.received is None:
         return writer.close(status="complete", **facts)
     if writer.has_episodes:
@@ -349,38 +308,57 @@ def _report(
     if verdict.status == "no":
         hint = f"; {reproduce.HINT}" if verdict.difference is not None else ""
         progress.warn(f"these episodes are not reproducible: {verdict.reason}{hint}")
-    return_sum = job.state.totals["return_sum"] + filled.return_sum
-    return CollectResult(
-        path=summary.path,
-        status=summary.status,
-        episodes=summary.episodes,
-        steps=summary.steps,
-        mean_return=return_sum / summary.episodes,
-        mean_length=summary.steps / summary.episodes,
+    return _result(
+        job,
+        summary.path,
+        {
+            "episodes": summary.episodes,
+            "steps": summary.steps,
+            "return_sum": job.state.totals["return_sum"] + filled.return_sum,
+        },
         seed=sampler.seed,
-        n_workers=sampler.n_workers,
-        wall_time_s=time.monotonic() - job.started_at,
-        steps_per_second=filled.steps / filled.seconds if filled.seconds else 0.0,
         reproducible=verdict.document(),
+        steps_per_second=filled.steps / filled.seconds if filled.seconds else 0.0,
     )
 
 
 def _nothing_to_do(job: _Job) -> CollectResult:
-    totals, info = job.state.totals, job.state.info
     job.progress.notice(f"{job.config.output} is complete: there is nothing to do")
+    info = job.state.info
+    return _result(
+        job, job.config.output.resolve(), job.state.totals, seed=info["root_seed"], reproducible=info["reproducible"]
+    )
+
+
+def _result(
+    job: _Job,
+    path: Path,
+    totals: Mapping[str, Any],
+    *,
+    seed: int,
+    reproducible: Mapping[str, Any],
+    steps_per_second: float = 0.0,
+) -> CollectResult:
     return CollectResult(
-        path=job.config.output.resolve(),
+        path=path,
         status="complete",
         episodes=totals["episodes"],
         steps=totals["steps"],
         mean_return=totals["return_sum"] / totals["episodes"],
         mean_length=totals["steps"] / totals["episodes"],
-        seed=info["root_seed"],
+        seed=seed,
         n_workers=job.config.workers,
         wall_time_s=time.monotonic() - job.started_at,
-        steps_per_second=0.0,
-        reproducible=info["reproducible"],
+        steps_per_second=steps_per_second,
+        reproducible=reproducible,
     )
+
+
+def _skipped_before(state: ResumeState) -> dict[int, str]:
+    """Return, by number, why an earlier run skipped episodes."""
+    known = state.info.get("skipped", {}).get("episodes", [])
+    reasons = {int(episode["episode_number"]): str(episode["reason"]) for episode in known}
+    return dict.fromkeys(state.committed.skipped if state.committed else (), _UNRECORDED) | reasons
 
 
 # From a configuration to what runs it.
@@ -396,38 +374,28 @@ def plan_of(config: CollectConfig) -> Plan:
     return MinTimesteps(config.timesteps)
 
 
-def first_numbers(config: CollectConfig, plan: Plan) -> list[int]:
-    """Return the first number of each partition of a whole plan."""
-    if isinstance(plan, EpisodesPerWorker):
-        return [worker * plan.episodes for worker in range(config.workers)]
-    return [plan.first]
-
-
-def _partition(plan: Plan, number: int) -> int:
-    return number // plan.episodes if isinstance(plan, EpisodesPerWorker) else 0
-
-
-def _totals(config: CollectConfig) -> dict[str, int | None]:
-    episodes: int | None = None
-    if config.episodes is not None:
-        episodes = config.episodes.stop - config.episodes.first
-    elif config.episodes_per_worker is not None:
-        episodes = config.episodes_per_worker * config.workers
-    return {"total_steps": config.timesteps, "total_episodes": episodes}
-
-
 def sampler_of(config: CollectConfig, policy: PolicySource, env: EnvSource) -> Sampler:
     """Return the sampler that a configuration asks for; no worker is started.
 
     Raises:
         UserCodeError: If the worker class cannot be found, or does not say how it wants its work.
     """
+    arguments = dict(config.worker_args)
+    if config.deterministic:
+        arguments["deterministic"] = True
+    worker_class: type[Worker] = DefaultWorker
+    if config.envs_per_worker > 1 or config.vectorization == "native":
+        worker_class, arguments["n_envs"] = VecWorker, config.envs_per_worker
+    if config.vectorization == "native":
+        arguments["vectorization"] = "native"
+    if config.worker_class is not None:
+        worker_class = load_worker_class(config.worker_class)
     factory = WorkerFactory(
         max_episode_length=config.max_episode_length,
         n_workers=config.workers,
         seed=config.seed,
-        worker_class=_worker_class(config),
-        worker_args=_worker_args(config),
+        worker_class=worker_class,
+        worker_args=arguments,
         drop_infos=config.drop_info,
         rules=EpisodeRules(invalid_action=config.invalid_action, step_guard=config.episode_step_guard),
     )
@@ -442,47 +410,4 @@ def sampler_of(config: CollectConfig, policy: PolicySource, env: EnvSource) -> S
         return LocalSampler(policy, env, worker_factory=factory, supervision=supervision)
     return MultiprocessingSampler(
         policy, env, worker_factory=factory, supervision=supervision, start_method=config.start_method
-    )
-
-
-def _worker_class(config: CollectConfig) -> type[Worker]:
-    if config.worker_class is not None:
-        return load_worker_class(config.worker_class)
-    return VecWorker if config.envs_per_worker > 1 or config.vectorization == "native" else DefaultWorker
-
-
-def _worker_args(config: CollectConfig) -> dict[str, Any]:
-    arguments = dict(config.worker_args)
-    if config.deterministic:
-        arguments["deterministic"] = True
-    if config.envs_per_worker > 1 or config.vectorization == "native":
-        arguments["n_envs"] = config.envs_per_worker
-    if config.vectorization == "native":
-        arguments["vectorization"] = "native"
-    return arguments
-
-
-# Skipped episodes.
-
-
-def _skipped_record(skipped: Mapping[int, str]) -> dict[str, Any]:
-    """Return what info.json has of skipped episodes, given the reasons by number; nothing where there were none."""
-    if not skipped:
-        return {}
-    episodes = [{"episode_number": number, "reason": reason} for number, reason in sorted(skipped.items())]
-    return {"skipped": {"count": len(episodes), "note": _SKIPPED_NOTE, "episodes": episodes}}
-
-
-def _skipped_before(state: ResumeState) -> dict[int, str]:
-    """Return, by number, why an earlier run skipped episodes."""
-    known = state.info.get("skipped", {}).get("episodes", [])
-    reasons = {int(episode["episode_number"]): str(episode["reason"]) for episode in known}
-    return dict.fromkeys(state.committed.skipped if state.committed else (), _UNRECORDED) | reasons
-
-
-def _nothing_but_skipped(skipped: Mapping[int, str]) -> RolloutError:
-    number = min(skipped)
-    return UserCodeError(
-        f"all episodes were skipped, {len(skipped):,} of them; episode {number}: {skipped[number]}",
-        hint="without an option that skips them, the first error ends the run and is shown in full",
     )

@@ -60,31 +60,20 @@ def _git(*words: str) -> str | None:
 
 
 def sources_record(config: CollectConfig, policy: PolicySource, env: EnvSource) -> dict[str, Any]:
-    """Return the part of the record that is known before any worker runs, as plain JSON, secrets cut.
-
-    Args:
-        config: The run's configuration.
-        policy: Where its policy comes from.
-        env: Where its environment comes from.
-    """
-    source = env.describe()
-    options = {option.name: plain_value(getattr(config, option.name)) for option in options_of(config.command)}
+    """Return the part of the record that is known before any worker runs, as plain JSON, secrets cut."""
+    source, worker = env.describe(), config.worker_class
+    recorded = [option.name for option in options_of(config.command) if option.name not in _NOT_RECORDED]
     return storable(
         {
             # This part goes into every data file too, so it holds nothing that depends on where the run took place.
             "env": {"kwargs": source["kwargs"], "sha256": source["sha256"]},
             "env_source": {"spec": source["spec"], "path": source["path"]},
             "policy": dict(policy.describe()),
-            "collector": {"command": config.command}
-            | {name: value for name, value in options.items() if name not in _NOT_RECORDED},
-            "worker": {"sha256": _worker_hash(config.worker_class)},
+            "collector": {name: plain_value(getattr(config, name)) for name in ("command", *recorded)},
+            "worker": {"sha256": None if worker is None else Source.find(worker, UserCodeError).sha256},
             "seeding": SEEDING,
         }
     )
-
-
-def _worker_hash(worker_class: str | None) -> str | None:
-    return None if worker_class is None else Source.find(worker_class, UserCodeError).sha256
 
 
 def run_record(sources: Mapping[str, Any], info: Mapping[str, Any], surrounding: Mapping[str, Any]) -> dict[str, Any]:
@@ -92,7 +81,7 @@ def run_record(sources: Mapping[str, Any], info: Mapping[str, Any], surrounding:
 
     Args:
         sources: What `sources_record` gave.
-        info: What a worker told of its environment, its policy and the packages that its process has loaded.
+        info: What a worker reported of its environment, its policy and the packages that its process has loaded.
         surrounding: What `surroundings` gave.
     """
     loaded = storable(info)
@@ -109,9 +98,6 @@ def recorded_values(info: Mapping[str, Any]) -> Values:
     """Return the command, options and root seed of the run that made a dataset, as `CollectConfig` takes them.
 
     Policies and environments in files are named by their absolute paths, so that the working folder does not matter.
-
-    Args:
-        info: The dataset's info.json.
 
     Raises:
         DatasetFormatError: If it records no options, or its seeds are those of another version.
@@ -138,11 +124,7 @@ def recorded_values(info: Mapping[str, Any]) -> Values:
 
 
 def check_nothing_cut(config: CollectConfig) -> None:
-    """Check that no keyword argument is one that was cut from the record.
-
-    Raises:
-        ConfigError: If one is.
-    """
+    """Raise `ConfigError` if a keyword argument is one that was cut from the record."""
     for option in (OPTIONS["env_kwargs"], OPTIONS["worker_args"]):
         for name, value in getattr(config, option.name).items():
             if _cuts(name, value):
@@ -172,10 +154,8 @@ def _storable(value: Any, key: str) -> Any:
         return {"float": str(value)}
     if isinstance(value, str):
         return CUT if key in _SECRETS and value else _without_secrets(value)
-    return value if isinstance(value, bool | int | float) or value is None else _plain_object(value)
-
-
-def _plain_object(value: Any) -> Any:
+    if isinstance(value, bool | int | float) or value is None:
+        return value
     return str(value) if isinstance(value, PurePath) else repr(value)
 
 

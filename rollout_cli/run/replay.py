@@ -13,7 +13,7 @@ from rollout_cli.dataset.reader import Dataset, Episode
 from rollout_cli.dataset.schema import SpaceSchema
 from rollout_cli.dataset.tables import stored_form
 from rollout_cli.envs.source import EnvSource, env_source
-from rollout_cli.errors import EnvLoadError, NotReproducibleError, PolicyLoadError, UserCodeError
+from rollout_cli.errors import EnvLoadError, NotReproducibleError, PolicyLoadError
 from rollout_cli.policies.source import PolicySource, policy_source
 from rollout_cli.run.collect import sampler_of
 from rollout_cli.run.provenance import check_nothing_cut, recorded_values, run_record, sources_record, surroundings
@@ -42,22 +42,14 @@ class Replayed:
     cause: str
 
     def document(self) -> dict[str, Any]:
-        """Return it as JSON has it."""
-        known: dict[str, Any] = {
-            "episode_id": self.episode_id,
-            "episode_number": self.number,
-            "seed": self.seed,
-            "steps": self.steps,
-            "identical": not self.found,
-        }
-        if not self.found:
-            return known
-        places = [
-            {"field": one.field, "step": one.step, "index": list(one.index)}
-            | dict(zip(("stored", "replayed"), one.values, strict=True))
-            for one in self.found
-        ]
-        return known | {"differences": places, "cause": self.cause}
+        """Return an episode that differs as JSON has it."""
+        places = []
+        for one in self.found:
+            stored, now = one.values
+            place = {"field": one.field, "step": one.step, "index": list(one.index)}
+            places.append({**place, "stored": stored, "replayed": now})
+        known = {"episode_id": self.episode_id, "episode_number": self.number, "seed": self.seed, "steps": self.steps}
+        return {**known, "differences": places, "cause": self.cause}
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +105,7 @@ def replaying(
         surrounding = surroundings()
         spec = sampler.wait_until_started()
         record = run_record(sources, sampler.worker_info, surrounding)
-        notices = (*_changed_sources(info, record), *_changed_versions(info, record))
+        notices = tuple(_changes(info, record))
         if SpaceSchema.of(spec).describe() != info["spaces"]:
             raise EnvLoadError(
                 "the environment has other spaces than those of the dataset",
@@ -138,43 +130,35 @@ def _config(info: Mapping[str, Any], policy: str | None, env_kwargs: Mapping[str
 
 
 def _found(config: CollectConfig, info: Mapping[str, Any]) -> tuple[PolicySource, EnvSource]:
-    """Find policy and environment; refuse a file that is missing, or is not the one that was used."""
+    """Find policy and environment; a file that is missing, or is not the one that was used, is refused unloaded."""
     recorded_env = {**info["env_source"], "sha256": info["env"]["sha256"]}
-    _check_exists(PolicyLoadError, "policy", config.policy, info["policy"])
-    _check_exists(EnvLoadError, "environment", config.env, recorded_env)
+    for kind, what, spec, recorded in (
+        (PolicyLoadError, "policy", config.policy, info["policy"]),
+        (EnvLoadError, "environment", config.env, recorded_env),
+    ):
+        if recorded["path"] is not None and not Path(spec).exists():
+            hint = f"put back the file whose SHA-256 is {recorded['sha256']}"
+            hint += ", or name it with --policy" if what == "policy" else ""
+            raise kind(f"the {what}'s file does not exist any more: {spec}", hint=hint)
     policy, env = policy_source(config.policy), env_source(config.env, config.env_kwargs)
-    _check_same(PolicyLoadError, "policy", info["policy"], policy.describe())
-    _check_same(EnvLoadError, "environment", recorded_env, env.describe())
+    for kind, what, recorded, found in (
+        (PolicyLoadError, "policy", info["policy"], policy.describe()),
+        (EnvLoadError, "environment", recorded_env, env.describe()),
+    ):
+        if recorded["path"] is not None and found["sha256"] != recorded["sha256"]:
+            raise kind(
+                f"the {what}'s file {found['spec']} is not the one that made these episodes: its SHA-256 is "
+                f"{found['sha256']}, and was {recorded['sha256']}",
+                hint="put back the file that was used",
+            )
     return policy, env
 
 
-def _check_exists(kind: type[UserCodeError], what: str, spec: str, recorded: Mapping[str, Any]) -> None:
-    if recorded["path"] is not None and not Path(spec).exists():
-        elsewhere = ", or name it with --policy" if what == "policy" else ""
-        raise kind(
-            f"the {what}'s file does not exist any more: {spec}",
-            hint=f"put back the file whose SHA-256 is {recorded['sha256']}{elsewhere}",
-        )
-
-
-def _check_same(kind: type[UserCodeError], what: str, recorded: Mapping[str, Any], found: Mapping[str, Any]) -> None:
-    """Raise where a file has changed; nothing of it was loaded."""
-    if recorded["path"] is not None and found["sha256"] != recorded["sha256"]:
-        raise kind(
-            f"the {what}'s file {found['spec']} is not the one that made these episodes: its SHA-256 is "
-            f"{found['sha256']}, and was {recorded['sha256']}",
-            hint="put back the file that was used",
-        )
-
-
-def _changed_sources(info: Mapping[str, Any], record: Mapping[str, Any]) -> Iterator[str]:
-    """Report which module's source has changed; perhaps only in a comment, so this alone is no error."""
+def _changes(info: Mapping[str, Any], record: Mapping[str, Any]) -> Iterator[str]:
+    """Report sources and versions that have changed; a source perhaps only in a comment, so this is no error."""
     for name, what in (("policy", "policy"), ("env", "environment"), ("worker", "worker class")):
         if info.get(name, {}).get("sha256") != record[name]["sha256"]:
             yield f"the source of the {what} has changed since the dataset was made"
-
-
-def _changed_versions(info: Mapping[str, Any], record: Mapping[str, Any]) -> Iterator[str]:
     before = info.get("versions", {})
     for name, version in record["versions"].items():
         if name in before and before[name] != version:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from rollout_cli.config import CollectConfig, CommandName, Values
+from rollout_cli.config import AMOUNTS, CollectConfig, CommandName, Values
 from rollout_cli.dataset.commits import Committed, read_committed
 from rollout_cli.dataset.files import (
     FileStore,
@@ -33,7 +33,7 @@ _DECISIVE = (
 )
 """Options that decide the data. The others (amount, workers, sampler, faults, showing) may differ on resume."""
 _DECISIVE_OF_EXACT = ("episodes_per_worker", "workers")
-_HASHES = {
+_CHANGED = {
     "policy": "the policy's file or source has changed",
     "env": "the environment's file or source has changed",
     "worker": "the worker class's source has changed",
@@ -61,11 +61,7 @@ def output_lock(config: CollectConfig) -> Iterator[FolderLock | None]:
 
 
 def recorded_options(command: CommandName, given: Mapping[str, Any]) -> Values:
-    """Return the options of the dataset that is to be resumed, for those that no other source gives.
-
-    Args:
-        command: The command that was called.
-        given: The options that were given.
+    """Return the options of the dataset that `given` names; any other source of options is stronger.
 
     Raises:
         ConfigError: If no dataset is named.
@@ -74,8 +70,7 @@ def recorded_options(command: CommandName, given: Mapping[str, Any]) -> Values:
     """
     if "output" not in given:
         raise ConfigError("--resume needs a dataset", hint="name its folder with --output DIR")
-    says_how_much = not {"timesteps", "episodes", "episodes_per_worker"}.isdisjoint(given)
-    if says_how_much and is_unbegun(given["output"]):
+    if not AMOUNTS.isdisjoint(given) and is_unbegun(given["output"]):
         return {}
     values = recorded_values(read_info(given["output"]))
     made_by = values.pop("command")
@@ -89,19 +84,12 @@ def recorded_options(command: CommandName, given: Mapping[str, Any]) -> Values:
 
 @dataclass(frozen=True, slots=True)
 class ResumeState:
-    """What a run starts from: the committed episodes and the remaining plan; nothing committed for a new dataset.
-
-    Attributes:
-        config: The configuration to run.
-        plan: What is left to run; None where nothing is.
-        info: The dataset's info.json; empty for a new dataset.
-        committed: What is committed of it; None for a new dataset.
-    """
+    """What a run starts from: the committed episodes and the remaining plan; nothing committed for a new dataset."""
 
     config: CollectConfig
-    plan: Plan | None
-    info: Mapping[str, Any]
-    committed: Committed | None = None
+    plan: Plan | None  # What is left to run; None where nothing is.
+    info: Mapping[str, Any]  # The dataset's info.json; empty for a new dataset.
+    committed: Committed | None = None  # None for a new dataset.
 
     @property
     def is_complete(self) -> bool:
@@ -116,26 +104,15 @@ class ResumeState:
         return {name: getattr(self.committed, name) for name in ("episodes", "steps", "return_sum")}
 
     def check(self, record: Mapping[str, Any], spec: EnvSpec, progress: Progress) -> None:
-        """Check that the dataset continued is the one that a single run would have made; warn of other versions.
-
-        Args:
-            record: The record of this run.
-            spec: The spaces of its environment.
-            progress: Receives the warning.
-
-        Raises:
-            UsageError: If it would not be.
-        """
+        """Raise `UsageError` where this run's record or spaces do not fit the dataset; warn of other versions."""
         if self.committed is None:
             return
-        found = []
-        if self.info["spaces"] != SpaceSchema.of(spec).describe():
-            found.append("the environment has other spaces")
-        if self.info["env"].get("max_episode_length") != record["env"].get("max_episode_length"):
-            found.append("the environment has another time limit")
-        if self.info["policy"].get("class") != record["policy"].get("class"):
-            found.append("the policy is of another class")
-        _refuse(self.config.output, found)
+        fits = {
+            "the environment has other spaces": self.info["spaces"] == SpaceSchema.of(spec).describe(),
+            "the environment has another time limit": _same(self.info, record, "env", "max_episode_length"),
+            "the policy is of another class": _same(self.info, record, "policy", "class"),
+        }
+        _refuse(self.config.output, [text for text, is_same in fits.items() if not is_same])
         before, now = self.info.get("versions", {}), record["versions"]
         changed = [f"{name} was {before.get(name)}, is {now[name]}" for name in now if before.get(name) != now[name]]
         if changed:
@@ -147,8 +124,8 @@ def resume_state(config: CollectConfig, plan: Plan, sources: Mapping[str, Any], 
 
     Args:
         config: The run's configuration.
-        plan: Its plan.
-        sources: The part of its record that is known before any worker runs.
+        plan: Its whole plan.
+        sources: What `provenance.sources_record` gave.
         progress: Receives notices.
 
     Raises:
@@ -183,6 +160,10 @@ def resume_state(config: CollectConfig, plan: Plan, sources: Mapping[str, Any], 
     return ResumeState(replace(config, overwrite=True, resume=False), plan, {})
 
 
+def _same(info: Mapping[str, Any], record: Mapping[str, Any], part: str, name: str) -> bool:
+    return bool(info[part].get(name) == record[part].get(name))
+
+
 def _differences(info: Mapping[str, Any], sources: Mapping[str, Any], command: str) -> Iterator[str]:
     """Yield in words what differs between the dataset's record and this run's, and decides the data."""
     before, now = info["collector"], sources["collector"]
@@ -194,10 +175,10 @@ def _differences(info: Mapping[str, Any], sources: Mapping[str, Any], command: s
         # A file may lie elsewhere now, with the same bytes.
         if (old["path"] is None or new["path"] is None) and old["spec"] != new["spec"]:
             yield f"{name} was {_shown(old['spec'])}, is {_shown(new['spec'])}"
-        elif info[name]["sha256"] != sources[name]["sha256"]:
-            yield _HASHES[name]
-    if before["worker_class"] == now["worker_class"] and info["worker"] != sources["worker"]:
-        yield _HASHES["worker"]
+        elif not _same(info, sources, name, "sha256"):
+            yield _CHANGED[name]
+    if before["worker_class"] == now["worker_class"] and not _same(info, sources, "worker", "sha256"):
+        yield _CHANGED["worker"]
     if _first_number(before) != _first_number(now):
         yield f"the first episode was {_first_number(before)}, is {_first_number(now)}"
 
@@ -209,11 +190,8 @@ def _first_number(options: Mapping[str, Any]) -> int:
 
 def _refuse(root: Path, found: list[str]) -> None:
     if found:
-        raise UsageError(
-            f"cannot resume {root}: {'; '.join(found)}",
-            hint="give the same options and files (--resume takes what is not given from the dataset), or another "
-            "--output",
-        )
+        hint = "give the same options and files (the dataset has those that are not given), or another --output"
+        raise UsageError(f"cannot resume {root}: {'; '.join(found)}", hint=hint)
 
 
 def _shown(value: object) -> str:
