@@ -22,32 +22,24 @@ from tests.helpers.strategies import any_space
 
 
 @pytest.mark.parametrize(
-    ("terminated", "truncated", "last"),
+    ("lengths", "terminated", "truncated", "expected"),
     [
-        (True, False, StepType.TERMINAL),
-        (False, True, StepType.TIMEOUT),
-        (True, True, StepType.TERMINAL),
-        (False, False, StepType.MID),
+        ([3], [True], [False], [0, 1, StepType.TERMINAL]),
+        ([3], [False], [True], [0, 1, StepType.TIMEOUT]),
+        ([3], [True], [True], [0, 1, StepType.TERMINAL]),
+        ([3], [False], [False], [0, 1, StepType.MID]),
+        ([1], [True], [False], [StepType.TERMINAL]),
+        ([1], [False], [True], [StepType.TIMEOUT]),
+        ([1], [False], [False], [StepType.FIRST]),
+        ([2, 1, 0, 1, 0], [True, False, True, True, False], [False, True, False, False, True], [0, 2, 3, 2]),
+        ([], [], [], []),
     ],
 )
-def test_the_last_step(terminated: bool, truncated: bool, last: StepType) -> None:
-    """Termination wins over truncation; an episode that ended by neither ends with MID."""
-    types = derive_step_types(np.array([3]), np.array([terminated]), np.array([truncated]))
-    assert ("uint8", [0, 1, last]) == (types.dtype.name, types.tolist())
-
-
-@pytest.mark.parametrize(("terminated", "truncated", "only"), [(True, False, 2), (False, True, 3), (False, False, 0)])
-def test_an_episode_of_one_step(terminated: bool, truncated: bool, only: int) -> None:
-    """Its ending wins over FIRST."""
-    assert [only] == derive_step_types(np.array([1]), np.array([terminated]), np.array([truncated])).tolist()
-
-
-def test_step_types_of_several_episodes() -> None:
-    """Each episode has its own; none at all gives no rows; an empty one takes none."""
-    flags = np.array([True, False, True, True, False]), np.array([False, True, False, False, True])
-    assert [0, 2, 3, 2] == derive_step_types(np.array([2, 1, 0, 1, 0]), *flags).tolist()
-    nothing = np.zeros(0, bool)
-    assert [] == derive_step_types(np.zeros(0, np.int64), nothing, nothing).tolist()
+def test_step_types(lengths: list[int], terminated: list[bool], truncated: list[bool], expected: list[int]) -> None:
+    """Termination wins over truncation, and an ending over FIRST; an episode that ended by neither ends with MID."""
+    flags = np.array(terminated, bool), np.array(truncated, bool)
+    types = derive_step_types(np.array(lengths, np.int64), *flags)
+    assert ("uint8", expected) == (types.dtype.name, types.tolist())
 
 
 # -- checks ---------------------------------------------------------------------------------------------------------
@@ -171,19 +163,13 @@ def _plain(value: Any) -> Any:
 
 
 @given(any_space(), any_space(), LENGTHS)
-def test_split_and_concatenate(observation: Any, action: Any, lengths: list[int]) -> None:
-    """A batch of any spaces split into episodes has their lengths, and joins to the batch again."""
-    batch = make(lengths, EnvSpec(observation, action))
+def test_split_or_listed_and_joined(observation: Any, action: Any, lengths: list[int]) -> None:
+    """A batch of any spaces, split or listed, gives episodes of its lengths, and they make the batch again."""
+    spec = EnvSpec(observation, action)
+    batch = make(lengths, spec)
     single = batch.split()
     assert [(1, length) for length in lengths] == [(len(one), len(one.rewards)) for one in single]
     assert contents(batch) == contents(EpisodeBatch.concatenate(*single))
-
-
-@given(any_space(), any_space(), LENGTHS)
-def test_to_list_and_from_list(observation: Any, action: Any, lengths: list[int]) -> None:
-    """The list of a batch's episodes makes the batch again."""
-    spec = EnvSpec(observation, action)
-    batch = make(lengths, spec)
     assert contents(batch) == contents(EpisodeBatch.from_list(spec, batch.to_list()))
 
 
@@ -191,39 +177,29 @@ def test_to_list_and_from_list(observation: Any, action: Any, lengths: list[int]
 def test_concatenate_is_the_joined_chunks(left: list[int], right: list[int]) -> None:
     """Joining batches gives the batch of all their chunks; infos that one of them lacks are masked or None."""
     whole = make(left + right)
-    rows, episodes = sum(left), len(left)
-    chunk = [episode(at, n, spec=TREE, env_info=info, agent_info=info, episode_info=info) for at, n in enumerate(left)]
-    rest = [
-        episode(episodes + at, n, spec=TREE, env_info=info, agent_info=info, episode_info=info)
-        for at, n in enumerate(right)
+    chunks = [
+        episode(at, length, spec=TREE, env_info=info, agent_info=info, episode_info=info)
+        for at, length in enumerate(left + right)
     ]
-    joined = EpisodeBatch.concatenate(EpisodeBatch.from_chunks(TREE, chunk), EpisodeBatch.from_chunks(TREE, rest))
-    assert {k: v for k, v in contents(whole).items() if "infos" not in k} == {
-        k: v for k, v in contents(joined).items() if "infos" not in k
-    }
-    assert rows + sum(right) == len(joined.rewards)
+    halves = [EpisodeBatch.from_chunks(TREE, half) for half in (chunks[: len(left)], chunks[len(left) :])]
+    joined = EpisodeBatch.concatenate(*halves)
+    expected, found = contents(whole), contents(joined)
+    plain = [name for name in expected if "infos" not in name]
+    assert [expected[name] for name in plain] == [found[name] for name in plain]
     for key, values in whole.env_infos.items():
         assert values.tolist() == joined.env_infos[key].tolist()
 
 
 def test_an_entry_of_the_list() -> None:
     """It has the episode's own rows, one last observation, and plain values."""
-    first, second = make([2, 1]).to_list()
+    first, second, third = make([2, 1, 1]).to_list()
+    assert (True, True) == (third["terminated"], third["truncated"])
     assert (2, True, False, 0, 1000) == tuple(
         first[name] for name in ("length", "terminated", "truncated", "number", "seed")
     )
     assert (1, False, True) == tuple(second[name] for name in ("length", "terminated", "truncated"))
     assert ((2, 2), (2,)) == (first["observations"]["box"].shape, first["last_observation"]["box"].shape)
     assert isinstance(first["last_observation"]["pair"][1], str)
-
-
-def test_both_flags_are_kept() -> None:
-    """An episode that terminated and was truncated at once keeps both, all the way."""
-    batch = make([1, 2, 3])
-    assert ([True, False, True], [False, True, True]) == (batch.terminated.tolist(), batch.truncated.tolist())
-    again = EpisodeBatch.from_list(TREE, batch.to_list())
-    assert ([True, False, True], [False, True, True]) == (again.terminated.tolist(), again.truncated.tolist())
-    assert [2, 0, 3, 0, 1, 2] == batch.step_types.tolist()
 
 
 def test_infos_that_some_batches_lack() -> None:
@@ -277,13 +253,6 @@ def test_pickling() -> None:
     """A batch crosses a process border."""
     batch = make([2, 3])
     assert contents(batch) == contents(pickle.loads(pickle.dumps(batch)))
-
-
-def test_batches_compare_by_identity() -> None:
-    """Comparing whole batches of arrays would be an accident, so it costs and raises nothing."""
-    batch = make([1])
-    assert 1 == len({batch, *[batch]})
-    assert batch != replace(batch)
 
 
 # -- next observations, padding, lists ------------------------------------------------------------------------------
@@ -344,9 +313,3 @@ def test_lists_of_episodes() -> None:
     assert batch.observations["box"][2:].tolist() == batch.observations_list[1]["box"].tolist()
     assert batch.actions[:2].tolist() == batch.actions_list[0].tolist()
     assert np.shares_memory(batch.actions, batch.actions_list[1])
-
-
-def test_split_gives_views() -> None:
-    """Splitting copies no rows."""
-    batch = make([2, 3])
-    assert np.shares_memory(batch.observations["box"], batch.split()[1].observations["box"])

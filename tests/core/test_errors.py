@@ -49,9 +49,4 @@ def test_an_error_crosses_a_process_border(kind: type[RolloutError]) -> None:
     assert type(arrived) is kind
     assert ("worker 3 failed", "look below", "Traceback …") == (arrived.message, arrived.hint, arrived.details)
     assert "worker 3 failed" == str(arrived)
-
-
-def test_hint_and_details_are_empty_where_there_is_nothing_to_say() -> None:
-    """Only the message is required."""
-    error = RolloutError("it failed")
-    assert ("", "") == (error.hint, error.details)
+    assert ("", "") == (kind("only this").hint, kind("only this").details)

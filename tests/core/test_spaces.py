@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rollout_cli.episodes.spaces import (
-    Leaf,
     SpaceRows,
     count_rows,
     empty_column,
@@ -44,21 +43,9 @@ def sample_of(space: gymnasium.Space[Any], seed: int = 0) -> Any:
 def test_leaves_are_named_by_their_place() -> None:
     """Keys and positions from the root give path and dotted name, in the order of the space's own tree."""
     leaves = space_leaves(NESTED)
-    assert [
-        ("camera", 0),
-        ("camera", 1),
-        ("joint", "angle"),
-        ("joint", "on"),
-        ("mode",),
-        ("say",),
-    ] == [leaf.path for leaf in leaves]
+    paths = [("camera", 0), ("camera", 1), ("joint", "angle"), ("joint", "on"), ("mode",), ("say",)]
+    assert paths == [leaf.path for leaf in leaves]
     assert ["camera.0", "camera.1", "joint.angle", "joint.on", "mode", "say"] == [leaf.name for leaf in leaves]
-
-
-def test_a_space_without_parts_is_its_own_leaf() -> None:
-    """Its path and name are empty."""
-    (leaf,) = space_leaves(spaces.Discrete(2))
-    assert ((), "") == (leaf.path, leaf.name)
 
 
 @pytest.mark.parametrize(
@@ -75,8 +62,9 @@ def test_a_space_without_parts_is_its_own_leaf() -> None:
     ],
 )
 def test_kinds_of_leaf(space: gymnasium.Space[Any], expected: tuple[Any, ...]) -> None:
-    """Each kind has the dtype, shape and row size of its column."""
+    """Each kind has the dtype, shape and row size of its column; a space without parts has no path and no name."""
     (leaf,) = space_leaves(space)
+    assert ((), "") == (leaf.path, leaf.name)
     assert expected == (leaf.kind, leaf.dtype, leaf.shape, leaf.row_bytes)
 
 
@@ -99,18 +87,12 @@ def test_spaces_without_fixed_columns_are_refused(space: gymnasium.Space[Any]) -
 
 @given(any_space())
 def test_flatten_and_back(space: gymnasium.Space[Any]) -> None:
-    """Any sample taken apart and put together is the sample again."""
+    """Any sample taken apart is one value a leaf, as the getters give them, and put together the sample again."""
     sample = sample_of(space)
-    assert repr(sample) == repr(unflatten(space, flatten(space, sample)))
-
-
-@given(any_space())
-def test_one_value_a_leaf(space: gymnasium.Space[Any]) -> None:
-    """Flattening gives as many values as leaves, each of its own leaf's shape, as the getters do one by one."""
-    sample = sample_of(space)
-    leaves, values = space_leaves(space), flatten(space, sample)
-    assert [leaf.shape for leaf in leaves] == [np.shape(value) for value in values]
+    values = flatten(space, sample)
+    assert [leaf.shape for leaf in space_leaves(space)] == [np.shape(value) for value in values]
     assert repr(values) == repr(tuple(get(sample) for get in leaf_getters(space)))
+    assert repr(sample) == repr(unflatten(space, values))
 
 
 @pytest.mark.parametrize("n_columns", [0, 5, 7])
@@ -144,14 +126,10 @@ def test_tree_leaves_come_in_the_trees_order() -> None:
 @given(any_space())
 def test_empty_columns_have_the_leafs_type(space: gymnasium.Space[Any]) -> None:
     """Zeros of the leaf's dtype and shape; empty strings for text."""
-
-    def check(leaf: Leaf) -> None:
+    for leaf in space_leaves(space):
         column = empty_column(leaf, 3)
         assert ((3, *leaf.shape), leaf.dtype) == (column.shape, column.dtype)
         assert all(value == ("" if leaf.kind == "text" else 0) for value in column.ravel())
-
-    for leaf in space_leaves(space):
-        check(leaf)
 
 
 class Missions(spaces.Space[str]):
