@@ -88,6 +88,7 @@ def test_parts_of_a_long_episode(space: Any, length: int, limit: int) -> None:
     parts = whole.parts(limit)
     assert min(length, -(-whole.n_bytes // limit)) == len(parts)
     assert chunk_contents(whole) == chunk_contents(concatenate(parts))
+    assert [whole] == whole.parts(whole.n_bytes)
     if len(parts) > 1:
         seen = [part.part for part in parts if part.part]
         assert list(range(len(parts))) == [part.index for part in seen]
@@ -99,23 +100,12 @@ def test_parts_of_a_long_episode(space: Any, length: int, limit: int) -> None:
         assert [False] * (len(parts) - 1) + [True] == [part.is_last for part in seen]
 
 
-def test_a_small_episode_is_no_part() -> None:
-    """Below the limit it stays itself."""
-    (whole,) = episodes([3])
-    assert [whole] == whole.parts(whole.n_bytes)
-    assert whole.part is None
-
-
 def test_parts_stand_between_whole_episodes() -> None:
     """Episodes whole and in parts join in their order."""
     first, second, third = episodes([2, 5, 3])
     joined = concatenate([first, *second.parts(60), third])
     assert len(second.parts(60)) > 1
     assert chunk_contents(concatenate([first, second, third])) == chunk_contents(joined)
-
-
-def test_nothing_to_join() -> None:
-    """No chunk is an error."""
     with pytest.raises(ValueError, match="no chunk"):
         concatenate([])
 

@@ -16,7 +16,6 @@ from rollout_cli.seeding.seeds import (
     SETUP,
     BorrowedGenerators,
     derive_seed,
-    draw_root_seed,
     env_seed,
     env_seeds,
     seed_globals,
@@ -72,23 +71,12 @@ def test_env_seeds_are_those_of_each_number(root: int, numbers: list[int]) -> No
     assert [env_seed(root, number) for number in numbers] == seeds.tolist()
 
 
-def test_env_seeds_are_taken_by_numpys_legacy_seeding() -> None:
-    """Many environments hand their seed to it; the largest has 32 bits."""
-    for number in range(100):
-        np.random.RandomState(env_seed(1, number))
-
-
 def test_env_seeds_look_random() -> None:
     """Neighbouring numbers and roots share about half of their bits."""
     seeds = env_seeds(0, np.arange(10_000))
     for others in (np.roll(seeds, 1), env_seeds(1, np.arange(10_000))):
         bits = np.unpackbits((seeds ^ others).astype(np.uint32).view(np.uint8))
         assert 0.49 < bits.mean() < 0.51
-
-
-def test_root_seeds_are_short() -> None:
-    """32 bits can be typed again."""
-    assert all(0 <= draw_root_seed() < 2**32 for _ in range(100))
 
 
 def test_global_generators_follow_from_root_and_number() -> None:

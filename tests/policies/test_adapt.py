@@ -323,16 +323,16 @@ def test_what_is_not_a_policy(candidate: Any, message: str) -> None:
     assert "observation" in caught.value.hint
 
 
+NO_PAIR, NO_INFO = "expected the pair (action, info)", "as its info, expected a dictionary"
 PAIRS: list[tuple[Any, str, str]] = [
-    (3, "gave an int, expected the pair (action, info)", "return (action, info)"),
-    (None, "gave a NoneType, expected the pair (action, info)", "return (action, info)"),
-    (float("nan"), "gave a float, expected the pair (action, info)", "return (action, info)"),
-    ("up", "gave a str, expected the pair (action, info)", "return (action, info)"),
-    (np.zeros(2), "gave a ndarray, expected the pair (action, info)", "return (action, info)"),
-    ([3, {}], "gave a list, expected the pair (action, info)", "return (action, info)"),
-    ((3, {}, 1), "gave a tuple, expected the pair (action, info)", "return (action, info)"),
-    ((3, None), "gave a NoneType as its info, expected a dictionary", "return (action, {}) for no info"),
-    ((3, [{}]), "gave a list as its info, expected a dictionary", "return (action, {}) for no info"),
+    (3, f"gave an int, {NO_PAIR}", "return (action, info)"),
+    (None, f"gave a NoneType, {NO_PAIR}", "return (action, info)"),
+    ("up", f"gave a str, {NO_PAIR}", "return (action, info)"),
+    (np.zeros(2), f"gave a ndarray, {NO_PAIR}", "return (action, info)"),
+    ([3, {}], f"gave a list, {NO_PAIR}", "return (action, info)"),
+    ((3, {}, 1), f"gave a tuple, {NO_PAIR}", "return (action, info)"),
+    ((3, None), f"gave a NoneType {NO_INFO}", "return (action, {}) for no info"),
+    ((3, [{}]), f"gave a list {NO_INFO}", "return (action, {}) for no info"),
 ]
 
 
