@@ -14,6 +14,7 @@ import pytest
 from rollout_cli.dataset.files import FileStore, FolderLock, read_info
 from rollout_cli.dataset.reader import load
 from rollout_cli.dataset.repair import repair_dataset
+from rollout_cli.dataset.segments import SizeLimits
 from rollout_cli.dataset.verify import verify_dataset
 from rollout_cli.errors import DatasetFormatError, DatasetLockedError, StorageError
 from tests.helpers.batches import assert_same_steps
@@ -267,8 +268,8 @@ def test_a_dataset_that_is_being_written_is_left_alone(folder: Path) -> None:
 def broken(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small dataset with a fault in the middle and an unfinished file."""
     path = tmp_path_factory.mktemp("broken") / "out"
-    assert 5 == write_dataset(path, [episode(n, 9) for n in range(100)], limits=SMALL).segments
-    set_values(path / data(3), "step", 3, [0])
+    assert 4 == write_dataset(path, [episode(n, 9) for n in range(12)], limits=SizeLimits(segment_rows=30)).segments
+    set_values(path / data(2), "step", 3, [0])
     (path / ".data-00000-00099.parquet.tmp").write_bytes(b"PAR1")
     return path
 
@@ -276,7 +277,7 @@ def broken(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("kind", ["fails", "is killed"])
 def test_a_repair_that_ends_early_is_completed_by_the_next(broken: Path, tmp_path: Path, kind: str) -> None:
     """Whichever operation is its last: the same episodes stay, nothing is lost, and nothing is called complete."""
-    expected, before = count_before(broken, 3), hashes(broken)
+    expected, before = count_before(broken, 2), hashes(broken)
     healthy = FailingFiles()
     repair_dataset(shutil.copytree(broken, tmp_path / "healthy"), files=healthy)
     for at in range(kind == "fails", len(healthy.operations), 2):

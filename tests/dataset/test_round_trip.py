@@ -28,7 +28,7 @@ DTYPES: list[Any] = [
     *(np.uint8, np.uint16, np.uint32, np.bool_),
 ]
 SHAPES = st.lists(st.integers(0, 3), max_size=4).map(tuple)
-SMALL = SizeLimits(segment_bytes=4000, min_segment_bytes=1000, group_bytes=1500, group_rows=12)
+SMALL = SizeLimits(segment_bytes=4000, group_rows=12)
 KEYS = st.text("ab.", min_size=1, max_size=3)
 
 
@@ -56,7 +56,7 @@ SPACES = st.recursive(
 LENGTHS = st.lists(st.integers(1, 30), min_size=1, max_size=6)
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=20, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
 def test_every_space_comes_back_with_its_values_types_and_structure(data: st.DataObject) -> None:
     """Observations, actions and last observations; whole episodes, groups of them, and parts."""
@@ -75,7 +75,7 @@ def test_every_space_comes_back_with_its_values_types_and_structure(data: st.Dat
         assert () == verify_dataset(path).faults
 
 
-@settings(max_examples=50, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=20, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(info_dicts().filter(bool), min_size=1, max_size=5), st.integers(0, 5))
 def test_every_info_comes_back_with_its_value(rows: list[list[dict[str, Any]]], cut: int) -> None:
     """Whatever its key and type, sparse or not; whole, and in two slices."""

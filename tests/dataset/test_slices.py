@@ -30,7 +30,8 @@ LIMITS = SizeLimits(segment_rows=90, group_rows=25)
 SHAPES: list[tuple[int, ...]] = [(), (3,), (2, 3), (2, 1, 3), (1, 2, 2, 2)]
 DTYPES: list[Any] = [np.float16, np.float32, np.float64, np.int8, np.int16, np.int32, np.int64, np.uint8, np.uint16]
 BOXES: dict[str, gymnasium.Space[Any]] = {
-    f"{np.dtype(dtype).name}{list(shape)}": spaces.Box(0, 100, shape, dtype) for dtype in DTYPES for shape in SHAPES
+    f"{np.dtype(dtype).name}{list(shape)}": spaces.Box(0, 100, shape, dtype)
+    for dtype, shape in [*((dtype, (2, 3)) for dtype in DTYPES), *((np.float32, shape) for shape in SHAPES)]
 }
 OTHERS: dict[str, gymnasium.Space[Any]] = {
     "bool": spaces.Box(0, 1, (2, 2), np.bool_),
