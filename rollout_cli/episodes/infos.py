@@ -238,6 +238,8 @@ def kind_type(kind: str) -> tuple[np.dtype[Any], tuple[int, ...]]:
 
 
 _FAST_KINDS: dict[type, str] = {bool: "bool", int: "int64", float: "float64", str: STRING}
+# Simulators give several of these in every step; asking numpy for a dtype's name takes longer than recording them.
+_FAST_KINDS |= {np.bool_: "bool", np.int64: "int64", np.float64: "float64", np.float32: "float32", np.int32: "int32"}
 _WIDEST_BYTES = 8
 
 
