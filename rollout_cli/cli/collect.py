@@ -52,7 +52,12 @@ def _run(
     _start_early(wanted)
     # With --json nothing but warnings is shown beside the document, unless progress is asked for.
     result = _collect(wanted, progress=progress, quiet=quiet or (json and not progress))
-    _show_result(result, quiet=quiet, as_json=json)
+    if json:
+        print_json(result.to_dict())
+    elif quiet:
+        print_text(printable(str(result.path)))
+    else:
+        _show_result(result)
 
 
 def _recorded(command: CommandName, given: Values) -> Values:
@@ -95,34 +100,23 @@ def _collect(config: CollectConfig, *, progress: bool | None, quiet: bool) -> Co
         shown.finish()  # A bar that is left open would swallow the error's lines.
 
 
-def _show_result(result: CollectResult, *, quiet: bool, as_json: bool) -> None:
-    if as_json:
-        print_json(result.to_dict())
-    elif quiet:
-        print_text(printable(str(result.path)))
-    else:
-        print_rows(_rows(result))
-        print_message(f"next: rollout info {shlex.quote(printable(_short(result.path)))}")
-
-
-def _short(path: Path) -> str:
-    """Return the path from the working folder, where it lies below it."""
-    here = Path.cwd()
-    return str(path.relative_to(here) if path.is_relative_to(here) else path)
-
-
-def _rows(result: CollectResult) -> list[tuple[str, str]]:
+def _show_result(result: CollectResult) -> None:
     from rollout_cli.run.reproduce import described  # noqa: PLC0415 - as above
 
     pace = f"{result.steps_per_second:,.0f} steps/s with {counted(result.n_workers, 'worker')}"
-    return [
-        ("dataset", str(result.path)),
-        ("status", result.status),
-        ("episodes", f"{result.episodes:,}"),
-        ("steps", f"{result.steps:,}"),
-        ("mean return", f"{result.mean_return:.6g}"),
-        ("mean length", f"{result.mean_length:.6g}"),
-        ("seed", str(result.seed)),
-        ("reproducible", described(result.reproducible)),
-        ("time", f"{result.wall_time_s:.1f} s, {pace}"),
-    ]
+    print_rows(
+        [
+            ("dataset", str(result.path)),
+            ("status", result.status),
+            ("episodes", f"{result.episodes:,}"),
+            ("steps", f"{result.steps:,}"),
+            ("mean return", f"{result.mean_return:.6g}"),
+            ("mean length", f"{result.mean_length:.6g}"),
+            ("seed", str(result.seed)),
+            ("reproducible", described(result.reproducible)),
+            ("time", f"{result.wall_time_s:.1f} s, {pace}"),
+        ]
+    )
+    here = Path.cwd()
+    path = result.path.relative_to(here) if result.path.is_relative_to(here) else result.path
+    print_message(f"next: rollout info {shlex.quote(printable(str(path)))}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -77,22 +78,17 @@ def report(error: BaseException, *, as_json: bool, verbose: bool) -> int:
         as_json: Write one JSON document to stdout instead of lines to stderr, where stdout can be written to.
         verbose: Show this process's own traceback too.
     """
-    known = as_rollout_error(error)
+    known = _as_rollout_error(error)
     details = "\n".join(filter(None, [known.details, traceback_text(error) if verbose else ""]))
-    if not (as_json and _is_printed(_document(known, details))):
-        print_message(_lines(known, details))
+    if as_json:
+        with contextlib.suppress(StorageError):  # Then the lines below are all that is left.
+            print_json(_document(known, details))
+            return known.exit_code
+    print_message(_lines(known, details))
     return known.exit_code
 
 
-def _is_printed(document: Mapping[str, object]) -> bool:
-    try:
-        print_json(document)
-    except StorageError:
-        return False
-    return True
-
-
-def as_rollout_error(error: BaseException) -> RolloutError:
+def _as_rollout_error(error: BaseException) -> RolloutError:
     """Return the error itself if it is one of ours, else the one of ours that it amounts to."""
     if isinstance(error, RolloutError):
         return error

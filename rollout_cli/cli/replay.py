@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -51,7 +51,11 @@ def replay(
     from rollout_cli.dataset.reader import load  # noqa: PLC0415 - it loads numpy and pyarrow
     from rollout_cli.run.replay import replaying  # noqa: PLC0415 - as above
 
-    wanted = _wanted(episode, episodes, is_all=all_)
+    if (episode is not None) + (episodes is not None) + all_ != 1:
+        raise UsageError("say which episodes to replay", hint="one of: --episode ID, --episodes A:B, --all")
+    wanted = None if episode is None else range(episode, episode + 1)
+    if episodes is not None:
+        wanted = range(*OPTIONS["episodes"].read(episodes, "--episodes", text=True))
     dataset = load(folder)
     places = _places(dataset, wanted)
     kwargs = OPTIONS["env_kwargs"].read(env_kwargs or [], "--env-kwargs", text=True)
@@ -72,30 +76,12 @@ def replay(
     if json:
         print_json(document)
     elif not quiet:
-        print_rows([("dataset", str(folder)), _row(replayed), ("replayed", "identical")])
-
-
-def _wanted(episode: int | None, episodes: str | None, *, is_all: bool) -> range | None:
-    """Return the ids of the episodes to replay; None for all.
-
-    Raises:
-        UsageError: If not exactly one of the flags was given, or it cannot be read.
-    """
-    from rollout_cli.config import OPTIONS  # noqa: PLC0415 - as above
-
-    if (episode is not None) + (episodes is not None) + is_all != 1:
-        raise UsageError("say which episodes to replay", hint="one of: --episode ID, --episodes A:B, --all")
-    if episodes is not None:
-        return range(*OPTIONS["episodes"].read(episodes, "--episodes", text=True))
-    return None if episode is None else range(episode, episode + 1)
+        which = ("episode", _title(replayed[0])) if len(replayed) == 1 else ("episodes", f"{len(replayed):,}")
+        print_rows([("dataset", str(folder)), which, ("replayed", "identical")])
 
 
 def _places(dataset: Dataset, wanted: range | None) -> Sequence[int]:
-    """Return where the episodes stand in the dataset.
-
-    Raises:
-        UsageError: If there are none.
-    """
+    """Return where the episodes with the wanted ids (None: all) stand in the dataset; raise where there are none."""
     ids = dataset.episodes["episode_id"].to_pylist()
     found = [place for place, one in enumerate(ids) if wanted is None or one in wanted]
     if not found:
@@ -104,11 +90,8 @@ def _places(dataset: Dataset, wanted: range | None) -> Sequence[int]:
     return found
 
 
-def _row(replayed: Sequence[Replayed]) -> tuple[str, str]:
-    one = replayed[0]
-    if len(replayed) == 1:
-        return "episode", f"{one.episode_id} (number {one.number}, seed {one.seed}, {counted(one.steps, 'step')})"
-    return "episodes", f"{len(replayed):,}"
+def _title(one: Replayed) -> str:
+    return f"{one.episode_id} (number {one.number}, seed {one.seed}, {counted(one.steps, 'step')})"
 
 
 def _failure(n_replayed: int, different: Sequence[Replayed], document: dict[str, Any]) -> VerificationError:
@@ -118,18 +101,15 @@ def _failure(n_replayed: int, different: Sequence[Replayed], document: dict[str,
     which = f"episode {first.episode_id} of {document['path']}"
     if n_replayed > 1:
         which = f"{len(different):,} of {n_replayed:,} episodes differ; the first, {which},"
-    lines = [line for one in different[:_SHOWN] for line in _lines(one)]
-    more = [f"and {len(different) - _SHOWN:,} more episodes"] if len(different) > _SHOWN else []
+    lines = []
+    for one in different[:_SHOWN]:
+        lines.append(f"episode {_title(one)}")
+        lines += [f"  {found.place}: stored {found.values[0]}, replayed {found.values[1]}" for found in one.found]
+    if len(different) > _SHOWN:
+        lines.append(f"and {len(different) - _SHOWN:,} more episodes")
     return VerificationError(
         f"{which} is not as stored: {first.found[0].place} was {stored}, is {now}",
         hint=first.cause,
-        details="\n".join([*lines, *more]),
+        details="\n".join(lines),
         report=document,
     )
-
-
-def _lines(one: Replayed) -> Iterator[str]:
-    yield f"episode {one.episode_id} (number {one.number}, seed {one.seed}, {counted(one.steps, 'step')})"
-    for difference in one.found:
-        stored, now = difference.values
-        yield f"  {difference.place}: stored {stored}, replayed {now}"

@@ -43,43 +43,25 @@ class MessageStream(io.TextIOBase):
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
         self._patience = _PATIENCE_MS
-        try:
-            self._descriptor: int | None = stream.fileno()
-        except (OSError, ValueError):
-            self._descriptor = None
+        # A terminal and its size are asked for by these.
+        self.fileno, self.isatty = stream.fileno, stream.isatty  # type: ignore[method-assign]
 
     @property
     def encoding(self) -> str:  # type: ignore[override]
         """The encoding of the stream."""
         return self._stream.encoding or "utf-8"
 
-    def fileno(self) -> int:
-        """Return the stream's descriptor."""
-        return self._stream.fileno()
-
-    def isatty(self) -> bool:
-        """Return whether the stream is a terminal."""
-        return self._stream.isatty()
-
-    def writable(self) -> bool:
-        """Return that it can be written to."""
-        return True
-
     def write(self, text: str) -> int:
         """Write what can be written."""
         with contextlib.suppress(OSError, ValueError):  # Its reader has gone, the disk is full, the terminal closed.
-            if self._descriptor is None:
+            self._stream.flush()
+            try:
+                descriptor = self._stream.fileno()
+            except (OSError, ValueError):
                 self._stream.write(encodable(text, self.encoding))
             else:
-                self._stream.flush()
-                self._write_pieces(text.encode(self.encoding, "backslashreplace"), self._descriptor)
+                self._write_pieces(text.encode(self.encoding, "backslashreplace"), descriptor)
         return len(text)
-
-    def flush(self) -> None:
-        """Flush what others wrote to the stream, where it has no descriptor."""
-        with contextlib.suppress(OSError, ValueError):
-            if self._descriptor is None:
-                self._stream.flush()
 
     def _write_pieces(self, data: bytes, descriptor: int) -> None:
         poll = select.poll()

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import re
+import shlex
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
-from itertools import groupby
+from collections.abc import Iterator
 from pathlib import Path
 
 import duckdb
@@ -18,7 +17,11 @@ import rollout_cli
 from rollout_cli import errors
 from rollout_cli.config import OPTIONS, Option
 from rollout_cli.errors import RolloutError
-from tests.helpers.processes import ROOT, command, variables
+from tests.cli.calling import Caller
+from tests.helpers.processes import ROOT, variables
+from tests.helpers.projects import project
+
+__all__ = ["project"]
 
 DOCUMENTS = ["README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]
 INSTALLS = ("<!-- first command -->", "<!-- test command -->")
@@ -33,47 +36,45 @@ def blocks(document: str) -> Iterator[tuple[str, str]]:
             yield language, body
 
 
-def run_blocks(language: str, bodies: Sequence[str], folder: Path) -> None:
-    """Run blocks that follow one another, and are of one language: Python's as one program."""
-    for body in bodies:
-        if named := re.match(r"# (\w+\.\w+)\n", body):
-            (folder / named[1]).write_text(body)
-        elif language == "bash":
-            run(["bash", "-euo", "pipefail", "-c", body], folder)
-        elif language == "sql":
-            assert duckdb.execute(body).fetchall()
-    programs = [body for body in bodies if language == "python" and not re.match(r"# \w+\.py\n", body)]
-    if program := "\n".join(body for body in programs if can_run(body)):
-        (folder / "block.py").write_text(program)
-        run([sys.executable, "block.py"], folder)
-
-
 def can_run(body: str) -> bool:
     """Return whether all packages that a block imports are installed: the tests need no torch."""
     names = re.findall(r"^(?:import|from) (\w+)", body, re.MULTILINE)
     return all(importlib.util.find_spec(name) or name == "lean" for name in names)
 
 
-def run(words: list[str], folder: Path) -> None:
-    here = variables(PATH=f"{folder / 'bin'}:{os.environ['PATH']}")
-    ran = subprocess.run(words, cwd=folder, env=here, capture_output=True, text=True, check=False)
-    assert 0 == ran.returncode, ran.stdout + ran.stderr
+def run_shell(body: str, rollout: Caller) -> None:
+    """Run the lines of a block: those of `rollout` in this process, which has its libraries loaded."""
+    for line in body.splitlines():
+        match shlex.split(line):
+            case ["rollout", *words, ">", file]:
+                Path(file).write_text(rollout(*words).stdout)
+            case ["rollout", *words]:
+                rollout(*words)
+            case _:
+                subprocess.run(["bash", "-euo", "pipefail", "-c", line], check=True)
 
 
 @pytest.mark.timeout(300)  # The README has some twenty commands, one after another.
 @pytest.mark.parametrize("document", DOCUMENTS)
-def test_blocks_run(document: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every block of a document runs, one after another, in one folder."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "bin").mkdir()
-    script = tmp_path / "bin" / "rollout"
-    script.write_text(f'#!/bin/sh\nexec {" ".join(command())} "$@"\n')
-    script.chmod(0o755)
+def test_blocks_run(document: str, project: Path, rollout: Caller) -> None:
+    """Every block of a document runs in one folder: files and commands in order, then Python as one program."""
     found = list(blocks(document))
     assert {language for language, _ in found} <= LANGUAGES
     assert found
-    for language, group in groupby(found, key=lambda block: block[0]):
-        run_blocks(language, [body for _, body in group], tmp_path)
+    programs = []
+    for language, body in found:
+        if named := re.match(r"# (\w+\.\w+)\n", body):
+            (project / named[1]).write_text(body)
+        elif language == "bash":
+            run_shell(body, rollout)
+        elif language == "sql":
+            assert duckdb.execute(body).fetchall()
+        elif language == "python" and can_run(body):
+            programs.append(body)
+    if programs:
+        (project / "block.py").write_text("\n".join(programs))
+        ran = subprocess.run([sys.executable, "block.py"], env=variables(), capture_output=True, text=True, check=False)
+        assert 0 == ran.returncode, ran.stdout + ran.stderr
 
 
 def test_the_two_first_commands() -> None:
@@ -83,7 +84,7 @@ def test_the_two_first_commands() -> None:
     assert ("```bash", "```") == (first[0], first[2]) == (test[0], test[2])
     assert first[1].startswith("python3 -m venv ")
     assert first[1].endswith("rollout collect --timesteps 100000")
-    assert test[1].endswith("pytest")
+    assert test[1].endswith(".venv/bin/python -m pytest -n auto")
 
 
 def row(option: Option) -> str:
