@@ -58,18 +58,11 @@ class _Pace:
 
 
 class Leases:
-    """The account of one call's leases. Times are seconds on any one clock.
+    """The account of one call's leases; `size`, `block` and times are as in `SamplerMachine`.
 
     Attributes:
         in_flight: By worker, the numbers that it was leased and that did not end: rising ranges.
         isolated: By worker, numbers that it is to run one at a time, before all others: suspects of a death or failure.
-
-    Args:
-        plan: What to run.
-        n_workers: How many workers there are.
-        size: How far ahead workers are leased numbers.
-        block: The least number of episodes worth leasing (a worker's number of environments).
-        now: The time.
     """
 
     def __init__(self, plan: PlanState, *, n_workers: int, size: LeaseSize, block: int, now: float) -> None:

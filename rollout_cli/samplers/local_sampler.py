@@ -64,9 +64,6 @@ class LocalPool:
 
     What the user's code raises that is no Exception (by `sys.exit`, say) counts as the death of its worker, as it would
     be one in a process of its own; a Ctrl-C is raised as it is.
-
-    Args:
-        factory: Builds the workers.
     """
 
     def __init__(self, factory: WorkerFactory) -> None:

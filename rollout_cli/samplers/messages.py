@@ -45,21 +45,14 @@ class Update:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Begin a new generation: apply the updates, answer `Started`, then run the lease.
-
-    Attributes:
-        updates: What to apply, in this order.
-        last_needed: The highest number that is still needed; None where it is not known yet.
-        stride: The step from one of the worker's numbers to the next, where it owns every m-th number.
-        rebuild: Whether the worker first gives up all that it has built; then the updates are its whole history.
-    """
+    """Begin a new generation: apply the updates, answer `Started`, then run the lease."""
 
     generation: int
-    updates: tuple[Update, ...] = ()
+    updates: tuple[Update, ...] = ()  # What to apply, in this order.
     lease: Lease = ()
-    last_needed: int | None = None
-    stride: int = 1
-    rebuild: bool = False
+    last_needed: int | None = None  # The highest number that is still needed; None where it is not known yet.
+    stride: int = 1  # The step from one of the worker's numbers to the next, where it owns every m-th number.
+    rebuild: bool = False  # Whether the worker first gives up all that it has built; then the updates are all of them.
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,6 @@ class MinTimesteps:
     first: int = 0
 
     def __post_init__(self) -> None:
-        """Check the numbers."""
         _check_least("timesteps", self.timesteps, 1)
         _check_least("first", self.first, 0)
 
@@ -44,17 +43,15 @@ class Episodes:
     stop: int
 
     def __post_init__(self) -> None:
-        """Check the range."""
         if not 0 <= self.first < self.stop:
             raise ValueError(f"episodes {self.first}:{self.stop}: must be 0 <= first < stop")
 
 
 @dataclass(frozen=True, slots=True)
 class EpisodesPerWorker:
-    """Exactly `episodes` of each worker: worker w runs `first + w * episodes` to `first + (w + 1) * episodes - 1`.
+    """Exactly `episodes` of each worker, a partition: worker w runs `episodes` numbers from `first + w * episodes` on.
 
-    Each worker's episodes are a partition. `done` is by worker how many of them, the lowest ones, an earlier run has
-    covered; empty where there was none.
+    `done` is by worker how many of them, the lowest ones, an earlier run has covered; empty where there was none.
 
     Raises:
         ValueError: If a number is out of range.
@@ -65,7 +62,6 @@ class EpisodesPerWorker:
     done: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        """Check the numbers."""
         _check_least("episodes", self.episodes, 1)
         _check_least("first", self.first, 0)
         if any(not 0 <= done <= self.episodes for done in self.done):
@@ -81,17 +77,11 @@ def _check_least(name: str, value: int, least: int) -> None:
 
 
 class Covered(NamedTuple):
-    """How far an earlier run has covered a partition.
+    """How far an earlier run has covered a partition."""
 
-    Attributes:
-        next_number: One past the last episode; the partition's first number where there is none.
-        steps: Steps of its episodes.
-        last_length: Steps of the last of them; None where nobody knows.
-    """
-
-    next_number: int
+    next_number: int  # One past the last episode; the partition's first number where there is none.
     steps: int = 0
-    last_length: int | None = None
+    last_length: int | None = None  # Steps of the last episode; None where nobody knows.
 
 
 def remaining(plan: Plan, partitions: Sequence[tuple[int, int] | tuple[int, int, int | None]]) -> Plan | None:

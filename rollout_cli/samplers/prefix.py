@@ -25,14 +25,10 @@ class _Run:
 
 
 class PrefixSum:
-    """Finds the shortest prefix of first, first + 1, … whose lengths sum to a target.
+    """Finds the shortest prefix of first, first + 1, … whose lengths sum to `target` at least.
 
     As soon as the known lengths of the episodes up to some j sum to the target, the lowest such j is the last one
     needed so far. Unknown lengths below it may lower it; nothing above it can belong to the prefix.
-
-    Args:
-        target: The least sum.
-        first: The lowest number.
 
     Attributes:
         last_needed: The highest number that can belong to the prefix; None where it is not known yet.

@@ -41,7 +41,6 @@ class ReorderBuffer:
     sampler leases no new numbers.
 
     Args:
-        plan: Knows where each partition begins and ends.
         memory_limit: Bytes kept in memory.
         disk_limit: Bytes kept in the file, at least 1; from there on the buffer is full, but takes more.
         folder: Where the file is; by default where `tempfile` puts it (`TMPDIR`).

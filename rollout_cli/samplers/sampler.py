@@ -304,11 +304,9 @@ class Sampler(abc.ABC):
         return [] if self._pool is None else self._pool.pids()
 
     def __enter__(self) -> Self:
-        """Return the sampler; leaving the block ends its workers."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End the workers."""
         self.shutdown_worker()
 
     def __getstate__(self) -> dict[str, Any]:

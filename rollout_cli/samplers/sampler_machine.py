@@ -56,21 +56,14 @@ class WorkerStatus(enum.Enum):
 
 
 class SamplerMachine:
-    """One call of a sampler.
+    """One call of a sampler, in which `n_workers` take part; all times are seconds on any one clock.
 
     Args:
-        plan: What to run.
-        shell: Does what is decided.
-        generation: The call's generation.
-        n_workers: How many workers take part.
-        supervisor: Decides about deaths and failures.
         size: How far ahead workers are leased numbers.
-        block: The least number of episodes worth leasing.
+        block: The least number of episodes worth leasing (a worker's number of environments).
         stride: The step from one of a worker's numbers to the next.
-        now: The time, in seconds on the clock of the calls that follow.
 
     Attributes:
-        plan: What is run.
         stopping: Whether the call is asked to end early, or has failed: no more numbers are leased.
     """
 

@@ -93,13 +93,7 @@ class Supervisor:
     # -- deaths ----------------------------------------------------------------------------------------------------
 
     def died(self, death: Died, in_flight: Sequence[range], *, starting: bool) -> Verdict:
-        """Take a death.
-
-        Args:
-            death: What is known of it.
-            in_flight: The episodes that the worker was leased and had not delivered: rising ranges.
-            starting: Whether it had not been ready yet.
-        """
+        """Take a death of a worker that had these episodes in flight (rising ranges), or was not ready yet."""
         running = _those_in(in_flight, death.numbers or ())
         what = f"worker {death.worker} {death.reason}{_place(death)}{_where(running, starting=starting)}"
         self._deaths.append(what)
@@ -142,7 +136,7 @@ class Supervisor:
     # -- failures --------------------------------------------------------------------------------------------------
 
     def failed(self, event: Failed, in_flight: Sequence[range]) -> Verdict:
-        """Take an error that was raised in a worker; `in_flight` is as for a death."""
+        """Take an error that was raised in a worker that had these episodes in flight."""
         if not event.numbers:
             return self._after_failure_between(event.error)
         numbers = _those_in(in_flight, event.numbers)

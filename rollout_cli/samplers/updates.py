@@ -18,16 +18,11 @@ _HINT = "each worker gets a copy: give a class, a factory or module:attr, from w
 
 
 class UpdateLog:
-    """What all workers of a sampler are given.
+    """What all workers of a sampler are given; `agents` and `envs` are as in `Sampler`.
 
     Attributes:
         labels: By worker, what its first environment is called.
         by_worker: Whether policies or environments differ by worker.
-
-    Args:
-        factory: Makes lists with one entry a worker.
-        agents: As in `Sampler`.
-        envs: As in `Sampler`.
 
     Raises:
         UserCodeError: If a policy or environment cannot be found, or cannot be pickled.

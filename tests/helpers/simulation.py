@@ -130,10 +130,6 @@ class SimulatedSampler(sampler.Sampler):
         n_workers: How many there are.
         policy: The first policy, a number; a list has one a worker.
         pool_options: As `SimulatedPool` takes them.
-        memory_limit: Bytes that wait for their turn in memory.
-        disk_limit: Bytes that wait on disk.
-        lease_size: How far ahead workers are leased numbers.
-        kwargs: As `Sampler` takes them.
     """
 
     def __init__(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 import random
 import signal
 import threading
@@ -15,11 +14,9 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from rollout_cli.envs.updates import ExistingEnvUpdate, NewEnvUpdate
 from rollout_cli.episodes.chunk import Chunk
 from rollout_cli.errors import (
     EnvError,
-    EnvLoadError,
     InternalError,
     InterruptedRunError,
     PolicyLoadError,
@@ -38,17 +35,14 @@ builds: list[str] = []
 
 
 class Env(gymnasium.Env[Any, Any]):
-    """Episodes of `length` steps; raises `harm` in episode `harmed`, or when it is closed."""
+    """Episodes of three steps; raises `harm` in episode 4, or when it is closed."""
 
     observation_space = spaces.Box(0, 100, (1,), np.float64)
     action_space = spaces.Discrete(2)
 
-    def __init__(
-        self, length: int = 3, reward: float = 1.0, harm: Any = None, harmed: int = 4, harm_at: str = "step"
-    ) -> None:
+    def __init__(self, harm: Any = None, harm_at: str = "step") -> None:
         builds.append("env")
-        self.length, self.reward = length, reward
-        self.harm, self.harm_at, self.harmed_seed = harm, harm_at, env_seed(SEED, harmed)
+        self.harm, self.harm_at = harm, harm_at
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
         super().reset(seed=seed)
@@ -57,9 +51,9 @@ class Env(gymnasium.Env[Any, Any]):
 
     def step(self, action: Any) -> Any:
         self.steps += 1
-        if self.harm is not None and self.harm_at == "step" and self.seed == self.harmed_seed:
+        if self.harm is not None and self.harm_at == "step" and self.seed == env_seed(SEED, 4):
             raise self.harm
-        return np.full(1, self.steps, np.float64), self.reward, self.steps == self.length, False, {"x": random.random()}
+        return np.full(1, self.steps, np.float64), 1.0, self.steps == 3, False, {"x": random.random()}
 
     def close(self) -> None:
         if self.harm is not None and self.harm_at == "close":
@@ -106,48 +100,6 @@ def own_signal_handler() -> Iterator[None]:
 # -- what garage's verbs give ------------------------------------------------------------------------------------------
 
 
-def test_obtain_samples_gives_the_shortest_run() -> None:
-    """At least so many steps, of episodes that follow on those of the calls before."""
-    with local() as sampler:
-        first = sampler.obtain_samples(0, 10, None)
-        assert ([0, 1, 2, 3], 12) == (first.numbers.tolist(), int(first.lengths.sum()))
-        second = sampler.obtain_samples(1, 3, None)
-        assert ([4], 5, 15) == (second.numbers.tolist(), sampler.next_number, sampler.total_env_steps)
-
-
-def test_obtain_exact_episodes_comes_in_worker_order() -> None:
-    """First all episodes of worker 0, then those of worker 1, each with its own policy and environment."""
-    with local([Env(reward=1.0), Env(reward=2.0)], n_workers=2, agents=[left, right]) as sampler:
-        batch = sampler.obtain_exact_episodes(2, None)
-    assert [0, 1, 2, 3] == batch.numbers.tolist()
-    assert [1.0] * 6 + [2.0] * 6 == batch.rewards.tolist()
-    assert [0] * 6 + [1] * 6 == batch.actions.tolist()
-
-
-def test_lists_give_each_number_to_its_worker() -> None:
-    """With one policy a worker, number i belongs to worker i % n."""
-    with local(n_workers=3, agents=[left, right, left]) as sampler:
-        batch = sampler.obtain_samples(0, 18, None)
-    assert [0, 1, 0, 0, 1, 0] == batch.actions[::3].tolist()
-
-
-def test_a_list_has_one_entry_a_worker() -> None:
-    """A list of another length is refused at once."""
-    with pytest.raises(ValueError, match="2 entries"):
-        local(n_workers=2, agents=[left])
-
-
-def test_updates_take_effect_with_their_call() -> None:
-    """A policy or environment replaces the one before, for all episodes of its call and those after."""
-    with local() as sampler:
-        assert {0} == set(sampler.obtain_samples(0, 3, None).actions.tolist())
-        assert {1} == set(sampler.obtain_samples(1, 3, right).actions.tolist())
-        batch = sampler.obtain_samples(2, 3, None, NewEnvUpdate(lambda: Env(reward=7.0)))
-        assert ({1}, {7.0}) == (set(batch.actions.tolist()), set(batch.rewards.tolist()))
-        batch = sampler.obtain_samples(2, 3, None, ExistingEnvUpdate(Env(length=5)))
-        assert [5] == batch.lengths.tolist()
-
-
 def test_a_worker_that_comes_late_gets_all_updates() -> None:
     """A worker that an earlier call did not need begins where the others are, and misses no update later."""
     with local(n_workers=2) as sampler:
@@ -155,22 +107,6 @@ def test_a_worker_that_comes_late_gets_all_updates() -> None:
         assert {1} == set(sampler.obtain_exact_episodes(1, None).actions.tolist())
         sampler.obtain_samples(0, 3, left)
         assert {0} == set(sampler.obtain_exact_episodes(1, None).actions.tolist())
-
-
-def test_a_copy_begins_where_the_sampler_is() -> None:
-    """Pickled, a sampler keeps its numbers and updates, and starts workers of its own."""
-    with local() as sampler:
-        sampler.obtain_samples(0, 10, right)
-        with pickle.loads(pickle.dumps(sampler)) as copy:
-            batch = copy.obtain_samples(1, 3, None)
-    assert ([4], {1}) == (batch.numbers.tolist(), set(batch.actions.tolist()))
-
-
-def test_the_factory_may_come_first() -> None:
-    """Garage's order of arguments, and its other constructor."""
-    factory = WorkerFactory(n_workers=1, seed=SEED)
-    with LocalSampler(factory, left, Env()) as one, LocalSampler.from_worker_factory(factory, left, Env()) as other:
-        assert one.obtain_samples(0, 9, None).rewards.tolist() == other.obtain_samples(0, 9, None).rewards.tolist()
 
 
 def test_a_factory_decides_alone() -> None:
@@ -319,17 +255,6 @@ def test_ctrl_c_is_raised_as_it_is() -> None:
         assert [5] == numbers_of(list(sampler.stream(Episodes(5, 6))))
 
 
-def test_a_failing_episode_is_skipped() -> None:
-    """The others come in order; the sampler says why, and the worker is built anew."""
-    with local(Env(harm=ValueError("broken")), supervision=Supervision(on_env_error="skip")) as sampler:
-        warnings: list[str] = []
-        sampler.warn = warnings.append
-        assert [0, 1, 2, 3, 5, 6, 7] == numbers_of(list(sampler.stream(Episodes(0, 8))))
-    assert [4] == list(sampler.skipped)
-    assert "broken" in sampler.skipped[4]
-    assert ["episode 4 is skipped"] == [warning.split("; ")[-1] for warning in warnings]
-
-
 @pytest.mark.parametrize("harm", [RuntimeError("no"), SystemExit(5), KeyboardInterrupt(), BaseException("odd")])
 def test_an_environment_that_cannot_be_closed_loses_nothing(
     harm: BaseException, caplog: pytest.LogCaptureFixture
@@ -338,20 +263,6 @@ def test_an_environment_that_cannot_be_closed_loses_nothing(
     with own_signal_handler(), local(Env(harm=harm, harm_at="close")) as sampler:
         assert 9 == len(sampler.obtain_samples(0, 9, None).rewards)
     assert "worker 0 could not be closed" in caplog.text
-
-
-def test_what_cannot_be_built_is_reported_by_either_verb() -> None:
-    """A constructor that raises is an EnvLoadError, whether the workers are waited for or not."""
-
-    def broken() -> Any:
-        raise ValueError("no display")
-
-    for verb in ("wait_until_started", "start_worker"):
-        with LocalSampler(left, broken, n_workers=2, seed=SEED) as sampler:
-            if verb == "start_worker":
-                sampler.start_worker()
-            with pytest.raises(EnvLoadError, match="no display"):
-                sampler.wait_until_started() if verb == "wait_until_started" else sampler.obtain_samples(0, 3, None)
 
 
 def test_what_cannot_be_pickled_is_refused() -> None:
@@ -378,30 +289,6 @@ def test_a_call_that_is_stopped_before_anything_ended_says_so() -> None:
         with pytest.raises(InterruptedRunError, match="before an episode had ended"):
             sampler.obtain_samples(0, 10, None)
         assert 12 == len(sampler.obtain_samples(0, 10, None).rewards)
-
-
-def test_a_stream_that_was_overtaken_is_refused() -> None:
-    """Two streams of one sampler do not mix; the later one is not disturbed."""
-    with local() as sampler:
-        old = sampler.stream(Episodes(0, 10_000))
-        next(old)
-        new = sampler.stream(Episodes(20_000, 20_010))
-        first = next(new)
-        with pytest.raises(UsageError, match="overtaken"):
-            next(old)
-        assert list(range(20_000, 20_010)) == numbers_of([first, *new])
-
-
-def test_a_stream_outlives_no_shutdown() -> None:
-    """The stream says that its workers are gone; a later call starts new ones."""
-    sampler = local()
-    stream = sampler.stream(Episodes(0, 10_000))
-    next(stream)
-    sampler.shutdown_worker()
-    with pytest.raises(UsageError, match="shut down"):
-        list(stream)
-    with sampler:
-        assert [3] == numbers_of(list(sampler.stream(Episodes(3, 4))))
 
 
 # -- the pool ----------------------------------------------------------------------------------------------------------
