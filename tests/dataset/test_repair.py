@@ -6,6 +6,7 @@ import hashlib
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -48,6 +49,8 @@ from tests.helpers.writing import (
 N = 119
 FIRST, SECOND = 0, 1
 Harm = Callable[[Path], object]
+LIMITS = replace(SMALL, segment_rows=400, segment_bytes=64_000)
+"""Seven segments rather than twenty: each file costs time in every test."""
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +58,7 @@ def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A dataset of many segments."""
     path = tmp_path_factory.mktemp("repair") / "out"
     header = {"env": {"id": "Test-v0"}, "versions": {"a": "1"}}
-    assert write_dataset(path, rich_episodes(), spec=RICH_SPEC, limits=SMALL, header=header).segments > 5
+    assert write_dataset(path, rich_episodes(), spec=RICH_SPEC, limits=LIMITS, header=header).segments > 5
     return path
 
 
@@ -153,7 +156,7 @@ def test_a_repaired_dataset_is_resumed_to_the_same_bytes(folder: Path, pristine:
     """That is the better half of a repair: the missing episodes are collected again."""
     next(harm for row, harm, _ in ROWS if row == name)(folder)
     repair_dataset(folder)
-    resume_dataset(folder, rich_episodes(), spec=RICH_SPEC, limits=SMALL, header={"env": {"id": "Test-v0"}})
+    resume_dataset(folder, rich_episodes(), spec=RICH_SPEC, limits=LIMITS, header={"env": {"id": "Test-v0"}})
     assert data_files(pristine) == data_files(folder)
     assert ((), "complete") == (verify_dataset(folder).faults, verify_dataset(folder).status)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -36,13 +37,15 @@ from tests.helpers.damage import (
 from tests.helpers.writing import RICH_SPEC, SMALL, rich_episodes, write_dataset
 
 SECOND = (data(1), episodes(1))
+LIMITS = replace(SMALL, segment_rows=400, segment_bytes=64_000)
+"""Seven segments rather than twenty: each file costs time in every test."""
 
 
 @pytest.fixture(scope="module")
 def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A dataset of many segments, with spaces and infos of all sorts, next observations and a skipped number."""
     path = tmp_path_factory.mktemp("verify") / "out"
-    summary = write_dataset(path, rich_episodes(), spec=RICH_SPEC, limits=SMALL, next_observation=True)
+    summary = write_dataset(path, rich_episodes(), spec=RICH_SPEC, limits=LIMITS, next_observation=True)
     assert summary.segments > 5
     return path
 
