@@ -56,7 +56,7 @@ class CollectResult:
         mean_return: Mean sum of rewards of an episode.
         mean_length: Mean steps of an episode.
         seed: The root seed.
-        n_workers: How many workers there were.
+        n_workers: How many workers ran.
         wall_time_s: Seconds from the first check to the last commit.
         steps_per_second: The steps of this run over the time from when its workers were ready.
         reproducible: Whether episodes were the same when they were run again, as info.json has it.
@@ -317,6 +317,7 @@ def _report(
             "return_sum": job.state.totals["return_sum"] + filled.return_sum,
         },
         seed=sampler.seed,
+        n_workers=sampler.n_started,
         reproducible=verdict.document(),
         steps_per_second=filled.steps / filled.seconds if filled.seconds else 0.0,
     )
@@ -337,6 +338,7 @@ def _result(
     *,
     seed: int,
     reproducible: Mapping[str, Any],
+    n_workers: int | None = None,
     steps_per_second: float = 0.0,
 ) -> CollectResult:
     return CollectResult(
@@ -347,7 +349,7 @@ def _result(
         mean_return=totals["return_sum"] / totals["episodes"],
         mean_length=totals["steps"] / totals["episodes"],
         seed=seed,
-        n_workers=job.config.workers,
+        n_workers=job.config.workers if n_workers is None else n_workers,
         wall_time_s=time.monotonic() - job.started_at,
         steps_per_second=steps_per_second,
         reproducible=reproducible,
