@@ -30,12 +30,12 @@ def loaded_by(code: str) -> set[str]:
 
 
 def test_help_and_options_load_nothing_heavy() -> None:
-    """Help pages come, and a configuration is checked, without the libraries that runs need; help without pydantic."""
+    """Help pages come, and a configuration is checked, without the libraries that runs need."""
     short = [[], ["--help"], ["info", "--help"], ["policy", "pack", "--help"], ["--version"]]
     calls = "from rollout_cli.cli.app import run\nfor words in {}: run(words)"
     loaded = loaded_by(calls.format(short))
     assert "typer" in loaded
-    assert set() == loaded & {*HEAVY, "pydantic"}
+    assert set() == loaded & HEAVY
     declared = [["collect", "--help"], ["exact", "--help"], ["collect", "--timesteps", "1", "--dry-run"]]
     assert set() == loaded_by(calls.format(declared)) & HEAVY
 
