@@ -246,11 +246,11 @@ def read_committed(root: Path, info: Mapping[str, Any]) -> Committed:
     partitions = []
     for partition, first in zip(range(n_partitions), firsts, strict=True):
         segments = [SegmentId(n_partitions, partition, number) for number in range(there.get(partition, -1) + 1)]
-        found, error = _read_segments(root, schema, segments, first)
-        if error is not None:
+        found, damage = _read_segments(root, schema, segments, first)
+        if damage is not None:
             paths = (segments[-1].data_path(root), segments[-1].episodes_path(root))
             damaged += [path for path in paths if path.exists()]
-            notices.append(f"{error.message}: the files of this last segment are moved aside, its episodes run again")
+            notices.append(f"{damage.message}: the files of this last segment are moved aside, its episodes run again")
         next_number = found[-1].record.stop if found else first or 0
         partitions.append(CommittedPartition(next_number, tuple(found)))
     return Committed(info, tuple(partitions), tuple(damaged), tuple(notices))

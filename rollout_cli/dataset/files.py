@@ -164,7 +164,8 @@ def tidy_up(error: BaseException, action: Callable[[], object]) -> None:
     try:
         action()
     except StorageError as another:
-        error.add_note(another.message)
+        if another is not error:
+            error.add_note(another.message)
 
 
 _held: set[int] = set()

@@ -9,19 +9,16 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
 from rollout_cli.dataset.convert import Array, fits
 from rollout_cli.dataset.schema import InfoField, InfoSchema
 from rollout_cli.episodes.chunk import Chunk
-from rollout_cli.episodes.infos import JSON, STRING, InfoPath, InfoTable, kind_type
+from rollout_cli.episodes.infos import JSON, STRING, InfoPath, kind_type
 
 INFERENCE_STEPS = 1_000
 """Steps after which, at an episode's end, the columns are decided."""
-
-_INTEGERS = "iu"
 
 
 class SchemaInference:
@@ -29,56 +26,48 @@ class SchemaInference:
 
     With one partition that is the order in which they come. With several, partition 1 begins where partition 0 ends, so
     chunks of partition 1 wait until partition 0 reached their number.
-
-    Args:
-        n_partitions: How many partitions there are.
-        min_steps: Steps that the inference needs.
     """
 
     def __init__(self, *, n_partitions: int = 1, min_steps: int = INFERENCE_STEPS) -> None:
+        self.decided = False
         self._min_steps = min_steps
-        self._steps = 0
-        self._next_number = 0
-        self._decided = False
-        self._kinds = (_Kinds(), _Kinds(), _Kinds())
+        self._steps = self._next_number = 0
+        # Of each group and path the kinds met, and whether all values of each are exact as float64.
+        self._met: tuple[dict[InfoPath, dict[str, bool]], ...] = ({}, {}, {})
         self._held: list[tuple[Chunk, int]] = []
         self._unseen: list[deque[Chunk]] = [deque() for _ in range(n_partitions)]
-
-    @property
-    def decided(self) -> bool:
-        """Return whether the columns are decided."""
-        return self._decided
 
     def hold(self, chunk: Chunk, partition: int) -> None:
         """Take the next chunk of a partition, to be given back by `release`."""
         self._held.append((chunk, partition))
         self._unseen[partition].append(chunk)
-        while not self._decided and (following := self._next_in_order()) is not None:
-            self.observe(following)
+        while not self.decided and (queue := self._next_in_order()) is not None:
+            self.observe(queue.popleft())
 
     def observe(self, chunk: Chunk) -> None:
         """Look at the next episodes, or the next part of one, without holding them back."""
-        if self._decided:
+        if self.decided:
             return
         ends = self._steps + np.cumsum(chunk.lengths)
-        is_whole = chunk.part is None or chunk.part.is_last
         inside = min(int(np.searchsorted(ends, self._min_steps)) + 1, chunk.n_episodes)
         observed = chunk.episodes(0, inside)
         tables = (observed.env_infos, observed.agent_infos, observed.episode_infos)
-        for kinds, table in zip(self._kinds, tables, strict=True):
-            kinds.add(table)
+        for met, table in zip(self._met, tables, strict=True):
+            for column in table.columns:
+                kinds = met.setdefault(column.path, {})
+                kinds[column.kind] = kinds.get(column.kind, True) and _exact_as_float64(column.values)
         self._steps = int(ends[inside - 1])
-        self._decided = is_whole and self._steps >= self._min_steps
-        if is_whole:
+        if chunk.part is None or chunk.part.is_last:
+            self.decided = self._steps >= self._min_steps
             self._next_number = int(chunk.numbers[-1]) + 1
 
     def result(self) -> InfoSchema:
         """Return the columns; those of all held chunks where too few steps came to decide them."""
-        for partition in self._unseen:
-            while partition and not self._decided:
-                self.observe(partition.popleft())
-        env, agent, episode = (kinds.fields() for kinds in self._kinds)
-        return InfoSchema(env, agent, episode, decided=self._decided)
+        for queue in self._unseen:
+            while queue and not self.decided:
+                self.observe(queue.popleft())
+        env, agent, episode = map(_info_fields, self._met)
+        return InfoSchema(env, agent, episode, decided=self.decided)
 
     def release(self) -> list[tuple[Chunk, int]]:
         """Give back the held chunks with their partitions, in the order in which they came."""
@@ -86,30 +75,19 @@ class SchemaInference:
         self._unseen = [deque() for _ in self._unseen]
         return held
 
-    def _next_in_order(self) -> Chunk | None:
-        for partition in self._unseen:
-            if partition and (len(self._unseen) == 1 or int(partition[0].numbers[0]) == self._next_number):
-                return partition.popleft()
+    def _next_in_order(self) -> deque[Chunk] | None:
+        for queue in self._unseen:
+            if queue and (len(self._unseen) == 1 or int(queue[0].numbers[0]) == self._next_number):
+                return queue
         return None
 
 
-class _Kinds:
-    """The kinds met at each path, and whether all values of each are exact as float64."""
-
-    def __init__(self) -> None:
-        self._met: dict[InfoPath, dict[str, bool]] = {}
-
-    def add(self, table: InfoTable) -> None:
-        for column in table.columns:
-            kinds = self._met.setdefault(column.path, {})
-            kinds[column.kind] = kinds.get(column.kind, True) and _exact_as_float64(column.values)
-
-    def fields(self) -> tuple[InfoField, ...]:
-        chosen = ((path, choose_kind(kinds)) for path, kinds in self._met.items())
-        columns = [InfoField(path, kind) for path, kind in chosen if kind is not None]
-        columns.sort(key=lambda column: (column.key, column.path))
-        # Keys may contain dots: of several paths with one dotted key, the first has the column.
-        return tuple({column.key: column for column in reversed(columns)}.values())[::-1]
+def _info_fields(met: Mapping[InfoPath, Mapping[str, bool]]) -> tuple[InfoField, ...]:
+    chosen = ((path, choose_kind(kinds)) for path, kinds in met.items())
+    columns = [InfoField(path, kind) for path, kind in chosen if kind is not None]
+    columns.sort(key=lambda column: (column.key, column.path))
+    # Keys may contain dots: of several paths with one dotted key, the first has the column.
+    return tuple({column.key: column for column in reversed(columns)}.values())[::-1]
 
 
 def choose_kind(kinds: Mapping[str, bool]) -> str | None:
@@ -122,28 +100,22 @@ def choose_kind(kinds: Mapping[str, bool]) -> str | None:
         kinds: The kinds met, and whether all values of each are exact as float64.
     """
     typed = [kind for kind in kinds if kind != JSON]
-    if len(typed) <= 1:
-        return typed[0] if typed else None
-    if STRING in typed:
-        return None
-    types = [kind_type(kind) for kind in typed]
-    if len({shape for _, shape in types}) > 1:
-        return None
-    dtype = _common_dtype([dtype for dtype, _ in types], exact=all(kinds[kind] for kind in typed))
-    return None if dtype is None else dtype.name + typed[0].removeprefix(types[0][0].name)
-
-
-def _common_dtype(dtypes: list[np.dtype[Any]], *, exact: bool) -> np.dtype[Any] | None:
+    if len(typed) <= 1 or STRING in typed:
+        return typed[0] if len(typed) == 1 else None
+    dtypes, shapes = zip(*map(kind_type, typed), strict=True)
     sorts = {dtype.kind for dtype in dtypes}
-    if sorts == {"f"}:
-        return np.result_type(*dtypes)
-    if sorts <= set(_INTEGERS):
-        common = np.result_type(*dtypes)
-        return common if common.kind in _INTEGERS else None
-    return None if "b" in sorts or not exact else np.dtype(np.float64)
+    common = np.result_type(*dtypes)
+    if sorts - {"f"} and not sorts <= {"i", "u"}:
+        # Integers and floats.
+        common = np.dtype(np.float64)
+        if "b" in sorts or not all(kinds[kind] for kind in typed):
+            return None
+    elif len(sorts) > 1 and common.kind == "f":
+        return None  # No integer type holds int64 and uint64.
+    return common.name + typed[0].removeprefix(dtypes[0].name) if len(set(shapes)) == 1 else None
 
 
 def _exact_as_float64(values: Array) -> bool:
     if values.dtype == object:
         return False
-    return values.dtype.kind not in _INTEGERS or bool(fits(values, np.dtype(np.float64)).all())
+    return values.dtype.kind not in "iu" or bool(fits(values, np.dtype(np.float64)).all())

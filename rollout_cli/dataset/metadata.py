@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
+from rollout_cli.dataset.commits import Written
 from rollout_cli.dataset.files import FORMAT, FORMAT_VERSION, FileStore, info_path
 from rollout_cli.dataset.schema import DatasetSchema, SpaceSchema
 from rollout_cli.dataset.stats import Anomaly
@@ -69,17 +71,28 @@ class DatasetRecord:
         *,
         before: Mapping[str, Any] | None = None,
     ) -> None:
-        self._files = files
-        self._root = root
+        self._files, self._root = files, root
         self._anomalies: tuple[Anomaly, ...] = ()
-        ours = _first_info(settings, spaces)
-        taken = sorted(ours.keys() & header.keys())
-        if taken:
+        now = _now()
+        ours = {
+            "format": FORMAT,
+            "format_version": FORMAT_VERSION,
+            "status": "collecting",
+            **dict.fromkeys(("episodes", "steps", "bytes", "segments"), 0),
+            **settings,
+            "max_episode_length": spaces.env_spec.max_episode_length,
+            "spaces": spaces.describe(),
+            "features": {column.name: column.describe() for column in spaces.columns},
+            "info_columns": "inferring",
+            "dropped_infos": {},
+            "anomalies": [],
+            "times": {"started": now, "updated": now, "ended": None},
+        }
+        if taken := sorted(ours.keys() & header.keys()):
             raise InternalError(f"the header of a dataset has keys that are the writer's own: {', '.join(taken)}")
-        self._info = ours | plain_json(dict(header))
+        self._info: dict[str, Any] = ours | plain_json(dict(header))
         if before is not None:
             times = before.get("times") or {}
-            now = self._info["times"]["started"]
             resumed = [*times.get("resumed", []), now]
             self._info["times"].update(started=times.get("started", now), resumed=resumed)
 
@@ -93,14 +106,20 @@ class DatasetRecord:
         """Record the columns."""
         self._info.update(info_columns="decided" if schema.infos.decided else "partial", features=schema.describe())
 
-    def count(self, *, episodes: int, steps: int, size: int, segments: int, dropped: Mapping[str, int]) -> None:
-        """Record the totals of the committed segments."""
-        self._info.update(episodes=episodes, steps=steps, bytes=size, segments=segments, dropped_infos=dict(dropped))
-
-    def note_anomalies(self, found: Sequence[Anomaly]) -> None:
-        """Record which columns hold values that are not finite, or outside of their space."""
-        self._anomalies = tuple(found)
-        self._info["anomalies"] = [one.to_dict() for one in found]
+    def count(self, written: Sequence[Written], anomalies: Sequence[Anomaly]) -> None:
+        """Record the totals of the committed segments, and their anomalies."""
+        self._anomalies = tuple(anomalies)
+        dropped: Counter[str] = Counter()
+        for one in written:
+            dropped.update(one.record.dropped_infos)
+        self._info.update(
+            episodes=sum(one.record.episodes for one in written),
+            steps=sum(one.record.steps for one in written),
+            bytes=sum(one.bytes for one in written),
+            segments=len(written),
+            dropped_infos=dict(dropped),
+            anomalies=[one.to_dict() for one in anomalies],
+        )
 
     def end(self, status: Status, **facts: Any) -> None:
         """Record how the dataset ended, and write info.json and the card."""
@@ -118,27 +137,6 @@ class DatasetRecord:
         """Return the contents of the dataset."""
         names = ("status", "episodes", "steps", "bytes", "segments", "info_columns", "dropped_infos")
         return DatasetSummary(self._root, anomalies=self._anomalies, **{name: self._info[name] for name in names})
-
-
-def _first_info(settings: Mapping[str, Any], spaces: SpaceSchema) -> dict[str, Any]:
-    now = _now()
-    return {
-        "format": FORMAT,
-        "format_version": FORMAT_VERSION,
-        "status": "collecting",
-        "episodes": 0,
-        "steps": 0,
-        "bytes": 0,
-        "segments": 0,
-        **settings,
-        "max_episode_length": spaces.env_spec.max_episode_length,
-        "spaces": spaces.describe(),
-        "features": {column.name: column.describe() for column in spaces.columns},
-        "info_columns": "inferring",
-        "dropped_infos": {},
-        "anomalies": [],
-        "times": {"started": now, "updated": now, "ended": None},
-    }
 
 
 def plain_json(value: Any) -> Any:
@@ -197,18 +195,11 @@ select episode_id, sum(reward) from 'data/**/*.parquet' group by episode_id
 
 def render_card(info: Mapping[str, Any]) -> str:
     """Return the card of the dataset that `info` describes; its front matter guides `datasets.load_dataset`."""
-    title = f"# Episodes of {_env_name(info)}"
+    # gymnasium's id, or else how the environment was named when the dataset was made.
+    parts = ((info.get(part) or {}).get(key) for part, key in (("env", "id"), ("env_source", "spec")))
+    name = next((" ".join(repr(str(part))[1:-1].split()) for part in parts if part), "an environment")
     counts = f"{info['episodes']} episodes, {info['steps']} steps ({info['status']})."
-    return "\n".join([_FRONT_MATTER, title, "", counts, "", _LAYOUT])
-
-
-def _env_name(info: Mapping[str, Any]) -> str:
-    """Return gymnasium's id, or else how the environment was named when the dataset was made."""
-    for part, key in (("env", "id"), ("env_source", "spec")):
-        found = info.get(part)
-        if isinstance(found, Mapping) and found.get(key):
-            return " ".join(repr(str(found[key]))[1:-1].split())
-    return "an environment"
+    return "\n".join([_FRONT_MATTER, f"# Episodes of {name}", "", counts, "", _LAYOUT])
 
 
 def note_what_is_kept(error: RolloutError, kept: DatasetSummary) -> None:

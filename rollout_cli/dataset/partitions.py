@@ -6,23 +6,16 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
-from functools import partial
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, TypeVar
 
 from rollout_cli.dataset.commits import CommittedPartition, SegmentId, Written
 from rollout_cli.dataset.convert import Array
 from rollout_cli.dataset.parquet import MEMORY_HINT
-from rollout_cli.dataset.segments import (
-    LongEpisode,
-    SegmentJob,
-    SegmentSettings,
-    nominal_bytes,
-    write_segment,
-)
+from rollout_cli.dataset.segments import LongEpisode, SegmentJob, SegmentSettings, nominal_bytes, write_segment
+from rollout_cli.dataset.tables import NumberedChunk
 from rollout_cli.episodes.chunk import Chunk, concatenate
 from rollout_cli.errors import StorageError
 
-P = ParamSpec("P")
 R = TypeVar("R")
 
 MOST_WAITING = 2
@@ -30,55 +23,40 @@ MOST_WAITING = 2
 
 
 class WriteQueue:
-    """Runs writes in their order, in one thread; after one failed none is begun, and each verb but `stop` raises."""
+    """Runs writes in their order, in one thread; after a failure no other write begins."""
 
     def __init__(self) -> None:
+        self.failure: BaseException | None = None
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="rollout-writer")
         self._pending: deque[Future[Any]] = deque()
-        self._failure: BaseException | None = None
-        self._was_raised = False
 
-    def submit(self, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> Future[R]:
-        """Add a write; blocks while too many wait."""
+    def submit(self, work: Callable[..., R], *args: Any) -> Future[R]:
+        """Add a write; blocks while too many wait, and raises the failure of an earlier one."""
         while len(self._pending) >= MOST_WAITING:
             wait([self._pending.popleft()])
         self.check()
-        future = self._executor.submit(self._run, partial(work, *args, **kwargs))
+        future = self._executor.submit(self._run, work, *args)
         self._pending.append(future)
         return future
 
     def check(self) -> None:
         """Raise the error of the write that failed, if one did."""
-        if self._failure is not None:
-            self._was_raised = True
-            raise self._failure
+        if self.failure is not None:
+            raise self.failure
 
-    @property
-    def has_failed(self) -> bool:
-        """Return whether a write failed."""
-        return self._failure is not None
+    def stop(self, *, finish: bool = False) -> None:
+        """Wait for the running write, or with `finish` for all; later ones are refused."""
+        self._executor.shutdown(cancel_futures=not finish)
 
-    def finish(self) -> None:
-        """Return when all writes are done."""
-        wait(self._pending)
-        self._executor.shutdown()
+    def _run(self, work: Callable[..., R], *args: Any) -> R:
         self.check()
-
-    def stop(self) -> BaseException | None:
-        """Begin no other write, wait for the running one, and return an error that was not raised yet."""
-        self._executor.shutdown(cancel_futures=True)
-        return None if self._was_raised else self._failure
-
-    def _run(self, work: Callable[[], R]) -> R:
-        if self._failure is not None:
-            raise self._failure
         try:
-            return work()
+            return work(*args)
         except MemoryError as error:
-            self._failure = StorageError(f"there is not enough memory to write a segment: {error}", hint=MEMORY_HINT)
-            raise self._failure from error
+            self.failure = StorageError(f"there is not enough memory to write a segment: {error}", hint=MEMORY_HINT)
+            raise self.failure from error
         except BaseException as error:
-            self._failure = error
+            self.failure = error
             raise
 
 
@@ -88,29 +66,22 @@ class Partition:
     Args:
         settings: The settings of all segments.
         queue: Runs the writes.
-        n_partitions: Partitions of the dataset.
-        partition: Which one this is.
-        first_number: Its first episode number; None where that is the number of its first episode.
+        segment: The first segment.
+        first_number: The first episode number; None where that is the number of its first episode.
     """
 
     def __init__(
-        self,
-        settings: SegmentSettings,
-        queue: WriteQueue,
-        *,
-        n_partitions: int = 1,
-        partition: int = 0,
-        first_number: int | None = None,
+        self, settings: SegmentSettings, queue: WriteQueue, segment: SegmentId, first_number: int | None
     ) -> None:
         self._settings = settings
         self._queue = queue
-        self._segment = SegmentId(n_partitions, partition, 0)
+        self._segment = segment
         # The numbers that the open segment covers; None before the first episode of a partition without a first one.
         self._start = self._next = first_number
         # The open segment: the rows and bytes of all of it, its last write, and the episodes after that.
         self._rows = self._nominal = 0
         self._before: Written | Future[Written] | None = None
-        self._episodes: list[tuple[Chunk, Array]] = []
+        self._episodes: list[NumberedChunk] = []
         # An episode that comes in parts: kept until it is whole, or streamed if it is over the limits.
         self._parts: list[Chunk] = []
         self._long: LongEpisode | None = None
@@ -118,21 +89,30 @@ class Partition:
 
     def resume(self, committed: CommittedPartition) -> None:
         """Continue behind the committed segments."""
-        if not committed.segments:
-            return
-        self._before = last = committed.segments[-1]
-        self._segment, record = last.segment, last.record
-        self._start, self._next = record.start, record.stop
-        self._rows, self._nominal = record.steps, record.nominal
-        if record.is_long:
-            self._begin_segment()
+        if committed.segments:
+            self._before = last = committed.segments[-1]
+            self._segment, record = last.segment, last.record
+            self._start, self._next = record.start, record.stop
+            self._rows, self._nominal = record.steps, record.nominal
+            if record.is_long:
+                self._begin_segment()
 
     def write(self, chunk: Chunk, ids: Array) -> None:
         """Take the next episodes, whole or the next part of one, with their ids, int64 (N,)."""
         if chunk.part is None:
             self._add_whole(chunk, ids)
-        else:
-            self._add_part(chunk, ids)
+            return
+        if chunk.part.index == 0:
+            length, nominal = chunk.part.episode_length, int(nominal_bytes(chunk, self._settings.schema)[0])
+            if self._settings.limits.is_over(length, nominal):
+                self._begin_long(chunk, ids, length, nominal)
+        if self._long is not None:
+            self._add_to_long(chunk, is_last=chunk.part.is_last)
+            return
+        self._parts.append(chunk)
+        if chunk.part.is_last:
+            parts, self._parts = self._parts, []
+            self._add_whole(concatenate(parts), ids)
 
     def flush(self) -> None:
         """Commit all whole episodes, unless they are committed."""
@@ -158,32 +138,15 @@ class Partition:
                 continue
             stop = at + max(fitting, 1)
             some, nominal = chunk.episodes(at, stop), int(sizes[at:stop].sum())
-            self._cover(some)
             if fitting:
+                self._cover(some)
                 self._episodes.append((some, ids[at:stop]))
                 self._rows += some.n_steps
                 self._nominal += nominal
             else:  # It does not even fit into an empty segment.
-                self._begin_long(ids[at:stop], some.n_steps, nominal)
+                self._begin_long(some, ids[at:stop], some.n_steps, nominal)
                 self._add_to_long(some, is_last=True)
             at = stop
-
-    def _add_part(self, chunk: Chunk, ids: Array) -> None:
-        part = chunk.part
-        assert part is not None
-        if part.index == 0:
-            nominal = int(nominal_bytes(chunk, self._settings.schema)[0])
-            if self._settings.limits.is_over(part.episode_length, nominal):
-                self._end_segment()
-                self._cover(chunk)
-                self._begin_long(ids, part.episode_length, nominal)
-        if self._long is not None:
-            self._add_to_long(chunk, is_last=part.is_last)
-            return
-        self._parts.append(chunk)
-        if part.is_last:
-            parts, self._parts = self._parts, []
-            self._add_whole(concatenate(parts), ids)
 
     def _cover(self, chunk: Chunk) -> None:
         if self._start is None:
@@ -202,7 +165,9 @@ class Partition:
         self._rows = self._nominal = 0
         self._before = None
 
-    def _begin_long(self, ids: Array, length: int, nominal: int) -> None:
+    def _begin_long(self, chunk: Chunk, ids: Array, length: int, nominal: int) -> None:
+        self._end_segment()
+        self._cover(chunk)
         job = SegmentJob(self._segment, None, (), self._start or 0, nominal)
         self._long = self._last_long = LongEpisode(self._settings, job, ids, length)
 

@@ -159,7 +159,7 @@ def _write_metadata(files: FileStore, found: Findings, kept: Sequence[Segment], 
     times = dict(found.info.get("times") or {})
     info = dict(found.info) | totals | {"status": status, "dropped_infos": dict(dropped)}
     info["times"] = times | {"updated": now, "repaired": [*times.get("repaired", []), now]}
-    info["anomalies"] = [one.to_dict() for one in anomalies(stats, places, found.schema, totals["steps"])]
+    info["anomalies"] = [one.to_dict() for one in anomalies(places)]
     files.write_json(stats_path(found.root), stats_document(stats, found.schema))
     files.replace(found.root / "README.md", render_card(info).encode(errors="backslashreplace"))
     files.write_json(info_path(found.root), info)

@@ -1,9 +1,7 @@
 """Segments: the unit of memory, flush and commit of a dataset.
 
-A segment is one data file and the episodes file that commits it. It ends before the episode that would pass its limits,
-and then the counters start at zero, so cuts depend on the episodes alone. A full segment is written once and never
-changes. A flush writes the open one in the same way, and a later write replaces it. After a flush the writer continues
-from the tables that were written, exactly as a resumed process does from the tables that it reads.
+A segment is one data file and the episodes file that commits it. A flush writes the open one as a full one is written,
+and a later write replaces it, from the tables that the flush wrote, exactly as a resumed process does from its files.
 """
 
 from __future__ import annotations
@@ -22,24 +20,24 @@ from rollout_cli.dataset.files import FileStore
 from rollout_cli.dataset.parquet import TableFile
 from rollout_cli.dataset.schema import DatasetSchema, is_big
 from rollout_cli.dataset.stats import Place, TableStats, find_anomalies, merge_stats, table_stats
-from rollout_cli.dataset.tables import EpisodeRows, RowSlice, episode_table, joined_leaves, step_table
+from rollout_cli.dataset.tables import NumberedChunk, episode_table, joined_leaves, step_table
 from rollout_cli.episodes.chunk import Chunk, episode_variable_bytes
 from rollout_cli.episodes.infos import concatenate_tables
 from rollout_cli.errors import UsageError
 
 MOST_SEGMENT_BYTES = 1 << 30
+LEAST_SHARE = 4 << 20
+"""Nominal bytes of a segment that each of several partitions has at least."""
+GROUP_BYTES = 64 << 20
+"""Nominal bytes of a row group of an episode that is a segment by itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class SizeLimits:
-    """The sizes that a segment may reach.
+    """The rows and nominal bytes that a segment may reach, and the rows of its row groups.
 
-    Attributes:
-        segment_rows: Rows.
-        segment_bytes: Nominal bytes, divided among the partitions.
-        min_segment_bytes: The least share of a partition.
-        group_rows: Rows of a row group.
-        group_bytes: Nominal bytes of a row group of an episode that is a segment by itself.
+    A segment ends before the episode that would pass them, and then the counters start at zero, so cuts depend on the
+    episodes alone. `segment_bytes` is divided among the partitions.
 
     Raises:
         UsageError: If `segment_bytes` is not positive, or over 1 GiB.
@@ -47,9 +45,7 @@ class SizeLimits:
 
     segment_rows: int = 1_048_576
     segment_bytes: int = 128 << 20
-    min_segment_bytes: int = 4 << 20
     group_rows: int = 131_072
-    group_bytes: int = 64 << 20
 
     def __post_init__(self) -> None:
         if not 0 < self.segment_bytes <= MOST_SEGMENT_BYTES:
@@ -60,14 +56,14 @@ class SizeLimits:
 
     def for_partitions(self, n_partitions: int) -> SizeLimits:
         """Return the limits of one of `n_partitions` partitions."""
-        least = min(self.min_segment_bytes, self.segment_bytes)
-        return replace(self, segment_bytes=max(self.segment_bytes // n_partitions, least))
+        share = max(self.segment_bytes // n_partitions, LEAST_SHARE)
+        return replace(self, segment_bytes=min(share, self.segment_bytes))
 
     def count_fitting(self, lengths: Array, sizes: Array, *, rows: int, nominal: int) -> int:
         """Return how many of the next episodes join a segment.
 
         Args:
-            lengths: Their steps, int64 (N,).
+            lengths: The steps of these episodes, int64 (N,).
             sizes: Their nominal bytes, int64 (N,).
             rows: Rows of the segment so far.
             nominal: Its nominal bytes so far.
@@ -84,7 +80,7 @@ class SizeLimits:
 
     def group_edges(self, length: int, nominal: int) -> list[int]:
         """Return the steps at which the row groups of a long episode end, rising to `length`."""
-        wanted = max(-(-length // self.group_rows), -(-nominal // self.group_bytes), 1)
+        wanted = max(-(-length // self.group_rows), -(-nominal // GROUP_BYTES), 1)
         groups = min(length, wanted)
         return [length * (at + 1) // groups for at in range(groups)]
 
@@ -122,6 +118,12 @@ class SegmentSettings:
     before_commit: Callable[[], None]
     committed: Callable[[Written], None]
 
+    def new_file(self, segment: SegmentId, kind: str) -> TableFile:
+        """Return the data file (`kind` is `data`) or the episodes file (`episodes`) of a segment, to be written."""
+        # In the dataset's own folder: with --overwrite, `data` and `meta` are the old dataset's until the first commit.
+        path = self.root / ".{}-{:05}-{:05}.parquet.tmp".format(kind, *segment.file)
+        return TableFile(self.files, path, self.schema.data if kind == "data" else self.schema.episodes)
+
 
 @dataclass(frozen=True, slots=True)
 class SegmentJob:
@@ -130,14 +132,14 @@ class SegmentJob:
     Attributes:
         segment: Which one.
         before: Its last write, whose rows come first; None where it was not written yet.
-        episodes: Whole episodes after those as chunks, each with their ids, int64 (N,); empty for a `LongEpisode`.
+        episodes: The whole episodes after those; empty for a `LongEpisode`.
         start: The first episode number that it covers.
         nominal: Its nominal bytes.
     """
 
     segment: SegmentId
     before: Written | None
-    episodes: Sequence[tuple[Chunk, Array]]
+    episodes: Sequence[NumberedChunk]
     start: int
     nominal: int
 
@@ -146,36 +148,29 @@ def write_segment(settings: SegmentSettings, job: SegmentJob) -> Written:
     """Write and commit a segment: the data file, then the episodes file, whose name commits it.
 
     Raises:
-        StorageError: If the disk fails, or there is not enough memory.
+        StorageError: If the disk fails.
     """
     schema, before = settings.schema, job.before
-    rows = [EpisodeRows.whole(*pair) for pair in job.episodes]
-    steps, dropped_of_steps = step_table(schema, [RowSlice.whole(*pair) for pair in job.episodes])
-    episodes, dropped_of_episodes = _episode_table(settings, job, rows)
-    dropped = _added(dropped_of_steps, dropped_of_episodes)
+    steps, dropped = step_table(schema, job.episodes)
+    episodes, dropped_of_episodes = _episode_table(settings, job, job.episodes)
+    dropped = _added(dropped, dropped_of_episodes)
     if before is not None and before.tables is not None:
         steps, episodes = (_appended(*pair) for pair in zip(before.tables, (steps, episodes), strict=True))
         dropped = _added(before.record.dropped_infos, dropped)
     stats = table_stats(steps)
-    with TableFile(settings.files, _temporary(settings, job.segment, "data"), schema.data) as data:
+    with settings.new_file(job.segment, "data") as data:
         data.write(steps, group_rows=settings.limits.group_rows)
         anomalies = find_anomalies(steps, stats, schema)
-        written = _commit(settings, job, data, episodes=episodes, stats=stats, anomalies=anomalies, dropped=dropped)
+        written = _commit(settings, job, data, episodes, stats=stats, anomalies=anomalies, dropped=dropped)
     return replace(written, tables=(steps, episodes))
 
 
 def _episode_table(
-    settings: SegmentSettings, job: SegmentJob, rows: Sequence[EpisodeRows]
-) -> tuple[pa.Table, Mapping[str, int]]:
+    settings: SegmentSettings, job: SegmentJob, episodes: Sequence[NumberedChunk]
+) -> tuple[pa.Table, dict[str, int]]:
     first_row = 0 if job.before is None else job.before.record.steps
-    return episode_table(
-        settings.schema, rows, root_seed=settings.root_seed, file=job.segment.file, first_row=first_row
-    )
-
-
-def _temporary(settings: SegmentSettings, segment: SegmentId, kind: str) -> Path:
-    # In the dataset's own folder: with --overwrite, `data` and `meta` are the old dataset's until the first commit.
-    return settings.root / ".{}-{:05}-{:05}.parquet.tmp".format(kind, *segment.file)
+    root_seed, file = settings.root_seed, job.segment.file
+    return episode_table(settings.schema, episodes, root_seed=root_seed, file=file, first_row=first_row)
 
 
 def _appended(before: pa.Table, rows: pa.Table) -> pa.Table:
@@ -193,14 +188,14 @@ def _commit(
     settings: SegmentSettings,
     job: SegmentJob,
     data: TableFile,
-    *,
     episodes: pa.Table,
+    *,
     stats: TableStats,
     anomalies: Mapping[str, Place],
     dropped: Mapping[str, int],
 ) -> Written:
     """Write the episodes file, and give both files their names."""
-    files, segment = settings.files, job.segment
+    files, root, segment = settings.files, settings.root, job.segment
     numbers, lengths, returns = (episodes[name].to_numpy() for name in ("episode_number", "length", "return"))
     stop = int(numbers[-1]) + 1
     record = SegmentRecord(
@@ -218,16 +213,13 @@ def _commit(
         anomalies=anomalies,
         dropped_infos=dropped,
     )
-    with TableFile(files, _temporary(settings, segment, "episodes"), settings.schema.episodes) as file:
+    with settings.new_file(segment, "episodes") as file:
         file.write(episodes, group_rows=settings.limits.group_rows)
         size = data.finish() + file.finish(record.footer())
         settings.before_commit()
-        for source, target in (
-            (data.path, segment.data_path(settings.root)),
-            (file.path, segment.episodes_path(settings.root)),
-        ):
+        for written_file, target in ((data, segment.data_path(root)), (file, segment.episodes_path(root))):
             files.make_folder(target.parent)
-            files.move(source, target)
+            files.move(written_file.path, target)
     written = Written(segment, record, size)
     settings.committed(written)
     return written
@@ -236,53 +228,44 @@ def _commit(
 class LongEpisode:
     """An episode over the limits: a segment of its own, streamed row group by row group into its data file.
 
-    All verbs but the constructor run in the thread that writes.
-
-    Args:
-        settings: The settings of all segments.
-        job: The segment, without episodes.
-        ids: The episode's id, int64 (1,).
-        length: Its steps.
+    All verbs but the constructor run in the thread that writes. `ids` is the episode's id, int64 (1,), and `length` its
+    steps.
     """
 
     def __init__(self, settings: SegmentSettings, job: SegmentJob, ids: Array, length: int) -> None:
         self._settings, self._job, self._ids, self._length = settings, job, ids, length
         self._edges = settings.limits.group_edges(length, job.nominal)
+        # The parts behind the last row group, and that group's end.
         self._parts: list[Chunk] = []
-        self._first_row = self._rows = 0
+        self._written = self._rows = 0
         self._rewards: list[Array] = []
         self._stats: list[TableStats] = []
         self._anomalies: dict[str, Place] = {}
-        self._dropped: Mapping[str, int] = {}
+        self._dropped: dict[str, int] = {}
         self._data: TableFile | None = None
 
     def add(self, chunk: Chunk) -> None:
         """Take the next part, or the whole episode, and write the row groups that it completes."""
         if self._data is None:
-            path = _temporary(self._settings, self._job.segment, "data")
-            self._data = TableFile(self._settings.files, path, self._settings.schema.data)
+            self._data = self._settings.new_file(self._job.segment, "data")
         self._parts.append(chunk)
         # A copy: a view would keep the memory of each part until the episode ends.
         self._rewards.append(chunk.rewards.copy())
         self._rows += chunk.n_steps
         # The observation after a group's last row is in the row after it, or the episode's last observation.
         while self._edges and (self._rows > self._edges[0] or self._rows == self._length):
-            self._write_group(self._edges.pop(0))
+            self._write_group(self._data, self._edges.pop(0))
 
     def commit(self) -> Written:
         """Commit the segment, once all parts came."""
         assert self._data is not None
-        rows = EpisodeRows(self._parts[0], self._ids, np.array([self._length], np.int64), tuple(self._rewards))
-        episodes, dropped = _episode_table(self._settings, self._job, [rows])
+        rewards, length = np.concatenate(self._rewards), np.array([self._length], np.int64)
+        facts = replace(self._parts[0], lengths=length, rewards=rewards)
+        episodes, dropped = _episode_table(self._settings, self._job, [(facts, self._ids)])
+        stats, dropped = merge_stats(self._stats), _added(self._dropped, dropped)
         with self._data as data:
             written = _commit(
-                self._settings,
-                self._job,
-                data,
-                episodes=episodes,
-                stats=merge_stats(self._stats),
-                anomalies=self._anomalies,
-                dropped=_added(self._dropped, dropped),
+                self._settings, self._job, data, episodes, stats=stats, anomalies=self._anomalies, dropped=dropped
             )
         self._data = None
         return written
@@ -292,21 +275,21 @@ class LongEpisode:
         if self._data is not None:
             self._data.discard()
 
-    def _write_group(self, stop: int) -> None:
+    def _write_group(self, data: TableFile, stop: int) -> None:
         """Write the rows up to step `stop`, and keep the rest."""
-        assert self._data is not None
         chunk = _joined_rows(self._parts)
-        start, schema = self._first_row, self._settings.schema
+        start, schema = self._written, self._settings.schema
         rows, rest = chunk.rows(0, stop - start), chunk.rows(stop - start, chunk.n_steps)
-        ends = stop == self._length
-        following = chunk.last_observations if ends else tuple(leaf[:1] for leaf in rest.observations)
-        table, dropped = step_table(schema, [RowSlice(rows, self._ids, following, start, ends)])
-        self._data.write(table, group_rows=table.num_rows)
+        if stop < self._length:
+            following, no = tuple(leaf[:1] for leaf in rest.observations), np.zeros(1, bool)
+            rows = replace(rows, last_observations=following, terminated=no, truncated=no)
+        table, dropped = step_table(schema, [(rows, self._ids)], first_step=start)
+        data.write(table, group_rows=table.num_rows)
         stats = table_stats(table, first_row=start)
         self._anomalies = find_anomalies(table, stats, schema) | self._anomalies
         self._stats.append(stats)
         self._dropped = _added(self._dropped, dropped)
-        self._parts, self._first_row = [rest], stop
+        self._parts, self._written = [rest], stop
 
 
 def _joined_rows(parts: Sequence[Chunk]) -> Chunk:

@@ -114,46 +114,35 @@ TableStats = Mapping[str, RunningStats]
 
 
 def table_stats(table: pa.Table, *, first_row: int = 0) -> TableStats:
-    """Return the statistics of all numeric columns.
+    """Return the statistics of all numeric columns of rows of `data`.
 
     Args:
-        table: Rows of `data`.
+        table: The rows.
         first_row: The first one's place in its file; it decides which rows of an image are sampled.
     """
     out = {}
     for field in table.schema:
-        if field.name in _NO_STATS or pa.types.is_string(field.type):
-            continue
-        values = _counted_values(table[field.name], -first_row % SAMPLE)
-        if len(values):
-            out[field.name] = RunningStats.of(values)
+        if field.name not in _NO_STATS and not pa.types.is_string(field.type):
+            values = _counted_values(table[field.name], -first_row % SAMPLE)
+            if len(values):
+                out[field.name] = RunningStats.of(values)
     return out
 
 
 def _counted_values(column: pa.ChunkedArray, first: int) -> Array:
-    if pa.types.is_fixed_size_binary(column.type):
-        return _sampled_bytes(column, first).reshape(-1)
-    values = decode_tensor(contiguous(column))
-    return values[first::SAMPLE].reshape(-1) if math.prod(values.shape[1:]) > MAX_ELEMENTS else values
-
-
-def _sampled_bytes(column: pa.ChunkedArray, first: int) -> Array:
-    """Return rows `first`, `first + SAMPLE`, … of a column of images, without joining its chunks."""
+    if not pa.types.is_fixed_size_binary(column.type):
+        values = decode_tensor(contiguous(column))
+        return values[first::SAMPLE].reshape(-1) if math.prod(values.shape[1:]) > MAX_ELEMENTS else values
     taken = []
-    for part in column.chunks:
+    for part in column.chunks:  # Joining them would cost more than the statistics.
         rows = np.frombuffer(part.buffers()[1], np.uint8).reshape(-1, column.type.byte_width)
         taken.append(rows[part.offset : part.offset + len(part)][first::SAMPLE])
         first = (first - len(part)) % SAMPLE
-    return np.concatenate(taken)
+    return np.concatenate(taken).reshape(-1)
 
 
-def sampled_columns(schema: DatasetSchema) -> frozenset[str]:
-    """Return the columns of which only some rows are counted."""
-    shapes = {one.name: one.leaf.shape for one in schema.spaces.columns if one.leaf.kind != "text"}
-    images = {one.name for one in schema.spaces.columns if is_image(one.leaf)}
-    for prefix, fields in schema.infos.groups:
-        shapes |= {f"{prefix}.{one.key}": kind_type(one.kind)[1] for one in fields if one.kind != STRING}
-    return frozenset(images | {name for name, shape in shapes.items() if math.prod(shape) > MAX_ELEMENTS})
+def _is_sampled(column: SpaceColumn) -> bool:
+    return is_image(column.leaf) or (column.leaf.kind != "text" and math.prod(column.leaf.shape) > MAX_ELEMENTS)
 
 
 def merge_stats(parts: Sequence[TableStats]) -> TableStats:
@@ -167,30 +156,30 @@ def merge_stats(parts: Sequence[TableStats]) -> TableStats:
 
 def stats_document(stats: TableStats, schema: DatasetSchema) -> dict[str, Any]:
     """Return the contents of stats.json."""
-    note, sampled = {"sampled": f"1 row in {SAMPLE}"}, sampled_columns(schema)
+    sampled = {column.name for column in schema.spaces.columns if _is_sampled(column)}
+    for prefix, fields in schema.infos.groups:
+        shapes = {f"{prefix}.{one.key}": kind_type(one.kind)[1] for one in fields if one.kind != STRING}
+        sampled |= {name for name, shape in shapes.items() if math.prod(shape) > MAX_ELEMENTS}
+    note = {"sampled": f"1 row in {SAMPLE}"}
     return {name: one.document() | (note if name in sampled else {}) for name, one in stats.items()}
 
 
-# Anomalies.
+# Anomalies: values that were stored, but that a reader should know of.
 
 Place = tuple[int, int]
 """Episode id and step."""
 
-REWARD = "reward"
+_PROBLEMS = {
+    "not_finite": "numbers that are not finite (nan or infinite)",
+    "outside": "values outside of its space",
+    "not_unicode": "texts with lone surrogates, stored as escapes such as \\udc80",
+}
 _ESCAPE = re.compile(r"\\ud[89ab-f]")
 
 
 @dataclass(frozen=True, slots=True)
 class Anomaly:
-    """A column with values that were stored, but that a reader should know of.
-
-    Attributes:
-        column: Its name.
-        problem: `not_finite`, `outside` (of its space) or `not_unicode` (texts with lone surrogates).
-        what: The values, in words.
-        episode: The id of the first episode with such a value.
-        step: The first step there.
-    """
+    """A column, its problem (`not_finite`, `outside` or `not_unicode`), and the first episode id and step with it."""
 
     column: str
     problem: str
@@ -206,79 +195,51 @@ class Anomaly:
         return f"{self.column} holds {self.what}, first in episode {self.episode} at step {self.step}"
 
 
+def anomalies(places: Mapping[str, Place]) -> list[Anomaly]:
+    """Return the anomalies of a dataset from their first places, as `find_anomalies` gives them."""
+    keys = ((key, *key.rsplit(":", 1)) for key in sorted(places))
+    return [Anomaly(column, problem, _PROBLEMS[problem], *places[key]) for key, column, problem in keys]
+
+
 def find_anomalies(table: pa.Table, stats: TableStats, schema: DatasetSchema) -> dict[str, Place]:
     """Return where the first anomaly of each column and problem is; keys are `column:problem`.
 
-    Rows are searched only where the statistics show one.
-
     Args:
         table: Rows of `data`.
-        stats: Their statistics.
+        stats: Their statistics. Rows are searched only where these show an anomaly.
         schema: The dataset's columns.
     """
     found = {}
-    for name, column in _checked_columns(schema):
-        if column is not None and column.leaf.kind == "text":
-            letters = contiguous(table[name]).buffers()[2]
-            problems = ["not_unicode"] if letters is not None and b"\\ud" in letters.to_pybytes() else []
-        else:
-            problems = [problem for problem, _ in _problems(name, stats, column, table.num_rows)]
-        for problem in problems:
-            values = decode_tensor(contiguous(table[name])) if column is None else column.decode(table)
-            bad = _is_bad(problem, values, column).reshape(len(values), -1).any(axis=1)
+    columns = [
+        one for one in (*schema.spaces.observation, *schema.spaces.action) if one.stored and not _is_sampled(one)
+    ]
+    for name, column in [*((one.name, one) for one in columns), ("reward", None)]:
+        for problem, bad in _bad_values(table, name, column, stats):
             # Integers near 2**63 are rounded in the statistics, so there may be none.
-            for row in np.flatnonzero(bad)[:1].tolist():
+            for row in np.flatnonzero(bad.reshape(len(bad), -1).any(axis=1))[:1].tolist():
                 found[f"{name}:{problem}"] = (table["episode_id"][row].as_py(), table["step"][row].as_py())
     return found
 
 
-def _is_bad(problem: str, values: Array, column: SpaceColumn | None) -> Array:
-    if problem == "not_unicode":
-        return np.array([_ESCAPE.search(text) is not None for text in values.tolist()])
-    if problem == "not_finite":
-        return np.asarray(~np.isfinite(values))
-    assert column is not None
-    assert column.leaf.bounds is not None
-    low, high = column.leaf.bounds
-    return np.asarray(np.isfinite(values) & ((values < low) | (values > high)))
-
-
-def _checked_columns(schema: DatasetSchema) -> Iterator[tuple[str, SpaceColumn | None]]:
-    sampled = sampled_columns(schema)
-    for column in (*schema.spaces.observation, *schema.spaces.action):
-        if column.stored and column.name not in sampled:
-            yield column.name, column
-    yield REWARD, None
-
-
-def _problems(name: str, stats: TableStats, column: SpaceColumn | None, rows: int) -> Iterator[tuple[str, str]]:
+def _bad_values(
+    table: pa.Table, name: str, column: SpaceColumn | None, stats: TableStats
+) -> Iterator[tuple[str, Array]]:
+    """Yield each problem that the statistics show, with the values that have it, bool (T, ...)."""
     if name not in stats:
+        letters = contiguous(table[name]).buffers()[2]
+        if letters is not None and b"\\ud" in letters.to_pybytes():
+            yield "not_unicode", np.array([_ESCAPE.search(text) is not None for text in table[name].to_pylist()])
         return
     own = stats[name]
-    if missing := rows * np.size(own.count) - int(np.sum(own.count)):
-        yield "not_finite", f"{missing:,} numbers that are not finite (nan or infinite)"
-    if column is None or column.leaf.bounds is None:
-        return
-    low, high = column.leaf.bounds
-    # Comparisons with nan, where nothing was counted, are false.
-    if np.any(own.min < low) or np.any(own.max > high):
-        extremes = f"{np.nanmin(own.min):g} to {np.nanmax(own.max):g}"
-        yield "outside", f"values from {extremes}, outside of {column.leaf.space}"
+    if int(own.count.sum()) < table.num_rows * own.count.size:
+        yield "not_finite", ~np.isfinite(_values(table, name, column))
+    if column is not None and column.leaf.bounds is not None:
+        low, high = column.leaf.bounds
+        # Comparisons with nan, where nothing was counted, are false.
+        if np.any(own.min < low) or np.any(own.max > high):
+            values = _values(table, name, column)
+            yield "outside", np.isfinite(values) & ((values < low) | (values > high))
 
 
-def anomalies(stats: TableStats, places: Mapping[str, Place], schema: DatasetSchema, rows: int) -> list[Anomaly]:
-    """Return the anomalies of a dataset.
-
-    Args:
-        stats: The statistics of its rows.
-        places: The first place of each, as `find_anomalies` gives them.
-        schema: Its columns.
-        rows: How many rows there are.
-    """
-    escaped = "not_unicode", "texts with lone surrogates, stored as escapes such as \\udc80"
-    return [
-        Anomaly(name, problem, what, *places[f"{name}:{problem}"])
-        for name, column in _checked_columns(schema)
-        for problem, what in (*_problems(name, stats, column, rows), escaped)
-        if f"{name}:{problem}" in places
-    ]
+def _values(table: pa.Table, name: str, column: SpaceColumn | None) -> Array:
+    return decode_tensor(contiguous(table[name])) if column is None else column.decode(table)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from datetime import UTC, datetime
 from functools import partial
@@ -97,7 +96,8 @@ class DatasetWriter:
             raise UsageError(f"the root seed is {root_seed}", hint="give a seed from 0 to 2**63 - 1")
         self._root = Path(path).resolve()
         self._files = files or FileStore()
-        self._root_seed, self._n_partitions, self._first_numbers = root_seed, n_partitions, first_numbers
+        self._root_seed = root_seed
+        self._firsts: Sequence[int | None] = first_numbers or [None] * n_partitions
         self._limits = limits or SizeLimits()
         self._spaces = SpaceSchema.of(env_spec, next_observation=next_observation)
         settings = {
@@ -115,41 +115,36 @@ class DatasetWriter:
         self._partitions: list[Partition] = []
         self._segments: dict[SegmentId, Written] = {}
         self._next_id = 0
-        self._open = True
+        self._is_open = True
         self._has_episodes = False
         self._flush_seconds = flush_seconds
         self._next_flush = time.monotonic() + flush_seconds
         # After an exception in the middle of `write`, nobody knows which of its episodes the open segments hold.
         self._is_writing = False
-        self._made_folder = False
         # Whether info.json is this dataset's, and not that of the one to be replaced.
         self._is_begun = False
         # Whether that one was moved to `REPLACED`, and this one has no commit yet.
         self._replaced = False
-        self._lock = lock or self._take_lock(committed, overwrite=overwrite)
+        if committed is None:
+            check_folder(self._root, overwrite=overwrite)
+        self._made_folder = not self._root.exists()
+        self._files.make_folder(self._root)
+        self._lock = lock or FolderLock(self._files, self._root)
         try:
             self._begin(committed, overwrite=overwrite)
         except BaseException:
             self._lock.release()
             raise
 
-    def _take_lock(self, committed: Committed | None, *, overwrite: bool) -> FolderLock:
-        if committed is None:
-            check_folder(self._root, overwrite=overwrite)
-        self._made_folder = not self._root.exists()
-        self._files.make_folder(self._root)
-        return FolderLock(self._files, self._root)
-
     def _begin(self, committed: Committed | None, *, overwrite: bool) -> None:
-        """Write info.json, unless a dataset is to be replaced: that one stays until the first commit."""
         recover_replaced(self._files, self._root)
         if committed is None:
-            check_folder(self._root, overwrite=overwrite)
+            check_folder(self._root, overwrite=overwrite)  # Again: another run may have ended just before the lock.
         for path in self._root.glob(".*.tmp"):
             self._files.remove(path)
         if committed is not None:
             self._resume(committed)
-        elif not info_path(self._root).exists():
+        elif not info_path(self._root).exists():  # Else a dataset is to be replaced, at the first commit.
             self._begin_record()
 
     def _begin_record(self) -> None:
@@ -157,23 +152,17 @@ class DatasetWriter:
         self._record.write()
 
     def _resume(self, committed: Committed) -> None:
-        self._move_aside(committed.damaged)
-        self._has_episodes, self._is_begun = True, True
-        self._next_id = committed.episodes
-        for before in committed.partitions:
-            self._segments |= {one.segment: dataclasses.replace(one, tables=None) for one in before.segments}
-        self._decide(InfoSchema.from_features(committed.info["features"]))
-        for partition, before in zip(self._partitions, committed.partitions, strict=True):
-            partition.resume(before)
-
-    def _move_aside(self, paths: Sequence[Path]) -> None:
-        stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
-        names = (f".repair-{stamp}{suffix}" for suffix in ("", *(f"-{number}" for number in range(1, 1000))))
-        aside = next(self._root / name for name in names if not (self._root / name).exists())
-        for path in paths:
+        aside = self._root / f".repair-{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}"
+        for path in committed.damaged:
             target = aside / path.relative_to(self._root)
             self._files.make_folder(target.parent)
             self._files.move(path, target)
+        self._has_episodes, self._is_begun = True, True
+        self._next_id = committed.episodes
+        self._segments = {one.segment: dataclasses.replace(one, tables=None) for one in committed.segments}
+        self._decide(InfoSchema.from_features(committed.info["features"]))
+        for partition, before in zip(self._partitions, committed.partitions, strict=True):
+            partition.resume(before)
 
     @property
     def path(self) -> Path:
@@ -207,12 +196,9 @@ class DatasetWriter:
                 self._write_held()
         self._is_writing = False
         if time.monotonic() >= self._next_flush:
-            self._flush()
-
-    def _flush(self) -> None:
-        for partition in self._partitions:
-            partition.flush()
-        self._next_flush = time.monotonic() + self._flush_seconds
+            for one in self._partitions:
+                one.flush()
+            self._next_flush = time.monotonic() + self._flush_seconds
 
     def close(self, *, status: Status, **facts: Any) -> DatasetSummary:
         """Commit all that was written and end the dataset.
@@ -225,12 +211,11 @@ class DatasetWriter:
         self._commit_all()
         if not self._is_begun:
             self._replace()
-        self._open = False
-        try:
+        self._is_open = False
+        with ExitStack() as stack:
+            stack.callback(self._lock.release)
             self._record.end(status, **facts)
             self._remove_replaced()
-        finally:
-            self._lock.release()
         return self._record.summary()
 
     def abort(self, *, commits: bool = True) -> None:
@@ -239,21 +224,16 @@ class DatasetWriter:
         Args:
             commits: Whether to commit what was written, unless a write failed; else only committed segments stay.
         """
-        if not self._open:
-            return
-        self._open = False
-        can_commit = commits and self._has_episodes and not self._is_writing and not self._queue.has_failed
-        steps: list[Callable[[], None]] = [self._commit_all] if can_commit else []
-        steps += [self._stop_queue, self._discard, self._end_aborted]
-        failures: list[Exception] = []
-        for step in steps:
-            try:
-                step()
-            except Exception as error:  # noqa: BLE001  Whatever it is, the rest must be tidied up.
-                failures.append(error)
-        self._lock.release()
-        if failures:
-            raise failures[0]
+        if self._is_open:
+            self._is_open = False
+            with ExitStack() as stack:  # Each step is tried, even where one before it failed.
+                stack.callback(self._lock.release)
+                stack.callback(self._queue.check)
+                stack.callback(self._end_aborted)
+                stack.callback(self._discard)
+                stack.callback(self._queue.stop)
+                if commits and self._has_episodes and not self._is_writing and self._queue.failure is None:
+                    self._commit_all()
 
     def _end_aborted(self) -> None:
         self._count()
@@ -265,20 +245,23 @@ class DatasetWriter:
     def remove(self) -> None:
         """Throw the dataset away, with the folder that was made for it: for a run that came to nothing."""
         self._check_open()
-        self._open = False
-        try:
-            self._stop_queue()
-        finally:
-            try:
-                self._discard()
-                recover_replaced(self._files, self._root)
-                if self._is_begun and not self._replaced:
-                    remove_dataset(self._files, self._root)
-            finally:
-                self._lock.release()
-        if self._made_folder:
-            with suppress(OSError):  # Another run may have begun in it.
-                self._root.rmdir()
+        self._is_open = False
+        with ExitStack() as stack:
+            if self._made_folder:
+                stack.callback(self._remove_empty_folder)
+            stack.callback(self._lock.release)
+            stack.callback(self._remove_files)
+            stack.callback(self._discard)
+            stack.callback(self._queue.stop)
+
+    def _remove_files(self) -> None:
+        recover_replaced(self._files, self._root)
+        if self._is_begun and not self._replaced:
+            remove_dataset(self._files, self._root)
+
+    def _remove_empty_folder(self) -> None:
+        with suppress(OSError):  # Another run may have begun in it.
+            self._root.rmdir()
 
     def __enter__(self) -> Self:
         return self
@@ -296,7 +279,7 @@ class DatasetWriter:
                 note_what_is_kept(error, self._record.summary())
 
     def _check_open(self) -> None:
-        if not self._open:
+        if not self._is_open:
             raise InternalError("the dataset's writer was used after it was closed")
 
     def _decide(self, infos: InfoSchema) -> None:
@@ -305,7 +288,7 @@ class DatasetWriter:
         self._record.decide(self._schema)
         if self._is_begun:
             self._record.write()
-        count = self._n_partitions
+        count = len(self._firsts)
         settings = SegmentSettings(
             files=self._files,
             root=self._root,
@@ -315,10 +298,8 @@ class DatasetWriter:
             before_commit=self._before_commit,
             committed=self._after_commit,
         )
-        firsts: Sequence[int | None] = self._first_numbers or [None] * count
         self._partitions = [
-            Partition(settings, self._queue, n_partitions=count, partition=at, first_number=first)
-            for at, first in enumerate(firsts)
+            Partition(settings, self._queue, SegmentId(count, at, 0), first) for at, first in enumerate(self._firsts)
         ]
 
     def _write_held(self) -> None:
@@ -327,7 +308,7 @@ class DatasetWriter:
             self._partitions[partition].write(chunk, self._episode_ids(chunk))
 
     def _episode_ids(self, chunk: Chunk) -> Array:
-        if self._n_partitions > 1:
+        if len(self._firsts) > 1:
             return chunk.numbers
         ids = self._next_id + np.arange(chunk.n_episodes)
         if chunk.part is None or chunk.part.is_last:
@@ -366,7 +347,8 @@ class DatasetWriter:
             self._write_held()
         for partition in self._partitions:
             partition.flush()
-        self._queue.finish()
+        self._queue.stop(finish=True)
+        self._queue.check()
         self._discard()
         if removed := len(self._segments) - len(self._present_segments()):
             raise StorageError(
@@ -377,43 +359,26 @@ class DatasetWriter:
 
     def _present_segments(self) -> list[Written]:
         """Return the committed segments whose files nobody removed meanwhile, in the order of their episodes."""
-        order = sorted(self._segments, key=lambda segment: (segment.partition, segment.number))
+        ordered = sorted(self._segments.items(), key=lambda item: (item[0].partition, item[0].number))
         return [
-            self._segments[segment]
-            for segment in order
+            written
+            for segment, written in ordered
             if segment.data_path(self._root).is_file() and segment.episodes_path(self._root).is_file()
         ]
 
     def _count(self) -> None:
         """Record totals, statistics and anomalies of the committed segments."""
         written = self._present_segments()
-        if self._schema is None or not written:
-            return
-        records = [one.record for one in written]
-        dropped: Counter[str] = Counter()
-        places: dict[str, Place] = {}
-        for record in records:
-            dropped.update(record.dropped_infos)
-            places = dict(record.anomalies) | places
-        steps = sum(record.steps for record in records)
-        stats = merge_stats([record.stats for record in records])
-        self._record.count(
-            episodes=sum(record.episodes for record in records),
-            steps=steps,
-            size=sum(one.bytes for one in written),
-            segments=len(records),
-            dropped=dropped,
-        )
-        self._record.note_anomalies(anomalies(stats, places, self._schema, steps))
-        self._files.write_json(stats_path(self._root), stats_document(stats, self._schema))
+        if self._schema is not None and written:
+            places: dict[str, Place] = {}
+            for one in written:
+                places = dict(one.record.anomalies) | places
+            self._record.count(written, anomalies(places))
+            stats = merge_stats([one.record.stats for one in written])
+            self._files.write_json(stats_path(self._root), stats_document(stats, self._schema))
 
     def _discard(self) -> None:
         """Remove the files of long episodes that did not end; of all partitions, even where one removal fails."""
         with ExitStack() as stack:
             for partition in self._partitions:
                 stack.callback(partition.discard)
-
-    def _stop_queue(self) -> None:
-        failure = self._queue.stop()
-        if failure is not None:
-            raise failure

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rollout_cli.dataset.commits import SegmentId
-from rollout_cli.dataset.segments import SizeLimits
+from rollout_cli.dataset.segments import GROUP_BYTES, SizeLimits
 from rollout_cli.dataset.writer import DatasetWriter
 from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.episodes.chunk import Chunk, concatenate
@@ -65,8 +65,9 @@ def test_a_segment_ends_before_the_episode_that_would_pass_its_limits(
 
 
 def test_partitions_share_the_bytes_of_a_segment_down_to_a_least_share() -> None:
-    limits = SizeLimits(segment_bytes=1000, min_segment_bytes=300)
-    assert [1000, 500, 300] == [limits.for_partitions(n).segment_bytes for n in (1, 2, 10)]
+    limits = SizeLimits(segment_bytes=10 << 20)
+    assert [10 << 20, 5 << 20, 4 << 20] == [limits.for_partitions(n).segment_bytes for n in (1, 2, 10)]
+    assert 1000 == SizeLimits(segment_bytes=1000).for_partitions(2).segment_bytes
 
 
 @pytest.mark.parametrize("size", [0, -1, (1 << 30) + 1])
@@ -77,7 +78,13 @@ def test_a_segment_that_memory_does_not_hold_is_refused(size: int) -> None:
 
 @pytest.mark.parametrize(
     ("length", "nominal", "expected"),
-    [(1, 1, [1]), (100, 100, [50, 100]), (120, 0, [40, 80, 120]), (10, 18_000, [3, 6, 10]), (2, 60_000, [1, 2])],
+    [
+        (1, 1, [1]),
+        (100, 100, [50, 100]),
+        (120, 0, [40, 80, 120]),
+        (10, 3 * GROUP_BYTES, [3, 6, 10]),
+        (2, 9 * GROUP_BYTES, [1, 2]),
+    ],
 )
 def test_a_long_episode_has_row_groups_of_equal_length(length: int, nominal: int, expected: list[int]) -> None:
     assert expected == SMALL.group_edges(length, nominal)

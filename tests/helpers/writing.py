@@ -20,7 +20,7 @@ from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.episodes.chunk import Chunk
 from tests.helpers.chunks import BOX_SPEC, episode
 
-SMALL = SizeLimits(segment_rows=200, segment_bytes=24_000, min_segment_bytes=100, group_rows=50, group_bytes=6_000)
+SMALL = SizeLimits(segment_rows=200, segment_bytes=24_000, group_rows=50)
 """Limits under which some episodes make several segments of several row groups."""
 
 RICH_SPEC = EnvSpec(
