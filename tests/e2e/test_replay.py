@@ -14,7 +14,7 @@ import pytest
 
 from tests.helpers.datasets import episodes_of, info_of
 from tests.helpers.policies import OwnNoisePolicy
-from tests.helpers.processes import ROOT, rollout
+from tests.helpers.processes import ROOT, called, rollout
 
 ENV = ("--env", "tests.helpers.envs:FaultyEnv")
 POLICY = "tests.helpers.policies:"
@@ -43,8 +43,8 @@ RUNS: dict[str, tuple[str, ...]] = {
 def test_all_episodes_are_identical(tmp_path: Path, kind: str) -> None:
     """Whatever made them."""
     output = tmp_path / "out"
-    rollout("collect", *LOCAL, *RUNS[kind], "--output", output)
-    ran = rollout("replay", output, "--all", "--json")
+    called("collect", *LOCAL, *RUNS[kind], "--output", output)
+    ran = called("replay", output, "--all", "--json")
     assert len(episodes_of(output)) == json.loads(ran.stdout)["identical"]
 
 
@@ -52,7 +52,7 @@ def test_all_episodes_are_identical(tmp_path: Path, kind: str) -> None:
 def dataset(tmp_path: Path) -> Path:
     (tmp_path / "p.pkl").write_bytes(cloudpickle.dumps(OwnNoisePolicy))
     words = ("collect", "--episodes", "12", *ENV, *LOCAL, "--policy", "p.pkl", "--output", "out")
-    rollout(*words, cwd=tmp_path)
+    called(*words, cwd=tmp_path)
     return tmp_path / "out"
 
 
@@ -77,8 +77,8 @@ def test_a_changed_value_is_found(dataset: Path) -> None:
     rewards[row] = np.nextafter(rewards[row], 2)
     at = table.schema.get_field_index("reward")
     pq.write_table(table.set_column(at, table.schema.field(at), pa.array(rewards)), path)
-    rollout("replay", dataset, "--episode", "2", cwd=dataset.parent)
-    ran = rollout("replay", dataset, "--episode", "3", cwd=dataset.parent, code=6)
+    called("replay", dataset, "--episode", "2", cwd=dataset.parent)
+    ran = called("replay", dataset, "--episode", "3", cwd=dataset.parent, code=6)
     assert "reward" in ran.said
     assert "step 2" in ran.said
 
@@ -88,18 +88,18 @@ def test_a_policys_file_must_be_there_and_the_same(dataset: Path) -> None:
     path = dataset.parent / "p.pkl"
     data = path.read_bytes()
     path.rename(dataset.parent / "moved.pkl")
-    rollout("replay", dataset, "--all", cwd=dataset.parent, code=3)
-    rollout("replay", dataset, "--all", "--policy", "moved.pkl", cwd=dataset.parent)
+    called("replay", dataset, "--all", cwd=dataset.parent, code=3)
+    called("replay", dataset, "--all", "--policy", "moved.pkl", cwd=dataset.parent)
     path.write_bytes(b"this would not load")
-    assert "SHA-256" in rollout("replay", dataset, "--all", cwd=dataset.parent, code=3).stderr
+    assert "SHA-256" in called("replay", dataset, "--all", cwd=dataset.parent, code=3).stderr
     path.write_bytes(data)
-    rollout("replay", dataset, "--all", cwd=dataset.parent)
+    called("replay", dataset, "--all", cwd=dataset.parent)
 
 
 def test_other_versions_are_named(dataset: Path) -> None:
     """The episodes are run all the same."""
     edit_info(dataset, versions__numpy="1.0")
-    assert "numpy 1.0" in rollout("replay", dataset, "--episode", "0", cwd=dataset.parent).stderr
+    assert "numpy 1.0" in called("replay", dataset, "--episode", "0", cwd=dataset.parent).stderr
 
 
 def test_a_module_that_was_edited_is_named(tmp_path: Path) -> None:
@@ -114,7 +114,7 @@ def test_a_module_that_was_edited_is_named(tmp_path: Path) -> None:
 def test_a_dataset_that_does_not_say_what_made_it_is_refused(dataset: Path) -> None:
     """Exit code 5."""
     edit_info(dataset, collector={})
-    rollout("replay", dataset, "--episode", "0", cwd=dataset.parent, code=5)
+    called("replay", dataset, "--episode", "0", cwd=dataset.parent, code=5)
 
 
 # -- the end-of-run check ----------------------------------------------------------------------------------------------
@@ -122,7 +122,7 @@ def test_a_dataset_that_does_not_say_what_made_it_is_refused(dataset: Path) -> N
 
 def verdict(output: Path, *words: str, code: int = 0) -> dict[str, Any]:
     """Collect, and return what the dataset says of being reproducible."""
-    rollout("collect", "--timesteps", "2000", *LOCAL, *words, "--output", output, cwd=ROOT, code=code)
+    called("collect", "--timesteps", "2000", *LOCAL, *words, "--output", output, cwd=ROOT, code=code)
     return dict(info_of(output)["reproducible"])
 
 
@@ -140,5 +140,5 @@ def test_state_that_is_carried_on_is_found(tmp_path: Path) -> None:
     found = verdict(tmp_path / "out", *stateful)
     assert "no" == found["status"]
     assert "action" in json.dumps(found)
-    rollout("verify", tmp_path / "out")
+    called("verify", tmp_path / "out")
     assert "no" == verdict(tmp_path / "required", *stateful, "--require-reproducible", code=3)["status"]

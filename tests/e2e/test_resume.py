@@ -11,7 +11,7 @@ import pytest
 from tests.helpers.breaks import contents
 from tests.helpers.datasets import assert_same_data, data_hashes, episodes_of, info_of, numbers_of, stats_of
 from tests.helpers.envs import HIDDEN, SIGNS
-from tests.helpers.processes import Ran, rollout, running
+from tests.helpers.processes import Ran, called, running
 
 ENV = ("--env", "tests.helpers.envs:FaultyEnv", "--seed", "7", "--segment-bytes", "20000", "--quiet")
 RUNS = {
@@ -50,7 +50,7 @@ def test_a_killed_run_is_resumed_as_if_it_had_not_been_killed(tmp_path: Path, ki
     """Killed twice after a commit, in the first run and in one that resumes: the same bytes, statistics and totals."""
     whole, out = tmp_path / "whole", tmp_path / "out"
     words = (*RUNS[kind], *ENV, "--workers", "2")
-    rollout(*words, "--output", whole)
+    called(*words, "--output", whole)
     seeds = episodes_of(whole)["seed"].to_pylist()
     hanging = (seeds[200::250], seeds[230::250]) if kind == "exact" else (seeds[280:281], seeds[380:381])
     assert -signal.SIGKILL == end_in(hanging[0], out, *words).code
@@ -58,15 +58,15 @@ def test_a_killed_run_is_resumed_as_if_it_had_not_been_killed(tmp_path: Path, ki
     again = (words[0], "--resume", "--quiet")
     assert -signal.SIGKILL == end_in(hanging[1], out, *again, more_than=first).code
     second = len(numbers_of(out))
-    rollout("verify", out)
-    rollout(*again, "--output", out)
+    called("verify", out)
+    called(*again, "--output", out)
     assert 0 < first < second < len(numbers_of(whole))
     assert_same_data(whole, out)
     assert stats_of(whole) == stats_of(out)
     assert len(data_hashes(whole)) > 2
     for name in ("status", "episodes", "steps", "dropped_infos", "features"):
         assert info_of(whole)[name] == info_of(out)[name]
-    rollout("verify", out)
+    called("verify", out)
     assert [] == [path for path in out.rglob(".*") if path.is_file()]
 
 
@@ -74,11 +74,11 @@ def test_a_run_that_was_asked_to_end_is_resumed(tmp_path: Path) -> None:
     """By SIGTERM: what was finished is there, and another number of workers, in one process, makes the rest."""
     out, whole = tmp_path / "out", tmp_path / "whole"
     words = ("collect", "--timesteps", "2000", *ENV, "--workers", "2")
-    rollout(*words, "--output", whole)
+    called(*words, "--output", whole)
     seeds = episodes_of(whole)["seed"].to_pylist()
     ran = end_in(seeds[250:251], out, *words, "--grace", "0.2", by=signal.SIGTERM)
     assert (143, "interrupted") == (ran.code, info_of(out)["status"]), ran.said
-    rollout("collect", "--resume", *LOCAL, "--output", out)
+    called("collect", "--resume", *LOCAL, "--output", out)
     assert_same_data(whole, out)
 
 
@@ -93,9 +93,9 @@ def test_a_kill_before_the_first_commit_begins_anew_with_the_same_seed(tmp_path:
         run.process.kill()
         run.end()
     seed = info_of(out)["root_seed"]
-    rollout("collect", "--resume", "--output", out)
+    called("collect", "--resume", "--output", out)
     assert (seed, "complete") == (info_of(out)["root_seed"], info_of(out)["status"])
-    rollout("collect", "--timesteps", "500", *env, "--seed", str(seed), "--output", tmp_path / "whole")
+    called("collect", "--timesteps", "500", *env, "--seed", str(seed), "--output", tmp_path / "whole")
     assert_same_data(tmp_path / "whole", out)
 
 
@@ -107,7 +107,7 @@ def test_two_runs_cannot_have_one_folder(tmp_path: Path) -> None:
     with running(words, env={SIGNS: str(signs), HIDDEN: '{"meet": 2}'}) as first:
         first.wait_until(lambda: any(signs.iterdir()) and bool(info_of(out)))
         for option in ("--resume", "--overwrite"):
-            ran = rollout("collect", "--episodes", "20", *ENV, *LOCAL, option, "--output", out, code=5)
+            ran = called("collect", "--episodes", "20", *ENV, *LOCAL, option, "--output", out, code=5)
             assert "another run" in ran.stderr
         (signs / "met-other").touch()
         assert 0 == first.end().code
@@ -117,7 +117,7 @@ def test_two_runs_cannot_have_one_folder(tmp_path: Path) -> None:
 def test_what_was_skipped_before_a_kill_is_still_listed(tmp_path: Path) -> None:
     """The same episodes as in a run that nobody disturbed."""
     well, out = tmp_path / "well", tmp_path / "out"
-    rollout("collect", "--episodes", "300", *ENV, *LOCAL, "--output", well)
+    called("collect", "--episodes", "300", *ENV, *LOCAL, "--output", well)
     seeds = episodes_of(well)["seed"].to_pylist()
     fault = {"what": "raise", "episodes": seeds[10::40]}
     words = ("collect", "--episodes", "300", *ENV, "--on-env-error", "skip", "--flush-every", "0.05", "--workers", "2")
@@ -127,11 +127,11 @@ def test_what_was_skipped_before_a_kill_is_still_listed(tmp_path: Path) -> None:
         run.process.kill()
         run.end()
     assert len(numbers_of(out)) < 290
-    rollout("collect", "--resume", "--quiet", "--output", out, env={HIDDEN: json.dumps(fault)})
+    called("collect", "--resume", "--quiet", "--output", out, env={HIDDEN: json.dumps(fault)})
     listed = [one["episode_number"] for one in info_of(out)["skipped"]["episodes"]]
     assert list(range(10, 300, 40)) == listed
     assert sorted(set(range(300)) - set(listed)) == numbers_of(out)
-    rollout("verify", out)
+    called("verify", out)
 
 
 EXTENSIONS = {
@@ -148,9 +148,9 @@ def test_a_complete_dataset_is_extended_by_a_larger_number(tmp_path: Path, kind:
     """`data/` and the statistics are those of the larger run."""
     before, after = EXTENSIONS[kind]
     out, whole = tmp_path / "out", tmp_path / "whole"
-    rollout("collect", *before, *ENV, *LOCAL, "--output", out)
-    rollout("collect", *after, "--resume", "--output", out)
-    rollout("collect", *after, *ENV, *LOCAL, "--output", whole)
+    called("collect", *before, *ENV, *LOCAL, "--output", out)
+    called("collect", *after, "--resume", "--output", out)
+    called("collect", *after, *ENV, *LOCAL, "--output", whole)
     assert_same_data(whole, out)
     assert stats_of(whole) == stats_of(out)
 
@@ -158,14 +158,14 @@ def test_a_complete_dataset_is_extended_by_a_larger_number(tmp_path: Path, kind:
 @pytest.fixture(scope="module")
 def complete(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("complete") / "out"
-    rollout("collect", "--timesteps", "1000", *ENV, *LOCAL, "--output", out)
+    called("collect", "--timesteps", "1000", *ENV, *LOCAL, "--output", out)
     return out
 
 
 def test_a_complete_dataset_is_not_touched(complete: Path) -> None:
     """To resume it is no error, and writes nothing."""
     before = {path: path.stat().st_mtime_ns for path in complete.rglob("*") if path.is_file()}
-    rollout("collect", "--resume", "--output", complete)
+    called("collect", "--resume", "--output", complete)
     assert before == {path: path.stat().st_mtime_ns for path in complete.rglob("*") if path.is_file()}
 
 
@@ -188,24 +188,24 @@ def test_what_would_give_other_data_is_refused(complete: Path, change: str) -> N
     """Exit code 2, and the dataset stays as it was."""
     before = data_hashes(complete)
     amount = () if change.startswith("fewer") else ("--timesteps", "2000")
-    rollout("collect", "--resume", *amount, *CHANGES[change], "--output", complete, code=2)
+    called("collect", "--resume", *amount, *CHANGES[change], "--output", complete, code=2)
     assert before == data_hashes(complete)
-    rollout("verify", complete)
+    called("verify", complete)
 
 
 def test_exact_cannot_be_extended(tmp_path: Path) -> None:
     """Each worker's numbers follow from how many it has."""
-    rollout("exact", "--episodes-per-worker", "5", *ENV, *LOCAL, "--output", tmp_path / "out")
-    rollout("exact", "--episodes-per-worker", "8", "--resume", "--output", tmp_path / "out", code=2)
+    called("exact", "--episodes-per-worker", "5", *ENV, *LOCAL, "--output", tmp_path / "out")
+    called("exact", "--episodes-per-worker", "8", "--resume", "--output", tmp_path / "out", code=2)
 
 
 def test_a_folder_with_other_files_cannot_be_resumed_or_overwritten(tmp_path: Path) -> None:
     """An empty or missing one can: a dataset begins, so that one command line serves for every time."""
     (tmp_path / "notes.txt").touch()
     for option in ("--resume", "--overwrite"):
-        rollout("collect", "--episodes", "5", *ENV, *LOCAL, option, "--output", tmp_path, code=5)
+        called("collect", "--episodes", "5", *ENV, *LOCAL, option, "--output", tmp_path, code=5)
     for _ in range(2):
-        rollout("collect", "--episodes", "5", *ENV, *LOCAL, "--resume", "--output", tmp_path / "new")
+        called("collect", "--episodes", "5", *ENV, *LOCAL, "--resume", "--output", tmp_path / "new")
     assert (tmp_path / "notes.txt").exists()
 
 
@@ -221,10 +221,10 @@ def test_overwrite_replaces_a_dataset(tmp_path: Path) -> None:
         "--output",
         tmp_path / "out",
     )
-    rollout(*words, "--seed", "1")
+    called(*words, "--seed", "1")
     old = contents(tmp_path)
-    rollout(*words, "--seed", "2", code=5)
-    rollout(*words, "--seed", "2", "--overwrite")
+    called(*words, "--seed", "2", code=5)
+    called(*words, "--seed", "2", "--overwrite")
     assert 2 == info_of(tmp_path / "out")["root_seed"]
     assert not old & contents(tmp_path)
-    rollout("verify", tmp_path / "out")
+    called("verify", tmp_path / "out")

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from tests.helpers.datasets import has_commit, info_of
-from tests.helpers.processes import SECONDS, Running, rollout
+from tests.helpers.processes import SECONDS, Running, called
 
 Meddle = Callable[[Running, Path], None]
 
@@ -190,7 +190,7 @@ _HELD: list[object] = []
 
 def locked(folder: Path) -> None:
     """Make a dataset whose lock somebody holds."""
-    rollout("collect", "--episodes", "2", "--workers", "1", "--sampler", "local", "--quiet", "--output", folder / "out")
+    called("collect", "--episodes", "2", "--workers", "1", "--sampler", "local", "--quiet", "--output", folder / "out")
     lock = (folder / "out" / ".lock").open("w")
     fcntl.flock(lock, fcntl.LOCK_EX)
     _HELD.append(lock)
@@ -242,8 +242,8 @@ def all_commands_work(folder: Path) -> None:
     """Every command reads the dataset, whatever its name is; what is stored comes out again."""
     output = "out"
     for words in (["info"], ["verify"], ["repair"], ["replay", "--all"]):
-        rollout(words[0], output, *words[1:], cwd=folder)
-    rollout("collect", "--resume", "--output", output, cwd=folder)
+        called(words[0], output, *words[1:], cwd=folder)
+    called("collect", "--resume", "--output", output, cwd=folder)
 
 
 def slices_are_right(folder: Path) -> None:

@@ -17,7 +17,7 @@ import pyarrow as pa
 from tests.helpers.datasets import assert_same_data, episodes_of, info_of, numbers_of
 from tests.helpers.envs import HIDDEN, SIGNS
 from tests.helpers.policies import FAULT
-from tests.helpers.processes import Ran, Running, rollout, running
+from tests.helpers.processes import Ran, Running, called, running
 
 SPEC = "tests.helpers.envs:FaultyEnv"
 FORTY = ("collect", "--episodes", "40")
@@ -140,7 +140,7 @@ def well(command: tuple[str, ...], policy: str) -> Path:
     output = Path(_folder().name) / re.sub(r"\W+", "-", f"{' '.join(command)}{policy}")
     chosen = ["--policy", f"tests.helpers.policies:{policy}"] if policy else []
     fixed = ["--env", SPEC, "--seed", "5", "--workers", "1", "--sampler", "local"]
-    rollout(*command, *fixed, *chosen, "--quiet", "--output", output)
+    called(*command, *fixed, *chosen, "--quiet", "--output", output)
     return output
 
 
@@ -180,7 +180,7 @@ def _check_kept(row: Row, output: Path, ran: Ran) -> None:
         return
     if row.keeps in ("prefix", "any") and not numbers_of(output):
         return
-    rollout("verify", os.fsencode(output), code=6 if row.keeps == "wreck" else 0)
+    called("verify", os.fsencode(output), code=6 if row.keeps == "wreck" else 0)
     checks = {"same": _same, "prefix": _prefix, "finished": _finished, "skips": _skips, "whole": _whole}
     if row.keeps in checks:
         checks[row.keeps](row, output, ran)

@@ -9,7 +9,7 @@ import pytest
 
 from tests.helpers.breaks import BREAKS, SMALL, contents, killed
 from tests.helpers.datasets import data_hashes, info_of, numbers_of
-from tests.helpers.processes import rollout
+from tests.helpers.processes import called
 
 EPISODES = 200
 FIXED = ("--env", "tests.helpers.envs:FaultyEnv", "--workers", "1", "--sampler", "local", "--quiet", *SMALL)
@@ -20,7 +20,7 @@ AMOUNT = ("collect", "--episodes", str(EPISODES))
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A dataset of several segments."""
     output = tmp_path_factory.mktemp("whole") / "out"
-    rollout(*AMOUNT, *FIXED, "--seed", "5", "--output", output)
+    called(*AMOUNT, *FIXED, "--seed", "5", "--output", output)
     assert len(data_hashes(output)) >= 3
     return output
 
@@ -36,7 +36,7 @@ def check_prefix(path: Path) -> None:
     assert list(range(len(numbers))) == numbers
     assert len(numbers) == info_of(path)["episodes"]
     assert len(numbers) == EPISODES or info_of(path)["status"] == "interrupted"
-    rollout("verify", path)
+    called("verify", path)
 
 
 @pytest.mark.parametrize("name", BREAKS)
@@ -44,10 +44,10 @@ def test_what_is_broken_is_reported_and_repaired(copy: Path, name: str) -> None:
     """`verify` fails, no command hangs or is at fault itself, and `repair` keeps or moves every file that there is."""
     BREAKS[name](copy)
     existing = contents(copy.parent)
-    assert rollout("verify", copy, code=None).code in (5, 6)
-    assert rollout("info", copy, code=None).code in (0, 5, 6)
-    assert rollout("repair", copy, "--dry-run", code=None).code in (0, 5, 6)
-    repaired = rollout("repair", copy, code=None)
+    assert called("verify", copy, code=None).code in (5, 6)
+    assert called("info", copy, code=None).code in (0, 5, 6)
+    assert called("repair", copy, "--dry-run", code=None).code in (0, 5, 6)
+    repaired = called("repair", copy, code=None)
     assert repaired.code in (0, 5, 6), repaired.said
     assert not existing - contents(copy.parent), "repair has deleted files"
     if repaired.code == 0:
@@ -59,10 +59,10 @@ def test_a_resumed_run_completes_it_or_refuses(copy: Path, whole: Path, name: st
     """`--resume` ends with the same bytes as the whole dataset, or with exit code 5, and deletes nothing."""
     BREAKS[name](copy)
     existing = contents(copy.parent)
-    ran = rollout("collect", "--resume", "--output", copy, "--episodes", str(EPISODES), code=None)
+    ran = called("collect", "--resume", "--output", copy, "--episodes", str(EPISODES), code=None)
     assert ran.code in (0, 5), ran.said
     assert not existing - contents(copy.parent), "resume has deleted files"
-    if ran.code == 0 and rollout("verify", copy, code=None).code == 0:
+    if ran.code == 0 and called("verify", copy, code=None).code == 0:
         assert data_hashes(whole) == data_hashes(copy)
 
 
@@ -72,7 +72,7 @@ def test_a_repair_that_is_killed_is_repaired(copy: Path, change: int) -> None:
     BREAKS["a byte of the second data file is flipped"](copy)
     existing = contents(copy.parent)
     assert killed(copy.parent / "note", change, "repair", copy)
-    rollout("repair", copy)
+    called("repair", copy)
     check_prefix(copy)
     assert not existing - contents(copy.parent)
 
@@ -84,7 +84,7 @@ def test_an_overwrite_that_is_killed_loses_nothing(copy: Path, change: int) -> N
     again: list[str | Path] = [*AMOUNT, *FIXED, "--seed", "6", "--overwrite", "--output", copy]
     assert killed(copy.parent / "note", change, *again)
     assert not existing - contents(copy.parent), "the old dataset is gone"
-    rollout(*again)
-    rollout("verify", copy)
+    called(*again)
+    called("verify", copy)
     assert (EPISODES, 6) == (info_of(copy)["episodes"], info_of(copy)["root_seed"])
     assert not existing & contents(copy.parent), "the old dataset was kept for ever"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import re
 import shlex
@@ -10,9 +12,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from unittest.mock import patch
 
 import psutil
 
@@ -112,7 +114,7 @@ def variables(mark: str = "", **more: str) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": path, "COLUMNS": "200", "SPT_NOENV": "1", MARK: mark, **more}
 
 
-@contextmanager
+@contextlib.contextmanager
 def running(
     words: Sequence[str | bytes],
     *,
@@ -157,6 +159,27 @@ def rollout(
     """Run `rollout` to its end, which must have this exit code (None: any)."""
     with running([one if isinstance(one, bytes) else str(one) for one in words], cwd=cwd, env=env) as run:
         ran = run.end()
+    assert code is None or code == ran.code, ran.said
+    return ran
+
+
+def called(
+    *words: str | bytes | Path, cwd: Path | None = None, code: int | None = 0, env: Mapping[str, str] | None = None
+) -> Ran:
+    """Do the same inside this process, which is a second faster: for what does not end it, or change its modules."""
+    from rollout_cli.cli.app import run
+
+    stdout, stderr = (io.TextIOWrapper(io.BytesIO(), "utf-8", "backslashreplace", write_through=True) for _ in range(2))
+    with (
+        patch.dict(os.environ, env or {}),
+        contextlib.chdir(cwd or Path.cwd()),
+        contextlib.redirect_stdout(stdout),
+        contextlib.redirect_stderr(stderr),
+    ):
+        ended = run([os.fsdecode(word) for word in words])
+    for stream in (stdout, stderr):
+        stream.seek(0)
+    ran = Ran(ended, stdout.read(), stderr.read())
     assert code is None or code == ran.code, ran.said
     return ran
 
