@@ -209,8 +209,7 @@ class DatasetWriter:
         """
         self._check_open()
         self._commit_all()
-        if not self._is_begun:
-            self._replace()
+        self._before_commit()
         self._is_open = False
         with ExitStack() as stack:
             stack.callback(self._lock.release)
@@ -318,15 +317,9 @@ class DatasetWriter:
     # The next two run in the thread that writes.
 
     def _before_commit(self) -> None:
-        if not self._is_begun:
-            self._replace()
-
-    def _after_commit(self, written: Written) -> None:
-        self._segments[written.segment] = written
-        self._remove_replaced()
-
-    def _replace(self) -> None:
-        """Move the dataset that is replaced aside, and put this one's info.json in its place."""
+        """Move a dataset that is to be replaced aside, and put this one's info.json in its place."""
+        if self._is_begun:
+            return
         self._replaced = True
         try:
             move_to_replaced(self._files, self._root)
@@ -335,6 +328,10 @@ class DatasetWriter:
             tidy_up(error, partial(recover_replaced, self._files, self._root))
             self._replaced = self._is_begun = False
             raise
+
+    def _after_commit(self, written: Written) -> None:
+        self._segments[written.segment] = written
+        self._remove_replaced()
 
     def _remove_replaced(self) -> None:
         if self._replaced:
