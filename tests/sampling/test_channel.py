@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import queue
 import socket
 import threading
@@ -177,12 +176,3 @@ def test_memory_is_used_again_when_its_last_array_dies() -> None:
     assert address == again.ctypes.data
     del again, other
     assert 600_000 <= memory.free_bytes <= 1 << 20
-
-
-def test_a_channel_survives_a_fork_of_nothing(ends: Ends) -> None:
-    """Its descriptor is one that a selector can watch, and closing it gives the descriptor back."""
-    descriptor = ends[0].fileno()
-    os.fstat(descriptor)
-    ends[0].close()
-    with pytest.raises(OSError, match="Bad file descriptor"):
-        os.fstat(descriptor)
