@@ -303,6 +303,7 @@ def _report(
         progress.notice(f"--drop-info {key}: there was no info of that name")
     for anomaly in summary.anomalies:
         progress.warn(str(anomaly))
+    _warn_of_edits(job, sampler)
     if config.require_reproducible:
         reproduce.require(verdict)
     if verdict.status == "no":
@@ -321,6 +322,20 @@ def _report(
         reproducible=verdict.document(),
         steps_per_second=filled.steps / filled.seconds if filled.seconds else 0.0,
     )
+
+
+def _warn_of_edits(job: _Job, sampler: Sampler) -> None:
+    """Warn where a worker that was started again has loaded other code than the dataset records."""
+    if not sampler.restarts:
+        return
+    config = job.config
+    now = sources_record(config, policy_source(config.policy), env_source(config.env, config.env_kwargs))
+    for name, what in (("policy", "policy"), ("env", "environment"), ("worker", "worker class")):
+        if now[name]["sha256"] != job.sources[name]["sha256"]:
+            job.progress.warn(
+                f"the source of the {what} was changed during the run: workers that were started again have run the new "
+                "one, so these episodes may not be reproducible"
+            )
 
 
 def _nothing_to_do(job: _Job) -> CollectResult:
