@@ -257,7 +257,7 @@ SURROUNDINGS = [
         *("too little memory for an episode", (3, 4, 5), "[Mm]emory"),
         kwargs={"space": "huge"},
         workers=1,
-        before=m.limit(resource.RLIMIT_AS, 3 << 30),
+        before=m.limit(resource.RLIMIT_AS, 2 << 30),
     ),
     refused("3,000 workers", 2, "--workers", options=("--workers", "3000")),
     refused("100,000,000 rows", 2, "--envs-per-worker", options=("--envs-per-worker", "100000000")),
@@ -278,7 +278,7 @@ WRITING = [
     ended(
         *("the data are removed", 5, "removed", m.after_commit(m.remove_data)),
         options=(*OFTEN, "--segment-bytes", "20000"),
-        command=("collect", "--episodes", "2000"),
+        command=("collect", "--episodes", "600"),
         keeps="wreck",
     ),
     refused("the folder's name is not UTF-8", 2, "UTF-8", output=b"b\xff"),

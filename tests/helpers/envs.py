@@ -153,7 +153,7 @@ SPACES: dict[str, Callable[[], spaces.Space[Any]]] = {
     "box": lambda: spaces.Box(-1, 1, (4,), np.float32),
     "stack": lambda: spaces.Box(-1, 1, (3, 4), np.float32),
     "image": lambda: spaces.Box(0, 255, (8, 6, 3), np.uint8),
-    "huge": lambda: spaces.Box(0, 1, (1 << 27,), np.float32),
+    "huge": lambda: spaces.Box(0, 255, (1 << 28,), np.uint8),
     "text": lambda: spaces.Text(8),
     "discrete": lambda: spaces.Discrete(7, start=-2),
     "dict": lambda: spaces.Dict(

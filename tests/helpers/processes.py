@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -175,7 +176,9 @@ def called(
         contextlib.chdir(cwd or Path.cwd()),
         contextlib.redirect_stdout(stdout),
         contextlib.redirect_stderr(stderr),
+        warnings.catch_warnings(),
     ):
+        warnings.simplefilter("default")
         ended = run([os.fsdecode(word) for word in words])
     for stream in (stdout, stderr):
         stream.seek(0)
