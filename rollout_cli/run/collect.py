@@ -156,12 +156,12 @@ def _prepare(config: CollectConfig, progress: Progress) -> Iterator[_Job]:
 @contextmanager
 def _start(job: _Job, signals: StopSignals) -> Iterator[Sampler]:
     """Start the workers; the first signal ends the sampling politely from here on."""
-    config, progress = job.config, job.progress
-    total_episodes: int | None = None
-    if config.episodes is not None:
-        total_episodes = config.episodes.stop - config.episodes.first
-    elif config.episodes_per_worker is not None:
-        total_episodes = config.episodes_per_worker * config.workers
+    config, progress, plan = job.config, job.progress, job.plan
+    total_episodes = None
+    if isinstance(plan, Episodes):
+        total_episodes = plan.stop - plan.first
+    elif isinstance(plan, EpisodesPerWorker):
+        total_episodes = plan.episodes * config.workers
     progress.start(label=job.env.label, total_steps=config.timesteps, total_episodes=total_episodes)
 
     def stop(name: str) -> None:
@@ -198,10 +198,9 @@ def _resume_or_begin(job: _Job, sampler: Sampler, signals: StopSignals) -> Datas
     if config.require_reproducible:
         reproduce.require(reproduce.known_beforehand(sampler.worker_info))
     unknown = reproduce.Verdict("unknown", "the run has not ended yet").document()
+    first_numbers = [job.plan.first]
     if isinstance(job.plan, EpisodesPerWorker):
         first_numbers = [worker * job.plan.episodes for worker in range(config.workers)]
-    else:
-        first_numbers = [job.plan.first]
     writer = DatasetWriter(
         config.output,
         env_spec=spec,
@@ -246,12 +245,12 @@ def _fill(job: _Job, sampler: Sampler, writer: DatasetWriter) -> _Filled:
     job.progress.finish()
     if filled.failure is None:
         filled.skipped |= sampler.skipped
-    if filled.failure is None and not writer.has_episodes and filled.skipped:
-        number = min(filled.skipped)
-        filled.failure = UserCodeError(
-            f"all episodes were skipped, {len(filled.skipped):,} of them; episode {number}: {filled.skipped[number]}",
-            hint="without an option that skips them, the first error ends the run and is shown in full",
-        )
+        if filled.skipped and not writer.has_episodes:
+            number, count = min(filled.skipped), len(filled.skipped)
+            filled.failure = UserCodeError(
+                f"all episodes were skipped, {count:,} of them; episode {number}: {filled.skipped[number]}",
+                hint="without an option that skips them, the first error ends the run and is shown in full",
+            )
     return filled
 
 
@@ -279,13 +278,13 @@ def _close(
         facts["skipped"] = {"count": len(episodes), "note": _SKIPPED_NOTE, "episodes": episodes}
     if filled.failure is None and signals.received is None:
         return writer.close(status="complete", **facts)
+    kept = "no episode was finished, so no dataset was left"
     if writer.has_episodes:
-        summary = writer.close(status="interrupted", **facts)
-        kept = f"{summary.episodes:,} finished episodes ({summary.steps:,} steps) are in {summary.path}"
+        found = writer.close(status="interrupted", **facts)
+        kept = f"{found.episodes:,} finished episodes ({found.steps:,} steps) are in {found.path}"
         kept += ", and --resume continues there"
     else:
         writer.remove()
-        kept = "no episode was finished, so no dataset was left"
     if filled.failure is not None:
         filled.failure.hint = "; ".join(filter(None, [filled.failure.hint, kept]))
         raise filled.failure
@@ -311,12 +310,10 @@ def _report(
         progress.warn(f"these episodes are not reproducible: {verdict.reason}{hint}")
     return _result(
         job,
-        summary.path,
-        {
-            "episodes": summary.episodes,
-            "steps": summary.steps,
-            "return_sum": job.state.totals["return_sum"] + filled.return_sum,
-        },
+        path=summary.path,
+        episodes=summary.episodes,
+        steps=summary.steps,
+        return_sum=job.state.totals["return_sum"] + filled.return_sum,
         seed=sampler.seed,
         n_workers=sampler.n_started,
         reproducible=verdict.document(),
@@ -333,41 +330,27 @@ def _warn_of_edits(job: _Job, sampler: Sampler) -> None:
     for name, what in (("policy", "policy"), ("env", "environment"), ("worker", "worker class")):
         if now[name]["sha256"] != job.sources[name]["sha256"]:
             job.progress.warn(
-                f"the source of the {what} was changed during the run: workers that were started again have run the new "
-                "one, so these episodes may not be reproducible"
+                f"the source of the {what} was changed during the run: workers that were started again have run the "
+                "new one, so these episodes may not be reproducible"
             )
 
 
 def _nothing_to_do(job: _Job) -> CollectResult:
-    job.progress.notice(f"{job.config.output} is complete: there is nothing to do")
-    info = job.state.info
-    return _result(
-        job, job.config.output.resolve(), job.state.totals, seed=info["root_seed"], reproducible=info["reproducible"]
-    )
+    config, info = job.config, job.state.info
+    job.progress.notice(f"{config.output} is complete: there is nothing to do")
+    facts = {"path": config.output.resolve(), "seed": info["root_seed"], "reproducible": info["reproducible"]}
+    return _result(job, **job.state.totals, **facts, n_workers=config.workers, steps_per_second=0.0)
 
 
-def _result(
-    job: _Job,
-    path: Path,
-    totals: Mapping[str, Any],
-    *,
-    seed: int,
-    reproducible: Mapping[str, Any],
-    n_workers: int | None = None,
-    steps_per_second: float = 0.0,
-) -> CollectResult:
+def _result(job: _Job, *, episodes: int, steps: int, return_sum: float, **facts: Any) -> CollectResult:
     return CollectResult(
-        path=path,
         status="complete",
-        episodes=totals["episodes"],
-        steps=totals["steps"],
-        mean_return=totals["return_sum"] / totals["episodes"],
-        mean_length=totals["steps"] / totals["episodes"],
-        seed=seed,
-        n_workers=job.config.workers if n_workers is None else n_workers,
+        episodes=episodes,
+        steps=steps,
+        mean_return=return_sum / episodes,
+        mean_length=steps / episodes,
         wall_time_s=time.monotonic() - job.started_at,
-        steps_per_second=steps_per_second,
-        reproducible=reproducible,
+        **facts,
     )
 
 
