@@ -21,13 +21,7 @@ class Progress:
     """
 
     def start(self, *, label: str, total_steps: int | None, total_episodes: int | None) -> None:
-        """Workers are being started; nothing is counted yet.
-
-        Args:
-            label: A name of the run, such as the environment's; any text.
-            total_steps: How many steps end the run, where steps end it.
-            total_episodes: How many episodes end the run, where episodes end it.
-        """
+        """Workers of the run `label`, any text, are being started; one of the totals ends it."""
 
     def begin(self, *, episodes: int = 0, steps: int = 0, return_sum: float = 0.0) -> None:
         """Workers are ready, and time is counted from here; the arguments are what a resumed dataset holds already."""
@@ -67,13 +61,7 @@ class MessageProgress(Progress):
 
 
 class LineProgress(MessageProgress):
-    """A plain line every few seconds, for logs and pipes; the last one states the end.
-
-    Args:
-        stream: Where the lines go.
-        clock: Seconds, from any beginning, never backwards.
-        every: Seconds between two lines.
-    """
+    """A plain line every few seconds, for logs and pipes; the last one states the end."""
 
     def __init__(
         self, stream: TextIO, *, clock: Callable[[], float] = time.monotonic, every: float = _LINE_EVERY
@@ -81,12 +69,10 @@ class LineProgress(MessageProgress):
         super().__init__(stream)
         self._clock, self._every = clock, every
         self._is_open, self._began, self._shown_at = False, 0.0, 0.0
-        self._label = ""
         self._total_steps: int | None = None
         self._total_episodes: int | None = None
-        self._episodes = self._steps = self._failures = 0
-        self._return_sum = 0.0
-        self._steps_before, self._share_before = 0, 0.0
+        self._episodes = self._steps = self._failures = self._steps_before = 0
+        self._label, self._return_sum, self._share_before = "", 0.0, 0.0
 
     def start(self, *, label: str, total_steps: int | None, total_episodes: int | None) -> None:
         """Remember the totals; the first line comes with an update."""
@@ -125,9 +111,13 @@ class LineProgress(MessageProgress):
             return ["starting workers"]
         elapsed = self._clock() - self._began
         pace = (self._steps - self._steps_before) / elapsed if elapsed > 0 else 0.0
+        steps, episodes = (
+            f"{count:,}" if total is None else f"{count:,}/{total:,}"
+            for count, total in ((self._steps, self._total_steps), (self._episodes, self._total_episodes))
+        )
         return [
-            _amount(self._steps, self._total_steps, "steps"),
-            _amount(self._episodes, self._total_episodes, "episodes"),
+            f"{steps} steps",
+            f"{episodes} episodes",
             f"{pace:,.0f} steps/s",
             *([f"mean return {self._return_sum / self._episodes:.4g}"] if self._episodes else []),
             *([f"{self._failures:,} failures"] if self._failures else []),
@@ -157,11 +147,19 @@ class BarProgress(LineProgress):
     def start(self, *, label: str, total_steps: int | None, total_episodes: int | None) -> None:
         """Draw a bar that moves, until the workers are ready."""
         from rich import progress  # noqa: PLC0415 - loading rich takes as long as a worker takes to build
+        from rich.text import Text  # noqa: PLC0415 - as above
+
+        class Display(progress.Progress):
+            """The facts stand in a line below the bar, beside which they would not fit."""
+
+            def get_renderables(self) -> Any:
+                yield self.make_tasks_table(self.tasks)
+                yield from (Text(task.fields["facts"]) for task in self.tasks)
 
         super().start(label=label, total_steps=total_steps, total_episodes=total_episodes)
         columns = [progress.SpinnerColumn(), progress.TextColumn("{task.description}", markup=False)]
         columns += [progress.BarColumn(), progress.TextColumn("{task.fields[outlook]}", markup=False)]
-        self._bar = _two_lines(progress.Progress)(
+        self._bar = Display(
             *columns, console=self._opened(), auto_refresh=False, redirect_stdout=False, redirect_stderr=False
         )
         self._bar.add_task(self._label, total=None, outlook="", facts="  starting workers")
@@ -197,35 +195,15 @@ class BarProgress(LineProgress):
         self._bar.refresh()
 
 
-def _two_lines(base: Any) -> Any:
-    """Return rich's progress display with the facts in a line below the bar, beside which they would not fit."""
-    from rich.text import Text  # noqa: PLC0415 - as above
-
-    class Display(base):  # type: ignore[misc]
-        def get_renderables(self) -> Any:
-            yield self.make_tasks_table(self.tasks)
-            yield from (Text(task.fields["facts"]) for task in self.tasks)
-
-    return Display
-
-
 def choose_progress(stream: TextIO, *, wanted: bool | None, quiet: bool, environ: Mapping[str, str]) -> Progress:
-    """Return what suits the stream: a bar on a terminal, lines elsewhere.
+    """Return what suits the stream: a bar on a terminal, lines elsewhere or with `TERM=dumb`.
 
-    Args:
-        stream: Where it is shown.
-        wanted: False leaves messages alone; None and True show progress.
-        quiet: Show warnings only, whatever is wanted.
-        environ: `TERM=dumb` makes a terminal one without bars. (rich itself honours `NO_COLOR`.)
+    `wanted=False` leaves messages alone, and `quiet` warnings alone. (rich itself honours `NO_COLOR`.)
     """
     if quiet or wanted is False:
         return MessageProgress(stream, notices=not quiet)
     can_draw = stream.isatty() and environ.get("TERM") not in {"dumb", "unknown"}
     return BarProgress(stream) if can_draw else LineProgress(stream)
-
-
-def _amount(number: int, total: int | None, unit: str) -> str:
-    return f"{number:,} {unit}" if total is None else f"{number:,}/{total:,} {unit}"
 
 
 def _duration(seconds: float) -> str:

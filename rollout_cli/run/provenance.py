@@ -6,11 +6,11 @@ The record is plain JSON. Numbers that JSON does not have (`inf`, `nan`, as `hea
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import json
 import math
 import platform
-import shutil
 import subprocess
 from collections.abc import Mapping
 from pathlib import PurePath
@@ -49,13 +49,10 @@ def _git_state() -> dict[str, Any] | None:
 
 
 def _git(*words: str) -> str | None:
-    git = shutil.which("git")
-    if git is None:
-        return None
     try:
-        found = subprocess.run([git, *words], capture_output=True, timeout=_GIT_SECONDS, check=False)  # noqa: S603 - our words
+        found = subprocess.run(["git", *words], capture_output=True, timeout=_GIT_SECONDS, check=False)  # noqa: S603, S607 - our words
     except (OSError, subprocess.TimeoutExpired):
-        return None
+        return None  # There is no git, for example.
     return found.stdout.decode(errors="replace").strip() if found.returncode == 0 else None
 
 
@@ -79,10 +76,8 @@ def sources_record(config: CollectConfig, policy: PolicySource, env: EnvSource) 
 def run_record(sources: Mapping[str, Any], info: Mapping[str, Any], surrounding: Mapping[str, Any]) -> dict[str, Any]:
     """Return the whole record of a run, for the header of its dataset.
 
-    Args:
-        sources: What `sources_record` gave.
-        info: What a worker reported of its environment, its policy and the packages that its process has loaded.
-        surrounding: What `surroundings` gave.
+    It joins `sources_record`, what a worker reported of its environment, policy and loaded packages, and
+    `surroundings`.
     """
     loaded = storable(info)
     return {
@@ -127,17 +122,17 @@ def check_nothing_cut(config: CollectConfig) -> None:
     """Raise `ConfigError` if a keyword argument is one that was cut from the record."""
     for option in (OPTIONS["env_kwargs"], OPTIONS["worker_args"]):
         for name, value in getattr(config, option.name).items():
-            if _cuts(name, value):
+            if _is_cut(name, value):
                 raise ConfigError(
                     f"the dataset does not record {name!r} of {option.flag}, because its name is that of a secret",
                     hint=f"give it again: {option.flag} {name}=…",
                 )
 
 
-def _cuts(name: str, value: Any) -> bool:
+def _is_cut(name: str, value: Any) -> bool:
     if isinstance(value, Mapping):
-        return any(_cuts(inner, item) for inner, item in value.items())
-    return any(_cuts(name, item) for item in value) if isinstance(value, list) else name in _SECRETS and value == CUT
+        return any(_is_cut(inner, item) for inner, item in value.items())
+    return any(_is_cut(name, item) for item in value) if isinstance(value, list) else name in _SECRETS and value == CUT
 
 
 def storable(document: Mapping[str, Any]) -> dict[str, Any]:
@@ -161,13 +156,10 @@ def _storable(value: Any, key: str) -> Any:
 
 def _without_secrets(text: str) -> str:
     """Return a text with its secrets cut where it is a JSON object, such as gymnasium's EnvSpec."""
-    if not text.startswith("{") or not any(secret in text for secret in _SECRETS):
-        return text
-    try:
-        inner = json.loads(text)
-    except (ValueError, RecursionError):
-        return text
-    return json.dumps(_storable(inner, "")) if isinstance(inner, dict) else text
+    if text.startswith("{") and any(secret in text for secret in _SECRETS):
+        with contextlib.suppress(ValueError, RecursionError):
+            return json.dumps(storable(json.loads(text)))
+    return text
 
 
 def restored(value: Any) -> Any:

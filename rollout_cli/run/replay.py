@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from rollout_cli.config import CollectConfig
 from rollout_cli.dataset.reader import Dataset, Episode
 from rollout_cli.dataset.schema import SpaceSchema
 from rollout_cli.dataset.tables import stored_form
 from rollout_cli.envs.source import EnvSource, env_source
-from rollout_cli.errors import EnvLoadError, NotReproducibleError, PolicyLoadError
+from rollout_cli.errors import EnvLoadError, NotReproducibleError, PolicyLoadError, UserCodeError
 from rollout_cli.policies.source import PolicySource, policy_source
 from rollout_cli.run.collect import sampler_of
 from rollout_cli.run.provenance import check_nothing_cut, recorded_values, run_record, sources_record, surroundings
 from rollout_cli.run.reproduce import HINT, Difference, differences, run_again
 from rollout_cli.samplers.sampler import Sampler
+
+_Source = TypeVar("_Source", PolicySource, EnvSource)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +45,7 @@ class Replayed:
 
     def document(self) -> dict[str, Any]:
         """Return an episode that differs as JSON has it."""
-        places = []
-        for one in self.found:
-            stored, now = one.values
-            place = {"field": one.field, "step": one.step, "index": list(one.index)}
-            places.append({**place, "stored": stored, "replayed": now})
+        places = [one.document("stored", "replayed") for one in self.found]
         known = {"episode_id": self.episode_id, "episode_number": self.number, "seed": self.seed, "steps": self.steps}
         return {**known, "differences": places, "cause": self.cause}
 
@@ -88,7 +86,7 @@ def replaying(
     Args:
         dataset: The dataset.
         policy: Where the policy is now; its file must still be the one that was used.
-        env_kwargs: Arguments of the environment that the dataset does not record, since they were secrets.
+        env_kwargs: Secret arguments of the environment, which the dataset does not record.
 
     Raises:
         DatasetFormatError: If the dataset does not record what made it.
@@ -98,7 +96,13 @@ def replaying(
     """
     info = dataset.info
     config = _config(info, policy, env_kwargs or {})
-    policies, envs = _found(config, info)
+    policies = _unchanged(
+        PolicyLoadError, "policy", config.policy, info["policy"], lambda: policy_source(config.policy)
+    )
+    recorded_env = {**info["env_source"], "sha256": info["env"]["sha256"]}
+    envs = _unchanged(
+        EnvLoadError, "environment", config.env, recorded_env, lambda: env_source(config.env, config.env_kwargs)
+    )
     sources = sources_record(config, policies, envs)
     with sampler_of(config, policies, envs) as sampler:
         sampler.start_worker()
@@ -129,29 +133,23 @@ def _config(info: Mapping[str, Any], policy: str | None, env_kwargs: Mapping[str
     return config
 
 
-def _found(config: CollectConfig, info: Mapping[str, Any]) -> tuple[PolicySource, EnvSource]:
-    """Find policy and environment; a file that is missing, or is not the one that was used, is refused unloaded."""
-    recorded_env = {**info["env_source"], "sha256": info["env"]["sha256"]}
-    for kind, what, spec, recorded in (
-        (PolicyLoadError, "policy", config.policy, info["policy"]),
-        (EnvLoadError, "environment", config.env, recorded_env),
-    ):
-        if recorded["path"] is not None and not Path(spec).exists():
-            hint = f"put back the file whose SHA-256 is {recorded['sha256']}"
-            hint += ", or name it with --policy" if what == "policy" else ""
-            raise kind(f"the {what}'s file does not exist any more: {spec}", hint=hint)
-    policy, env = policy_source(config.policy), env_source(config.env, config.env_kwargs)
-    for kind, what, recorded, found in (
-        (PolicyLoadError, "policy", info["policy"], policy.describe()),
-        (EnvLoadError, "environment", recorded_env, env.describe()),
-    ):
-        if recorded["path"] is not None and found["sha256"] != recorded["sha256"]:
-            raise kind(
-                f"the {what}'s file {found['spec']} is not the one that made these episodes: its SHA-256 is "
-                f"{found['sha256']}, and was {recorded['sha256']}",
-                hint="put back the file that was used",
-            )
-    return policy, env
+def _unchanged(
+    kind: type[UserCodeError], what: str, spec: str, recorded: Mapping[str, Any], find: Callable[[], _Source]
+) -> _Source:
+    """Find a policy or an environment; a file that is missing, or is not the one that was used, is refused unloaded."""
+    if recorded["path"] is not None and not Path(spec).exists():
+        hint = f"put back the file whose SHA-256 is {recorded['sha256']}"
+        hint += ", or name it with --policy" if what == "policy" else ""
+        raise kind(f"the {what}'s file does not exist any more: {spec}", hint=hint)
+    source = find()
+    found = source.describe()
+    if recorded["path"] is not None and found["sha256"] != recorded["sha256"]:
+        raise kind(
+            f"the {what}'s file {found['spec']} is not the one that made these episodes: its SHA-256 is "
+            f"{found['sha256']}, and was {recorded['sha256']}",
+            hint="put back the file that was used",
+        )
+    return source
 
 
 def _changes(info: Mapping[str, Any], record: Mapping[str, Any]) -> Iterator[str]:

@@ -66,6 +66,11 @@ class Difference:
         index = f"[{', '.join(map(str, self.index))}]" if self.index else ""
         return f"{self.field}{index} at step {self.step}"
 
+    def document(self, *names: str) -> dict[str, Any]:
+        """Return it as JSON has it, with names for the two values."""
+        place = {"field": self.field, "step": self.step, "index": list(self.index)}
+        return {**place, **dict(zip(names, self.values, strict=True))}
+
 
 _Column = tuple[int, Array]
 """The step that the first row belongs to, and the values of one field, rows (n, …)."""
@@ -189,9 +194,7 @@ class Verdict:
         if self.reason:
             found["reason"] = self.reason
         if self.difference is not None:
-            first, again = self.difference.values
-            where = {"field": self.difference.field, "step": self.difference.step, "index": list(self.difference.index)}
-            found["difference"] = {"episode": self.episodes[-1], **where, "first": first, "again": again}
+            found["difference"] = {"episode": self.episodes[-1], **self.difference.document("first", "again")}
         return found
 
 
@@ -251,10 +254,9 @@ def check(sampler: Sampler, early: EarlyEpisodes, *, steps: int, seconds: float,
     if (known := known_beforehand(sampler.worker_info)) is not None:
         return known
     scope = str(sampler.worker_info.get("scope", "any"))
-    if not steps:
-        return Verdict("unknown", "no episode was run", scope)
     if not early.kept:
-        return Verdict("unknown", f"no early episode is smaller than {KEPT_BYTES >> 20} MB", scope)
+        reason = f"no early episode is smaller than {KEPT_BYTES >> 20} MB" if steps else "no episode was run"
+        return Verdict("unknown", reason, scope)
     allowed = math.inf if required else max(MOST_SECONDS, SHARE * seconds)
     chosen = early.chosen(seconds * sampler.n_workers / steps, allowed)
     if not chosen:

@@ -33,11 +33,6 @@ _DECISIVE = (
 )
 """Options that decide the data. The others (amount, workers, sampler, faults, showing) may differ on resume."""
 _DECISIVE_OF_EXACT = ("episodes_per_worker", "workers")
-_CHANGED = {
-    "policy": "the policy's file or source has changed",
-    "env": "the environment's file or source has changed",
-    "worker": "the worker class's source has changed",
-}
 _LONGEST_SHOWN = 60
 
 
@@ -99,9 +94,7 @@ class ResumeState:
     @property
     def totals(self) -> dict[str, Any]:
         """Return the committed episodes, steps and sum of returns."""
-        if self.committed is None:
-            return {"episodes": 0, "steps": 0, "return_sum": 0.0}
-        return {name: getattr(self.committed, name) for name in ("episodes", "steps", "return_sum")}
+        return {name: getattr(self.committed, name, 0) for name in ("episodes", "steps", "return_sum")}
 
     def check(self, record: Mapping[str, Any], spec: EnvSpec, progress: Progress) -> None:
         """Raise `UsageError` where this run's record or spaces do not fit the dataset; warn of other versions."""
@@ -120,13 +113,7 @@ class ResumeState:
 
 
 def resume_state(config: CollectConfig, plan: Plan, sources: Mapping[str, Any], progress: Progress) -> ResumeState:
-    """Return what the run starts from; a dataset that never began is cleared away.
-
-    Args:
-        config: The run's configuration.
-        plan: Its whole plan.
-        sources: What `provenance.sources_record` gave.
-        progress: Receives notices.
+    """Return what a run of the whole `plan` starts from; a dataset that never began is cleared away.
 
     Raises:
         UsageError: If the folder holds another run's dataset, or more than the plan.
@@ -170,15 +157,15 @@ def _differences(info: Mapping[str, Any], sources: Mapping[str, Any], command: s
     for name in (*_DECISIVE, *(_DECISIVE_OF_EXACT if command == "exact" else ())):
         if before.get(name) != now.get(name):
             yield f"{name} was {_shown(before.get(name))}, is {_shown(now.get(name))}"
-    for name, origin in (("policy", "policy"), ("env", "env_source")):
+    for name, origin, what in (("policy", "policy", "policy"), ("env", "env_source", "environment")):
         old, new = info[origin], sources[origin]
         # A file may lie elsewhere now, with the same bytes.
         if (old["path"] is None or new["path"] is None) and old["spec"] != new["spec"]:
             yield f"{name} was {_shown(old['spec'])}, is {_shown(new['spec'])}"
         elif not _same(info, sources, name, "sha256"):
-            yield _CHANGED[name]
+            yield f"the {what}'s file or source has changed"
     if before["worker_class"] == now["worker_class"] and not _same(info, sources, "worker", "sha256"):
-        yield _CHANGED["worker"]
+        yield "the worker class's source has changed"
     if _first_number(before) != _first_number(now):
         yield f"the first episode was {_first_number(before)}, is {_first_number(now)}"
 
