@@ -16,7 +16,12 @@ from gymnasium import spaces
 from rollout_cli.seeding.generators import MAX_OBJECTS, EpisodeSeeder
 from rollout_cli.seeding.seeds import seed_globals
 
-torch: Any = pytest.importorskip("torch")
+try:
+    import torch as _torch
+except ImportError:
+    _torch = None
+
+torch: Any = _torch
 
 _OF_THE_MODULE = np.random.default_rng()
 
@@ -103,13 +108,93 @@ HOLDERS: dict[str, Callable[[], Callable[[], float]]] = {
     "global": ModuleGlobal,
     "nested": _nested,
     "space": _space,
-    "torch": _torch_generator,
     "legacy numpy": lambda: Holder(np.random.RandomState(), lambda item: item.random()),
     "legacy over PCG64": lambda: Holder(np.random.RandomState(np.random.PCG64()), lambda item: item.random()),
     "Philox": lambda: Holder(np.random.Generator(np.random.Philox()), lambda item: item.random()),
     "python": lambda: Holder(random.Random(), lambda item: item.random()),
-    "module": lambda: torch.nn.Sequential(torch.nn.Identity(), _TorchNoise()),
 }
+
+if torch is not None:
+
+    class _TorchNoise(torch.nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.rng = np.random.default_rng()
+
+        def forward(self, _: Any = None) -> float:
+            return float(self.rng.random())
+
+    HOLDERS["torch"] = _torch_generator
+    HOLDERS["module"] = lambda: functools.partial(torch.nn.Sequential(torch.nn.Identity(), _TorchNoise()), None)
+
+
+def drawn(self) -> float:
+    return float(_from_the_module())
+
+
+def _from_the_module() -> float:
+    return sum(_OF_THE_MODULE.random() for _ in range(2))
+
+
+def _closure() -> Callable[[], float]:
+    rng = np.random.default_rng()
+    return lambda: float(rng.random())
+
+
+def _with_default(rng: Any = None) -> float:
+    return float(rng.random())
+
+
+def _made_with_default() -> Callable[[], float]:
+    def draw(rng: Any = np.random.default_rng()) -> float:  # noqa: B008
+        return float(rng.random())
+
+    return draw
+
+
+def _nested() -> Callable[[], float]:
+    return Holder({"a": [({1: np.random.default_rng()},)]}, lambda item: item["a"][0][0][1].random())
+
+
+def _space() -> Callable[[], float]:
+    space = spaces.Dict({"x": spaces.Tuple([spaces.Box(0, 1, (), np.float64)])})
+    return Holder(space, lambda item: item.sample()["x"][0])
+
+
+def _torch_generator() -> Callable[[], float]:
+    generator = torch.Generator()
+    generator.seed()
+    return Holder(generator, lambda item: torch.rand((), generator=item))
+
+
+HOLDERS: dict[str, Callable[[], Callable[[], float]]] = {
+    "slots": Slotted,
+    "closure": _closure,
+    "default": _made_with_default,
+    "partial": lambda: functools.partial(_with_default, np.random.default_rng()),
+    "bound method": lambda: np.random.default_rng().random,
+    "class": ClassAttribute,
+    "global": ModuleGlobal,
+    "nested": _nested,
+    "space": _space,
+    "legacy numpy": lambda: Holder(np.random.RandomState(), lambda item: item.random()),
+    "legacy over PCG64": lambda: Holder(np.random.RandomState(np.random.PCG64()), lambda item: item.random()),
+    "Philox": lambda: Holder(np.random.Generator(np.random.Philox()), lambda item: item.random()),
+    "python": lambda: Holder(random.Random(), lambda item: item.random()),
+}
+
+if torch is not None:
+
+    class _TorchNoise(torch.nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.rng = np.random.default_rng()
+
+        def forward(self, _: Any = None) -> float:
+            return float(self.rng.random())
+
+    HOLDERS["torch"] = _torch_generator
+    HOLDERS["module"] = lambda: functools.partial(torch.nn.Sequential(torch.nn.Identity(), _TorchNoise()), None)
 
 
 class _TorchNoise(torch.nn.Module):  # type: ignore[misc]
@@ -126,7 +211,7 @@ def drawn(holder: Callable[..., float], number: int, *, root: int = 1, name: str
     seeder = EpisodeSeeder(root)
     seeder.watch(**{name: holder})
     seeder.begin(number)
-    return [holder(None) if isinstance(holder, torch.nn.Module) else holder() for _ in range(3)]
+    return [holder() for _ in range(3)]
 
 
 @pytest.mark.parametrize("name", HOLDERS)
@@ -165,8 +250,8 @@ def test_global_generators_and_the_systems_are_nobodys_own() -> None:
     """A policy that holds them holds no generator of its own."""
     seeder = EpisodeSeeder(1)
     inner: Any = random.random
-    torchs = torch.default_generator
-    seeder.watch(policy=[inner.__self__, np.random.rand, random.SystemRandom(), torchs, np.random.mtrand._rand])
+    torchs = [torch.default_generator] if torch else []
+    seeder.watch(policy=[inner.__self__, np.random.rand, random.SystemRandom(), *torchs, np.random.mtrand._rand])
     assert 0 == len(seeder.generators)
 
 
