@@ -194,14 +194,17 @@ def _checked_record(column: _Column, check: Record | None, before: Record | None
 
 
 def _discrete_action(column: _Column, rule: OnInvalidAction, *, checked: bool) -> Record:
-    """Return a function that appends a Discrete's number, and returns it in the space's own type."""
+    """Return a function that appends a number of a Discrete, and returns it as an integer."""
     leaf, append, integer = column.leaf, column.rows.append, column.integer
     kind = np.dtype(leaf.space.dtype).type
     least, greatest = leaf.bounds or (0, -1)
     table = {number: kind(number) for number in range(least, greatest + 1)} if greatest - least < _FEW_NUMBERS else {}
 
     def record(value: Any) -> Any:
-        number = value if type(value) is int else integer(value)
+        if type(value) is int and value in table:
+            append(value)
+            return value  # gymnasium checks Python's integers faster than numpy's.
+        number = integer(value)
         append(number)
         found = table.get(number)
         return outside(number) if found is None else found
