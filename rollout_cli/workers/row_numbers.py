@@ -20,9 +20,6 @@ Array = npt.NDArray[np.int64]
 class RowNumbers:
     """A queue of numbers for each of n rows, each in rising order.
 
-    Args:
-        n_rows: n.
-
     Attributes:
         is_shared: Whether any row takes any number.
     """
@@ -30,22 +27,16 @@ class RowNumbers:
     def __init__(self, n_rows: int) -> None:
         self._n_rows = n_rows
         self.is_shared = False
-        self._queue = np.empty(0, np.int64)
-        """The numbers, row by row."""
-        self._heads = np.zeros(n_rows, np.int64)
-        self._stops = np.zeros(n_rows, np.int64)
-        self._count = 0
+        self.drop_above(None, 1)
 
     def __len__(self) -> int:
-        """Return how many numbers wait."""
-        return self._count
+        return int((self._stops - self._heads).sum())
 
     @property
     def waiting(self) -> Array:
         """Return the numbers that wait, rising, int64 (k,)."""
-        places = np.arange(len(self._queue))
-        counts = np.diff(np.append(0, self._stops))
-        return np.sort(self._queue[places >= np.repeat(self._heads, counts)])
+        pairs = zip(self._heads.tolist(), self._stops.tolist(), strict=True)
+        return np.sort(np.concatenate([self._queue[head:stop] for head, stop in pairs]))
 
     @property
     def lowest(self) -> int | None:
@@ -64,36 +55,31 @@ class RowNumbers:
 
     def drop_above(self, last: int | None, stride: int) -> None:
         """Drop the numbers that are higher than `last`; all where it is None."""
-        waiting = self.waiting
-        self._fill(waiting[:0] if last is None else waiting[waiting <= last], stride)
+        waiting = self.waiting if last is not None else np.empty(0, np.int64)
+        self._fill(waiting[waiting <= (last or 0)], stride)
 
     def _fill(self, numbers: Array, stride: int) -> None:
+        # The queues lie one behind the other in one array, so that taking the numbers of many rows is one index.
         numbers = np.sort(numbers)
-        rows = numbers * 0 if self.is_shared else numbers // stride % self._n_rows
-        self._queue = numbers[np.argsort(rows, kind="stable")]
-        self._stops = np.cumsum(np.bincount(rows, minlength=self._n_rows))
+        queues = numbers * 0 if self.is_shared else numbers // stride % self._n_rows
+        self._queue = numbers[np.argsort(queues, kind="stable")]
+        self._stops = np.cumsum(np.bincount(queues, minlength=1 if self.is_shared else self._n_rows))
         self._heads = np.append(0, self._stops[:-1])
-        self._count = len(numbers)
 
     def has(self, rows: Array) -> npt.NDArray[np.bool_]:
         """Return for which of these rows (k,) a number waits, bool (k,)."""
-        return np.asarray(self._heads[rows] < self._stops[rows])
+        queues = rows * 0 if self.is_shared else rows
+        return np.asarray(self._heads[queues] < self._stops[queues])
 
     def take(self, rows: Array) -> Array:
         """Remove the lowest number of each of these rows (k,) and return them, NO_NUMBER where none waits."""
+        numbers = np.full(len(rows), NO_NUMBER, np.int64)
         if self.is_shared:
-            return self._take_any(len(rows))
-        if not self._count:
-            return np.full(len(rows), NO_NUMBER, np.int64)
-        heads, has = self._heads[rows], self.has(rows)
-        numbers = np.where(has, self._queue[np.minimum(heads, len(self._queue) - 1)], NO_NUMBER)
+            found = self._queue[self._heads[0] :][: len(rows)]
+            numbers[: len(found)] = found
+            self._heads[0] += len(found)
+            return numbers
+        has = self.has(rows)
+        numbers[has] = self._queue[self._heads[rows[has]]]
         self._heads[rows] += has
-        self._count -= int(np.count_nonzero(has))
         return numbers
-
-    def _take_any(self, count: int) -> Array:
-        first = int(self._heads[0])
-        found = self._queue[first : first + count]
-        self._heads[0] += len(found)
-        self._count -= len(found)
-        return found if len(found) == count else np.append(found, np.full(count - len(found), NO_NUMBER))

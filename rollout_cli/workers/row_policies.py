@@ -161,7 +161,7 @@ class _OnePolicy:
         except (KeyError, IndexError, TypeError) as error:
             raise BadValueError(f"the actions lack {error!r}: {shown(actions)}") from error
         leaves = [check.typed(values, numbers) for check, values in zip(self._checks, given, strict=True)]
-        buffer.put_actions(leaves)
+        buffer.put("action", leaves)
         return _for_env(self._spaces, leaves), infos
 
 
@@ -248,13 +248,13 @@ class _PolicyEach:
         for row in rows.tolist():
             info = _in_row(row, partial(self._act, row, seen[row]))
             if info:
-                by_step = buffer.agent_row_infos.setdefault(int(numbers[row]), {})
+                by_step = buffer.row_infos["agent"].setdefault(int(numbers[row]), {})
                 by_step[buffer.step - int(starts[row])] = info
         self._recorder.record(self._resting)
         place = np.full(len(numbers), len(rows))
         place[rows] = np.arange(len(rows))
         leaves = [column[place] for column in self._recorder.cut(len(rows) + 1)]
-        buffer.put_actions(leaves)
+        buffer.put("action", leaves)
         return _for_env(self._actions, leaves), {}
 
     def _act(self, row: int, observation: Any) -> dict[Any, Any]:

@@ -173,7 +173,7 @@ class NativeRows:
         """Record the infos of a step of rows that run these numbers (n,) since these steps (n,)."""
         del numbers, starts
         if infos or type(infos) is not dict:
-            buffer.put_env_infos(batch_columns(infos, self.n_rows))
+            buffer.put_infos("env", batch_columns(infos, self.n_rows))
 
     def failed_row(self, error: BaseException, numbers: Array) -> tuple[int | None, BaseException]:
         """Return in which row an error of the environment arose, if that is known, and the error."""
@@ -241,7 +241,7 @@ class SyncRows(NativeRows):
         del infos
         for row, info in enumerate(self.infos):
             if info and self.running[row]:
-                buffer.env_row_infos.setdefault(int(numbers[row]), {})[buffer.step - int(starts[row])] = info
+                buffer.row_infos["env"].setdefault(int(numbers[row]), {})[buffer.step - int(starts[row])] = info
 
     def failed_row(self, error: BaseException, numbers: Array) -> tuple[int | None, BaseException]:
         """Return in which row an error of the environment arose, if that is known, and the error."""

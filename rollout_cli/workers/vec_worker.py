@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+import pickle
+import random
+import sys
 import time
 from collections.abc import Callable, Iterable
 from typing import Any, Literal
@@ -34,23 +37,10 @@ from rollout_cli.workers.checks import (
     shown,
 )
 from rollout_cli.workers.default_worker import DefaultWorker, close_env, updated_env
-from rollout_cli.workers.next_step import NextStepWindow
-from rollout_cli.workers.rollout_buffer import (
-    BEGAN,
-    ENDED_AT,
-    FLAGS,
-    ROW,
-    SEED,
-    STOP,
-    Ended,
-    RolloutBuffer,
-    as_array,
-    leaf_array,
-)
+from rollout_cli.workers.rollout_buffer import RolloutBuffer, as_array, leaf_array, new_episodes
 from rollout_cli.workers.row_numbers import RowNumbers
 from rollout_cli.workers.row_policies import RowError, RowPolicies, row_policies
 from rollout_cli.workers.rows import Infos, NativeRows, SyncRows, final_infos
-from rollout_cli.workers.shared_draws import SharedDraws
 from rollout_cli.workers.worker import NO_NUMBER
 
 Array = npt.NDArray[Any]
@@ -59,6 +49,15 @@ DEFAULT_N_ENVS = 8
 
 HOLD_SECONDS = 0.25
 """How long a finished episode waits at most for lower numbers of its worker to end."""
+
+_LOOKS = 8
+"""Steps in which the worker looks whether the rows draw from a generator that they share."""
+
+_POLICY_DRAWS = (
+    "the policy draws from a random generator that all rows share: "
+    "let it offer seed_rows(mask, seeds), and draw each row's numbers from a generator of its own"
+)
+_ENV_DRAWS = "the environment draws from a global random generator, which all rows share"
 
 _clock = time.perf_counter
 
@@ -101,16 +100,15 @@ class VecWorker(DefaultWorker):
         self._rows: NativeRows | None = None
         self._policies: RowPolicies | None = None
         self._buffer: RolloutBuffer | None = None
-        self._draws: SharedDraws | None = None
         self._queue = RowNumbers(n_envs)
-        # Of each row: the facts of its episode that are known while it runs, when it began, and its reset's info.
-        self._facts = np.full((SEED + 1, n_envs), -1, np.int64)
-        self._numbers, self._starts, self._lying, self._seeds = self._facts
-        self._began_at = np.zeros(n_envs)
-        self._reset_infos: Array | None = None
-        self._window = NextStepWindow(n_envs)
-        self._n_running = 0
+        # The episodes that run. The worker writes to two of the fields, and reads them, at every step.
+        self._running = new_episodes(n_envs)
+        self._numbers, self._starts = self._running["number"], self._running["start"]
+        self._resetting = np.empty(0, np.int64)
+        """Rows that an environment of mode NEXT_STEP resets in the next step."""
         self._is_begun = False
+        self._looks_left = 0
+        self._shared_draws = ""
         self._observations: Any = None
         self._leaves: list[Array] = []
         self._where = RESET
@@ -189,15 +187,14 @@ class VecWorker(DefaultWorker):
         self._is_begun = self._met_first_reset = False
         self._spaces = SpaceRows(self._env_spec.observation_space)
         self._has_texts = any(leaf.kind == "text" for leaf in self._spaces.leaves)
-        if self._buffer is None or not self._buffer.n_ended_rows:
+        if self._buffer is None or not self._buffer.finished_rows:
             self._buffer = RolloutBuffer(self._env_spec, self._n_envs, self._worker_number)
         self._policies = row_policies(
             self._holder, self._env_spec, self._rows, root=self._seed, seeder=self._seeder, rules=self.rules
         )
         self._policies.watch()
-        self._draws = None
-        if self._n_envs > 1 and not self._rows.resets_itself:
-            self._draws = SharedDraws(self._policies.unseeded, self._seed)
+        self._shared_draws = ""
+        self._looks_left = _LOOKS if self._n_envs > 1 and not self._rows.resets_itself else 0
 
     # -- beginning ---------------------------------------------------------------------------------------------------
 
@@ -213,35 +210,34 @@ class VecWorker(DefaultWorker):
 
     def _begin_waiting(self) -> None:
         """Begin the numbers that need not wait for their row's episode to end."""
+        rows = np.arange(self._n_envs)
         if self._the_rows().resets_itself:
             # Its rows begin as it resets them. Where none runs or is about to, all are reset at once.
-            if not self._n_running and not (self._is_begun and self._window.resets_next):
-                self._window.clear()
-                self._begin_rows(np.arange(self._n_envs), self._reset_all, anew=True)
-        elif not self._is_begun:
-            self._reset_rows(np.arange(self._n_envs))
-        elif self._n_running < self._n_envs:
-            idle = np.flatnonzero(self._numbers == NO_NUMBER)
-            begin = idle[self._queue.has(idle)]
-            if len(begin):
-                self._reset_rows(begin)
+            if not (self._is_begun and len(self._resetting)) and not self.running_numbers:
+                self._begin_rows(rows, self._reset_all, anew=True)
+        elif self._is_begun:
+            self._reset_rows(rows[(self._numbers == NO_NUMBER) & self._queue.has(rows)])
+        else:
+            self._reset_rows(rows)
 
     def _reset_rows(self, rows: Array) -> None:
         """Reset rows (k,) of an environment that does not do so itself; those with a number begin its episode."""
 
         def reset() -> Infos:
             before = self._observations if self._is_begun else None
-            observations, infos, self._seeds[rows] = self._the_rows().reset_rows(rows, self._numbers, before)
+            observations, infos, self._running["seed"][rows] = self._the_rows().reset_rows(rows, self._numbers, before)
             self._see(observations)
             return infos
 
-        self._begin_rows(rows, reset, anew=not self._is_begun)
+        if len(rows):
+            self._begin_rows(rows, reset, anew=not self._is_begun)
 
     def _reset_all(self) -> Infos:
         # No two workers share a number, so none begins like another.
         lowest = int(self._numbers[self._numbers != NO_NUMBER].min())
         observations, infos = self._the_rows().reset_all(env_seed(self._seed, lowest) >> 1)
         self._see(observations)
+        self._resetting = np.empty(0, np.int64)
         return infos
 
     def _begin_rows(self, rows: Array, reset: Callable[[], Infos], *, anew: bool = False) -> None:
@@ -253,34 +249,29 @@ class VecWorker(DefaultWorker):
             anew: Whether all rows are reset.
         """
         numbers, buffer, policies = self._queue.take(rows), self._the_buffer(), self._the_policies()
-        self._numbers[rows] = numbers
-        self._starts[rows] = self._lying[rows] = buffer.step
-        self._began_at[rows] = _clock()
-        begun, its = (rows, numbers) if numbers.min() != NO_NUMBER else (rows[numbers >= 0], numbers[numbers >= 0])
-        self._n_running += len(begun)
+        facts = {"number": numbers, "seed": -1, "start": buffer.step, "unsaved": buffer.step, "began": _clock()}
+        for name, values in facts.items():
+            self._running[name][rows] = values
         self._note_rows()
+        runs = numbers != NO_NUMBER
+        begun, its = rows[runs], numbers[runs]
         if len(begun):
-            self._next_own = max(self._next_own, int(its[-1]) + 1)
+            self._next_own = max(self._next_own, int(its.max()) + 1)
             self._where = "policy.seed"
             policies.seed(begun, its, anew=anew)
         self._where = RESET
         infos = reset()
         self._is_begun = True
-        self._keep_reset_infos(rows, infos)
+        if infos:
+            buffer.reset_infos.update(
+                (number, info) for number, info in zip(numbers.tolist(), infos, strict=True) if info and number >= 0
+            )
         if len(begun):
             self._where = "policy.reset"
             policies.reset(begun, anew=anew)
         if not self._met_first_reset:
             self._met_first_reset = True
             policies.watch()
-
-    def _keep_reset_infos(self, rows: Array, infos: Infos) -> None:
-        if self._reset_infos is None:
-            if not infos or not any(infos):
-                return
-            self._reset_infos = np.full(self._n_envs, None, object)
-        for row, info in zip(rows.tolist(), infos or [{}] * len(rows), strict=True):
-            self._reset_infos[row] = info
 
     def _note_rows(self) -> None:
         """Let others know which rows run which episodes."""
@@ -296,7 +287,6 @@ class VecWorker(DefaultWorker):
             raise InternalError("step_episode was called with no episode under way: call start_episode first")
         before = self.finished_rows
         self._guarded(self._step_rows)
-        self._settle({})
         return self.finished_rows > before
 
     def advance(self, deadline: float) -> None:
@@ -319,30 +309,40 @@ class VecWorker(DefaultWorker):
                 self._step_rows()
             if _clock() >= deadline:
                 break
-        self._settle({})
 
     def _step_rows(self) -> None:
         """Take one step in every row: observations are recorded before the policy sees them, actions before the env."""
-        buffer, rows = self._the_buffer(), self._the_rows()
-        looking = self._draws if self._draws is not None and self._draws.is_due() else None
-        buffer.put_observations(self._leaves)
+        buffer, rows, looks = self._the_buffer(), self._the_rows(), self._looks_left > 0
+        buffer.begin_step(self._leaves)
         self._where = GET_ACTIONS
-        if looking is not None:
-            looking.begin()
+        before = self._generator_states() if looks else None
         actions, infos = self._the_policies().act(self._observations, self._numbers, self._starts, buffer)
         if infos or type(infos) is not dict:
-            buffer.put_agent_infos(batch_columns(infos, self._n_envs))
-        if looking is not None:
-            looking.policy_acted()
+            buffer.put_infos("agent", batch_columns(infos, self._n_envs))
+        if looks and self._generator_states() != before:
+            self._shared_draws = _POLICY_DRAWS
+        before = _global_states() if looks else None
         self._where = STEP
         observations, rewards, terminated, truncated, infos = rows.step(actions)
-        if looking is not None:
-            looking.env_stepped(may_refuse=rows.counts_limit)
-        buffer.put_rewards(_checked_rewards(rewards, self._n_envs))
+        if looks:
+            self._looks_left -= 1
+            self._judge_draws(is_env=_global_states() != before)
+        buffer.put("reward", [_checked_rewards(rewards, self._n_envs)])
         self._see(observations)
         terminated = _checked_flag("terminated", terminated, self._n_envs)
         truncated = _checked_flag("truncated", truncated, self._n_envs)
         _AFTER[rows.mode](self, terminated, truncated, infos)
+
+    def _generator_states(self) -> bytes:
+        """Return the states of all generators that a policy for all rows may draw from."""
+        return _global_states(self._seeder.generators if self._the_policies().unseeded is not None else ())
+
+    def _judge_draws(self, *, is_env: bool) -> None:
+        if is_env:
+            self._shared_draws = _ENV_DRAWS
+            if self._the_rows().counts_limit:
+                hint = "run one environment a worker and more workers, or let it draw from self.np_random"
+                raise BadValueError(_ENV_DRAWS, hint)
 
     def _see(self, observations: Any) -> None:
         """Keep the observations, and their leaves, for the next step to record."""
@@ -368,38 +368,16 @@ class VecWorker(DefaultWorker):
             self._reset_rows(ended)
 
     def _after_next_step(self, terminated: Array, truncated: Array, infos: Any) -> None:
-        """Note which episodes ended. Infos, and policies that are reset, belong to this step; all else can wait."""
-        rows = self._the_rows()
+        """Finish the episodes that ended, and begin those whose row this step has reset."""
+        rows, begun, over = self._the_rows(), self._resetting, terminated | truncated
         rows.put_infos(infos, self._the_buffer(), self._numbers, self._starts)
-        self._window.add(terminated, truncated, _clock())
-        is_due = self._the_buffer().end_step()
-        is_urgent = infos or self._reset_infos is not None or self._the_policies().resets
-        if is_due or is_urgent or self._window.is_full:
-            self._settle(infos)
-        if is_due:
-            self._make_room()
-
-    def _settle(self, infos: Any) -> None:
-        """Finish the episodes that ended since the last time, and begin those whose row was reset.
-
-        Args:
-            infos: Of the last step.
-        """
-        if not self._window.count:
-            return
-        buffer = self._the_buffer()
-        facts, times, begun, numbers = self._window.settle(self._facts, self._began_at, self._queue, buffer.step)
-        if facts.size:
-            ended_infos = None if self._reset_infos is None else self._reset_infos[facts[ROW]]
-            buffer.end(Ended(facts, times, ended_infos, buffer.observations_at(facts[STOP], facts[ROW], self._leaves)))
-        has = numbers != NO_NUMBER
-        if has.any():
-            self._next_own = max(self._next_own, int(numbers.max()) + 1)
-            self._where = "policy.reset"
-            self._the_policies().reset(begun[has], anew=False)
-        self._keep_reset_infos(begun, self._the_rows().infos_of(infos, begun))
-        self._n_running = int(np.count_nonzero(self._numbers != NO_NUMBER))
-        self._note_rows()
+        self._end_step()
+        over[begun] = False  # The flags of a step that resets a row mean nothing.
+        ended = self._resetting = np.flatnonzero(over)
+        if len(ended):
+            self._end(ended, terminated, truncated, [leaf[ended] for leaf in self._leaves])
+        if len(begun):
+            self._begin_rows(begun, lambda: rows.infos_of(infos, begun))
 
     def _after_same_step(self, terminated: Array, truncated: Array, infos: Any) -> None:
         """Finish the episodes that ended, whose last observations are among the infos, and begin those after them."""
@@ -410,8 +388,8 @@ class VecWorker(DefaultWorker):
             self._end_step()
             return
         final, last_infos, infos = final_infos(infos)
-        buffer.put_env_infos(batch_columns(infos, self._n_envs), ~over)
-        buffer.put_env_infos(batch_columns(last_infos, self._n_envs), over)
+        buffer.put_infos("env", batch_columns(infos, self._n_envs), ~over)
+        buffer.put_infos("env", batch_columns(last_infos, self._n_envs), over)
         self._end_step()
         self._end(ended, terminated, truncated, self._final_leaves(final, ended))
         self._begin_rows(ended, lambda: rows.infos_of(infos, ended))
@@ -432,37 +410,28 @@ class VecWorker(DefaultWorker):
             truncated: Of all rows, (n,).
             leaves: Last observations, one array (k, *shape) a leaf.
         """
-        if self._n_running < self._n_envs:
-            runs = self._numbers[rows] != NO_NUMBER
+        runs = self._numbers[rows] != NO_NUMBER
+        if not runs.all():
             rows, leaves = rows[runs], [leaf[runs] for leaf in leaves]
-        if not len(rows):
-            return
-        facts, times, buffer = np.empty((7, len(rows)), np.int64), np.empty((2, len(rows))), self._the_buffer()
-        facts[: SEED + 1] = self._facts[:, rows]
-        facts[STOP], facts[ROW], facts[FLAGS] = buffer.step, rows, terminated[rows] + 2 * truncated[rows]
-        times[BEGAN], times[ENDED_AT] = self._began_at[rows], _clock()
-        infos = None if self._reset_infos is None else self._reset_infos[rows]
+        buffer, running = self._the_buffer(), self._running
+        running["stop"][rows], running["ended"][rows] = buffer.step, _clock()
+        running["terminated"], running["truncated"] = terminated, truncated
         pairs = zip(leaves, self._spaces.leaves, strict=True)
-        last = tuple(values.astype(leaf.dtype, copy=False) for values, leaf in pairs)
-        buffer.end(Ended(facts, times, infos, last))
+        last = [values.astype(leaf.dtype, copy=False) for values, leaf in pairs]
+        buffer.end({name: values[rows] for name, values in running.items()}, last)
         self._numbers[rows] = NO_NUMBER
-        self._n_running -= len(rows)
+        self._note_rows()
 
     def _end_step(self) -> None:
-        if self._the_buffer().end_step():
-            self._make_room()
-
-    def _make_room(self) -> None:
-        running = np.flatnonzero(self._numbers != NO_NUMBER)
-        self._refuse_endless(running)
-        self._the_buffer().make_room(self._facts, running)
-
-    def _refuse_endless(self, running: Array) -> None:
-        steps = self._the_buffer().step - self._starts[running]
-        most = self.rules.most_steps(self._the_buffer().row_bytes)
-        if math.isinf(self._limit) and len(running) and steps.max() >= most:
-            error = BadValueError(f"the episode has no end: it is {steps.max():,} steps long", ENDLESS_HINT)
-            raise RowError(int(running[steps.argmax()])) from error
+        buffer = self._the_buffer()
+        if not buffer.end_step():
+            return
+        if math.isinf(self._limit):
+            lengths = np.where(self._numbers != NO_NUMBER, buffer.step - self._starts, 0)
+            if lengths.max() >= self.rules.most_steps(buffer.row_bytes):
+                error = BadValueError(f"the episode has no end: it is {lengths.max():,} steps long", ENDLESS_HINT)
+                raise RowError(int(lengths.argmax())) from error
+        buffer.make_room(self._running)
 
     # -- errors ------------------------------------------------------------------------------------------------------
 
@@ -479,7 +448,6 @@ class VecWorker(DefaultWorker):
             raise
 
     def _give_up(self, where: str, error: BaseException) -> None:
-        self._settle({})
         row: int | None = None
         if isinstance(error, RowError):
             row, error = error.row, error.__cause__ or error
@@ -510,7 +478,6 @@ class VecWorker(DefaultWorker):
         if self._buffer is not None:
             self._buffer.forget(self._numbers[mask].tolist())
         self._numbers[mask] = NO_NUMBER
-        self._n_running = int(np.count_nonzero(self._numbers != NO_NUMBER))
         self._note_rows()
 
     # -- a sampler's questions ---------------------------------------------------------------------------------------
@@ -536,7 +503,7 @@ class VecWorker(DefaultWorker):
     @property
     def has_work(self) -> bool:
         """Return whether an episode runs or a number waits."""
-        return self._n_running > 0 or len(self._queue) > 0
+        return bool((self._numbers != NO_NUMBER).any()) or len(self._queue) > 0
 
     @property
     def running_numbers(self) -> tuple[int, ...]:
@@ -546,18 +513,18 @@ class VecWorker(DefaultWorker):
     @property
     def open_numbers(self) -> list[int]:
         """Return the numbers that were assigned and not taken."""
-        ended = self._buffer.ended_numbers if self._buffer is not None else []
+        ended = self._buffer.finished_numbers if self._buffer is not None else []
         return sorted([*ended, *self.running_numbers, *self._queue.waiting.tolist()])
 
     @property
     def finished_rows(self) -> int:
         """Return how many rows `take(everything=True)` would give."""
-        return self._buffer.n_ended_rows if self._buffer is not None else 0
+        return self._buffer.finished_rows if self._buffer is not None else 0
 
     @property
     def finished_bytes(self) -> int:
         """Return about how many bytes `take(everything=True)` would give."""
-        return self._buffer.n_ended_rows * self._buffer.row_bytes if self._buffer is not None else 0
+        return self._buffer.finished_bytes if self._buffer is not None else 0
 
     def info(self) -> dict[str, Any]:
         """Return the policy's class, the record of the environment, and how far the episodes can be reproduced.
@@ -578,7 +545,7 @@ class VecWorker(DefaultWorker):
     @property
     def not_reproducible(self) -> str | None:  # type: ignore[override]  # Computed here, a plain attribute elsewhere.
         """Return why the episodes cannot be reproduced, as far as it is known by now."""
-        reasons = [self._draws.reason if self._draws is not None else ""]
+        reasons = [self._shared_draws]
         if self._rows is not None and self._rows.resets_itself:
             mode = self._rows.mode.value
             reasons.append(f"the vector environment resets a row by itself ({mode}), from no seed of the episode's own")
@@ -639,3 +606,11 @@ def _checked_leaf(leaf: Leaf, values: Any, n_rows: int) -> Array:
         expected = f"{leaf.dtype}{shape} of {leaf.space}"
         raise BadValueError(f"the observations{where} are {array.dtype}{array.shape}, expected {expected}")
     return array
+
+
+def _global_states(others: Iterable[Any] = ()) -> bytes:
+    """Return the states of the global random generators, and of others, to compare."""
+    torch: Any = sys.modules.get("torch")
+    generators = [getattr(torch, "default_generator", None), *others]
+    states = [one.get_state().tolist() if hasattr(one, "manual_seed") else one for one in generators]
+    return pickle.dumps([random.getstate(), np.random.get_state(), states])
