@@ -89,7 +89,7 @@ def run(command: Sequence[str], *, environment: Mapping[str, str] | None = None)
 
 
 def _reap_orphans() -> list[resource.struct_rusage]:
-    reaped = []
+    reaped: list[resource.struct_rusage] = []
     while True:
         try:
             _, _, used = os.wait4(-1, 0)

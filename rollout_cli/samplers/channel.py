@@ -211,4 +211,4 @@ def _from_frame(body: memoryview, n_pieces: int) -> Any:
         at += -at % _ALIGNMENT
         pieces.append(body[at : at + size])
         at += size
-    return pickle.loads(pieces[0], buffers=pieces[1:])
+    return pickle.loads(pieces[0], buffers=pieces[1:])  # noqa: S301  It was pickled by this package's own process.

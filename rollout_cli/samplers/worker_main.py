@@ -72,7 +72,7 @@ def _run(channel: Channel, box: CrashBox) -> None:
     birth = _next(channel)
     _take_surroundings(birth)
     try:
-        factory = pickle.loads(birth.factory)
+        factory = pickle.loads(birth.factory)  # noqa: S301  It was pickled by the sampler's own process.
     except Exception as error:  # noqa: BLE001  It is the user's code that could not be imported.
         _refuse(channel, birth.worker, error)
         return

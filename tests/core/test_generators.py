@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib.util
 import random
 from collections.abc import Callable
 from typing import Any
@@ -16,12 +17,7 @@ from gymnasium import spaces
 from rollout_cli.seeding.generators import MAX_OBJECTS, EpisodeSeeder
 from rollout_cli.seeding.seeds import seed_globals
 
-try:
-    import torch as _torch
-except ImportError:
-    _torch = None
-
-torch: Any = _torch
+torch: Any = importlib.import_module("torch") if importlib.util.find_spec("torch") else None
 
 _OF_THE_MODULE = np.random.default_rng()
 

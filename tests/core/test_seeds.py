@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import random
 import subprocess
 import sys
@@ -21,12 +22,7 @@ from rollout_cli.seeding.seeds import (
     seed_globals,
 )
 
-try:
-    import torch as _torch
-except ImportError:
-    _torch = None
-
-torch: Any = _torch
+torch: Any = importlib.import_module("torch") if importlib.util.find_spec("torch") else None
 
 ROOTS = st.integers(0, 2**70)
 NUMBERS = st.integers(0, 2**62)

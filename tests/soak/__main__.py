@@ -19,7 +19,7 @@ from tests.soak.cycles import run_cycles
 from tests.soak.disk import fail_everywhere, kill_everywhere
 from tests.soak.kills import SETTINGS, kill_all
 
-KILLS, CYCLES, EXAMPLES = 200, 1_000, 20_000
+KILLS, CYCLES, EXAMPLES = 200, 1_000, 2_000
 PROPERTIES = ["tests/sampling/test_machines.py"]
 """The property tests that get new examples."""
 
