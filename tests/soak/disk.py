@@ -14,7 +14,7 @@ from rollout_cli.dataset.files import FileStore
 from rollout_cli.errors import StorageError
 from tests.helpers.breaks import BREAKS, SMALL, contents, killed
 from tests.helpers.datasets import data_hashes, has_commit, info_of, numbers_of
-from tests.helpers.processes import rollout
+from tests.helpers.processes import called
 
 
 def _config(output: Path, *, resume: bool = False) -> CollectConfig:
@@ -80,7 +80,7 @@ def _check_prefix(output: Path, what: str) -> int:
         return 0
     numbers = numbers_of(output)
     assert list(range(len(numbers))) == numbers, what
-    ran = rollout("verify", output, code=None)
+    ran = called("verify", output, code=None)
     assert 0 == ran.code, f"{what}: {ran.said}"
     return len(numbers)
 
@@ -90,7 +90,7 @@ def kill_everywhere(folder: Path, *, every: int = 1) -> str:
     folder.mkdir()
     whole, copy, note = folder / "whole", folder / "copy" / "out", folder / "note"
     base = ("collect", "--episodes", "200", "--sampler", "local", "--workers", "1", "--quiet", *SMALL)
-    rollout(*base, "--seed", "5", "--output", whole)
+    called(*base, "--seed", "5", "--output", whole)
     kills = 0
     for again in (("repair", copy), (*base, "--seed", "6", "--overwrite", "--output", copy)):
         change = 1
@@ -104,8 +104,8 @@ def kill_everywhere(folder: Path, *, every: int = 1) -> str:
                 break
             kills += 1
             assert has_commit(copy) or not existing - contents(copy.parent), f"{again[0]}, killed at {note.read_text()}"
-            rollout(*again)
-            rollout("verify", copy)
+            called(*again)
+            called("verify", copy)
             numbers = numbers_of(copy)
             assert list(range(len(numbers))) == numbers
             expected = "complete" if again[0] == "collect" else "interrupted"
