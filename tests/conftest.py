@@ -19,8 +19,9 @@ settings.register_profile(
 )
 settings.load_profile(os.environ.get("ROLLOUT_TEST_PROFILE", "ci"))
 
-# Under nohup it is ignored, and every process of the tests would inherit that.
+# They are ignored under nohup and in a shell's background, and every process of the tests would inherit that.
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)
