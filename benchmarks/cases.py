@@ -6,7 +6,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -179,14 +179,9 @@ def _peer_case(peer: Peer, name: str) -> Case:
 
     def measure(pairs: int, seconds: float, say: Say) -> list[Figure]:
         costs = rounds([*sides, theirs], pairs=pairs, seconds=seconds, say=say)
+        title = f"{peer.title}, {peer.saves}"
         return [
-            _ratio(
-                f"CartPole, {name}, saved: {side.name}",
-                costs[side.name],
-                f"{peer.title}, {peer.saves}",
-                costs[theirs.name],
-                "ahead",
-            )
+            _ratio(f"CartPole, {name}, saved: {side.name}", costs[side.name], title, costs[theirs.name], "ahead")
             for side in sides
         ]
 
@@ -280,13 +275,7 @@ def chosen(names: Sequence[str]) -> list[Case]:
 
 def as_json(figure: Figure) -> dict[str, Any]:
     """Return a figure as JSON has it."""
-    spread = figure.spread
-    return {
-        "what": figure.what,
-        "against": figure.against,
-        "median": spread.median,
-        "low": spread.low,
-        "high": spread.high,
+    return {"what": figure.what, "against": figure.against, **asdict(figure.spread)} | {
         "unit": figure.unit,
         "bound": figure.bound,
         "detail": figure.detail,

@@ -47,19 +47,17 @@ PEERS = (
     Peer("pufferlib", "PufferLib vector x2", "puffer", "multiprocessing", "saves nothing"),
     Peer("imitation", "imitation rollout", "imitation_rollout", "rollout", "saves a Hugging Face dataset"),
     Peer("tianshou", "tianshou Collector", "tianshou_collector", "collector", "saves HDF5", ("random",)),
-    Peer("torchrl", "TorchRL Collector", "torchrl_collector", "single", "saves memory-mapped files", ("random",)),
+    Peer("torchrl", "TorchRL Collector", "torchrl_collector", "single", "saves a memory map", ("random",)),
     Peer(
         "torchrl-multi",
-        "TorchRL MultiSyncCollector x2",
+        "TorchRL MultiSync x2",
         "torchrl_collector",
         "multi",
-        "saves memory-mapped files",
+        "saves a memory map",
         ("random",),
     ),
     Peer("rllib", "RLlib env runners x2", "rllib_runners", "recording", "saves Parquet", ("random",)),
-    Peer(
-        "minari", "Minari DataCollector", "minari_collector", "hdf5", "saves HDF5", ("random", "linear"), vector=False
-    ),
+    Peer("minari", "Minari DataCollector", "minari_collector", "hdf5", "saves HDF5", vector=False),
 )
 
 
