@@ -50,11 +50,6 @@ class SyntheticWorker(DefaultWorker):
         return replace(self._ready.episodes(0, len(numbers)), numbers=numbers, seeds=numbers) if len(numbers) else None
 
     @property
-    def open_numbers(self) -> list[int]:
-        """Return the numbers that were assigned and not taken."""
-        return [*self._numbers, *self._waiting]
-
-    @property
     def finished_rows(self) -> int:
         """Return the steps of the finished numbers."""
         return len(self._numbers) * self.length

@@ -7,13 +7,12 @@ It knows nothing of other workers, messages or files.
 from rollout_cli.workers.default_worker import DefaultWorker
 from rollout_cli.workers.factory import WorkerFactory, load_worker_class
 from rollout_cli.workers.vec_worker import DEFAULT_N_ENVS, VecWorker
-from rollout_cli.workers.worker import EpisodeRules, NullBox, Worker
+from rollout_cli.workers.worker import EpisodeRules, Worker
 
 __all__ = [
     "DEFAULT_N_ENVS",
     "DefaultWorker",
     "EpisodeRules",
-    "NullBox",
     "VecWorker",
     "Worker",
     "WorkerFactory",

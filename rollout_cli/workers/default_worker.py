@@ -124,9 +124,9 @@ class DefaultWorker(Worker):
             return
         self._seeder.watch(policy=self._holder.policy, env=self._env)
         self._met_first_reset = False
-        if self._recorder is None or not self._recorder.numbers:
+        if self._recorder is None or not self._recorder.first_row:
             trusted = self._holder.is_trusted
-            self._recorder = EpisodeRecorder(self.env_spec, self._worker_number, self.rules, trusted=trusted)
+            self._recorder = EpisodeRecorder(self.env_spec, self.worker_number, self.rules, trusted=trusted)
 
     # -- one episode -------------------------------------------------------------------------------------------------
 
@@ -252,7 +252,7 @@ class DefaultWorker(Worker):
         number, step = self._number, self._the_recorder().step
         self._forget()
         if is_of_user_code(error):
-            place = episode_place(self._worker_number, number, self._episode_seed, step)
+            place = episode_place(self.worker_number, number, self._episode_seed, step)
             raise blame(where, error, place, (number,)) from error
 
     def _forget(self) -> None:
@@ -312,12 +312,6 @@ class DefaultWorker(Worker):
     def running_numbers(self) -> tuple[int, ...]:
         """Return the number of the episode that runs."""
         return () if self._number == NO_NUMBER else (self._number,)
-
-    @property
-    def open_numbers(self) -> list[int]:
-        """Return the numbers that were assigned and not taken."""
-        finished = self._recorder.numbers if self._recorder is not None else []
-        return sorted([*finished, *self.running_numbers, *self._waiting])
 
     @property
     def finished_rows(self) -> int:

@@ -70,11 +70,6 @@ class EpisodeRecorder:
         return len(self.rewards) - self.first_row
 
     @property
-    def numbers(self) -> list[int]:
-        """Return the numbers of the finished episodes."""
-        return [episode.number for episode in self._finished]
-
-    @property
     def finished_bytes(self) -> int:
         """Return about how many bytes the finished episodes have."""
         return self.first_row * (self.observations.row_bytes + self.actions.row_bytes + 8)

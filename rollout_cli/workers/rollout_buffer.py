@@ -179,12 +179,6 @@ class RolloutBuffer:
                     by_number.pop(number, None)
 
     @property
-    def finished_numbers(self) -> list[int]:
-        """Return the numbers of the episodes that ended and were not taken."""
-        parts = [*(ended["number"] for ended in self._ended), *(chunk.numbers for chunk in self._overdue)]
-        return [number for part in parts for number in part.tolist()]
-
-    @property
     def finished_bytes(self) -> int:
         """Return about how many bytes they have."""
         return self.finished_rows * self.row_bytes

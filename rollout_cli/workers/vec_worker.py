@@ -188,7 +188,7 @@ class VecWorker(DefaultWorker):
         self._spaces = SpaceRows(self._env_spec.observation_space)
         self._has_texts = any(leaf.kind == "text" for leaf in self._spaces.leaves)
         if self._buffer is None or not self._buffer.finished_rows:
-            self._buffer = RolloutBuffer(self._env_spec, self._n_envs, self._worker_number)
+            self._buffer = RolloutBuffer(self._env_spec, self._n_envs, self.worker_number)
         self._policies = row_policies(
             self._holder, self._env_spec, self._rows, root=self._seed, seeder=self._seeder, rules=self.rules
         )
@@ -465,10 +465,10 @@ class VecWorker(DefaultWorker):
         if row is not None and self._numbers[row] != NO_NUMBER:
             number, seed = int(self._numbers[row]), env_seed(self._seed, int(self._numbers[row]))
             seed = -1 if self._the_rows().resets_itself else seed
-            return episode_place(self._worker_number, number, seed, step - int(self._starts[row])), (number,)
+            return episode_place(self.worker_number, number, seed, step - int(self._starts[row])), (number,)
         numbers = self.running_numbers
         which = f"episodes {min(numbers)} to {max(numbers)}" if numbers else "no episode"
-        return f"worker {self._worker_number}, {which}, step {step} of {self._n_envs} rows", numbers
+        return f"worker {self.worker_number}, {which}, step {step} of {self._n_envs} rows", numbers
 
     def _forget(self) -> None:
         """Give up the episodes that run."""
@@ -509,12 +509,6 @@ class VecWorker(DefaultWorker):
     def running_numbers(self) -> tuple[int, ...]:
         """Return the numbers of the episodes that run."""
         return tuple(self._numbers[self._numbers != NO_NUMBER].tolist())
-
-    @property
-    def open_numbers(self) -> list[int]:
-        """Return the numbers that were assigned and not taken."""
-        ended = self._buffer.finished_numbers if self._buffer is not None else []
-        return sorted([*ended, *self.running_numbers, *self._queue.waiting.tolist()])
 
     @property
     def finished_rows(self) -> int:

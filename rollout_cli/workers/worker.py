@@ -64,20 +64,13 @@ class CrashBox(Protocol):
         """Note that the worker is alive."""
 
 
-class NullBox:
+class _NullBox:
     """A crash box that nobody reads."""
 
-    def begin(self, row: int, number: int) -> None:
+    def begin(self, *_: Any, **__: Any) -> None:
         """Do nothing."""
 
-    def end(self, row: int) -> None:
-        """Do nothing."""
-
-    def note(self, numbers: npt.NDArray[np.int64]) -> None:
-        """Do nothing."""
-
-    def step(self) -> None:
-        """Do nothing."""
+    end = note = step = begin
 
 
 class Worker(abc.ABC):
@@ -93,6 +86,7 @@ class Worker(abc.ABC):
         worker_number: Which of the run's workers this is, from 0.
 
     Attributes:
+        worker_number: Which of the run's workers this is, from 0.
         rules: What it does about user code that nearly keeps its contract; set before its first update.
         crash_box: Where it notes which episodes run; set before its first update.
         number_stride: The step from one of its numbers to the next, where it owns every m-th number.
@@ -104,16 +98,11 @@ class Worker(abc.ABC):
     def __init__(self, *, seed: int, max_episode_length: float | None, worker_number: int) -> None:
         self._seed = seed
         self._max_episode_length = float("inf") if max_episode_length is None else max_episode_length
-        self._worker_number = worker_number
+        self.worker_number = worker_number
         self.rules = EpisodeRules()
-        self.crash_box: CrashBox = NullBox()
+        self.crash_box: CrashBox = _NullBox()
         self.number_stride = 1
         self.worker_init()
-
-    @property
-    def worker_number(self) -> int:
-        """Return which of the run's workers this is."""
-        return self._worker_number
 
     @classmethod
     def numbers_at_once(cls, worker_args: dict[str, Any]) -> int:
@@ -202,11 +191,6 @@ class Worker(abc.ABC):
     @abc.abstractmethod
     def running_numbers(self) -> tuple[int, ...]:
         """Return the numbers of the episodes that run."""
-
-    @property
-    @abc.abstractmethod
-    def open_numbers(self) -> list[int]:
-        """Return the numbers that were assigned and not taken."""
 
     @property
     @abc.abstractmethod

@@ -159,10 +159,6 @@ class FakeWorker(Worker):
         return tuple(self._running)
 
     @property
-    def open_numbers(self) -> list[int]:
-        return sorted([*self._waiting, *self._running, *self._finished])
-
-    @property
     def finished_rows(self) -> int:
         return sum(chunk.n_steps for chunk in self._finished.values())
 
