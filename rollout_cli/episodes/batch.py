@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
+from operator import itemgetter
 from typing import Any
 
 import gymnasium
@@ -19,7 +20,7 @@ from gymnasium import spaces
 
 from rollout_cli.episodes.chunk import Chunk
 from rollout_cli.episodes.chunk import concatenate as concatenate_chunks
-from rollout_cli.episodes.info_arrays import concatenate_infos, pad_info
+from rollout_cli.episodes.infos import all_masked, concatenate_arrays
 from rollout_cli.episodes.spaces import map_tree, space_leaves, unflatten
 
 __all__ = ["EnvSpec", "EpisodeBatch", "StepType", "Tree", "derive_step_types"]
@@ -62,19 +63,15 @@ class EnvSpec:
     max_episode_length: int | None = None
 
 
-_STEP_FIELDS = {"rewards": np.float64, "step_types": np.uint8}
-_EPISODE_FIELDS = {
-    "lengths": np.int64,
-    "terminated": np.bool_,
-    "truncated": np.bool_,
-    "numbers": np.int64,
-    "seeds": np.int64,
-}
-_IN_LISTS = dict(zip(_EPISODE_FIELDS, ("length", "terminated", "truncated", "number", "seed"), strict=True))
-_INFO_ROWS = {"env_infos": "rewards", "agent_infos": "rewards", "episode_infos": "lengths"}
-"""By info field, another field with as many rows."""
+_STEP_FIELDS = ("observations", "actions", "rewards", "step_types", "env_infos", "agent_infos")
+_EPISODE_ARRAYS = ("lengths", "terminated", "truncated", "numbers", "seeds")
+_EPISODE_FIELDS = ("last_observations", *_EPISODE_ARRAYS, "episode_infos")
+_DTYPES = {"rewards": np.float64, "step_types": np.uint8, "terminated": np.bool_, "truncated": np.bool_}
+_DTYPES |= dict.fromkeys(("lengths", "numbers", "seeds"), np.int64)
 
-_LIST_KEYS = {"observations", "actions", "last_observation", *_STEP_FIELDS, *_INFO_ROWS, *_IN_LISTS.values()}
+_SINGULARS = {name: name.removesuffix("s") for name in ("last_observations", *_EPISODE_ARRAYS)}
+_LIST_KEYS = {*_STEP_FIELDS, "episode_infos", *_SINGULARS.values()}
+"""The keys of an episode in a list: a field of one value has a singular there."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,13 +99,13 @@ class EpisodeBatch:
     """
 
     env_spec: EnvSpec
-    episode_infos: Mapping[str, Array]
+    episode_infos: dict[str, Array]
     observations: Tree
     last_observations: Tree
     actions: Tree
     rewards: Array
-    env_infos: Mapping[str, Array]
-    agent_infos: Mapping[str, Array]
+    env_infos: dict[str, Array]
+    agent_infos: dict[str, Array]
     step_types: Array
     lengths: Array
     terminated: Array
@@ -117,17 +114,17 @@ class EpisodeBatch:
     seeds: Array
 
     def __post_init__(self) -> None:
-        n_episodes, n_steps = _count(self.lengths)
-        _check_tree("observations", self.observations, self.env_spec.observation_space, n_steps)
-        _check_tree("last_observations", self.last_observations, self.env_spec.observation_space, n_episodes)
-        _check_tree("actions", self.actions, self.env_spec.action_space, n_steps)
-        for fields, n_rows in ((_STEP_FIELDS, n_steps), (_EPISODE_FIELDS, n_episodes)):
-            for name, dtype in fields.items():
-                _check_array(name, getattr(self, name), (n_rows,), dtype)
-        for name, other in _INFO_ROWS.items():
-            for key, values in getattr(self, name).items():
-                _check_array(f"{name}[{key!r}]", values, (len(getattr(self, other)), *np.shape(values)[1:]))
-        _check_step_types(self)
+        _check_array("lengths", self.lengths, (np.size(self.lengths),), np.int64)
+        if len(self.lengths) == 0 or self.lengths.min() < 1:
+            raise ValueError(f"lengths is {self.lengths}: a batch has one episode at least, and each has one step")
+        for names, n_rows in ((_STEP_FIELDS, int(self.lengths.sum())), (_EPISODE_FIELDS, len(self.lengths))):
+            for name in names:
+                _check_field(name, getattr(self, name), n_rows, self.env_spec)
+        expected = derive_step_types(self.lengths, self.terminated, self.truncated)
+        wrong = np.flatnonzero(self.step_types != expected)
+        if len(wrong):
+            row = wrong[0]
+            raise ValueError(f"step_types[{row}] is {self.step_types[row]}, but lengths and flags give {expected[row]}")
 
     @classmethod
     def _unchecked(cls, **fields: Any) -> EpisodeBatch:
@@ -150,7 +147,7 @@ class EpisodeBatch:
             env_infos=chunk.env_infos.to_arrays(),
             agent_infos=chunk.agent_infos.to_arrays(),
             step_types=derive_step_types(chunk.lengths, chunk.terminated, chunk.truncated),
-            **{name: getattr(chunk, name) for name in _EPISODE_FIELDS},
+            **{name: getattr(chunk, name) for name in _EPISODE_ARRAYS},
         )
 
     @classmethod
@@ -163,21 +160,18 @@ class EpisodeBatch:
         if not batches:
             raise ValueError("there is no batch to concatenate")
         spec = batches[0].env_spec
-        for batch in batches[1:]:
-            for name in ("observation_space", "action_space"):
-                space, other = getattr(spec, name), getattr(batch.env_spec, name)
-                if space != other:
-                    raise ValueError(f"{name} differs: {space} and {other}")
-        fields: dict[str, Any] = {"env_spec": spec}
-        for name in ("observations", "last_observations", "actions"):
-            first, *others = (getattr(batch, name) for batch in batches)
-            fields[name] = map_tree(lambda *leaves: np.concatenate(leaves), first, *others)
+        for other in (batch.env_spec for batch in batches):
+            if replace(other, max_episode_length=spec.max_episode_length) != spec:
+                raise ValueError(f"the spaces differ: {spec} and {other}")
+        fields = {}
         for name in (*_STEP_FIELDS, *_EPISODE_FIELDS):
-            fields[name] = np.concatenate([getattr(batch, name) for batch in batches])
-        for name, other in _INFO_ROWS.items():
-            sizes = [len(getattr(batch, other)) for batch in batches]
-            fields[name] = concatenate_infos([getattr(batch, name) for batch in batches], sizes)
-        return cls._unchecked(**fields)
+            parts = [getattr(batch, name) for batch in batches]
+            if name.endswith("infos"):
+                sizes = [len(batch.lengths if name == "episode_infos" else batch.rewards) for batch in batches]
+                fields[name] = concatenate_arrays(parts, sizes)
+            else:
+                fields[name] = map_tree(lambda *leaves: np.concatenate(leaves), *parts)
+        return cls._unchecked(env_spec=spec, **fields)
 
     @classmethod
     def from_list(cls, env_spec: EnvSpec, episodes: Sequence[Mapping[str, Any]]) -> EpisodeBatch:
@@ -186,16 +180,23 @@ class EpisodeBatch:
         Raises:
             ValueError: If there is no episode, or one's fields are not those of `to_list` or do not fit each other.
         """
-        return cls.concatenate(*(cls(env_spec=env_spec, **_from_entry(episode)) for episode in episodes))
+        batches = []
+        for episode in episodes:
+            if episode.keys() != _LIST_KEYS:
+                odd = sorted(episode.keys() ^ _LIST_KEYS)
+                raise ValueError(f"an episode has the keys {sorted(episode)}, expected {sorted(_LIST_KEYS)}: see {odd}")
+            fields = {name: episode[_SINGULARS.get(name, name)] for name in (*_STEP_FIELDS, *_EPISODE_FIELDS)}
+            fields |= {name: map_tree(_one_row, fields[name]) for name in _SINGULARS}
+            batches.append(cls(env_spec=env_spec, **fields))
+        return cls.concatenate(*batches)
 
     def to_list(self) -> list[dict[str, Any]]:
         """Return one dictionary an episode: trees and arrays of its own rows, and its own values for the rest."""
         out = []
         for episode in self.split():
-            entry = {name: getattr(episode, name) for name in ("observations", "actions", *_STEP_FIELDS)}
-            entry |= {name: dict(getattr(episode, name)) for name in _INFO_ROWS}
-            entry["last_observation"] = map_tree(lambda leaf: leaf[0], episode.last_observations)
-            entry |= {singular: getattr(episode, name)[0].item() for name, singular in _IN_LISTS.items()}
+            entry = {name: getattr(episode, name) for name in (*_STEP_FIELDS, "episode_infos")}
+            entry["last_observation"] = map_tree(itemgetter(0), episode.last_observations)
+            entry |= {_SINGULARS[name]: getattr(episode, name)[0].item() for name in _EPISODE_ARRAYS}
             out.append(entry)
         return out
 
@@ -205,17 +206,9 @@ class EpisodeBatch:
         return [self._episode(at, slice(start, stop)) for at, (start, stop) in enumerate(edges)]
 
     def _episode(self, at: int, steps: slice) -> EpisodeBatch:
-        own = slice(at, at + 1)
-        fields: dict[str, Any] = {"env_spec": self.env_spec}
-        for name in ("observations", "actions"):
-            fields[name] = map_tree(lambda leaf: leaf[steps], getattr(self, name))
-        fields["last_observations"] = map_tree(lambda leaf: leaf[own], self.last_observations)
-        fields |= {name: getattr(self, name)[steps] for name in _STEP_FIELDS}
-        fields |= {name: getattr(self, name)[own] for name in _EPISODE_FIELDS}
-        for name, other in _INFO_ROWS.items():
-            rows = own if other == "lengths" else steps
-            fields[name] = {key: values[rows] for key, values in getattr(self, name).items()}
-        return self._unchecked(**fields)
+        fields = {name: map_tree(itemgetter(steps), getattr(self, name)) for name in _STEP_FIELDS}
+        fields |= {name: map_tree(itemgetter(slice(at, at + 1)), getattr(self, name)) for name in _EPISODE_FIELDS}
+        return self._unchecked(env_spec=self.env_spec, **fields)
 
     def __len__(self) -> int:
         """Return the number of episodes."""
@@ -242,37 +235,52 @@ class EpisodeBatch:
     @property
     def padded_observations(self) -> Tree:
         """Return observations padded with zeros (empty texts), tree of arrays (N, longest episode, *shape)."""
-        return map_tree(self._pad, self.observations)
+        return self._padded(self.observations)
 
     @property
     def padded_next_observations(self) -> Tree:
         """Return next observations padded likewise."""
-        return map_tree(self._pad, self.next_observations)
+        return self._padded(self.next_observations)
 
     @property
     def padded_actions(self) -> Tree:
         """Return actions padded likewise."""
-        return map_tree(self._pad, self.actions)
+        return self._padded(self.actions)
 
     @property
     def padded_rewards(self) -> Array:
         """Return rewards padded with zeros, (N, longest episode)."""
-        return self._pad(self.rewards)
+        return np.asarray(self._padded(self.rewards))
 
     @property
     def padded_step_types(self) -> Array:
         """Return step types padded with zeros, (N, longest episode); `valids` tells padding from FIRST."""
-        return self._pad(self.step_types)
+        return np.asarray(self._padded(self.step_types))
 
     @property
     def padded_env_infos(self) -> dict[str, Array]:
         """Return the env infos padded (masked and object arrays with what they have for none), (N, longest, ...)."""
-        return {key: pad_info(values, self.valids) for key, values in self.env_infos.items()}
+        return dict(self._padded(self.env_infos, blank=None))
 
     @property
     def padded_agent_infos(self) -> dict[str, Array]:
         """Return the agent infos padded likewise."""
-        return {key: pad_info(values, self.valids) for key, values in self.agent_infos.items()}
+        return dict(self._padded(self.agent_infos, blank=None))
+
+    def _padded(self, tree: Tree, *, blank: str | None = "") -> Tree:
+        """Return rows as (N, longest episode, ...); padding is zero, masked, or `blank` in an array of objects."""
+        valids = self.valids
+
+        def pad(leaf: Array) -> Array:
+            shape = (*valids.shape, *leaf.shape[1:])
+            if isinstance(leaf, np.ma.MaskedArray):
+                out = all_masked(shape, leaf.dtype)
+            else:
+                out = np.full(shape, blank if leaf.dtype == object else 0, leaf.dtype)
+            out[valids] = leaf
+            return out
+
+        return map_tree(pad, tree)
 
     @property
     def observations_list(self) -> list[Tree]:
@@ -284,23 +292,6 @@ class EpisodeBatch:
         """Return one tree of arrays an episode."""
         return [episode.actions for episode in self.split()]
 
-    def _pad(self, leaf: Array) -> Array:
-        valids = self.valids
-        out = np.full((*valids.shape, *leaf.shape[1:]), "" if leaf.dtype == object else 0, leaf.dtype)
-        out[valids] = leaf
-        return out
-
-
-def _from_entry(episode: Mapping[str, Any]) -> dict[str, Any]:
-    if episode.keys() != _LIST_KEYS:
-        odd = sorted(episode.keys() ^ _LIST_KEYS)
-        raise ValueError(f"an episode has the keys {sorted(episode)}, expected {sorted(_LIST_KEYS)}: see {odd}")
-    fields = dict(episode)
-    for name, singular in _IN_LISTS.items():
-        fields[name] = np.array([fields.pop(singular)])
-    fields["last_observations"] = map_tree(_one_row, fields.pop("last_observation"))
-    return fields
-
 
 def _one_row(value: Any) -> Array:
     return np.asarray(value, dtype=object if isinstance(value, str) else None)[None]
@@ -309,15 +300,31 @@ def _one_row(value: Any) -> Array:
 # Checks: each names the field that does not fit, and prints both sides.
 
 
-def _count(lengths: Any) -> tuple[int, int]:
-    """Check the lengths; return how many episodes and steps they stand for."""
-    _check_array("lengths", lengths, (np.size(lengths),), np.int64)
-    if len(lengths) == 0:
-        raise ValueError("lengths is empty: a batch holds at least one episode")
-    at = int(lengths.argmin())
-    if lengths[at] < 1:
-        raise ValueError(f"lengths[{at}] is {lengths[at]}: an episode has at least one step")
-    return len(lengths), int(lengths.sum())
+def _check_field(name: str, value: Any, n_rows: int, env_spec: EnvSpec) -> None:
+    if name in _DTYPES:
+        _check_array(name, value, (n_rows,), _DTYPES[name])
+    elif name.endswith("infos"):
+        if not isinstance(value, dict):
+            raise ValueError(f"{name} is {_what(value)}, expected a dict")
+        for key, values in value.items():
+            _check_array(f"{name}[{key!r}]", values, (n_rows, *np.shape(values)[1:]))
+    else:
+        space = env_spec.action_space if name == "actions" else env_spec.observation_space
+        _check_tree(name, value, space, n_rows)
+
+
+def _check_tree(name: str, tree: Any, space: gymnasium.Space[Any], n_rows: int) -> None:
+    if isinstance(space, spaces.Dict | spaces.Tuple):
+        keys = _keys(space.spaces)
+        if _keys(tree) != keys:
+            raise ValueError(f"{name} is {_what(tree)}, expected {_what(space.spaces)}")
+        for key in keys:
+            _check_tree(f"{name}.{key}", tree[key], space[key], n_rows)
+        return
+    (leaf,) = space_leaves(space)
+    _check_array(name, tree, (n_rows, *leaf.shape), leaf.dtype)
+    if leaf.kind == "text" and not all(isinstance(value, str) for value in tree):
+        raise ValueError(f"{name} is {tree}, expected texts alone")
 
 
 def _check_array(name: str, values: Any, shape: tuple[int, ...], dtype: Any = None) -> None:
@@ -327,43 +334,15 @@ def _check_array(name: str, values: Any, shape: tuple[int, ...], dtype: Any = No
         raise ValueError(f"{name} is {_what(values)}, expected {expected}")
 
 
-def _what(values: Any) -> str:
-    if isinstance(values, np.ndarray):
-        return f"{values.dtype} of shape {values.shape}"
-    return f"a {type(values).__name__}"
+def _keys(tree: Any) -> Any:
+    """Return the keys of a dict and the positions of a tuple; None of a leaf."""
+    if isinstance(tree, dict):
+        return tree.keys()
+    return range(len(tree)) if isinstance(tree, tuple) else None
 
 
-def _check_tree(name: str, tree: Any, space: gymnasium.Space[Any], rows: int) -> None:
-    if isinstance(space, spaces.Dict):
-        if not isinstance(tree, dict) or tree.keys() != space.spaces.keys():
-            keys = f"a dict of {list(tree)}" if isinstance(tree, dict) else _what(tree)
-            raise ValueError(f"{name} is {keys}, expected a dict of {list(space.spaces)}")
-        for key, child in space.spaces.items():
-            _check_tree(f"{name}.{key}", tree[key], child, rows)
-        return
-    if isinstance(space, spaces.Tuple):
-        if not isinstance(tree, tuple) or len(tree) != len(space.spaces):
-            parts = f"a tuple of {len(tree)}" if isinstance(tree, tuple) else _what(tree)
-            raise ValueError(f"{name} is {parts}, expected a tuple of {len(space.spaces)}")
-        for at, child in enumerate(space.spaces):
-            _check_tree(f"{name}.{at}", tree[at], child, rows)
-        return
-    (leaf,) = space_leaves(space)
-    _check_array(name, tree, (rows, *leaf.shape), leaf.dtype)
-    if leaf.kind == "text":
-        others = [row for row, value in enumerate(tree) if not isinstance(value, str)]
-        if others:
-            raise ValueError(f"{name}[{others[0]}] is a {type(tree[others[0]]).__name__}, expected a text")
-
-
-def _check_step_types(batch: EpisodeBatch) -> None:
-    expected = derive_step_types(batch.lengths, batch.terminated, batch.truncated)
-    wrong = np.flatnonzero(batch.step_types != expected)
-    if len(wrong):
-        row = int(wrong[0])
-        episode = int(np.searchsorted(np.cumsum(batch.lengths), row, side="right"))
-        raise ValueError(
-            f"step_types[{row}] is {int(batch.step_types[row])}, but the lengths and flags of episode {episode} "
-            f"(terminated {bool(batch.terminated[episode])}, truncated {bool(batch.truncated[episode])}) "
-            f"give {int(expected[row])}"
-        )
+def _what(value: Any) -> str:
+    if isinstance(value, np.ndarray):
+        return f"{value.dtype} of shape {value.shape}"
+    keys = _keys(value)
+    return f"a {type(value).__name__}" if keys is None else f"a {type(value).__name__} with {list(keys)}"

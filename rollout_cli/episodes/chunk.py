@@ -21,6 +21,12 @@ Array = npt.NDArray[Any]
 PART_BYTES = 16 << 20
 """An episode with more bytes of observations and actions than this travels in parts of about this size."""
 
+_STEP_FIELDS = ("observations", "actions", "rewards", "env_infos", "agent_infos")
+_EPISODE_FIELDS = (
+    *("numbers", "seeds", "lengths", "terminated", "truncated", "workers", "wall_times"),
+    *("last_observations", "episode_infos"),
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Part:
@@ -113,41 +119,26 @@ class Chunk:
         if (start, stop) == (0, self.n_episodes):
             return self
         edges = [0, *np.cumsum(self.lengths).tolist()]
-        return replace(
-            self.rows(edges[start], edges[stop]),
-            **{name: getattr(self, name)[start:stop] for name in _EPISODE_FIELDS},
-            last_observations=tuple(column[start:stop] for column in self.last_observations),
-            episode_infos=self.episode_infos.slice(start, stop),
-        )
+        own = {name: _cut(getattr(self, name), start, stop) for name in _EPISODE_FIELDS}
+        return replace(self.rows(edges[start], edges[stop]), **own)
 
     def rows(self, start: int, stop: int) -> Chunk:
         """Return rows `start` to `stop - 1` of a chunk of one episode, as views; its episode's own facts stay."""
-        return replace(
-            self,
-            lengths=np.array([stop - start], np.int64),
-            observations=tuple(column[start:stop] for column in self.observations),
-            actions=tuple(column[start:stop] for column in self.actions),
-            rewards=self.rewards[start:stop],
-            env_infos=self.env_infos.slice(start, stop),
-            agent_infos=self.agent_infos.slice(start, stop),
-        )
-
-    def parts(self, limit: int = PART_BYTES) -> list[Chunk]:
-        """Return a chunk of one episode as parts of about `limit` bytes, or as itself where it is smaller."""
-        count = min(-(-self.n_bytes // limit), self.n_steps)
-        if count <= 1:
-            return [self]
-        edges = [self.n_steps * at // count for at in range(count + 1)]
-        variable = variable_bytes(self)
-        return [
-            replace(self.rows(start, stop), part=Part(at, count, start, self.n_steps, variable))
-            for at, (start, stop) in enumerate(pairwise(edges))
-        ]
+        own = {name: _cut(getattr(self, name), start, stop) for name in _STEP_FIELDS}
+        return replace(self, lengths=np.array([stop - start], np.int64), **own)
 
 
-_EPISODE_FIELDS = ("numbers", "seeds", "lengths", "terminated", "truncated", "workers", "wall_times")
-_LEAF_FIELDS = ("observations", "actions", "last_observations")
-_INFO_FIELDS = ("env_infos", "agent_infos", "episode_infos")
+def _cut(field: Any, start: int, stop: int) -> Any:
+    if isinstance(field, InfoTable):
+        return field.slice(start, stop)
+    return tuple(column[start:stop] for column in field) if isinstance(field, tuple) else field[start:stop]
+
+
+def _joined(fields: Sequence[Any]) -> Any:
+    if isinstance(fields[0], InfoTable):
+        return concatenate_tables(fields)
+    is_tuple = isinstance(fields[0], tuple)
+    return tuple(map(np.concatenate, zip(*fields, strict=True))) if is_tuple else np.concatenate(fields)
 
 
 def episode_variable_bytes(chunk: Chunk) -> Array:
@@ -172,11 +163,6 @@ def _value_bytes(values: Array) -> Array:
     return np.full(len(values), values.dtype.itemsize * int(np.prod(values.shape[1:], dtype=np.int64)))
 
 
-def variable_bytes(chunk: Chunk) -> int:
-    """Return the bytes of all texts and info values in the step columns of `chunk`."""
-    return int(episode_variable_bytes(chunk).sum())
-
-
 def concatenate(chunks: Sequence[Chunk]) -> Chunk:
     """Return the episodes of `chunks` after one another; the parts of one episode become that episode again.
 
@@ -189,24 +175,25 @@ def concatenate(chunks: Sequence[Chunk]) -> Chunk:
         return chunks[0]
     # An episode's own columns are taken from its last part alone.
     whole = [chunk for chunk in chunks if chunk.part is None or chunk.part.is_last]
+    fields = {name: _joined([getattr(chunk, name) for chunk in whole]) for name in _EPISODE_FIELDS}
+    fields |= {name: _joined([getattr(chunk, name) for chunk in chunks]) for name in _STEP_FIELDS}
     lengths = [[chunk.part.episode_length] if chunk.part else chunk.lengths for chunk in whole]
-    fields: dict[str, Any] = {name: np.concatenate([getattr(c, name) for c in whole]) for name in _EPISODE_FIELDS}
     fields["lengths"] = np.concatenate(lengths).astype(np.int64)
-    for name in _LEAF_FIELDS:
-        sources = whole if name == "last_observations" else chunks
-        columns = zip(*(getattr(chunk, name) for chunk in sources), strict=True)
-        fields[name] = tuple(np.concatenate(column) for column in columns)
-    for name in _INFO_FIELDS:
-        sources = whole if name == "episode_infos" else chunks
-        fields[name] = concatenate_tables([getattr(chunk, name) for chunk in sources])
-    return Chunk(rewards=np.concatenate([chunk.rewards for chunk in chunks]), part=None, **fields)
+    return Chunk(**fields)
 
 
-def for_transport(chunk: Chunk) -> list[Chunk]:
-    """Return `chunk` in pieces of about `PART_BYTES` at most: itself, some episodes at a time, or parts of one."""
-    if chunk.n_bytes <= PART_BYTES:
+def for_transport(chunk: Chunk, limit: int = PART_BYTES) -> list[Chunk]:
+    """Return `chunk` in pieces of about `limit` bytes at most: itself, some episodes at a time, or parts of one."""
+    if chunk.n_bytes <= limit or chunk.n_steps == 1:
         return [chunk]
-    if chunk.n_episodes == 1:
-        return chunk.parts()
-    middle = chunk.n_episodes // 2
-    return [*for_transport(chunk.episodes(0, middle)), *for_transport(chunk.episodes(middle, chunk.n_episodes))]
+    if chunk.n_episodes > 1:
+        middle = chunk.n_episodes // 2
+        halves = chunk.episodes(0, middle), chunk.episodes(middle, chunk.n_episodes)
+        return [piece for half in halves for piece in for_transport(half, limit)]
+    count = min(-(-chunk.n_bytes // limit), chunk.n_steps)
+    edges = [chunk.n_steps * at // count for at in range(count + 1)]
+    variable_bytes = int(episode_variable_bytes(chunk)[0])
+    return [
+        replace(chunk.rows(start, stop), part=Part(at, count, start, chunk.n_steps, variable_bytes))
+        for at, (start, stop) in enumerate(pairwise(edges))
+    ]

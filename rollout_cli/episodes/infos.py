@@ -1,14 +1,15 @@
 """Info dictionaries as typed columns.
 
 They hold anything, at any step. An `InfoTable` holds many of them as sparse columns, one for each (path, type) that was
-met, so that nothing is lost or cast here.
+met, so that nothing is lost or cast here. Info arrays, as an EpisodeBatch has them, are one array a path: masked where
+some rows lack a number, and of objects, None among them, where some lack anything else.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import lru_cache
@@ -30,7 +31,7 @@ JSON = "json"
 """The kind of a value with no column type of its own: its column holds JSON texts."""
 
 DENSE_BYTES = 1 << 30
-"""A column that some rows lack is filled up to this size at most."""
+"""An info array that some rows lack is filled up to this size at most."""
 
 MAX_NESTING = 16
 """Dictionaries nested deeper than this are JSON, so that one that holds itself ends (JSON refuses it)."""
@@ -60,6 +61,19 @@ class InfoColumn:
         """Return the rows that have a value, shape (n,)."""
         return np.arange(len(self.values)) if self.rows is None else self.rows
 
+    def items(self) -> Iterator[tuple[int, Any]]:
+        """Yield row and value; JSON values are decoded."""
+        for row, value in zip(self.row_numbers().tolist(), self.values, strict=True):
+            yield row, json.loads(value) if self.kind == JSON else value
+
+    def slice(self, start: int, stop: int) -> InfoColumn:
+        """Return the values of rows `start` to `stop - 1`."""
+        if self.rows is None:
+            return InfoColumn(self.path, self.kind, None, self.values[start:stop])
+        low, high = np.searchsorted(self.rows, (start, stop))
+        rows = None if high - low == stop - start else self.rows[low:high] - start
+        return InfoColumn(self.path, self.kind, rows, self.values[low:high])
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class InfoTable:
@@ -85,7 +99,7 @@ class InfoTable:
 
     def slice(self, start: int, stop: int) -> InfoTable:
         """Return rows `start` to `stop - 1`; columns with no value there are omitted."""
-        columns = (_slice(column, start, stop) for column in self.columns)
+        columns = (column.slice(start, stop) for column in self.columns)
         dropped = {}
         for name, rows in self.dropped_rows.items():
             low, high = np.searchsorted(rows, (start, stop))
@@ -93,20 +107,10 @@ class InfoTable:
                 dropped[name] = rows[low:high] - start
         return InfoTable(stop - start, tuple(column for column in columns if len(column.values)), dropped)
 
-    def to_dicts(self) -> list[dict[str, Any]]:
-        """Return one flat dictionary a row, keys dotted; JSON values are decoded."""
-        out: list[dict[str, Any]] = [{} for _ in range(self.n_rows)]
-        for column in self.columns:
-            key = ".".join(column.path)
-            for row, value in zip(column.row_numbers().tolist(), column.values, strict=True):
-                out[row][key] = json.loads(value) if column.kind == JSON else value
-        return out
-
     def to_arrays(self) -> dict[str, Array]:
-        """Return one array a dotted path, length `n_rows`.
+        """Return one info array a dotted path, length `n_rows`.
 
-        It is plain where every row has a value of one kind, masked where some rows lack it. A path of several kinds,
-        or of text or JSON, is an object array with None where a row lacks it; so is one that would take more than
+        A path of several kinds, of text or of JSON is an array of objects; so is one that would take more than
         `DENSE_BYTES` as a masked array, such as a few renderings among a million steps.
         """
         by_path: dict[str, list[InfoColumn]] = {}
@@ -116,17 +120,17 @@ class InfoTable:
 
     def _array(self, columns: list[InfoColumn]) -> Array:
         first, *others = columns
-        is_number = first.kind not in (JSON, STRING) and not others
-        if is_number and first.rows is None:
-            return first.values
-        if is_number and self.n_rows * first.values[:1].nbytes <= DENSE_BYTES:
-            values = all_masked((self.n_rows, *first.values.shape[1:]), first.values.dtype)
-            values[first.rows] = first.values
-            return values
+        if first.values.dtype != object and not others:
+            if first.rows is None:
+                return first.values
+            if self.n_rows * first.values[:1].nbytes <= DENSE_BYTES:
+                values = all_masked((self.n_rows, *first.values.shape[1:]), first.values.dtype)
+                values[first.rows] = first.values
+                return values
         mixed = np.full(self.n_rows, None, dtype=object)
         for column in columns:
-            for row, value in zip(column.row_numbers().tolist(), column.values, strict=True):
-                mixed[row] = json.loads(value) if column.kind == JSON else value
+            for row, value in column.items():
+                mixed[row] = value
         return mixed
 
 
@@ -135,12 +139,33 @@ def all_masked(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
     return np.ma.MaskedArray(np.zeros(shape, dtype), np.ones(shape, bool))
 
 
-def _slice(column: InfoColumn, start: int, stop: int) -> InfoColumn:
-    if column.rows is None:
-        return InfoColumn(column.path, column.kind, None, column.values[start:stop])
-    low, high = np.searchsorted(column.rows, (start, stop))
-    rows = None if high - low == stop - start else column.rows[low:high] - start
-    return InfoColumn(column.path, column.kind, rows, column.values[low:high])
+def concatenate_arrays(infos: Sequence[Mapping[str, Array]], sizes: Sequence[int]) -> dict[str, Array]:
+    """Join info arrays by key; those of `infos[j]` have length `sizes[j]`."""
+    keys = dict.fromkeys(key for info in infos for key in info)
+    return {key: _join([info.get(key) for info in infos], sizes) for key in keys}
+
+
+def _join(columns: list[Array | None], sizes: Sequence[int]) -> Array:
+    known = [column for column in columns if column is not None]
+    first = known[0]
+    is_one_type = all(column.dtype == first.dtype and column.shape[1:] == first.shape[1:] for column in known)
+    is_too_sparse = len(known) < len(columns) and sum(sizes) * first[:1].nbytes > DENSE_BYTES
+    pairs = list(zip(columns, sizes, strict=True))
+    if not is_one_type or first.dtype == object or is_too_sparse:
+        return np.concatenate([_objects(column, size) for column, size in pairs])
+    filled = [all_masked((n, *first.shape[1:]), first.dtype) if column is None else column for column, n in pairs]
+    is_masked = any(isinstance(column, np.ma.MaskedArray) for column in filled)
+    joined: Array = np.ma.concatenate(filled) if is_masked else np.concatenate(filled)
+    return joined
+
+
+def _objects(column: Array | None, size: int) -> Array:
+    out = np.full(size, None, dtype=object)
+    if column is not None:
+        has_value = ~np.ma.getmaskarray(column).reshape(size, -1).any(axis=1)
+        for row in np.flatnonzero(has_value):
+            out[row] = np.ma.getdata(column)[row]
+    return out
 
 
 def concatenate_tables(tables: Sequence[InfoTable]) -> InfoTable:
@@ -169,47 +194,36 @@ def tabulate(infos: Sequence[Mapping[Any, Any]]) -> InfoTable:
     dropped and counted; so is the second of two keys with one text, such as 1 and "1". Lone surrogates, which UTF-8
     lacks, are escaped in keys, and make a text JSON.
     """
-    table = _Tabulator()
+    found: dict[tuple[InfoPath, str | None], tuple[list[int], list[Any]]] = {}
+    dropped: dict[str, list[int]] = {}
     for row, info in enumerate(infos):
-        if info:
-            table.add(row, (), info.items())
-    return table.finish(len(infos))
-
-
-class _Tabulator:
-    """Collects values by (path, kind)."""
-
-    def __init__(self) -> None:
-        self._rows: dict[tuple[InfoPath, str], list[int]] = {}
-        self._values: dict[tuple[InfoPath, str], list[Any]] = {}
-        self._dropped: dict[str, list[int]] = {}
-
-    def add(self, row: int, prefix: InfoPath, items: Iterable[tuple[Any, Any]]) -> None:
-        for key, value in items:
-            path = (*prefix, key if type(key) is str and key.isascii() else key_text(key))
-            if isinstance(value, Mapping) and value and len(prefix) < MAX_NESTING:
-                self.add(row, path, value.items())
-                continue
+        for path, value in _entries(info) if info else ():
             kind, stored = classify(value)
-            if kind is None or not self._keep(row, (path, kind), stored):
-                self._dropped.setdefault(".".join(path), []).append(row)
+            rows, values = found.setdefault((path, kind), ([], []))
+            is_second_key = rows[-1:] == [row]
+            if kind is None or is_second_key:
+                dropped.setdefault(".".join(path), []).append(row)
+            else:
+                rows.append(row)
+                values.append(stored)
+    columns = []
+    for (path, kind), (rows, values) in found.items():
+        if kind is None:
+            continue
+        dtype, shape = (np.dtype(object), ()) if kind in (STRING, JSON) else kind_type(kind)
+        array = np.array(values, dtype).reshape(len(values), *shape)
+        columns.append(InfoColumn(path, kind, None if len(rows) == len(infos) else np.array(rows, np.int64), array))
+    dropped_rows = {name: np.array(rows, np.int64) for name, rows in dropped.items()}
+    return InfoTable(len(infos), tuple(columns), dropped_rows)
 
-    def _keep(self, row: int, column: tuple[InfoPath, str], stored: Any) -> bool:
-        rows = self._rows.setdefault(column, [])
-        if rows and rows[-1] == row:
-            return False  # Two keys with one text: the first one stays.
-        rows.append(row)
-        self._values.setdefault(column, []).append(stored)
-        return True
 
-    def finish(self, n_rows: int) -> InfoTable:
-        columns = []
-        for (path, kind), rows in self._rows.items():
-            dense = len(rows) == n_rows
-            values = column_values(kind, self._values[path, kind])
-            columns.append(InfoColumn(path, kind, None if dense else np.array(rows, np.int64), values))
-        dropped = {name: np.array(rows, np.int64) for name, rows in self._dropped.items()}
-        return InfoTable(n_rows, tuple(columns), dropped)
+def _entries(info: Mapping[Any, Any], prefix: InfoPath = ()) -> Iterator[tuple[InfoPath, Any]]:
+    for key, value in info.items():
+        path = (*prefix, key if type(key) is str and key.isascii() else key_text(key))
+        if isinstance(value, Mapping) and value and len(prefix) < MAX_NESTING:
+            yield from _entries(value, path)
+        else:
+            yield path, value
 
 
 def key_text(key: Any) -> str:
@@ -219,16 +233,6 @@ def key_text(key: Any) -> str:
     except Exception:  # noqa: BLE001 - a key is the user's object, and may raise anything
         text = f"<{type(key).__name__}>"
     return text.encode("utf-8", "backslashreplace").decode()
-
-
-def column_values(kind: str, values: list[Any]) -> Array:
-    """Return values of one kind, as `classify` gave them, as the array of a column."""
-    if kind in (STRING, JSON):
-        column = np.empty(len(values), dtype=object)
-        column[:] = values
-        return column
-    dtype, shape = kind_type(kind)
-    return np.array(values, dtype=dtype).reshape(len(values), *shape)
 
 
 def kind_type(kind: str) -> tuple[np.dtype[Any], tuple[int, ...]]:
@@ -295,44 +299,36 @@ def _plain(value: Any) -> Any:
     raise TypeError(type(value).__name__)
 
 
-class InfoFilter:
-    """Omits infos whose keys match one of some patterns.
+def without_infos(chunk: Chunk, patterns: Sequence[str]) -> Chunk:
+    """Return a chunk without the infos whose keys match a pattern; its tables count them as dropped.
 
     A pattern is a dotted path (`episode.t`), or a glob of one (`*_time`), and stands for all that lies below it too. It
     means the infos of steps, policies and resets alike, unless it begins with the name of one: `env_info.episode.t`.
     """
+    return replace(
+        chunk,
+        env_infos=_without(patterns, "env_info", chunk.env_infos),
+        agent_infos=_without(patterns, "agent_info", chunk.agent_infos),
+        episode_infos=_without(patterns, "episode_info", chunk.episode_infos),
+    )
 
-    def __init__(self, patterns: Sequence[str] = ()) -> None:
-        self.patterns = tuple(patterns)
 
-    def __bool__(self) -> bool:
-        """Return whether anything is omitted."""
-        return bool(self.patterns)
+def _without(patterns: Sequence[str], group: str, table: InfoTable) -> InfoTable:
+    kept, dropped = [], dict(table.dropped_rows)
+    for column in table.columns:
+        name = ".".join(column.path)
+        if any(_matches(pattern, group, name) for pattern in patterns):
+            rows = [column.row_numbers(), dropped.get(name, np.zeros(0, np.int64))]
+            dropped[name] = np.sort(np.concatenate(rows))
+        else:
+            kept.append(column)
+    return table if len(kept) == len(table.columns) else InfoTable(table.n_rows, tuple(kept), dropped)
 
-    def without(self, chunk: Chunk) -> Chunk:
-        """Return a chunk without these infos, whose tables count them as dropped."""
-        return replace(
-            chunk,
-            env_infos=self._without("env_info", chunk.env_infos),
-            agent_infos=self._without("agent_info", chunk.agent_infos),
-            episode_infos=self._without("episode_info", chunk.episode_infos),
-        )
 
-    def _without(self, group: str, table: InfoTable) -> InfoTable:
-        kept, dropped = [], dict(table.dropped_rows)
-        for column in table.columns:
-            name = ".".join(column.path)
-            if any(_matches(pattern, group, name) for pattern in self.patterns):
-                rows = [column.row_numbers(), dropped.get(name, np.zeros(0, np.int64))]
-                dropped[name] = np.sort(np.concatenate(rows))
-            else:
-                kept.append(column)
-        return table if len(kept) == len(table.columns) else InfoTable(table.n_rows, tuple(kept), dropped)
-
-    def never_met(self, dropped: Iterable[str]) -> list[str]:
-        """Return the patterns that match none of the dropped infos, by names such as `env_info.episode.t`."""
-        met = [name.partition(".")[::2] for name in dropped]
-        return [pattern for pattern in self.patterns if not any(_matches(pattern, *one) for one in met)]
+def unmatched_patterns(patterns: Sequence[str], dropped: Iterable[str]) -> list[str]:
+    """Return the patterns that match none of the dropped infos, by names such as `env_info.episode.t`."""
+    met = [name.partition(".")[::2] for name in dropped]
+    return [pattern for pattern in patterns if not any(_matches(pattern, *one) for one in met)]
 
 
 @lru_cache(maxsize=4096)

@@ -5,7 +5,7 @@ A gymnasium space is a tree of Dict and Tuple nodes over leaves that each fill o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from operator import itemgetter
@@ -18,8 +18,18 @@ from gymnasium import spaces
 from rollout_cli.errors import UnsupportedSpaceError
 
 Array = npt.NDArray[Any]
+Space = spaces.Space[Any]
 LeafPath = tuple[str | int, ...]
 LeafKind = Literal["box", "discrete", "multi_discrete", "multi_binary", "text"]
+
+_KINDS: tuple[tuple[type[Space], LeafKind], ...] = (
+    (spaces.Box, "box"),
+    (spaces.Discrete, "discrete"),
+    (spaces.MultiDiscrete, "multi_discrete"),
+    (spaces.MultiBinary, "multi_binary"),
+)
+_COLUMN_DTYPES = {"discrete": np.int64, "text": object}
+"""The dtypes of columns where they are not the spaces' own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,19 +48,17 @@ class Leaf:
     kind: LeafKind
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
-    space: spaces.Space[Any]
+    space: Space
 
     @property
     def name(self) -> str:
         """Return the dotted path, empty for the root: `("camera", 0)` is `camera.0`."""
-        return ".".join(str(part) for part in self.path)
+        return ".".join(map(str, self.path))
 
     @property
     def row_bytes(self) -> int:
         """Return the bytes of one fixed-size row; 0 for text, whose rows differ."""
-        if self.kind == "text":
-            return 0
-        return self.dtype.itemsize * int(np.prod(self.shape, dtype=np.int64))
+        return 0 if self.kind == "text" else self.dtype.itemsize * int(np.prod(self.shape, dtype=np.int64))
 
     @property
     def bounds(self) -> tuple[Any, Any] | None:
@@ -68,7 +76,7 @@ class Leaf:
         return None
 
 
-def space_leaves(space: spaces.Space[Any], *, path: LeafPath = ()) -> tuple[Leaf, ...]:
+def space_leaves(space: Space) -> tuple[Leaf, ...]:
     """Return the leaves of `space` in the order of its own tree (Dict keys as the space orders them).
 
     A space of texts other than Text, such as MiniGrid's MissionSpace, is a text leaf: its dtype says so.
@@ -77,27 +85,35 @@ def space_leaves(space: spaces.Space[Any], *, path: LeafPath = ()) -> tuple[Leaf
         UnsupportedSpaceError: For Graph, Sequence, OneOf and unknown spaces, which have no fixed set of columns; for a
             space without any leaf, and for keys that have no UTF-8 and so could name no column.
     """
-    found = _leaves(space, path)
+    found = tuple(_leaves(space, ()))
     if not found:
         raise UnsupportedSpaceError(
             f"the space {space} has no values: nothing could be stored",
             hint="wrap the environment so that its spaces hold at least one Box, Discrete or other leaf",
         )
-    for leaf in found:
-        if not has_utf8(leaf.name):
-            raise UnsupportedSpaceError(
-                f"the space has the key {leaf.name!r}, which has no UTF-8 and cannot name a column",
-                hint="wrap the environment so that the keys of its Dict spaces are valid Unicode",
-            )
     return found
 
 
-def _leaves(space: spaces.Space[Any], path: LeafPath) -> tuple[Leaf, ...]:
-    if isinstance(space, spaces.Dict):
-        return tuple(leaf for key, child in space.spaces.items() for leaf in _leaves(child, (*path, key)))
-    if isinstance(space, spaces.Tuple):
-        return tuple(leaf for at, child in enumerate(space.spaces) for leaf in _leaves(child, (*path, at)))
-    return (_leaf(space, path),)
+def _leaves(space: Space, path: LeafPath) -> Iterator[Leaf]:
+    if isinstance(space, spaces.Dict | spaces.Tuple):
+        is_dict = isinstance(space, spaces.Dict)
+        for key, child in space.spaces.items() if is_dict else enumerate(space.spaces):
+            yield from _leaves(child, (*path, key))
+        return
+    kinds = (kind for space_type, kind in _KINDS if isinstance(space, space_type))
+    kind = next(kinds, "text" if np.dtype(space.dtype).kind == "U" else None)
+    name = ".".join(map(str, path))
+    if kind is None:
+        raise UnsupportedSpaceError(
+            f"a {type(space).__name__} space{f' at {name!r}' if path else ''} has no fixed set of columns",
+            hint="wrap the environment so that it gives Box, Discrete, MultiDiscrete, MultiBinary, Text, Dict or Tuple",
+        )
+    if not has_utf8(name):
+        raise UnsupportedSpaceError(
+            f"the space has the key {name!r}, which has no UTF-8 and cannot name a column",
+            hint="wrap the environment so that the keys of its Dict spaces are valid Unicode",
+        )
+    yield Leaf(path, kind, np.dtype(_COLUMN_DTYPES.get(kind, space.dtype)), tuple(space.shape or ()), space)
 
 
 def has_utf8(text: str) -> bool:
@@ -108,25 +124,7 @@ def has_utf8(text: str) -> bool:
         return False
 
 
-def _leaf(space: spaces.Space[Any], path: LeafPath) -> Leaf:
-    if isinstance(space, spaces.Box):
-        return Leaf(path, "box", np.dtype(space.dtype), tuple(space.shape), space)
-    if isinstance(space, spaces.Discrete):
-        return Leaf(path, "discrete", np.dtype(np.int64), (), space)
-    if isinstance(space, spaces.MultiDiscrete):
-        return Leaf(path, "multi_discrete", np.dtype(space.dtype), tuple(space.shape), space)
-    if isinstance(space, spaces.MultiBinary):
-        return Leaf(path, "multi_binary", np.dtype(np.int8), tuple(space.shape), space)
-    if isinstance(space, spaces.Text) or np.dtype(space.dtype).kind == "U":
-        return Leaf(path, "text", np.dtype(object), (), space)
-    where = f" at {'.'.join(map(str, path))!r}" if path else ""
-    raise UnsupportedSpaceError(
-        f"a {type(space).__name__} space{where} has no fixed set of columns",
-        hint="wrap the environment so that it gives Box, Discrete, MultiDiscrete, MultiBinary, Text, Dict or Tuple",
-    )
-
-
-def leaf_getters(space: spaces.Space[Any]) -> tuple[Callable[[Any], Any], ...]:
+def leaf_getters(space: Space) -> tuple[Callable[[Any], Any], ...]:
     """Return one function a leaf that takes a sample of `space` and returns that leaf's value."""
     paths = (leaf.path for leaf in space_leaves(space))
     return tuple(itemgetter(path[0]) if len(path) == 1 else partial(_descend, path) for path in paths)
@@ -138,29 +136,19 @@ def _descend(path: LeafPath, sample: Any) -> Any:
     return sample
 
 
-def flatten(space: spaces.Space[Any], sample: Any) -> tuple[Any, ...]:
+def flatten(space: Space, sample: Any) -> tuple[Any, ...]:
     """Take a sample, or a tree of arrays, of `space` apart into one value a leaf."""
     return tuple(get(sample) for get in leaf_getters(space))
 
 
-def unflatten(space: spaces.Space[Any], columns: Sequence[Any]) -> Any:
-    """Put one value a leaf together into the tree of `space`: dicts for Dict, tuples for Tuple.
-
-    Raises:
-        ValueError: If there are more or fewer columns than leaves.
-    """
-    expected = len(space_leaves(space))
-    if len(columns) != expected:
-        raise ValueError(f"the space has {expected} leaves, but {len(columns)} columns were given")
-    return _unflatten(space, iter(columns))
-
-
-def _unflatten(space: spaces.Space[Any], columns: Iterator[Any]) -> Any:
+def unflatten(space: Space, columns: Iterable[Any]) -> Any:
+    """Put one value a leaf together into the tree of `space`: dicts for Dict, tuples for Tuple."""
+    remaining = iter(columns)
     if isinstance(space, spaces.Dict):
-        return {key: _unflatten(child, columns) for key, child in space.spaces.items()}
+        return {key: unflatten(child, remaining) for key, child in space.spaces.items()}
     if isinstance(space, spaces.Tuple):
-        return tuple(_unflatten(child, columns) for child in space.spaces)
-    return next(columns)
+        return tuple(unflatten(child, remaining) for child in space.spaces)
+    return next(remaining)
 
 
 def map_tree(function: Callable[..., Any], tree: Any, *others: Any) -> Any:
@@ -191,13 +179,11 @@ def empty_column(leaf: Leaf, rows: int) -> Array:
 class SpaceRows:
     """Batches of samples of one space, put together and taken apart; its leaves are found once."""
 
-    __slots__ = ("_getters", "_is_leaf", "_space", "leaves")
-
-    def __init__(self, space: spaces.Space[Any]) -> None:
+    def __init__(self, space: Space) -> None:
         self._space = space
         self.leaves = space_leaves(space)
         self._getters = leaf_getters(space)
-        self._is_leaf = len(self.leaves) == 1 and not self.leaves[0].path
+        self._is_leaf = not self.leaves[0].path
 
     def columns(self, tree: Any) -> tuple[Any, ...]:
         """Return one value a leaf of a sample, or of a tree of arrays (n, *shape)."""
@@ -210,12 +196,12 @@ class SpaceRows:
     def split(self, tree: Any) -> list[Any]:
         """Return the n samples in a tree of arrays (n, *shape), as views."""
         columns = list(map(_rows, self.leaves, self.columns(tree)))
-        return columns[0] if self._is_leaf else [unflatten(self._space, row) for row in zip(*columns, strict=True)]
+        return columns[0] if self._is_leaf else [self.tree(row) for row in zip(*columns, strict=True)]
 
     def stack(self, samples: Sequence[Any]) -> Any:
         """Return n samples as a tree of arrays (n, *shape), in the dtypes of the leaves."""
-        columns = zip(*(self.columns(sample) for sample in samples), strict=True)
-        return self.tree(list(map(_stacked, self.leaves, columns)))
+        columns = zip(*map(self.columns, samples), strict=True)
+        return self.tree([np.array(column, leaf.dtype) for leaf, column in zip(self.leaves, columns, strict=True)])
 
 
 def _rows(leaf: Leaf, column: Any) -> list[Any]:
@@ -225,14 +211,6 @@ def _rows(leaf: Leaf, column: Any) -> list[Any]:
     if leaf.kind == "box" and not leaf.shape:
         return [column[row, ...] for row in range(len(column))]  # A 0-d Box contains arrays, and no numbers.
     return list(column)
-
-
-def _stacked(leaf: Leaf, column: Sequence[Any]) -> Array:
-    if leaf.kind != "text":
-        return np.array(column, leaf.dtype)
-    texts = np.empty(len(column), object)
-    texts[:] = column
-    return texts
 
 
 def count_rows(tree: Any) -> int:

@@ -17,7 +17,7 @@ from rollout_cli.dataset.segments import SizeLimits
 from rollout_cli.dataset.writer import DatasetSummary, DatasetWriter
 from rollout_cli.envs.source import EnvSource, env_source
 from rollout_cli.episodes.chunk import Chunk
-from rollout_cli.episodes.infos import InfoFilter
+from rollout_cli.episodes.infos import unmatched_patterns
 from rollout_cli.errors import InterruptedRunError, RolloutError, UserCodeError
 from rollout_cli.policies.source import PolicySource, policy_source
 from rollout_cli.run import reproduce
@@ -298,7 +298,7 @@ def _report(
 ) -> CollectResult:
     """Warn of what may spoil the data, and return the result."""
     config, progress = job.config, job.progress
-    for key in InfoFilter(config.drop_info).never_met(summary.dropped_infos):
+    for key in unmatched_patterns(config.drop_info, summary.dropped_infos):
         progress.notice(f"--drop-info {key}: there was no info of that name")
     for anomaly in summary.anomalies:
         progress.warn(str(anomaly))

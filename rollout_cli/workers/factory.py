@@ -11,7 +11,7 @@ from typing import Any
 
 from rollout_cli.cores import usable_cores
 from rollout_cli.episodes.chunk import Chunk
-from rollout_cli.episodes.infos import InfoFilter
+from rollout_cli.episodes.infos import without_infos
 from rollout_cli.errors import RolloutError, UsageError, UserCodeError
 from rollout_cli.loading import Source, is_module_attribute, reporting
 from rollout_cli.seeding.seeds import draw_root_seed
@@ -58,7 +58,7 @@ class WorkerFactory:
         worker_setup: Makes a context manager that is entered in each worker before the policy is unpickled there, and
             left when the worker ends; in place of the default, which holds torch to one thread.
         rules: What is done about user code that nearly keeps its contract.
-        drop_infos: Infos that are not recorded: dotted paths or globs, see `InfoFilter`.
+        drop_infos: Infos that are not recorded: dotted paths or globs, see `without_infos`.
 
     Raises:
         ValueError: If `n_workers`, `seed` or `max_episode_length` is out of range, the class is no worker class, or two
@@ -85,7 +85,7 @@ class WorkerFactory:
         self.worker_args = dict(worker_args or {})
         self.worker_setup = tensorflow_session if is_tf_worker else worker_setup
         self.rules = rules or EpisodeRules()
-        self._filter = InfoFilter(drop_infos)
+        self._drop_infos = tuple(drop_infos)
         if self.n_workers < 1:
             raise ValueError(f"n_workers is {self.n_workers}, must be at least 1")
         if self.seed < 0:
@@ -150,7 +150,7 @@ class WorkerFactory:
         if chunk is None:
             return None, None
         sound, error = sound_episodes(chunk)
-        return self._filter.without(sound) if sound is not None and self._filter else sound, error
+        return without_infos(sound, self._drop_infos) if sound is not None and self._drop_infos else sound, error
 
     # -- the process of a worker -------------------------------------------------------------------------------------
 

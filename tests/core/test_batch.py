@@ -59,8 +59,8 @@ def _pair(rows: int) -> Any:
     ("field", "value", "message"),
     [
         ("lengths", np.array([2, 4]), "observations.box is float32 of shape (5, 2), expected float32 of shape (6, 2)"),
-        ("lengths", np.array([5, 0]), "lengths[1] is 0: an episode has at least one step"),
-        ("lengths", np.zeros(0, np.int64), "lengths is empty"),
+        ("lengths", np.array([5, 0]), "lengths is [5 0]: a batch has one episode at least, and each has one step"),
+        ("lengths", np.zeros(0, np.int64), "lengths is []: a batch has one"),
         ("lengths", np.array([[2], [3]]), "lengths is int64 of shape (2, 1), expected int64 of shape (2,)"),
         ("lengths", np.array([2.0, 3.0]), "lengths is float64 of shape (2,), expected int64"),
         ("lengths", [2, 3], "lengths is a list, expected int64"),
@@ -77,22 +77,22 @@ def _pair(rows: int) -> Any:
         ("numbers", np.zeros(2), "numbers is float64 of shape (2,), expected int64 of shape (2,)"),
         ("seeds", np.zeros((2, 1), np.int64), "seeds is int64 of shape (2, 1), expected int64 of shape (2,)"),
         ("actions", _box(5), "actions is float32 of shape (5, 2), expected int64 of shape (5, 2)"),
-        ("observations", _box(5), "observations is float32 of shape (5, 2), expected a dict of ['box', 'pair']"),
-        ("observations", {"box": _box(5)}, "observations is a dict of ['box'], expected a dict of ['box', 'pair']"),
+        ("observations", _box(5), "observations is float32 of shape (5, 2), expected a dict with ['box', 'pair']"),
+        ("observations", {"box": _box(5)}, "observations is a dict with ['box'], expected a dict with ['box', 'pair']"),
         (
             "observations",
             {"box": _box(5), "pair": _pair(5), "more": _box(5)},
-            "observations is a dict of ['box', 'pair', 'more'], expected a dict of ['box', 'pair']",
+            "observations is a dict with ['box', 'pair', 'more'], expected a dict with ['box', 'pair']",
         ),
         (
             "observations",
             {"box": _box(5), "pair": (*_pair(5), _box(5))},
-            "observations.pair is a tuple of 3, expected a tuple of 2",
+            "observations.pair is a tuple with [0, 1, 2], expected a tuple with [0, 1]",
         ),
         (
             "observations",
             {"box": _box(5), "pair": np.zeros((5, 2))},
-            "observations.pair is float64 of shape (5, 2), expected a tuple of 2",
+            "observations.pair is float64 of shape (5, 2), expected a tuple with [0, 1]",
         ),
         (
             "observations",
@@ -112,7 +112,7 @@ def _pair(rows: int) -> Any:
         (
             "observations",
             {"box": _box(5), "pair": (_pair(5)[0], np.array(["a", "b", 3, "c", "d"], object))},
-            "observations.pair.1[2] is a int, expected a text",
+            "observations.pair.1 is ['a' 'b' 3 'c' 'd'], expected texts alone",
         ),
         (
             "last_observations",
@@ -132,22 +132,14 @@ def test_what_does_not_fit_is_named(field: str, value: Any, message: str) -> Non
     assert message == str(caught.value)[: len(message)]
 
 
-@pytest.mark.parametrize(
-    ("row", "value", "message"),
-    [
-        (1, 3, "step_types[1] is 3, but the lengths and flags of episode 0 (terminated True, truncated False) give 2"),
-        (4, 2, "step_types[4] is 2, but the lengths and flags of episode 1 (terminated False, truncated True) give 3"),
-        (3, 0, "step_types[3] is 0, but the lengths and flags of episode 1 (terminated False, truncated True) give 1"),
-    ],
-)
-def test_step_types_must_follow_from_the_flags(row: int, value: int, message: str) -> None:
-    """The error names row, episode and flags, and prints both types."""
+@pytest.mark.parametrize(("row", "value", "derived"), [(1, 3, 2), (4, 2, 3), (3, 0, 1)])
+def test_step_types_must_follow_from_the_flags(row: int, value: int, derived: int) -> None:
+    """The error names the row, and prints both types."""
     batch = make([2, 3])
     types = batch.step_types.copy()
     types[row] = value
-    with pytest.raises(ValueError) as caught:  # noqa: PT011  The message is compared as a whole below.
+    with pytest.raises(ValueError, match=rf"step_types\[{row}\] is {value}, .* give {derived}"):
         replace(batch, step_types=types)
-    assert message == str(caught.value)
 
 
 # -- split, joined, listed, pickled ---------------------------------------------------------------------------------
@@ -234,9 +226,9 @@ def test_nothing_to_join() -> None:
 
 
 def test_other_spaces_do_not_join() -> None:
-    """The error names which space differs and prints both."""
+    """The error prints both specs."""
     other = EnvSpec(BOX.observation_space, spaces.Discrete(4))
-    with pytest.raises(ValueError, match=r"action_space differs: Discrete\(3\) and Discrete\(4\)"):
+    with pytest.raises(ValueError, match=r"spaces differ: .*Discrete\(3\).* and .*Discrete\(4\)"):
         EpisodeBatch.concatenate(make([1], BOX), make([1], other))
 
 

@@ -11,9 +11,8 @@ from gymnasium import spaces
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollout_cli.episodes import chunk as chunks
 from rollout_cli.episodes.batch import EnvSpec
-from rollout_cli.episodes.chunk import Chunk, concatenate, episode_variable_bytes, for_transport, variable_bytes
+from rollout_cli.episodes.chunk import Chunk, concatenate, episode_variable_bytes, for_transport
 from tests.helpers.chunks import episode
 from tests.helpers.contents import chunk_contents
 from tests.helpers.strategies import any_space
@@ -85,14 +84,14 @@ def test_no_episodes() -> None:
 def test_parts_of_a_long_episode(space: Any, length: int, limit: int) -> None:
     """Parts follow one another, are about as large as asked, and join to the episode they were, of any space."""
     (whole,) = episodes([length], spec=EnvSpec(space, TREE_SPEC.action_space))
-    parts = whole.parts(limit)
+    parts = for_transport(whole, limit)
     assert min(length, -(-whole.n_bytes // limit)) == len(parts)
     assert chunk_contents(whole) == chunk_contents(concatenate(parts))
-    assert [whole] == whole.parts(whole.n_bytes)
+    assert [whole] == for_transport(whole, whole.n_bytes)
     if len(parts) > 1:
         seen = [part.part for part in parts if part.part]
         assert list(range(len(parts))) == [part.index for part in seen]
-        assert [(len(parts), length, variable_bytes(whole))] * len(parts) == [
+        assert [(len(parts), length, episode_variable_bytes(whole).sum())] * len(parts) == [
             (part.count, part.episode_length, part.variable_bytes) for part in seen
         ]
         assert [[part.n_steps] for part in parts] == [part.lengths.tolist() for part in parts]
@@ -103,8 +102,8 @@ def test_parts_of_a_long_episode(space: Any, length: int, limit: int) -> None:
 def test_parts_stand_between_whole_episodes() -> None:
     """Episodes whole and in parts join in their order."""
     first, second, third = episodes([2, 5, 3])
-    joined = concatenate([first, *second.parts(60), third])
-    assert len(second.parts(60)) > 1
+    joined = concatenate([first, *for_transport(second, 60), third])
+    assert len(for_transport(second, 60)) > 1
     assert chunk_contents(concatenate([first, second, third])) == chunk_contents(joined)
     with pytest.raises(ValueError, match="no chunk"):
         concatenate([])
@@ -114,27 +113,27 @@ def test_parts_stand_between_whole_episodes() -> None:
 def test_variable_bytes_are_those_of_texts_and_infos(lengths: list[int]) -> None:
     """They depend on an episode alone: however chunks are joined or cut, each episode counts the same."""
     single = episodes(lengths)
-    alone = [variable_bytes(chunk) for chunk in single]
+    alone = [int(episode_variable_bytes(chunk)[0]) for chunk in single]
     whole = concatenate(single)
     assert alone == episode_variable_bytes(whole).tolist()
     assert alone[-1:] == episode_variable_bytes(whole.episodes(len(lengths) - 1, len(lengths))).tolist()
-    assert sum(alone) == variable_bytes(whole)
+    assert sum(alone) == episode_variable_bytes(whole).sum()
 
 
 def test_variable_bytes_by_hand() -> None:
     """Texts count their UTF-8 bytes and numbers their width; what the length tells does not count."""
     chunk = episode(0, 2, env_info=lambda _, step: {"x": np.zeros(3, np.float32), "t": "äb"} if step else {})
-    assert 3 * 4 + 3 == variable_bytes(chunk)
+    assert 3 * 4 + 3 == episode_variable_bytes(chunk).sum()
 
 
-def test_transport_keeps_a_small_chunk_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_transport_keeps_a_small_chunk_whole() -> None:
     """A chunk of many short episodes travels as it is; over the limit in halves, down to one long episode in parts."""
     single = episodes([2, 9, 2])
     whole = concatenate(single)
     assert [whole] == for_transport(whole)
-    monkeypatch.setattr(chunks, "PART_BYTES", whole.n_bytes - 1)
-    assert [[0], [1, 2]] == [chunk.numbers.tolist() for chunk in for_transport(whole)]
-    assert chunk_contents(whole) == chunk_contents(concatenate(for_transport(whole)))
+    limit = whole.n_bytes - 1
+    assert [[0], [1, 2]] == [chunk.numbers.tolist() for chunk in for_transport(whole, limit)]
+    assert chunk_contents(whole) == chunk_contents(concatenate(for_transport(whole, limit)))
 
 
 def test_sizes() -> None:

@@ -15,14 +15,16 @@ from hypothesis import strategies as st
 from rollout_cli.episodes.infos import (
     JSON,
     MAX_NESTING,
-    InfoFilter,
     InfoTable,
     classify,
     concatenate_tables,
     kind_type,
     tabulate,
+    unmatched_patterns,
+    without_infos,
 )
 from tests.helpers.chunks import episode
+from tests.helpers.contents import row_dicts
 from tests.helpers.strategies import info_dicts
 
 
@@ -124,7 +126,7 @@ def test_values_are_kept_exactly(value: Any) -> None:
 )
 def test_json_values(value: Any, decoded: Any) -> None:
     """JSON values come back decoded; numbers that JSON lacks are texts, sets are sorted, and so are keys."""
-    assert [{"x": decoded}] == tabulate([{"x": value}]).to_dicts()
+    assert [{"x": decoded}] == row_dicts(tabulate([{"x": value}]))
     assert classify([{"b": value, "a": 1}]) == classify([{"a": 1, "b": value}])
 
 
@@ -132,7 +134,7 @@ def test_nested_dictionaries_give_paths() -> None:
     """Keys become texts, nested ones longer paths; columns stand in the order in which they were first met."""
     table = tabulate([{"b": {"c": 1, 2: {"d": 2}}, "a": 3}, {"e": 4}])
     assert [("b", "c"), ("b", "2", "d"), ("a",), ("e",)] == [column.path for column in table.columns]
-    assert [{"b.c": 1, "b.2.d": 2, "a": 3}, {"e": 4}] == table.to_dicts()
+    assert [{"b.c": 1, "b.2.d": 2, "a": 3}, {"e": 4}] == row_dicts(table)
 
 
 def test_a_changing_type_gives_two_columns() -> None:
@@ -147,7 +149,7 @@ def test_values_that_are_dropped_are_counted() -> None:
     """Those that nothing can store, and the second of two keys with one text, by their dotted paths."""
     table = tabulate([{"f": len, "x": 1}, {"g": {"h": open}}, {"f": len, 1: 10, "1": 20}])
     assert {"f": 2, "g.h": 1, "1": 1} == table.dropped
-    assert [{"x": 1}, {}, {"1": 10}] == table.to_dicts()
+    assert [{"x": 1}, {}, {"1": 10}] == row_dicts(table)
     assert [{"f": 1}, {"g.h": 1}, {"f": 1, "1": 1}] == [table.slice(at, at + 1).dropped for at in range(3)]
     assert {"f": 4, "g.h": 2, "1": 2} == concatenate_tables([table, table]).dropped
 
@@ -159,7 +161,7 @@ def test_a_dictionary_that_holds_itself_ends() -> None:
     table = tabulate([endless])
     assert 1 == sum(table.dropped.values())
     assert MAX_NESTING + 1 == len(table.columns)
-    assert 1 == table.to_dicts()[0]["x"]
+    assert 1 == row_dicts(table)[0]["x"]
 
 
 def test_an_array_that_is_written_to_later() -> None:
@@ -220,7 +222,7 @@ def test_arrays_hold_what_the_dictionaries_hold(infos: list[dict[str, Any]]) -> 
     """Each value is found in its path's array at its row; rows that lack one are masked or None."""
     table = tabulate(infos)
     arrays = {key: values.tolist() for key, values in table.to_arrays().items()}
-    for row, found in enumerate(table.to_dicts()):
+    for row, found in enumerate(row_dicts(table)):
         for key, values in arrays.items():
             assert repr(np.array(found.get(key)).tolist()) == repr(np.array(_none(values[row])).tolist())
 
@@ -244,7 +246,7 @@ INFO = {"episode": {"t": 0.5, "r": 1.0}, "step_time": 2, "bad": lambda: None, "p
 
 def names(*patterns: str) -> list[str]:
     """Return the env infos that are left with these patterns."""
-    chunk = InfoFilter(patterns).without(episode(0, 2, env_info=lambda _, __: INFO))
+    chunk = without_infos(episode(0, 2, env_info=lambda _, __: INFO), patterns)
     return sorted(".".join(column.path) for column in chunk.env_infos.columns)
 
 
@@ -273,18 +275,18 @@ def test_patterns(pattern: str, left: list[str]) -> None:
 def test_all_three_groups_are_filtered_and_counted() -> None:
     """A name means infos of steps, policies and resets; what was left out is counted by its path."""
     chunk = episode(0, 3, env_info=lambda _, __: INFO, agent_info=lambda _, __: INFO, episode_info=lambda _, __: INFO)
-    kept = InfoFilter(("plain",)).without(chunk)
+    kept = without_infos(chunk, ("plain",))
     tables = (kept.env_infos, kept.agent_infos, kept.episode_infos)
     assert [{"bad": n, "plain": n} for n in (3, 3, 1)] == [dict(table.dropped) for table in tables]
     assert all(("plain",) != column.path for table in tables for column in table.columns)
-    assert chunk.env_infos is InfoFilter(("nothing",)).without(chunk).env_infos
+    assert chunk.env_infos is without_infos(chunk, ("nothing",)).env_infos
 
 
 def test_patterns_that_matched_nothing() -> None:
     """They are found from the names that something was dropped of."""
     dropped = ["env_info.episode.t", "agent_info.p"]
     patterns = ("episode", "p", "env_info.p", "x")
-    assert ["env_info.p", "x"] == InfoFilter(patterns).never_met(dropped)
+    assert ["env_info.p", "x"] == unmatched_patterns(patterns, dropped)
 
 
 # -- faults ---------------------------------------------------------------------------------------------------------
@@ -317,7 +319,7 @@ def test_any_key_has_a_text_that_files_can_hold(key: Any, stored: str) -> None:
 def test_values_that_raise_are_dropped_and_counted(value: Any) -> None:
     """No info value ends a run."""
     table = tabulate([{"good": 1, "bad": value}])
-    assert ([{"good": 1}], 1) == (table.to_dicts(), sum(table.dropped.values()))
+    assert ([{"good": 1}], 1) == (row_dicts(table), sum(table.dropped.values()))
 
 
 def test_few_large_values_among_many_steps_are_not_filled_up() -> None:

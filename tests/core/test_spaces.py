@@ -95,13 +95,6 @@ def test_flatten_and_back(space: gymnasium.Space[Any]) -> None:
     assert repr(sample) == repr(unflatten(space, values))
 
 
-@pytest.mark.parametrize("n_columns", [0, 5, 7])
-def test_unflatten_refuses_another_number_of_columns(n_columns: int) -> None:
-    """Neither a missing nor a spare column passes."""
-    with pytest.raises(ValueError, match=f"has 6 leaves, but {n_columns} columns"):
-        unflatten(NESTED, [0] * n_columns)
-
-
 def test_map_tree_takes_trees_of_one_structure() -> None:
     """The function gets the leaves of all trees at one place; lists are leaves."""
     left: Any = {"a": (1, [2]), "b": 3}

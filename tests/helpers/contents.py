@@ -27,6 +27,15 @@ def table_contents(table: InfoTable) -> Any:
     return table.n_rows, columns, dict(table.dropped)
 
 
+def row_dicts(table: InfoTable) -> list[dict[str, Any]]:
+    """Return one flat dictionary a row, keys dotted."""
+    out: list[dict[str, Any]] = [{} for _ in range(table.n_rows)]
+    for column in table.columns:
+        for row, value in column.items():
+            out[row][".".join(column.path)] = value
+    return out
+
+
 def chunk_contents(chunk: Chunk) -> dict[str, Any]:
     """Return every field of a chunk."""
     return {

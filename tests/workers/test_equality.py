@@ -17,6 +17,7 @@ from rollout_cli.policies import policy_source
 from rollout_cli.seeding.seeds import env_seed
 from rollout_cli.workers import DefaultWorker, VecWorker
 from rollout_cli.workers import rollout_buffer as buffers
+from tests.helpers.contents import row_dicts
 from tests.workers import worlds
 from tests.workers.worlds import DISABLED, NEXT_STEP, SAME_STEP, SEED, SPACES, ChainEnv, make, run, space_env
 
@@ -85,7 +86,7 @@ def test_a_plain_loop(kind: str) -> None:
     for at in range(9):
         one, rows = chunk.episodes(at, at + 1), []
         observation, info = env.reset(seed=env_seed(SEED, at))
-        assert [info] == one.episode_infos.to_dicts()
+        assert [info] == row_dicts(one.episode_infos)
         ended = False
         while not ended:
             action, _ = policy.get_action(observation)
@@ -189,8 +190,8 @@ def test_rows_that_reset_themselves(
         infos = [{} if quiet else worlds.step_info(step) for *_, step in episode["steps"]]
         if mode is SAME_STEP and quiet:  # The last one's comes with the final observation.
             infos[-1] = worlds.step_info(len(infos))
-        assert infos == one.env_infos.to_dicts()
-        assert [{} if quiet else {"k": episode["k"]}] == one.episode_infos.to_dicts()
+        assert infos == row_dicts(one.env_infos)
+        assert [{} if quiet else {"k": episode["k"]}] == row_dicts(one.episode_infos)
         assert last == one.last_observations[0][0].tolist()
         assert flags == (bool(one.terminated[0]), bool(one.truncated[0]))
         assert 0.0 <= one.wall_times[0] < 60.0
@@ -246,7 +247,7 @@ def test_the_row_of_a_number() -> None:
         worker.update_env(envs)
         worker.update_agent(worlds.BatchPolicy(worker.env_spec))
         worker.number_stride = stride
-        return [info["tag"] for info in run(worker, numbers).env_infos.to_dicts()[::2]]
+        return [info["tag"] for info in row_dicts(run(worker, numbers).env_infos)[::2]]
 
     assert [number % 3 for number in range(7, 20)] == tags(1, range(7, 20))
     assert [number // 4 % 3 for number in range(2, 60, 4)] == tags(4, range(2, 60, 4))

@@ -19,6 +19,7 @@ from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.episodes.chunk import Chunk, concatenate
 from rollout_cli.episodes.spaces import SpaceRows, flatten
 from rollout_cli.workers import DefaultWorker, EpisodeRules, VecWorker
+from tests.helpers.contents import row_dicts
 
 Array = npt.NDArray[Any]
 Env = gymnasium.Env[Any, Any]
@@ -357,8 +358,8 @@ def assert_same_episodes(expected: Chunk, actual: Chunk) -> None:
     for name in ("env_infos", "agent_infos", "episode_infos"):
         left, right = getattr(expected, name), getattr(actual, name)
         assert {(c.path, c.kind) for c in left.columns} == {(c.path, c.kind) for c in right.columns}, name
-        assert [{k: str(v) for k, v in info.items()} for info in left.to_dicts()] == [
-            {k: str(v) for k, v in info.items()} for info in right.to_dicts()
+        assert [{k: str(v) for k, v in info.items()} for info in row_dicts(left)] == [
+            {k: str(v) for k, v in info.items()} for info in row_dicts(right)
         ], name
 
 
@@ -370,8 +371,8 @@ def check_chain(chunk: Chunk) -> None:
         (observations,), (last,) = one.observations, one.last_observations
         assert list(range(length)) == observations[:, 0].tolist()
         assert length == last[0, 0]
-        assert [{"position": step + 1} for step in range(length)] == one.env_infos.to_dicts()
-        assert [{"length": int(last[0, 1])}] == one.episode_infos.to_dicts()
+        assert [{"position": step + 1} for step in range(length)] == row_dicts(one.env_infos)
+        assert [{"length": int(last[0, 1])}] == row_dicts(one.episode_infos)
         assert np.where(one.actions[0] == 1, 1.0, 0.5).tolist() == one.rewards.tolist()
 
 
