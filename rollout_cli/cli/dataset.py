@@ -108,17 +108,10 @@ def verify(
 
 
 def _show_verified(report: VerifyReport) -> None:
-    print_rows(
-        [
-            ("dataset", str(report.path)),
-            ("verified", "metadata and footers" if report.quick else "everything"),
-            ("status", report.status),
-            ("episodes", f"{report.episodes:,}"),
-            ("steps", f"{report.steps:,}"),
-            ("files", f"{report.files:,}"),
-            ("notes", f"{len(report.notes):,}"),
-        ]
-    )
+    facts = report.document()
+    rows = [("verified", "metadata and footers" if report.quick else "everything"), ("status", facts["status"])]
+    rows += [(name, f"{facts[name]:,}") for name in ("episodes", "steps", "files")]
+    print_rows([("dataset", str(report.path)), *rows, ("notes", f"{facts['n_notes']:,}")])
     for line in _first(report.notes):
         print_message(f"note: {printable(line)}")
 

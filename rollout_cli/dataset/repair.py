@@ -10,13 +10,14 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from itertools import count
 from pathlib import Path
 from typing import Any
 
-from rollout_cli.dataset.files import FORMAT_VERSION, LOST_INFO, FileStore, FolderLock, info_path, read_info, stats_path
+from rollout_cli.dataset.files import FORMAT_VERSION, FileStore, FolderLock, info_path, read_info, stats_path
 from rollout_cli.dataset.metadata import render_card
 from rollout_cli.dataset.stats import Place, anomalies, merge_stats, stats_document
-from rollout_cli.dataset.verify import Findings, Segment, check_dataset, totals_of
+from rollout_cli.dataset.verify import Segment, VerifyReport, totals_of, verify_dataset
 from rollout_cli.errors import DatasetFormatError
 
 
@@ -25,7 +26,6 @@ class RepairReport:
     """The outcome of a repair, or of one that was only tried.
 
     Attributes:
-        path: The dataset's folder.
         changed: Whether anything was, or would be, changed.
         status: The status of the dataset afterwards.
         episodes: Episodes that stay.
@@ -53,12 +53,8 @@ class RepairReport:
 def repair_dataset(path: Path | str, *, dry_run: bool = False, files: FileStore | None = None) -> RepairReport:
     """Keep the segments of each partition before the first one at fault, and move the others aside.
 
-    Unless all episodes that info.json states are still there, the status becomes `interrupted`.
-
-    Args:
-        path: The dataset's folder.
-        dry_run: Change nothing, and report what would be done.
-        files: The disk.
+    Unless all episodes that info.json states are still there, the status becomes `interrupted`. With `dry_run` nothing
+    is changed, and the report says what would be.
 
     Raises:
         DatasetFormatError: If there is no dataset of this format, or its info.json is lost or damaged.
@@ -66,9 +62,13 @@ def repair_dataset(path: Path | str, *, dry_run: bool = False, files: FileStore 
         StorageError: If it cannot be read or written.
     """
     root, files = Path(path), files or FileStore()
+    if read_info(root)["format_version"] != FORMAT_VERSION:
+        raise DatasetFormatError(
+            f"{root} has the format of an earlier version, which can be read but not repaired",
+            hint="restore the damaged files from a copy; rollout_cli.load reads the other ones",
+        )
     if dry_run:
         return _repair(root, None)
-    read_info(root)  # Without a dataset there is nothing to lock.
     lock = FolderLock(files, root)
     try:
         return _repair(root, files)
@@ -78,34 +78,27 @@ def repair_dataset(path: Path | str, *, dry_run: bool = False, files: FileStore 
 
 def _repair(root: Path, files: FileStore | None) -> RepairReport:
     """Repair the dataset in `root`; without `files` only report."""
-    info = read_info(root)
-    if info["format_version"] != FORMAT_VERSION:
-        raise DatasetFormatError(
-            f"{root} has the format of an earlier version, which can be read but not repaired",
-            hint="restore the damaged files from a copy; rollout_cli.load reads the other ones",
-        )
-    try:
-        found = check_dataset(root, info)
-    except DatasetFormatError as error:
-        raise DatasetFormatError(f"{info_path(root)} is damaged: {error.message}", hint=LOST_INFO) from error
-    kept = _valid_segments(found)
-    ids = {one.id for one in kept}
+    found = verify_dataset(root)
+    kept, info = _valid_segments(found), found.info
+    invalid = {*found.data_files, *found.episodes_files} - {one.id for one in kept}
     moved = []
     # A commit record goes before its rows, the last segment first: at each moment a dataset is left.
-    for segment in sorted({*found.data, *found.episodes} - ids, key=lambda one: one.file, reverse=True):
-        moved += [part[segment] for part in (found.episodes, found.data) if segment in part]
+    for segment in sorted(invalid, key=lambda one: one.file, reverse=True):
+        moved += [part[segment] for part in (found.episodes_files, found.data_files) if segment in part]
     moved += found.unexpected
     totals = totals_of(kept)
     is_whole = info["status"] == "complete" and all(info[name] == totals[name] for name in ("episodes", "steps"))
     status = "complete" if is_whole else "interrupted"
+    name = f".repair-{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
+    names = (root / (f"{name}-{number}" if number else name) for number in count())
     report = RepairReport(
         path=root,
-        changed=bool(moved or found.faults or found.is_behind or info["status"] != status),
+        changed=bool(moved or found.faults or info["status"] != status),
         status=status,
         episodes=totals["episodes"],
         steps=totals["steps"],
         dropped_episodes=sum(one.episodes for one in found.segments) - totals["episodes"],
-        aside=_new_folder(root) if moved else None,
+        aside=next(path for path in names if not path.exists()) if moved else None,
         moved=tuple(found.name(path) for path in moved),
     )
     if files is not None and report.changed:
@@ -115,7 +108,7 @@ def _repair(root: Path, files: FileStore | None) -> RepairReport:
     return report
 
 
-def _valid_segments(found: Findings) -> list[Segment]:
+def _valid_segments(found: VerifyReport) -> list[Segment]:
     """Return the segments of each partition before its first one that is missing or at fault."""
     wrong = {fault.segment for fault in found.faults}
     kept: list[Segment] = []
@@ -127,26 +120,19 @@ def _valid_segments(found: Findings) -> list[Segment]:
     return kept
 
 
-def _new_folder(root: Path) -> Path:
-    """Return a name for what is moved aside that is still free."""
-    name, number = f".repair-{datetime.now(UTC):%Y%m%dT%H%M%SZ}", 0
-    while (path := root / (f"{name}-{number}" if number else name)).exists():
-        number += 1
-    return path
-
-
 def _move_aside(files: FileStore, root: Path, moved: Sequence[Path], aside: Path) -> None:
     """Move files to `aside` under their names, with copies of info.json and stats.json."""
-    for path in (info_path(root), stats_path(root)):
-        if path.is_file():
-            files.make_folder((aside / path.relative_to(root)).parent)
-            files.replace(aside / path.relative_to(root), path.read_bytes())
-    for path in moved:
-        files.make_folder((aside / path.relative_to(root)).parent)
-        files.move(path, aside / path.relative_to(root))
+    copied = [path for path in (info_path(root), stats_path(root)) if path.is_file()]
+    for path in (*copied, *moved):
+        target = aside / path.relative_to(root)
+        files.make_folder(target.parent)
+        if path in copied:
+            files.replace(target, path.read_bytes())
+        else:
+            files.move(path, target)
 
 
-def _write_metadata(files: FileStore, found: Findings, kept: Sequence[Segment], status: str) -> None:
+def _write_metadata(files: FileStore, found: VerifyReport, kept: Sequence[Segment], status: str) -> None:
     """Write stats.json, the card and info.json of the segments that stay."""
     records = [one.record for one in kept if one.record is not None]
     dropped: Counter[str] = Counter()
@@ -154,12 +140,12 @@ def _write_metadata(files: FileStore, found: Findings, kept: Sequence[Segment], 
     for record in records:
         dropped.update(record.dropped_infos)
         places = dict(record.anomalies) | places
-    stats, totals = merge_stats([record.stats for record in records]), totals_of(kept)
     now = datetime.now(UTC).isoformat(timespec="milliseconds")
-    times = dict(found.info.get("times") or {})
-    info = dict(found.info) | totals | {"status": status, "dropped_infos": dict(dropped)}
-    info["times"] = times | {"updated": now, "repaired": [*times.get("repaired", []), now]}
+    info = {**found.info, **totals_of(kept), "status": status, "dropped_infos": dict(dropped)}
+    times = found.info.get("times") or {}
+    info["times"] = {**times, "updated": now, "repaired": [*times.get("repaired", []), now]}
     info["anomalies"] = [one.to_dict() for one in anomalies(places)]
-    files.write_json(stats_path(found.root), stats_document(stats, found.schema))
-    files.replace(found.root / "README.md", render_card(info).encode(errors="backslashreplace"))
-    files.write_json(info_path(found.root), info)
+    stats = stats_document(merge_stats([record.stats for record in records]), found.schema)
+    files.write_json(stats_path(found.path), stats)
+    files.replace(found.path / "README.md", render_card(info).encode(errors="backslashreplace"))
+    files.write_json(info_path(found.path), info)

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from rollout_cli.dataset.convert import Array, contiguous, decode_leaf, encode_leaf, info_type, joined, leaf_type
-from rollout_cli.dataset.files import FORMAT_VERSION
+from rollout_cli.dataset.files import FORMAT_VERSION, LOST_INFO
 from rollout_cli.dataset.spaces_json import space_from_json, space_to_json
 from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.episodes.infos import STRING, InfoPath, kind_type
@@ -159,7 +159,7 @@ def env_spec_of(info: Mapping[str, Any]) -> EnvSpec:
         spaces, limit = info["spaces"], info["max_episode_length"]
         return EnvSpec(space_from_json(spaces["observation"]), space_from_json(spaces["action"]), limit)
     except (KeyError, TypeError, RecursionError) as error:
-        raise DatasetFormatError(f"info.json does not describe spaces: {error!r}") from error
+        raise DatasetFormatError(f"info.json does not describe spaces: {error!r}", hint=LOST_INFO) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,7 +283,7 @@ class DatasetSchema:
             spaces = SpaceSchema.of(env_spec_of(info), next_observation=info["next_observation"])
             return cls.of(spaces, infos, info.get("env") or {})
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise DatasetFormatError(f"the columns in info.json cannot be read: {error!r}") from error
+            raise DatasetFormatError(f"info.json does not describe columns: {error!r}", hint=LOST_INFO) from error
 
     def describe(self) -> dict[str, Any]:
         """Return `features`, by column name: kind, dtype, shape and true path."""

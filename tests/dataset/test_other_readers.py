@@ -140,7 +140,7 @@ def test_the_cache_of_the_hugging_face_hub_is_read(folder: Path, tmp_path: Path)
         link.parent.mkdir(parents=True, exist_ok=True)
         link.symlink_to(os.path.relpath(blobs / f"{number:040x}", link.parent))
     assert_same_batches(load(folder).to_episode_batch(), load(snapshot).to_episode_batch())
-    assert () == verify_dataset(snapshot).faults
+    assert [] == verify_dataset(snapshot).faults
     (tmp_path / "link").symlink_to(snapshot)
     assert_same_batches(load(folder)[3:9].to_episode_batch(), load(tmp_path / "link")[3:9].to_episode_batch())
 

@@ -72,7 +72,7 @@ def test_every_space_comes_back_with_its_values_types_and_structure(data: st.Dat
         dataset = load(path)
         assert spec == dataset.env_spec
         assert_same_batches(EpisodeBatch.from_chunks(spec, episodes), dataset.to_episode_batch())
-        assert () == verify_dataset(path).faults
+        assert [] == verify_dataset(path).faults
 
 
 @settings(max_examples=20, suppress_health_check=[HealthCheck.too_slow])
@@ -92,7 +92,7 @@ def test_every_info_comes_back_with_its_value(rows: list[list[dict[str, Any]]], 
                 expected = EpisodeBatch.from_chunks(dataset.env_spec, chunks[start:stop])
                 assert_same_steps(expected, dataset[start:stop].to_episode_batch())
                 assert_same_info_values(expected, dataset[start:stop].to_episode_batch())
-        assert () == verify_dataset(path).faults
+        assert [] == verify_dataset(path).faults
 
 
 def test_infos_come_back_as_they_are_typed(tmp_path: Path) -> None:
