@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import sys
 from collections.abc import Iterator
 from typing import Any
 
 import gymnasium
+import numpy as np
 from gymnasium.envs.registration import EnvSpec as GymSpec
 from gymnasium.vector import VectorEnv, VectorWrapper
 
@@ -27,12 +29,12 @@ def env_spec_of(env: Any, max_episode_length: float | None = None) -> EnvSpec:
     Raises:
         UnsupportedSpaceError: If a space has no fixed set of columns.
     """
-    is_vector = isinstance(env, VectorEnv)
-    observation_space = env.single_observation_space if is_vector else env.observation_space
-    action_space = env.single_action_space if is_vector else env.action_space
+    prefix = "single_" if isinstance(env, VectorEnv) else ""
+    observation_space = getattr(env, f"{prefix}observation_space")
+    action_space = getattr(env, f"{prefix}action_space")
     space_leaves(observation_space)
     space_leaves(action_space)
-    limits = [time_limit_of(env), max_episode_length]
+    limits = (time_limit_of(env), max_episode_length)
     known = [int(limit) for limit in limits if limit is not None and limit != float("inf")]
     return EnvSpec(observation_space, action_space, min(known, default=None))
 
@@ -45,24 +47,14 @@ def time_limit_of(env: Any) -> int | None:
     `gymnasium.make_vec` gave its constructor, or its attribute `max_episode_steps`.
     """
     if isinstance(env, VectorEnv):
-        return _vector_limit(env)
-    limits: list[int | None] = [
-        layer._max_episode_steps  # noqa: SLF001  TimeLimit has no public name for its limit.
-        for layer in _layers(env)
-        if isinstance(layer, gymnasium.wrappers.TimeLimit)
-    ]
-    own = env.unwrapped.spec
-    limits.append(own.max_episode_steps if isinstance(own, GymSpec) else None)
-    return min((int(limit) for limit in limits if limit is not None), default=None)
-
-
-def _vector_limit(env: Any) -> int | None:
-    spec = env.spec
-    limits = [
-        spec.kwargs.get("max_episode_steps", spec.max_episode_steps) if isinstance(spec, GymSpec) else None,
-        getattr(env.unwrapped, "max_episode_steps", None),
-    ]
-    return min((limit for limit in limits if isinstance(limit, int) and limit > 0), default=None)
+        limits = [getattr(env.unwrapped, "max_episode_steps", None)]
+        if isinstance(env.spec, GymSpec):
+            limits.append(env.spec.kwargs.get("max_episode_steps", env.spec.max_episode_steps))
+    else:
+        timers: list[Any] = [layer for layer in _layers(env) if isinstance(layer, gymnasium.wrappers.TimeLimit)]
+        limits = [timer._max_episode_steps for timer in timers]  # noqa: SLF001  The limit has no public name.
+        limits.append(getattr(env.unwrapped.spec, "max_episode_steps", None))
+    return min((int(limit) for limit in limits if isinstance(limit, int | np.integer) and limit > 0), default=None)
 
 
 def describe_env(env: Any) -> dict[str, Any]:
@@ -73,12 +65,15 @@ def describe_env(env: Any) -> dict[str, Any]:
     first. A vector environment also has `num_envs` and `autoreset_mode`.
     """
     spec = env.spec if isinstance(env.spec, GymSpec) else None
-    *wrappers, innermost = _layers(env)
+    spec_json = None
+    with contextlib.suppress(TypeError, ValueError):
+        spec_json = spec.to_json() if spec is not None else None
+    *wrappers, innermost = (f"{type(layer).__module__}.{type(layer).__qualname__}" for layer in _layers(env))
     record: dict[str, Any] = {
         "id": spec.id if spec is not None else None,
-        "spec_json": _spec_json(spec) if spec is not None else None,
-        "class": _class_name(innermost),
-        "wrappers": [_class_name(layer) for layer in wrappers],
+        "spec_json": spec_json,
+        "class": innermost,
+        "wrappers": wrappers,
         "max_episode_length": time_limit_of(env),
     }
     if isinstance(env, VectorEnv):
@@ -95,42 +90,24 @@ def _layers(env: Any) -> Iterator[Any]:
         yield layer
 
 
-def _spec_json(spec: GymSpec) -> str | None:
-    try:
-        return spec.to_json()
-    except (TypeError, ValueError):
-        return None
-
-
-def _class_name(env: Any) -> str:
-    return f"{type(env).__module__}.{type(env).__qualname__}"
-
-
-_LIBRARIES = {
-    "torch": "torch",
-    "stable_baselines3": "stable-baselines3",
-    "mujoco": "mujoco",
-    "ale_py": "ale-py",
-    "Box2D": "box2d",
-}
+_LIBRARIES = {"stable_baselines3": "stable-baselines3", "ale_py": "ale-py", "Box2D": "box2d"}
+_LIBRARIES |= {"torch": "torch", "mujoco": "mujoco"}
 """Modules whose version decides episodes, and the names of their distributions."""
 
 
 def loaded_versions(env: Any) -> dict[str, str]:
     """Return the versions of the packages that this process has loaded and that decide its episodes.
 
-    These are known libraries of environments and networks, and the packages that the layers of `env` come from.
+    These are known libraries of environments and networks, and the packages that the layers of `env` come from; but for
+    those that have none, such as a module of the working folder.
     """
     modules = {type(layer).__module__.partition(".")[0] for layer in _layers(env)}
-    names = {module: _LIBRARIES.get(module, module) for module in {*modules, *(_LIBRARIES.keys() & sys.modules.keys())}}
-    found = {name: _version(module, name) for module, name in sorted(names.items())}
-    return {name: version for name, version in found.items() if version is not None}
-
-
-def _version(module: str, distribution: str) -> str | None:
-    """Return the version of a package; None of one that has none, such as a module of the working folder."""
-    try:
-        return importlib.metadata.version(distribution)
-    except importlib.metadata.PackageNotFoundError:
-        version = getattr(sys.modules.get(module), "__version__", None)
-        return version if isinstance(version, str) else None
+    found = {}
+    for module in {*modules, *(_LIBRARIES.keys() & sys.modules.keys())}:
+        name = _LIBRARIES.get(module, module)
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            version = getattr(sys.modules.get(module), "__version__", None)
+            found |= {name: version} if isinstance(version, str) else {}
+    return dict(sorted(found.items()))

@@ -9,9 +9,11 @@ from __future__ import annotations
 import copy
 import difflib
 import json
+import pickle
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +21,12 @@ import gymnasium
 from gymnasium.envs.registration import EnvSpec as GymSpec
 from gymnasium.vector import VectorEnv
 
-from rollout_cli.errors import EnvLoadError, RolloutError, UserCodeError
+from rollout_cli.errors import EnvLoadError, RolloutError
 from rollout_cli.loading import Source, failure, first_line, import_module, is_file, is_module_attribute
 
 Env = gymnasium.Env[Any, Any]
 
-_JSON_SUFFIXES = (".json",)
 _PIP_LINE = re.compile(r"`(pip install [^`]+)`")
-_INSTANCE_HINT = "name a class, a factory or a gymnasium EnvSpec instead of an environment, or omit the arguments"
-_OBJECT_HINT = "give a gymnasium id, or a factory that builds the environment in each worker"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +37,7 @@ class EnvSource:
         label: A short text for people.
         spec: The SPEC as it was given; for an object of the Python API its name.
         kwargs: Arguments of the constructor, the factory, or `gymnasium.make`.
-        source: The file, module attribute or object; None for a gymnasium id.
+        source: The file (of JSON, the EnvSpec in it), module attribute or object; None for a gymnasium id.
     """
 
     label: str
@@ -47,7 +46,7 @@ class EnvSource:
     source: Source | None = None
 
     def build(self) -> Env:
-        """Build a new environment, which shares nothing with others that were built.
+        """Build a new environment, which shares nothing with others.
 
         One that gymnasium makes comes without PassiveEnvChecker, OrderEnforcing and TimeLimit, which cost a tenth of a
         small environment's step; `time_limit_of` gives the limit, and its worker counts.
@@ -58,17 +57,14 @@ class EnvSource:
         found = self.resolve()
         if isinstance(found, GymSpec):
             return _make_env(found, self.kwargs, self.label)
-        if isinstance(found, gymnasium.Env):
-            if self.kwargs:
-                names = ", ".join(self.kwargs)
-                raise EnvLoadError(
-                    f"{self.label} is an environment already: no arguments ({names})", hint=_INSTANCE_HINT
-                )
-            # A module's own environment would be the same object in every build of a process.
-            return found if self.source is not None and self.source.data is not None else copy_env(found, self.label)
-        if not callable(found) or _hint_for_foreign(found):
-            raise _not_an_env(found, self.label)
-        return _checked(call_builder(found, self.kwargs, self.label), self.label)
+        if not isinstance(found, gymnasium.Env):
+            return _checked(call_builder(found, self.kwargs, self.label) if callable(found) else found, self.label)
+        if self.kwargs:
+            hint = "name a class, a factory or a gymnasium EnvSpec instead of an environment, or omit the arguments"
+            names = ", ".join(self.kwargs)
+            raise EnvLoadError(f"{self.label} is an environment already: no arguments ({names})", hint=hint)
+        # A module's own environment would be the same object in every build of a process.
+        return found if self.source is not None and self.source.data is not None else copy_env(found, self.label)
 
     def resolve(self) -> Any:
         """Return the gymnasium EnvSpec, class, factory or environment that the SPEC names; nothing is built.
@@ -76,21 +72,18 @@ class EnvSource:
         Raises:
             EnvLoadError: If it cannot be found or loaded.
         """
-        if self.source is None:
-            return _registered_spec(self.spec)
-        if is_file(self.spec, _JSON_SUFFIXES) and self.source.data is not None:
-            return _parse_spec(self.source.data, self.spec)
-        return self.source.load(EnvLoadError)
+        return _registered_spec(self.spec) if self.source is None else self.source.load(EnvLoadError)
 
     def describe(self) -> dict[str, Any]:
         """Return the record of a dataset: `spec`, `kwargs`, and `path` and `sha256` of a file or module."""
-        is_given_file = self.source is not None and is_file(self.spec, (".json", ".pkl", ".pickle"))
+        source = self.source
+        of_file = source is not None and source.spec and source.data is not None
         return {
             "spec": self.spec,
             "kwargs": self.kwargs,
-            "path": str(Path(self.spec).resolve()) if is_given_file else None,
+            "path": str(Path(self.spec).resolve()) if of_file else None,
             # A fresh pickle of an object differs every time, so its hash would say nothing.
-            "sha256": self.source.sha256 if self.source is not None and self.source.spec else None,
+            "sha256": source.sha256 if source is not None and source.spec else None,
         }
 
 
@@ -107,9 +100,10 @@ def env_source(spec: str, kwargs: Mapping[str, Any] | None = None) -> EnvSource:
     options = dict(kwargs or {})
     if not spec:
         raise EnvLoadError("the environment's name is empty", hint="name a gymnasium id, a file, or module:attr")
-    if is_file(spec, _JSON_SUFFIXES):
+    if is_file(spec, (".json",)):
         source = Source.read(spec, EnvLoadError)
-        return EnvSource(_parse_spec(source.data or b"", spec).id, spec, options, source)
+        parsed = _parse_spec(source.data or b"", spec)
+        return EnvSource(parsed.id, spec, options, replace(source, data=pickle.dumps(parsed)))
     if is_file(spec):
         return EnvSource(Path(spec).name, spec, options, Source.read(spec, EnvLoadError))
     if is_module_attribute(spec):
@@ -122,7 +116,7 @@ def as_env_source(env: Any, kwargs: Mapping[str, Any] | None = None) -> EnvSourc
 
     Args:
         env: A source, a SPEC, a gymnasium EnvSpec, an environment class or factory, or an environment. An object is
-            pickled now, so every worker gets a copy of its present state, and the caller's own stays the caller's.
+            pickled now: each worker gets a copy of its present state.
         kwargs: Arguments as for `env_source`; none for a source, which has its own.
 
     Raises:
@@ -135,20 +129,17 @@ def as_env_source(env: Any, kwargs: Mapping[str, Any] | None = None) -> EnvSourc
     if isinstance(env, str):
         return env_source(env, kwargs)
     if not isinstance(env, GymSpec | gymnasium.Env) and not callable(env):
-        raise EnvLoadError(
-            f"an object of type {type(env).__name__} is no environment",
-            hint="give a gymnasium id, EnvSpec, environment, its class, or a factory",
-        )
-    name = _object_label(env)
-    return EnvSource(name, name, dict(kwargs or {}), Source.of(env, EnvLoadError, hint=_OBJECT_HINT))
+        hint = "give a gymnasium id, EnvSpec, environment, its class, or a factory"
+        raise EnvLoadError(f"an object of type {type(env).__name__} is no environment", hint=hint)
+    named = env.spec or type(env.unwrapped) if isinstance(env, gymnasium.Env) else env
+    name = named.id if isinstance(named, GymSpec) else name_of(named)
+    hint = "give a gymnasium id, or a factory that builds the environment in each worker"
+    return EnvSource(name, name, dict(kwargs or {}), Source.of(env, EnvLoadError, hint=hint))
 
 
-def _object_label(env: Any) -> str:
-    if isinstance(env, gymnasium.Env):
-        return env.spec.id if env.spec is not None else type(env.unwrapped).__name__
-    if isinstance(env, GymSpec):
-        return env.id
-    return str(getattr(env, "__name__", type(env).__name__))
+def name_of(item: Any) -> str:
+    """Return the name of a class or function, or of an object's class."""
+    return str(getattr(item, "__name__", type(item).__name__))
 
 
 def copy_env(env: Env, name: str) -> Env:
@@ -170,16 +161,11 @@ def one_for_each(update: Any, n_rows: int) -> list[Any]:
     updates: Sequence[Any] = update if isinstance(update, list) else [update] * n_rows
     if len(updates) != n_rows:
         raise EnvLoadError(f"a list with one environment a row has {n_rows} entries, not {len(updates)}")
-    given: set[int] = set()
-    apart = []
-    for one in updates:
-        is_again = isinstance(one, gymnasium.Env) and id(one) in given
-        given.add(id(one))
-        apart.append(copy_env(one, "the environment") if is_again else one)
-    return apart
-
-
-# -- gymnasium's own --------------------------------------------------------------------------------------------------
+    first_rows = {id(one): row for row, one in reversed(list(enumerate(updates)))}
+    return [
+        copy_env(one, "the environment") if isinstance(one, gymnasium.Env) and first_rows[id(one)] < row else one
+        for row, one in enumerate(updates)
+    ]
 
 
 def _registered_spec(env_id: str) -> GymSpec:
@@ -207,24 +193,16 @@ def _make_env(spec: GymSpec, kwargs: Mapping[str, Any], name: str) -> Env:
     options = dict(kwargs)
     limit = options.pop("max_episode_steps", spec.max_episode_steps)
     options.pop("disable_env_checker", None)
+    make = partial(gymnasium.make, disable_env_checker=True)
     if spec.additional_wrappers:
         # They were put around the TimeLimit, and one that repeats actions makes its steps others than ours.
-        return _checked(call_builder(_make(spec, limit or -1), options, name), name)
-    env = _checked(call_builder(_make(replace(spec, order_enforce=False), -1), options, name), name)
+        return _checked(call_builder(partial(make, spec, max_episode_steps=limit or -1), options, name), name)
+    bare = partial(make, replace(spec, order_enforce=False), max_episode_steps=-1)
+    env = _checked(call_builder(bare, options, name), name)
     made = env.unwrapped.spec
     own = made.kwargs if made is not None else options
     env.unwrapped.spec = replace(copy.deepcopy(spec), kwargs=own, max_episode_steps=None if limit == -1 else limit)
     return env
-
-
-def _make(spec: GymSpec, max_episode_steps: int) -> Callable[..., Env]:
-    def make(**options: Any) -> Env:
-        return gymnasium.make(spec, max_episode_steps=max_episode_steps, disable_env_checker=True, **options)
-
-    return make
-
-
-# -- building, with hints ---------------------------------------------------------------------------------------------
 
 
 def call_builder(factory: Callable[..., Any], kwargs: Mapping[str, Any], name: str) -> Any:
@@ -242,16 +220,12 @@ def call_builder(factory: Callable[..., Any], kwargs: Mapping[str, Any], name: s
         hint = f"run {' && '.join(lines)}" if lines else "install the package that it names"
         raise EnvLoadError(f"{name!r} needs a package that is missing: {error}", hint=hint) from error
     except (Exception, SystemExit) as error:
-        raise _build_failure(error, kwargs, name) from error
-
-
-def _build_failure(error: BaseException, kwargs: Mapping[str, Any], name: str) -> UserCodeError:
-    hint = "the traceback below shows where"
-    if isinstance(error, ModuleNotFoundError) and error.name:
-        hint = f"install the package that provides {error.name!r}"
-    elif isinstance(error, TypeError) and kwargs:
-        hint = f"check that it takes these arguments: {', '.join(kwargs)}"
-    return failure(EnvLoadError, f"{name!r} cannot be built", error, hint=hint)
+        hint = "the traceback below shows where"
+        if isinstance(error, ModuleNotFoundError) and error.name:
+            hint = f"install the package that provides {error.name!r}"
+        elif isinstance(error, TypeError) and kwargs:
+            hint = f"check that it takes these arguments: {', '.join(kwargs)}"
+        raise failure(EnvLoadError, f"{name!r} cannot be built", error, hint=hint) from error
 
 
 def _similar_ids(name: str) -> str:
@@ -263,20 +237,11 @@ def _similar_ids(name: str) -> str:
 
 
 def _checked(built: Any, name: str) -> Env:
-    if not isinstance(built, gymnasium.Env):
-        raise _not_an_env(built, name)
-    return built
-
-
-def _not_an_env(found: Any, name: str) -> EnvLoadError:
-    hint = _hint_for_foreign(found) or "name a gymnasium.Env, its class, a factory, or a gymnasium EnvSpec"
-    return EnvLoadError(f"{name!r} is no gymnasium.Env, but an object of type {type(found).__name__}", hint=hint)
-
-
-def _hint_for_foreign(found: Any) -> str:
-    """Return the advice for a kind of environment that is not gymnasium's single one; empty for anything else."""
-    if isinstance(found, VectorEnv):
-        return "name the single environment, or use --vectorization native with a factory of vector environments"
-    if any(base.__module__.split(".")[0] == "gym" for base in type(found).__mro__):
-        return "it is of the old gym package: wrap it with shimmy (GymV21CompatibilityV0 or GymV26CompatibilityV0)"
-    return ""
+    if isinstance(built, gymnasium.Env):
+        return built
+    hint = "name a gymnasium.Env, its class, a factory, or a gymnasium EnvSpec"
+    if isinstance(built, VectorEnv):
+        hint = "name the single environment, or use --vectorization native with a factory of vector environments"
+    elif any(base.__module__.partition(".")[0] == "gym" for base in type(built).__mro__):
+        hint = "it is of the old gym package: wrap it with shimmy (GymV21CompatibilityV0 or GymV26CompatibilityV0)"
+    raise EnvLoadError(f"{name!r} is no gymnasium.Env, but an object of type {type(built).__name__}", hint=hint)

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar
 
 import cloudpickle
 import gymnasium
 from gymnasium.vector import VectorEnv
 
-from rollout_cli.envs.source import call_builder
+from rollout_cli.envs.source import call_builder, name_of
 from rollout_cli.errors import EnvLoadError
 from rollout_cli.loading import Source
 
@@ -46,14 +48,14 @@ class EnvUpdate:
         return old_env
 
     def __getstate__(self) -> dict[str, bytes]:
-        """Pickle the fields by value where their modules may be missing in a worker: a lambda will do."""
+        # Pickled by value where their modules may be missing in a worker: a lambda will do.
         return {"fields": cloudpickle.dumps(self.__dict__)}
 
     def __setstate__(self, state: dict[str, bytes]) -> None:
-        """Take the fields over."""
         self.__dict__.update(cloudpickle.loads(state["fields"]))
 
 
+@dataclass(eq=False)
 class NewEnvUpdate(EnvUpdate):
     """Closes the old environment and builds a new one.
 
@@ -63,17 +65,19 @@ class NewEnvUpdate(EnvUpdate):
 
     replaces_env: ClassVar[bool] = True
 
-    def __init__(self, env_constructor: Callable[[], Env]) -> None:
-        self._env_constructor = env_constructor
+    env_constructor: Callable[[], Env]
 
     def __call__(self, old_env: Env | None = None) -> Env:
-        """Close `old_env` and return a new environment."""
-        _close(old_env)
-        return _built(self._env_constructor, _name(self._env_constructor))
+        if old_env is not None:
+            old_env.close()
+        return _built(self.env_constructor)
 
 
+@dataclass(eq=False)
 class SetTaskUpdate(EnvUpdate):
     """Gives the environment a task by its `set_task`; one of another type is closed and built anew first.
+
+    The outermost `set_task` in the environment's chain of wrappers is called.
 
     Args:
         env_type: The environment's class; it is built without arguments where the worker has none of exactly this type.
@@ -81,43 +85,36 @@ class SetTaskUpdate(EnvUpdate):
         wrapper_constructor: Called as `wrapper_constructor(env, task)` around a newly built environment.
     """
 
-    def __init__(
-        self,
-        env_type: Callable[[], Env],
-        task: Any,
-        wrapper_constructor: Callable[[Env, Any], Env] | None = None,
-    ) -> None:
-        self._env_type = env_type
-        self._task = task
-        self._wrapper_constructor = wrapper_constructor
+    env_type: Callable[[], Env]
+    task: Any
+    wrapper_constructor: Callable[[Env, Any], Env] | None = None
 
     def __call__(self, old_env: Env | None = None) -> Env:
-        """Return the environment with the task set; the outermost `set_task` in its chain of wrappers is called."""
         # A subclass may mean something else by a task, so the type must be the same, not only compatible.
-        if old_env is not None and type(old_env.unwrapped) is self._env_type:
-            _set_task(old_env, self._task)
-            return old_env
+        if old_env is not None and type(old_env.unwrapped) is self.env_type:
+            return self._with_task(old_env)
         if old_env is not None:
-            warnings.warn(
-                f"SetTaskUpdate closes a {type(old_env.unwrapped).__name__} to build {_name(self._env_type)}",
-                stacklevel=2,
-            )
-            _close(old_env)
-        return self._build()
+            old, new = type(old_env.unwrapped).__name__, name_of(self.env_type)
+            warnings.warn(f"SetTaskUpdate closes a {old} to build {new}", stacklevel=2)
+            old_env.close()
+        env = self._with_task(_built(self.env_type))
+        return env if self.wrapper_constructor is None else _built(self.wrapper_constructor, env, self.task)
 
-    def _build(self) -> Env:
-        env = _built(self._env_type, _name(self._env_type))
-        _set_task(env, self._task)
-        wrap = self._wrapper_constructor
-        return env if wrap is None else _built(lambda: wrap(env, self._task), _name(wrap))
+    def _with_task(self, env: Env) -> Env:
+        try:
+            set_task = env.get_wrapper_attr("set_task")
+        except AttributeError as error:
+            hint = "SetTaskUpdate needs an environment that has one"
+            raise EnvLoadError(f"{type(env.unwrapped).__name__} has no set_task", hint=hint) from error
+        set_task(self.task)
+        return env
 
 
 class ExistingEnvUpdate(EnvUpdate):
     """Replaces the environment by a copy of an existing one, in its present state.
 
     Args:
-        env: The environment; it is pickled at once, so every worker gets a copy of its own and `env` stays the
-            caller's.
+        env: The environment; it is pickled at once, and stays the caller's.
 
     Raises:
         EnvLoadError: If it cannot be pickled.
@@ -130,33 +127,15 @@ class ExistingEnvUpdate(EnvUpdate):
         self._source = Source.of(env, EnvLoadError, hint=hint)
 
     def __call__(self, old_env: Env | None = None) -> Env:
-        """Close `old_env` and return a new copy."""
-        _close(old_env)
+        if old_env is not None:
+            old_env.close()
         env: Env = self._source.load(EnvLoadError)
         return env
 
 
-def _close(env: Env | None) -> None:
-    if env is not None:
-        env.close()
-
-
-def _built(constructor: Callable[[], Env], name: str) -> Env:
-    env = call_builder(constructor, {}, name)
+def _built(constructor: Callable[..., Env], *arguments: Any) -> Env:
+    name = name_of(constructor)
+    env = call_builder(partial(constructor, *arguments), {}, name)
     if not isinstance(env, gymnasium.Env | VectorEnv):
         raise EnvLoadError(f"{name} gave {type(env).__name__}, not a gymnasium.Env", hint="return the environment")
     return env  # type: ignore[return-value]  # A worker with native vector environments takes those, too.
-
-
-def _set_task(env: Env, task: Any) -> None:
-    try:
-        set_task = env.get_wrapper_attr("set_task")
-    except AttributeError as error:
-        raise EnvLoadError(
-            f"{type(env.unwrapped).__name__} has no set_task", hint="SetTaskUpdate needs an environment that has one"
-        ) from error
-    set_task(task)
-
-
-def _name(builder: Callable[..., Env]) -> str:
-    return str(getattr(builder, "__name__", repr(builder)))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import gymnasium
@@ -36,13 +37,22 @@ def build_native(source: EnvSource, n_rows: int) -> Vector:
         EnvLoadError: If the source has no vector form, raises, or gives something else.
     """
     found, name = source.resolve(), source.label
+    given = source.kwargs
     if isinstance(found, GymSpec):
-        creator, build = _vector_entry_point(found, n_rows, name)
-        given = {**found.kwargs, **source.kwargs}
+        creator: Any = found.vector_entry_point
+        if creator is None:
+            what = "has no vector entry point, so it cannot be vectorized natively"
+            raise EnvLoadError(f"{name!r} {what}", hint=_SYNC_HINT)
+        creator = load_env_creator(creator) if isinstance(creator, str) else creator
+        build = partial(gymnasium.make_vec, found, num_envs=n_rows, vectorization_mode="vector_entry_point")
+        given = {**found.kwargs, **given}
     else:
-        creator, build = _factory(found, n_rows, name)
-        given = source.kwargs
-    built = _built(build, source.kwargs, name, asks=_MODE not in given and _takes(creator, _MODE))
+        if isinstance(found, type) and issubclass(found, gymnasium.Env):
+            raise EnvLoadError(f"{name!r} is a single environment, no vector environment", hint=_SYNC_HINT)
+        if not callable(found):
+            raise EnvLoadError(f"{name!r} is no vector environment, but a {type(found).__name__}", hint=_VECTOR_HINT)
+        creator, build = found, partial(found, num_envs=n_rows)
+    built = _built(build, source.kwargs, name, asks=_MODE not in given and _takes_mode(creator))
     if not isinstance(built, VectorEnv):
         raise EnvLoadError(f"{name!r} gave {type(built).__name__}, no vector environment", hint=_VECTOR_HINT)
     if int(built.num_envs) != n_rows:
@@ -63,28 +73,9 @@ def _built(build: Callable[..., Any], kwargs: Mapping[str, Any], name: str, *, a
     return call_builder(build, kwargs, name)
 
 
-def _vector_entry_point(spec: GymSpec, n_rows: int, name: str) -> tuple[Any, Callable[..., Any]]:
-    entry = spec.vector_entry_point
-    if entry is None:
-        raise EnvLoadError(f"{name!r} has no vector entry point, so it cannot be vectorized natively", hint=_SYNC_HINT)
-
-    def make(**arguments: Any) -> Vector:
-        return gymnasium.make_vec(spec, num_envs=n_rows, vectorization_mode="vector_entry_point", **arguments)
-
-    return load_env_creator(entry) if isinstance(entry, str) else entry, make
-
-
-def _factory(found: Any, n_rows: int, name: str) -> tuple[Any, Callable[..., Any]]:
-    if not callable(found) or isinstance(found, gymnasium.Env):
-        raise EnvLoadError(f"{name!r} is no vector environment, but a {type(found).__name__}", hint=_VECTOR_HINT)
-    if isinstance(found, type) and issubclass(found, gymnasium.Env):
-        raise EnvLoadError(f"{name!r} is a single environment, no vector environment", hint=_SYNC_HINT)
-    return found, lambda **arguments: found(num_envs=n_rows, **arguments)
-
-
-def _takes(creator: Any, argument: str) -> bool:
+def _takes_mode(creator: Any) -> bool:
     try:
-        return argument in inspect.signature(creator).parameters
+        return _MODE in inspect.signature(creator).parameters
     except (TypeError, ValueError):  # Built in a language that has no signatures.
         return False
 

@@ -155,8 +155,8 @@ def _join(columns: list[Array | None], sizes: Sequence[int]) -> Array:
         return np.concatenate([_objects(column, size) for column, size in pairs])
     filled = [all_masked((n, *first.shape[1:]), first.dtype) if column is None else column for column, n in pairs]
     is_masked = any(isinstance(column, np.ma.MaskedArray) for column in filled)
-    joined: Array = np.ma.concatenate(filled) if is_masked else np.concatenate(filled)
-    return joined
+    concatenate: Any = np.ma.concatenate if is_masked else np.concatenate
+    return np.asanyarray(concatenate(filled))
 
 
 def _objects(column: Array | None, size: int) -> Array:

@@ -96,8 +96,8 @@ def space_leaves(space: Space) -> tuple[Leaf, ...]:
 
 def _leaves(space: Space, path: LeafPath) -> Iterator[Leaf]:
     if isinstance(space, spaces.Dict | spaces.Tuple):
-        is_dict = isinstance(space, spaces.Dict)
-        for key, child in space.spaces.items() if is_dict else enumerate(space.spaces):
+        children: Any = space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces)
+        for key, child in children:
             yield from _leaves(child, (*path, key))
         return
     kinds = (kind for space_type, kind in _KINDS if isinstance(space, space_type))
