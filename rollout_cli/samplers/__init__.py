@@ -17,17 +17,16 @@ if TYPE_CHECKING:
     from rollout_cli.samplers.supervision import Supervision as Supervision
 
 _HOMES = {
-    "local_sampler": ("LocalSampler",),
-    "multiprocessing_sampler": ("MultiprocessingSampler",),
-    "plan": ("Episodes", "EpisodesPerWorker", "MinTimesteps", "Plan"),
-    "sampler": ("Sampler",),
-    "supervision": ("Supervision",),
+    **dict.fromkeys(("Episodes", "EpisodesPerWorker", "MinTimesteps", "Plan"), "plan"),
+    "LocalSampler": "local_sampler",
+    "MultiprocessingSampler": "multiprocessing_sampler",
+    "Sampler": "sampler",
+    "Supervision": "supervision",
 }
-__all__ = [name for names in _HOMES.values() for name in names]
+__all__ = list(_HOMES)
 
 
 def __getattr__(name: str) -> Any:
-    for module, names in _HOMES.items():
-        if name in names:
-            return getattr(import_module(f"{__name__}.{module}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -6,9 +6,10 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
+from typing import NamedTuple
 
 from rollout_cli.samplers.messages import Lease
-from rollout_cli.samplers.numbers import up_to, without
+from rollout_cli.samplers.numbers import NO_END, without
 from rollout_cli.samplers.plan import PlanState
 
 LAST_SECONDS = 0.01
@@ -20,8 +21,7 @@ MEMORY_SECONDS = 0.5
 MAX_LEASE = 32768
 
 
-@dataclass(frozen=True, slots=True)
-class LeaseSize:
+class LeaseSize(NamedTuple):
     """How far ahead of its need a worker is leased numbers.
 
     Attributes:
@@ -43,8 +43,7 @@ class _Pace:
 
     since: float
     episodes: float = 0.0
-    # As if a hundredth of a second had gone by with no episode: one early message is no measure yet.
-    seconds: float = 0.01
+    seconds: float = 0.01  # As if so long had gone by with no episode: one early message is no measure yet.
 
     def add(self, episodes: int, now: float) -> None:
         elapsed = max(0.0, now - self.since)
@@ -58,15 +57,19 @@ class _Pace:
 
 
 class Leases:
-    """The account of one call's leases; `size`, `block` and times are as in `SamplerMachine`.
+    """The account of one call's leases; times are seconds on any one clock.
+
+    `block` is the least number of episodes worth leasing (a worker's number of environments).
 
     Attributes:
         in_flight: By worker, the numbers that it was leased and that did not end: rising ranges.
         isolated: By worker, numbers that it is to run one at a time, before all others: suspects of a death or failure.
     """
 
-    def __init__(self, plan: PlanState, *, n_workers: int, size: LeaseSize, block: int, now: float) -> None:
-        self._plan, self._size, self._block = plan, size, block
+    def __init__(
+        self, plan: PlanState, *, n_workers: int, size: LeaseSize | None = None, block: int = 1, now: float = 0.0
+    ) -> None:
+        self._plan, self._size, self._block = plan, size or LeaseSize(), block
         self._paces = [_Pace(now) for _ in range(n_workers)]
         self.in_flight: list[list[range]] = [[] for _ in range(n_workers)]
         self.isolated: list[list[int]] = [[] for _ in range(n_workers)]
@@ -128,8 +131,7 @@ class Leases:
         free = [self._plan.free(other).next_number(other) for other in range(len(self.in_flight))]
         taken = [runs[0].start for runs in self.in_flight if runs]
         taken += [numbers[0] for numbers in self.isolated if numbers]
-        own = free[worker]
-        return own is not None and own == min(number for number in (*taken, *free) if number is not None)
+        return free[worker] < NO_END and free[worker] == min([*taken, *free])
 
     def remove(self, worker: int, runs: Sequence[range]) -> None:
         """Forget numbers of the worker's: ranges without gaps, rising."""
@@ -142,13 +144,12 @@ class Leases:
 
     def isolate(self, worker: int, numbers: Iterable[int]) -> None:
         """Take numbers from what the worker runs; it is to run them later, one at a time."""
-        suspects = sorted(numbers)
-        self.remove(worker, [range(number, number + 1) for number in suspects])
-        self.isolated[worker] = sorted({*self.isolated[worker], *suspects})
+        self.isolated[worker] = sorted({*self.isolated[worker], *numbers})
+        self.remove(worker, [range(number, number + 1) for number in self.isolated[worker]])
 
     def drop_above(self, worker: int, last: int) -> bool:
         """Forget the worker's numbers above `last`; return whether it runs any of them."""
         self.isolated[worker] = [number for number in self.isolated[worker] if number <= last]
         before = self.count(worker)
-        self.in_flight[worker] = up_to(self.in_flight[worker], last)
+        self.remove(worker, [range(last + 1, NO_END)])
         return self.count(worker) < before

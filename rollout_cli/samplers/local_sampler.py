@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections import deque
-from contextlib import AbstractContextManager, ExitStack, nullcontext
-from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from contextlib import ExitStack
+from typing import Any, ClassVar, NamedTuple
 
 from rollout_cli.errors import InternalError, UsageError
 from rollout_cli.loading import first_line, is_interrupt, traceback_text
 from rollout_cli.samplers.leases import LeaseSize
 from rollout_cli.samplers.messages import ToWorker
 from rollout_cli.samplers.plan import PlanState
-from rollout_cli.samplers.pool import Died, Event, Message
+from rollout_cli.samplers.pool import Died, Event
 from rollout_cli.samplers.sampler import Sampler
 from rollout_cli.samplers.worker_loop import WorkerLoop
 from rollout_cli.seeding.seeds import BorrowedGenerators
@@ -50,13 +49,12 @@ class LocalSampler(Sampler):
         return 1 if state.is_shared else self.n_workers
 
 
-@dataclass(slots=True, eq=False)
-class _LocalWorker:
+class _LocalWorker(NamedTuple):
     """A worker, its commands, and the global generators of its episodes: between two of its turns others may run."""
 
     loop: WorkerLoop
-    commands: deque[ToWorker] = field(default_factory=deque)
-    generators: BorrowedGenerators = field(default_factory=BorrowedGenerators)
+    commands: deque[ToWorker]
+    generators: BorrowedGenerators
 
 
 class LocalPool:
@@ -69,24 +67,16 @@ class LocalPool:
     def __init__(self, factory: WorkerFactory) -> None:
         self._factory = factory
         self._workers: dict[int, _LocalWorker] = {}
-        self._setup: ExitStack | None = None
+        self._setup = ExitStack()
+        with BorrowedGenerators():
+            self._setup.enter_context(factory.setup())
         self._is_closed = False
 
     def start(self, worker: int) -> None:
-        """Start a worker; it is built by its first command."""
-        loop = WorkerLoop(self._factory, worker, setup=self._enter_setup, turn_seconds=TURN_SECONDS)
-        self._workers[worker] = _LocalWorker(loop)
-
-    def _enter_setup(self) -> AbstractContextManager[None]:
-        """Enter the set-up of the process for the first worker that asks; all leave it together."""
-        if self._setup is None:
-            setup = ExitStack()
-            setup.enter_context(self._factory.setup())
-            self._setup = setup
-        return nullcontext()
+        loop = WorkerLoop(self._factory, worker, owns_process=False, turn_seconds=TURN_SECONDS)
+        self._workers[worker] = _LocalWorker(loop, deque(), BorrowedGenerators())
 
     def send(self, worker: int, command: ToWorker) -> None:
-        """Keep a command for the worker's next turn."""
         if worker in self._workers:
             self._workers[worker].commands.append(command)
 
@@ -105,19 +95,20 @@ class LocalPool:
         return [event for number in busy for event in self._turn(number)]
 
     def _turn(self, number: int) -> list[Event]:
-        worker = self._workers[number]
-        commands, worker.commands = worker.commands, deque()
-        with worker.generators:
+        loop, waiting, generators = self._workers[number]
+        commands = list(waiting)
+        waiting.clear()
+        with generators:
             try:
-                return [Message(number, message) for message in worker.loop.turn(commands)]
+                return [*loop.turn(commands)]
             except BaseException as error:
                 if is_interrupt(error):
                     raise
-                running, hint = worker.loop.running_numbers, "let the user code raise an Exception"
-                death = Died(number, f"was ended by {first_line(error)}", running, traceback_text(error), hint)
-                rescued = [Message(number, message) for message in worker.loop.rescue()]
+                reason, hint = f"was ended by {first_line(error)}", "let the user code raise an Exception"
+                death = Died(number, reason, loop.running_numbers, traceback_text(error), hint)
+                events = [*loop.rescue(), death]
                 self._workers.pop(number).loop.close()
-                return [*rescued, death]
+                return events
 
     def wake(self) -> None:
         """Do nothing: `wait` returns after a turn in any case."""
@@ -125,13 +116,11 @@ class LocalPool:
     def close(self) -> None:
         """Close the workers' environments, and leave the set-up; again does nothing."""
         self._is_closed = True
-        setup, self._setup = self._setup, None
-        with setup or nullcontext():
+        with BorrowedGenerators(), self._setup:
             for worker in self._workers.values():
                 with worker.generators:
                     worker.loop.close()
         self._workers.clear()
 
     def pids(self) -> list[int]:
-        """Return no process ids."""
         return []

@@ -5,42 +5,31 @@
 
 from __future__ import annotations
 
-import pickle
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Self
 
-import cloudpickle
-
+import rollout_cli
 from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.episodes.chunk import Chunk
-from rollout_cli.errors import RolloutError
+from rollout_cli.errors import EnvError, InternalError, PolicyError, RolloutError, UserCodeError, WorkerError
+from rollout_cli.loading import first_line, traceback_text
+
+_OURS = Path(rollout_cli.__file__).parent
 
 Lease = tuple[range, ...]
 """Episode numbers that a worker is to run: rising ranges that are not empty."""
 
 
 @dataclass(frozen=True, slots=True)
-class Pickled:
-    """A value, by cloudpickle; it is unpickled where it is used, so that a failure is reported as what it is."""
-
-    data: bytes = field(repr=False)
-
-    @classmethod
-    def of(cls, value: Any) -> Self | None:
-        """Return `value` pickled; None, which changes nothing, stays None."""
-        return None if value is None else cls(cloudpickle.dumps(value))
-
-    def load(self) -> Any:
-        """Return a new copy of the value."""
-        return pickle.loads(self.data)  # noqa: S301  It was pickled by this package's own process.
-
-
-@dataclass(frozen=True, slots=True)
 class Update:
-    """What changes in a worker, the environment first: a policy or parameters, an environment or EnvUpdate."""
+    """What changes in a worker, the environment first; both by cloudpickle, None for no change.
 
-    agent: Pickled | None = None
-    env: Pickled | None = None
+    It is unpickled where it is used, so that a failure is reported as what it is.
+    """
+
+    agent: bytes | None = None  # A policy or parameters.
+    env: bytes | None = None  # An environment or EnvUpdate.
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,16 +37,15 @@ class Start:
     """Begin a new generation: apply the updates, answer `Started`, then run the lease."""
 
     generation: int
-    updates: tuple[Update, ...] = ()  # What to apply, in this order.
+    updates: tuple[Update, ...] = ()  # To be applied in this order.
     lease: Lease = ()
-    last_needed: int | None = None  # The highest number that is still needed; None where it is not known yet.
     stride: int = 1  # The step from one of the worker's numbers to the next, where it owns every m-th number.
     rebuild: bool = False  # Whether the worker first gives up all that it has built; then the updates are all of them.
 
 
 @dataclass(frozen=True, slots=True)
 class Continue:
-    """Run more numbers, and drop those above the last one needed."""
+    """Run more numbers, and drop those above `last_needed`, where it is known."""
 
     lease: Lease = ()
     last_needed: int | None = None
@@ -82,8 +70,8 @@ class Started:
 
     worker: int
     generation: int
-    env_spec: EnvSpec = field(repr=False)
-    info: dict[str, Any] = field(default_factory=dict, repr=False)
+    env_spec: EnvSpec
+    info: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -95,7 +83,7 @@ class Batch:
 
     worker: int
     generation: int
-    chunk: Chunk = field(repr=False)
+    chunk: Chunk
     not_reproducible: str | None = None
 
 
@@ -103,9 +91,7 @@ class Batch:
 class Failed:
     """Something raised in the worker. It has no numbers any more, and waits for a `Start` that rebuilds it.
 
-    Attributes:
-        error: What was raised, as `transit_errors.as_reported` gives it.
-        numbers: The episodes in one of which the user's code failed; none where the fault lies in no episode.
+    `numbers` are the episodes in one of which the user's code failed; none where the fault lies in no episode.
     """
 
     worker: int
@@ -113,5 +99,52 @@ class Failed:
     error: RolloutError
     numbers: tuple[int, ...] = ()
 
+    @classmethod
+    def of(cls, worker: int, generation: int, error: Exception) -> Self:
+        """Return the report of anything that was raised."""
+        numbers = tuple(sorted(error.episodes)) if isinstance(error, UserCodeError) else ()
+        return cls(worker, generation, as_reported(error), numbers)
+
 
 ToSampler = Started | Batch | Failed
+
+
+def as_reported(error: Exception) -> RolloutError:
+    """Return `error` as one of ours that can be pickled; where user code raised, its traceback becomes the details.
+
+    In the same process the original is its cause, so that a debugger finds the frames.
+    """
+    reported: RolloutError
+    if isinstance(error, MemoryError):
+        hint = "run fewer workers or environments at once, or shorter episodes"
+        message = f"a worker ran out of memory: {first_line(error)}"
+        reported = WorkerError(message, hint=hint, details=traceback_text(error))
+    elif not isinstance(error, RolloutError):
+        reported = InternalError(f"a worker failed: {first_line(error)}", details=traceback_text(error))
+    else:
+        # A class of the user's own may not be importable in the caller's process, or want other arguments.
+        kind = next(kind for kind in type(error).__mro__ if kind.__module__.startswith(f"{rollout_cli.__name__}."))
+        reported = error
+        if kind is not type(error):
+            reported = kind(str(error.message), hint=str(error.hint), details=str(error.details))
+        if isinstance(error, EnvError | PolicyError) and not error.details:
+            reported.details = _users_traceback(error)
+    if reported is not error:
+        reported.__cause__ = error
+    return reported
+
+
+def _users_traceback(error: BaseException) -> str:
+    """Return the first cause that is no error of ours, from the first frame on that is not ours; empty for none.
+
+    Where every frame is ours, user code gave something wrong, and the message says what.
+    """
+    seen = [error]
+    # Nothing keeps a user's code from raising an error from itself, or two from each other.
+    while isinstance(error, RolloutError) and error.__cause__ is not None and error.__cause__ not in seen:
+        error = error.__cause__
+        seen.append(error)
+    trace = error.__traceback__
+    while trace is not None and _OURS in Path(trace.tb_frame.f_code.co_filename).parents:
+        trace = trace.tb_next
+    return "" if isinstance(error, RolloutError) or trace is None else traceback_text(error.with_traceback(trace))

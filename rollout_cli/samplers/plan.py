@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import numpy.typing as npt
+import numpy as np
 
 from rollout_cli.errors import UsageError
-from rollout_cli.samplers.numbers import FreeNumbers
-from rollout_cli.samplers.prefix import PrefixSum
-
-Array = npt.NDArray[Any]
+from rollout_cli.samplers.numbers import NO_END, Array, FreeNumbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,44 +81,36 @@ class Covered(NamedTuple):
     last_length: int | None = None  # Steps of the last episode; None where nobody knows.
 
 
-def remaining(plan: Plan, partitions: Sequence[tuple[int, int] | tuple[int, int, int | None]]) -> Plan | None:
-    """Return the plan of what an earlier run has left; None where nothing is.
-
-    Args:
-        plan: The whole plan.
-        partitions: Of each partition a `Covered`, or its first fields.
+def remaining(plan: Plan, covered: Sequence[Covered]) -> Plan | None:
+    """Return the plan of what an earlier run that has `covered` so much of each partition has left; None for nothing.
 
     Raises:
         UsageError: If the earlier run has more than the plan.
     """
-    covered = [Covered(*row) for row in partitions]
+    next_number, steps, last_length = covered[0]
+    too_much = ""
     match plan:
         case MinTimesteps(timesteps):
-            next_number, steps, last_length = covered[0]
             if steps < timesteps:
                 return MinTimesteps(timesteps - steps, next_number)
             if last_length is not None and steps - last_length >= timesteps:
-                raise _too_much(f"there are {steps:,} steps, more than a run of {timesteps:,} steps has")
-            return None
+                too_much = f"there are {steps:,} steps, more than a run of {timesteps:,} steps has"
         case Episodes(first, stop):
-            ended = covered[0].next_number
-            if ended > stop:
-                raise _too_much(f"there are {ended - first:,} episodes, more than the {stop - first:,} of this run")
-            return Episodes(ended, stop) if ended < stop else None
+            if next_number < stop:
+                return Episodes(next_number, stop)
+            if next_number > stop:
+                too_much = f"there are {next_number - first:,} episodes, more than the {stop - first:,} of this run"
         case EpisodesPerWorker(episodes, first):
             done = tuple(row.next_number - first - worker * episodes for worker, row in enumerate(covered))
-            return EpisodesPerWorker(episodes, first, done) if min(done) < episodes else None
-
-
-def _too_much(message: str) -> UsageError:
-    return UsageError(message, hint="a dataset can be extended, but not cut short: ask for more")
+            if min(done) < episodes:
+                return EpisodesPerWorker(episodes, first, done)
+    if too_much:
+        raise UsageError(too_much, hint="a dataset can be extended, but not cut short: ask for more")
+    return None
 
 
 class PlanState:
-    """A plan under way.
-
-    The order of calls: `free(worker).lease` gives numbers to a worker; each of them is later completed once, released
-    to `free(worker)`, or forgotten because it lies above the last one needed. `done` says when nothing more is needed.
+    """A plan under way. Each number that `free(worker)` leases is later completed once, or released to it again.
 
     Args:
         plan: What to run; None for nothing, which is done from the beginning.
@@ -131,30 +120,30 @@ class PlanState:
 
     Attributes:
         firsts: By partition, its first number.
+        stops: By partition, one past its last number; NO_END where that is not known yet.
         is_shared: Whether any worker may run any number.
     """
 
     def __init__(self, plan: Plan | None, *, n_workers: int, by_worker: bool = False, block: int = 1) -> None:
-        self._prefix: PrefixSum | None = None
+        self._prefix: _Prefix | None = None
         self._first = self._size = 0  # Of the first partition and of each, where there are several.
-        self._stops: list[int | None] = []
         owners = n_workers if by_worker else 1
         match plan:
             case None:
-                self.firsts, self._stops = [0], [0]
+                self.firsts, self.stops = [0], [0]
             case MinTimesteps(timesteps, first):
-                self._prefix = PrefixSum(timesteps, first)
-                self.firsts, self._stops = [first], [None]
+                self._prefix = _Prefix(timesteps, first)
+                self.firsts, self.stops = [first], [NO_END]
             case Episodes(first, stop):
-                self.firsts, self._stops = [first], [stop]
+                self.firsts, self.stops = [first], [stop]
             case EpisodesPerWorker(episodes, first, done):
                 self._first, self._size, owners = first, episodes, 1
                 starts = range(first, first + n_workers * episodes, episodes)
                 self.firsts = [start + begun for start, begun in zip(starts, done or [0] * n_workers, strict=True)]
-                self._stops = [start + episodes for start in starts]
-        bounds = list(zip(self.firsts, self._stops, strict=True))
+                self.stops = [start + episodes for start in starts]
+        bounds = list(zip(self.firsts, self.stops, strict=True))
         self._free = [FreeNumbers(first, stop, owners=owners, block=block) for first, stop in bounds]
-        self._missing = sum(stop - first for first, stop in bounds if stop is not None)
+        self._missing = sum(stop - first for first, stop in bounds)
         self.is_shared = len(bounds) == 1 and owners == 1
 
     @property
@@ -165,34 +154,21 @@ class PlanState:
     @property
     def done(self) -> bool:
         """Return whether every episode of the plan is complete."""
-        return self._missing == 0 if self._prefix is None else self._prefix.complete
+        return self._missing == 0 if self._prefix is None else self.stops[0] != NO_END
 
     def partition(self, number: int) -> int:
         """Return the partition that a number belongs to."""
         return (number - self._first) // self._size if self._size else 0
-
-    def last_needed(self, partition: int = -1) -> int | None:
-        """Return the highest number that can still belong to a partition; None where it is not known yet."""
-        stop = self._stops[partition]
-        return None if stop is None else stop - 1
 
     def free(self, worker: int) -> FreeNumbers:
         """Return the numbers that the worker can be leased; those of other workers may be among them."""
         return self._free[worker if self.n_partitions > 1 else 0]
 
     def complete(self, numbers: range, lengths: Array) -> None:
-        """Count episodes without a gap between them as run.
-
-        Args:
-            numbers: At least one.
-            lengths: Their steps, int64 (N,); 0 for a skipped one.
-        """
+        """Count episodes without a gap between them as run; `lengths` are their steps, int64 (N,), 0 if skipped."""
         self._missing -= len(numbers)
-        if self._prefix is not None:
-            self._prefix.add(numbers, lengths)
-            if (last := self._prefix.last_needed) is not None and last != self.last_needed():
-                self._stops[0] = last + 1
-                self._free[0].cut(last + 1)
+        if self._prefix is not None and not self.done:
+            self.stops[0] = self._prefix.add(numbers, lengths)
 
     def still_needed(self, in_flight: int) -> int | None:
         """Return about how many more numbers are worth leasing while `in_flight` run; None for all that are left."""
@@ -200,5 +176,34 @@ class PlanState:
             return None  # The numbers of one worker say nothing of how many another one must run.
         if self._prefix is None:
             return self._free[0].n_free
-        episodes = self._prefix.expected_episodes()
-        return None if episodes is None else max(0, episodes - in_flight)
+        return self._prefix.still_needed(in_flight)
+
+
+class _Prefix:
+    """Finds the shortest prefix of first, first + 1, … whose lengths, known in any order, sum to `target` at least."""
+
+    def __init__(self, target: int, first: int) -> None:
+        self._target = self._missing = target
+        self._next = first  # The lowest number whose length is not known; `_missing` steps come from there on.
+        self._ahead: dict[int, Array] = {}  # By first number, lengths that are known above it.
+        self._episodes = self._steps = 0  # All that are known.
+
+    def add(self, numbers: range, lengths: Array) -> int:
+        """Take lengths, int64 (N,), which nobody may change later; return one past the last number, or NO_END."""
+        self._ahead[numbers.start] = lengths
+        self._episodes += len(numbers)
+        self._steps += int(lengths.sum())
+        while (run := self._ahead.pop(self._next, None)) is not None:
+            sums = np.cumsum(run)
+            if sums[-1] >= self._missing:
+                # The first place at which it is reached, so that what follows with no steps (a skip) is left out.
+                return self._next + int(np.searchsorted(sums, self._missing)) + 1
+            self._missing -= int(sums[-1])
+            self._next += len(run)
+        return NO_END
+
+    def still_needed(self, in_flight: int) -> int | None:
+        """Return as `PlanState.still_needed` does, by the mean length so far; None while nothing is known."""
+        if self._steps == 0:
+            return None
+        return max(0, -(-(self._target - self._steps) * self._episodes // self._steps) - in_flight)

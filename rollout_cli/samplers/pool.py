@@ -14,14 +14,6 @@ from rollout_cli.workers.worker import CrashBox
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
-    """A worker sent a message."""
-
-    worker: int
-    message: ToSampler
-
-
-@dataclass(frozen=True, slots=True)
 class Died:
     """A worker ended without being asked to; all its messages were given before.
 
@@ -41,7 +33,7 @@ class Died:
     late: tuple[int, ...] = ()
 
 
-Event = Message | Died
+Event = ToSampler | Died
 
 
 class TurnBox(CrashBox, Protocol):

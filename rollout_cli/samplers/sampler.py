@@ -7,79 +7,27 @@ from __future__ import annotations
 
 import abc
 import logging
-import math
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from rollout_cli.episodes.batch import EnvSpec, EpisodeBatch
 from rollout_cli.episodes.chunk import Chunk
-from rollout_cli.errors import InternalError, InterruptedRunError, RolloutError, UsageError
-from rollout_cli.samplers.leases import LeaseSize
-from rollout_cli.samplers.messages import Batch, Continue, Start, Started, Stop, Update
+from rollout_cli.errors import InternalError, InterruptedRunError, UsageError
+from rollout_cli.samplers.leases import Leases, LeaseSize
+from rollout_cli.samplers.messages import Update
 from rollout_cli.samplers.plan import EpisodesPerWorker, MinTimesteps, Plan, PlanState
-from rollout_cli.samplers.pool import Message, Pool
-from rollout_cli.samplers.reorder import DISK_BYTES, MEMORY_BYTES, ReorderBuffer
+from rollout_cli.samplers.pool import Pool
+from rollout_cli.samplers.reorder import ReorderBuffer
 from rollout_cli.samplers.sampler_machine import SamplerMachine
 from rollout_cli.samplers.supervision import Supervision, Supervisor
 from rollout_cli.samplers.updates import UpdateLog
-from rollout_cli.workers.default_worker import DefaultWorker
 from rollout_cli.workers.factory import WorkerFactory
-from rollout_cli.workers.worker import Worker
 
 _log = logging.getLogger("rollout_cli")
 _clock = time.monotonic
-
-
-@dataclass(slots=True, eq=False)
-class _Call:
-    """One call under way: the `Shell` of its machine, which notes what its sampler has to know.
-
-    Attributes:
-        skips: By number, why an episode is left out.
-        failure: What ends the call, once the episodes before it were handed on.
-        ends_at: When the grace time of a stop is over.
-    """
-
-    sampler: Sampler
-    generation: int
-    pool: Pool
-    updates: UpdateLog
-    buffer: ReorderBuffer
-    machine: SamplerMachine = field(init=False)
-    started: Started | None = None
-    not_reproducible: str | None = None
-    skips: dict[int, str] = field(default_factory=dict)
-    failure: RolloutError | None = None
-    ends_at: float = math.inf
-
-    def send(self, worker: int, command: Start | Continue | Stop) -> None:
-        self.pool.send(worker, command)
-
-    def bring_up(self, worker: int, start: Start, *, died: bool) -> None:
-        if died:
-            self.pool.start(worker)
-        self.pool.send(worker, replace(start, updates=self.updates.history(worker)))
-
-    def learn(self, started: Started) -> None:
-        self.started = self.started or started
-
-    def keep(self, batch: Batch) -> None:
-        self.buffer.add(batch.chunk)
-        self.not_reproducible = self.not_reproducible or batch.not_reproducible
-
-    def skip(self, number: int, reason: str) -> None:
-        self.buffer.skip(number)
-        self.skips[number] = reason
-
-    def warn(self, text: str) -> None:
-        self.sampler.warn(text)
-
-    def fail(self, error: RolloutError) -> None:
-        self.failure = self.failure or error
 
 
 class Sampler(abc.ABC):
@@ -88,15 +36,10 @@ class Sampler(abc.ABC):
     Args:
         agents: A policy for all workers, or a list with one a worker: a SPEC, or whatever `adapt_policy` takes.
         envs: An environment (or EnvSource) for all workers, or a list with one a worker. Each worker gets its own copy.
-        worker_factory: Builds the workers; the following arguments are its own, and may be given in its place.
-        max_episode_length: Steps after which an episode is truncated; None for no limit.
-        seed: The root seed; drawn where it is None.
-        n_workers: How many workers; by default one a usable core.
-        worker_class: The class of the workers.
-        worker_args: Further keyword arguments of that class.
-        is_tf_worker: Whether a TensorFlow session is open in each worker.
-        worker_setup: Makes a context manager that is entered in each worker before its policy is unpickled.
+        worker_factory: Builds the workers.
         supervision: What to do about workers that die and episodes that fail.
+        options: In place of a factory its arguments, as `WorkerFactory` takes them: `max_episode_length`, `seed`,
+            `n_workers`, `worker_class`, `worker_args`, `is_tf_worker`, `worker_setup` and more.
 
     A WorkerFactory as the first argument selects garage's order (worker_factory, agents, envs).
 
@@ -115,8 +58,6 @@ class Sampler(abc.ABC):
     """
 
     _lease_size: ClassVar[LeaseSize] = LeaseSize()
-    _memory_limit: ClassVar[int] = MEMORY_BYTES
-    _disk_limit: ClassVar[int] = DISK_BYTES
 
     def __init__(
         self,
@@ -125,26 +66,11 @@ class Sampler(abc.ABC):
         third: Any = None,
         *,
         worker_factory: WorkerFactory | None = None,
-        max_episode_length: float | None = None,
-        seed: int | None = None,
-        n_workers: int | None = None,
-        worker_class: type[Worker] = DefaultWorker,
-        worker_args: Mapping[str, Any] | None = None,
-        is_tf_worker: bool = False,
-        worker_setup: Any = None,
         supervision: Supervision | None = None,
+        **options: Any,
     ) -> None:
         if isinstance(agents, WorkerFactory):
             worker_factory, agents, envs = agents, envs, third
-        options: dict[str, Any] = {
-            "max_episode_length": max_episode_length,
-            "n_workers": n_workers,
-            "seed": seed,
-            "worker_class": None if worker_class is DefaultWorker else worker_class,
-            "worker_args": worker_args,
-            "is_tf_worker": is_tf_worker or None,
-            "worker_setup": worker_setup,
-        }
         given = {name: value for name, value in options.items() if value is not None}
         if worker_factory is not None and given:
             raise UsageError(f"worker_factory decides about {', '.join(given)}", hint="give either, not both")
@@ -154,10 +80,10 @@ class Sampler(abc.ABC):
         self._supervision = supervision or Supervision()
         self._supervisor = Supervisor(self._supervision, self.seed)
         self._pool: Pool | None = None
-        self._starting: _Call | None = None
+        self._starting: SamplerMachine | None = None  # A call without episodes, in which the workers start.
         self._env_spec: EnvSpec | None = None
         self._generation = 0
-        self._grace: float | None = None  # Set when a stop is requested.
+        self._ends_at: float | None = None  # Set when a stop is requested.
         self.worker_info: dict[str, Any] = {}
         self.skipped: dict[int, str] = {}
         self.warn: Callable[[str], None] = _log.warning
@@ -202,16 +128,14 @@ class Sampler(abc.ABC):
             self._env_spec = None  # The new environment may have other spaces.
         updates = self._updates.note(agent_update, env_update)
         by_worker, block = self._updates.by_worker, self._factory.numbers_at_once
-        state = PlanState(plan, n_workers=self.n_workers, by_worker=by_worker, block=block)
-        self.dropped_episodes = 0
-        call = self._begin(state, updates)
+        call = self._begin(PlanState(plan, n_workers=self.n_workers, by_worker=by_worker, block=block), updates)
         with self._shut_down_on_error(call):
             try:
                 yield from self._chunks(call)
             finally:
                 self._end(call)
 
-    def _chunks(self, call: _Call) -> Iterator[Chunk]:
+    def _chunks(self, call: SamplerMachine) -> Iterator[Chunk]:
         """Yield a call's chunks in order until it is over."""
         while True:
             for chunk in call.buffer.ready():
@@ -221,7 +145,11 @@ class Sampler(abc.ABC):
                 if call.generation != self._generation:
                     hint = "finish or close it first"
                     raise UsageError("this stream was overtaken by a later call of its sampler", hint=hint)
-            if self._is_over(call):
+            if call.failure is not None:
+                raise call.failure
+            if self._ends_at is not None and not call.stopping:
+                call.stop()
+            if call.plan.done or call.stopped or (self._ends_at is not None and _clock() >= self._ends_at):
                 return
             self._take(call)
 
@@ -253,7 +181,7 @@ class Sampler(abc.ABC):
         Args:
             grace: Seconds that are left to running episodes below the highest that ended, since these hold it up.
         """
-        self._grace = grace
+        self._ends_at = _clock() + grace
         if self._pool is not None:
             self._pool.wake()
 
@@ -278,24 +206,20 @@ class Sampler(abc.ABC):
         Raises:
             RolloutError: If one of them could not be built.
         """
-        if self._env_spec is not None:
-            return self._env_spec
-        self.start_worker()
-        call = self._starting
-        if call is None or call.generation != self._generation:
-            call = self._starting = self._begin(PlanState(None, n_workers=1))
-        with self._shut_down_on_error(call):
-            while call.started is None:
-                self._take(call)
-                if call.failure is not None:
-                    raise call.failure
-                if self._grace is not None:
-                    raise InterruptedRunError("the run was ended before a worker had started")
+        if self._env_spec is None:
+            call = self._starting or self._begin(PlanState(None, n_workers=1))
+            with self._shut_down_on_error(call):
+                while call.started is None:
+                    self._take(call)
+                    if call.failure is not None:
+                        raise call.failure
+                    if self._ends_at is not None:
+                        raise InterruptedRunError("the run was ended before a worker had started")
         return self.env_spec
 
     def shutdown_worker(self) -> None:
         """End the workers, and whatever their environments started; a later call starts new ones."""
-        pool, self._pool = self._pool, None
+        pool, self._pool, self._starting = self._pool, None, None
         if pool is not None:
             pool.close()
 
@@ -315,80 +239,61 @@ class Sampler(abc.ABC):
 
     # -- one call --------------------------------------------------------------------------------------------------
 
-    def _begin(self, state: PlanState, updates: Sequence[Update] = ()) -> _Call:
-        """Send every worker what begins a call; new ones are started and get their whole history."""
+    def _begin(self, state: PlanState, updates: Sequence[Update] = ()) -> SamplerMachine:
+        """Begin a call: new workers are started and get their whole history, the others the call's updates."""
         if self._pool is None:
             self._pool, self.n_started = self._make_pool(), 0
             self._supervisor = Supervisor(self._supervision, self.seed)
-        self._generation += 1
         self._supervisor.begin_call()
-        limits = {"memory_limit": self._memory_limit, "disk_limit": self._disk_limit}
-        buffer = ReorderBuffer(state, folder=self.spill_folder, **limits)
-        call = _Call(self, self._generation, self._pool, self._updates, buffer)
+        self._generation += 1
+        self._starting = None
+        self.dropped_episodes = 0
         # One that was started for an earlier call takes part in each later one, so that it misses no update.
-        n_known, n_workers = self.n_started, max(self.n_started, self._n_needed(state))
-        call.machine = SamplerMachine(
-            state,
-            call,
+        n_known, self.n_started = self.n_started, max(self.n_started, self._n_needed(state))
+        n_workers, block = self.n_started, self._factory.numbers_at_once
+        call = SamplerMachine(
             generation=self._generation,
-            n_workers=n_workers,
+            pool=self._pool,
+            plan=state,
+            buffer=ReorderBuffer(state, self.spill_folder),
+            leases=Leases(state, n_workers=n_workers, size=self._lease_size, block=block, now=_clock()),
+            updates=self._updates,
             supervisor=self._supervisor,
-            size=self._lease_size,
-            block=self._factory.numbers_at_once,
+            warn=self.warn,
             stride=self.n_workers if self._updates.by_worker and state.n_partitions == 1 else 1,
-            now=_clock(),
         )
         with self._shut_down_on_error(call):
-            for worker in range(n_known, n_workers):
-                self._pool.start(worker)
-                self.n_started = worker + 1
-            changes = [tuple(updates[worker : worker + 1]) for worker in range(n_known)]
-            changes += [self._updates.history(worker) for worker in range(n_known, n_workers)]
-            call.machine.begin(changes, n_known)
+            call.begin(n_known, updates)
         return call
 
-    def _is_over(self, call: _Call) -> bool:
-        """Return whether a call has nothing more to hand on.
-
-        Raises:
-            RolloutError: If it failed; all that was finished before has been handed on.
-        """
-        if call.failure is not None:
-            raise call.failure
-        machine = call.machine
-        if self._grace is not None and not machine.stopping:
-            call.ends_at = _clock() + self._grace
-            machine.stop()
-        return machine.plan.done or machine.stopped or _clock() >= call.ends_at
-
-    def _take(self, call: _Call) -> None:
+    def _take(self, call: SamplerMachine) -> None:
         """Wait until something happens in the pool, and handle it."""
-        call.machine.buffer_changed(is_full=call.buffer.is_full)
-        for event in call.pool.wait(None if call.ends_at == math.inf else max(0.0, call.ends_at - _clock())):
-            call.machine.handle(event.message if isinstance(event, Message) else event, _clock())
+        call.resume_leases()
+        for event in call.pool.wait(None if self._ends_at is None else max(0.0, self._ends_at - _clock())):
+            call.handle(event, _clock())
         if self._env_spec is None and call.started is not None:  # All workers know the same.
             self._env_spec, self.worker_info = call.started.env_spec, dict(call.started.info)
         if call.not_reproducible is not None:
             self.worker_info.setdefault("not_reproducible", call.not_reproducible)
 
-    def _end(self, call: _Call) -> None:
+    def _end(self, call: SamplerMachine) -> None:
         """Let the workers stop, and forget what was not handed on."""
-        for number, reason in sorted(call.skips.items()):
+        for number, reason in sorted(call.skipped.items()):
             # Others that were skipped lay behind the end of what was handed on.
             if call.buffer.is_past(number):
                 self.skipped[number] = reason
                 self.next_number = max(self.next_number, number + 1)
         if call.generation == self._generation:
-            self._grace = None
+            self._ends_at = None
             self.dropped_episodes = call.buffer.n_waiting
             if call.failure is not None:
                 # A caller may have enough after the episodes that come before a failure, and never see it.
                 self.shutdown_worker()
-            call.machine.end()
+            call.end()
         call.buffer.close()
 
     @contextmanager
-    def _shut_down_on_error(self, call: _Call) -> Iterator[None]:
+    def _shut_down_on_error(self, call: SamplerMachine) -> Iterator[None]:
         """End the workers after an error, since no later call could rely on their state; not under a later call."""
         try:
             yield

@@ -7,10 +7,9 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from rollout_cli.errors import EnvError, RolloutError, WorkerError
-from rollout_cli.samplers.messages import Failed
 from rollout_cli.samplers.pool import Died
 from rollout_cli.seeding.seeds import env_seed
 
@@ -27,6 +26,9 @@ _MOST_NAMED = 16
 """So many episode numbers are still read in a message."""
 
 _CRASH_HINT = "a crash in the environment's or policy's native code, or no memory left"
+
+# Where in Python a fatal signal struck, as the traceback in the crash box shows it.
+_CRASHING = re.compile(r'^Stack \(most recent call first\):\n  File "([^"\n]+)", line (\d+) in (\S+)', re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,8 +51,7 @@ class Supervision:
     episode_timeout: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(NamedTuple):
     """What to do now.
 
     Attributes:
@@ -67,7 +68,13 @@ class Verdict:
 
 
 class Supervisor:
-    """Keeps account of deaths and failures from the start of a sampler's workers on; the root seed is for messages."""
+    """Keeps account of deaths and failures from the start of a sampler's workers on; the root seed is for messages.
+
+    Attributes:
+        restarts: How many workers were started again.
+        false_starts: By worker, how often it died before it was ready.
+        n_skipped: How many episodes were skipped since the last one that ended well.
+    """
 
     def __init__(self, rules: Supervision, seed: int) -> None:
         self._rules, self._seed = rules, seed
@@ -77,30 +84,25 @@ class Supervisor:
 
     def begin_call(self) -> None:
         """Forget the episodes and starts of earlier calls: under another policy or environment they are others."""
-        self._false_starts: Counter[int] = Counter()
+        self.false_starts: Counter[int] = Counter()
+        self.n_skipped = 0
         self._kills: Counter[int] = Counter()
         self._failures: Counter[int] = Counter()
-        self._skipped_in_a_row = self._failures_between = 0
-
-    def started(self, worker: int) -> None:
-        """Note that a worker is ready."""
-        self._false_starts[worker] = 0
-
-    def progressed(self) -> None:
-        """Note that episodes ended well."""
-        self._skipped_in_a_row = self._failures_between = 0
 
     # -- deaths ----------------------------------------------------------------------------------------------------
 
     def died(self, death: Died, in_flight: Sequence[range], *, starting: bool) -> Verdict:
         """Take a death of a worker that had these episodes in flight (rising ranges), or was not ready yet."""
         running = _those_in(in_flight, death.numbers or ())
-        what = f"worker {death.worker} {death.reason}{_place(death)}{_where(running, starting=starting)}"
+        place = _CRASHING.search(death.details)
+        where = f" in {place[3]} ({place[1]}, line {place[2]})" if place else ""
+        when = " while it was starting" if starting else running and f" while it ran {_named(running)}"
+        what = f"worker {death.worker} {death.reason}{where}{when or ''}"
         self._deaths.append(what)
         if death.late:
-            return self._after_delay(death, _those_in(in_flight, death.late))
+            return self._took_too_long(death, in_flight)
         if starting:
-            self._false_starts[death.worker] += 1
+            self.false_starts[death.worker] += 1
             return self._restart(what, death)
         suspects = running if death.numbers is not None else tuple(sorted(chain.from_iterable(in_flight)))
         self._kills.update(suspects)
@@ -108,56 +110,53 @@ class Supervisor:
             return self._restart(what, death, tuple(number for number in suspects if self._kills[number] > 1))
         message = f"{self._episode(suspects[0])} killed its worker {MOST_TRIES} times: {what}"
         hint = "the seed repeats it; --on-worker-death skip leaves such an episode out"
-        error = self._fatal(message, hint, death)
-        if self._rules.on_worker_death == "fail":
-            return Verdict(error)
+        fatal = self._fatal(message, hint, death)
+        if fatal.error is None or self._rules.on_worker_death == "fail":
+            return fatal
         restart = self._restart(what, death)
-        return restart if restart.error else self._skip(suspects[0], error)
+        return restart if restart.error else self._skip(suspects[0], fatal.error)
 
     def _restart(self, what: str, death: Died, isolated: tuple[int, ...] = ()) -> Verdict:
         most = self._rules.max_worker_restarts
-        if self._false_starts[death.worker] >= MOST_TRIES:
+        if self.false_starts[death.worker] >= MOST_TRIES:
             what = f"worker {death.worker} died {MOST_TRIES} times before it was ready: {what}"
-            hint = death.hint or "its policy or environment crashes while it is built"
-            return Verdict(self._fatal(what, hint, death))
+            return self._fatal(what, death.hint or "its policy or environment crashes while it is built", death)
         if self.restarts >= most:
             after = f" after {most} {'restart' if most == 1 else 'restarts'}" if most else ""
             hint = f"{death.hint or _CRASH_HINT}; --max-worker-restarts allows more restarts"
-            return Verdict(self._fatal(f"{what}{after}", hint, death))
+            return self._fatal(f"{what}{after}", hint, death)
         self.restarts += 1
         likely = f" ({death.hint})" if death.hint else ""
         return Verdict(isolated=isolated, notice=f"{what}{likely}; it is started again ({self.restarts} of {most})")
 
-    def _fatal(self, message: str, hint: str, death: Died) -> WorkerError:
-        """Return the error of a death, with a line for each death before it, and the traceback of the last one."""
+    def _fatal(self, message: str, hint: str, death: Died) -> Verdict:
+        """End the call with a line for each death before this one, and the traceback of this one."""
         before = self._deaths if len(self._deaths) > 1 else []
-        return WorkerError(message, hint=hint, details="\n".join([*before, death.details]).rstrip())
+        return Verdict(WorkerError(message, hint=hint, details="\n".join([*before, death.details]).rstrip()))
+
+    def _took_too_long(self, death: Died, in_flight: Sequence[range]) -> Verdict:
+        late = _those_in(in_flight, death.late)
+        if not late:
+            return Verdict()  # They ended just before their worker was killed.
+        error = EnvError(
+            f"{self._episode(late[0])} took longer than {self._rules.episode_timeout:g} s in worker {death.worker}",
+            hint="--episode-timeout says how long an episode may take, --max-episode-length how many steps",
+        )
+        return self.failed(error, late, in_flight)
 
     # -- failures --------------------------------------------------------------------------------------------------
 
-    def failed(self, event: Failed, in_flight: Sequence[range]) -> Verdict:
-        """Take an error that was raised in a worker that had these episodes in flight."""
-        if not event.numbers:
-            return self._after_failure_between(event.error)
-        numbers = _those_in(in_flight, event.numbers)
-        if not numbers:
-            return Verdict()  # It lies above the end that the run turned out to have.
-        if len(numbers) > 1 and self._rules.on_env_error != "fail":
-            return Verdict(isolated=numbers, notice=f"{event.error.message}: each of its episodes is run again, alone")
-        return self._after_failure(numbers[0], event.error)
-
-    def _after_failure_between(self, error: RolloutError) -> Verdict:
-        """Take an error of no episode: a vector environment may raise in a step that only resets rows."""
-        self._failures_between += 1
-        is_final = self._rules.on_env_error == "fail" or self._failures_between > MOST_TRIES
-        if is_final or not isinstance(error, EnvError):
+    def failed(self, error: RolloutError, numbers: Sequence[int], in_flight: Sequence[range]) -> Verdict:
+        """Take an error that was raised in one of these episodes, or in none, in a worker that had these in flight."""
+        rule, suspects = self._rules.on_env_error, _those_in(in_flight, numbers)
+        if numbers and not suspects:
+            return Verdict()  # They were dropped meanwhile.
+        if rule == "fail" or not suspects:
             return Verdict(error)
-        return Verdict(notice=f"{error.message}; the worker builds its environment anew")
-
-    def _after_failure(self, number: int, error: RolloutError) -> Verdict:
-        if self._rules.on_env_error == "fail":
-            return Verdict(error)
-        if self._rules.on_env_error == "skip":
+        number = suspects[0]
+        if len(suspects) > 1:  # A step of several environments at once.
+            return Verdict(isolated=suspects, notice=f"{error.message}: {_named(suspects)} are run again, each alone")
+        if rule == "skip":
             return self._skip(number, error)
         self._failures[number] += 1
         count = self._failures[number]
@@ -169,23 +168,12 @@ class Supervisor:
         return Verdict(isolated=(number,), notice=notice)
 
     def _skip(self, number: int, error: RolloutError) -> Verdict:
-        self._skipped_in_a_row += 1
-        if self._skipped_in_a_row >= MOST_SKIPPED:
+        self.n_skipped += 1
+        if self.n_skipped >= MOST_SKIPPED:
             message = f"{MOST_SKIPPED} episodes in a row had to be skipped; the last one: {error.message}"
             hint = "hardly any episode can be run like this"
             return Verdict(type(error)(message, hint=hint, details=error.details))
         return Verdict(skipped=(number, error.message), notice=f"{error.message}; episode {number} is skipped")
-
-    def _after_delay(self, death: Died, late: tuple[int, ...]) -> Verdict:
-        if not late:
-            return Verdict()  # They ended just before their worker was killed.
-        error = EnvError(
-            f"{self._episode(late[0])} took longer than {self._rules.episode_timeout:g} s in worker {death.worker}",
-            hint="--episode-timeout says how long an episode may take, --max-episode-length how many steps",
-        )
-        if len(late) > 1 and self._rules.on_env_error != "fail":  # One step of all rows may have taken all the time.
-            return Verdict(isolated=late, notice=f"{error.message}, and {len(late) - 1} more: each is run again, alone")
-        return self._after_failure(late[0], error)
 
     def _episode(self, number: int) -> str:
         return f"episode {number} (seed {env_seed(self._seed, number)})"
@@ -196,19 +184,7 @@ def _those_in(runs: Sequence[range], numbers: Iterable[int]) -> tuple[int, ...]:
     return tuple(number for number in sorted(set(numbers)) if any(number in run for run in runs))
 
 
-_CRASHING = re.compile(r'^Stack \(most recent call first\):\n  File "([^"\n]+)", line (\d+) in (\S+)', re.MULTILINE)
-
-
-def _place(death: Died) -> str:
-    """Return where in Python a fatal signal struck, as far as the traceback shows it."""
-    found = _CRASHING.search(death.details)
-    return f" in {found[3]} ({found[1]}, line {found[2]})" if found else ""
-
-
-def _where(running: Sequence[int], *, starting: bool) -> str:
-    if starting:
-        return " while it was starting"
-    if len(running) > _MOST_NAMED:
-        return f" while it ran {len(running)} episodes from {running[0]} to {running[-1]}"
-    plural = "s" if len(running) > 1 else ""
-    return f" while it ran episode{plural} {', '.join(map(str, running))}" if running else ""
+def _named(numbers: Sequence[int]) -> str:
+    """Return one or more episodes in words; of many, the first ones."""
+    names = ", ".join(map(str, numbers[:_MOST_NAMED]))
+    return f"episode{'s' if len(numbers) > 1 else ''} {names}{', …' if len(numbers) > _MOST_NAMED else ''}"

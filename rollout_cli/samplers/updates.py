@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
+import cloudpickle
 import numpy as np
 
 from rollout_cli.envs.source import as_env_source
@@ -11,7 +13,7 @@ from rollout_cli.envs.updates import EnvUpdate
 from rollout_cli.errors import EnvLoadError, PolicyLoadError, UserCodeError
 from rollout_cli.loading import reporting
 from rollout_cli.policies.source import policy_source
-from rollout_cli.samplers.messages import Pickled, Update
+from rollout_cli.samplers.messages import Update
 from rollout_cli.workers.factory import WorkerFactory
 
 _HINT = "each worker gets a copy: give a class, a factory or module:attr, from which it builds its own"
@@ -37,13 +39,13 @@ class UpdateLog:
         # By worker, what it needs of all updates so far: a later one may replace earlier ones.
         self._agents = [[update.agent] for update in first]
         self._envs = [[update.env] for update in first]
-        self.labels = [_label(source) for source in sources]
+        self.labels = [str(_rows(source)[0].label) for source in sources]
 
     def note(self, agent_update: Any, env_update: Any) -> list[Update]:
         """Add one call's updates, as `Sampler.stream` has them; return them by worker."""
         self.by_worker = self.by_worker or isinstance(agent_update, list) or isinstance(env_update, list)
         agents = self._factory.prepare_worker_messages(agent_update, _policy)
-        envs = self._factory.prepare_worker_messages(env_update, _env_update)
+        envs = self._factory.prepare_worker_messages(env_update, partial(_env, as_it_is=(EnvUpdate, type(None))))
         updates = _updates(agents, envs)
         for worker, update in enumerate(updates):
             if update.agent is not None:
@@ -51,8 +53,7 @@ class UpdateLog:
                 is_whole = not isinstance(agents[worker], dict | tuple | np.ndarray)
                 self._agents[worker] = [update.agent] if is_whole else [self._agents[worker][0], update.agent]
             if update.env is not None:
-                rows = envs[worker] if isinstance(envs[worker], list) else [envs[worker]]
-                builds_on = any(isinstance(row, EnvUpdate) and not row.replaces_env for row in rows)
+                builds_on = any(isinstance(row, EnvUpdate) and not row.replaces_env for row in _rows(envs[worker]))
                 self._envs[worker] = [*self._envs[worker], update.env] if builds_on else [update.env]
         return updates
 
@@ -67,10 +68,13 @@ def _updates(agents: list[Any], envs: list[Any]) -> list[Update]:
     return [Update(*pair) for pair in pairs]
 
 
-def _pickled(objs: list[Any], what: str, kind: type[UserCodeError]) -> list[Pickled | None]:
+def _pickled(objs: list[Any], what: str, kind: type[UserCodeError]) -> list[bytes | None]:
     """Return every object pickled; one that several workers share is pickled once."""
+    pickled: dict[int, bytes | None] = {id(None): None}
     with reporting(kind, f"the {what} cannot be pickled", hint=_HINT):
-        pickled = {key: Pickled.of(obj) for key, obj in {id(obj): obj for obj in objs}.items()}
+        for obj in objs:
+            if id(obj) not in pickled:
+                pickled[id(obj)] = cloudpickle.dumps(obj)
     return [pickled[id(obj)] for obj in objs]
 
 
@@ -79,16 +83,12 @@ def _policy(agent: Any) -> Any:
     return policy_source(agent) if isinstance(agent, str) else agent
 
 
-def _env(env: Any) -> Any:
+def _env(env: Any, as_it_is: tuple[type, ...] = ()) -> Any:
     """Return what to send for an environment; a worker with several may have a list with one a row."""
-    return [as_env_source(row) for row in env] if isinstance(env, list) else as_env_source(env)
-
-
-def _label(source: Any) -> str:
-    return _label(source[0]) if isinstance(source, list) else str(source.label)
-
-
-def _env_update(env: Any) -> Any:
     if isinstance(env, list):
-        return [_env_update(row) for row in env]
-    return env if env is None or isinstance(env, EnvUpdate) else as_env_source(env)
+        return [_env(row, as_it_is) for row in env]
+    return env if isinstance(env, as_it_is) else as_env_source(env)
+
+
+def _rows(env: Any) -> list[Any]:
+    return env if isinstance(env, list) else [env]

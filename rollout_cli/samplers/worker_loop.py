@@ -9,16 +9,17 @@
 from __future__ import annotations
 
 import logging
+import pickle
 import time
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from collections.abc import Sequence
+from contextlib import ExitStack
+from typing import Any
 
 from rollout_cli.episodes.chunk import for_transport
-from rollout_cli.errors import EnvLoadError, PolicyLoadError, UserCodeError
+from rollout_cli.errors import EnvLoadError, PolicyLoadError
 from rollout_cli.loading import first_line, is_interrupt, reporting
 from rollout_cli.samplers.messages import Batch, Continue, Exit, Failed, Start, Started, Stop, ToSampler, ToWorker
 from rollout_cli.samplers.pool import TurnBox
-from rollout_cli.samplers.transit_errors import as_reported
 from rollout_cli.workers.factory import WorkerFactory
 from rollout_cli.workers.worker import Worker
 
@@ -47,8 +48,7 @@ class WorkerLoop:
         factory: Builds the worker.
         worker_number: Which worker this is.
         crash_box: Where it notes what runs.
-        setup: Entered before the worker is built; None where the process belongs to this worker alone, which then sets
-            it up as its factory says.
+        owns_process: Whether the process belongs to this worker alone, which then sets it up as its factory says.
         turn_seconds: How long a turn runs episodes.
 
     Attributes:
@@ -61,13 +61,12 @@ class WorkerLoop:
         worker_number: int,
         crash_box: TurnBox | None = None,
         *,
-        setup: Callable[[], AbstractContextManager[None]] | None = None,
+        owns_process: bool = True,
         turn_seconds: float = TURN_SECONDS,
     ) -> None:
         self.ended = False
         self._factory, self._number, self._box = factory, worker_number, crash_box
-        self._enter, self._owns_process = setup or factory.setup, setup is None
-        self._turn_seconds = turn_seconds
+        self._owns_process, self._turn_seconds = owns_process, turn_seconds
         self._setup = ExitStack()
         self._worker: Worker | None = None
         self._generation = 0
@@ -100,7 +99,10 @@ class WorkerLoop:
             if self._worker is not None and not (self._failed or self.ended or self._messages):
                 self._run(self._worker)
         except Exception as error:  # noqa: BLE001  Whatever it is, the sampler must hear of it.
-            self._fail(error)
+            self._failed = True
+            self._messages = [*self.rescue(), Failed.of(self._number, self._generation, error)]
+        if self._box is not None:
+            self._box.end_turn()
         messages, self._messages = self._messages, []
         return messages
 
@@ -111,14 +113,12 @@ class WorkerLoop:
                 self._send_finished(self._worker, everything=True)
         except Exception as another:  # noqa: BLE001
             _log.debug("worker %d failed once more: %s", self._number, first_line(another))
-        messages, self._messages = self._messages, []
-        return messages
+        return self._messages
 
     def close(self) -> None:
         """Close the environment and leave the set-up; what these raise is only logged, for the episodes are safe."""
         worker, self._worker = self._worker, None
-        setup, self._setup = self._setup, ExitStack()
-        for close in (*([worker.shutdown] if worker is not None else []), setup.close):
+        for close in (*([worker.shutdown] if worker is not None else []), self._setup.close):
             try:
                 close()
             except BaseException as error:
@@ -129,15 +129,18 @@ class WorkerLoop:
     # -- commands --------------------------------------------------------------------------------------------------
 
     def _take(self, command: ToWorker) -> None:
+        worker = None if self._failed else self._worker
         match command:
             case Exit():
                 self.ended = True
             case Start() if command.rebuild or not self._failed:
                 self._start(command)
-            case Continue() if self._worker is not None and not self._failed:
-                self._continue(self._worker, command)
-            case Stop() if self._worker is not None and not self._failed:
-                self._drop_everything(self._worker)
+            case Continue(lease, last_needed) if worker is not None:
+                if last_needed is not None:
+                    worker.retract(above=last_needed)
+                worker.assign(lease)
+            case Stop() if worker is not None:
+                worker.retract(above=None)
             case _:
                 pass  # It crossed the report of a failure, by which all numbers are given back.
 
@@ -146,38 +149,29 @@ class WorkerLoop:
         if start.rebuild:
             self.close()  # After a failure nobody knows what state it is in.
         worker = self._worker = self._worker or self._built()
-        self._drop_everything(worker)
+        worker.retract(above=None)
         for update in start.updates:
             with reporting(EnvLoadError, "the environment cannot be unpickled in the worker", hint=_HINT):
-                env = update.env.load() if update.env is not None else None
+                env = _unpickled(update.env)
             with reporting(PolicyLoadError, "the policy cannot be unpickled in the worker", hint=_HINT):
-                agent = update.agent.load() if update.agent is not None else None
+                agent = _unpickled(update.agent)
             worker.update_env(env)
             worker.update_agent(agent)
         if self._owns_process:
             self._factory.after_updates()
         worker.number_stride = start.stride
         self._messages.append(Started(self._number, self._generation, worker.env_spec, worker.info()))
-        self._continue(worker, Continue(start.lease, start.last_needed))
+        worker.assign(start.lease)
 
     def _built(self) -> Worker:
         with ExitStack() as entered:
-            entered.enter_context(self._enter())
+            if self._owns_process:
+                entered.enter_context(self._factory.setup())
             worker = self._factory(self._number)
             self._setup = entered.pop_all()  # Left when the worker ends; now only where the building fails.
         if self._box is not None:
             worker.crash_box = self._box
         return worker
-
-    def _continue(self, worker: Worker, command: Continue) -> None:
-        if command.last_needed is not None:
-            worker.retract(above=command.last_needed)
-        if command.lease:
-            worker.assign(command.lease)
-
-    def _drop_everything(self, worker: Worker) -> None:
-        worker.retract(above=None)
-        self._left = (0, 0)
 
     # -- episodes --------------------------------------------------------------------------------------------------
 
@@ -186,8 +180,6 @@ class WorkerLoop:
             if self._box is not None:
                 self._box.begin_turn()
             worker.advance(_clock() + self._turn_seconds)
-            if self._box is not None:
-                self._box.end_turn()
         if self._is_due(worker):
             self._send_finished(worker, everything=not worker.has_work)
 
@@ -212,11 +204,6 @@ class WorkerLoop:
         if error is not None:
             raise error
 
-    def _fail(self, error: Exception) -> None:
-        """Report a failure after the episodes that were finished before it, and wait to be rebuilt."""
-        self._failed = True
-        if self._box is not None:
-            self._box.end_turn()
-        numbers = tuple(sorted(error.episodes)) if isinstance(error, UserCodeError) else ()
-        failed = Failed(self._number, self._generation, as_reported(error), numbers)
-        self._messages = [*self.rescue(), failed]
+
+def _unpickled(data: bytes | None) -> Any:
+    return None if data is None else pickle.loads(data)  # noqa: S301  It was pickled by this package's own process.

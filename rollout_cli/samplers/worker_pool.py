@@ -33,8 +33,8 @@ from rollout_cli.samplers.fork_server import (
     Status,
     start_fork_server,
 )
-from rollout_cli.samplers.messages import Batch, Exit, Failed, Started, ToWorker
-from rollout_cli.samplers.pool import Died, Event, Message
+from rollout_cli.samplers.messages import Batch, Exit, Failed, Started, ToSampler, ToWorker
+from rollout_cli.samplers.pool import Died, Event
 from rollout_cli.samplers.supervision import Supervision
 from rollout_cli.samplers.worker_main import Birth
 from rollout_cli.workers.factory import WorkerFactory
@@ -293,14 +293,13 @@ class ProcessPool:
             events = selectors.EVENT_READ | (selectors.EVENT_WRITE if has_unsent else 0)
             self._selector.modify(process.channel, events, ("channel", process))
 
-    def _messages(self, process: _Process, limit: int | None) -> Iterator[Message]:
+    def _messages(self, process: _Process, limit: int | None) -> Iterator[ToSampler]:
         """Give the messages that a worker has sent, at most `limit`."""
         for _ in itertools.count() if limit is None else range(limit):
             if process.is_silent:
                 return
             try:
-                message = process.channel.get_nowait()
-                _check(message, process.worker)
+                message = _checked(process.channel.get_nowait(), process.worker)
             except queue.Empty:
                 return
             except EOFError:
@@ -312,7 +311,7 @@ class ProcessPool:
                 self._silence(process)
                 self.kill(process.worker, f"sent something that is no message ({first_line(error)})")
                 return
-            yield Message(process.worker, message)
+            yield message
 
     def _silence(self, process: _Process) -> None:
         process.is_silent = True
@@ -373,6 +372,7 @@ class ProcessPool:
                 process.read_status()
 
 
-def _check(message: object, worker: int) -> None:
+def _checked(message: object, worker: int) -> ToSampler:
     if not isinstance(message, Started | Batch | Failed) or message.worker != worker:
         raise TypeError(f"worker {worker} sends no {type(message).__name__}")
+    return message

@@ -13,10 +13,10 @@ from contextlib import contextmanager
 from typing import Any
 from unittest import mock
 
-from rollout_cli.samplers import sampler, worker_loop
+from rollout_cli.samplers import reorder, sampler, worker_loop
 from rollout_cli.samplers.leases import LeaseSize
 from rollout_cli.samplers.messages import ToSampler, ToWorker
-from rollout_cli.samplers.pool import Died, Event, Message
+from rollout_cli.samplers.pool import Died, Event
 from rollout_cli.samplers.worker_loop import WorkerLoop
 from tests.helpers.fake_worker import DeadlyEpisode, Script
 
@@ -86,7 +86,7 @@ class SimulatedPool:
         """Return some of a worker's messages; all of a dead one's, and then its death."""
         outbox, is_dead = self._outboxes[worker], worker in self._dead
         count = len(outbox) if is_dead else self._random.randint(1, len(outbox))
-        events: list[Event] = [Message(worker, outbox.popleft()) for _ in range(count)]
+        events: list[Event] = [outbox.popleft() for _ in range(count)]
         if is_dead:
             events.append(self._dead.pop(worker))
             del self._loops[worker]
@@ -149,7 +149,7 @@ class SimulatedSampler(sampler.Sampler):
         self.warn = self.warnings.append
         self.simulated: SimulatedPool | None = None
         self._script, self._pool_options = script, pool_options or {}
-        self._memory_limit, self._disk_limit = memory_limit, disk_limit  # type: ignore[misc]
+        self._limits: dict[str, Any] = {"MEMORY_BYTES": memory_limit, "DISK_BYTES": disk_limit}
         self._lease_size = lease_size or LeaseSize()  # type: ignore[misc]
 
     def _make_pool(self) -> SimulatedPool:
@@ -162,9 +162,10 @@ class SimulatedSampler(sampler.Sampler):
 
 @contextmanager
 def simulated_time(simulated: SimulatedSampler) -> Iterator[None]:
-    """Let all clocks show the turns of the sampler's pool."""
+    """Let all clocks show the turns of the sampler's pool, and the buffer have its limits."""
     with (
         mock.patch.object(worker_loop, "_clock", simulated.clock),
         mock.patch.object(sampler, "_clock", simulated.clock),
+        mock.patch.multiple(reorder, **simulated._limits),
     ):
         yield

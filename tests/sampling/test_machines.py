@@ -14,14 +14,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rollout_cli.episodes.chunk import Chunk
-from rollout_cli.errors import EnvError, InternalError, WorkerError
-from rollout_cli.samplers.leases import LeaseSize
+from rollout_cli.errors import EnvError, WorkerError
+from rollout_cli.samplers.leases import Leases, LeaseSize
 from rollout_cli.samplers.messages import Batch, Failed, Start, Started, Update
 from rollout_cli.samplers.plan import Episodes, EpisodesPerWorker, MinTimesteps, Plan, PlanState
-from rollout_cli.samplers.pool import Died
+from rollout_cli.samplers.pool import Died, Pool
 from rollout_cli.samplers.reorder import ReorderBuffer
-from rollout_cli.samplers.sampler_machine import SamplerMachine, Shell
+from rollout_cli.samplers.sampler_machine import SamplerMachine
 from rollout_cli.samplers.supervision import Supervision, Supervisor
+from rollout_cli.samplers.updates import UpdateLog
 from tests.helpers.chunks import BOX_SPEC
 from tests.helpers.fake_worker import Script, bare_episode
 from tests.helpers.simulation import SimulatedSampler, simulated_time
@@ -236,48 +237,46 @@ def test_short_episodes_are_not_favoured(timesteps: int, n_seeds: int) -> None:
 
 
 def machine(n_workers: int = 2) -> tuple[SamplerMachine, Mock]:
-    """Return a machine that has begun a call, and the shell that notes what it decides."""
-    shell, state = Mock(spec=Shell), PlanState(Episodes(0, 100), n_workers=n_workers)
-    supervisor = Supervisor(Supervision(), 0)
-    begun = SamplerMachine(state, shell, generation=5, n_workers=n_workers, supervisor=supervisor, size=LeaseSize())
-    begun.begin([(Update(),)] * n_workers, n_workers)
-    shell.reset_mock()
-    return begun, shell
+    """Return a machine that has begun a call, and the pool that notes what it decides."""
+    pool, state = Mock(spec=Pool), PlanState(Episodes(0, 100), n_workers=n_workers)
+    begun = SamplerMachine(
+        generation=5,
+        pool=pool,
+        plan=state,
+        buffer=ReorderBuffer(state),
+        leases=Leases(state, n_workers=n_workers),
+        updates=UpdateLog(Script().factory(n_workers), 0.0, "CartPole-v1"),
+        supervisor=Supervisor(Supervision(), 0),
+        warn=Mock(),
+    )
+    begun.begin(n_workers, [Update()] * n_workers)
+    pool.reset_mock()
+    return begun, pool
 
 
 def test_messages_of_an_older_call_are_discarded() -> None:
     """A batch or an answer of an older generation changes nothing."""
-    of, shell = machine()
+    of, pool = machine()
     of.handle(Batch(0, 4, bare_episode(0, 3)), 0.0)
     of.handle(Started(0, 4, BOX_SPEC), 0.0)
-    assert ([], False) == (shell.mock_calls, of.plan.done)
+    assert ([], None, 0) == (pool.mock_calls, of.started, of.buffer.n_waiting)
 
 
 def test_a_worker_that_failed_in_an_older_call_is_rebuilt() -> None:
     """It has ignored this call's `Start`, so it gets another one, which rebuilds it."""
-    of, shell = machine()
+    of, pool = machine()
     of.handle(Failed(1, 4, EnvError("broken"), (7,)), 0.0)
-    assert [call.bring_up(1, Start(5, last_needed=99, rebuild=True), died=False)] == shell.mock_calls
+    assert [call.send(1, Start(5, of.updates.history(1), rebuild=True))] == pool.mock_calls
 
 
 def test_after_a_failure_finished_episodes_still_count() -> None:
     """A call that has failed takes the batches that follow, and brings nobody up again."""
-    of, shell = machine()
-    started, error = [Started(worker, 5, BOX_SPEC) for worker in range(2)], EnvError("broken")
-    batch = Batch(0, 5, bare_episode(0, 3))
-    events: list[Any] = [*started, Failed(1, 5, error, ()), Died(1, "was killed"), batch]
-    for event in events:
+    of, pool = machine()
+    error = EnvError("broken")
+    events: list[Any] = [Started(0, 5, BOX_SPEC), Started(1, 5, BOX_SPEC), Failed(1, 5, error, ())]
+    for event in (*events, Died(1, "was killed"), Batch(0, 5, bare_episode(0, 3))):
         of.handle(event, 0.0)
-    assert [*map(call.learn, started), call.fail(error), call.keep(batch)] == shell.mock_calls
-
-
-def test_an_impossible_event_shows_what_came_before() -> None:
-    """A batch from a worker that has not answered is a fault of this package; the error tells the story."""
-    of, _ = machine()
-    of.handle(Started(0, 5, BOX_SPEC), 0.0)
-    with pytest.raises(InternalError, match="Batch came from a worker that is starting") as caught:
-        of.handle(Batch(1, 5, bare_episode(0, 3)), 0.0)
-    assert "worker 0 starting: Started" in caught.value.details
+    assert (error, 1, []) == (of.failure, of.buffer.n_waiting, pool.mock_calls)
 
 
 class TestSupervisor:
@@ -334,10 +333,10 @@ class TestSupervisor:
         supervisor = Supervisor(Supervision(on_env_error="skip"), 0)
 
         def fail(number: int) -> Any:
-            return supervisor.failed(Failed(0, 1, EnvError("broken"), (number,)), [range(1000)])
+            return supervisor.failed(EnvError("broken"), (number,), [range(1000)])
 
         assert all(fail(number).skipped[0] == number for number in range(99))
-        supervisor.progressed()
+        supervisor.n_skipped = 0
         assert (99, "broken") == fail(99).skipped
         errors = [fail(number).error for number in range(100, 199)]
         assert isinstance(errors[-1], EnvError)

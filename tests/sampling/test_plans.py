@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from rollout_cli.errors import UsageError
 from rollout_cli.samplers.leases import Leases, LeaseSize
-from rollout_cli.samplers.numbers import FreeNumbers, contiguous_ranges, up_to, without
+from rollout_cli.samplers.numbers import NO_END, FreeNumbers, contiguous_ranges, without
 from rollout_cli.samplers.plan import (
     Covered,
     Episodes,
@@ -22,7 +22,6 @@ from rollout_cli.samplers.plan import (
     PlanState,
     remaining,
 )
-from rollout_cli.samplers.prefix import PrefixSum
 
 
 def lengths_of(*lengths: int) -> Any:
@@ -54,10 +53,6 @@ class TestNumbers:
         assert sorted(numbers) == [n for run in runs for n in run]
         assert all(a.stop < b.start for a, b in pairwise(runs))
 
-    def test_up_to(self) -> None:
-        """Ranges are cut after the last number; empty ones go."""
-        assert [range(3), range(5, 7, 2)] == up_to([range(3), range(5, 11, 2), range(7, 9)], 6)
-
 
 class TestFreeNumbers:
     def test_numbers_are_leased_lowest_first_and_released_ones_before_new_ones(self) -> None:
@@ -74,29 +69,18 @@ class TestFreeNumbers:
 
     def test_a_number_stays_with_its_owner(self) -> None:
         """With n owners number i belongs to worker i % n, released or not."""
-        free = FreeNumbers(4, None, owners=3)
+        free = FreeNumbers(4, NO_END, owners=3)
         assert [range(4, 10, 3)] == free.lease(1, 2)
         assert [range(6, 12, 3)] == free.lease(0, 2)
         free.release(1, [range(7, 8)])
         assert [range(5, 8, 3)] == free.lease(2, 1)
         assert [range(7, 8)] == free.lease(1, 1)
-        assert free.n_free is None
 
     def test_leases_are_whole_blocks(self) -> None:
         """A lease ends at a multiple of the block, so that rows are filled alike."""
         free = FreeNumbers(3, 100, block=8)
         assert [range(3, 8)] == free.lease(0, 1)
         assert [range(8, 24)] == free.lease(0, 9)
-
-    def test_what_is_cut_is_gone(self) -> None:
-        """After a cut neither new nor released numbers above it are leased."""
-        free = FreeNumbers(0, None)
-        free.lease(0, 20)
-        free.release(0, [range(5, 20)])
-        free.cut(8)
-        free.release(0, [range(3, 5), range(10, 12)])
-        assert [range(3, 5), range(5, 8)] == free.lease(0, 100)
-        assert free.next_number(0) is None
 
 
 @given(st.data(), st.lists(st.integers(0, 9), min_size=1, max_size=60), st.integers(1, 120), st.integers(0, 5))
@@ -105,28 +89,16 @@ def test_the_prefix_is_the_shortest_one_whatever_is_known_first(
     data: st.DataObject, lengths: list[int], target: int, first: int
 ) -> None:
     """Lengths that become known in any order, in runs, give the end that adding them up one after another gives."""
-    sums = np.cumsum(lengths)
-    prefix = PrefixSum(target, first)
+    state = PlanState(MinTimesteps(target, first), n_workers=1)
     cuts = sorted(data.draw(st.sets(st.integers(0, len(lengths))))) if len(lengths) > 1 else []
-    edges = sorted({0, *cuts, len(lengths)})
-    runs = [(a, b) for a, b in pairwise(edges) if b > a]
+    runs = [(a, b) for a, b in pairwise(sorted({0, *cuts, len(lengths)})) if b > a]
     for start, stop in data.draw(st.permutations(runs)):
-        prefix.add(range(first + start, first + stop), lengths_of(*lengths[start:stop]))
-    reached = int(np.searchsorted(sums, target))
+        state.complete(range(first + start, first + stop), lengths_of(*lengths[start:stop]))
+    reached = int(np.searchsorted(np.cumsum(lengths), target))
     if reached < len(lengths):
-        assert (True, first + reached) == (prefix.complete, prefix.last_needed)
-        assert 0 == prefix.expected_episodes()
+        assert (True, first + reached + 1) == (state.done, state.stops[0])
     else:
-        assert (False, None) == (prefix.complete, prefix.last_needed)
-
-
-def test_a_length_is_known_once() -> None:
-    """A number whose length comes twice is a fault, and is not counted."""
-    prefix = PrefixSum(100)
-    prefix.add(range(3, 6), lengths_of(1, 2, 3))
-    for numbers in (range(3, 4), range(5, 8), range(1, 4)):
-        with pytest.raises(ValueError, match="already known"):
-            prefix.add(numbers, lengths_of(*[1] * len(numbers)))
+        assert (False, NO_END) == (state.done, state.stops[0])
 
 
 class TestPlanState:
@@ -135,20 +107,18 @@ class TestPlanState:
         state = PlanState(Episodes(5, 8), n_workers=2)
         assert [range(5, 8)] == state.free(1).lease(1, 10)
         state.complete(range(6, 8), lengths_of(3, 3))
-        assert (False, 7, 7) == (state.done, state.last_needed(), state.last_needed(0))
+        assert (False, [8]) == (state.done, state.stops)
         state.complete(range(5, 6), lengths_of(3))
         assert state.done
 
     def test_steps_end_where_they_are_reached(self) -> None:
-        """The last number needed is known once the lengths below it are; nothing above it is leased any more."""
+        """The last number needed is known once the lengths below it are; the mean length says how many are missing."""
         state = PlanState(MinTimesteps(10, first=2), n_workers=2)
-        state.free(0).lease(0, 5)
-        assert (None, None) == (state.last_needed(), state.still_needed(5))
+        assert state.still_needed(5) is None
         state.complete(range(3, 5), lengths_of(4, 4))
-        assert 1 == state.still_needed(0)
+        assert (1, 0) == (state.still_needed(0), state.still_needed(3))
         state.complete(range(2, 3), lengths_of(3))
-        assert (True, 4) == (state.done, state.last_needed())
-        assert [] == state.free(1).lease(1, 5)
+        assert (True, [5], 0) == (state.done, state.stops, state.still_needed(0))
 
     def test_each_worker_has_a_partition(self) -> None:
         """Worker w runs its own range, from where an earlier run has left it."""
@@ -156,7 +126,7 @@ class TestPlanState:
         assert (3, [10, 17, 22]) == (state.n_partitions, state.firsts)
         assert [[range(10, 14)], [range(17, 18)], []] == [state.free(worker).lease(worker, 9) for worker in range(3)]
         assert [0, 1, 2] == [state.partition(number) for number in (13, 14, 21)]
-        assert (13, 17, 21) == tuple(map(state.last_needed, range(3)))
+        assert [14, 18, 22] == state.stops
         state.free(0).release(0, [range(12, 14)])
         assert (2, 0) == (state.free(0).n_released(0), state.free(1).n_released(1))
         state.complete(range(10, 14), lengths_of(1, 1, 1, 1))
@@ -186,7 +156,7 @@ class TestPlanState:
 )
 def test_what_is_left_of_a_plan(plan: Plan, covered: list[Any], left: Plan | None) -> None:
     """A resumed run has the rest of its plan, and none where all is covered."""
-    assert left == remaining(plan, covered)
+    assert left == remaining(plan, [Covered(*row) for row in covered])
 
 
 @pytest.mark.parametrize(
@@ -220,7 +190,7 @@ def test_plans_check_their_numbers(make: Any) -> None:
 class TestLeases:
     def leases(self, plan: Plan, *, n_workers: int = 2, **size: Any) -> Leases:
         state = PlanState(plan, n_workers=n_workers)
-        return Leases(state, n_workers=n_workers, size=LeaseSize(**size), block=1, now=0.0)
+        return Leases(state, n_workers=n_workers, size=LeaseSize(**size))
 
     def test_leases_grow_with_the_pace(self) -> None:
         """A worker that ends 1,000 episodes a second is leased some 200 at a time, and has at most two leases ahead."""

@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -17,14 +17,22 @@ from hypothesis import strategies as st
 
 from rollout_cli.episodes.chunk import Chunk, concatenate
 from rollout_cli.errors import StorageError
+from rollout_cli.samplers import reorder
 from rollout_cli.samplers.plan import Episodes, EpisodesPerWorker, MinTimesteps, PlanState
 from rollout_cli.samplers.reorder import ReorderBuffer
 from tests.helpers.chunks import episode, in_parts
 from tests.helpers.fake_worker import bare_episode
 
 
-def buffer(stop: int = 10, **limits: Any) -> ReorderBuffer:
-    return ReorderBuffer(PlanState(Episodes(0, stop), n_workers=1), **limits)
+def buffer(stop: int = 10, folder: Path | None = None) -> ReorderBuffer:
+    return ReorderBuffer(PlanState(Episodes(0, stop), n_workers=1), folder)
+
+
+@pytest.fixture
+def no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let everything that waits go to the disk, which is full at once."""
+    monkeypatch.setattr(reorder, "MEMORY_BYTES", 0)
+    monkeypatch.setattr(reorder, "DISK_BYTES", 1)
 
 
 def several(*numbers: int, length: int = 2) -> Chunk:
@@ -40,7 +48,7 @@ def test_any_order_comes_out_in_order(data: st.DataObject, count: int, memory: i
     """Chunks with gaps, in any order, in memory or on disk: each episode comes once, with its own rows."""
     left = data.draw(st.permutations(range(count)))
     out: list[Chunk] = []
-    with closing(buffer(count, memory_limit=memory)) as of:
+    with mock.patch.object(reorder, "MEMORY_BYTES", memory), closing(buffer(count)) as of:
         while left:
             size = data.draw(st.integers(1, 5))
             of.add(several(*sorted(left[:size])))
@@ -88,9 +96,10 @@ def test_a_skipped_episode_is_passed_over() -> None:
 
 
 @pytest.mark.parametrize("memory", [0, 1 << 20])
-def test_an_episode_in_parts_is_given_whole(memory: int) -> None:
+def test_an_episode_in_parts_is_given_whole(memory: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Parts wait for all others; after a worker's death they are replaced by those of the rerun."""
-    of = buffer(memory_limit=memory)
+    monkeypatch.setattr(reorder, "MEMORY_BYTES", memory)
+    of = buffer()
     whole = episode(0, 9)
     parts = in_parts(whole, [3, 6, 9])
     for part in (parts[0], parts[1], *parts):
@@ -102,9 +111,10 @@ def test_an_episode_in_parts_is_given_whole(memory: int) -> None:
     of.close()
 
 
+@pytest.mark.usefixtures("no_memory")
 def test_the_file_is_emptied_when_nobody_needs_it(tmp_path: Path) -> None:
     """It is full at its limit, has no name, and takes no space once its chunks were given."""
-    of = buffer(100, memory_limit=0, disk_limit=1, folder=tmp_path)
+    of = buffer(100, tmp_path)
     was_full = [of.is_full]
     of.add(several(*range(1, 40)))
     was_full.append(of.is_full)
@@ -128,9 +138,10 @@ class FullDisk:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
+@pytest.mark.usefixtures("no_memory")
 def test_a_full_disk_is_a_storage_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Exit code 5, the folder and what to do; closing the buffer then is quiet."""
-    of = buffer(memory_limit=0, folder=tmp_path)
+    of = buffer(folder=tmp_path)
     monkeypatch.setattr(tempfile, "TemporaryFile", lambda **_: FullDisk())
     with pytest.raises(StorageError, match="No space left on device") as caught:
         of.add(several(3))
@@ -139,8 +150,9 @@ def test_a_full_disk_is_a_storage_error(monkeypatch: pytest.MonkeyPatch, tmp_pat
     of.close()
 
 
+@pytest.mark.usefixtures("no_memory")
 def test_a_folder_that_is_gone_is_a_storage_error(tmp_path: Path) -> None:
     """So is a spill folder that does not exist any more."""
-    of = buffer(memory_limit=0, folder=tmp_path / "gone")
+    of = buffer(folder=tmp_path / "gone")
     with pytest.raises(StorageError, match="No such file"):
         of.add(several(3))

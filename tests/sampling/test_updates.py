@@ -11,8 +11,7 @@ import pytest
 
 from rollout_cli.envs.updates import EnvUpdate, NewEnvUpdate
 from rollout_cli.errors import EnvError, InternalError, PolicyError, RolloutError, UserCodeError, WorkerError
-from rollout_cli.samplers.messages import Update
-from rollout_cli.samplers.transit_errors import as_reported
+from rollout_cli.samplers.messages import Update, as_reported
 from rollout_cli.samplers.updates import UpdateLog
 from tests.helpers.fake_worker import Script
 
@@ -47,7 +46,7 @@ def history(updates: list[tuple[Any, Any]]) -> tuple[Update, ...]:
 def test_a_new_worker_gets_the_last_policy_and_parameters(agents: list[Any], expected: list[Any]) -> None:
     """Parameters replace parameters; a whole policy replaces everything before it."""
     updates = history([(agent, None) for agent in agents])
-    assert expected == [update.agent.load() for update in updates if update.agent is not None]
+    assert expected == [pickle.loads(update.agent) for update in updates if update.agent is not None]
 
 
 @pytest.mark.parametrize(
@@ -60,7 +59,7 @@ def test_a_new_worker_gets_the_last_policy_and_parameters(agents: list[Any], exp
 )
 def test_a_new_worker_gets_every_update_since_the_last_environment(envs: list[Any], expected: list[str]) -> None:
     """An update builds on what was there, unless its class says that it replaces the environment."""
-    loaded = [update.env.load() for update in history([(None, env) for env in envs]) if update.env is not None]
+    loaded = [pickle.loads(update.env) for update in history([(None, env) for env in envs]) if update.env is not None]
     assert expected == [getattr(env, "name", type(env).__name__) for env in loaded]
 
 
