@@ -1,5 +1,4 @@
-"""The command line. Only here is anything printed, and only here does a process exit.
+"""The command line: only here is anything printed, and only here does a process exit.
 
-Importing a module of this package loads Typer at most: numpy, gymnasium and pyarrow are imported inside the commands,
-so that help pages come at once.
+Importing a module of it loads Typer at most; commands import numpy, gymnasium and pyarrow, so help pages come at once.
 """

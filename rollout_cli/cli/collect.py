@@ -42,54 +42,42 @@ def _run(
     verbose: bool,
     json: bool,
 ) -> None:
-    from rollout_cli.config import resolve  # noqa: PLC0415 - it loads pydantic
+    from rollout_cli.config import config_to_dict, resolve  # noqa: PLC0415 - it loads pydantic
 
     del verbose  # It concerns errors, which are shown where all commands end.
     wanted = resolve(command, flags=flags, environ=os.environ, file=config, recorded=_recorded)
-    if dry_run:
-        _show_config(wanted, as_json=json)
-        return
-    _start_early(wanted)
-    # With --json nothing but warnings is shown beside the document, unless progress is asked for.
-    result = _collect(wanted, progress=progress, quiet=quiet or (json and not progress))
-    if json:
-        print_json(result.to_dict())
-    elif quiet:
-        print_text(printable(str(result.path)))
+    if dry_run and json:
+        print_json(config_to_dict(wanted))
+    elif dry_run:
+        import tomli_w  # noqa: PLC0415 - for this alone
+
+        print_text(tomli_w.dumps(config_to_dict(wanted)).rstrip("\n"))
     else:
-        _show_result(result)
+        # With --json nothing but warnings is shown beside the document, unless progress is asked for.
+        result = _collect(wanted, progress=progress, quiet=quiet or (json and not progress))
+        if json:
+            print_json(result.to_dict())
+        elif quiet:
+            print_text(printable(str(result.path)))
+        else:
+            _show_result(result)
 
 
 def _recorded(command: CommandName, given: Values) -> Values:
-    from rollout_cli.run.resume import recorded_options  # noqa: PLC0415 - it loads numpy and pyarrow
+    from rollout_cli.run.resume import recorded_options  # noqa: PLC0415 - it loads numpy
 
     return recorded_options(command, given)
 
 
-def _show_config(config: CollectConfig, *, as_json: bool) -> None:
-    from rollout_cli.config import config_to_dict, config_to_toml  # noqa: PLC0415 - as above
-
-    if as_json:
-        print_json(config_to_dict(config))
-    else:
-        print_text(config_to_toml(config).rstrip("\n"))
-
-
-def _start_early(config: CollectConfig) -> None:
-    """Let the fork server import the workers' modules while this process imports its own.
-
-    Where user code runs in this process, a crash of it is to leave its stack on stderr: nothing else could report it.
-    """
-    if config.sampler == "local" and not faulthandler.is_enabled():
-        faulthandler.enable(file=2, all_threads=False)
+def _collect(config: CollectConfig, *, progress: bool | None, quiet: bool) -> CollectResult:
     if config.sampler == "multiprocessing" and config.start_method == "forkserver":
         from rollout_cli.samplers.fork_server import start_fork_server  # noqa: PLC0415 - it loads multiprocessing
 
-        start_fork_server()
-
-
-def _collect(config: CollectConfig, *, progress: bool | None, quiet: bool) -> CollectResult:
-    from rollout_cli.run.collect import collect as run_collect  # noqa: PLC0415 - it loads numpy, gymnasium and pyarrow
+        start_fork_server()  # It imports the workers' modules while this process imports its own.
+    elif config.sampler == "local" and not faulthandler.is_enabled():
+        # Where user code runs in this process, a crash of it leaves its stack on stderr: nothing else could report it.
+        faulthandler.enable(file=2, all_threads=False)
+    from rollout_cli.run.collect import collect as run_collect  # noqa: PLC0415 - it loads numpy and gymnasium
     from rollout_cli.run.progress import choose_progress  # noqa: PLC0415
 
     shown = choose_progress(cast("TextIO", MessageStream(sys.stderr)), wanted=progress, quiet=quiet, environ=os.environ)
@@ -105,17 +93,17 @@ def _show_result(result: CollectResult) -> None:
 
     pace = f"{result.steps_per_second:,.0f} steps/s with {counted(result.n_workers, 'worker')}"
     print_rows(
-        [
-            ("dataset", str(result.path)),
-            ("status", result.status),
-            ("episodes", f"{result.episodes:,}"),
-            ("steps", f"{result.steps:,}"),
-            ("mean return", f"{result.mean_return:.6g}"),
-            ("mean length", f"{result.mean_length:.6g}"),
-            ("seed", str(result.seed)),
-            ("reproducible", described(result.reproducible)),
-            ("time", f"{result.wall_time_s:.1f} s, {pace}"),
-        ]
+        {
+            "dataset": result.path,
+            "status": result.status,
+            "episodes": f"{result.episodes:,}",
+            "steps": f"{result.steps:,}",
+            "mean return": f"{result.mean_return:.6g}",
+            "mean length": f"{result.mean_length:.6g}",
+            "seed": result.seed,
+            "reproducible": described(result.reproducible),
+            "time": f"{result.wall_time_s:.1f} s, {pace}",
+        }
     )
     here = Path.cwd()
     path = result.path.relative_to(here) if result.path.is_relative_to(here) else result.path

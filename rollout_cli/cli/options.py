@@ -12,19 +12,17 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 if TYPE_CHECKING:
-    from rollout_cli.config import CommandName, Option
+    from rollout_cli.config import Option
 
 _EPILOG = (
     "A flag is stronger than an environment variable (ROLLOUT_ and the option's name: ROLLOUT_WORKERS=4), a variable "
     "is stronger than the file given to --config, and the file stronger than the default."
 )
-SHOWING = "Showing"
-"""The part of a help page about how a command shows its result."""
 
 
 def shown(*names: str, text: str, **more: Any) -> Any:
-    """Return a Typer option of the panel `Showing`."""
-    return typer.Option(*names, help=text, rich_help_panel=SHOWING, show_default=False, **more)
+    """Return a Typer option of the panel about how a command shows its result."""
+    return typer.Option(*names, help=text, rich_help_panel="Showing", show_default=False, **more)
 
 
 Folder = Annotated[Path, typer.Argument(metavar="DIR", help="A dataset's folder.", show_default=False)]
@@ -46,7 +44,6 @@ class _PlainFlags:
     """Switches without `<bool>` beside them, which reads as if they took a value."""
 
     def get_params(self, ctx: Any) -> list[Any]:
-        """Return the parameters, with an empty placeholder for switches."""
         params: list[Any] = super().get_params(ctx)  # type: ignore[misc]
         for param in params:
             if getattr(param, "is_flag", False) and param.metavar is None:
@@ -65,9 +62,8 @@ class Group(_PlainFlags, TyperGroup):
     """
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Return the command that the words name."""
         if args and args[0] in _DECLARED:
-            self.commands[args[0]] = _with_declared_options(*_DECLARED[args[0]])
+            self.commands[args[0]] = _with_declared_options(_DECLARED[args[0]])
         return super().resolve_command(ctx, args)
 
 
@@ -84,49 +80,44 @@ def deferred(body: Callable[..., None]) -> Callable[..., Callable[[], None]]:
     return bind
 
 
-_DECLARED: dict[str, tuple[CommandName, Callable[..., None]]] = {}
+_DECLARED: dict[str, Callable[..., None]] = {}
 
 
-def takes_declared_options(name: CommandName, body: Callable[..., None]) -> Callable[[], None]:
-    """Return the callback of a command whose options are those of `CollectConfig`, as yet without them.
+def takes_declared_options(body: Callable[..., None]) -> Callable[[], None]:
+    """Return the callback of the command that a body is named like: its options are those of `CollectConfig`.
 
-    The body gets `flags`, the texts by option, and the values of the panel `Showing`.
+    `Group` adds them. The body gets `flags`, the texts by option, and the values of `_SHOWING`.
     """
-    _DECLARED[name] = (name, body)
-
-    def described() -> None:
-        raise AssertionError("Group.resolve_command replaces this command")
-
-    described.__doc__ = body.__doc__
-    return described
+    _DECLARED[body.__name__] = body
+    stub: Callable[[], None] = lambda: None  # noqa: E731 - it is never called
+    stub.__doc__ = body.__doc__
+    return stub
 
 
-def _with_declared_options(name: CommandName, body: Callable[..., None]) -> Any:
-    """Return the command with its options."""
+def _with_declared_options(body: Callable[..., None]) -> Any:
     from rollout_cli.config import options_of  # noqa: PLC0415 - it loads pydantic
 
     def bind(**given: Any) -> Callable[[], None]:
         showing = {key: given.pop(key) for key in _SHOWING}
         return functools.partial(body, flags=given, **showing)
 
-    declared = {option.name: (_annotation(option), None) for option in options_of(name)}
-    kind = inspect.Parameter.KEYWORD_ONLY
+    declared = {option.name: (_annotation(option), None) for option in options_of(body.__name__)}
     bind.__doc__ = body.__doc__
     bind.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
         [
-            inspect.Parameter(key, kind, default=default, annotation=annotation)
+            inspect.Parameter(key, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
             for key, (annotation, default) in {**declared, **_SHOWING}.items()
         ]
     )
     single = typer.Typer(add_completion=False, rich_markup_mode="rich")
-    single.command(name, cls=Command, epilog=_EPILOG)(bind)
+    single.command(body.__name__, cls=Command, epilog=_EPILOG)(bind)
     return typer.main.get_command(single)
 
 
 def _annotation(option: Option) -> object:
     """Return a parameter that takes text as it is: `CollectConfig` validates it, as it does files and variables."""
-    flag = f"{option.flag}/--no-{option.flag.removeprefix('--')}" if option.is_switch else option.flag
-    typed: object = bool | None if option.is_switch else list[str] | None if option.repeats else str | None
+    is_switch = not option.metavar
+    flag = f"{option.flag}/--no-{option.flag.removeprefix('--')}" if is_switch else option.flag
     described = typer.Option(
         *filter(None, [flag, option.short]),
         help=f"{option.help} (default: {option.shown})" if option.shown else option.help,
@@ -135,4 +126,4 @@ def _annotation(option: Option) -> object:
         show_default=False,
         autocompletion=(lambda: list(option.choices)) if option.choices else None,
     )
-    return Annotated[typed, described]
+    return Annotated[bool | None if is_switch else list[str] | None if option.repeats else str | None, described]

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from pathlib import PurePath
 
 import typer
 
@@ -24,6 +22,7 @@ from rollout_cli.errors import (
 )
 from rollout_cli.loading import first_line, one_line, printable, traceback_text
 
+_MOST_LINES = 20
 _RED, _DIM, _PLAIN = "\x1b[1;31m", "\x1b[2m", "\x1b[0m"
 
 
@@ -45,14 +44,16 @@ def print_message(text: str) -> None:
 
 def print_json(document: Mapping[str, object]) -> None:
     """Write one JSON document to stdout; numbers that JSON does not have (nan, inf) become null."""
+    plain = json.loads(json.dumps(document, default=str), parse_constant=lambda _: None)
     # JSON escapes all other control characters itself.
-    print_text(json.dumps(_json_value(document), indent=2).replace("\x7f", "\\u007f"))
+    print_text(json.dumps(plain, indent=2).replace("\x7f", "\\u007f"))
 
 
-def print_rows(rows: Sequence[tuple[str, str]]) -> None:
+def print_rows(rows: Mapping[str, object]) -> None:
     """Write names and values to stdout, the values below each other."""
-    width = max(len(printable(name)) for name, _ in rows)
-    print_text("\n".join(f"{printable(name):<{width}}  {printable(value)}" for name, value in rows))
+    shown = {printable(name): printable(str(value)) for name, value in rows.items()}
+    width = max(map(len, shown))
+    print_text("\n".join(f"{name:<{width}}  {value}" for name, value in shown.items()))
 
 
 def counted(count: int, noun: str) -> str:
@@ -60,31 +61,32 @@ def counted(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
-def _json_value(value: object) -> object:
-    if isinstance(value, Mapping):
-        return {str(key): _json_value(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_json_value(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return str(value) if isinstance(value, PurePath) else value
+def first_of(lines: Sequence[object]) -> list[str]:
+    """Return the first lines of many, and the number of the others."""
+    more = [f"and {len(lines) - _MOST_LINES:,} more"] if len(lines) > _MOST_LINES else []
+    return [*map(str, lines[:_MOST_LINES]), *more]
 
 
 def report(error: BaseException, *, as_json: bool, verbose: bool) -> int:
     """Show an error and return its exit code.
 
-    Args:
-        error: Anything that was raised.
-        as_json: Write one JSON document to stdout instead of lines to stderr, where stdout can be written to.
-        verbose: Show this process's own traceback too.
+    With `as_json`, as one document on stdout, where that can be written to; else as lines on stderr. With `verbose`,
+    with this process's own traceback.
     """
     known = _as_rollout_error(error)
     details = "\n".join(filter(None, [known.details, traceback_text(error) if verbose else ""]))
     if as_json:
+        shown: dict[str, object] = {"class": type(known).__name__, "message": known.message, "hint": known.hint}
+        shown |= {"exit_code": known.exit_code, **({"details": details} if details else {})}
         with contextlib.suppress(StorageError):  # Then the lines below are all that is left.
-            print_json(_document(known, details))
+            print_json({**(known.report if isinstance(known, VerificationError) else {}), "error": shown})
             return known.exit_code
-    print_message(_lines(known, details))
+    is_coloured = sys.stderr.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    red, dim, plain = (_RED, _DIM, _PLAIN) if is_coloured else ("", "", "")
+    lines = [f"{red}rollout: error:{plain} {one_line(known.message)}"]
+    lines += [f"  hint: {one_line(known.hint)}"] if known.hint else []
+    lines += ["", dim + printable(details.rstrip("\n"), keep="\n") + plain] if details else []
+    print_message("\n".join(lines))
     return known.exit_code
 
 
@@ -99,41 +101,11 @@ def _as_rollout_error(error: BaseException) -> RolloutError:
     if isinstance(error, KeyboardInterrupt | typer.Abort):
         return InterruptedRunError("interrupted before anything was collected")
     if isinstance(error, MemoryError):
-        return WorkerError(
-            f"out of memory: {first_line(error)}", hint="run fewer workers, or fewer environments in each"
-        )
+        hint = "run fewer workers, or fewer environments in each"
+        return WorkerError(f"out of memory: {first_line(error)}", hint=hint)
     if isinstance(error, OSError):
         where = f": {error.filename}" if error.filename else ""
-        return StorageError(
-            f"the system refused an operation: {error.strerror or error}{where}", hint="--verbose shows where"
-        )
-    return InternalError(
-        f"internal error: {first_line(error)}",
-        hint="this is a fault of rollout itself; please report it with the lines below",
-        details=traceback_text(error),
-    )
-
-
-def _document(error: RolloutError, details: str) -> dict[str, object]:
-    """Return the JSON document of an error, with `details` where there are any; a verification's report is in it."""
-    known: dict[str, object] = {
-        "class": type(error).__name__,
-        "message": error.message,
-        "hint": error.hint,
-        "exit_code": error.exit_code,
-    }
-    found = error.report if isinstance(error, VerificationError) else {}
-    return {**found, "error": known | ({"details": details} if details else {})}
-
-
-def _lines(error: RolloutError, details: str) -> str:
-    """Return the lines of an error: the message, its hint, and below them its details; in colour on a terminal."""
-    is_coloured = sys.stderr.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-    red, dim, plain = (_RED, _DIM, _PLAIN) if is_coloured else ("", "", "")
-    lines = [f"{red}rollout: error:{plain} {one_line(error.message)}"]
-    if error.hint:
-        lines.append(f"  hint: {one_line(error.hint)}")
-    if details:
-        text = printable(details.rstrip("\n"), keep="\n")
-        lines += ["", f"{dim}{text}{plain}"]
-    return "\n".join(lines)
+        message = f"the system refused an operation: {error.strerror or error}{where}"
+        return StorageError(message, hint="--verbose shows where")
+    hint = "this is a fault of rollout itself; please report it with the lines below"
+    return InternalError(f"internal error: {first_line(error)}", hint=hint, details=traceback_text(error))

@@ -35,5 +35,5 @@ def pack(
     elif quiet:
         print_text(printable(str(packed.path)))
     else:
-        rows = [("file", str(packed.path)), ("class", packed.class_name)]
-        print_rows([*rows, ("size", f"{packed.n_bytes:,} bytes"), ("sha256", packed.sha256)])
+        rows = {"file": packed.path, "class": packed.class_name, "size": f"{packed.n_bytes:,} bytes"}
+        print_rows({**rows, "sha256": packed.sha256})

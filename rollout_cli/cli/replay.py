@@ -8,19 +8,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rollout_cli.cli.options import Folder, JsonFlag, VerboseFlag, shown
-from rollout_cli.cli.output import counted, print_json, print_message, print_rows
+from rollout_cli.cli.output import counted, first_of, print_json, print_message, print_rows
 from rollout_cli.cli.streams import user_output_on_stderr
 from rollout_cli.errors import UsageError, VerificationError
 from rollout_cli.loading import printable
 
 if TYPE_CHECKING:
-    from rollout_cli.dataset.reader import Dataset
     from rollout_cli.run.replay import Replayed
 
-_SHOWN = 20
-"""So many episodes that differ are shown."""
 _KWARGS = "An argument of the environment that the dataset does not record, since its name is that of a secret."
-
 _EpisodeFlag = Annotated[int | None, typer.Option("--episode", metavar="ID", help="Replay this one.", min=0)]
 _EpisodesFlag = Annotated[str | None, typer.Option("--episodes", metavar="A:B", help="Replay ids A to B-1.")]
 _AllFlag = Annotated[bool, typer.Option("--all", help="Replay all of them.", show_default=False)]
@@ -56,9 +52,13 @@ def replay(
     wanted = None if episode is None else range(episode, episode + 1)
     if episodes is not None:
         wanted = range(*OPTIONS["episodes"].read(episodes, "--episodes", text=True))
-    dataset = load(folder)
-    places = _places(dataset, wanted)
     kwargs = OPTIONS["env_kwargs"].read(env_kwargs or [], "--env-kwargs", text=True)
+    dataset = load(folder)
+    ids = dataset.episodes["episode_id"].to_pylist()
+    places = [place for place, one in enumerate(ids) if wanted is None or one in wanted]
+    if not places:
+        hint = f"its episodes have ids from {min(ids)} to {max(ids)}" if ids else "it has no episode"
+        raise UsageError(f"{folder} has no such episode", hint=hint)
     with user_output_on_stderr(), replaying(dataset, policy=policy, env_kwargs=kwargs) as replayer:
         for notice in () if quiet else replayer.notices:
             print_message(f"notice: {printable(notice)}")
@@ -72,44 +72,34 @@ def replay(
         "notices": list(replayer.notices),
     }
     if different:
-        raise _failure(len(replayed), different, document)
+        raise _failure(different, document)
     if json:
         print_json(document)
     elif not quiet:
-        which = ("episode", _title(replayed[0])) if len(replayed) == 1 else ("episodes", f"{len(replayed):,}")
-        print_rows([("dataset", str(folder)), which, ("replayed", "identical")])
-
-
-def _places(dataset: Dataset, wanted: range | None) -> Sequence[int]:
-    """Return where the episodes with the wanted ids (None: all) stand in the dataset; raise where there are none."""
-    ids = dataset.episodes["episode_id"].to_pylist()
-    found = [place for place, one in enumerate(ids) if wanted is None or one in wanted]
-    if not found:
-        known = f"its episodes have ids from {min(ids)} to {max(ids)}" if ids else "it has no episode"
-        raise UsageError(f"{dataset.path} has no such episode", hint=known)
-    return found
+        which = {"episode": _title(replayed[0])} if len(replayed) == 1 else {"episodes": f"{len(replayed):,}"}
+        print_rows({"dataset": folder, **which, "replayed": "identical"})
 
 
 def _title(one: Replayed) -> str:
-    return f"{one.episode_id} (number {one.number}, seed {one.seed}, {counted(one.steps, 'step')})"
+    number, seed, steps = (one.facts[name] for name in ("episode_number", "seed", "steps"))
+    return f"{one.facts['episode_id']} (number {number}, seed {seed}, {counted(steps, 'step')})"
 
 
-def _failure(n_replayed: int, different: Sequence[Replayed], document: dict[str, Any]) -> VerificationError:
+def _failure(different: Sequence[Replayed], document: dict[str, Any]) -> VerificationError:
     """Return the error of episodes that differ; its words are of the first one."""
-    first = different[0]
-    stored, now = first.found[0].values
-    which = f"episode {first.episode_id} of {document['path']}"
+    first, n_replayed = different[0], document["replayed"]
+    which = f"episode {first.facts['episode_id']} of {document['path']}"
     if n_replayed > 1:
         which = f"{len(different):,} of {n_replayed:,} episodes differ; the first, {which},"
-    lines = []
-    for one in different[:_SHOWN]:
-        lines.append(f"episode {_title(one)}")
-        lines += [f"  {found.place}: stored {found.values[0]}, replayed {found.values[1]}" for found in one.found]
-    if len(different) > _SHOWN:
-        lines.append(f"and {len(different) - _SHOWN:,} more episodes")
+    stored, now = first.found[0].values
+    lines = [
+        f"episode {_title(one)}: {place.place}: stored {place.values[0]}, replayed {place.values[1]}"
+        for one in different
+        for place in one.found
+    ]
     return VerificationError(
         f"{which} is not as stored: {first.found[0].place} was {stored}, is {now}",
         hint=first.cause,
-        details="\n".join(lines),
+        details="\n".join(first_of(lines)),
         report=document,
     )

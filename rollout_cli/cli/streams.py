@@ -8,12 +8,12 @@ import os
 import select
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TextIO
 
 from rollout_cli.errors import StorageError
 
 STDOUT, STDERR = 1, 2
-_PIECE = select.PIPE_BUF if hasattr(select, "PIPE_BUF") else 512
 _PATIENCE_MS = 2_000
 
 
@@ -25,39 +25,32 @@ def open_closed_streams() -> None:
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= STDERR:
         os.set_inheritable(descriptor, True)  # noqa: FBT003 - it takes no keyword
     os.close(descriptor)
-    for name, number in (("stdout", STDOUT), ("stderr", STDERR)):
-        if getattr(sys, name) is None:
-            setattr(sys, name, os.fdopen(number, "w", closefd=False))
+    sys.stdout = sys.stdout or os.fdopen(STDOUT, "w", closefd=False)
+    sys.stderr = sys.stderr or os.fdopen(STDERR, "w", closefd=False)
 
 
 class MessageStream(io.TextIOBase):
-    """Standard error for messages, for which a run neither waits nor ends: text that cannot be written is lost.
+    """A stream for messages, for which a run neither waits nor ends: text that cannot be written is lost.
 
     A pipe that nobody reads is given two seconds once, and nothing from then on until it is read again. Pieces of at
-    most PIPE_BUF bytes never block where poll(2) reports room.
-
-    Args:
-        stream: The stream; its own buffer is not used where it has a descriptor.
+    most PIPE_BUF bytes never block where poll(2) reports room. The stream's own buffer is not used.
     """
 
     def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-        self._patience = _PATIENCE_MS
+        self._stream, self._patience = stream, _PATIENCE_MS
         # A terminal and its size are asked for by these.
         self.fileno, self.isatty = stream.fileno, stream.isatty  # type: ignore[method-assign]
 
     @property
     def encoding(self) -> str:  # type: ignore[override]
-        """The encoding of the stream."""
         return self._stream.encoding or "utf-8"
 
     def write(self, text: str) -> int:
-        """Write what can be written."""
         with contextlib.suppress(OSError, ValueError):  # Its reader has gone, the disk is full, the terminal closed.
             self._stream.flush()
             try:
                 descriptor = self._stream.fileno()
-            except (OSError, ValueError):
+            except (OSError, ValueError):  # It is in memory.
                 self._stream.write(encodable(text, self.encoding))
             else:
                 self._write_pieces(text.encode(self.encoding, "backslashreplace"), descriptor)
@@ -67,11 +60,11 @@ class MessageStream(io.TextIOBase):
         poll = select.poll()
         poll.register(descriptor, select.POLLOUT)
         while data:
-            if not poll.poll(self._patience):
-                self._patience = 0
+            is_ready = poll.poll(self._patience)
+            self._patience = _PATIENCE_MS if is_ready else 0
+            if not is_ready:
                 return
-            self._patience = _PATIENCE_MS
-            data = data[os.write(descriptor, data[:_PIECE]) :]
+            data = data[os.write(descriptor, data[: select.PIPE_BUF]) :]
 
 
 def encodable(text: str, encoding: str | None) -> str:
@@ -104,10 +97,8 @@ def flush_all() -> None:
 
 
 def _give_up(stream: TextIO) -> None:
-    with contextlib.suppress(OSError, ValueError):  # It has no descriptor, or is closed.
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, stream.fileno())
-        os.close(nowhere)
+    with contextlib.suppress(OSError, ValueError), Path(os.devnull).open("w") as nowhere:  # It may have no descriptor.
+        os.dup2(nowhere.fileno(), stream.fileno())
 
 
 @contextlib.contextmanager

@@ -94,7 +94,7 @@ def policy_source(spec: str, *, sha256: str | None = None) -> PolicySource:
         source = Source.read(spec, PolicyLoadError)
         if sha256 is not None and source.sha256 != sha256.lower():
             raise PolicyLoadError(
-                f"the policy {spec!r} has the SHA-256 {source.sha256}, but --policy-sha256 says {sha256.lower()}",
+                f"the policy {spec!r} has the SHA-256 {source.sha256}, but should have {sha256.lower()}",
                 hint="it is not the intended file, or has changed; nothing of it was loaded",
             )
         return UserPolicySource(source)

@@ -7,22 +7,18 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rollout_cli.config import CollectConfig
 from rollout_cli.cores import usable_cores
 from rollout_cli.dataset.files import FolderLock, check_free_space
-from rollout_cli.dataset.inference import INFERENCE_STEPS
-from rollout_cli.dataset.segments import SizeLimits
-from rollout_cli.dataset.writer import DatasetSummary, DatasetWriter
 from rollout_cli.envs.source import EnvSource, env_source
 from rollout_cli.episodes.chunk import Chunk
 from rollout_cli.episodes.infos import unmatched_patterns
 from rollout_cli.errors import InterruptedRunError, RolloutError, UserCodeError
 from rollout_cli.policies.source import PolicySource, policy_source
-from rollout_cli.run import reproduce
+from rollout_cli.run import provenance, reproduce
 from rollout_cli.run.progress import Progress
-from rollout_cli.run.provenance import run_record, sources_record, surroundings
 from rollout_cli.run.resume import ResumeState, output_lock, resume_state
 from rollout_cli.run.signals import StopSignals, stop_on_signals
 from rollout_cli.samplers.local_sampler import LocalSampler
@@ -34,6 +30,9 @@ from rollout_cli.workers.default_worker import DefaultWorker
 from rollout_cli.workers.factory import WorkerFactory, load_worker_class
 from rollout_cli.workers.vec_worker import VecWorker
 from rollout_cli.workers.worker import EpisodeRules, Worker
+
+if TYPE_CHECKING:
+    from rollout_cli.dataset.writer import DatasetSummary, DatasetWriter
 
 _MANY_WORKERS, _MANY_ENVS = 4, 1_024
 """More workers a core, or environments a worker, are worth a warning."""
@@ -124,7 +123,10 @@ def collect(config: CollectConfig, *, progress: Progress | None = None) -> Colle
     """
     with stop_on_signals() as signals, _prepare(config, progress or Progress()) as job:
         if job.state.is_complete:
-            return _nothing_to_do(job)
+            job.progress.notice(f"{config.output} is complete: there is nothing to do")
+            facts = {"path": config.output.resolve(), "seed": job.state.info["root_seed"], "n_workers": config.workers}
+            verdict = job.state.info["reproducible"]
+            return _result(job, **job.state.totals, **facts, reproducible=verdict, steps_per_second=0.0)
         with _start(job, signals) as sampler, _resume_or_begin(job, sampler, signals) as writer:
             filled = _fill(job, sampler, writer)
             verdict = _check(job, sampler, filled, signals)
@@ -148,7 +150,7 @@ def _prepare(config: CollectConfig, progress: Progress) -> Iterator[_Job]:
     with output_lock(config) as lock:
         policy = policy_source(config.policy, sha256=config.policy_sha256)
         env = env_source(config.env, config.env_kwargs)
-        plan, sources = plan_of(config), sources_record(config, policy, env)
+        plan, sources = plan_of(config), provenance.sources_record(config, policy, env)
         state = resume_state(config, plan, sources, progress)
         yield _Job(state.config, plan, policy, env, sources, state, lock, progress, started_at)
 
@@ -156,13 +158,10 @@ def _prepare(config: CollectConfig, progress: Progress) -> Iterator[_Job]:
 @contextmanager
 def _start(job: _Job, signals: StopSignals) -> Iterator[Sampler]:
     """Start the workers; the first signal ends the sampling politely from here on."""
-    config, progress, plan = job.config, job.progress, job.plan
-    total_episodes = None
-    if isinstance(plan, Episodes):
-        total_episodes = plan.stop - plan.first
-    elif isinstance(plan, EpisodesPerWorker):
-        total_episodes = plan.episodes * config.workers
-    progress.start(label=job.env.label, total_steps=config.timesteps, total_episodes=total_episodes)
+    config, progress = job.config, job.progress
+    numbers = config.episodes
+    total_episodes = numbers.stop - numbers.first if numbers else (config.episodes_per_worker or 0) * config.workers
+    progress.start(label=job.env.label, total_steps=config.timesteps, total_episodes=total_episodes or None)
 
     def stop(name: str) -> None:
         sampler.request_stop(grace=config.grace)
@@ -177,13 +176,16 @@ def _start(job: _Job, signals: StopSignals) -> Iterator[Sampler]:
         sampler.start_worker()
         signals.stop = stop
         yield sampler
-        signals.end_quietly()
+        signals.is_over = True
 
 
 def _resume_or_begin(job: _Job, sampler: Sampler, signals: StopSignals) -> DatasetWriter:
     """Wait for the workers, check that they fit the dataset, and open it."""
-    config = job.config
-    surrounding = surroundings()  # It takes a while, in which the workers build.
+    # These load pyarrow and ask git, while the workers build.
+    from rollout_cli.dataset.segments import SizeLimits  # noqa: PLC0415
+    from rollout_cli.dataset.writer import DatasetWriter  # noqa: PLC0415
+
+    config, surrounding = job.config, provenance.surroundings()
     try:
         spec = sampler.wait_until_started()
     except InterruptedRunError as error:
@@ -193,21 +195,21 @@ def _resume_or_begin(job: _Job, sampler: Sampler, signals: StopSignals) -> Datas
             "this environment has no known time limit: an episode that does not end would run for ever "
             "(--max-episode-length N truncates it)"
         )
-    record = run_record(job.sources, sampler.worker_info, surrounding)
+    record = provenance.run_record(job.sources, sampler.worker_info, surrounding)
     job.state.check(record, spec, job.progress)
     if config.require_reproducible:
         reproduce.require(reproduce.known_beforehand(sampler.worker_info))
-    unknown = reproduce.Verdict("unknown", "the run has not ended yet").document()
     first_numbers = [job.plan.first]
     if isinstance(job.plan, EpisodesPerWorker):
         first_numbers = [worker * job.plan.episodes for worker in range(config.workers)]
+    unknown = reproduce.Verdict("unknown", "the run has not ended yet")
     writer = DatasetWriter(
         config.output,
         env_spec=spec,
         root_seed=sampler.seed,
         n_partitions=len(first_numbers),
         first_numbers=first_numbers,
-        header={**record, "reproducible": unknown},
+        header={**record, "reproducible": unknown.document()},
         next_observation=config.next_observation,
         overwrite=config.overwrite,
         committed=job.state.committed,
@@ -221,7 +223,9 @@ def _resume_or_begin(job: _Job, sampler: Sampler, signals: StopSignals) -> Datas
 
 def _fill(job: _Job, sampler: Sampler, writer: DatasetWriter) -> _Filled:
     """Write all episodes that are left; an error that ends the sampling is kept beside what was written before it."""
-    began_at, filled = time.monotonic(), _Filled(_skipped_before(job.state))
+    from rollout_cli.dataset.inference import INFERENCE_STEPS  # noqa: PLC0415 - as above
+
+    began_at, filled, config = time.monotonic(), _Filled(_skipped_before(job.state)), job.config
     job.progress.begin(**job.state.totals)
     if job.state.committed is None and isinstance(job.plan, Episodes) and job.plan.first > 0:
         # The first episodes of all decide the columns, wherever the dataset begins.
@@ -232,14 +236,13 @@ def _fill(job: _Job, sampler: Sampler, writer: DatasetWriter) -> _Filled:
         for chunk in filled.until_failure(sampler.stream(job.state.plan)):
             filled.early.keep(chunk)
             number = int(chunk.numbers[0])
-            partition = number // job.plan.episodes if isinstance(job.plan, EpisodesPerWorker) else 0
-            writer.write(chunk, partition=partition)
+            writer.write(chunk, partition=number // config.episodes_per_worker if config.episodes_per_worker else 0)
             episodes = chunk.n_episodes if chunk.part is None or chunk.part.is_last else 0
             return_sum = float(chunk.rewards.sum())
             filled.steps += chunk.n_steps
             filled.return_sum += return_sum
             job.progress.update(episodes=episodes, steps=chunk.n_steps, return_sum=return_sum)
-            if job.config.require_reproducible:
+            if config.require_reproducible:
                 reproduce.require(reproduce.known_beforehand(sampler.worker_info))
     filled.seconds = time.monotonic() - began_at
     job.progress.finish()
@@ -302,7 +305,15 @@ def _report(
         progress.notice(f"--drop-info {key}: there was no info of that name")
     for anomaly in summary.anomalies:
         progress.warn(str(anomaly))
-    _warn_of_edits(job, sampler)
+    if sampler.restarts:
+        sources = provenance.sources_record(
+            config, policy_source(config.policy), env_source(config.env, config.env_kwargs)
+        )
+        for source in provenance.changed_sources(job.sources, sources):
+            progress.warn(
+                f"{source} was changed during the run: workers that were started again have run the new one, so these "
+                "episodes may not be reproducible"
+            )
     if config.require_reproducible:
         reproduce.require(verdict)
     if verdict.status == "no":
@@ -319,27 +330,6 @@ def _report(
         reproducible=verdict.document(),
         steps_per_second=filled.steps / filled.seconds if filled.seconds else 0.0,
     )
-
-
-def _warn_of_edits(job: _Job, sampler: Sampler) -> None:
-    """Warn where a worker that was started again has loaded other code than the dataset records."""
-    if not sampler.restarts:
-        return
-    config = job.config
-    now = sources_record(config, policy_source(config.policy), env_source(config.env, config.env_kwargs))
-    for name, what in (("policy", "policy"), ("env", "environment"), ("worker", "worker class")):
-        if now[name]["sha256"] != job.sources[name]["sha256"]:
-            job.progress.warn(
-                f"the source of the {what} was changed during the run: workers that were started again have run the "
-                "new one, so these episodes may not be reproducible"
-            )
-
-
-def _nothing_to_do(job: _Job) -> CollectResult:
-    config, info = job.config, job.state.info
-    job.progress.notice(f"{config.output} is complete: there is nothing to do")
-    facts = {"path": config.output.resolve(), "seed": info["root_seed"], "reproducible": info["reproducible"]}
-    return _result(job, **job.state.totals, **facts, n_workers=config.workers, steps_per_second=0.0)
 
 
 def _result(job: _Job, *, episodes: int, steps: int, return_sum: float, **facts: Any) -> CollectResult:

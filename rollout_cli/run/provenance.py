@@ -9,11 +9,9 @@ from __future__ import annotations
 import contextlib
 import importlib.metadata
 import json
-import math
 import platform
 import subprocess
 from collections.abc import Mapping
-from pathlib import PurePath
 from typing import Any
 
 from rollout_cli import __version__
@@ -35,17 +33,13 @@ _GIT_SECONDS = 5
 
 
 def surroundings() -> dict[str, Any]:
-    """Return `versions` and `git`; it takes a while, and needs nothing of the run."""
+    """Return `versions`, and the `git` commit of the working folder; it takes a while, and needs nothing of the run."""
     packages = {name: importlib.metadata.version(name) for name in _PACKAGES}
     versions = {"python": platform.python_version(), "platform": platform.platform(), "rollout-cli": __version__}
-    return {"versions": versions | packages, "git": _git_state()}
-
-
-def _git_state() -> dict[str, Any] | None:
-    """Return the commit of the working folder, and whether its files differ from it; None outside a repository."""
     commit = _git("rev-parse", "HEAD")
     changes = _git("status", "--porcelain", "--untracked-files=no") if commit else None
-    return {"commit": commit, "dirty": None if changes is None else bool(changes)} if commit else None
+    git = {"commit": commit, "dirty": None if changes is None else bool(changes)} if commit else None
+    return {"versions": versions | packages, "git": git}
 
 
 def _git(*words: str) -> str | None:
@@ -74,11 +68,7 @@ def sources_record(config: CollectConfig, policy: PolicySource, env: EnvSource) 
 
 
 def run_record(sources: Mapping[str, Any], info: Mapping[str, Any], surrounding: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the whole record of a run, for the header of its dataset.
-
-    It joins `sources_record`, what a worker reported of its environment, policy and loaded packages, and
-    `surroundings`.
-    """
+    """Return the whole record of a run: `sources_record`, what a worker reported (`info`), and `surroundings`."""
     loaded = storable(info)
     return {
         **sources,
@@ -87,6 +77,19 @@ def run_record(sources: Mapping[str, Any], info: Mapping[str, Any], surrounding:
         "versions": {**surrounding["versions"], **loaded.get("versions", {})},
         "git": surrounding["git"],
     }
+
+
+def changed_sources(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Return which sources two records have with different hashes, such as `the source of the policy`."""
+    names = {"policy": "policy", "env": "environment", "worker": "worker class"}
+    changed = [name for name in names if before.get(name, {}).get("sha256") != now[name]["sha256"]]
+    return [f"the source of the {names[name]}" for name in changed]
+
+
+def changed_versions(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Return the versions that differ between two records, such as `numpy was 1.0, is 2.0`."""
+    old, new = before.get("versions", {}), now["versions"]
+    return [f"{name} was {old[name]}, is {new[name]}" for name in new if name in old and old[name] != new[name]]
 
 
 def recorded_values(info: Mapping[str, Any]) -> Values:
@@ -132,34 +135,26 @@ def check_nothing_cut(config: CollectConfig) -> None:
 def _is_cut(name: str, value: Any) -> bool:
     if isinstance(value, Mapping):
         return any(_is_cut(inner, item) for inner, item in value.items())
-    return any(_is_cut(name, item) for item in value) if isinstance(value, list) else name in _SECRETS and value == CUT
+    return any(_is_cut("", item) for item in value) if isinstance(value, list) else name in _SECRETS and value == CUT
 
 
 def storable(document: Mapping[str, Any]) -> dict[str, Any]:
     """Return a document as plain JSON, with secrets cut; `restored` undoes the rest."""
-    return {str(key): _storable(value, str(key)) for key, value in document.items()}
+    found = json.loads(
+        json.dumps(document, default=str), object_hook=_cut, parse_constant=lambda name: {"float": str(float(name))}
+    )
+    return dict(found)
 
 
-def _storable(value: Any, key: str) -> Any:
-    if isinstance(value, Mapping):
-        return storable(value)
-    if isinstance(value, list | tuple):
-        return [_storable(item, key) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return {"float": str(value)}
-    if isinstance(value, str):
-        return CUT if key in _SECRETS and value else _without_secrets(value)
-    if isinstance(value, bool | int | float) or value is None:
-        return value
-    return str(value) if isinstance(value, PurePath) else repr(value)
-
-
-def _without_secrets(text: str) -> str:
-    """Return a text with its secrets cut where it is a JSON object, such as gymnasium's EnvSpec."""
-    if text.startswith("{") and any(secret in text for secret in _SECRETS):
-        with contextlib.suppress(ValueError, RecursionError):
-            return json.dumps(storable(json.loads(text)))
-    return text
+def _cut(found: dict[str, Any]) -> dict[str, Any]:
+    """Return a JSON object with its secrets cut, and those of texts that are JSON objects, as gymnasium's EnvSpec."""
+    for key, value in found.items():
+        if isinstance(value, str) and value.startswith("{") and any(secret in value for secret in _SECRETS):
+            with contextlib.suppress(ValueError, RecursionError):
+                found[key] = json.dumps(json.loads(value, object_hook=_cut))
+        if key in _SECRETS and isinstance(value, str | list) and value:
+            found[key] = CUT
+    return found
 
 
 def restored(value: Any) -> Any:

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from rollout_cli.episodes.batch import EpisodeBatch
 from rollout_cli.episodes.chunk import Chunk, concatenate
 from rollout_cli.episodes.spaces import flatten, space_leaves
-from rollout_cli.errors import NotReproducibleError, RolloutError, UserCodeError
+from rollout_cli.errors import InterruptedRunError, NotReproducibleError, RolloutError, UserCodeError
 from rollout_cli.samplers.plan import Episodes
 from rollout_cli.samplers.sampler import Sampler
 
@@ -31,7 +31,7 @@ KEPT_BYTES, KEPT_EPISODES = 128 << 20, 8
 """How much of the first run is kept in memory to be compared."""
 MOST_EPISODES = 4
 """So many are run again: what BipedalWalker's physics keep shows after some predecessors, and not after others."""
-_SHOWN_ELEMENTS, _LONGEST_TEXT = 8, 80
+_LONGEST_TEXT = 80
 
 HINT = (
     "it keeps state from one episode to the next, or draws from a generator that nobody seeds (an info that holds the "
@@ -45,31 +45,19 @@ HINT = (
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The first place where one field of two runs of an episode differs.
+    """The first place where one field of two runs of an episode differs."""
 
-    Attributes:
-        field: Such as `observation.camera` or `env_info.episode.t`.
-        step: The step of its row; one past the last step for the last observation.
-        index: Where in the row, for rows of more than a few elements; else empty.
-        values: The first run's value and the second one's, as JSON holds them: numbers, or short texts of other
-            values; None where there is none.
-    """
-
-    field: str
-    step: int
-    index: tuple[int, ...]
-    values: tuple[Any, Any]
+    field: str  # Such as `observation.camera` or `env_info.episode.t`.
+    step: int  # One past the last step for the last observation.
+    values: tuple[Any, Any]  # The first run's and the second one's, as JSON holds them; None where there is none.
 
     @property
     def place(self) -> str:
-        """Return the field and the step, for a sentence."""
-        index = f"[{', '.join(map(str, self.index))}]" if self.index else ""
-        return f"{self.field}{index} at step {self.step}"
+        return f"{self.field} at step {self.step}"
 
     def document(self, *names: str) -> dict[str, Any]:
         """Return it as JSON has it, with names for the two values."""
-        place = {"field": self.field, "step": self.step, "index": list(self.index)}
-        return {**place, **dict(zip(names, self.values, strict=True))}
+        return {"field": self.field, "step": self.step, **dict(zip(names, self.values, strict=True))}
 
 
 _Column = tuple[int, Array]
@@ -116,45 +104,36 @@ def _first_difference(name: str, one: _Column, other: _Column) -> Difference | N
     (start, left), (other_start, right) = one, other
     if start != other_start and name != "length":
         return None  # The ends of runs of different lengths are no pair.
-    n_rows = min(len(left), len(right))
-    row = _first_row(left[:n_rows], right[:n_rows])
+    row = _first_row(left, right)
     if row is None:
         return None
     before, now = _value(left, row), _value(right, row)
-    index: tuple[int, ...] = ()
-    if np.size(before) > _SHOWN_ELEMENTS and np.shape(before) == np.shape(now):
-        element = _first_row(np.reshape(before, (-1, 1)), np.reshape(now, (-1, 1)))
-        index = tuple(map(int, np.unravel_index(element or 0, np.shape(before))))
-        before, now = before[index], now[index]
-    return Difference(name, min(start, other_start) + row, index, (_shown(before), _shown(now)))
+    if np.shape(before) == np.shape(now) != ():
+        element = _first_row(np.ravel(before), np.ravel(now)) or 0
+        before, now = np.ravel(before)[element], np.ravel(now)[element]
+    return Difference(name, min(start, other_start) + row, (_shown(before), _shown(now)))
 
 
 def _first_row(left: Array, right: Array) -> int | None:
-    """Return the first row that differs in a bit; None where none does."""
-    is_plain = left.dtype == right.dtype != object and left.shape == right.shape and left.size > 0
-    if is_plain and not isinstance(left, np.ma.MaskedArray) and not isinstance(right, np.ma.MaskedArray):
-        bits = [np.ascontiguousarray(values).view(np.uint8).reshape(len(values), -1) for values in (left, right)]
-        found = np.flatnonzero((bits[0] != bits[1]).any(axis=1))
-        return int(found[0]) if len(found) else None
-    return next((row for row in range(len(left)) if not _is_same(_value(left, row), _value(right, row))), None)
+    """Return the first row of both that differs in type or bits; None where none does."""
+    n_rows = min(len(left), len(right))
+    if not any(np.ma.isMaskedArray(values) or values.dtype == object for values in (left, right)):
+        alike = (left.dtype, left.shape[1:]) == (right.dtype, right.shape[1:])
+        if alike and left[:n_rows].tobytes() == right[:n_rows].tobytes():
+            return None
+    return next((row for row in range(n_rows) if _bits(_value(left, row)) != _bits(_value(right, row))), None)
 
 
 def _value(values: Array, row: int) -> Any:
     """Return the value of a row; None where it is masked."""
-    if isinstance(values, np.ma.MaskedArray) and np.ma.getmaskarray(values)[row].any():
-        return None
-    return np.ma.getdata(values)[row]
+    return None if np.ma.getmaskarray(values[row : row + 1]).any() else np.ma.getdata(values)[row]
 
 
-def _is_same(one: Any, other: Any) -> bool:
-    """Return whether two values have the same type and bits."""
-    if type(one) is not type(other):
-        return False
-    if not isinstance(one, np.ndarray | np.generic):
-        return bool(one == other)
-    if one.dtype == other.dtype == object:
-        return one.shape == other.shape and bool(one.tolist() == other.tolist())
-    return (one.dtype, one.shape, one.tobytes()) == (other.dtype, other.shape, other.tobytes())
+def _bits(value: Any) -> tuple[Any, ...]:
+    """Return what two values have in common if they are the same."""
+    if not isinstance(value, np.ndarray | np.generic):
+        return type(value), value
+    return value.dtype, value.shape, value.tolist() if value.dtype == object else value.tobytes()
 
 
 def _shown(value: Any) -> Any:
@@ -171,22 +150,13 @@ def _shown(value: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Whether the episodes of a run can be reproduced.
+    """Whether the episodes of a run can be reproduced."""
 
-    Attributes:
-        status: `yes`: episodes were run again and are the same. `no`: one differs, or it is known beforehand that they
-            cannot be reproduced. `unknown`: none was run again.
-        reason: Why it is not `yes`.
-        scope: `any` where the episodes do not depend on how many environments a worker has, else `n_envs`.
-        episodes: The numbers of the episodes that were run again.
-        difference: Where the last of these differs, if it does.
-    """
-
-    status: Literal["yes", "no", "unknown"]
-    reason: str = ""
-    scope: str = "any"
-    episodes: tuple[int, ...] = ()
-    difference: Difference | None = None
+    status: Literal["yes", "no", "unknown"]  # `no` may be known without a check; `unknown`: none was run again.
+    reason: str = ""  # Why it is not `yes`.
+    scope: str = "any"  # `n_envs` where the episodes depend on how many environments a worker has.
+    episodes: tuple[int, ...] = ()  # The numbers of those that were run again.
+    difference: Difference | None = None  # Where the last of these differs.
 
     def document(self) -> dict[str, Any]:
         """Return it as info.json has it."""
@@ -244,41 +214,27 @@ class EarlyEpisodes:
 def check(sampler: Sampler, early: EarlyEpisodes, *, steps: int, seconds: float, required: bool) -> Verdict:
     """Run a few early episodes again, and return the verdict on the run; its totals and data are not touched.
 
-    Args:
-        sampler: The sampler, which has ended.
-        early: Its first episodes.
-        steps: The steps that it ran.
-        seconds: The time that it took.
-        required: Whether the check may take as long as it needs.
+    The run had so many `steps` and took so many `seconds`; where the check is `required`, it takes as long as it needs.
     """
     if (known := known_beforehand(sampler.worker_info)) is not None:
         return known
     scope = str(sampler.worker_info.get("scope", "any"))
-    if not early.kept:
-        reason = f"no early episode is smaller than {KEPT_BYTES >> 20} MB" if steps else "no episode was run"
-        return Verdict("unknown", reason, scope)
     allowed = math.inf if required else max(MOST_SECONDS, SHARE * seconds)
-    chosen = early.chosen(seconds * sampler.n_workers / steps, allowed)
+    chosen = early.chosen(seconds * sampler.n_started / steps, allowed) if steps else []
     if not chosen:
-        return Verdict("unknown", f"an early episode takes over {allowed:.1f} s to run again", scope)
-    return _rerun(sampler, chosen, scope)
-
-
-def _rerun(sampler: Sampler, chosen: list[Chunk], scope: str) -> Verdict:
+        reason = f"no early episode of less than {KEPT_BYTES >> 20} MB can be run again within {allowed:.1f} s"
+        return Verdict("unknown", reason, scope)
     numbers: tuple[int, ...] = ()
     for first in chosen:
         number = int(first.numbers[0])
-        numbers = (*numbers, number)
         try:
             again = run_again(sampler, number)
-        except UserCodeError as error:
-            return Verdict("no", f"episode {number} raised an error when it was run again: {error.message}", scope)
         except RolloutError as error:
-            return Verdict("unknown", f"episode {number} could not be run again: {error.message}", scope)
-        if again is None:
-            return Verdict("unknown", f"the run was ended before episode {number} had been run again", scope)
+            status: Literal["no", "unknown"] = "no" if isinstance(error, UserCodeError) else "unknown"
+            return Verdict(status, f"episode {number} could not be run again: {error.message}", scope)
         if (known := known_beforehand(sampler.worker_info)) is not None:
             return known
+        numbers = (*numbers, number)
         found = differences(*(EpisodeBatch.from_chunks(sampler.env_spec, [chunk]) for chunk in (first, again)))
         if found:
             before, now = found[0].values
@@ -287,13 +243,11 @@ def _rerun(sampler: Sampler, chosen: list[Chunk], scope: str) -> Verdict:
     return Verdict("yes", scope=scope, episodes=numbers)
 
 
-def run_again(sampler: Sampler, number: int) -> Chunk | None:
-    """Run one episode with a sampler that is not busy; return None where it was stopped, or skipped the episode.
-
-    Its steps do not count.
+def run_again(sampler: Sampler, number: int) -> Chunk:
+    """Run one episode with a sampler that is not busy; its steps do not count.
 
     Raises:
-        RolloutError: What went wrong in the worker.
+        RolloutError: What went wrong in the worker, or that the episode was stopped or skipped.
     """
     steps_before = sampler.total_env_steps
     try:
@@ -301,7 +255,9 @@ def run_again(sampler: Sampler, number: int) -> Chunk | None:
             parts = list(chunks)
     finally:
         sampler.total_env_steps = steps_before
-    return concatenate(parts) if parts else None
+    if not parts:
+        raise InterruptedRunError("it was stopped, or skipped, before its end")
+    return concatenate(parts)
 
 
 def require(verdict: Verdict | None) -> None:

@@ -7,10 +7,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rollout_cli.config import AMOUNTS, CollectConfig, CommandName, Values
-from rollout_cli.dataset.commits import Committed, read_committed
 from rollout_cli.dataset.files import (
     FileStore,
     FolderLock,
@@ -20,12 +19,14 @@ from rollout_cli.dataset.files import (
     recover_replaced,
     remove_dataset,
 )
-from rollout_cli.dataset.schema import SpaceSchema
 from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.errors import ConfigError, UsageError
 from rollout_cli.run.progress import Progress
-from rollout_cli.run.provenance import check_nothing_cut, recorded_values
+from rollout_cli.run.provenance import changed_sources, changed_versions, check_nothing_cut, recorded_values
 from rollout_cli.samplers.plan import Covered, Plan, remaining
+
+if TYPE_CHECKING:
+    from rollout_cli.dataset.commits import Committed
 
 _DECISIVE = (
     *("command", "env_kwargs", "max_episode_length", "deterministic", "invalid_action", "vectorization"),
@@ -100,15 +101,13 @@ class ResumeState:
         """Raise `UsageError` where this run's record or spaces do not fit the dataset; warn of other versions."""
         if self.committed is None:
             return
-        fits = {
-            "the environment has other spaces": self.info["spaces"] == SpaceSchema.of(spec).describe(),
-            "the environment has another time limit": _same(self.info, record, "env", "max_episode_length"),
-            "the policy is of another class": _same(self.info, record, "policy", "class"),
-        }
-        _refuse(self.config.output, [text for text, is_same in fits.items() if not is_same])
-        before, now = self.info.get("versions", {}), record["versions"]
-        changed = [f"{name} was {before.get(name)}, is {now[name]}" for name in now if before.get(name) != now[name]]
-        if changed:
+        from rollout_cli.dataset.schema import SpaceSchema  # noqa: PLC0415 - it loads pyarrow
+
+        kept = {"env": "max_episode_length", "policy": "class"}
+        fits = [self.info[part].get(name) == record[part].get(name) for part, name in kept.items()]
+        if self.info["spaces"] != SpaceSchema.of(spec).describe() or not all(fits):
+            _refuse(self.config.output, ["the environment's spaces or time limit, or the policy's class, are others"])
+        if changed := changed_versions(self.info, record):
             progress.warn(f"the dataset was begun with other versions: {'; '.join(changed)}")
 
 
@@ -120,6 +119,8 @@ def resume_state(config: CollectConfig, plan: Plan, sources: Mapping[str, Any], 
         DatasetFormatError: If it holds no dataset, or files that contradict each other.
         StorageError: If it cannot be read.
     """
+    from rollout_cli.dataset.commits import read_committed  # noqa: PLC0415 - it loads pyarrow, which a new run does later
+
     root = config.output
     if not config.resume:
         return ResumeState(config, plan, {})
@@ -131,7 +132,7 @@ def resume_state(config: CollectConfig, plan: Plan, sources: Mapping[str, Any], 
     info = read_info(root)
     recorded_values(info)  # It raises where the dataset records no run that can be resumed.
     check_nothing_cut(config)
-    _refuse(root, list(_differences(info, sources, config.command)))
+    _refuse(root, list(_differences(info, sources, plan)))
     if config.seed is None:
         config = replace(config, seed=info["root_seed"])
     elif config.seed != info["root_seed"]:
@@ -147,32 +148,21 @@ def resume_state(config: CollectConfig, plan: Plan, sources: Mapping[str, Any], 
     return ResumeState(replace(config, overwrite=True, resume=False), plan, {})
 
 
-def _same(info: Mapping[str, Any], record: Mapping[str, Any], part: str, name: str) -> bool:
-    return bool(info[part].get(name) == record[part].get(name))
-
-
-def _differences(info: Mapping[str, Any], sources: Mapping[str, Any], command: str) -> Iterator[str]:
+def _differences(info: Mapping[str, Any], sources: Mapping[str, Any], plan: Plan) -> Iterator[str]:
     """Yield in words what differs between the dataset's record and this run's, and decides the data."""
     before, now = info["collector"], sources["collector"]
-    for name in (*_DECISIVE, *(_DECISIVE_OF_EXACT if command == "exact" else ())):
+    for name in (*_DECISIVE, *(_DECISIVE_OF_EXACT if now["command"] == "exact" else ())):
         if before.get(name) != now.get(name):
             yield f"{name} was {_shown(before.get(name))}, is {_shown(now.get(name))}"
-    for name, origin, what in (("policy", "policy", "policy"), ("env", "env_source", "environment")):
+    for name, origin in (("policy", "policy"), ("env", "env_source")):
         old, new = info[origin], sources[origin]
         # A file may lie elsewhere now, with the same bytes.
         if (old["path"] is None or new["path"] is None) and old["spec"] != new["spec"]:
             yield f"{name} was {_shown(old['spec'])}, is {_shown(new['spec'])}"
-        elif not _same(info, sources, name, "sha256"):
-            yield f"the {what}'s file or source has changed"
-    if before["worker_class"] == now["worker_class"] and not _same(info, sources, "worker", "sha256"):
-        yield "the worker class's source has changed"
-    if _first_number(before) != _first_number(now):
-        yield f"the first episode was {_first_number(before)}, is {_first_number(now)}"
-
-
-def _first_number(options: Mapping[str, Any]) -> int:
-    first, colon, _ = str(options.get("episodes")).partition(":")
-    return int(first) if colon else 0
+    yield from (f"{source} has changed" for source in changed_sources(info, sources))
+    first = (info["first_numbers"] or [0])[0]
+    if first != plan.first:
+        yield f"the first episode was {first}, is {plan.first}"
 
 
 def _refuse(root: Path, found: list[str]) -> None:

@@ -18,48 +18,34 @@ class StopSignals:
         stop: Called at the first signal, in its handler: it may only set flags, wake somebody and report. Until it is
             set there is nothing to save, and the first signal raises.
         received: The first signal.
+        is_over: All is done but tidying up, which must not be stopped half-way: signals are ignored.
     """
 
     def __init__(self) -> None:
         self.stop: Callable[[str], None] | None = None
         self.received: signal.Signals | None = None
-        self._ended = False
+        self.is_over = False
 
     def handle(self, number: int, frame: FrameType | None) -> None:
-        """Ask the run to end; at the second signal, end it.
-
-        Raises:
-            RolloutError: At the second signal, or at the first where nothing runs yet.
-        """
+        """Ask the run to end; at the second signal, or at the first where nothing runs yet, raise a `RolloutError`."""
         del frame
-        if self._ended:
-            return  # The run is ending: whoever tidies up must not be stopped half-way.
-        if self.received is not None:
-            self._ended = True
-            raise self.error(f"the run was ended at once by a second signal ({signal.Signals(number).name})")
-        self.received = signal.Signals(number)
-        if self.stop is None:
-            self._ended = True
-            raise self.error(f"the run was ended by {self.name} before anything was collected")
-        self.stop(self.name)
-
-    def end_quietly(self) -> None:
-        """Ignore signals from now on: all is done but tidying up."""
-        self._ended = True
+        if self.is_over:
+            return
+        again, self.received = self.received is not None, self.received or signal.Signals(number)
+        if self.stop is not None and not again:
+            self.stop(self.name)
+            return
+        self.is_over = True
+        how = f"at once by a second signal ({signal.Signals(number).name})" if again else f"by {self.name}"
+        raise self.error(f"the run was ended {how}{'' if again else ' before anything was collected'}")
 
     @property
     def name(self) -> str:
-        """The name of the signal that was received."""
         return self.received.name if self.received is not None else "no signal"
 
     def error(self, message: str) -> RolloutError:
         """Return the error that the run ends with."""
         return InterruptedRunError(message) if self.received is signal.SIGINT else TerminatedRunError(message)
-
-
-def _handled() -> list[signal.Signals]:
-    hang_up = [signal.SIGHUP] if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) != signal.SIG_IGN else []
-    return [signal.SIGINT, signal.SIGTERM, *hang_up]
 
 
 @contextmanager
@@ -69,11 +55,12 @@ def stop_on_signals() -> Iterator[StopSignals]:
     A SIGHUP that is ignored, as nohup(1) has it, stays ignored. Outside the main thread, which alone may have handlers,
     nothing is changed.
     """
-    signals = StopSignals()
+    signals, numbers = StopSignals(), [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
+        numbers.append(signal.SIGHUP)
     if threading.current_thread() is not threading.main_thread():
-        yield signals
-        return
-    before = {number: signal.signal(number, signals.handle) for number in _handled()}
+        numbers = []
+    before = {number: signal.signal(number, signals.handle) for number in numbers}
     try:
         yield signals
     finally:

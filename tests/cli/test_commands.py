@@ -268,7 +268,7 @@ def test_the_bar_ends_before_an_error_is_shown(rollout: Caller, stand_in: StandI
 
 
 USAGE_ERRORS = [
-    (["collect"], "ConfigError", "neither --timesteps nor --episodes"),
+    (["collect"], "ConfigError", "needs --timesteps or --episodes, got none"),
     (["collect", "--timesteps", "0"], "ConfigError", "--timesteps must be"),
     (["collect", "--timesteps", "1", "--workers", "3000"], "ConfigError", "--workers must be"),
     (["collect", "--timesteps", "1", "--config", "none.toml"], "ConfigError", "cannot read the configuration file"),
@@ -277,7 +277,7 @@ USAGE_ERRORS = [
     (["collect", "--order", "arrival"], "UsageError", "No such option: --order"),
     (["collect", "--timesteps"], "UsageError", "--timesteps"),
     (["collect", "stray"], "UsageError", "stray"),
-    (["exact"], "ConfigError", "--episodes-per-worker is missing"),
+    (["exact"], "ConfigError", "needs --episodes-per-worker, got none"),
     (["exact", "--timesteps", "1"], "UsageError", "No such option: --timesteps"),
     (["replay", "here"], "UsageError", "say which episodes"),
     (["replay", "here", "--all", "--episodes", "1:2"], "UsageError", "say which episodes"),

@@ -99,7 +99,7 @@ def test_a_policys_file_must_be_there_and_the_same(dataset: Path) -> None:
 def test_other_versions_are_named(dataset: Path) -> None:
     """The episodes are run all the same."""
     edit_info(dataset, versions__numpy="1.0")
-    assert "numpy 1.0" in called("replay", dataset, "--episode", "0", cwd=dataset.parent).stderr
+    assert "numpy was 1.0" in called("replay", dataset, "--episode", "0", cwd=dataset.parent).stderr
 
 
 def test_a_module_that_was_edited_is_named(tmp_path: Path) -> None:

@@ -42,6 +42,7 @@ def stream() -> io.StringIO:
 @pytest.fixture
 def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
     monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.delenv("NO_COLOR", raising=False)
     return Terminal()
 
@@ -118,11 +119,11 @@ def test_the_bar(terminal: Terminal, clock: Clock) -> None:
     shown = terminal.getvalue()
     for part in (
         "[bold]Env\\x07:smile:",
-        "50/100 steps  1 episodes  50 steps/s  mean return 7",
+        "50/100 steps, 1 episodes, 50 steps/s, mean return 7",
         " ETA 0:00:01",
         "warning: [red]odd[/red]",
         "notice: known",
-        "100/100 steps  2 episodes  50 steps/s  mean return 7.5  3 failures",
+        "100/100 steps, 2 episodes, 50 steps/s, mean return 7.5, 3 failures",
         " in 0:00:02",
     ):
         assert part in shown
