@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from functools import partial
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -26,18 +27,16 @@ _ACCEPTED = (
 
 
 def adapt_policy(candidate: Any, env_spec: EnvSpec, *, deterministic: bool = False) -> AdaptedPolicy:
-    """Make a Policy of a policy object.
+    """Make a Policy of a policy object, by the first of these that it has or is.
 
-    The first of these that fits: `get_action` or `get_actions`, `predict`, a `torch.nn.Module`, a plain callable, which
-    gives the bare action. What it returns is checked for its form: pairs, dictionaries, one row an observation. Whether
-    an action lies in its space is the worker's business.
+    `get_action` or `get_actions`; `predict`; a `torch.nn.Module`; a plain callable, which gives the bare action. The
+    form of what it returns is checked: pairs, dictionaries, one row an observation; the actions are not.
 
     Args:
         candidate: The object. It is not copied: a module is put into eval mode, and a boolean attribute `deterministic`
             is set where that is asked for.
         env_spec: The spaces that it is for.
-        deterministic: Whether it must not explore. A kind without such a mode is refused, since a run that explores
-            would pass for one that does not.
+        deterministic: Whether it must not explore; then a kind without such a mode is refused.
 
     Raises:
         PolicyLoadError: If it is none of these, or has no deterministic mode where one is asked for.
@@ -47,13 +46,13 @@ def adapt_policy(candidate: Any, env_spec: EnvSpec, *, deterministic: bool = Fal
     if inspect.isclass(candidate):
         raise PolicyLoadError(f"the class {candidate.__name__} is not a policy", hint=_ACCEPTED)
     if own_method(candidate, "get_action") or own_method(candidate, "get_actions"):
-        return _complete(candidate, env_spec, deterministic=deterministic)
+        return _CompletedPolicy(candidate, env_spec, deterministic=deterministic)
     if own_method(candidate, "predict"):
         return _PredictPolicy(candidate, env_spec, deterministic=deterministic)
     if is_torch_module(candidate):
         return TorchPolicy(candidate, env_spec, deterministic=deterministic)
     if callable(candidate):
-        return _adapt_callable(candidate, env_spec, deterministic=deterministic)
+        return _CallablePolicy(candidate, deterministic=deterministic)
     raise PolicyLoadError(f"an object of type {type(candidate).__name__} is not a policy", hint=_ACCEPTED)
 
 
@@ -62,11 +61,6 @@ def policy_class(policy: Any) -> str:
     own = policy.wrapped if isinstance(policy, AdaptedPolicy) and policy.wrapped is not None else policy
     kind = own if inspect.isroutine(own) else type(own)
     return f"{kind.__module__}.{kind.__qualname__}"
-
-
-# Classes and factories.
-
-_NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD)
 
 
 def instantiate(found: Any, env_spec: EnvSpec) -> Any:
@@ -79,9 +73,9 @@ def instantiate(found: Any, env_spec: EnvSpec) -> Any:
     Raises:
         PolicyLoadError: If a class or factory raises.
     """
-    takes_spec = callable(found) and any(parameter.name == "env_spec" for parameter in _parameters(found))
+    takes_spec = _takes_keyword(found, "env_spec", by_name=True)
     if not inspect.isclass(found):
-        is_factory = callable(found) and (takes_spec or _accepts_positional(found, 0))
+        is_factory = callable(found) and (takes_spec or _takes_positional(found, 0))
         verbs = [own_method(found, verb) for verb in ("get_action", "get_actions", "predict")]
         if not is_factory or any(verbs) or is_torch_module(found):
             return found
@@ -90,15 +84,7 @@ def instantiate(found: Any, env_spec: EnvSpec) -> Any:
         return found(env_spec=env_spec) if takes_spec else found()
 
 
-def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
-    """Return the parameters of `function`; none for the few builtins that have no signature."""
-    try:
-        return list(inspect.signature(function).parameters.values())
-    except (TypeError, ValueError):
-        return []
-
-
-def _accepts_positional(function: Callable[..., Any], count: int) -> bool:
+def _takes_positional(function: Callable[..., Any], count: int) -> bool:
     try:
         inspect.signature(function).bind(*[None] * count)
     except ValueError:  # A builtin without a signature.
@@ -108,11 +94,36 @@ def _accepts_positional(function: Callable[..., Any], count: int) -> bool:
     return True
 
 
-def _accepts_keyword(function: Callable[..., Any], name: str) -> bool:
-    return any(p.kind in _NAMED and (p.name == name or p.kind is p.VAR_KEYWORD) for p in _parameters(function))
+def _takes_keyword(function: Any, name: str, *, by_name: bool = False) -> bool:
+    """Return whether `function` takes a keyword `name`; one of any name does, but where it is asked for `by_name`."""
+    try:
+        signature = inspect.signature(function)
+        signature.bind_partial(**{name: None})
+    except (TypeError, ValueError):
+        return False
+    return name in signature.parameters or not by_name
 
 
-# Objects with get_action or get_actions, and plain callables.
+def _no_mode(name: str, needs: str) -> PolicyLoadError:
+    return PolicyLoadError(f"{name} has no deterministic mode", hint=f"give {needs}")
+
+
+class _CallablePolicy(AdaptedPolicy):
+    """A plain callable: `function(observation)` gives the bare action."""
+
+    row_by_row = True
+
+    def __init__(self, wrapped: Callable[..., Any], *, deterministic: bool) -> None:
+        super().__init__(wrapped)
+        if not _takes_positional(wrapped, 1):
+            message = f"{name_of(wrapped)}{inspect.signature(wrapped)} cannot be called with an observation alone"
+            raise PolicyLoadError(message, hint="a plain callable is called as function(observation)")
+        if deterministic and not _takes_keyword(wrapped, "deterministic"):
+            raise _no_mode(name_of(wrapped), "the callable a keyword `deterministic`")
+        self._act = partial(wrapped, deterministic=True) if deterministic else wrapped
+
+    def get_action(self, observation: Any) -> tuple[Any, dict[str, Any]]:
+        return self._act(observation), {}
 
 
 class _CompletedPolicy(AdaptedPolicy):
@@ -122,24 +133,27 @@ class _CompletedPolicy(AdaptedPolicy):
     the draws of such a policy belong to one episode at a time.
     """
 
-    def __init__(
-        self,
-        wrapped: Any,
-        env_spec: EnvSpec,
-        *,
-        get_action: Callable[[Any], Any] | None,
-        get_actions: Callable[[Tree], Any] | None,
-    ) -> None:
+    def __init__(self, wrapped: Any, env_spec: EnvSpec, *, deterministic: bool) -> None:
         super().__init__(wrapped)
         self._observations, self._actions = SpaceRows(env_spec.observation_space), SpaceRows(env_spec.action_space)
+        get_action, get_actions = (own_method(wrapped, name) for name in ("get_action", "get_actions"))
+        if deterministic:
+            if all(_takes_keyword(method, "deterministic") for method in (get_action, get_actions) if method):
+                get_action = get_action and partial(get_action, deterministic=True)
+                get_actions = get_actions and partial(get_actions, deterministic=True)
+            elif isinstance(getattr(wrapped, "deterministic", None), bool):
+                wrapped.deterministic = True
+            else:
+                needs = "its methods a keyword `deterministic`, or the policy such an attribute"
+                raise _no_mode(name_of(wrapped), needs)
         self._get_action, self._get_actions = get_action or self._one_row, get_actions
         self._reset = own_method(wrapped, "reset")
-        self._resets_rows = self._reset is not None and _accepts_positional(self._reset, 1)
+        self._resets_rows = self._reset is not None and _takes_positional(self._reset, 1)
         self.resets = self._reset is not None
         self.row_by_row = get_actions is None
         for name, count in (("seed", 1), ("seed_rows", 2)):
             method = own_method(wrapped, name)
-            if method is not None and _accepts_positional(method, count):
+            if method is not None and _takes_positional(method, count):
                 setattr(self, name, method)
 
     def get_action(self, observation: Any) -> tuple[Any, dict[str, Any]]:
@@ -150,8 +164,7 @@ class _CompletedPolicy(AdaptedPolicy):
 
     def get_actions(self, observations: Tree) -> tuple[Tree, dict[str, Any]]:
         if self._get_actions is None:
-            message = f"{name_of(self.wrapped)} has no get_actions: it acts on one observation at a time"
-            raise PolicyError(message, hint="call get_action for each row")
+            return super().get_actions(observations)
         result: tuple[Tree, dict[str, Any]] = self._get_actions(observations)
         what = f"{name_of(self.wrapped)}.get_actions"
         if not is_action_and_info(result):
@@ -167,94 +180,53 @@ class _CompletedPolicy(AdaptedPolicy):
         elif do_resets is None or np.all(do_resets):
             self._reset()
         elif np.any(do_resets):
-            raise PolicyError(
-                f"{name_of(self.wrapped)}.reset() resets all rows at once, but episodes end one by one",
-                hint="let reset take do_resets, a mask of rows, or run one environment a worker",
-            )
+            message = f"{name_of(self.wrapped)}.reset() resets all rows at once, but episodes end one by one"
+            hint = "let reset take do_resets, a mask of rows, or run one environment a worker"
+            raise PolicyError(message, hint=hint)
 
     def _one_row(self, observation: Any) -> tuple[Any, dict[str, Any]]:
         actions, infos = self.get_actions(self._observations.stack([observation]))
-        action = self._actions.split(actions)[0]
-        return action, {key: map_tree(lambda values: values[0], value) for key, value in infos.items()}
+        return self._actions.split(actions)[0], map_tree(itemgetter(0), dict(infos))
 
 
 def _not_a_pair(what: str, noun: str, result: Any) -> PolicyError:
-    if isinstance(result, tuple) and len(result) == 2:  # noqa: PLR2004
-        given = f"{named(result[1])} as its info"
-        return PolicyError(f"{what} gave {given}, expected a dictionary", hint=f"return ({noun}, {{}}) for no info")
-    return PolicyError(
-        f"{what} gave {named(result)}, expected the pair ({noun}, info)",
-        hint=f"return ({noun}, info), where info is a dictionary and may be empty",
-    )
+    is_pair = isinstance(result, tuple) and len(result) == 2  # noqa: PLR2004
+    given = f"{named(result[1])} as its info, expected a dictionary" if is_pair else named(result)
+    expected = "" if is_pair else f", expected the pair ({noun}, info)"
+    return PolicyError(f"{what} gave {given}{expected}", hint=f"return ({noun}, info), or ({noun}, {{}}) for no info")
 
 
 def _check_rows(what: str, space_rows: SpaceRows, actions: Tree, infos: Mapping[str, Any], n_rows: int) -> None:
     """Check that actions and infos of n observations, which the method `what` gave, have n rows."""
     try:
-        counts = {_length(column) for column in space_rows.columns(actions)}
+        columns = space_rows.columns(actions)
     except (TypeError, LookupError) as error:
         raise PolicyError(
             f"{what} gave {named(actions)}, which has not the structure of the action space",
             hint="return a tree of arrays (n, *shape): dicts for Dict spaces, tuples for Tuple spaces",
         ) from error
-    if counts != {n_rows}:
-        given = " and ".join(map(str, sorted(counts, key=str)))
-        raise PolicyError(
-            f"{what} gave {given} actions for {n_rows} observations", hint="return one row an observation"
-        )
+    for column in columns:
+        _check_length(what, "actions", column, n_rows)
+    _check_infos(what, infos, n_rows)
+
+
+def _check_infos(what: str, infos: Mapping[str, Any], n_rows: int, prefix: str = "") -> None:
     for key, values in infos.items():
-        _check_info(what, str(key), values, n_rows)
-
-
-def _check_info(what: str, key: str, values: Any, n_rows: int) -> None:
-    if isinstance(values, Mapping):
-        for inner, value in values.items():
-            _check_info(what, f"{key}.{inner}", value, n_rows)
-    elif _length(values) != n_rows:
-        raise PolicyError(
-            f"{what} gave {_length(values)} values of the info {key!r} for {n_rows} observations",
-            hint="return arrays with one row an observation, masked where a row has no value",
-        )
-
-
-def _length(column: Any) -> int | str:
-    try:
-        return len(column)
-    except TypeError:
-        return f"{named(column)} as the"
-
-
-def _complete(policy: Any, env_spec: EnvSpec, *, deterministic: bool) -> _CompletedPolicy:
-    """Adapt an object with `get_action` or `get_actions`."""
-    methods = [own_method(policy, name) for name in ("get_action", "get_actions")]
-    if deterministic:
-        if all(_accepts_keyword(method, "deterministic") for method in methods if method is not None):
-            methods = [method and partial(method, deterministic=True) for method in methods]
-        elif isinstance(getattr(policy, "deterministic", None), bool):
-            policy.deterministic = True
+        if isinstance(values, Mapping):
+            _check_infos(what, values, n_rows, f"{prefix}{key}.")
         else:
-            raise _no_mode(name_of(policy), "its methods a keyword `deterministic`, or the policy such an attribute")
-    return _CompletedPolicy(policy, env_spec, get_action=methods[0], get_actions=methods[1])
+            _check_length(what, "values of the info ", values, n_rows, f"{prefix}{key}")
 
 
-def _adapt_callable(function: Callable[..., Any], env_spec: EnvSpec, *, deterministic: bool) -> _CompletedPolicy:
-    """Adapt a plain callable: `function(observation)` gives the bare action."""
-    if not _accepts_positional(function, 1):
-        raise PolicyLoadError(
-            f"{name_of(function)}{inspect.signature(function)} cannot be called with an observation alone",
-            hint="a plain callable is called as function(observation)",
-        )
-    if deterministic and not _accepts_keyword(function, "deterministic"):
-        raise _no_mode(name_of(function), "the callable a keyword `deterministic`")
-    act = partial(function, deterministic=True) if deterministic else function
-    return _CompletedPolicy(function, env_spec, get_action=lambda observation: (act(observation), {}), get_actions=None)
-
-
-def _no_mode(name: str, needs: str) -> PolicyLoadError:
-    return PolicyLoadError(f"{name} has no deterministic mode", hint=f"give {needs}")
-
-
-# Objects with predict.
+def _check_length(what: str, noun: str, column: Any, n_rows: int, key: str = "") -> None:
+    try:
+        given: int | str = len(column)
+    except TypeError:
+        given = f"{named(column)} as the"
+    if given != n_rows:
+        noun = f"{noun}{key!r}" if key else noun
+        hint = "return arrays with one row an observation, masked where a row has no value"
+        raise PolicyError(f"{what} gave {given} {noun} for {n_rows} observations", hint=hint)
 
 
 class _PredictPolicy(AdaptedPolicy):
@@ -269,13 +241,12 @@ class _PredictPolicy(AdaptedPolicy):
     def __init__(self, wrapped: Any, env_spec: EnvSpec, *, deterministic: bool) -> None:
         super().__init__(wrapped)
         self._predict = wrapped.predict
-        self._takes_state = _accepts_keyword(self._predict, "state")
-        self._takes_start = _accepts_keyword(self._predict, "episode_start")
-        self._options: dict[str, Any] = {}
-        if _accepts_keyword(self._predict, "deterministic"):
-            self._options["deterministic"] = deterministic
-        elif deterministic:
+        self._keywords = {
+            name for name in ("state", "episode_start", "deterministic") if _takes_keyword(self._predict, name)
+        }
+        if deterministic and "deterministic" not in self._keywords:
             raise _no_mode(f"{name_of(wrapped)}.predict", "it a keyword `deterministic`")
+        self._deterministic = deterministic
         self._is_discrete = isinstance(env_spec.action_space, spaces.Discrete)
         self._actions = SpaceRows(env_spec.action_space)
         self._state: Any = None
@@ -293,21 +264,17 @@ class _PredictPolicy(AdaptedPolicy):
         return actions, {}
 
     def reset(self, do_resets: Array | None = None) -> None:
-        if do_resets is None or np.all(do_resets) or len(do_resets) != len(self._starts):
-            self._state = None
-            self._starts = np.ones(len(self._starts) if do_resets is None else len(do_resets), bool)
+        mask = np.ones(len(self._starts), bool) if do_resets is None else do_resets
+        if len(mask) != len(self._starts) or np.all(mask):
+            self._state, self._starts = None, np.ones(len(mask), bool)
         else:
-            self._starts = self._starts | do_resets
+            self._starts = self._starts | mask
 
     def _act(self, observation: Any, n_rows: int) -> Any:
         if len(self._starts) != n_rows:
             self._state, self._starts = None, np.ones(n_rows, bool)
-        options = dict(self._options)
-        if self._takes_state:
-            options["state"] = self._state
-        if self._takes_start:
-            options["episode_start"] = self._starts
-        result = self._predict(observation, **options)
+        options = {"state": self._state, "episode_start": self._starts, "deterministic": self._deterministic}
+        result = self._predict(observation, **{name: options[name] for name in self._keywords})
         if not isinstance(result, tuple) or len(result) != 2:  # noqa: PLR2004
             raise PolicyError(
                 f"{name_of(self.wrapped)}.predict gave {named(result)}, expected the pair (action, state)",

@@ -1,7 +1,7 @@
 """Random numbers for the rows of a batch: each row has a stream of its own, which follows from its seed alone.
 
 A stream is a counter that a hash turns into words (SplitMix64, by G. Steele, D. Lea and C. Flood), so that all rows are
-drawn at once, and each gets, bit for bit, what it would get alone.
+drawn at once, and each gets, bit for bit, what it would get alone. A `SeededPolicy` draws from such streams.
 """
 
 from __future__ import annotations
@@ -12,8 +12,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from rollout_cli.policies.policy import AdaptedPolicy
 from rollout_cli.seeding.seeds import draw_root_seed
 
+Array = npt.NDArray[Any]
 Words = npt.NDArray[np.uint64]
 Floats = npt.NDArray[np.float64]
 
@@ -48,7 +50,7 @@ class RowStreams:
         """Return n."""
         return len(self._counters)
 
-    def seed(self, mask: npt.NDArray[np.bool_], seeds: npt.NDArray[np.uint64]) -> None:
+    def seed(self, mask: Array, seeds: Words) -> None:
         """Begin the stream of `seeds[j]`, uint64 (n,), in each row j where `mask`, bool (n,), is true."""
         # Mixed, so that seeds that differ by little begin far apart.
         self._counters[mask] = mix_words(seeds[mask])
@@ -63,25 +65,21 @@ class RowStreams:
         return words
 
 
-class RowNumbers:
+class RowNumbers(RowStreams):
     """`width` numbers for each step of each row; `make` is `gumbel` or `normal`.
 
     They are made for several steps at once, which takes little longer than for one.
     """
 
     def __init__(self, n_rows: int, width: int, make: Callable[[Words], Floats]) -> None:
-        self._streams, self._width, self._make = RowStreams(n_rows), width, make
-        self._words = 2 * width if make is normal else width
+        super().__init__(n_rows)
+        self._width, self._make = width, make
+        self._n_words = 2 * width if make is normal else width
         self._steps = max(1, min(_STEPS_AHEAD, _NUMBERS_AHEAD // max(1, n_rows * width)))
         self._ahead, self._step = np.empty((n_rows, self._steps, width)), self._steps
 
-    def __len__(self) -> int:
-        """Return n."""
-        return len(self._streams)
-
-    def seed(self, mask: npt.NDArray[np.bool_], seeds: npt.NDArray[np.uint64]) -> None:
-        """Begin the numbers of `seeds[j]` in each row j where `mask` is true; see `RowStreams.seed`."""
-        self._streams.seed(mask, seeds)
+    def seed(self, mask: Array, seeds: Words) -> None:
+        super().seed(mask, seeds)
         self._fill(np.flatnonzero(mask))
 
     def next(self) -> Floats:
@@ -96,8 +94,30 @@ class RowNumbers:
         """Make the numbers of the remaining steps of those that are made at once."""
         remaining = self._steps - self._step
         if remaining:
-            numbers = self._make(self._streams.words(remaining * self._words, rows))
+            numbers = self._make(self.words(remaining * self._n_words, rows))
             self._ahead[rows, self._step :] = numbers.reshape(-1, remaining, self._width)
+
+
+class SeededPolicy(AdaptedPolicy):
+    """Draws from streams that `new_stream(n)` makes, one of n rows for `get_actions`, one of one for `get_action`."""
+
+    def __init__(self, wrapped: Any, new_stream: Callable[[int], Any]) -> None:
+        super().__init__(wrapped)
+        self._new_stream = new_stream
+        self._single, self._batch = new_stream(1), new_stream(0)
+
+    def seed(self, seed: int) -> None:
+        """Begin the draws that belong to `seed`."""
+        self._single.seed(np.ones(1, bool), np.array([seed], np.uint64))
+
+    def seed_rows(self, mask: Array, seeds: Array) -> None:
+        """Begin the draws that belong to `seeds[j]` in each row j where `mask`, bool (n,), is true."""
+        self._sized(len(mask)).seed(mask, np.asarray(seeds, np.uint64))
+
+    def _sized(self, n_rows: int) -> Any:
+        if len(self._batch) != n_rows:
+            self._batch = self._new_stream(n_rows)
+        return self._batch
 
 
 def uniform(words: Words) -> Floats:

@@ -88,14 +88,14 @@ def _is_own(module: ModuleType, folder: Path) -> bool:
 def _write_whole(output: Path, data: bytes) -> None:
     temporary = output.with_name(f".rollout.{os.getpid()}.tmp")
     try:
-        try:
-            with temporary.open("wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(output)
-        finally:
-            temporary.unlink(missing_ok=True)
+        with temporary.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(output)
     except OSError as error:
         hint = "check the free space, and that the folder exists and can be written to"
         raise StorageError(f"{str(output)!r} cannot be written: {first_line(error)}", hint=hint) from error
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink()

@@ -65,12 +65,12 @@ _PARAMETER_VERBS = (
 )
 
 
-class AdaptedPolicy:
+class AdaptedPolicy(Policy):
     """The base of this package's own policies: those that `adapt_policy` makes of users' objects, and built-in ones.
 
     Workers read these attributes of instances of this class alone, so that no attribute of a user's policy means more
-    than its own author knows. Parameters go by whichever pair of verbs the user's object has: garage's,
-    Stable-Baselines3's or torch's.
+    than its own author knows. Parameters, {} where there are none, go by the pair of verbs that the user's object has:
+    garage's, Stable-Baselines3's or torch's.
 
     Attributes:
         wrapped: The user's own object; None of a built-in policy.
@@ -91,39 +91,25 @@ class AdaptedPolicy:
 
     def __init__(self, wrapped: Any = None) -> None:
         self.wrapped = wrapped
+        found = (verbs for verbs in _PARAMETER_VERBS if all(own_method(wrapped, verb) for verb in verbs))
+        self._parameter_verbs = next(found, None)
 
-    def get_action(self, observation: Any) -> tuple[Any, dict[str, Any]]:
-        """Choose the action for one observation; see `Policy`."""
-        raise NotImplementedError
-
-    def get_actions(self, observations: Tree) -> tuple[Tree, dict[str, Any]]:
-        """Choose actions for n observations; see `Policy`."""
-        raise NotImplementedError
+    def get_actions(self, observations: Tree) -> tuple[Tree, dict[str, Any]]:  # noqa: ARG002
+        message = f"{name_of(self.wrapped)} has no get_actions: it acts on one observation at a time"
+        raise PolicyError(message, hint="call get_action for each row")
 
     def reset(self, do_resets: Array | None = None) -> None:
-        """Begin new episodes; nothing is to be done."""
+        pass
 
     def get_param_values(self) -> Any:
-        """Return the parameters; an empty dictionary where the object offers none."""
-        verbs = self._parameter_verbs()
-        return getattr(self.wrapped, verbs[0])() if verbs else {}
+        return getattr(self.wrapped, self._parameter_verbs[0])() if self._parameter_verbs else {}
 
     def set_param_values(self, params: Any) -> None:
-        """Take parameters over.
-
-        Raises:
-            PolicyError: If there are some, and the object has no method to set them.
-        """
-        verbs = self._parameter_verbs()
-        if verbs:
-            getattr(self.wrapped, verbs[1])(params)
+        if self._parameter_verbs:
+            getattr(self.wrapped, self._parameter_verbs[1])(params)
         elif len(params):
-            name = type(self).__name__ if self.wrapped is None else name_of(self.wrapped)
+            name = name_of(self if self.wrapped is None else self.wrapped)
             raise PolicyError(f"{name} has no set_param_values", hint="give it the method, or send a whole policy")
-
-    def _parameter_verbs(self) -> tuple[str, str] | None:
-        found = (verbs for verbs in _PARAMETER_VERBS if all(own_method(self.wrapped, verb) for verb in verbs))
-        return next(found, None)
 
 
 def own_method(item: Any, name: str) -> Callable[..., Any] | None:

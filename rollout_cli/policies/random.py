@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -20,8 +19,8 @@ from gymnasium import spaces
 from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.episodes.spaces import Leaf, SpaceRows, count_rows
 from rollout_cli.errors import PolicyLoadError
-from rollout_cli.policies.noise import RowStreams, Words, uniform
-from rollout_cli.policies.policy import AdaptedPolicy, Tree
+from rollout_cli.policies.noise import RowStreams, SeededPolicy, Words, uniform
+from rollout_cli.policies.policy import Tree
 from rollout_cli.policies.source import PolicySource
 from rollout_cli.seeding.seeds import draw_root_seed
 
@@ -31,7 +30,7 @@ _BLOCK_STEPS, _BLOCK_WORDS = 64, 2_048
 """A block has fewer steps where an action takes many words."""
 
 
-class RandomPolicy(AdaptedPolicy):
+class RandomPolicy(SeededPolicy):
     """Draws actions from an action space. Row j of `get_actions` gets what `get_action` gives for the same seed.
 
     An episode that is not seeded has the actions that follow those of the episode before. The space is only read, never
@@ -42,43 +41,26 @@ class RandomPolicy(AdaptedPolicy):
     trusted = True
 
     def __init__(self, action_space: spaces.Space[Any]) -> None:
-        super().__init__()
-        self._space = action_space
-        self._rows = SpaceRows(action_space)
-        self._draws = [_leaf_draw(leaf) for leaf in self._rows.leaves]
-        self._single, self._batch = self._new_stream(1), self._new_stream(0)
+        rows = SpaceRows(action_space)
+        draws = [draw for leaf in rows.leaves if (draw := _leaf_draw(leaf)) is not None]
+        if len(draws) == len(rows.leaves):
+            super().__init__(None, partial(_CountedStream, rows, draws))
+        else:
+            super().__init__(None, partial(_SampledStream, rows, action_space))
         self._ahead: Iterator[Any] = iter(())
 
     def get_action(self, observation: Any) -> tuple[Any, dict[str, Any]]:  # noqa: ARG002
-        """Return the next action and no info."""
         for action in self._ahead:
             return action, {}
         self._ahead = iter(self._single.block())
         return next(self._ahead), {}
 
     def get_actions(self, observations: Tree) -> tuple[Tree, dict[str, Any]]:
-        """Return each row's next action, a tree of arrays (n, *shape), and no infos."""
         return self._sized(count_rows(observations)).draw(), {}
 
     def seed(self, seed: int) -> None:
-        """Begin the actions that belong to `seed`."""
         self._ahead = iter(())
-        self._single.seed(np.ones(1, bool), np.array([seed], np.uint64))
-
-    def seed_rows(self, mask: Array, seeds: Array) -> None:
-        """Begin the actions that belong to `seeds[j]` in each row j where `mask`, bool (n,), is true."""
-        self._sized(len(mask)).seed(mask, np.asarray(seeds, np.uint64))
-
-    def _sized(self, n_rows: int) -> _CountedStream | _SampledStream:
-        if self._batch.n_rows != n_rows:
-            self._batch = self._new_stream(n_rows)
-        return self._batch
-
-    def _new_stream(self, n_rows: int) -> _CountedStream | _SampledStream:
-        draws = [draw for draw in self._draws if draw is not None]
-        if len(draws) == len(self._draws):
-            return _CountedStream(self._rows, draws, n_rows)
-        return _SampledStream(self._space, self._rows, n_rows)
+        super().seed(seed)
 
 
 class _LeafDraw(NamedTuple):
@@ -88,26 +70,22 @@ class _LeafDraw(NamedTuple):
     of_words: Callable[[Words], Array]
 
 
-class _CountedStream:
+class _CountedStream(RowStreams):
     """The actions of n rows, as a function of (seed, step)."""
 
     def __init__(self, rows: SpaceRows, draws: Sequence[_LeafDraw], n_rows: int) -> None:
-        self.n_rows = n_rows
+        super().__init__(n_rows)
         self._rows, self._draws = rows, draws
         self._edges = np.cumsum([0, *(draw.n_words for draw in draws)]).tolist()
         self._block_steps = max(1, min(_BLOCK_STEPS, _BLOCK_WORDS // max(1, self._edges[-1])))
-        self._streams = RowStreams(n_rows)
-
-    def seed(self, mask: Array, seeds: Array) -> None:
-        self._streams.seed(mask, seeds)
 
     def draw(self) -> Tree:
         """Return the next action of each row, a tree of arrays (n, *shape)."""
-        return self._of_words(self._streams.words(self._edges[-1]))
+        return self._of_words(self.words(self._edges[-1]))
 
     def block(self) -> list[Any]:
         """Return some of the next actions of a stream of one row."""
-        words = self._streams.words(self._edges[-1] * self._block_steps)
+        words = self.words(self._edges[-1] * self._block_steps)
         return self._rows.split(self._of_words(words.reshape(self._block_steps, self._edges[-1])))
 
     def _of_words(self, words: Words) -> Tree:
@@ -118,12 +96,14 @@ class _CountedStream:
 class _SampledStream:
     """The same of copies of the space that sample, one a row: for texts, unbounded boxes and spaces of others."""
 
-    def __init__(self, space: spaces.Space[Any], rows: SpaceRows, n_rows: int) -> None:
-        self.n_rows = n_rows
+    def __init__(self, rows: SpaceRows, space: spaces.Space[Any], n_rows: int) -> None:
         self._rows = rows
         self._copies = [copy.deepcopy(space) for _ in range(n_rows)]
         for one in self._copies:
             one.seed(draw_root_seed())
+
+    def __len__(self) -> int:
+        return len(self._copies)
 
     def seed(self, mask: Array, seeds: Array) -> None:
         for row in np.flatnonzero(mask).tolist():
@@ -176,23 +156,17 @@ def _integer_column(leaf: Leaf, low: Words, span: Words, words: Words) -> Array:
     return numbers.view(np.int64).astype(leaf.dtype, copy=False)
 
 
-@dataclass(frozen=True, slots=True)
 class RandomSource(PolicySource):
     """The source of the built-in random policy."""
 
-    @property
-    def label(self) -> str:
-        """Return `random`."""
-        return "random"
+    label = "random"
 
     def load(self, env_spec: EnvSpec, *, deterministic: bool = False) -> RandomPolicy:
-        """Build the policy for the action space of `env_spec`; there is no deterministic one."""
         if deterministic:
             raise PolicyLoadError("the random policy has no deterministic mode", hint="omit --deterministic")
         return RandomPolicy(env_spec.action_space)
 
     def describe(self) -> dict[str, Any]:
-        """Return what a dataset records of it."""
         return {"spec": "random", "path": None, "sha256": None}
 
 

@@ -51,18 +51,16 @@ class UserPolicySource(PolicySource):
 
     @property
     def label(self) -> str:
-        """Return `module:attr`, or the file's name."""
         if self.source.is_module:
             return self.source.spec
         return Path(self.source.spec).name or "a policy object"
 
     def load(self, env_spec: EnvSpec, *, deterministic: bool = False) -> AdaptedPolicy:
-        """Load a new copy and adapt it."""
         found = instantiate(self.source.load(PolicyLoadError), env_spec)
         return adapt_policy(found, env_spec, deterministic=deterministic)
 
     def describe(self) -> dict[str, Any]:
-        """Return what a dataset records of it; an object has no hash, since a fresh pickle differs every time."""
+        # An object has no hash, since a fresh pickle differs every time.
         spec = self.source.spec or None
         path = None if spec is None or self.source.is_module else str(Path(self.source.folder or "", spec))
         return {"spec": spec, "path": path, "sha256": spec and self.source.sha256}

@@ -7,13 +7,12 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from gymnasium import spaces
 
 from rollout_cli.episodes.batch import EnvSpec
-from rollout_cli.episodes.spaces import SpaceRows
+from rollout_cli.episodes.spaces import SpaceRows, count_rows
 from rollout_cli.errors import PolicyError, PolicyLoadError
-from rollout_cli.policies.noise import RowNumbers, gumbel, normal
-from rollout_cli.policies.policy import AdaptedPolicy, Tree, named
+from rollout_cli.policies.noise import RowNumbers, SeededPolicy, gumbel, normal
+from rollout_cli.policies.policy import Tree, named
 
 Array = npt.NDArray[Any]
 
@@ -24,7 +23,7 @@ def is_torch_module(candidate: Any) -> bool:
     return isinstance(module_type, type) and isinstance(candidate, module_type)
 
 
-class TorchPolicy(AdaptedPolicy):
+class TorchPolicy(SeededPolicy):
     """Calls a module with a batch of observations, in eval mode and without gradients.
 
     The module gets a tree of tensors (n, *shape) on its own device: numbers of a Box in its parameters' floating dtype,
@@ -44,55 +43,35 @@ class TorchPolicy(AdaptedPolicy):
     """
 
     def __init__(self, wrapped: Any, env_spec: EnvSpec, *, deterministic: bool) -> None:
-        self._observations, self._actions = SpaceRows(env_spec.observation_space), SpaceRows(env_spec.action_space)
-        self._check(wrapped, env_spec.action_space)
-        super().__init__(wrapped.eval())
+        self._observations, actions = SpaceRows(env_spec.observation_space), SpaceRows(env_spec.action_space)
+        hint = "wrap it in a policy with get_action"
+        if [(leaf.path, leaf.kind == "text") for leaf in actions.leaves] != [((), False)]:
+            raise PolicyLoadError(f"a torch module cannot choose an action of {env_spec.action_space}", hint=hint)
+        if any(leaf.kind == "text" for leaf in self._observations.leaves):
+            raise PolicyLoadError("a torch module cannot take text", hint=hint)
+        if callable(getattr(wrapped, "reset", None)):
+            hint = "give it get_action and get_actions, which say how the state follows its episodes"
+            message = f"the module {type(wrapped).__name__} has a reset, so it keeps a state between steps"
+            raise PolicyLoadError(message, hint=hint)
+        self._actions, (self._action,) = actions, actions.leaves
+        super().__init__(wrapped.eval(), self._new_numbers)
         self._torch: Any = sys.modules["torch"]
         self._deterministic = deterministic
-        (self._action,) = self._actions.leaves
         parameter = next(iter(wrapped.parameters()), None)
         self._device = None if parameter is None else parameter.device
         floating = parameter is not None and parameter.is_floating_point()
         self._dtype = parameter.dtype if parameter is not None and floating else self._torch.get_default_dtype()
-        self._single, self._rows = self._new_numbers(1), self._new_numbers(0)
-
-    def _check(self, wrapped: Any, action_space: spaces.Space[Any]) -> None:
-        hint = "wrap it in a policy with get_action"
-        if [(leaf.path, leaf.kind == "text") for leaf in self._actions.leaves] != [((), False)]:
-            raise PolicyLoadError(f"a torch module cannot choose an action of {action_space}", hint=hint)
-        if any(leaf.kind == "text" for leaf in self._observations.leaves):
-            raise PolicyLoadError("a torch module cannot take text", hint=hint)
-        if callable(getattr(wrapped, "reset", None)):
-            raise PolicyLoadError(
-                f"the module {type(wrapped).__name__} has a reset, so it keeps a state between steps",
-                hint="give it get_action and get_actions, which say how the state follows its episodes",
-            )
 
     def get_action(self, observation: Any) -> tuple[Any, dict[str, Any]]:
-        """Choose the action for one observation; PolicyError where the module's output stands for none."""
         batch = self._observations.stack([observation])
         return self._actions.split(self._act(batch, self._single))[0], {}
 
     def get_actions(self, observations: Tree) -> tuple[Tree, dict[str, Any]]:
-        """Choose actions for n observations, a tree of arrays (n, *shape); PolicyError likewise."""
-        return self._act(observations, self._sized(len(self._observations.columns(observations)[0]))), {}
-
-    def seed(self, seed: int) -> None:
-        """Begin the draws that belong to `seed`."""
-        self._single.seed(np.ones(1, bool), np.array([seed], np.uint64))
-
-    def seed_rows(self, mask: Array, seeds: Array) -> None:
-        """Begin the draws that belong to `seeds[j]` in each row j where `mask`, bool (n,), is true."""
-        self._sized(len(mask)).seed(mask, np.asarray(seeds, np.uint64))
+        return self._act(observations, self._sized(count_rows(observations))), {}
 
     def get_param_values(self) -> dict[str, Any]:
         """Return a copy of the module's `state_dict` in the CPU's memory: training goes on without it."""
         return {name: value.detach().cpu().clone() for name, value in self.wrapped.state_dict().items()}
-
-    def _sized(self, n_rows: int) -> RowNumbers:
-        if len(self._rows) != n_rows:
-            self._rows = self._new_numbers(n_rows)
-        return self._rows
 
     def _new_numbers(self, n_rows: int) -> RowNumbers:
         if self._action.kind == "discrete":
@@ -115,12 +94,7 @@ class TorchPolicy(AdaptedPolicy):
                     hint="let it return a torch Distribution, or wrap it in a policy with get_action",
                 )
             values = output.cpu().numpy()
-        expected = (len(numbers), *self._action.shape)
-        if values.shape != expected:
-            raise PolicyError(
-                f"the module gave actions of shape {values.shape}, expected {expected}",
-                hint="its output must be a batch of actions",
-            )
+        _check_shape("actions", values, (len(numbers), *self._action.shape))
         return np.asarray(values.astype(self._action.dtype))
 
     def _tensors(self, observations: Tree) -> Tree:
@@ -137,17 +111,19 @@ class TorchPolicy(AdaptedPolicy):
         The likeliest after adding Gumbel noise is a draw from the softmax.
         """
         low, high = self._action.bounds or (0, 0)
-        expected = (len(numbers), high - low + 1)
         values = logits.double().cpu().numpy()
-        if values.shape != expected:
-            raise PolicyError(
-                f"the module gave logits of shape {values.shape}, expected {expected}", hint="one row an observation"
-            )
+        _check_shape("logits", values, (len(numbers), high - low + 1))
         # A NaN counts as the highest.
         if not np.isfinite(values.max(axis=1)).all():
             raise PolicyError(f"the module gave logits {values}", hint="logits must be finite, or -inf for never")
         noise = 0.0 if self._deterministic else numbers.next()
         return np.asarray((values + noise).argmax(axis=1) + low)
+
+
+def _check_shape(noun: str, values: Array, expected: tuple[int, ...]) -> None:
+    if values.shape != expected:
+        message = f"the module gave {noun} of shape {values.shape}, expected {expected}"
+        raise PolicyError(message, hint="its output must have one row an observation")
 
 
 def _sample(distribution: Any, numbers: RowNumbers, shape: tuple[int, ...]) -> Any:

@@ -11,7 +11,7 @@ from gymnasium import spaces
 
 from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.errors import PolicyError, PolicyLoadError
-from rollout_cli.policies import AdaptedPolicy, adapt_policy, policy_class
+from rollout_cli.policies import adapt_policy, policy_class
 from rollout_cli.policies.adapt import instantiate
 from rollout_cli.policies.random import RandomPolicy
 from rollout_cli.seeding.generators import EpisodeSeeder
@@ -324,21 +324,20 @@ def test_what_is_not_a_policy(candidate: Any, message: str) -> None:
 
 
 NO_PAIR, NO_INFO = "expected the pair (action, info)", "as its info, expected a dictionary"
-PAIRS: list[tuple[Any, str, str]] = [
-    (3, f"gave an int, {NO_PAIR}", "return (action, info)"),
-    (None, f"gave a NoneType, {NO_PAIR}", "return (action, info)"),
-    ("up", f"gave a str, {NO_PAIR}", "return (action, info)"),
-    (np.zeros(2), f"gave a ndarray, {NO_PAIR}", "return (action, info)"),
-    ([3, {}], f"gave a list, {NO_PAIR}", "return (action, info)"),
-    ((3, {}, 1), f"gave a tuple, {NO_PAIR}", "return (action, info)"),
-    ((3, None), f"gave a NoneType {NO_INFO}", "return (action, {}) for no info"),
-    ((3, [{}]), f"gave a list {NO_INFO}", "return (action, {}) for no info"),
+PAIRS: list[tuple[Any, str]] = [
+    (3, f"gave an int, {NO_PAIR}"),
+    (None, f"gave a NoneType, {NO_PAIR}"),
+    (np.zeros(2), f"gave a ndarray, {NO_PAIR}"),
+    ([3, {}], f"gave a list, {NO_PAIR}"),
+    ((3, {}, 1), f"gave a tuple, {NO_PAIR}"),
+    ((3, None), f"gave a NoneType {NO_INFO}"),
+    ((3, [{}]), f"gave a list {NO_INFO}"),
 ]
 
 
-@pytest.mark.parametrize(("result", "message", "hint"), PAIRS)
+@pytest.mark.parametrize(("result", "message"), PAIRS)
 @pytest.mark.parametrize("base", [Lone, Whole])
-def test_get_action_must_give_a_pair(base: type[Any], result: Any, message: str, hint: str) -> None:
+def test_get_action_must_give_a_pair(base: type[Any], result: Any, message: str) -> None:
     """A bare action, which a plain callable may give, is an error that says what to return."""
 
     class Wrong(base):  # type: ignore[misc]
@@ -348,7 +347,7 @@ def test_get_action_must_give_a_pair(base: type[Any], result: Any, message: str,
     with pytest.raises(PolicyError) as caught:
         adapt_policy(Wrong(), ENV_SPEC).get_action(OBSERVATION)
     assert f"Wrong.get_action {message}" == caught.value.message
-    assert caught.value.hint.startswith(hint)
+    assert caught.value.hint.startswith("return (action, info)")
 
 
 BATCHES: list[tuple[Any, str]] = [
@@ -478,11 +477,3 @@ def test_spaces_that_policy_and_environment_share_are_the_environments() -> None
         seeder.begin(3)
         drawn.append([int(space.sample()) for _ in range(5)])
     assert drawn[0] == drawn[1]
-
-
-def test_the_base_of_adapted_policies_is_abstract() -> None:
-    """It has no actions of its own."""
-    with pytest.raises(NotImplementedError):
-        AdaptedPolicy().get_action(OBSERVATION)
-    with pytest.raises(NotImplementedError):
-        AdaptedPolicy().get_actions(BATCH)
