@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -32,10 +31,9 @@ from rollout_cli.workers.checks import (
     blame,
     episode_place,
     frozen_copy,
-    is_of_user_code,
 )
-from rollout_cli.workers.episode_recorder import EpisodeRecorder
 from rollout_cli.workers.policy_holder import PolicyHolder, seed_method
+from rollout_cli.workers.recording import EpisodeRecorder
 from rollout_cli.workers.worker import NO_NUMBER, Worker
 
 Env = gymnasium.Env[Any, Any]
@@ -67,14 +65,17 @@ class DefaultWorker(Worker):
         self._env: Any = None
         self._env_spec: EnvSpec | None = None
         self._recorder: EpisodeRecorder | None = None
+        self._limit = math.inf
+        self._most_steps = 0
+        """Steps after which an episode ends or fails."""
         self._waiting: deque[int] = deque()
         self._next_own = 0
+        self._met_first_reset = False
+        # Of the episode that runs: its number, seed, the time of its beginning, and the observation to act on.
         self._number = NO_NUMBER
         self._episode_seed = 0
-        self._observation: Any = None
         self._began = 0.0
-        self._limit = math.inf
-        self._met_first_reset = False
+        self._observation: Any = None
         super().__init__(seed=seed, max_episode_length=max_episode_length, worker_number=worker_number)
 
     # -- updates -----------------------------------------------------------------------------------------------------
@@ -113,33 +114,30 @@ class DefaultWorker(Worker):
         if spec != self._env_spec:
             if self.finished_rows:
                 raise InternalError("the environment was replaced before the finished episodes were taken")
-            self._holder.forget_adapted()
+            self._holder.policies = []
         self._env_spec = spec
 
     def _make_ready(self) -> None:
         """Adapt the policy once both it and the spaces are known, and find the generators that both draw from."""
         if self._env_spec is not None:
             self._holder.adapt([self._env_spec])
-        if not self._holder.is_ready:
+        if not self._holder.policies:
             return
         self._seeder.watch(policy=self._holder.policy, env=self._env)
         self._met_first_reset = False
-        if self._recorder is None or not self._recorder.first_row:
-            trusted = self._holder.is_trusted
-            self._recorder = EpisodeRecorder(self.env_spec, self.worker_number, self.rules, trusted=trusted)
+        if not self.finished_rows:
+            rule = self._holder.action_rule(self.rules)
+            self._recorder = EpisodeRecorder(self.env_spec, self.worker_number, rule)
+        guard = self.rules.most_steps(self._the_recorder().observations.row_bytes)
+        self._most_steps = math.ceil(min(guard, self._limit))
 
     # -- one episode -------------------------------------------------------------------------------------------------
 
     def start_episode(self) -> None:
-        """Begin the lowest assigned number; where none is assigned, the one after the last."""
         self._forget()
-        number = self._waiting.popleft() if self._waiting else self._next_own
-        self._next_own = number + 1
-        self._begin(number)
-
-    def _begin(self, number: int) -> None:
-        policy, where = self._holder.policy, "policy.seed"
-        self._number, self._began, self._episode_seed = number, _clock(), env_seed(self._seed, number)
+        recorder, policy, where = self._the_recorder(), self._holder.policy, "policy.seed"
+        self._number = number = self._waiting.popleft() if self._waiting else self._next_own
+        self._next_own, self._episode_seed, self._began = number + 1, env_seed(self._seed, number), _clock()
         self.crash_box.begin(0, number)
         self.crash_box.step()
         self._seeder.begin(number)
@@ -148,7 +146,7 @@ class DefaultWorker(Worker):
                 seed(derive_seed(self._seed, number, "policy"))
             where = RESET
             self._observation, info = self.reset_env(self._env, number, self._episode_seed)
-            self._the_recorder().begin(info)
+            recorder.reset_info = frozen_copy(info)
             where = "policy.reset"
             self.reset_policy(policy, number)
         except BaseException as error:
@@ -169,17 +167,11 @@ class DefaultWorker(Worker):
         policy.reset()
 
     def step_episode(self) -> bool:
-        """Take one step; return whether the episode ended."""
         if self._number == NO_NUMBER:
             raise InternalError("step_episode was called with no episode under way: call start_episode first")
         return self._run(_NOW)
 
     def advance(self, deadline: float) -> None:
-        """Run assigned numbers until `time.perf_counter()` passes `deadline`, or none is left; at least one step.
-
-        Raises:
-            UserCodeError: If the policy or the environment fails; its `episodes` has the episode's number.
-        """
         # A subclass that counts or changes steps is asked for each of them.
         by_verb = type(self).step_episode is not DefaultWorker.step_episode
         while self.has_work:
@@ -201,7 +193,7 @@ class DefaultWorker(Worker):
         record_observation, record_action = recorder.observations.record, recorder.actions.record
         agent_infos, env_infos, rewards = recorder.agent_infos, recorder.env_infos, recorder.rewards
         observation, where = self._observation, STEP if recorder.step else RESET
-        last_row = recorder.first_row + self._most_steps()
+        last_row = recorder.first_row + self._most_steps
         try:
             while True:
                 observation = record_observation(observation)
@@ -225,24 +217,15 @@ class DefaultWorker(Worker):
             self._give_up(where, error)
             raise
 
-    def _most_steps(self) -> int:
-        """Return after how many steps the running episode ends or fails."""
-        guard = self.rules.most_steps(self._the_recorder().observations.row_bytes)
-        return min(guard, sys.maxsize if math.isinf(self._limit) else math.ceil(self._limit))
-
     def _finish(self, observation: Any, terminated: Any, truncated: Any) -> None:
         recorder = self._the_recorder()
         at_limit = recorder.step >= self._limit
         terminated, truncated = as_flag("terminated", terminated), as_flag("truncated", truncated) or at_limit
         if not (terminated or truncated):
             raise BadValueError(f"the episode has no end: it is {recorder.step:,} steps long", ENDLESS_HINT)
+        seconds = _clock() - self._began
         recorder.finish(
-            number=self._number,
-            seed=self._episode_seed,
-            last_observation=observation,
-            terminated=terminated,
-            truncated=truncated,
-            wall_time=_clock() - self._began,
+            self._number, self._episode_seed, observation, terminated=terminated, truncated=truncated, wall_time=seconds
         )
         self._number = NO_NUMBER
         self.crash_box.end(0)
@@ -251,9 +234,7 @@ class DefaultWorker(Worker):
         """Give up the running episode; raise the error of the user's code that `error` is, if it is one."""
         number, step = self._number, self._the_recorder().step
         self._forget()
-        if is_of_user_code(error):
-            place = episode_place(self.worker_number, number, self._episode_seed, step)
-            raise blame(where, error, place, (number,)) from error
+        blame(where, error, episode_place(self.worker_number, number, self._episode_seed, step), (number,))
 
     def _forget(self) -> None:
         """Give up the episode that runs."""
@@ -278,25 +259,18 @@ class DefaultWorker(Worker):
 
     @property
     def env_spec(self) -> EnvSpec:
-        """Return spaces and limit of its environment."""
         if self._env_spec is None:
             raise InternalError("the worker has no environment yet: call update_env first")
         return self._env_spec
 
     def assign(self, numbers: Iterable[range]) -> None:
-        """Add episode numbers to run; the lowest is run first."""
         self._waiting = deque(sorted(chain(self._waiting, *numbers)))
 
     def take(self, *, everything: bool = False) -> Chunk | None:
-        """Remove the finished episodes and return them in the order of their numbers; None where there are none.
-
-        Numbers are run in rising order, so no lower one holds them up.
-        """
-        del everything
+        del everything  # Numbers are run in rising order, so no lower one holds the finished ones up.
         return self._recorder.take() if self._recorder is not None else None
 
     def retract(self, *, above: int | None) -> None:
-        """Drop the waiting and running numbers above `above`; where it is None, all of them, and the finished ones."""
         self._waiting = deque(number for number in self._waiting if above is not None and number <= above)
         if above is None or self._number > above:
             self._forget()
@@ -305,22 +279,18 @@ class DefaultWorker(Worker):
 
     @property
     def has_work(self) -> bool:
-        """Return whether an episode runs or a number waits."""
         return self._number != NO_NUMBER or bool(self._waiting)
 
     @property
     def running_numbers(self) -> tuple[int, ...]:
-        """Return the number of the episode that runs."""
         return () if self._number == NO_NUMBER else (self._number,)
 
     @property
     def finished_rows(self) -> int:
-        """Return how many rows `take` would give."""
         return self._recorder.first_row if self._recorder is not None else 0
 
     @property
     def finished_bytes(self) -> int:
-        """Return about how many bytes `take` would give."""
         return self._recorder.finished_bytes if self._recorder is not None else 0
 
     def info(self) -> dict[str, Any]:
@@ -332,11 +302,6 @@ class DefaultWorker(Worker):
         }
 
     def shutdown(self) -> None:
-        """Close the environment.
-
-        Raises:
-            EnvError: If that fails.
-        """
         env, self._env = self._env, None
         close_env(env)
 
@@ -347,23 +312,16 @@ class DefaultWorker(Worker):
 
 
 def close_env(env: Any) -> None:
-    """Close an environment, if there is one.
-
-    Raises:
-        EnvError: If that fails.
-    """
+    """Close an environment, if there is one; raise EnvError if that fails."""
     if env is not None:
         with reporting(EnvError, "env.close raised"):
             env.close()
 
 
 def updated_env(old_env: Any, env_update: Any, build: Callable[[EnvSource], Any] = EnvSource.build) -> Any:
-    """Return the environment that an update gives in place of `old_env`, which is closed where it is replaced.
+    """Return the environment that an update (EnvUpdate, EnvSource or environment) gives in place of `old_env`.
 
-    Args:
-        old_env: The present one, or None.
-        env_update: An EnvUpdate, an EnvSource, or an environment.
-        build: Builds from an EnvSource.
+    One that is replaced is closed. `build` builds from an EnvSource.
     """
     if isinstance(env_update, EnvUpdate):
         return env_update(old_env)

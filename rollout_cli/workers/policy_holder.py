@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
 
 from rollout_cli.episodes.batch import EnvSpec
-from rollout_cli.errors import InternalError, PolicyError, PolicyLoadError, RolloutError
-from rollout_cli.loading import Source, failure
+from rollout_cli.errors import InternalError, PolicyError, PolicyLoadError
+from rollout_cli.loading import Source, reporting
 from rollout_cli.policies import AdaptedPolicy, Policy, PolicySource, adapt_policy
+from rollout_cli.policies.source import UserPolicySource
 from rollout_cli.seeding.seeds import SETUP, seed_globals
+from rollout_cli.workers.worker import EpisodeRules, OnInvalidAction
 
 
 class PolicyHolder:
     """Takes policies and parameters, and adapts a policy once the spaces are known.
+
+    Attributes:
+        policies: The adapted policy alone, or one for each row where it acts on one observation at a time; none as long
+            as there is no policy or no space.
 
     Args:
         root: The run's root seed; builds and updates are seeded from it.
@@ -23,31 +29,21 @@ class PolicyHolder:
     """
 
     def __init__(self, root: int, *, deterministic: bool) -> None:
+        self.policies: list[Policy] = []
         self._root, self._deterministic = root, deterministic
         self._given: Any = None
-        self._policies: list[Policy] = []
-
-    @property
-    def is_ready(self) -> bool:
-        """Return whether there is an adapted policy."""
-        return bool(self._policies)
 
     @property
     def policy(self) -> Policy:
-        """Return the adapted policy; the first one, where each row has its own."""
-        if not self._policies:
+        """Return the first adapted policy."""
+        if not self.policies:
             raise InternalError("the worker needs both a policy and an environment: update_agent and update_env")
-        return self._policies[0]
+        return self.policies[0]
 
-    @property
-    def policies(self) -> Sequence[Policy]:
-        """Return the adapted policy alone, or one for each row where the policy acts on one observation at a time."""
-        return self._policies
-
-    @property
-    def is_trusted(self) -> bool:
-        """Return whether its actions need no check."""
-        return isinstance(self.policy, AdaptedPolicy) and self.policy.trusted
+    def action_rule(self, rules: EpisodeRules) -> OnInvalidAction:
+        """Return what becomes of invalid actions; those that are in their space by construction need no check."""
+        is_trusted = isinstance(self.policy, AdaptedPolicy) and self.policy.trusted
+        return "warn" if is_trusted else rules.invalid_action
 
     def update(self, agent_update: Any) -> None:
         """Take a new policy, or parameters (a dict, tuple or array) for the present one and all its copies.
@@ -56,23 +52,15 @@ class PolicyHolder:
             PolicyError: If the policy refuses the parameters.
         """
         if not isinstance(agent_update, dict | tuple | np.ndarray):
-            self._given, self._policies = agent_update, []
+            self._given, self.policies = agent_update, []
             return
-        if not self._policies:
+        if not self.policies:
             raise InternalError("parameters were sent to a worker that has no policy yet")
-        for policy in self._policies:
+        hint = "parameters go from one policy's get_param_values to another of its kind"
+        for policy in self.policies:
             seed_globals(self._root, SETUP)
-            try:
+            with reporting(PolicyError, "policy.set_param_values raised", hint=hint):
                 policy.set_param_values(agent_update)
-            except RolloutError:
-                raise
-            except Exception as error:
-                hint = "parameters go from one policy's get_param_values to another of its kind"
-                raise failure(PolicyError, "policy.set_param_values raised", error, hint=hint) from error
-
-    def forget_adapted(self) -> None:
-        """Adapt anew: the spaces have changed."""
-        self._policies = []
 
     def adapt(self, env_specs: Iterable[EnvSpec]) -> None:
         """Make the policy ready, where there is one and it is not.
@@ -86,13 +74,15 @@ class PolicyHolder:
         Raises:
             PolicyLoadError: If it cannot be loaded or recognised, or cannot be copied where it must be.
         """
-        if self._given is None or self._policies:
+        if self._given is None or self.policies:
             return
-        others = iter(env_specs)
-        policies = [self._adapted(self._given, next(others))]
+        first, *others = env_specs
+        policies = [self._adapted(self._given, first)]
         if is_row_by_row(policies[0]):
-            policies += [self._adapted(self._copy(), env_spec) for env_spec in others]
-        self._policies = policies
+            # Each load of a source gives another copy.
+            source = self._given if isinstance(self._given, PolicySource) or not others else _source_of(self._given)
+            policies += [self._adapted(source, env_spec) for env_spec in others]
+        self.policies = policies
 
     def _adapted(self, given: Any, env_spec: EnvSpec) -> Policy:
         seed_globals(self._root, SETUP)
@@ -100,11 +90,10 @@ class PolicyHolder:
             return given.load(env_spec, deterministic=self._deterministic)
         return adapt_policy(given, env_spec, deterministic=self._deterministic)
 
-    def _copy(self) -> Any:
-        if isinstance(self._given, PolicySource):
-            return self._given  # Each load of it gives another copy.
-        hint = "give the policy get_actions, which acts for all rows, or run one environment a worker"
-        return Source.of(self._given, PolicyLoadError, hint=hint).load(PolicyLoadError)
+
+def _source_of(policy: Any) -> PolicySource:
+    hint = "give the policy get_actions, which acts for all rows, or run one environment a worker"
+    return UserPolicySource(Source.of(policy, PolicyLoadError, hint=hint))
 
 
 def seed_method(policy: Policy, name: str) -> Callable[..., Any] | None:

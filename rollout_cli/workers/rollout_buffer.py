@@ -18,7 +18,7 @@ from rollout_cli.episodes.infos import InfoTable, tabulate
 from rollout_cli.episodes.spaces import Leaf, space_leaves
 from rollout_cli.workers.batch_infos import BatchColumn, info_table
 from rollout_cli.workers.checks import BadValueError, checked_text, shown
-from rollout_cli.workers.episode_recorder import in_order
+from rollout_cli.workers.recording import in_order
 
 Array = npt.NDArray[Any]
 Columns = Mapping[Any, Array]

@@ -16,8 +16,8 @@ from rollout_cli.policies import AdaptedPolicy
 from rollout_cli.seeding.generators import EpisodeSeeder
 from rollout_cli.seeding.seeds import derive_seed
 from rollout_cli.workers.checks import BadValueError, bad_action, bounds_of, clipped, frozen_copy, shown
-from rollout_cli.workers.columns import ActionRecorder
 from rollout_cli.workers.policy_holder import PolicyHolder, is_row_by_row, seed_method
+from rollout_cli.workers.recording import SpaceRecorder
 from rollout_cli.workers.rollout_buffer import RolloutBuffer, leaf_array
 from rollout_cli.workers.rows import NativeRows
 from rollout_cli.workers.worker import NO_NUMBER, EpisodeRules, OnInvalidAction
@@ -108,8 +108,8 @@ class _OnePolicy:
     ) -> None:
         self._policy, self._rows, self._root, self._seeder = holder.policy, rows, root, seeder
         self._spaces = SpaceRows(env_spec.action_space)
-        rule, trusted = rules.invalid_action, holder.is_trusted
-        self._checks = [_BatchAction(leaf, rows.n_rows, rule, trusted=trusted) for leaf in self._spaces.leaves]
+        rule = holder.action_rule(rules)
+        self._checks = [_BatchAction(leaf, rows.n_rows, rule) for leaf in self._spaces.leaves]
         self._seed_rows = seed_method(self._policy, "seed_rows")
         self._resets = not isinstance(self._policy, AdaptedPolicy) or self._policy.resets
 
@@ -168,11 +168,11 @@ class _OnePolicy:
 class _BatchAction:
     """Brings the actions of one leaf into its type, and holds them against its bounds."""
 
-    def __init__(self, leaf: Leaf, n_rows: int, rule: OnInvalidAction, *, trusted: bool) -> None:
+    def __init__(self, leaf: Leaf, n_rows: int, rule: OnInvalidAction) -> None:
         self._leaf, self._rule = leaf, rule
         self._shape = (n_rows, *leaf.shape)
-        self._clips = rule == "clip" and not trusted
-        self._bounds = None if trusted or rule == "warn" else bounds_of(leaf)
+        self._clips = rule == "clip"
+        self._bounds = None if rule == "warn" else bounds_of(leaf)
         self._contains = leaf.space.contains if leaf.kind == "text" and rule != "warn" else None
 
     def typed(self, values: Any, numbers: Array) -> Array:
@@ -222,7 +222,7 @@ class _PolicyEach:
     ) -> None:
         self._policies, self._rows, self._root = holder.policies, rows, root
         self._observations, self._actions = SpaceRows(env_spec.observation_space), SpaceRows(env_spec.action_space)
-        self._recorder = ActionRecorder(env_spec.action_space, rules.invalid_action, trusted=False)
+        self._recorder = SpaceRecorder(env_spec.action_space, "the action", rules.invalid_action)
         space = copy.deepcopy(env_spec.action_space)  # The environment's own must not be drawn from.
         space.seed(0)
         self._resting = space.sample()

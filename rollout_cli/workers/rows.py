@@ -20,7 +20,7 @@ from rollout_cli.seeding.generators import EpisodeSeeder
 from rollout_cli.seeding.seeds import env_seed, env_seeds, seed_globals
 from rollout_cli.workers.batch_infos import batch_columns, row_info
 from rollout_cli.workers.checks import BadValueError, as_flag, as_reward, frozen_copy
-from rollout_cli.workers.columns import SpaceRecorder
+from rollout_cli.workers.recording import SpaceRecorder
 from rollout_cli.workers.rollout_buffer import RolloutBuffer
 from rollout_cli.workers.worker import NO_NUMBER
 

@@ -33,7 +33,6 @@ from rollout_cli.workers.checks import (
     BadValueError,
     blame,
     episode_place,
-    is_of_user_code,
     shown,
 )
 from rollout_cli.workers.default_worker import DefaultWorker, close_env, updated_env
@@ -182,7 +181,7 @@ class VecWorker(DefaultWorker):
         if self._env_spec is None or self._rows is None:
             return
         self._holder.adapt(self._rows.specs(self._max_episode_length))
-        if not self._holder.is_ready:
+        if not self._holder.policies:
             return
         self._is_begun = self._met_first_reset = False
         self._spaces = SpaceRows(self._env_spec.observation_space)
@@ -456,8 +455,7 @@ class VecWorker(DefaultWorker):
         place, numbers = self._place(row)
         self._forget()
         self._is_begun = False
-        if is_of_user_code(error):
-            raise blame(where, error, place, numbers) from error
+        blame(where, error, place, numbers)
 
     def _place(self, row: int | None) -> tuple[str, tuple[int, ...]]:
         """Return where in the run the worker is, and the numbers that run there."""

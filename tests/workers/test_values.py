@@ -82,7 +82,7 @@ BAD: dict[str, tuple[Any, Callable[[Any], Any], str]] = {
     "no reward": (1, lambda reward: None, "env.step: the reward is no number: NoneType None"),
     "rewards": (1, lambda reward: np.zeros(2), "env.step: the reward is no number: ndarray"),
     "complex reward": (1, lambda reward: np.complex64(1 + 2j), "env.step: the reward is no number: complex64"),
-    "huge reward": (1, lambda reward: 10**400, "env.step: the reward is too large for a float"),
+    "huge reward": (1, lambda reward: 10**400, "env.step: the reward is no number: int 1000"),
     "text flag": (2, lambda flag: "no", "env.step: terminated is no bool: str 'no'"),
     "number flag": (3, lambda flag: 7, "env.step: truncated is no bool: int 7"),
     "list info": (4, lambda info: [1], r"env.step: the info is no dictionary: list \[1\]"),
