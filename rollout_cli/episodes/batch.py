@@ -42,8 +42,7 @@ class StepType(enum.IntEnum):
 def derive_step_types(lengths: Array, terminated: Array, truncated: Array) -> Array:
     """Return the step types of flat episodes, uint8 (sum of lengths,).
 
-    TERMINAL wins over TIMEOUT, and an ending wins over FIRST in an episode of one step. An episode that neither
-    terminated nor was truncated ends with MID.
+    TERMINAL wins over TIMEOUT, and an ending over FIRST; an episode that ended by neither ends with MID.
     """
     ends = np.cumsum(lengths)
     out = np.full(int(ends[-1]) if len(ends) else 0, StepType.MID, np.uint8)
@@ -72,6 +71,25 @@ _DTYPES |= dict.fromkeys(("lengths", "numbers", "seeds"), np.int64)
 _SINGULARS = {name: name.removesuffix("s") for name in ("last_observations", *_EPISODE_ARRAYS)}
 _LIST_KEYS = {*_STEP_FIELDS, "episode_infos", *_SINGULARS.values()}
 """The keys of an episode in a list: a field of one value has a singular there."""
+
+
+def _padded(name: str, what: str) -> property:
+    """Return the property of a field as rows of episodes; padding is zero, masked, or None among objects of infos."""
+    blank = None if name.endswith("infos") else ""
+
+    def pad(leaf: Array, valids: Array) -> Array:
+        shape = (*valids.shape, *leaf.shape[1:])
+        is_masked = isinstance(leaf, np.ma.MaskedArray)
+        fill = blank if leaf.dtype == object else 0
+        out = all_masked(shape, leaf.dtype) if is_masked else np.full(shape, fill, leaf.dtype)
+        out[valids] = leaf
+        return out
+
+    def padded(batch: EpisodeBatch) -> Tree:
+        valids = batch.valids
+        return map_tree(lambda leaf: pad(leaf, valids), getattr(batch, name))
+
+    return property(padded, doc=f"Return {what}.")
 
 
 @dataclass(frozen=True, eq=False)
@@ -230,57 +248,17 @@ class EpisodeBatch:
     @property
     def valids(self) -> Array:
         """Return where the padded arrays hold a step, bool (N, longest episode)."""
-        return np.asarray(np.arange(int(self.lengths.max())) < self.lengths[:, None])
+        return np.asarray(np.arange(self.lengths.max()) < self.lengths[:, None])
 
-    @property
-    def padded_observations(self) -> Tree:
-        """Return observations padded with zeros (empty texts), tree of arrays (N, longest episode, *shape)."""
-        return self._padded(self.observations)
-
-    @property
-    def padded_next_observations(self) -> Tree:
-        """Return next observations padded likewise."""
-        return self._padded(self.next_observations)
-
-    @property
-    def padded_actions(self) -> Tree:
-        """Return actions padded likewise."""
-        return self._padded(self.actions)
-
-    @property
-    def padded_rewards(self) -> Array:
-        """Return rewards padded with zeros, (N, longest episode)."""
-        return np.asarray(self._padded(self.rewards))
-
-    @property
-    def padded_step_types(self) -> Array:
-        """Return step types padded with zeros, (N, longest episode); `valids` tells padding from FIRST."""
-        return np.asarray(self._padded(self.step_types))
-
-    @property
-    def padded_env_infos(self) -> dict[str, Array]:
-        """Return the env infos padded (masked and object arrays with what they have for none), (N, longest, ...)."""
-        return dict(self._padded(self.env_infos, blank=None))
-
-    @property
-    def padded_agent_infos(self) -> dict[str, Array]:
-        """Return the agent infos padded likewise."""
-        return dict(self._padded(self.agent_infos, blank=None))
-
-    def _padded(self, tree: Tree, *, blank: str | None = "") -> Tree:
-        """Return rows as (N, longest episode, ...); padding is zero, masked, or `blank` in an array of objects."""
-        valids = self.valids
-
-        def pad(leaf: Array) -> Array:
-            shape = (*valids.shape, *leaf.shape[1:])
-            if isinstance(leaf, np.ma.MaskedArray):
-                out = all_masked(shape, leaf.dtype)
-            else:
-                out = np.full(shape, blank if leaf.dtype == object else 0, leaf.dtype)
-            out[valids] = leaf
-            return out
-
-        return map_tree(pad, tree)
+    padded_observations = _padded(
+        "observations", "observations padded with zeros (empty texts), tree of arrays (N, longest episode, *shape)"
+    )
+    padded_next_observations = _padded("next_observations", "next observations padded likewise")
+    padded_actions = _padded("actions", "actions padded likewise")
+    padded_rewards = _padded("rewards", "rewards padded with zeros, (N, longest episode)")
+    padded_step_types = _padded("step_types", "step types padded with zeros; `valids` tells padding from FIRST")
+    padded_env_infos = _padded("env_infos", "env infos padded, with what masked and object arrays have for no value")
+    padded_agent_infos = _padded("agent_infos", "agent infos padded likewise")
 
     @property
     def observations_list(self) -> list[Tree]:

@@ -1,7 +1,6 @@
-"""Chunk: the columns of many short episodes, or of one part of a long one.
+"""Chunk: the columns of many short episodes, or of one part of a long one, on their way out of a worker.
 
-It travels from a worker's recorder to the sampler, and on to the dataset's writer or into an EpisodeBatch. Every column
-is flat, so that no cost is paid for each short episode.
+Every column is flat, so that no cost is paid for each short episode.
 """
 
 from __future__ import annotations
@@ -22,19 +21,15 @@ PART_BYTES = 16 << 20
 """An episode with more bytes of observations and actions than this travels in parts of about this size."""
 
 _STEP_FIELDS = ("observations", "actions", "rewards", "env_infos", "agent_infos")
-_EPISODE_FIELDS = (
-    *("numbers", "seeds", "lengths", "terminated", "truncated", "workers", "wall_times"),
-    *("last_observations", "episode_infos"),
-)
+_EPISODE_ARRAYS = ("numbers", "seeds", "lengths", "terminated", "truncated", "workers", "wall_times")
+_EPISODE_FIELDS = (*_EPISODE_ARRAYS, "last_observations", "episode_infos")
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Which part of one long episode a chunk holds.
+    """Which part of one long episode a chunk holds: `index` of `count`, from 0.
 
     Attributes:
-        index: 0 for the part with the first step.
-        count: How many parts the episode has.
         first_step: The step number of the part's first row.
         episode_length: Steps of the whole episode.
         variable_bytes: Bytes of the whole episode's texts and info values, see `episode_variable_bytes`.
@@ -60,16 +55,13 @@ class Chunk:
         numbers: Episode numbers, int64 (N,), rising.
         seeds: The seeds given to `env.reset`, int64 (N,); -1 where an environment began the episode by itself.
         lengths: Rows of each episode in this chunk, int64 (N,); of a part, the part's rows.
-        terminated: Whether the episode's last step terminated it, bool (N,).
-        truncated: Whether its last step truncated it, bool (N,); both may be true.
+        terminated, truncated: How each ended, bool (N,); both may be true.
         workers: Which worker ran it, int32 (N,).
         wall_times: Seconds from its reset to its last step, float64 (N,).
-        observations: One array a leaf of the observation space, (T, *leaf.shape).
-        actions: One array a leaf of the action space, (T, *leaf.shape).
+        observations, actions: One array a leaf of the space, (T, *leaf.shape).
         rewards: float64 (T,).
         last_observations: One array a leaf, (N, *leaf.shape): what followed the episode's last step.
-        env_infos: The info dictionaries of `env.step`, T rows.
-        agent_infos: The info dictionaries of the policy, T rows.
+        env_infos, agent_infos: The info dictionaries of `env.step` and of the policy, T rows.
         episode_infos: The info dictionaries of `env.reset`, N rows.
         part: Set where this is one part of a long episode (then N is 1).
     """
@@ -103,12 +95,8 @@ class Chunk:
     @property
     def n_bytes(self) -> int:
         """Return the bytes of its observations, actions and rewards, near enough to account for memory."""
-        return sum(column.nbytes for column in (*self.step_columns, *self.last_observations))
-
-    @property
-    def step_columns(self) -> tuple[Array, ...]:
-        """Return the columns with a row a step: the observations' leaves, the actions' and the rewards."""
-        return (*self.observations, *self.actions, self.rewards)
+        columns = (*self.observations, *self.actions, self.rewards, *self.last_observations)
+        return sum(column.nbytes for column in columns)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A tuple of the fields pickles faster than the dictionary that a dataclass with slots gives by default.
@@ -142,10 +130,7 @@ def _joined(fields: Sequence[Any]) -> Any:
 
 
 def episode_variable_bytes(chunk: Chunk) -> Array:
-    """Return the bytes that each episode's length does not tell, int64 (N,): those of its texts and info values.
-
-    They depend on the episodes alone, not on how these were cut into chunks.
-    """
+    """Return the bytes that each episode's length does not tell, int64 (N,): those of its texts and info values."""
     out = np.zeros(chunk.n_episodes, np.int64)
     episodes = np.repeat(np.arange(chunk.n_episodes), chunk.lengths)
     for column in (*chunk.observations, *chunk.actions):

@@ -1,7 +1,4 @@
-"""A space as named leaves, and back.
-
-A gymnasium space is a tree of Dict and Tuple nodes over leaves that each fill one column.
-"""
+"""A space as named leaves, and back: a tree of Dict and Tuple nodes over leaves that each fill one column."""
 
 from __future__ import annotations
 
@@ -41,7 +38,7 @@ class Leaf:
         kind: Which kind of space.
         dtype: The dtype of its column; `object` for text.
         shape: The shape of one sample.
-        space: The leaf's own gymnasium space.
+        space: The leaf's own space.
     """
 
     path: LeafPath
@@ -134,11 +131,6 @@ def _descend(path: LeafPath, sample: Any) -> Any:
     for key in path:
         sample = sample[key]
     return sample
-
-
-def flatten(space: Space, sample: Any) -> tuple[Any, ...]:
-    """Take a sample, or a tree of arrays, of `space` apart into one value a leaf."""
-    return tuple(get(sample) for get in leaf_getters(space))
 
 
 def unflatten(space: Space, columns: Iterable[Any]) -> Any:

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from rollout_cli.episodes.batch import EpisodeBatch
 from rollout_cli.episodes.chunk import Chunk, concatenate
-from rollout_cli.episodes.spaces import flatten, space_leaves
+from rollout_cli.episodes.spaces import SpaceRows, space_leaves
 from rollout_cli.errors import InterruptedRunError, NotReproducibleError, RolloutError, UserCodeError
 from rollout_cli.samplers.plan import Episodes
 from rollout_cli.samplers.sampler import Sampler
@@ -95,7 +95,7 @@ def _columns(batch: EpisodeBatch) -> Iterator[tuple[str, _Column]]:
 
 
 def _leaves(name: str, space: Any, tree: Any, start: int) -> Iterator[tuple[str, _Column]]:
-    for leaf, values in zip(space_leaves(space), flatten(space, tree), strict=True):
+    for leaf, values in zip(space_leaves(space), SpaceRows(space).columns(tree), strict=True):
         yield ".".join(filter(None, (name, leaf.name))), (start, values)
 
 

@@ -15,7 +15,6 @@ from rollout_cli.episodes.spaces import (
     SpaceRows,
     count_rows,
     empty_column,
-    flatten,
     leaf_getters,
     map_tree,
     space_leaves,
@@ -89,7 +88,7 @@ def test_spaces_without_fixed_columns_are_refused(space: gymnasium.Space[Any]) -
 def test_flatten_and_back(space: gymnasium.Space[Any]) -> None:
     """Any sample taken apart is one value a leaf, as the getters give them, and put together the sample again."""
     sample = sample_of(space)
-    values = flatten(space, sample)
+    values = SpaceRows(space).columns(sample)
     assert [leaf.shape for leaf in space_leaves(space)] == [np.shape(value) for value in values]
     assert repr(values) == repr(tuple(get(sample) for get in leaf_getters(space)))
     assert repr(sample) == repr(unflatten(space, values))
@@ -113,7 +112,7 @@ def test_tree_leaves_come_in_the_trees_order() -> None:
     """Leaves of dicts and tuples come as they stand, which for a sample is the order of its space's leaves."""
     assert [1, 2, [3]] == tree_leaves({"b": (1, 2), "a": [3]})
     sample = sample_of(NESTED)
-    assert repr(list(flatten(NESTED, sample))) == repr(tree_leaves(sample))
+    assert repr(list(SpaceRows(NESTED).columns(sample))) == repr(tree_leaves(sample))
 
 
 @given(any_space())
@@ -184,4 +183,4 @@ def test_stacking_and_splitting(space: gymnasium.Space[Any], n_rows: int) -> Non
 
 def plain(space: gymnasium.Space[Any], sample: Any) -> list[Any]:
     """Return a sample's leaves as Python's own numbers, lists and texts."""
-    return [np.asarray(value).tolist() for value in flatten(space, sample)]
+    return [np.asarray(value).tolist() for value in SpaceRows(space).columns(sample)]

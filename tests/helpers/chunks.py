@@ -14,7 +14,7 @@ from gymnasium import spaces
 from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.episodes.chunk import Chunk, Part, concatenate, episode_variable_bytes
 from rollout_cli.episodes.infos import tabulate
-from rollout_cli.episodes.spaces import Leaf, flatten, space_leaves
+from rollout_cli.episodes.spaces import Leaf, SpaceRows, space_leaves
 
 Array = npt.NDArray[Any]
 Info = Callable[[int, int], Mapping[Any, Any]]
@@ -61,7 +61,7 @@ def episode(
 def sample_columns(space: gymnasium.Space[Any], rows: int, rng: np.random.Generator) -> tuple[Array, ...]:
     """Return `rows` samples of `space`, one array a leaf."""
     space.seed(int(rng.integers(2**31)))
-    samples = [flatten(space, space.sample()) for _ in range(rows)]
+    samples = [SpaceRows(space).columns(space.sample()) for _ in range(rows)]
     return tuple(
         _column(leaf, values) for leaf, values in zip(space_leaves(space), zip(*samples, strict=True), strict=True)
     )

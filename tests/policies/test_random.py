@@ -11,7 +11,7 @@ from gymnasium import spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rollout_cli.episodes.spaces import SpaceRows, flatten
+from rollout_cli.episodes.spaces import SpaceRows
 from rollout_cli.policies.noise import RowStreams, gumbel, normal, uniform
 from rollout_cli.policies.random import RandomPolicy
 from tests.helpers.strategies import any_space
@@ -21,7 +21,7 @@ ALL = np.ones(1, bool)
 
 
 def plain(space: Any, sample: Any) -> Any:
-    return [np.asarray(value).tolist() for value in flatten(space, sample)]
+    return [np.asarray(value).tolist() for value in SpaceRows(space).columns(sample)]
 
 
 def alone(space: Any, seed: int, steps: int) -> list[Any]:

@@ -17,7 +17,7 @@ from gymnasium.vector.utils import batch_space
 from rollout_cli.envs import env_spec_of
 from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.episodes.chunk import Chunk, concatenate
-from rollout_cli.episodes.spaces import SpaceRows, flatten
+from rollout_cli.episodes.spaces import SpaceRows
 from rollout_cli.workers import DefaultWorker, EpisodeRules, VecWorker
 from tests.helpers.contents import row_dicts
 
@@ -187,7 +187,7 @@ def step_info(step: int) -> dict[str, Any]:
 def observed(space: spaces.Space[Any], observation: Any) -> float:
     """Return a number in [0, 1) that follows from the whole observation."""
     total = 0.0
-    for value in flatten(space, observation):
+    for value in SpaceRows(space).columns(observation):
         digits = np.frombuffer(value.encode(), np.uint8) if isinstance(value, str) else np.asarray(value)
         total += float(np.abs(digits.astype(np.float64) * 7.31).sum())
     return total % 1.0
