@@ -5,31 +5,27 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
 from rollout_cli.dataset.files import FORMAT_VERSION
 from rollout_cli.dataset.parquet import open_parquet, reading
-from rollout_cli.dataset.reader import table_files
+from rollout_cli.dataset.reader import file_name, table_files
 from rollout_cli.dataset.schema import DatasetSchema
 from rollout_cli.dataset.stats import Place, RunningStats, TableStats
 from rollout_cli.errors import DatasetFormatError
+from rollout_cli.samplers.plan import Covered
 
 FILES_PER_CHUNK = 1_000
 """Files in one chunk folder of a dataset with one partition."""
 
 _RECORD, _STATS, _CHECKSUM = "rollout.segment", "rollout.stats", "rollout.checksum"
-_FIELDS = (
-    *("start", "stop", "skipped", "episodes", "steps", "last_length", "return_sum", "nominal", "is_long"),
-    *("anomalies", "dropped_infos"),
-)
 
 
-@dataclass(frozen=True, slots=True)
-class SegmentId:
+class SegmentId(NamedTuple):
     """Segment `number` of one of `n_partitions` partitions; each of several has a chunk folder of its own."""
 
     n_partitions: int
@@ -43,11 +39,16 @@ class SegmentId:
 
     def data_path(self, root: Path) -> Path:
         """Return the path of its data file."""
-        return root / "data" / "chunk-{:05}/file-{:05}.parquet".format(*self.file)
+        return root / "data" / file_name(self.file)
 
     def episodes_path(self, root: Path) -> Path:
         """Return the path of its episodes file, whose presence commits the segment."""
-        return root / "meta/episodes" / "chunk-{:05}/file-{:05}.parquet".format(*self.file)
+        return root / "meta" / "episodes" / file_name(self.file)
+
+    def temporary(self, root: Path, name: str) -> Path:
+        """Return the path of its `data` or `episodes` file before the commit."""
+        # In the dataset's own folder: with --overwrite, `data` and `meta` are the old dataset's until the first commit.
+        return root / ".{}-{:05}-{:05}.parquet.tmp".format(name, *self.file)
 
 
 def segment_files(folder: Path, n_partitions: int) -> dict[SegmentId, Path]:
@@ -65,21 +66,9 @@ def segment_files(folder: Path, n_partitions: int) -> dict[SegmentId, Path]:
 
 @dataclass(frozen=True, slots=True)
 class SegmentRecord:
-    """The footer of an episodes file.
+    """The footer of an episodes file, as docs/dataset-format.md describes it, with the statistics of the steps.
 
-    Attributes:
-        start: The first episode number that the segment covers.
-        stop: One past the last; the next segment of the partition starts there.
-        skipped: The numbers in between that have no episode.
-        episodes: How many episodes it has.
-        steps: Their steps. The data file may have more rows, of episodes that were not committed.
-        last_length: Steps of the last episode.
-        return_sum: The sum of their returns.
-        nominal: Nominal bytes, counted towards the limits of the segment.
-        is_long: Whether it is an episode over the limits, to which none is added.
-        stats: The statistics of its steps.
-        anomalies: The first place of each anomaly, as `stats.find_anomalies` gives them.
-        dropped_infos: By column, how many info values could not be stored.
+    The data file may have more rows than `steps`, of episodes that were not committed.
     """
 
     start: int
@@ -91,9 +80,9 @@ class SegmentRecord:
     return_sum: float
     nominal: int
     is_long: bool
-    stats: TableStats
     anomalies: Mapping[str, Place]
     dropped_infos: Mapping[str, int]
+    stats: TableStats
 
     def footer(self) -> dict[str, str]:
         """Return the record as metadata of a Parquet file."""
@@ -115,12 +104,15 @@ class SegmentRecord:
             if metadata[_CHECKSUM.encode()].decode() != record_checksum(*texts):
                 raise ValueError("the commit record in its footer is damaged")
             record, stats = map(json.loads, texts)
-            fields = {name: record[name] for name in _FIELDS}
-            fields |= {"return_sum": float(record["return_sum"]), "skipped": tuple(record["skipped"])}
-            fields["anomalies"] = {key: tuple(place) for key, place in record["anomalies"].items()}
-            return cls(stats={name: RunningStats.from_json(one) for name, one in stats.items()}, **fields)
+            values = {name: record[name] for name in _FIELDS}
+            values |= {"return_sum": float(record["return_sum"]), "skipped": tuple(record["skipped"])}
+            values["anomalies"] = {key: tuple(place) for key, place in record["anomalies"].items()}
+            return cls(stats={name: RunningStats.from_json(one) for name, one in stats.items()}, **values)
         except (KeyError, TypeError, AttributeError, RecursionError) as error:
             raise ValueError(f"its footer has no commit record: {error!r}") from error
+
+
+_FIELDS = tuple(one.name for one in fields(SegmentRecord) if one.name != "stats")
 
 
 def record_checksum(record: str, stats: str) -> str:
@@ -128,27 +120,35 @@ def record_checksum(record: str, stats: str) -> str:
     return f"{zlib.crc32((record + stats).encode()):08x}"
 
 
-@dataclass(frozen=True, slots=True)
-class Written:
-    """A committed segment.
+class Written(NamedTuple):
+    """A segment that was written: its commit record, and the bytes of both files.
 
-    Attributes:
-        segment: Which one.
-        record: Its commit record.
-        bytes: Bytes of both files.
-        tables: Its rows of `data` and `meta/episodes`, if more episodes may be added to them.
+    `tables` are its rows of `data` and `meta/episodes`, if more episodes may be added to them.
     """
 
     segment: SegmentId
     record: SegmentRecord
     bytes: int
-    tables: tuple[pa.Table, pa.Table] | None = field(default=None, repr=False)
+    tables: tuple[pa.Table, pa.Table] | None = None
 
 
-class _Totals:
-    """The totals of some segments."""
+@dataclass(frozen=True)
+class Committed:
+    """The committed part of a dataset.
 
+    Attributes:
+        info: Its info.json.
+        partitions: How far each partition is covered: all lower numbers are in the dataset, or skipped.
+        segments: The segments, in order; the last one of each partition with its tables.
+        damaged: Files behind the last segment of a partition that the writer moves aside when it resumes.
+        notices: One sentence for each damaged segment, with the reason.
+    """
+
+    info: Mapping[str, Any]
+    partitions: tuple[Covered, ...]
     segments: tuple[Written, ...]
+    damaged: tuple[Path, ...]
+    notices: tuple[str, ...]
 
     @property
     def episodes(self) -> int:
@@ -170,51 +170,10 @@ class _Totals:
         """Return the numbers of the episodes that were skipped."""
         return tuple(number for one in self.segments for number in one.record.skipped)
 
-
-@dataclass(frozen=True)
-class CommittedPartition(_Totals):
-    """The committed episodes of one partition.
-
-    Attributes:
-        next_number: The number of the episode to run next: all lower ones of the partition are in the dataset, or
-            skipped.
-        segments: Its segments; the last one with its tables.
-    """
-
-    next_number: int
-    segments: tuple[Written, ...] = ()
-
-    @property
-    def last_length(self) -> int:
-        """Return the steps of the last episode; 0 where there is none."""
-        return self.segments[-1].record.last_length if self.segments else 0
-
-
-@dataclass(frozen=True)
-class Committed(_Totals):
-    """The committed part of a dataset.
-
-    Attributes:
-        info: Its info.json.
-        partitions: The committed episodes of each partition.
-        damaged: Files behind the last segment of a partition that the writer moves aside when it resumes.
-        notices: One sentence for each of those, with the reason.
-    """
-
-    info: Mapping[str, Any]
-    partitions: tuple[CommittedPartition, ...]
-    damaged: tuple[Path, ...] = ()
-    notices: tuple[str, ...] = ()
-
-    @property
-    def segments(self) -> tuple[Written, ...]:  # type: ignore[override]
-        """Return the segments of all partitions."""
-        return tuple(one for partition in self.partitions for one in partition.segments)
-
     @property
     def can_resume(self) -> bool:
         """Return whether a run can be resumed from it: it has episodes, and its columns are decided."""
-        return self.info.get("info_columns") == "decided" and self.episodes > 0
+        return bool(self.segments) and self.info.get("info_columns") == "decided"
 
 
 def read_committed(root: Path, info: Mapping[str, Any]) -> Committed:
@@ -241,19 +200,22 @@ def read_committed(root: Path, info: Mapping[str, Any]) -> Committed:
     for folder in (root / "data", root / "meta" / "episodes"):
         for one in segment_files(folder, n_partitions):
             there[one.partition] = max(one.number, there.get(one.partition, -1))
+    found: list[Written] = []
+    covered: list[Covered] = []
     damaged: list[Path] = []
     notices: list[str] = []
-    partitions = []
     for partition, first in zip(range(n_partitions), firsts, strict=True):
         segments = [SegmentId(n_partitions, partition, number) for number in range(there.get(partition, -1) + 1)]
-        found, damage = _read_segments(root, schema, segments, first)
+        own, damage = _read_segments(root, schema, segments, first)
         if damage is not None:
             paths = (segments[-1].data_path(root), segments[-1].episodes_path(root))
             damaged += [path for path in paths if path.exists()]
             notices.append(f"{damage.message}: the files of this last segment are moved aside, its episodes run again")
-        next_number = found[-1].record.stop if found else first or 0
-        partitions.append(CommittedPartition(next_number, tuple(found)))
-    return Committed(info, tuple(partitions), tuple(damaged), tuple(notices))
+        found += own
+        last = own[-1].record if own else None
+        steps = sum(one.record.steps for one in own)
+        covered.append(Covered(last.stop, steps, last.last_length) if last else Covered(first or 0))
+    return Committed(info, tuple(covered), tuple(found), tuple(damaged), tuple(notices))
 
 
 def _read_segments(
@@ -261,42 +223,48 @@ def _read_segments(
 ) -> tuple[list[Written], DatasetFormatError | None]:
     """Return the segments of a partition that begins with episode `start`, and the damage of the last one."""
     found: list[Written] = []
+    damage = None
     for segment in segments:
-        is_last = segment == segments[-1]
         try:
-            found.append(_read_segment(root, schema, segment, start, with_tables=is_last))
+            record = read_record(root, segment, start)
+            size = sum(path.stat().st_size for path in (segment.data_path(root), segment.episodes_path(root)))
+            tables = _read_tables(root, schema, segment, record) if segment == segments[-1] else None
         except DatasetFormatError as error:
-            if not is_last:
+            if segment != segments[-1]:
                 raise DatasetFormatError(
                     f"{error.message}, and later segments follow it",
                     hint=f"restore that file, or keep the segments before it: rollout repair {root}",
                 ) from error
-            if found:
-                before = found[-1]
-                found[-1] = _read_segment(root, schema, before.segment, before.record.start, with_tables=True)
-            return found, error
-        start = found[-1].record.stop
-    return found, None
+            damage = error
+            if found:  # The one before is the last one now.
+                last = found.pop()
+                found.append(last._replace(tables=_read_tables(root, schema, last.segment, last.record)))
+        else:
+            found.append(Written(segment, record, size, tables))
+            start = record.stop
+    return found, damage
 
 
-def _read_segment(
-    root: Path, schema: DatasetSchema, segment: SegmentId, start: int | None, *, with_tables: bool
-) -> Written:
-    record = read_record(root, segment)
-    data, episodes = segment.data_path(root), segment.episodes_path(root)
-    if start is not None and record.start != start:
-        raise DatasetFormatError(f"{episodes} begins with episode {record.start}, expected {start}")
-    size = data.stat().st_size + episodes.stat().st_size
-    tables = None
-    if with_tables and not record.is_long:
-        # Rows behind those that the record states belong to no committed episode.
-        steps = _read_table(data, schema.data).slice(0, record.steps).combine_chunks()
-        tables = (steps, _read_table(episodes, schema.episodes))
-    return Written(segment, record, size, tables)
+def _read_tables(
+    root: Path, schema: DatasetSchema, segment: SegmentId, record: SegmentRecord
+) -> tuple[pa.Table, pa.Table] | None:
+    """Return both tables of a segment, each column contiguous: a Parquet page would end where a piece does."""
+    if record.is_long:
+        return None
+    tables = []
+    for path, kind in ((segment.data_path(root), schema.data), (segment.episodes_path(root), schema.episodes)):
+        with reading(path), open_parquet(path) as file:
+            if not file.schema_arrow.equals(kind):
+                raise DatasetFormatError(f"{path} has other columns than the dataset")
+            tables.append(pa.Table.from_arrays([one.combine_chunks() for one in file.read().columns], schema=kind))
+    # Rows behind those that the record states belong to no committed episode.
+    return tables[0].slice(0, record.steps).combine_chunks(), tables[1]
 
 
-def read_record(root: Path, segment: SegmentId) -> SegmentRecord:
+def read_record(root: Path, segment: SegmentId, start: int | None = None) -> SegmentRecord:
     """Return the commit record of a segment, checked against the footers of both files.
+
+    Unless `start` is None, it is the first episode number that the segment has to cover.
 
     Raises:
         DatasetFormatError: If a file is missing or damaged, or they do not agree.
@@ -309,6 +277,8 @@ def read_record(root: Path, segment: SegmentId) -> SegmentRecord:
         record = SegmentRecord.from_footer(footer)
     except ValueError as error:
         raise DatasetFormatError(f"{episodes} is not an episodes file of this format: {error}") from error
+    if start not in (None, record.start):
+        raise DatasetFormatError(f"{episodes} begins with episode {record.start}, expected {start}")
     if not rows or rows != record.episodes:
         raise DatasetFormatError(f"{episodes} has {rows} rows, but its footer states {record.episodes}")
     with reading(data), open_parquet(data) as file:
@@ -316,11 +286,3 @@ def read_record(root: Path, segment: SegmentId) -> SegmentRecord:
     if rows < record.steps:
         raise DatasetFormatError(f"{data} has {rows} rows, but {episodes} states {record.steps}")
     return record
-
-
-def _read_table(path: Path, schema: pa.Schema) -> pa.Table:
-    """Return a table with contiguous columns, since a Parquet page would otherwise end where a chunk does."""
-    with reading(path), open_parquet(path) as file:
-        if not file.schema_arrow.equals(schema):
-            raise DatasetFormatError(f"{path} has other columns than the dataset")
-        return pa.Table.from_arrays([column.combine_chunks() for column in file.read().columns], schema=schema)

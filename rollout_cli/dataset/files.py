@@ -14,6 +14,7 @@ import shutil
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -39,10 +40,13 @@ _OURS = re.compile(
 
 
 class FileStore:
-    """The disk. Errors of the operating system become `StorageError` with the path and the reason."""
+    """The disk: the one seam to where datasets are, so that a test can let each operation fail.
+
+    Errors of the operating system leave as `StorageError`, with the path and the reason.
+    """
 
     def before(self, operation: str, path: Path) -> None:
-        """Called before each operation; a test's subclass raises `OSError` here.
+        """Do nothing; a test's subclass raises `OSError` here, before each operation.
 
         Args:
             operation: `folder`, `open`, `write`, `fsync`, `rename` or `remove`.
@@ -69,30 +73,41 @@ class FileStore:
         self.make_folder(path.parent)
         with self.operation("folder", path):
             path.mkdir(exist_ok=True)
-        self._sync_folder(path.parent)
+        self.sync(path.parent)
 
     def replace(self, path: Path, content: bytes) -> None:
         """Replace the file `path`: a reader sees either all of the old content or all of the new."""
-        file = NewFile(self, path.with_name(f".{path.name}.tmp"))
+        self.make_folder(path.parent)
+        temporary = path.with_name(f".{path.name}.tmp")
         try:
-            file.write(content)
-            file.finish()
-            self.move(file.path, path)
+            with self.operation("write", temporary):
+                temporary.write_bytes(content)
+            self.sync(temporary)
+            self.move(temporary, path)
         except BaseException as error:
-            tidy_up(error, file.discard)
+            tidy_up(error, partial(self.remove, temporary))
             raise
 
     def write_json(self, path: Path, document: Mapping[str, Any]) -> None:
         """Replace the file `path` by `document` as JSON."""
-        self.make_folder(path.parent)
         # Escapes keep the file ASCII: paths that are not UTF-8 come as lone surrogates, which no encoding takes.
         self.replace(path, (json.dumps(document, indent=2, allow_nan=False) + "\n").encode("ascii"))
 
     def move(self, source: Path, target: Path) -> None:
-        """Rename `source`; once this returns, the new name survives a crash."""
+        """Rename `source`, into a new folder if need be; once this returns, the new name survives a crash."""
+        self.make_folder(target.parent)
         with self.operation("rename", target):
             source.replace(target)
-        self._sync_folder(target.parent)
+        self.sync(target.parent)
+
+    def sync(self, path: Path) -> None:
+        """Bring a file, or the names in a folder, to the disk."""
+        with self.operation("fsync", path):
+            descriptor = os.open(path, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
 
     def remove(self, path: Path) -> None:
         """Remove a file, or a folder and everything in it."""
@@ -101,62 +116,6 @@ class FileStore:
                 shutil.rmtree(path)
             else:
                 path.unlink(missing_ok=True)
-
-    def _sync_folder(self, path: Path) -> None:
-        with self.operation("fsync", path):
-            folder = os.open(path, os.O_RDONLY)
-            try:
-                os.fsync(folder)
-            finally:
-                os.close(folder)
-
-
-class NewFile:
-    """A file under a temporary name, with the methods that pyarrow asks of a stream."""
-
-    def __init__(self, store: FileStore, path: Path) -> None:
-        self.path = path
-        self.closed = False
-        self._store = store
-        self._size = 0
-        self._discarded = False
-        with store.operation("open", path):
-            self._file = path.open("wb")
-
-    def write(self, data: bytes | memoryview) -> int:
-        """Append `data`; return its size in bytes."""
-        size = memoryview(data).nbytes
-        if not self._discarded:
-            with self._store.operation("write", self.path):
-                self._file.write(data)
-        self._size += size
-        return size
-
-    def tell(self) -> int:
-        """Return the number of bytes written."""
-        return self._size
-
-    def flush(self) -> None:
-        """Do nothing: `finish` flushes."""
-
-    def close(self) -> None:
-        """Do nothing: only `finish` and `discard` close the file; pyarrow must not."""
-
-    def finish(self) -> int:
-        """Bring all bytes to the disk and close; return their number."""
-        with self._store.operation("fsync", self.path):
-            self._file.flush()
-            os.fsync(self._file.fileno())
-            self._file.close()
-        return self._size
-
-    def discard(self) -> None:
-        """Close and remove the file. Later writes are ignored: a Parquet writer writes its footer when it is closed."""
-        if not self._discarded:
-            self._discarded = True
-            with suppress(OSError):  # Closing flushes, which may fail again; the bytes are unwanted.
-                self._file.close()
-            self._store.remove(self.path)
 
 
 def tidy_up(error: BaseException, action: Callable[[], object]) -> None:
@@ -196,7 +155,17 @@ class FolderLock:
             with files.operation("open", self._path):
                 self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
             _held.add(self._descriptor)
-            self._lock()
+            try:
+                fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                self._close()
+                raise DatasetLockedError(
+                    f"{root} is being written by another run",
+                    hint=f"wait until it has ended, or choose another --output; it holds a lock on {self._path}",
+                ) from error
+            except OSError as error:
+                text = f"{root} cannot be locked ({error.strerror}): let no second run write to it"
+                warnings.warn(text, stacklevel=2)
             # The previous holder may have removed the file after we opened it.
             with suppress(FileNotFoundError):
                 if os.path.samestat(os.fstat(self._descriptor), self._path.stat()):
@@ -210,19 +179,6 @@ class FolderLock:
             with suppress(OSError):
                 self._path.unlink()
             self._close()
-
-    def _lock(self) -> None:
-        try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            self._close()
-            raise DatasetLockedError(
-                f"{self._path.parent} is being written by another run",
-                hint=f"wait until it has ended, or choose another --output; it holds a lock on {self._path}",
-            ) from error
-        except OSError as error:
-            folder, reason = self._path.parent, error.strerror
-            warnings.warn(f"{folder} cannot be locked ({reason}): let no second run write to it", stacklevel=3)
 
     def _close(self) -> None:
         _held.remove(self._descriptor)
@@ -251,25 +207,23 @@ def read_info(root: Path) -> dict[str, Any]:
         DatasetFormatError: If there is no dataset of this format.
         StorageError: If it cannot be read.
     """
-    path = info_path(root)
+    path, replaced = info_path(root), root / REPLACED
     try:
-        if path.exists() and not path.is_file():
-            raise DatasetFormatError(f"{path} is not a regular file")
-        document = json.loads(path.read_bytes())
-    except (FileNotFoundError, NotADirectoryError) as error:
-        if (root / REPLACED).exists():
-            raise DatasetFormatError(
-                f"{root} has no meta/info.json: a run with --overwrite was killed while it replaced the dataset",
-                hint=f"run it again; or move the contents of {root / REPLACED} back to {root}",
-            ) from error
-        raise DatasetFormatError(
-            f"{root} is not a dataset: it has no meta/info.json",
-            hint=f"give a dataset's folder; if this was one, {LOST_INFO}",
-        ) from error
+        with _reading(path, FileNotFoundError, NotADirectoryError):
+            if path.exists() and not path.is_file():
+                raise DatasetFormatError(f"{path} is not a regular file")
+            document = json.loads(path.read_bytes())
+    except OSError as error:
+        message, hint = (
+            "not a dataset: it has no meta/info.json",
+            f"give a dataset's folder; if it was one, {LOST_INFO}",
+        )
+        if replaced.exists():
+            message = "no dataset: a run with --overwrite was killed while it replaced the one that was here"
+            hint = f"run it again; or move the contents of {replaced} back to {root}"
+        raise DatasetFormatError(f"{root} is {message}", hint=hint) from error
     except (ValueError, RecursionError) as error:
         raise DatasetFormatError(f"{path} is not valid JSON: {error}", hint=LOST_INFO) from error
-    except OSError as error:
-        raise StorageError(f"cannot read {path}: {error.strerror or error}", hint="check its permissions") from error
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise DatasetFormatError(f"{path} does not describe a dataset of the format {FORMAT!r}")
     version = document.get("format_version")
@@ -279,6 +233,18 @@ def read_info(root: Path) -> dict[str, Any]:
             hint="install a newer rollout-cli",
         )
     return document
+
+
+@contextmanager
+def _reading(path: Path, *expected: type[OSError]) -> Iterator[None]:
+    """Let errors of the operating system leave as `StorageError`, except those that are `expected`."""
+    try:
+        yield
+    except expected:
+        raise
+    except OSError as error:
+        hint = "check its name and its permissions"
+        raise StorageError(f"cannot read {path}: {error.strerror or error}", hint=hint) from error
 
 
 def is_unbegun(root: Path) -> bool:
@@ -331,28 +297,17 @@ def _dataset_paths(root: Path) -> list[Path]:
 
 def _names(root: Path) -> list[str]:
     """Return the names in a folder, except that of the lock; none for a missing folder."""
-    with _reading(root):
-        try:
-            return [path.name for path in root.iterdir() if path.name != LOCK_NAME]
-        except FileNotFoundError:
-            return []
-        except NotADirectoryError as error:
-            raise DatasetExistsError(f"{root} is a file", hint="choose another --output") from error
-
-
-@contextmanager
-def _reading(root: Path) -> Iterator[None]:
     try:
-        yield
-    except OSError as error:
-        raise StorageError(
-            f"cannot read {root}: {error.strerror or error}", hint="check its name and its permissions"
-        ) from error
+        with _reading(root, FileNotFoundError, NotADirectoryError):
+            return [path.name for path in root.iterdir() if path.name != LOCK_NAME]
+    except FileNotFoundError:
+        return []
+    except NotADirectoryError as error:
+        raise DatasetExistsError(f"{root} is a file", hint="choose another --output") from error
 
 
 def move_to_replaced(files: FileStore, root: Path) -> None:
     """Move the dataset in `root` to `REPLACED`, to make room for a new one in the same folder."""
-    files.make_folder(root / REPLACED)
     for name in DATASET_ENTRIES:
         if (root / name).exists():
             files.move(root / name, root / REPLACED / name)

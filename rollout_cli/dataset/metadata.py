@@ -12,9 +12,9 @@ from typing import Any, Literal
 
 from rollout_cli.dataset.commits import Written
 from rollout_cli.dataset.files import FORMAT, FORMAT_VERSION, FileStore, info_path
-from rollout_cli.dataset.schema import DatasetSchema, SpaceSchema
-from rollout_cli.dataset.stats import Anomaly
-from rollout_cli.errors import InternalError, RolloutError
+from rollout_cli.dataset.schema import SpaceSchema
+from rollout_cli.dataset.stats import Anomaly, Place, anomalies
+from rollout_cli.errors import InternalError
 
 Status = Literal["complete", "interrupted"]
 
@@ -46,97 +46,79 @@ class DatasetSummary:
     anomalies: tuple[Anomaly, ...] = ()
 
 
-class DatasetRecord:
-    """info.json and the card of a dataset that is being written.
+def new_info(
+    spaces: SpaceSchema, settings: Mapping[str, Any], header: Mapping[str, Any], before: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    """Return the info.json of a dataset that begins.
 
     Args:
-        files: The disk.
-        root: The dataset's folder.
-        settings: How the dataset is written: `root_seed`, `partitions`, `first_numbers`, …
         spaces: The columns of the environment's spaces.
+        settings: How the dataset is written: `root_seed`, `partitions`, `first_numbers`, …
         header: What else info.json records.
         before: The info.json of the dataset that is resumed; None for a new one.
 
     Raises:
         InternalError: If the header has keys that are the writer's own.
     """
+    now = _now()
+    ours = {
+        "format": FORMAT,
+        "format_version": FORMAT_VERSION,
+        "status": "collecting",
+        **dict.fromkeys(("episodes", "steps", "bytes", "segments"), 0),
+        **settings,
+        "max_episode_length": spaces.env_spec.max_episode_length,
+        "spaces": spaces.describe(),
+        "features": {column.name: column.describe() for column in spaces.columns},
+        "info_columns": "inferring",
+        "dropped_infos": {},
+        "anomalies": [],
+        "times": {"started": now, "updated": now, "ended": None},
+    }
+    if taken := sorted(ours.keys() & header.keys()):
+        raise InternalError(f"the header of a dataset has keys that are the writer's own: {', '.join(taken)}")
+    if before is not None:
+        times = before.get("times") or {}
+        ours["times"] |= {"started": times.get("started", now), "resumed": [*times.get("resumed", []), now]}
+    return ours | plain_json(header)
 
-    def __init__(
-        self,
-        files: FileStore,
-        root: Path,
-        settings: Mapping[str, Any],
-        spaces: SpaceSchema,
-        header: Mapping[str, Any],
-        *,
-        before: Mapping[str, Any] | None = None,
-    ) -> None:
-        self._files, self._root = files, root
-        self._anomalies: tuple[Anomaly, ...] = ()
-        now = _now()
-        ours = {
-            "format": FORMAT,
-            "format_version": FORMAT_VERSION,
-            "status": "collecting",
-            **dict.fromkeys(("episodes", "steps", "bytes", "segments"), 0),
-            **settings,
-            "max_episode_length": spaces.env_spec.max_episode_length,
-            "spaces": spaces.describe(),
-            "features": {column.name: column.describe() for column in spaces.columns},
-            "info_columns": "inferring",
-            "dropped_infos": {},
-            "anomalies": [],
-            "times": {"started": now, "updated": now, "ended": None},
-        }
-        if taken := sorted(ours.keys() & header.keys()):
-            raise InternalError(f"the header of a dataset has keys that are the writer's own: {', '.join(taken)}")
-        self._info: dict[str, Any] = ours | plain_json(dict(header))
-        if before is not None:
-            times = before.get("times") or {}
-            resumed = [*times.get("resumed", []), now]
-            self._info["times"].update(started=times.get("started", now), resumed=resumed)
 
-    @property
-    def env(self) -> Mapping[str, Any]:
-        """Return the header's record of the environment."""
-        env: Mapping[str, Any] = self._info.get("env") or {}
-        return env
+def write_info(files: FileStore, root: Path, info: dict[str, Any]) -> None:
+    """Write info.json and the card."""
+    info["times"]["updated"] = _now()
+    files.write_json(info_path(root), info)
+    files.replace(root / "README.md", render_card(info).encode(errors="backslashreplace"))
 
-    def decide(self, schema: DatasetSchema) -> None:
-        """Record the columns."""
-        self._info.update(info_columns="decided" if schema.infos.decided else "partial", features=schema.describe())
 
-    def count(self, written: Sequence[Written], anomalies: Sequence[Anomaly]) -> None:
-        """Record the totals of the committed segments, and their anomalies."""
-        self._anomalies = tuple(anomalies)
-        dropped: Counter[str] = Counter()
-        for one in written:
-            dropped.update(one.record.dropped_infos)
-        self._info.update(
-            episodes=sum(one.record.episodes for one in written),
-            steps=sum(one.record.steps for one in written),
-            bytes=sum(one.bytes for one in written),
-            segments=len(written),
-            dropped_infos=dict(dropped),
-            anomalies=[one.to_dict() for one in anomalies],
-        )
+def end_info(info: dict[str, Any], status: Status, facts: Mapping[str, Any]) -> None:
+    """Record how the dataset ended."""
+    info.update(plain_json(facts), status=status)
+    info["times"]["ended"] = _now()
 
-    def end(self, status: Status, **facts: Any) -> None:
-        """Record how the dataset ended, and write info.json and the card."""
-        self._info.update(plain_json(facts), status=status)
-        self._info["times"]["ended"] = _now()
-        self.write()
 
-    def write(self) -> None:
-        """Write info.json and the card."""
-        self._info["times"]["updated"] = _now()
-        self._files.write_json(info_path(self._root), self._info)
-        self._files.replace(self._root / "README.md", render_card(self._info).encode(errors="backslashreplace"))
+def count_segments(info: dict[str, Any], written: Sequence[Written]) -> None:
+    """Record the totals of the committed segments, and their anomalies."""
+    records = [one.record for one in written]
+    places: dict[str, Place] = {}
+    dropped: Counter[str] = Counter()
+    for record in records:
+        places = {**record.anomalies, **places}
+        dropped.update(record.dropped_infos)
+    info.update(
+        episodes=sum(record.episodes for record in records),
+        steps=sum(record.steps for record in records),
+        bytes=sum(one.bytes for one in written),
+        segments=len(written),
+        dropped_infos=dict(dropped),
+        anomalies=[one.to_dict() for one in anomalies(places)],
+    )
 
-    def summary(self) -> DatasetSummary:
-        """Return the contents of the dataset."""
-        names = ("status", "episodes", "steps", "bytes", "segments", "info_columns", "dropped_infos")
-        return DatasetSummary(self._root, anomalies=self._anomalies, **{name: self._info[name] for name in names})
+
+def summary_of(root: Path, info: Mapping[str, Any]) -> DatasetSummary:
+    """Return the contents of the dataset that `info` describes."""
+    names = ("status", "episodes", "steps", "bytes", "segments", "info_columns", "dropped_infos")
+    found = tuple(Anomaly(**one) for one in info["anomalies"])
+    return DatasetSummary(root, anomalies=found, **{name: info[name] for name in names})
 
 
 def plain_json(value: Any) -> Any:
@@ -200,15 +182,3 @@ def render_card(info: Mapping[str, Any]) -> str:
     name = next((" ".join(repr(str(part))[1:-1].split()) for part in parts if part), "an environment")
     counts = f"{info['episodes']} episodes, {info['steps']} steps ({info['status']})."
     return "\n".join([_FRONT_MATTER, f"# Episodes of {name}", "", counts, "", _LAYOUT])
-
-
-def note_what_is_kept(error: RolloutError, kept: DatasetSummary) -> None:
-    """Add to the hint of an error that ended a dataset what was committed before it."""
-    count = f"{kept.episodes:,} episodes ({kept.steps:,} steps)"
-    if not kept.episodes:
-        text = "nothing was committed"
-    elif info_path(kept.path).is_file():
-        text = f"{count} are safe in {kept.path}; --resume continues from there"
-    else:
-        text = f"{kept.path} is gone, and with it {count}"
-    error.hint = f"{error.hint}; {text}" if error.hint else text

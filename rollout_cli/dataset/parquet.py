@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from rollout_cli.dataset.files import FileStore, NewFile, tidy_up
+from rollout_cli.dataset.files import FileStore
 from rollout_cli.dataset.schema import BIG_ROW_BYTES
 from rollout_cli.errors import DatasetFormatError, StorageError
 
@@ -21,55 +20,23 @@ MEMORY_HINT = (
     "use a smaller --segment-bytes or fewer partitions, leave out large infos with --drop-info, or free memory"
 )
 
-_PAGE_BYTES = _BUFFER_BYTES = 1 << 20
+_PAGE_BYTES = 1 << 20
 
 
-class TableFile:
-    """One Parquet file under a temporary name; as a context manager it is removed after an exception."""
+@contextmanager
+def parquet_file(files: FileStore, path: Path, schema: pa.Schema) -> Iterator[pq.ParquetWriter]:
+    """Write a file; it is on the disk when the context ends. After an error a part of it may be there.
 
-    def __init__(self, files: FileStore, path: Path, schema: pa.Schema) -> None:
-        self.path = path
-        self._file = NewFile(files, path)
-        try:
-            # Each write to `NewFile` takes the interpreter's lock, so Arrow joins them first.
-            self._sink = pa.BufferedOutputStream(pa.PythonFile(self._file, mode="w"), _BUFFER_BYTES)
-            self._writer = pq.ParquetWriter(self._sink, schema, **_options(schema))
-        except BaseException as error:
-            tidy_up(error, self._file.discard)
-            raise
-
-    def write(self, table: pa.Table, *, group_rows: int) -> None:
-        """Append a table in row groups of `group_rows`.
-
-        Columns must be contiguous unless their rows are big, or pages would end where the pieces do.
-        """
-        self._writer.write_table(table, row_group_size=group_rows)
-
-    def finish(self, metadata: Mapping[str, str] | None = None) -> int:
-        """Write the footer with `metadata` added, and bring the file to the disk; return its bytes."""
-        self._writer.add_key_value_metadata(metadata or {})
-        self._writer.close()
-        self._sink.close()
-        return self._file.finish()
-
-    def discard(self) -> None:
-        """Remove the file."""
-        try:
-            self._file.discard()
-        finally:
-            # Left open, Arrow would write the footer at some later time; the bytes are ignored now.
-            with suppress(Exception):
-                self._writer.close()
-                self._sink.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, _traceback: TracebackType | None
-    ) -> None:
-        if error is not None:
-            tidy_up(error, self.discard)
+    Columns must be contiguous unless their rows are big, or pages would end where the pieces do.
+    """
+    # As bytes: pyarrow encodes a text as UTF-8, and a path may have no UTF-8.
+    with (
+        files.operation("write", path),
+        pa.OSFile(os.fsencode(path), "wb") as sink,
+        pq.ParquetWriter(sink, schema, **_options(schema)) as writer,
+    ):
+        yield writer
+    files.sync(path)
 
 
 def _options(schema: pa.Schema) -> dict[str, Any]:

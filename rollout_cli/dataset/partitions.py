@@ -3,41 +3,42 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import replace
-from typing import Any, TypeVar
 
-from rollout_cli.dataset.commits import CommittedPartition, SegmentId, Written
+from rollout_cli.dataset.commits import SegmentId, Written
 from rollout_cli.dataset.convert import Array
 from rollout_cli.dataset.parquet import MEMORY_HINT
-from rollout_cli.dataset.segments import LongEpisode, SegmentJob, SegmentSettings, nominal_bytes, write_segment
+from rollout_cli.dataset.schema import DatasetSchema
+from rollout_cli.dataset.segments import SegmentJob, SizeLimits, nominal_bytes
 from rollout_cli.dataset.tables import NumberedChunk
 from rollout_cli.episodes.chunk import Chunk, concatenate
 from rollout_cli.errors import StorageError
 
-R = TypeVar("R")
-
 MOST_WAITING = 2
-"""Writes that may wait: who is ahead by more blocks, so that memory stays flat."""
+"""Segments that may wait to be written: who is ahead by more blocks, so that memory stays flat."""
 
 
 class WriteQueue:
-    """Runs writes in their order, in one thread; after a failure no other write begins."""
+    """Writes segments in their order, in one thread; after a failure no other write begins.
 
-    def __init__(self) -> None:
+    Args:
+        write: Writes and commits one segment.
+    """
+
+    def __init__(self, write: Callable[[SegmentJob], Written]) -> None:
         self.failure: BaseException | None = None
+        self._write = write
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="rollout-writer")
-        self._pending: deque[Future[Any]] = deque()
+        self._pending: deque[Future[Written]] = deque()
 
-    def submit(self, work: Callable[..., R], *args: Any) -> Future[R]:
-        """Add a write; blocks while too many wait, and raises the failure of an earlier one."""
+    def submit(self, job: SegmentJob) -> Future[Written]:
+        """Add a segment; blocks while too many wait, and raises the failure of an earlier one."""
         while len(self._pending) >= MOST_WAITING:
             wait([self._pending.popleft()])
         self.check()
-        future = self._executor.submit(self._run, work, *args)
-        self._pending.append(future)
-        return future
+        self._pending.append(self._executor.submit(self._run, job))
+        return self._pending[-1]
 
     def check(self) -> None:
         """Raise the error of the write that failed, if one did."""
@@ -48,10 +49,10 @@ class WriteQueue:
         """Wait for the running write, or with `finish` for all; later ones are refused."""
         self._executor.shutdown(cancel_futures=not finish)
 
-    def _run(self, work: Callable[..., R], *args: Any) -> R:
+    def _run(self, job: SegmentJob) -> Written:
         self.check()
         try:
-            return work(*args)
+            return self._write(job)
         except MemoryError as error:
             self.failure = StorageError(f"there is not enough memory to write a segment: {error}", hint=MEMORY_HINT)
             raise self.failure from error
@@ -64,17 +65,25 @@ class Partition:
     """Cuts the chunks of one partition into segments; keeps the open one in memory.
 
     Args:
-        settings: The settings of all segments.
-        queue: Runs the writes.
+        schema: The dataset's schema.
+        limits: Where segments end.
+        queue: Writes the segments.
         segment: The first segment.
         first_number: The first episode number; None where that is the number of its first episode.
+        committed: Its committed segments, which are continued.
     """
 
     def __init__(
-        self, settings: SegmentSettings, queue: WriteQueue, segment: SegmentId, first_number: int | None
+        self,
+        schema: DatasetSchema,
+        limits: SizeLimits,
+        queue: WriteQueue,
+        segment: SegmentId,
+        *,
+        first_number: int | None,
+        committed: Sequence[Written] = (),
     ) -> None:
-        self._settings = settings
-        self._queue = queue
+        self._schema, self._limits, self._queue = schema, limits, queue
         self._segment = segment
         # The numbers that the open segment covers; None before the first episode of a partition without a first one.
         self._start = self._next = first_number
@@ -82,19 +91,12 @@ class Partition:
         self._rows = self._nominal = 0
         self._before: Written | Future[Written] | None = None
         self._episodes: list[NumberedChunk] = []
-        # An episode that comes in parts: kept until it is whole, or streamed if it is over the limits.
-        self._parts: list[Chunk] = []
-        self._long: LongEpisode | None = None
-        self._last_long: LongEpisode | None = None
-
-    def resume(self, committed: CommittedPartition) -> None:
-        """Continue behind the committed segments."""
-        if committed.segments:
-            self._before = last = committed.segments[-1]
-            self._segment, record = last.segment, last.record
-            self._start, self._next = record.start, record.stop
-            self._rows, self._nominal = record.steps, record.nominal
-            if record.is_long:
+        # The parts of an episode that is not whole yet.
+        self._parts: list[NumberedChunk] = []
+        for last in committed[-1:]:
+            self._segment, self._start, self._next = last.segment, last.record.start, last.record.stop
+            self._rows, self._nominal, self._before = last.record.steps, last.record.nominal, last
+            if last.record.is_long:
                 self._begin_segment()
 
     def write(self, chunk: Chunk, ids: Array) -> None:
@@ -102,17 +104,14 @@ class Partition:
         if chunk.part is None:
             self._add_whole(chunk, ids)
             return
-        if chunk.part.index == 0:
-            length, nominal = chunk.part.episode_length, int(nominal_bytes(chunk, self._settings.schema)[0])
-            if self._settings.limits.is_over(length, nominal):
-                self._begin_long(chunk, ids, length, nominal)
-        if self._long is not None:
-            self._add_to_long(chunk, is_last=chunk.part.is_last)
-            return
-        self._parts.append(chunk)
+        self._parts.append((chunk, ids))
         if chunk.part.is_last:
             parts, self._parts = self._parts, []
-            self._add_whole(concatenate(parts), ids)
+            nominal = int(nominal_bytes(chunk, self._schema)[0])
+            if self._limits.is_over(chunk.part.episode_length, nominal):
+                self._write_long(parts, nominal)
+            else:
+                self._add_whole(concatenate([part for part, _ in parts]), ids)
 
     def flush(self) -> None:
         """Commit all whole episodes, unless they are committed."""
@@ -121,15 +120,10 @@ class Partition:
             before = self._before.result() if isinstance(self._before, Future) else self._before
             job = SegmentJob(self._segment, before, self._episodes, self._start or 0, self._nominal)
             self._episodes = []
-            self._before = self._queue.submit(write_segment, self._settings, job)
-
-    def discard(self) -> None:
-        """Remove the file of a long episode that was not committed, once the queue has ended."""
-        if self._last_long is not None:
-            self._last_long.discard()
+            self._before = self._queue.submit(job)
 
     def _add_whole(self, chunk: Chunk, ids: Array) -> None:
-        limits, lengths, sizes = self._settings.limits, chunk.lengths, nominal_bytes(chunk, self._settings.schema)
+        limits, lengths, sizes = self._limits, chunk.lengths, nominal_bytes(chunk, self._schema)
         at = 0
         while at < len(lengths):
             fitting = limits.count_fitting(lengths[at:], sizes[at:], rows=self._rows, nominal=self._nominal)
@@ -144,8 +138,7 @@ class Partition:
                 self._rows += some.n_steps
                 self._nominal += nominal
             else:  # It does not even fit into an empty segment.
-                self._begin_long(some, ids[at:stop], some.n_steps, nominal)
-                self._add_to_long(some, is_last=True)
+                self._write_long([(some, ids[at:stop])], nominal)
             at = stop
 
     def _cover(self, chunk: Chunk) -> None:
@@ -160,21 +153,15 @@ class Partition:
             self._begin_segment()
 
     def _begin_segment(self) -> None:
-        self._segment = replace(self._segment, number=self._segment.number + 1)
+        self._segment = self._segment._replace(number=self._segment.number + 1)
         self._start = self._next
         self._rows = self._nominal = 0
         self._before = None
 
-    def _begin_long(self, chunk: Chunk, ids: Array, length: int, nominal: int) -> None:
+    def _write_long(self, episode: list[NumberedChunk], nominal: int) -> None:
+        """Write an episode over the limits, whole or as its parts, as a segment of its own."""
         self._end_segment()
-        self._cover(chunk)
-        job = SegmentJob(self._segment, None, (), self._start or 0, nominal)
-        self._long = self._last_long = LongEpisode(self._settings, job, ids, length)
-
-    def _add_to_long(self, chunk: Chunk, *, is_last: bool) -> None:
-        assert self._long is not None
-        self._queue.submit(self._long.add, chunk)
-        if is_last:
-            self._queue.submit(self._long.commit)
-            self._long = None
-            self._begin_segment()
+        self._cover(episode[0][0])
+        # It is waited for: several at once might not fit into memory.
+        self._queue.submit(SegmentJob(self._segment, None, episode, self._start or 0, nominal)).result()
+        self._begin_segment()

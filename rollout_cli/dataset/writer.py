@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
+from dataclasses import asdict
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from rollout_cli.dataset import metadata
 from rollout_cli.dataset.commits import Committed, SegmentId, Written
 from rollout_cli.dataset.convert import Array
 from rollout_cli.dataset.files import (
@@ -29,11 +30,11 @@ from rollout_cli.dataset.files import (
     tidy_up,
 )
 from rollout_cli.dataset.inference import SchemaInference
-from rollout_cli.dataset.metadata import DatasetRecord, DatasetSummary, Status, note_what_is_kept
+from rollout_cli.dataset.metadata import DatasetSummary, Status
 from rollout_cli.dataset.partitions import Partition, WriteQueue
 from rollout_cli.dataset.schema import DatasetSchema, InfoSchema, SpaceSchema
-from rollout_cli.dataset.segments import SegmentSettings, SizeLimits
-from rollout_cli.dataset.stats import Place, anomalies, merge_stats, stats_document
+from rollout_cli.dataset.segments import SegmentJob, SegmentSettings, SizeLimits, write_segment
+from rollout_cli.dataset.stats import merge_stats, stats_document
 from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.episodes.chunk import Chunk
 from rollout_cli.errors import InternalError, InterruptedRunError, StorageError, TerminatedRunError, UsageError
@@ -54,16 +55,17 @@ class DatasetWriter:
         path: The dataset's folder; made if it is missing.
         env_spec: Spaces and limit of the environment.
         root_seed: The run's root seed, from 0 to 2**63 - 1.
-        n_partitions: 1 for episodes in number order; with more, each partition has a chunk folder of its own.
-        first_numbers: The first number of each partition; by default those of the first episodes that come, and then
-            gaps before them are not recorded as skipped.
+        first_numbers: The first episode number of each partition: one for episodes in number order; of several, each
+            has a chunk folder of its own. None stands for the first number that comes; then gaps before it are not
+            recorded as skipped.
         header: What else info.json records (`env`, `policy`, `collector`, `versions`, …). `env` goes into every file's
             footer too, so nothing in it may differ between two runs of one seed.
         next_observation: Whether to write a `next_observation` column.
         overwrite: Whether to replace a dataset in that folder. It stays in place until the new one's first commit.
         committed: The committed part of the dataset in that folder, to be resumed; see `Committed.can_resume`.
         limits: Where segments end.
-        flush_seconds: How often open segments are committed.
+        flush_seconds: Open segments are committed at the first write after so long, and at the end. While no episode
+            comes, the last ones wait for the next.
         files: The disk.
         lock: The lock on the folder, if the caller has it; released with the writer's end either way.
 
@@ -81,8 +83,7 @@ class DatasetWriter:
         *,
         env_spec: EnvSpec,
         root_seed: int,
-        n_partitions: int = 1,
-        first_numbers: Sequence[int] | None = None,
+        first_numbers: Sequence[int | None] = (None,),
         header: Mapping[str, Any] | None = None,
         next_observation: bool = False,
         overwrite: bool = False,
@@ -96,22 +97,21 @@ class DatasetWriter:
             raise UsageError(f"the root seed is {root_seed}", hint="give a seed from 0 to 2**63 - 1")
         self._root = Path(path).resolve()
         self._files = files or FileStore()
-        self._root_seed = root_seed
-        self._firsts: Sequence[int | None] = first_numbers or [None] * n_partitions
+        self._firsts = list(first_numbers)
         self._limits = limits or SizeLimits()
         self._spaces = SpaceSchema.of(env_spec, next_observation=next_observation)
         settings = {
             "root_seed": root_seed,
-            "partitions": n_partitions,
-            "first_numbers": None if first_numbers is None else list(first_numbers),
+            "partitions": len(self._firsts),
+            "first_numbers": self._firsts,
             "next_observation": next_observation,
-            "limits": dataclasses.asdict(self._limits),
+            "limits": asdict(self._limits),
         }
         before = None if committed is None else committed.info
-        self._record = DatasetRecord(self._files, self._root, settings, self._spaces, header or {}, before=before)
-        self._inference = SchemaInference(n_partitions=n_partitions)
-        self._queue = WriteQueue()
-        self._schema: DatasetSchema | None = None
+        self._info = metadata.new_info(self._spaces, settings, header or {}, before)
+        self._inference = SchemaInference(n_partitions=len(self._firsts))
+        self._queue = WriteQueue(self._commit)
+        self._settings: SegmentSettings | None = None  # None until the columns are decided.
         self._partitions: list[Partition] = []
         self._segments: dict[SegmentId, Written] = {}
         self._next_id = 0
@@ -121,10 +121,6 @@ class DatasetWriter:
         self._next_flush = time.monotonic() + flush_seconds
         # After an exception in the middle of `write`, nobody knows which of its episodes the open segments hold.
         self._is_writing = False
-        # Whether info.json is this dataset's, and not that of the one to be replaced.
-        self._is_begun = False
-        # Whether that one was moved to `REPLACED`, and this one has no commit yet.
-        self._replaced = False
         if committed is None:
             check_folder(self._root, overwrite=overwrite)
         self._made_folder = not self._root.exists()
@@ -138,31 +134,24 @@ class DatasetWriter:
 
     def _begin(self, committed: Committed | None, *, overwrite: bool) -> None:
         recover_replaced(self._files, self._root)
-        if committed is None:
-            check_folder(self._root, overwrite=overwrite)  # Again: another run may have ended just before the lock.
-        for path in self._root.glob(".*.tmp"):
-            self._files.remove(path)
+        self._remove_temporary()
+        # Whether the folder holds a dataset that this one replaces at its first commit.
+        self._has_old = committed is None and info_path(self._root).exists()
         if committed is not None:
             self._resume(committed)
-        elif not info_path(self._root).exists():  # Else a dataset is to be replaced, at the first commit.
-            self._begin_record()
-
-    def _begin_record(self) -> None:
-        self._is_begun = True
-        self._record.write()
+            return
+        check_folder(self._root, overwrite=overwrite)  # Again: another run may have ended just before the lock.
+        if not self._has_old:
+            metadata.write_info(self._files, self._root, self._info)
 
     def _resume(self, committed: Committed) -> None:
         aside = self._root / f".repair-{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}"
         for path in committed.damaged:
-            target = aside / path.relative_to(self._root)
-            self._files.make_folder(target.parent)
-            self._files.move(path, target)
-        self._has_episodes, self._is_begun = True, True
+            self._files.move(path, aside / path.relative_to(self._root))
+        self._has_episodes = True
         self._next_id = committed.episodes
-        self._segments = {one.segment: dataclasses.replace(one, tables=None) for one in committed.segments}
-        self._decide(InfoSchema.from_features(committed.info["features"]))
-        for partition, before in zip(self._partitions, committed.partitions, strict=True):
-            partition.resume(before)
+        self._segments = {one.segment: one._replace(tables=None) for one in committed.segments}
+        self._decide(InfoSchema.from_features(committed.info["features"]), committed.segments)
 
     @property
     def path(self) -> Path:
@@ -176,8 +165,7 @@ class DatasetWriter:
 
     def observe(self, chunk: Chunk) -> None:
         """Let episodes take part in schema inference that are not written: those before a plan's first one."""
-        if self._schema is None:
-            self._inference.observe(chunk)
+        self._inference.observe(chunk)
 
     def write(self, chunk: Chunk, *, partition: int = 0) -> None:
         """Take the next chunk of a partition: whole episodes in number order, or the next part of one.
@@ -188,7 +176,7 @@ class DatasetWriter:
         self._queue.check()
         self._is_writing = True
         self._has_episodes = self._has_episodes or chunk.part is None or chunk.part.is_last
-        if self._schema is not None:
+        if self._settings is not None:
             self._partitions[partition].write(chunk, self._episode_ids(chunk))
         else:
             self._inference.hold(chunk, partition)
@@ -209,58 +197,49 @@ class DatasetWriter:
         """
         self._check_open()
         self._commit_all()
-        self._before_commit()
+        if self._has_old:
+            self._begin_replacing()
         self._is_open = False
         with ExitStack() as stack:
             stack.callback(self._lock.release)
-            self._record.end(status, **facts)
-            self._remove_replaced()
-        return self._record.summary()
+            self._end(status, **facts)
+            self._end_replacing()
+        return metadata.summary_of(self._root, self._info)
 
     def abort(self, *, commits: bool = True) -> None:
-        """End the dataset as `interrupted`, with what can be committed.
+        """End the dataset as `interrupted`, with what can be committed; without any episode nothing is left of it.
 
         Args:
             commits: Whether to commit what was written, unless a write failed; else only committed segments stay.
         """
-        if self._is_open:
-            self._is_open = False
-            with ExitStack() as stack:  # Each step is tried, even where one before it failed.
-                stack.callback(self._lock.release)
-                stack.callback(self._queue.check)
-                stack.callback(self._end_aborted)
-                stack.callback(self._discard)
-                stack.callback(self._queue.stop)
-                if commits and self._has_episodes and not self._is_writing and self._queue.failure is None:
-                    self._commit_all()
+        if not self._is_open:
+            return
+        self._is_open = False
+        with ExitStack() as stack:  # Each step is tried, even where one before it failed.
+            stack.callback(self._remove_empty_folder)
+            stack.callback(self._lock.release)
+            stack.callback(self._queue.check)
+            stack.callback(self._end_aborted)
+            stack.callback(self._remove_temporary)
+            stack.callback(self._queue.stop)
+            if commits and self._has_episodes and not self._is_writing and self._queue.failure is None:
+                self._commit_all()
 
     def _end_aborted(self) -> None:
-        self._count()
         recover_replaced(self._files, self._root)
-        # Without a commit of ours, a dataset that was to be replaced is still there; or somebody removed the folder.
-        if self._is_begun and (self._segments or not self._replaced) and info_path(self._root).is_file():
-            self._record.end("interrupted")
-
-    def remove(self) -> None:
-        """Throw the dataset away, with the folder that was made for it: for a run that came to nothing."""
-        self._check_open()
-        self._is_open = False
-        with ExitStack() as stack:
-            if self._made_folder:
-                stack.callback(self._remove_empty_folder)
-            stack.callback(self._lock.release)
-            stack.callback(self._remove_files)
-            stack.callback(self._discard)
-            stack.callback(self._queue.stop)
-
-    def _remove_files(self) -> None:
-        recover_replaced(self._files, self._root)
-        if self._is_begun and not self._replaced:
+        if not self._segments and not self._has_old:
             remove_dataset(self._files, self._root)
+        elif self._segments and info_path(self._root).is_file():  # Else somebody removed the folder.
+            self._end("interrupted")
+
+    def _remove_temporary(self) -> None:
+        for path in self._root.glob(".*.tmp"):
+            self._files.remove(path)
 
     def _remove_empty_folder(self) -> None:
-        with suppress(OSError):  # Another run may have begun in it.
-            self._root.rmdir()
+        if self._made_folder:
+            with suppress(OSError):  # It is not empty, for the run has episodes, or another one has begun in it.
+                self._root.rmdir()
 
     def __enter__(self) -> Self:
         return self
@@ -270,36 +249,37 @@ class DatasetWriter:
     ) -> None:
         if error is None:
             self.abort()
-        else:
-            # A second signal asks for an end at once.
-            at_once = isinstance(error, KeyboardInterrupt | InterruptedRunError | TerminatedRunError)
-            tidy_up(error, partial(self.abort, commits=not at_once))
-            if isinstance(error, StorageError) and self._is_begun:
-                note_what_is_kept(error, self._record.summary())
+            return
+        # A second signal asks for an end at once.
+        at_once = isinstance(error, KeyboardInterrupt | InterruptedRunError | TerminatedRunError)
+        tidy_up(error, partial(self.abort, commits=not at_once))
+        if isinstance(error, StorageError):
+            count = f"{self._info['episodes']:,} episodes ({self._info['steps']:,} steps)"
+            kept = f"{self._root} is gone, and with it {count}"
+            if not self._segments:
+                kept = "nothing was committed"
+            elif info_path(self._root).is_file():
+                kept = f"{count} are safe in {self._root}; --resume continues from there"
+            error.hint = "; ".join(filter(None, [error.hint, kept]))
 
     def _check_open(self) -> None:
         if not self._is_open:
             raise InternalError("the dataset's writer was used after it was closed")
 
-    def _decide(self, infos: InfoSchema) -> None:
-        """Fix the columns."""
-        self._schema = DatasetSchema.of(self._spaces, infos, self._record.env)
-        self._record.decide(self._schema)
-        if self._is_begun:
-            self._record.write()
+    def _decide(self, infos: InfoSchema, segments: Sequence[Written] = ()) -> None:
+        """Fix the columns, and continue behind the committed segments."""
+        schema = DatasetSchema.of(self._spaces, infos, self._info.get("env") or {})
+        self._info.update(info_columns="decided" if infos.decided else "partial", features=schema.describe())
+        if not self._has_old:
+            metadata.write_info(self._files, self._root, self._info)
         count = len(self._firsts)
-        settings = SegmentSettings(
-            files=self._files,
-            root=self._root,
-            root_seed=self._root_seed,
-            schema=self._schema,
-            limits=self._limits.for_partitions(count),
-            before_commit=self._before_commit,
-            committed=self._after_commit,
-        )
-        self._partitions = [
-            Partition(settings, self._queue, SegmentId(count, at, 0), first) for at, first in enumerate(self._firsts)
-        ]
+        limits = self._limits.for_partitions(count)
+        self._settings = SegmentSettings(self._files, self._root, self._info["root_seed"], schema, limits)
+        for at, first in enumerate(self._firsts):
+            own = [one for one in segments if one.segment.partition == at]
+            segment = SegmentId(count, at, 0)
+            partition = Partition(schema, limits, self._queue, segment, first_number=first, committed=own)
+            self._partitions.append(partition)
 
     def _write_held(self) -> None:
         self._decide(self._inference.result())
@@ -314,68 +294,54 @@ class DatasetWriter:
             self._next_id += chunk.n_episodes
         return ids
 
-    # The next two run in the thread that writes.
+    def _commit(self, job: SegmentJob) -> Written:
+        """Write a segment and give its files their names, in the thread that writes."""
+        assert self._settings is not None
+        written = write_segment(self._settings, job)
+        if self._has_old:
+            self._begin_replacing()
+        segment = written.segment
+        self._files.move(segment.temporary(self._root, "data"), segment.data_path(self._root))
+        self._files.move(segment.temporary(self._root, "episodes"), segment.episodes_path(self._root))
+        self._segments[segment] = written._replace(tables=None)
+        self._end_replacing()
+        return written
 
-    def _before_commit(self) -> None:
-        """Move a dataset that is to be replaced aside, and put this one's info.json in its place."""
-        if self._is_begun:
-            return
-        self._replaced = True
-        try:
-            move_to_replaced(self._files, self._root)
-            self._begin_record()
-        except BaseException as error:
-            tidy_up(error, partial(recover_replaced, self._files, self._root))
-            self._replaced = self._is_begun = False
-            raise
+    def _begin_replacing(self) -> None:
+        """Move the dataset that is replaced aside, and put this one's info.json in its place."""
+        move_to_replaced(self._files, self._root)
+        metadata.write_info(self._files, self._root, self._info)
 
-    def _after_commit(self, written: Written) -> None:
-        self._segments[written.segment] = written
-        self._remove_replaced()
-
-    def _remove_replaced(self) -> None:
-        if self._replaced:
+    def _end_replacing(self) -> None:
+        if self._has_old:
             self._files.remove(self._root / REPLACED)
-            self._replaced = False
+            self._has_old = False
 
     def _commit_all(self) -> None:
         """Commit all that was written; nothing may follow."""
-        if self._schema is None:
+        if self._settings is None:
             self._write_held()
         for partition in self._partitions:
             partition.flush()
         self._queue.stop(finish=True)
         self._queue.check()
-        self._discard()
         if removed := len(self._segments) - len(self._present_segments()):
             raise StorageError(
                 f"files of {removed} segments were removed from {self._root} while it was written",
                 hint="collect again, and let nothing else change the folder",
             )
-        self._count()
 
     def _present_segments(self) -> list[Written]:
         """Return the committed segments whose files nobody removed meanwhile, in the order of their episodes."""
-        ordered = sorted(self._segments.items(), key=lambda item: (item[0].partition, item[0].number))
-        return [
-            written
-            for segment, written in ordered
-            if segment.data_path(self._root).is_file() and segment.episodes_path(self._root).is_file()
-        ]
+        paths = {one: (one.data_path(self._root), one.episodes_path(self._root)) for one in sorted(self._segments)}
+        return [self._segments[one] for one, pair in paths.items() if all(path.is_file() for path in pair)]
 
-    def _count(self) -> None:
-        """Record totals, statistics and anomalies of the committed segments."""
+    def _end(self, status: Status, **facts: Any) -> None:
+        """Write totals, statistics and anomalies of the committed segments, and how the dataset ended."""
         written = self._present_segments()
-        if self._schema is not None and written:
-            places: dict[str, Place] = {}
-            for one in written:
-                places = dict(one.record.anomalies) | places
-            self._record.count(written, anomalies(places))
+        metadata.count_segments(self._info, written)
+        metadata.end_info(self._info, status, facts)
+        if self._settings is not None and written:
             stats = merge_stats([one.record.stats for one in written])
-            self._files.write_json(stats_path(self._root), stats_document(stats, self._schema))
-
-    def _discard(self) -> None:
-        """Remove the files of long episodes that did not end; of all partitions, even where one removal fails."""
-        with ExitStack() as stack:
-            for partition in self._partitions:
-                stack.callback(partition.discard)
+            self._files.write_json(stats_path(self._root), stats_document(stats, self._settings.schema))
+        metadata.write_info(self._files, self._root, self._info)

@@ -207,7 +207,6 @@ def _resume_or_begin(job: _Job, sampler: Sampler, signals: StopSignals) -> Datas
         config.output,
         env_spec=spec,
         root_seed=sampler.seed,
-        n_partitions=len(first_numbers),
         first_numbers=first_numbers,
         header={**record, "reproducible": unknown.document()},
         next_observation=config.next_observation,
@@ -287,7 +286,7 @@ def _close(
         kept = f"{found.episodes:,} finished episodes ({found.steps:,} steps) are in {found.path}"
         kept += ", and --resume continues there"
     else:
-        writer.remove()
+        writer.abort()
     if filled.failure is not None:
         filled.failure.hint = "; ".join(filter(None, [filled.failure.hint, kept]))
         raise filled.failure

@@ -265,13 +265,15 @@ def test_an_info_that_does_not_say_enough_is_refused(dataset: Path, change: dict
 
 
 def test_each_partition_continues_by_itself(tmp_path: Path) -> None:
-    options: dict[str, Any] = {"n_partitions": 3, "first_numbers": [0, 40, 80], "limits": SMALL}
+    options: dict[str, Any] = {"first_numbers": [0, 40, 80], "limits": SMALL}
     path, numbers = tmp_path / "d", [*range(40), *range(40, 55)]
     write_dataset(path, [EPISODES[n] for n in numbers], partitions=[n // 40 for n in numbers], **options)
     committed = read_committed(path, read_info(path))
     assert [40, 55, 80] == [one.next_number for one in committed.partitions]
-    assert [40, 15, 0] == [one.episodes for one in committed.partitions]
-    assert [EPISODES[39].n_steps, EPISODES[54].n_steps, 0] == [one.last_length for one in committed.partitions]
+    assert [sum(one.n_steps for one in EPISODES[a:b]) for a, b in ((0, 40), (40, 55), (0, 0))] == [
+        one.steps for one in committed.partitions
+    ]
+    assert [EPISODES[39].n_steps, EPISODES[54].n_steps, None] == [one.last_length for one in committed.partitions]
     rest = range(55, 120)
     write_dataset(path, [EPISODES[n] for n in rest], partitions=[n // 40 for n in rest], committed=committed, **options)
     every = range(120)

@@ -156,7 +156,7 @@ def test_a_run_that_came_to_nothing_removes_its_own_files_only(tmp_path: Path) -
         writer = DatasetWriter(path, env_spec=BOX_SPEC, root_seed=0)
         if path == noted:
             (path / "notes.txt").write_text("mine")
-        writer.remove()
+        writer.abort()
     assert [noted, there] == sorted(tmp_path.iterdir())
     assert ([noted / "notes.txt"], []) == (list(noted.iterdir()), list(there.iterdir()))
 
@@ -241,9 +241,8 @@ def test_a_second_writer_is_refused(tmp_path: Path) -> None:
 
 
 def test_each_way_to_end_releases_the_lock(tmp_path: Path) -> None:
-    for end in ("abort", "remove"):
-        getattr(DatasetWriter(tmp_path / end, env_spec=BOX_SPEC, root_seed=0), end)()
-        assert not (tmp_path / end / LOCK_NAME).exists()
+    DatasetWriter(tmp_path, env_spec=BOX_SPEC, root_seed=0).abort()
+    assert not (tmp_path / LOCK_NAME).exists()
     write_dataset(tmp_path / "d", EPISODES)
     with pytest.raises(DatasetExistsError):
         write_dataset(tmp_path / "d", EPISODES)

@@ -241,7 +241,7 @@ def test_partitions_are_cut_by_themselves(tmp_path: Path) -> None:
     """A fault in one of them takes nothing from the others."""
     path = tmp_path / "out"
     chunks, partitions = [episode(n, 20) for n in range(120)], [n // 40 for n in range(120)]
-    write_dataset(path, chunks, limits=SMALL, partitions=partitions, n_partitions=3, first_numbers=[0, 40, 80])
+    write_dataset(path, chunks, limits=SMALL, partitions=partitions, first_numbers=[0, 40, 80])
     set_values(path / data(1, chunk=1), "step", 9, [0])
     done = repair_dataset(path)
     assert ([], done.episodes) == (verify_dataset(path).faults, len(load(path)))

@@ -145,7 +145,7 @@ def test_episodes_of_several_partitions_do_not_depend_on_who_comes_first(tmp_pat
     in_turn = [one for pair in zip(episodes[:100], episodes[100:], strict=True) for one in pair]
     for name, chunks, flush in (("one", episodes, 1e9), ("other", in_turn, 0.0)):
         partitions = [int(chunk.numbers[0]) // 100 for chunk in chunks]
-        options: dict[str, Any] = {"n_partitions": 2, "first_numbers": [0, 100], "limits": SMALL}
+        options: dict[str, Any] = {"first_numbers": [0, 100], "limits": SMALL}
         write_dataset(tmp_path / name, chunks, partitions=partitions, flush_seconds=flush, **options)
     assert data_files(tmp_path / "one") == data_files(tmp_path / "other")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
+from concurrent.futures import wait
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -82,7 +83,7 @@ def test_ids_follow_one_another_and_numbers_are_kept(tmp_path: Path) -> None:
 def test_the_ids_of_several_partitions_are_the_numbers(tmp_path: Path) -> None:
     """Each partition has a chunk folder of its own, and none is made for one without episodes."""
     chunks = [episode(n, 3) for n in (10, 0, 11, 2)]
-    write_dataset(tmp_path, chunks, partitions=[1, 0, 1, 0], n_partitions=3, first_numbers=[0, 10, 20])
+    write_dataset(tmp_path, chunks, partitions=[1, 0, 1, 0], first_numbers=[0, 10, 20])
     assert ["chunk-00000", "chunk-00001"] == sorted(path.name for path in (tmp_path / "data").iterdir())
     assert [0, 2, 10, 11] == numbers_of(tmp_path)
 
@@ -110,7 +111,7 @@ def test_open_segments_are_committed_when_the_time_has_come(tmp_path: Path, monk
         for number, seconds in enumerate([110.0, 129.0, 131.0, 140.0, 162.0]):
             now[0] = seconds
             writer.write(episode(number, 600))
-            writer._queue.submit(lambda: None).result()
+            wait(writer._queue._pending)
             expected = {2: [0, 1, 2], 3: [0, 1, 2], 4: [0, 1, 2, 3, 4]}.get(number, [])
             assert expected == numbers_of(tmp_path)
         assert "collecting" == info_of(tmp_path)["status"]
@@ -145,8 +146,10 @@ def test_a_writer_that_is_left_without_close_keeps_its_episodes_unless_asked_to_
         writer.write(in_parts(episode(2, 10), [4, 10])[0])
         if error is not None:
             raise error
-    assert kept == numbers_of(tmp_path)
-    assert ("interrupted", len(kept)) == (info_of(tmp_path)["status"], info_of(tmp_path)["episodes"])
+    if kept:
+        assert kept == numbers_of(tmp_path)
+        assert ("interrupted", 2) == (info_of(tmp_path)["status"], info_of(tmp_path)["episodes"])
+    assert bool(kept) == any(tmp_path.iterdir())
     assert [] == hidden_files(tmp_path)
 
 
@@ -176,7 +179,7 @@ def test_a_closed_writer_takes_nothing(tmp_path: Path) -> None:
             partial(writer.write, episode(1, 5)),
             partial(writer.close, status="complete"),
         ]
-        for verb in (*verbs, writer.remove):
+        for verb in verbs:
             with pytest.raises(InternalError):
                 verb()
         writer.abort()

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from rollout_cli.dataset.commits import record_checksum
 from rollout_cli.dataset.files import FileStore
-from rollout_cli.dataset.parquet import TableFile
+from rollout_cli.dataset.parquet import parquet_file
 
 RECORD_KEYS = ("rollout.segment", "rollout.stats", "rollout.checksum")
 INFO = "meta/info.json"
@@ -45,9 +45,9 @@ def rewrite(path: Path, change: Callable[[pa.Table], pa.Table], footer: Mapping[
     own = {key: value for key, value in changed.items() if key in RECORD_KEYS}
     schema = table.schema.with_metadata({key: value for key, value in changed.items() if key not in own})
     temporary = path.with_name("again.tmp")
-    with TableFile(FileStore(), temporary, schema) as out:
-        out.write(table.cast(schema), group_rows=file.metadata.row_group(0).num_rows)
-        out.finish(own)
+    with parquet_file(FileStore(), temporary, schema) as out:
+        out.write_table(table.cast(schema), row_group_size=file.metadata.row_group(0).num_rows)
+        out.add_key_value_metadata(own)
     temporary.replace(path)
 
 
