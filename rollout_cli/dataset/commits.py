@@ -15,7 +15,7 @@ from rollout_cli.dataset.files import FORMAT_VERSION
 from rollout_cli.dataset.parquet import open_parquet, reading
 from rollout_cli.dataset.reader import file_name, table_files
 from rollout_cli.dataset.schema import DatasetSchema
-from rollout_cli.dataset.stats import Place, RunningStats, TableStats
+from rollout_cli.dataset.stats import Place, TableStats, stats_from_json, stats_to_json
 from rollout_cli.errors import DatasetFormatError
 from rollout_cli.samplers.plan import Covered
 
@@ -25,7 +25,8 @@ FILES_PER_CHUNK = 1_000
 _RECORD, _STATS, _CHECKSUM = "rollout.segment", "rollout.stats", "rollout.checksum"
 
 
-class SegmentId(NamedTuple):
+@dataclass(frozen=True, slots=True, order=True)
+class SegmentId:
     """Segment `number` of one of `n_partitions` partitions; each of several has a chunk folder of its own."""
 
     n_partitions: int
@@ -88,7 +89,7 @@ class SegmentRecord:
         """Return the record as metadata of a Parquet file."""
         record = {name: getattr(self, name) for name in _FIELDS}
         record["return_sum"] = repr(self.return_sum)  # JSON has no infinity.
-        texts = (json.dumps(record), json.dumps({name: one.to_json() for name, one in self.stats.items()}))
+        texts = (json.dumps(record), json.dumps(stats_to_json(self.stats)))
         # Parquet has checksums for pages, and none for footers.
         return {_RECORD: texts[0], _STATS: texts[1], _CHECKSUM: record_checksum(*texts)}
 
@@ -107,7 +108,7 @@ class SegmentRecord:
             values = {name: record[name] for name in _FIELDS}
             values |= {"return_sum": float(record["return_sum"]), "skipped": tuple(record["skipped"])}
             values["anomalies"] = {key: tuple(place) for key, place in record["anomalies"].items()}
-            return cls(stats={name: RunningStats.from_json(one) for name, one in stats.items()}, **values)
+            return cls(stats=stats_from_json(stats), **values)
         except (KeyError, TypeError, AttributeError, RecursionError) as error:
             raise ValueError(f"its footer has no commit record: {error!r}") from error
 

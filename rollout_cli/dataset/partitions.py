@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import replace
 
 from rollout_cli.dataset.commits import SegmentId, Written
 from rollout_cli.dataset.convert import Array
@@ -153,7 +154,7 @@ class Partition:
             self._begin_segment()
 
     def _begin_segment(self) -> None:
-        self._segment = self._segment._replace(number=self._segment.number + 1)
+        self._segment = replace(self._segment, number=self._segment.number + 1)
         self._start = self._next
         self._rows = self._nominal = 0
         self._before = None

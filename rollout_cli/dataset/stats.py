@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -31,66 +31,38 @@ _BLOCK = 1 << 16
 _NO_STATS = ("episode_id", "step", "step_type")
 _FIELDS = ("count", "min", "max", "mean", "m2")
 
+ColumnStats = Array
+"""Count, extremes, mean and sum of squared distances from it (`m2`) of a column, float64 (5, *shape of a row).
 
-@dataclass(frozen=True, slots=True, eq=False)
-class RunningStats:
-    """Count, extremes, mean and sum of squared distances from it (`m2`), each of the shape of one row.
+Extremes are nan where nothing was counted.
+"""
 
-    Extremes are nan where nothing was counted.
-    """
-
-    count: Array
-    min: Array
-    max: Array
-    mean: Array
-    m2: Array
-
-    @classmethod
-    def of(cls, values: Array) -> RunningStats:
-        """Return the statistics of `values`, (n, *shape) with n of at least 1, for each number of a row."""
-        rows = values.reshape(len(values), -1)
-        size = max(1, _BLOCK // rows.shape[1])
-        whole = cls.merged([_block_stats(rows[start : start + size]) for start in range(0, len(rows), size)])
-        return cls(*(getattr(whole, name).reshape(values.shape[1:]) for name in _FIELDS))
-
-    @classmethod
-    def merged(cls, parts: Sequence[RunningStats]) -> RunningStats:
-        """Return the statistics of everything that `parts`, at least one, counted."""
-        if len(parts) == 1:
-            return parts[0]
-        counts, lows, highs, means, squares = (np.array([getattr(part, name) for part in parts]) for name in _FIELDS)
-        count = counts.sum(axis=0)
-        with np.errstate(over="ignore", invalid="ignore"):
-            # As a distance from one of them, for all may be far from zero and near one another.
-            mean = means[0] + ((means - means[0]) * (counts / np.maximum(count, 1))).sum(axis=0)
-            m2 = squares.sum(axis=0) + ((means - mean) ** 2 * counts).sum(axis=0)
-        return cls(count, np.fmin.reduce(lows), np.fmax.reduce(highs), mean, m2)
-
-    @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> RunningStats:
-        """Return the statistics that `to_json` described."""
-        count = np.asarray(document["count"], np.int64)
-        return cls(count, *(np.array(document[name], np.float64) for name in _FIELDS[1:]))
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the fields as JSON, exactly; null where they are not finite."""
-        return {name: _with_null(getattr(self, name)) for name in _FIELDS}
-
-    def document(self) -> dict[str, Any]:
-        """Return min, max, mean, std (of the population) and count; null where nothing was counted."""
-        mean = np.where(self.count > 0, self.mean, math.nan)
-        std = np.where(self.count > 0, np.sqrt(self.m2 / np.maximum(self.count, 1)), math.nan)
-        named = {"min": self.min, "max": self.max, "mean": mean, "std": std, "count": self.count}
-        return {name: _with_null(values) for name, values in named.items()}
+TableStats = Mapping[str, ColumnStats]
+"""The statistics of the columns of a table, by name."""
 
 
-def _with_null(values: Array) -> Any:
-    out = np.asarray(values).astype(object)
-    out[~np.isfinite(values)] = None
-    return out.tolist()
+def column_stats(values: Array) -> ColumnStats:
+    """Return the statistics of `values`, (n, *shape) with n of at least 1, for each number of a row."""
+    rows = values.reshape(len(values), -1)
+    size = max(1, _BLOCK // rows.shape[1])
+    whole = merged([_block_stats(rows[start : start + size]) for start in range(0, len(rows), size)])
+    return whole.reshape(-1, *values.shape[1:])
 
 
-def _block_stats(rows: Array) -> RunningStats:
+def merged(parts: Sequence[ColumnStats]) -> ColumnStats:
+    """Return the statistics of everything that `parts`, at least one, counted."""
+    if len(parts) == 1:
+        return parts[0]
+    counts, lows, highs, means, squares = np.stack(parts, axis=1)
+    count = counts.sum(axis=0)
+    with np.errstate(over="ignore", invalid="ignore"):
+        # As a distance from one of them, for all may be far from zero and near one another.
+        mean = means[0] + ((means - means[0]) * (counts / np.maximum(count, 1))).sum(axis=0)
+        m2 = squares.sum(axis=0) + ((means - mean) ** 2 * counts).sum(axis=0)
+    return np.stack([count, np.fmin.reduce(lows), np.fmax.reduce(highs), mean, m2])
+
+
+def _block_stats(rows: Array) -> ColumnStats:
     # A copy, columns first: adding along contiguous memory is several times as fast.
     numbers = np.array(rows.T, np.float64, order="C")
     low, high = numbers.min(axis=1), numbers.max(axis=1)
@@ -106,11 +78,28 @@ def _block_stats(rows: Array) -> RunningStats:
         numbers -= mean[:, None]
         if count.min() < len(rows):
             np.nan_to_num(numbers, copy=False, nan=0.0, posinf=math.inf, neginf=-math.inf)
-        return RunningStats(count, low, high, mean, np.einsum("ij,ij->i", numbers, numbers))
+        return np.stack([count, low, high, mean, np.einsum("ij,ij->i", numbers, numbers)])
 
 
-TableStats = Mapping[str, RunningStats]
-"""The statistics of the columns of a table, by name."""
+def stats_to_json(stats: TableStats) -> dict[str, Any]:
+    """Return the statistics as JSON, exactly; null where they are not finite."""
+    return {column: _named(_FIELDS, own) for column, own in stats.items()}
+
+
+def stats_from_json(document: Mapping[str, Any]) -> TableStats:
+    """Return the statistics that `stats_to_json` described."""
+    return {column: np.array([own[name] for name in _FIELDS], np.float64) for column, own in document.items()}
+
+
+def _named(names: Sequence[str], fields: Iterable[Array]) -> dict[str, Any]:
+    """Return fields of a column's statistics as JSON by name; the first one is its count."""
+    count, *others = (np.asarray(values) for values in fields)
+    out = {names[0]: count.astype(np.int64).tolist()}
+    for name, values in zip(names[1:], others, strict=True):
+        plain = values.astype(object)
+        plain[~np.isfinite(values)] = None
+        out[name] = plain.tolist()
+    return out
 
 
 def table_stats(table: pa.Table, *, first_row: int = 0) -> TableStats:
@@ -125,7 +114,7 @@ def table_stats(table: pa.Table, *, first_row: int = 0) -> TableStats:
         if field.name not in _NO_STATS and not pa.types.is_string(field.type):
             values = _counted_values(table[field.name], -first_row % SAMPLE)
             if len(values):
-                out[field.name] = RunningStats.of(values)
+                out[field.name] = column_stats(values)
     return out
 
 
@@ -147,21 +136,24 @@ def _is_sampled(column: SpaceColumn) -> bool:
 
 def merge_stats(parts: Sequence[TableStats]) -> TableStats:
     """Return the statistics of several tables, in their order."""
-    by_name: dict[str, list[RunningStats]] = {}
-    for part in parts:
-        for name, stats in part.items():
-            by_name.setdefault(name, []).append(stats)
-    return {name: RunningStats.merged(found) for name, found in by_name.items()}
+    names = {name: None for part in parts for name in part}
+    return {name: merged([part[name] for part in parts if name in part]) for name in names}
 
 
 def stats_document(stats: TableStats, schema: DatasetSchema) -> dict[str, Any]:
-    """Return the contents of stats.json."""
+    """Return stats.json: min, max, mean, std (of the population) and count; null where nothing was counted."""
     sampled = {column.name for column in schema.spaces.columns if _is_sampled(column)}
     for prefix, fields in schema.infos.groups:
         shapes = {f"{prefix}.{one.key}": kind_type(one.kind)[1] for one in fields if one.kind != STRING}
         sampled |= {name for name, shape in shapes.items() if math.prod(shape) > MAX_ELEMENTS}
-    note = {"sampled": f"1 row in {SAMPLE}"}
-    return {name: one.document() | (note if name in sampled else {}) for name, one in stats.items()}
+    document = {}
+    for column, (count, low, high, center, m2) in stats.items():
+        variance = m2 / np.maximum(count, 1)
+        mean, std = (np.where(count > 0, values, math.nan) for values in (center, np.sqrt(variance)))
+        document[column] = _named(("count", "min", "max", "mean", "std"), (count, low, high, mean, std))
+        if column in sampled:
+            document[column]["sampled"] = f"1 row in {SAMPLE}"
+    return document
 
 
 # Anomalies: values that were stored, but that a reader should know of.
@@ -188,7 +180,6 @@ class Anomaly:
     step: int
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the fields as JSON has them."""
         return asdict(self)
 
     def __str__(self) -> str:
@@ -230,13 +221,13 @@ def _bad_values(
         if letters is not None and b"\\ud" in letters.to_pybytes():
             yield "not_unicode", np.array([_ESCAPE.search(text) is not None for text in table[name].to_pylist()])
         return
-    own = stats[name]
-    if int(own.count.sum()) < table.num_rows * own.count.size:
+    count, lowest, highest, *_ = stats[name]
+    if count.sum() < table.num_rows * count.size:
         yield "not_finite", ~np.isfinite(_values(table, name, column))
     if column is not None and column.leaf.bounds is not None:
         low, high = column.leaf.bounds
         # Comparisons with nan, where nothing was counted, are false.
-        if np.any(own.min < low) or np.any(own.max > high):
+        if np.any(lowest < low) or np.any(highest > high):
             values = _values(table, name, column)
             yield "outside", np.isfinite(values) & ((values < low) | (values > high))
 

@@ -78,9 +78,7 @@ def test_partitions_and_long_episodes_have_no_faults(tmp_path: Path) -> None:
     """Each partition has a chunk folder; a long episode is written in pieces."""
     chunks = [episode(n, 4 if n != 5 else 900) for n in range(12)]
     partitions = [n // 4 for n in range(12)]
-    write_dataset(
-        tmp_path / "out", chunks, partitions=partitions, first_numbers=[0, 4, 8], limits=SMALL
-    )
+    write_dataset(tmp_path / "out", chunks, partitions=partitions, first_numbers=[0, 4, 8], limits=SMALL)
     report = verify_dataset(tmp_path / "out")
     assert ([], [], 12) == (report.faults, report.notes, len(load(tmp_path / "out")))
 
