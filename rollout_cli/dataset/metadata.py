@@ -80,7 +80,8 @@ def new_info(
     if before is not None:
         times = before.get("times") or {}
         ours["times"] |= {"started": times.get("started", now), "resumed": [*times.get("resumed", []), now]}
-    return ours | plain_json(header)
+    info: dict[str, Any] = ours | plain_json(header)
+    return info
 
 
 def write_info(files: FileStore, root: Path, info: dict[str, Any]) -> None:

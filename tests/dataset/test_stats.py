@@ -40,7 +40,8 @@ def expected_stats(values: Array) -> dict[str, Any]:
 
 
 def document_of(stats: TableStats) -> dict[str, Any]:
-    return stats_document(stats, DatasetSchema.of(SpaceSchema.of(BOX_SPEC), InfoSchema(), {}))["x"]
+    found: dict[str, Any] = stats_document(stats, DatasetSchema.of(SpaceSchema.of(BOX_SPEC), InfoSchema(), {}))["x"]
+    return found
 
 
 def assert_close(expected: dict[str, Any], found: dict[str, Any], scale: float = 1.0) -> None:
