@@ -49,7 +49,7 @@ def new_box() -> io.FileIO:
 
 
 class CrashBox:
-    """The worker's side: a `TurnBox`.
+    """The worker's side.
 
     Args:
         descriptor: Of a file of `new_box`.

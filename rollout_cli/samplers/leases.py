@@ -22,15 +22,10 @@ MAX_LEASE = 32768
 
 
 class LeaseSize(NamedTuple):
-    """How far ahead of its need a worker is leased numbers.
+    """How far ahead of its need a worker is leased numbers."""
 
-    Attributes:
-        seconds: How much work a lease holds, at the worker's own pace.
-        ahead: How many leases it has at most; it gets more when fewer than `ahead - 1` are left.
-    """
-
-    seconds: float = 0.2
-    ahead: int = 2
+    seconds: float = 0.2  # How much work a lease holds, at the worker's own pace.
+    ahead: int = 2  # How many leases it has at most; it gets more when fewer than `ahead - 1` are left.
 
 
 @dataclass(slots=True)
@@ -60,10 +55,6 @@ class Leases:
     """The account of one call's leases; times are seconds on any one clock.
 
     `block` is the least number of episodes worth leasing (a worker's number of environments).
-
-    Attributes:
-        in_flight: By worker, the numbers that it was leased and that did not end: rising ranges.
-        isolated: By worker, numbers that it is to run one at a time, before all others: suspects of a death or failure.
     """
 
     def __init__(
@@ -71,8 +62,10 @@ class Leases:
     ) -> None:
         self._plan, self._size, self._block = plan, size or LeaseSize(), block
         self._paces = [_Pace(now) for _ in range(n_workers)]
+        # By worker, the numbers that it was leased and that did not end: rising ranges.
         self.in_flight: list[list[range]] = [[] for _ in range(n_workers)]
-        self.isolated: list[list[int]] = [[] for _ in range(n_workers)]
+        # By worker, numbers that it is to run one at a time, before all others: suspects of a death or failure.
+        self._isolated: list[list[int]] = [[] for _ in range(n_workers)]
 
     def count(self, worker: int) -> int:
         """Return how many numbers the worker was leased that did not end."""
@@ -90,9 +83,9 @@ class Leases:
     def lease(self, worker: int, *, buffer_is_full: bool) -> Lease:
         """Lease a worker what it should get now, perhaps nothing; with a full buffer only the lowest missing one."""
         lease: list[range] = []
-        if self.isolated[worker]:
+        if self._isolated[worker]:
             if not self.in_flight[worker]:
-                number = self.isolated[worker].pop(0)
+                number = self._isolated[worker].pop(0)
                 lease = [range(number, number + 1)]
         elif count := self._wanted(worker, buffer_is_full=buffer_is_full):
             lease = self._plan.free(worker).lease(worker, count)
@@ -104,11 +97,11 @@ class Leases:
         """Return how many numbers the worker should get now."""
         has = self.count(worker)
         size = min(MAX_LEASE, max(self._block, self._paces[worker].episodes_in(self._size.seconds)))
-        wanted = self._size.ahead * size - has if has <= (self._size.ahead - 1) * size else 0
-        # What came back lies below what others run: it must run first, or the buffer could never drain.
-        count = min(wanted, self._plan.free(worker).n_released(worker))
-        if wanted and not buffer_is_full:
-            count = max(count, min(wanted, self._share(worker, has)))
+        count = 0
+        if has <= (self._size.ahead - 1) * size:
+            # What came back lies below what others run: it must run first, or the buffer could never drain.
+            count = max(self._plan.free(worker).n_released(worker), 0 if buffer_is_full else self._share(worker, has))
+            count = min(count, self._size.ahead * size - has)
         return count or self._must_run_next(worker, buffer_is_full=buffer_is_full)
 
     def _share(self, worker: int, has: int) -> int:
@@ -130,7 +123,7 @@ class Leases:
             return False  # What is in flight moves the run on; only a full buffer asks whether it is the lowest.
         free = [self._plan.free(other).next_number(other) for other in range(len(self.in_flight))]
         taken = [runs[0].start for runs in self.in_flight if runs]
-        taken += [numbers[0] for numbers in self.isolated if numbers]
+        taken += [numbers[0] for numbers in self._isolated if numbers]
         return free[worker] < NO_END and free[worker] == min([*taken, *free])
 
     def remove(self, worker: int, runs: Sequence[range]) -> None:
@@ -144,12 +137,12 @@ class Leases:
 
     def isolate(self, worker: int, numbers: Iterable[int]) -> None:
         """Take numbers from what the worker runs; it is to run them later, one at a time."""
-        self.isolated[worker] = sorted({*self.isolated[worker], *numbers})
-        self.remove(worker, [range(number, number + 1) for number in self.isolated[worker]])
+        self._isolated[worker] = sorted({*self._isolated[worker], *numbers})
+        self.remove(worker, [range(number, number + 1) for number in self._isolated[worker]])
 
     def drop_above(self, worker: int, last: int) -> bool:
         """Forget the worker's numbers above `last`; return whether it runs any of them."""
-        self.isolated[worker] = [number for number in self.isolated[worker] if number <= last]
+        self._isolated[worker] = [number for number in self._isolated[worker] if number <= last]
         before = self.count(worker)
         self.remove(worker, [range(last + 1, NO_END)])
         return self.count(worker) < before

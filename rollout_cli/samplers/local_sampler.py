@@ -10,7 +10,6 @@ from rollout_cli.errors import InternalError, UsageError
 from rollout_cli.loading import first_line, is_interrupt, traceback_text
 from rollout_cli.samplers.leases import LeaseSize
 from rollout_cli.samplers.messages import ToWorker
-from rollout_cli.samplers.plan import PlanState
 from rollout_cli.samplers.pool import Died, Event
 from rollout_cli.samplers.sampler import Sampler
 from rollout_cli.samplers.worker_loop import WorkerLoop
@@ -33,6 +32,7 @@ class LocalSampler(Sampler):
     """
 
     _lease_size: ClassVar[LeaseSize] = LeaseSize(seconds=TURN_SECONDS, ahead=1)
+    _is_parallel: ClassVar[bool] = False
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -44,9 +44,6 @@ class LocalSampler(Sampler):
 
     def _make_pool(self) -> LocalPool:
         return LocalPool(self._factory)
-
-    def _n_needed(self, state: PlanState) -> int:
-        return 1 if state.is_shared else self.n_workers
 
 
 class _LocalWorker(NamedTuple):
@@ -96,8 +93,7 @@ class LocalPool:
 
     def _turn(self, number: int) -> list[Event]:
         loop, waiting, generators = self._workers[number]
-        commands = list(waiting)
-        waiting.clear()
+        commands = [waiting.popleft() for _ in range(len(waiting))]
         with generators:
             try:
                 return [*loop.turn(commands)]
@@ -106,9 +102,9 @@ class LocalPool:
                     raise
                 reason, hint = f"was ended by {first_line(error)}", "let the user code raise an Exception"
                 death = Died(number, reason, loop.running_numbers, traceback_text(error), hint)
-                events = [*loop.rescue(), death]
+                rescued = loop.rescue()
                 self._workers.pop(number).loop.close()
-                return events
+                return [*rescued, death]
 
     def wake(self) -> None:
         """Do nothing: `wait` returns after a turn in any case."""

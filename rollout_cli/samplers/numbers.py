@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
-from itertools import chain
 from operator import attrgetter
 from typing import Any
 
@@ -63,12 +62,6 @@ class FreeNumbers:
         self._next = [first + (owner - first) % owners for owner in range(owners)]
         # By owner, the numbers that came back: rising ranges.
         self._released: list[list[range]] = [[] for _ in range(owners)]
-
-    @property
-    def n_free(self) -> int:
-        """Return how many numbers are free."""
-        fresh = (range(start, self._stop, self._owners) for start in self._next)
-        return sum(map(len, chain(fresh, *self._released)))
 
     def n_released(self, worker: int) -> int:
         """Return how many numbers came back and wait for `worker`."""

@@ -17,15 +17,15 @@ class MinTimesteps:
     """The shortest run of episodes `first`, `first + 1`, … whose lengths sum to at least `timesteps`.
 
     Raises:
-        ValueError: If a number is out of range.
+        ValueError: If there is no such run.
     """
 
     timesteps: int
     first: int = 0
 
     def __post_init__(self) -> None:
-        _check_least("timesteps", self.timesteps, 1)
-        _check_least("first", self.first, 0)
+        if self.timesteps < 1 or self.first < 0:
+            raise ValueError(f"{self}: must be timesteps >= 1 and first >= 0")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Episodes:
 
     def __post_init__(self) -> None:
         if not 0 <= self.first < self.stop:
-            raise ValueError(f"episodes {self.first}:{self.stop}: must be 0 <= first < stop")
+            raise ValueError(f"{self}: must be 0 <= first < stop")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,18 +59,11 @@ class EpisodesPerWorker:
     done: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        _check_least("episodes", self.episodes, 1)
-        _check_least("first", self.first, 0)
-        if any(not 0 <= done <= self.episodes for done in self.done):
-            raise ValueError(f"done is {self.done}, each must be 0 to {self.episodes}")
+        if self.episodes < 1 or self.first < 0 or any(not 0 <= done <= self.episodes for done in self.done):
+            raise ValueError(f"{self}: must be episodes >= 1, first >= 0 and each done 0 to episodes")
 
 
 Plan = MinTimesteps | Episodes | EpisodesPerWorker
-
-
-def _check_least(name: str, value: int, least: int) -> None:
-    if value < least:
-        raise ValueError(f"{name} is {value}, must be at least {least}")
 
 
 class Covered(NamedTuple):
@@ -112,22 +105,20 @@ def remaining(plan: Plan, covered: Sequence[Covered]) -> Plan | None:
 class PlanState:
     """A plan under way. Each number that `free(worker)` leases is later completed once, or released to it again.
 
-    Args:
-        plan: What to run; None for nothing, which is done from the beginning.
-        n_workers: How many workers there are.
-        by_worker: Whether policies or environments differ by worker: then number i belongs to worker i % n_workers.
-        block: Leases are whole blocks of so many numbers (a worker's number of environments).
+    None is the plan of nothing, which is done from the beginning. Where policies or environments differ `by_worker`,
+    number i belongs to worker i % n_workers. Leases are whole blocks of `block` (a worker's number of environments).
 
     Attributes:
         firsts: By partition, its first number.
         stops: By partition, one past its last number; NO_END where that is not known yet.
+        stride: The step from one of a worker's numbers to the next.
         is_shared: Whether any worker may run any number.
     """
 
     def __init__(self, plan: Plan | None, *, n_workers: int, by_worker: bool = False, block: int = 1) -> None:
         self._prefix: _Prefix | None = None
         self._first = self._size = 0  # Of the first partition and of each, where there are several.
-        owners = n_workers if by_worker else 1
+        self.stride = n_workers if by_worker else 1
         match plan:
             case None:
                 self.firsts, self.stops = [0], [0]
@@ -137,19 +128,14 @@ class PlanState:
             case Episodes(first, stop):
                 self.firsts, self.stops = [first], [stop]
             case EpisodesPerWorker(episodes, first, done):
-                self._first, self._size, owners = first, episodes, 1
+                self._first, self._size, self.stride = first, episodes, 1
                 starts = range(first, first + n_workers * episodes, episodes)
                 self.firsts = [start + begun for start, begun in zip(starts, done or [0] * n_workers, strict=True)]
                 self.stops = [start + episodes for start in starts]
         bounds = list(zip(self.firsts, self.stops, strict=True))
-        self._free = [FreeNumbers(first, stop, owners=owners, block=block) for first, stop in bounds]
+        self._free = [FreeNumbers(first, stop, owners=self.stride, block=block) for first, stop in bounds]
         self._missing = sum(stop - first for first, stop in bounds)
-        self.is_shared = len(bounds) == 1 and owners == 1
-
-    @property
-    def n_partitions(self) -> int:
-        """Return in how many partitions the episodes are handed on."""
-        return len(self.firsts)
+        self.is_shared = len(bounds) == 1 and self.stride == 1
 
     @property
     def done(self) -> bool:
@@ -162,7 +148,7 @@ class PlanState:
 
     def free(self, worker: int) -> FreeNumbers:
         """Return the numbers that the worker can be leased; those of other workers may be among them."""
-        return self._free[worker if self.n_partitions > 1 else 0]
+        return self._free[worker if len(self._free) > 1 else 0]
 
     def complete(self, numbers: range, lengths: Array) -> None:
         """Count episodes without a gap between them as run; `lengths` are their steps, int64 (N,), 0 if skipped."""
@@ -174,9 +160,8 @@ class PlanState:
         """Return about how many more numbers are worth leasing while `in_flight` run; None for all that are left."""
         if not self.is_shared:
             return None  # The numbers of one worker say nothing of how many another one must run.
-        if self._prefix is None:
-            return self._free[0].n_free
-        return self._prefix.still_needed(in_flight)
+        missing = self._missing if self._prefix is None else self._prefix.n_missing()
+        return None if missing is None else max(0, missing - in_flight)
 
 
 class _Prefix:
@@ -202,8 +187,6 @@ class _Prefix:
             self._next += len(run)
         return NO_END
 
-    def still_needed(self, in_flight: int) -> int | None:
-        """Return as `PlanState.still_needed` does, by the mean length so far; None while nothing is known."""
-        if self._steps == 0:
-            return None
-        return max(0, -(-(self._target - self._steps) * self._episodes // self._steps) - in_flight)
+    def n_missing(self) -> int | None:
+        """Return about how many more episodes reach the target, by the mean length so far; None while it is unknown."""
+        return -(-(self._target - self._steps) * self._episodes // self._steps) if self._steps else None

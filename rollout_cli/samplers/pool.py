@@ -10,40 +10,21 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from rollout_cli.samplers.messages import ToSampler, ToWorker
-from rollout_cli.workers.worker import CrashBox
 
 
 @dataclass(frozen=True, slots=True)
 class Died:
-    """A worker ended without being asked to; all its messages were given before.
-
-    Attributes:
-        reason: How it ended, one line that continues "worker 3 …", such as "was killed by SIGKILL".
-        numbers: The episodes that were running; none where it was starting, waiting or sending; None if unknown.
-        details: The traceback that it left.
-        hint: What to do about it, where the way it ended tells that.
-        late: The episodes that took longer than the episode time-out, where it was killed for that.
-    """
+    """A worker ended without being asked to; all its messages were given before."""
 
     worker: int
-    reason: str
-    numbers: tuple[int, ...] | None = ()
-    details: str = ""
-    hint: str = ""
-    late: tuple[int, ...] = ()
+    reason: str  # How it ended, one line that continues "worker 3 …", such as "was killed by SIGKILL".
+    numbers: tuple[int, ...] | None = ()  # Of the episodes that ran while it was in a turn; None where it is unknown.
+    details: str = ""  # The traceback that it left.
+    hint: str = ""  # What to do about it.
+    late: tuple[int, ...] = ()  # The episodes that took longer than the episode time-out, where it was killed for that.
 
 
 Event = ToSampler | Died
-
-
-class TurnBox(CrashBox, Protocol):
-    """A crash box that also notes when episodes run at all: a worker that builds or waits is not stuck in a step."""
-
-    def begin_turn(self) -> None:
-        """Note that the worker's episodes run from now on."""
-
-    def end_turn(self) -> None:
-        """Note that they do not; not called where the process ends in the middle of them."""
 
 
 class Pool(Protocol):

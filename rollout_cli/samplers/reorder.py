@@ -93,7 +93,7 @@ class ReorderBuffer:
     def _drop(self, number: int) -> None:
         entry = self._entries.pop(number, None)
         for kept in entry.kept if entry else ():
-            self._forget(kept)
+            self._taken(kept)
 
     def ready(self) -> Iterator[Chunk]:
         """Give every chunk whose turn it is, partition by partition."""
@@ -140,24 +140,17 @@ class ReorderBuffer:
 
     def _taken(self, kept: Chunk | int) -> Chunk:
         """Return a kept chunk, and forget it."""
-        chunk = kept
-        if isinstance(chunk, int):
-            assert self._file is not None
-            with self._reporting():
-                self._file.seek(chunk)
-                chunk = pickle.load(self._file)  # noqa: S301  It was pickled by this package's own process.
-        self._forget(kept)
-        assert isinstance(chunk, Chunk)
-        return chunk
-
-    def _forget(self, kept: Chunk | int) -> None:
         if isinstance(kept, Chunk):
             self._in_memory -= _n_bytes(kept)
-            return
-        self._n_in_file -= 1
-        if not self._n_in_file and self._file is not None:
-            self._on_disk = 0
-            self._file.truncate(0)
+            return kept
+        assert self._file is not None
+        with self._reporting():
+            self._file.seek(kept)
+            chunk: Chunk = pickle.load(self._file)  # noqa: S301  It was pickled by this package's own process.
+            self._n_in_file -= 1
+            if not self._n_in_file:
+                self._on_disk = self._file.truncate(0)
+        return chunk
 
     @contextmanager
     def _reporting(self) -> Iterator[None]:

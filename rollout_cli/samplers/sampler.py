@@ -58,6 +58,7 @@ class Sampler(abc.ABC):
     """
 
     _lease_size: ClassVar[LeaseSize] = LeaseSize()
+    _is_parallel: ClassVar[bool] = True  # Otherwise one worker runs everything that anybody may run.
 
     def __init__(
         self,
@@ -126,9 +127,7 @@ class Sampler(abc.ABC):
         """
         if env_update is not None:
             self._env_spec = None  # The new environment may have other spaces.
-        updates = self._updates.note(agent_update, env_update)
-        by_worker, block = self._updates.by_worker, self._factory.numbers_at_once
-        call = self._begin(PlanState(plan, n_workers=self.n_workers, by_worker=by_worker, block=block), updates)
+        call = self._begin(plan, self._updates.note(agent_update, env_update))
         with self._shut_down_on_error(call):
             try:
                 yield from self._chunks(call)
@@ -191,14 +190,10 @@ class Sampler(abc.ABC):
     def _make_pool(self) -> Pool:
         """Return a pool of `n_workers` workers, none of them started."""
 
-    def _n_needed(self, state: PlanState) -> int:  # noqa: ARG002  LocalSampler looks at it.
-        """Return how many workers take part in a call."""
-        return self.n_workers
-
     def start_worker(self) -> None:
         """Start the workers now rather than at the first call; does not wait for them."""
         if self._pool is None:
-            self._starting = self._begin(PlanState(None, n_workers=1))
+            self._starting = self._begin(None)
 
     def wait_until_started(self) -> EnvSpec:
         """Start the workers, wait until one has built its environment and policy, and return its `env_spec`.
@@ -207,7 +202,7 @@ class Sampler(abc.ABC):
             RolloutError: If one of them could not be built.
         """
         if self._env_spec is None:
-            call = self._starting or self._begin(PlanState(None, n_workers=1))
+            call = self._starting or self._begin(None)
             with self._shut_down_on_error(call):
                 while call.started is None:
                     self._take(call)
@@ -239,7 +234,7 @@ class Sampler(abc.ABC):
 
     # -- one call --------------------------------------------------------------------------------------------------
 
-    def _begin(self, state: PlanState, updates: Sequence[Update] = ()) -> SamplerMachine:
+    def _begin(self, plan: Plan | None, updates: Sequence[Update] = ()) -> SamplerMachine:
         """Begin a call: new workers are started and get their whole history, the others the call's updates."""
         if self._pool is None:
             self._pool, self.n_started = self._make_pool(), 0
@@ -248,19 +243,20 @@ class Sampler(abc.ABC):
         self._generation += 1
         self._starting = None
         self.dropped_episodes = 0
+        by_worker, block = self._updates.by_worker, self._factory.numbers_at_once
+        state = PlanState(plan, n_workers=self.n_workers, by_worker=by_worker, block=block)
         # One that was started for an earlier call takes part in each later one, so that it misses no update.
-        n_known, self.n_started = self.n_started, max(self.n_started, self._n_needed(state))
-        n_workers, block = self.n_started, self._factory.numbers_at_once
+        n_needed = self.n_workers if self._is_parallel or not state.is_shared else 1
+        n_known, self.n_started = self.n_started, max(self.n_started, n_needed)
         call = SamplerMachine(
             generation=self._generation,
             pool=self._pool,
             plan=state,
             buffer=ReorderBuffer(state, self.spill_folder),
-            leases=Leases(state, n_workers=n_workers, size=self._lease_size, block=block, now=_clock()),
+            leases=Leases(state, n_workers=self.n_started, size=self._lease_size, block=block, now=_clock()),
             updates=self._updates,
             supervisor=self._supervisor,
             warn=self.warn,
-            stride=self.n_workers if self._updates.by_worker and state.n_partitions == 1 else 1,
         )
         with self._shut_down_on_error(call):
             call.begin(n_known, updates)
@@ -297,9 +293,8 @@ class Sampler(abc.ABC):
         """End the workers after an error, since no later call could rely on their state; not under a later call."""
         try:
             yield
-        except GeneratorExit:
-            raise  # The caller has enough, and the workers stop.
-        except BaseException:
-            if call.generation == self._generation:
+        except BaseException as error:
+            # With GeneratorExit the caller has enough, and the workers stop.
+            if call.generation == self._generation and not isinstance(error, GeneratorExit):
                 self.shutdown_worker()
             raise

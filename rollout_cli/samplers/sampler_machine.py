@@ -1,13 +1,8 @@
 """The sampler's state machine: what a sampler does when a worker sends a message, or dies.
 
-| sampler's view of a worker | Started | Batch | Failed | Died |
-| --- | --- | --- | --- | --- |
-| starting | lease, ready | - | rebuild or fail | restart or fail |
-| ready | - | complete, lease more | rebuild or fail | restart or fail |
-
 It knows no process and no clock: it takes events and times. A worker is starting until it answers `Started` to the
 current generation; then it is ready, and gets leases. After `Failed` or a death it is brought up again with its whole
-history, and so is starting again.
+history, and so is starting again. ARCHITECTURE.md has the table.
 """
 
 from __future__ import annotations
@@ -30,18 +25,7 @@ from rollout_cli.samplers.updates import UpdateLog
 
 @dataclass(slots=True, eq=False)
 class SamplerMachine:
-    """One call of a sampler.
-
-    Attributes:
-        generation: Which call of its sampler this is.
-        stride: The step from one of a worker's numbers to the next.
-        warn: Called with one line for each fault that does not end the call.
-        started: What the first worker that was ready knows of its environment and policy.
-        not_reproducible: Why the episodes cannot be reproduced, where a worker has seen that.
-        skipped: By number, why an episode is left out.
-        stopping: Whether the call is asked to end early, or has failed: no more numbers are leased.
-        failure: What ends the call, once the episodes before it were handed on.
-    """
+    """One call of a sampler."""
 
     generation: int
     pool: Pool
@@ -50,13 +34,12 @@ class SamplerMachine:
     leases: Leases
     updates: UpdateLog
     supervisor: Supervisor
-    warn: Callable[[str], None]
-    stride: int = 1
-    started: Started | None = None
-    not_reproducible: str | None = None
-    skipped: dict[int, str] = field(default_factory=dict)
-    stopping: bool = False
-    failure: RolloutError | None = None
+    warn: Callable[[str], None]  # Called with one line for each fault that does not end the call.
+    started: Started | None = None  # What the first worker that was ready knows of its environment and policy.
+    not_reproducible: str | None = None  # Why the episodes cannot be reproduced, where a worker has seen that.
+    skipped: dict[int, str] = field(default_factory=dict)  # By number, why an episode is left out.
+    stopping: bool = False  # Whether the call is asked to end early, or has failed: no more numbers are leased.
+    failure: RolloutError | None = None  # What ends the call, once the episodes before it were handed on.
     _ready: set[int] = field(default_factory=set)
     _is_held_back: bool = False  # Whether the buffer was full when a worker wanted numbers.
     _highest: dict[int, int] = field(default_factory=dict)  # By partition, the highest number that ended.
@@ -74,7 +57,7 @@ class SamplerMachine:
                 self.pool.start(worker)
             updates = self.updates.history(worker) if is_new else tuple(changes[worker : worker + 1])
             lease = self.leases.lease(worker, buffer_is_full=False)
-            self.pool.send(worker, Start(self.generation, updates, lease, self.stride, rebuild=is_new))
+            self.pool.send(worker, Start(self.generation, updates, lease, self.plan.stride, rebuild=is_new))
 
     def handle(self, event: Event, now: float) -> None:
         """Take what happened; `now` is in seconds on any one clock.
@@ -141,10 +124,9 @@ class SamplerMachine:
         runs = contiguous_ranges(chunk.numbers)
         self.supervisor.n_skipped = 0
         self.leases.finished(event.worker, runs, now)
-        start = 0
         for numbers in runs:
-            self.plan.complete(numbers, lengths[start : start + len(numbers)])
-            start += len(numbers)
+            done, lengths = np.split(lengths, [len(numbers)])
+            self.plan.complete(numbers, done)
         last = runs[-1][-1]
         partition = self.plan.partition(last)
         self._highest[partition] = max(last, self._highest.get(partition, -1))
@@ -170,7 +152,7 @@ class SamplerMachine:
         if died:
             self.pool.start(worker)
         history = self.updates.history(worker)
-        self.pool.send(worker, Start(self.generation, history, stride=self.stride, rebuild=True))
+        self.pool.send(worker, Start(self.generation, history, (), self.plan.stride, rebuild=True))
         self._top_up_idle()
 
     def _top_up_idle(self) -> None:

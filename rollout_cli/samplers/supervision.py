@@ -52,29 +52,16 @@ class Supervision:
 
 
 class Verdict(NamedTuple):
-    """What to do now.
+    """What to do now."""
 
-    Attributes:
-        error: What ends the call; None where it continues.
-        skipped: The number of an episode that is left out, and why.
-        isolated: Episodes to be run one at a time by the worker that is brought up again, to see which one it was.
-        notice: What to warn the user of, one line.
-    """
-
-    error: RolloutError | None = None
-    skipped: tuple[int, str] | None = None
-    isolated: tuple[int, ...] = ()
-    notice: str = ""
+    error: RolloutError | None = None  # Ends the call.
+    skipped: tuple[int, str] | None = None  # The number of an episode that is left out, and why.
+    isolated: tuple[int, ...] = ()  # To be run one at a time by the worker when it is brought up, to see which it was.
+    notice: str = ""  # What to warn the user of, one line.
 
 
 class Supervisor:
-    """Keeps account of deaths and failures from the start of a sampler's workers on; the root seed is for messages.
-
-    Attributes:
-        restarts: How many workers were started again.
-        false_starts: By worker, how often it died before it was ready.
-        n_skipped: How many episodes were skipped since the last one that ended well.
-    """
+    """Keeps account of deaths and failures from the start of a sampler's workers on; the root seed is for messages."""
 
     def __init__(self, rules: Supervision, seed: int) -> None:
         self._rules, self._seed = rules, seed
@@ -84,8 +71,8 @@ class Supervisor:
 
     def begin_call(self) -> None:
         """Forget the episodes and starts of earlier calls: under another policy or environment they are others."""
-        self.false_starts: Counter[int] = Counter()
-        self.n_skipped = 0
+        self.false_starts: Counter[int] = Counter()  # By worker, how often it died before it was ready.
+        self.n_skipped = 0  # Since the last episode that ended well.
         self._kills: Counter[int] = Counter()
         self._failures: Counter[int] = Counter()
 
@@ -94,13 +81,20 @@ class Supervisor:
     def died(self, death: Died, in_flight: Sequence[range], *, starting: bool) -> Verdict:
         """Take a death of a worker that had these episodes in flight (rising ranges), or was not ready yet."""
         running = _those_in(in_flight, death.numbers or ())
-        place = _CRASHING.search(death.details)
-        where = f" in {place[3]} ({place[1]}, line {place[2]})" if place else ""
-        when = " while it was starting" if starting else running and f" while it ran {_named(running)}"
-        what = f"worker {death.worker} {death.reason}{where}{when or ''}"
+        what = f"worker {death.worker} {death.reason}"
+        if place := _CRASHING.search(death.details):
+            what += f" in {place[3]} ({place[1]}, line {place[2]})"
+        if starting:
+            what += " while it was starting"
+        elif running:
+            what += f" while it ran {_named(running)}"
         self._deaths.append(what)
         if death.late:
-            return self._took_too_long(death, in_flight)
+            late = _those_in(in_flight, death.late) or death.late
+            limit = f"{self._rules.episode_timeout:g} s in worker {death.worker}"
+            hint = "--episode-timeout says how long an episode may take, --max-episode-length how many steps"
+            error = EnvError(f"{self._episode(late[0])} took longer than {limit}", hint=hint)
+            return self.failed(error, late, in_flight)
         if starting:
             self.false_starts[death.worker] += 1
             return self._restart(what, death)
@@ -111,38 +105,29 @@ class Supervisor:
         message = f"{self._episode(suspects[0])} killed its worker {MOST_TRIES} times: {what}"
         hint = "the seed repeats it; --on-worker-death skip leaves such an episode out"
         fatal = self._fatal(message, hint, death)
-        if fatal.error is None or self._rules.on_worker_death == "fail":
-            return fatal
+        if self._rules.on_worker_death == "fail":
+            return Verdict(fatal)
         restart = self._restart(what, death)
-        return restart if restart.error else self._skip(suspects[0], fatal.error)
+        return restart if restart.error else self._skip(suspects[0], fatal)
 
     def _restart(self, what: str, death: Died, isolated: tuple[int, ...] = ()) -> Verdict:
         most = self._rules.max_worker_restarts
         if self.false_starts[death.worker] >= MOST_TRIES:
             what = f"worker {death.worker} died {MOST_TRIES} times before it was ready: {what}"
-            return self._fatal(what, death.hint or "its policy or environment crashes while it is built", death)
+            hint = death.hint or "its policy or environment crashes while it is built"
+            return Verdict(self._fatal(what, hint, death))
         if self.restarts >= most:
             after = f" after {most} {'restart' if most == 1 else 'restarts'}" if most else ""
             hint = f"{death.hint or _CRASH_HINT}; --max-worker-restarts allows more restarts"
-            return self._fatal(f"{what}{after}", hint, death)
+            return Verdict(self._fatal(f"{what}{after}", hint, death))
         self.restarts += 1
         likely = f" ({death.hint})" if death.hint else ""
         return Verdict(isolated=isolated, notice=f"{what}{likely}; it is started again ({self.restarts} of {most})")
 
-    def _fatal(self, message: str, hint: str, death: Died) -> Verdict:
-        """End the call with a line for each death before this one, and the traceback of this one."""
+    def _fatal(self, message: str, hint: str, death: Died) -> WorkerError:
+        """Return the error of a death, with a line for each death before it, and its traceback."""
         before = self._deaths if len(self._deaths) > 1 else []
-        return Verdict(WorkerError(message, hint=hint, details="\n".join([*before, death.details]).rstrip()))
-
-    def _took_too_long(self, death: Died, in_flight: Sequence[range]) -> Verdict:
-        late = _those_in(in_flight, death.late)
-        if not late:
-            return Verdict()  # They ended just before their worker was killed.
-        error = EnvError(
-            f"{self._episode(late[0])} took longer than {self._rules.episode_timeout:g} s in worker {death.worker}",
-            hint="--episode-timeout says how long an episode may take, --max-episode-length how many steps",
-        )
-        return self.failed(error, late, in_flight)
+        return WorkerError(message, hint=hint, details="\n".join([*before, death.details]).rstrip())
 
     # -- failures --------------------------------------------------------------------------------------------------
 
@@ -150,7 +135,7 @@ class Supervisor:
         """Take an error that was raised in one of these episodes, or in none, in a worker that had these in flight."""
         rule, suspects = self._rules.on_env_error, _those_in(in_flight, numbers)
         if numbers and not suspects:
-            return Verdict()  # They were dropped meanwhile.
+            return Verdict()  # They were dropped meanwhile, or ended just before their worker was killed.
         if rule == "fail" or not suspects:
             return Verdict(error)
         number = suspects[0]

@@ -1,9 +1,6 @@
 """WorkerLoop: what a worker does, one turn at a time, wherever it runs; it knows no process and no channel.
 
-| worker | Start | Continue | Stop | Exit | turn |
-| --- | --- | --- | --- | --- | --- |
-| ready | update, take the lease | add to the lease, drop above the last needed | drop all numbers | ended | run, send |
-| failed | rebuild, then ready; without `rebuild` ignored | ignored | ignored | ended | nothing |
+ARCHITECTURE.md has the table of this state machine.
 """
 
 from __future__ import annotations
@@ -16,12 +13,11 @@ from contextlib import ExitStack
 from typing import Any
 
 from rollout_cli.episodes.chunk import for_transport
-from rollout_cli.errors import EnvLoadError, PolicyLoadError
+from rollout_cli.errors import EnvLoadError, PolicyLoadError, UserCodeError
 from rollout_cli.loading import first_line, is_interrupt, reporting
 from rollout_cli.samplers.messages import Batch, Continue, Exit, Failed, Start, Started, Stop, ToSampler, ToWorker
-from rollout_cli.samplers.pool import TurnBox
 from rollout_cli.workers.factory import WorkerFactory
-from rollout_cli.workers.worker import Worker
+from rollout_cli.workers.worker import CrashBox, Worker
 
 TURN_SECONDS = 0.004
 """How long a turn runs episodes: a look for commands after every step would cost as much as a small env's step."""
@@ -39,27 +35,17 @@ _clock = time.perf_counter
 
 
 class WorkerLoop:
-    """One worker.
+    """One worker, which notes in its crash box what runs. Where it owns its process, it sets that up for its factory.
 
     Whoever drives it calls `turn` only while there is room for more messages, so a worker never blocks on sending, and
-    never drops a finished episode.
-
-    Args:
-        factory: Builds the worker.
-        worker_number: Which worker this is.
-        crash_box: Where it notes what runs.
-        owns_process: Whether the process belongs to this worker alone, which then sets it up as its factory says.
-        turn_seconds: How long a turn runs episodes.
-
-    Attributes:
-        ended: Whether it was sent `Exit`.
+    never drops a finished episode. It has `ended` after an `Exit`.
     """
 
     def __init__(
         self,
         factory: WorkerFactory,
         worker_number: int,
-        crash_box: TurnBox | None = None,
+        crash_box: CrashBox | None = None,
         *,
         owns_process: bool = True,
         turn_seconds: float = TURN_SECONDS,
@@ -101,8 +87,8 @@ class WorkerLoop:
         except Exception as error:  # noqa: BLE001  Whatever it is, the sampler must hear of it.
             self._failed = True
             self._messages = [*self.rescue(), Failed.of(self._number, self._generation, error)]
-        if self._box is not None:
-            self._box.end_turn()
+        if self._worker is not None:
+            self._worker.crash_box.end_turn()
         messages, self._messages = self._messages, []
         return messages
 
@@ -151,12 +137,8 @@ class WorkerLoop:
         worker = self._worker = self._worker or self._built()
         worker.retract(above=None)
         for update in start.updates:
-            with reporting(EnvLoadError, "the environment cannot be unpickled in the worker", hint=_HINT):
-                env = _unpickled(update.env)
-            with reporting(PolicyLoadError, "the policy cannot be unpickled in the worker", hint=_HINT):
-                agent = _unpickled(update.agent)
-            worker.update_env(env)
-            worker.update_agent(agent)
+            worker.update_env(_unpickled(update.env, "environment", EnvLoadError))
+            worker.update_agent(_unpickled(update.agent, "policy", PolicyLoadError))
         if self._owns_process:
             self._factory.after_updates()
         worker.number_stride = start.stride
@@ -177,8 +159,7 @@ class WorkerLoop:
 
     def _run(self, worker: Worker) -> None:
         if worker.has_work:
-            if self._box is not None:
-                self._box.begin_turn()
+            worker.crash_box.begin_turn()
             worker.advance(_clock() + self._turn_seconds)
         if self._is_due(worker):
             self._send_finished(worker, everything=not worker.has_work)
@@ -205,5 +186,6 @@ class WorkerLoop:
             raise error
 
 
-def _unpickled(data: bytes | None) -> Any:
-    return None if data is None else pickle.loads(data)  # noqa: S301  It was pickled by this package's own process.
+def _unpickled(data: bytes | None, what: str, kind: type[UserCodeError]) -> Any:
+    with reporting(kind, f"the {what} cannot be unpickled in the worker", hint=_HINT):
+        return None if data is None else pickle.loads(data)  # noqa: S301  Pickled by this package's own process.

@@ -63,6 +63,12 @@ class CrashBox(Protocol):
     def step(self) -> None:
         """Note that the worker is alive."""
 
+    def begin_turn(self) -> None:
+        """Note that episodes run from now on: a worker that builds or waits is not stuck in a step."""
+
+    def end_turn(self) -> None:
+        """Note that they do not; not called where the process ends in the middle of them."""
+
 
 class _NullBox:
     """A crash box that nobody reads."""
@@ -70,7 +76,7 @@ class _NullBox:
     def begin(self, *_: Any, **__: Any) -> None:
         """Do nothing."""
 
-    end = note = step = begin
+    end = note = step = begin_turn = end_turn = begin
 
 
 class Worker(abc.ABC):

@@ -97,7 +97,7 @@ def check_delivery(plan: Plan, sampler: SimulatedSampler, chunks: Sequence[Chunk
     assert [lengths(number) for number in numbers] == [int(length) for chunk in chunks for length in chunk.lengths]
     assert {policy} == {reward for chunk in chunks for reward in chunk.rewards.tolist()}
     state = PlanState(plan, n_workers=sampler.n_workers)
-    for partition in range(state.n_partitions):
+    for partition in range(len(state.stops)):
         mine = [number for number in numbers if state.partition(number) == partition]
         assert sorted(mine) == mine
 
@@ -184,7 +184,7 @@ def test_a_stopped_call_gives_a_prefix_of_each_partition(
                 sampler.request_stop(grace=grace)
     expected, numbers = serial(plan, sampler.n_workers, sampler._script.lengths), sorted(numbers_of(chunks))
     state = PlanState(plan, n_workers=sampler.n_workers)
-    for partition in range(state.n_partitions):
+    for partition in range(len(state.stops)):
         wanted = [number for number in expected if state.partition(number) == partition]
         mine = [number for number in numbers if state.partition(number) == partition]
         assert wanted[: len(mine)] == mine
