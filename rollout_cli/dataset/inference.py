@@ -13,7 +13,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from rollout_cli.dataset.convert import Array, fits
-from rollout_cli.dataset.schema import InfoField, InfoSchema
+from rollout_cli.dataset.schema import InfoKinds, InfoSchema
 from rollout_cli.episodes.chunk import Chunk
 from rollout_cli.episodes.infos import JSON, STRING, InfoPath, kind_type
 
@@ -66,7 +66,7 @@ class SchemaInference:
         for queue in self._unseen:
             while queue and not self.decided:
                 self.observe(queue.popleft())
-        env, agent, episode = map(_info_fields, self._met)
+        env, agent, episode = map(_info_kinds, self._met)
         return InfoSchema(env, agent, episode, decided=self.decided)
 
     def release(self) -> list[tuple[Chunk, int]]:
@@ -82,12 +82,12 @@ class SchemaInference:
         return None
 
 
-def _info_fields(met: Mapping[InfoPath, Mapping[str, bool]]) -> tuple[InfoField, ...]:
+def _info_kinds(met: Mapping[InfoPath, Mapping[str, bool]]) -> InfoKinds:
     chosen = ((path, choose_kind(kinds)) for path, kinds in met.items())
-    columns = [InfoField(path, kind) for path, kind in chosen if kind is not None]
-    columns.sort(key=lambda column: (column.key, column.path))
+    columns = sorted((".".join(path), path, kind) for path, kind in chosen if kind is not None)
     # Keys may contain dots: of several paths with one dotted key, the first has the column.
-    return tuple({column.key: column for column in reversed(columns)}.values())[::-1]
+    first = {key: (path, kind) for key, path, kind in reversed(columns)}
+    return dict(reversed(first.values()))
 
 
 def choose_kind(kinds: Mapping[str, bool]) -> str | None:

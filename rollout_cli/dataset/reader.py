@@ -30,7 +30,7 @@ CACHE_BYTES = 256 << 20
 FileId = tuple[int, int]
 """Chunk index and file index."""
 
-_FILE = re.compile(r"chunk-(\d+)/file-(\d+)\.parquet")
+_FILE = re.compile(r"chunk-(\d{5}|[1-9]\d{5,})/file-(\d{5}|[1-9]\d{5,})\.parquet", re.ASCII)
 
 
 def load(path: Path | str) -> Dataset:
@@ -48,10 +48,10 @@ def load(path: Path | str) -> Dataset:
     table, places = _read_episodes(root)
     stated = info.get("episodes")
     if isinstance(stated, int) and table.num_rows < stated:
-        held = f"{root} has {table.num_rows:,} episodes"
-        warnings.warn(
-            f"{held}, but its info.json states {stated:,}; see: rollout verify {root}", UserWarning, stacklevel=2
+        text = (
+            f"{root} has {table.num_rows:,} episodes, but its info.json states {stated:,}; see: rollout verify {root}"
         )
+        warnings.warn(text, UserWarning, stacklevel=2)
     return Dataset(_Source(root, info, spaces, table, places, RowReader()), np.arange(table.num_rows))
 
 
@@ -82,14 +82,9 @@ def table_files(folder: Path) -> dict[FileId, Path]:
     Raises:
         StorageError: If a folder cannot be read.
     """
-    found = {}
-    for chunk in entries(folder):
-        for path in entries(chunk):
-            match = _FILE.fullmatch(f"{chunk.name}/{path.name}")
-            file = (int(match[1]), int(match[2])) if match else (-1, -1)
-            if f"{chunk.name}/{path.name}" == file_name(file):
-                found[file] = path
-    return dict(sorted(found.items()))
+    names = ((f"{chunk.name}/{path.name}", path) for chunk in entries(folder) for path in entries(chunk))
+    found = ((_FILE.fullmatch(name), path) for name, path in names)
+    return dict(sorted(((int(match[1]), int(match[2])), path) for match, path in found if match))
 
 
 def entries(folder: Path) -> list[Path]:
@@ -101,23 +96,23 @@ def entries(folder: Path) -> list[Path]:
     try:
         return sorted(folder.iterdir()) if folder.is_dir() else []
     except OSError as error:
-        reason = error.strerror or str(error)
-        raise StorageError(f"cannot read the folder {folder}: {reason}", hint="check its permissions") from error
+        raise StorageError(f"cannot read {folder}: {error.strerror or error}", hint="check its permissions") from error
 
 
 def _read_episodes(root: Path) -> tuple[pa.Table, Array]:
     """Return the columns `EPISODE_FIELDS` of all episodes, and the places of their rows as `_rows` takes them."""
-    tables, places = [pa.schema(EPISODE_FIELDS).empty_table()], [np.empty((0, 4), np.int64)]
-    for file, path in table_files(root / "meta" / "episodes").items():
+    schema = pa.schema(EPISODE_FIELDS)
+    tables, places = [schema.empty_table()], [np.empty((0, 4), np.int64)]
+    for (chunk, file), path in table_files(root / "meta" / "episodes").items():
         with reading(path), open_parquet(path) as opened:
-            table = opened.read(columns=[field.name for field in EPISODE_FIELDS])
-        kinds = dict(zip(table.column_names, table.schema.types, strict=True))
+            table = opened.read(columns=schema.names)
+        kinds = {field.name: field.type for field in table.schema}
         for field in EPISODE_FIELDS:
             if kinds.get(field.name) != field.type or table[field.name].null_count:
                 raise DatasetFormatError(f"{path} lacks values of type {field.type} in the column {field.name}")
         rows = np.arange(table.num_rows)
-        places.append(np.column_stack([np.full_like(rows, file[0]), np.full_like(rows, file[1]), rows, rows + 1]))
-        tables.append(table.select(tables[0].column_names).cast(tables[0].schema))
+        places.append(np.stack(np.broadcast_arrays(chunk, file, rows, rows + 1), axis=1))
+        tables.append(table.select(schema.names).cast(schema))
     return pa.concat_tables(tables).combine_chunks(), np.concatenate(places)
 
 
@@ -146,15 +141,14 @@ class RowReader:
             DatasetFormatError: If the file is missing or damaged, or has fewer rows.
             StorageError: If it cannot be read.
         """
-        edges = self.edges(path)
+        edges = self.edges(path).tolist()
         if not 0 <= start < stop <= edges[-1]:
             raise DatasetFormatError(f"{path} has {edges[-1]} rows, but meta/episodes states rows {start} to {stop}")
-        first, last = (np.searchsorted(edges, (start, stop - 1), side="right") - 1).tolist()
-        out = []
-        for group in range(first, last + 1):
-            low, high = max(start, int(edges[group])), min(stop, int(edges[group + 1]))
-            out.append(self._group(path, group).slice(low - int(edges[group]), high - low))
-        return out
+        return [
+            self._group(path, group).slice(max(start - first, 0), min(stop, last) - max(start, first))
+            for group, (first, last) in enumerate(pairwise(edges))
+            if first < stop and start < last
+        ]
 
     def _group(self, path: Path, group: int) -> pa.Table:
         key = (path, group)
@@ -193,7 +187,6 @@ class Dataset:
         self._ids = ids
 
     def __len__(self) -> int:
-        """Return the number of episodes."""
         return len(self._ids)
 
     @overload
@@ -219,7 +212,6 @@ class Dataset:
         return Dataset(self._source, self._ids[chosen])
 
     def __iter__(self) -> Iterator[Episode]:
-        """Give each episode in turn."""
         for block in self._blocks():
             for at in range(len(block)):
                 yield Episode(block, at)
@@ -272,7 +264,8 @@ class Dataset:
             raise ValueError("there is no episode to read")
         try:
             steps = self._rows("data", self._data_places())
-            if len(self) > 1 and _has_long_texts(steps):
+            texts = [column for column in steps.columns if pa.types.is_string(column.type)]
+            if len(self) > 1 and any(column.nbytes > MOST_OFFSET for column in texts):  # More than one array can hold.
                 half = len(self) // 2
                 return EpisodeBatch.concatenate(self[:half].to_episode_batch(), self[half:].to_episode_batch())
             return decode_batch(self._source.spaces, steps, self._rows("meta/episodes", self._source.places[self._ids]))
@@ -290,13 +283,10 @@ class Dataset:
         return places
 
     def _rows(self, folder: str, places: Array) -> pa.Table:
-        """Return rows of the files of `folder`, one range an episode.
+        """Return rows of the files of `folder` (`data` or `meta/episodes`), one range an episode.
 
-        They are slices, for `take` of pyarrow 26 gives wrong rows of nested fixed-size lists.
-
-        Args:
-            folder: `data` or `meta/episodes`.
-            places: Chunk index, file index, first row, and one past the last row of each episode, int64 (N, 4).
+        They are slices, for `take` of pyarrow 26 gives wrong rows of nested fixed-size lists. The columns of `places`,
+        int64 (N, 4), are chunk index, file index, first row, and one past the last row.
         """
         out = []
         for first, last in _runs(np.any(np.diff(places[:, :2], axis=0), axis=1) | (places[1:, 2] != places[:-1, 3])):
@@ -321,12 +311,6 @@ def _runs(ends: Array) -> Iterator[tuple[int, int]]:
     return pairwise([0, *(np.flatnonzero(ends) + 1).tolist(), len(ends) + 1])
 
 
-def _has_long_texts(table: pa.Table) -> bool:
-    """Return whether a column has more text than one Arrow array can hold."""
-    columns = (table[field.name] for field in table.schema if pa.types.is_string(field.type))
-    return any(column.nbytes > MOST_OFFSET for column in columns)
-
-
 class Episode:
     """One episode: its row of `meta/episodes` at once, its steps when they are asked for.
 
@@ -342,8 +326,7 @@ class Episode:
 
     def __init__(self, block: Dataset, at: int) -> None:
         # All episodes of a block are decoded together, once the steps of one are asked for.
-        self._block = block
-        self._at = at
+        self._block, self._at = block, at
         self.facts: Mapping[str, Any] = block._facts[at]  # noqa: SLF001 - one class in two parts
         self.id: int = self.facts["episode_id"]
         self.number: int = self.facts["episode_number"]
@@ -353,7 +336,6 @@ class Episode:
         self.truncated: bool = self.facts["truncated"]
 
     def __len__(self) -> int:
-        """Return the number of steps."""
         return int(self.facts["length"])
 
     def __repr__(self) -> str:
@@ -361,12 +343,7 @@ class Episode:
 
     @property
     def batch(self) -> EpisodeBatch:
-        """Return it as a batch of one episode.
-
-        Raises:
-            DatasetFormatError: If its file is damaged.
-            StorageError: If its file cannot be read.
-        """
+        """Return it as a batch of one episode; the errors are those of `Dataset.to_episode_batch`."""
         return self._block._batches[self._at]  # noqa: SLF001 - as above
 
     @property

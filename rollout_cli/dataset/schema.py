@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import count
 from typing import Any
 
 import gymnasium
 import numpy as np
 import pyarrow as pa
 
-from rollout_cli.dataset.convert import Array, contiguous, decode_leaf, encode_leaf, info_type, joined, leaf_type
+from rollout_cli.dataset.convert import Array, contiguous, decode, encode_leaf, info_type, joined, leaf_type
 from rollout_cli.dataset.files import FORMAT_VERSION, LOST_INFO
 from rollout_cli.dataset.spaces_json import space_from_json, space_to_json
 from rollout_cli.episodes.batch import EnvSpec
-from rollout_cli.episodes.infos import STRING, InfoPath, kind_type
+from rollout_cli.episodes.infos import InfoPath
 from rollout_cli.episodes.spaces import Leaf, empty_column, space_leaves
 from rollout_cli.errors import DatasetFormatError
 
@@ -44,27 +45,21 @@ EPISODE_FIELDS = [
 ]
 """The columns of `meta/episodes` that every dataset has, whatever its spaces and infos."""
 
-# Nominal bytes of these columns; a bool counts as one.
-_STEP_BYTES = 8 + 4 + 8 + 1 + 1 + 1
-_EPISODE_BYTES = 8 * 8 + 3 * 4 + 2
-_OFFSET_BYTES = 4
+InfoKinds = Mapping[InfoPath, str]
+"""The info columns of one group, in the order of their dotted keys: the path of each and its kind, never `json`."""
 
 
 @dataclass(frozen=True, slots=True)
 class SpaceColumn:
-    """One leaf of a space and its column, such as `observation.camera.0`; a leaf without elements is not stored."""
+    """One leaf of a space and its column, such as `observation.camera.0`; a leaf without elements is not `stored`."""
 
     name: str
     leaf: Leaf
+    type: pa.DataType
 
     @property
     def stored(self) -> bool:
-        """Return whether there is such a column."""
         return 0 not in self.leaf.shape
-
-    def field(self) -> pa.Field:
-        """Return the column's Arrow field: every row has a value."""
-        return pa.field(self.name, leaf_type(self.leaf), nullable=False)
 
     def encode(self, parts: Sequence[Array]) -> pa.Array | pa.ChunkedArray:
         """Return the column of values (n, *leaf.shape) that follow one another.
@@ -72,15 +67,16 @@ class SpaceColumn:
         It is one contiguous array, since a Parquet page would otherwise end where a part does. Big rows are exempt:
         their pages are cut row by row.
         """
-        if is_big(leaf_type(self.leaf)):
-            return pa.chunked_array([encode_leaf(self.leaf, values) for values in parts])
-        return encode_leaf(self.leaf, joined(parts))
+        if is_big(self.type):
+            return pa.chunked_array([encode_leaf(self.type, values) for values in parts])
+        return encode_leaf(self.type, joined(parts))
 
     def decode(self, table: pa.Table) -> Array:
         """Return the leaf's values in the rows of `table`, (T, *leaf.shape)."""
         if not self.stored:
             return empty_column(self.leaf, table.num_rows)
-        return decode_leaf(self.leaf, contiguous(table[self.name]))
+        values = decode(contiguous(table[self.name]))
+        return values.reshape(-1, *self.leaf.shape).astype(self.leaf.dtype, copy=False)
 
     def describe(self) -> dict[str, Any]:
         """Return the column's entry in the `features` of info.json."""
@@ -100,13 +96,10 @@ def space_columns(space: gymnasium.Space[Any], prefix: str) -> tuple[SpaceColumn
     """
     columns: dict[str, SpaceColumn] = {}
     for leaf in space_leaves(space):
-        name = free = f"{prefix}.{leaf.name}" if leaf.path else prefix
-        number = 1
-        while free in columns:
-            number += 1
-            free = f"{name}#{number}"
-        columns[free] = SpaceColumn(free, leaf)
-        columns[free].field()  # Refuses a dtype that cannot be stored, before the first episode.
+        first = f"{prefix}.{leaf.name}" if leaf.path else prefix
+        names = (f"{first}#{number}" if number > 1 else first for number in count(1))
+        name = next(name for name in names if name not in columns)
+        columns[name] = SpaceColumn(name, leaf, leaf_type(leaf))
     return tuple(columns.values())
 
 
@@ -122,31 +115,21 @@ class SpaceSchema:
 
     @classmethod
     def of(cls, env_spec: EnvSpec, *, next_observation: bool = False) -> SpaceSchema:
-        """Name the columns of `env_spec`.
-
-        Raises:
-            UnsupportedSpaceError: For a space that has no fixed set of columns.
-        """
-        observed = env_spec.observation_space
-        return cls(
-            env_spec,
-            observation=space_columns(observed, "observation"),
-            action=space_columns(env_spec.action_space, "action"),
-            last_observation=space_columns(observed, "last_observation"),
-            next_observation=space_columns(observed, "next_observation") if next_observation else (),
-        )
+        """Name the columns of `env_spec`; the errors are those of `space_columns`."""
+        spaces = {"observation": env_spec.observation_space, "action": env_spec.action_space}
+        spaces["last_observation"] = env_spec.observation_space
+        columns = {name: space_columns(space, name) for name, space in spaces.items()}
+        following = space_columns(env_spec.observation_space, "next_observation") if next_observation else ()
+        return cls(env_spec, **columns, next_observation=following)
 
     @property
     def columns(self) -> tuple[SpaceColumn, ...]:
-        """Return all columns of the spaces."""
         return (*self.observation, *self.action, *self.next_observation, *self.last_observation)
 
     def describe(self) -> dict[str, Any]:
         """Return the spaces as JSON."""
-        return {
-            "observation": space_to_json(self.env_spec.observation_space),
-            "action": space_to_json(self.env_spec.action_space),
-        }
+        spaces = {"observation": self.env_spec.observation_space, "action": self.env_spec.action_space}
+        return {name: space_to_json(space) for name, space in spaces.items()}
 
 
 def env_spec_of(info: Mapping[str, Any]) -> EnvSpec:
@@ -158,74 +141,57 @@ def env_spec_of(info: Mapping[str, Any]) -> EnvSpec:
     try:
         spaces, limit = info["spaces"], info["max_episode_length"]
         return EnvSpec(space_from_json(spaces["observation"]), space_from_json(spaces["action"]), limit)
-    except (KeyError, TypeError, RecursionError) as error:
+    except (KeyError, TypeError) as error:
         raise DatasetFormatError(f"info.json does not describe spaces: {error!r}", hint=LOST_INFO) from error
 
 
 @dataclass(frozen=True, slots=True)
-class InfoField:
-    """One info column: the keys from the root of the info dictionary, and the kind of its values, never `json`."""
-
-    path: InfoPath
-    kind: str
-
-    @property
-    def key(self) -> str:
-        """Return the dotted path."""
-        return ".".join(self.path)
-
-    @property
-    def row_bytes(self) -> int:
-        """Return the bytes that every row takes, whether it has a value or not."""
-        is_number = self.kind != STRING and "[" not in self.kind
-        return kind_type(self.kind)[0].itemsize if is_number else _OFFSET_BYTES
-
-
-@dataclass(frozen=True, slots=True)
 class InfoSchema:
-    """The info columns of a dataset, each group sorted by dotted key.
+    """The info columns of a dataset: of `env.step`, the policy and `env.reset`.
 
-    Attributes:
-        env: Columns of the infos of `env.step`.
-        agent: Columns of the policy's infos.
-        episode: Columns of the infos of `env.reset`.
-        decided: Whether they come from as many steps as the inference needs.
+    They are `decided` where they come from as many steps as the inference needs.
     """
 
-    env: tuple[InfoField, ...] = ()
-    agent: tuple[InfoField, ...] = ()
-    episode: tuple[InfoField, ...] = ()
+    env: InfoKinds = field(default_factory=dict)
+    agent: InfoKinds = field(default_factory=dict)
+    episode: InfoKinds = field(default_factory=dict)
     decided: bool = True
 
     @property
-    def groups(self) -> tuple[tuple[str, tuple[InfoField, ...]], ...]:
-        """Return each prefix with its columns."""
-        return tuple(zip(INFO_PREFIXES, (self.env, self.agent, self.episode), strict=True))
+    def columns(self) -> dict[str, tuple[InfoPath, str]]:
+        """Return path and kind of all columns, by name."""
+        groups = zip(INFO_PREFIXES, (self.env, self.agent, self.episode), strict=True)
+        return {f"{prefix}.{'.'.join(path)}": (path, kind) for prefix, group in groups for path, kind in group.items()}
 
     @classmethod
     def from_features(cls, features: Mapping[str, Any]) -> InfoSchema:
         """Return the info columns that the `features` of an info.json describe."""
-        groups: dict[str, list[InfoField]] = {prefix: [] for prefix in INFO_PREFIXES}
+        groups: dict[str, dict[InfoPath, str]] = {prefix: {} for prefix in INFO_PREFIXES}
         for name, feature in features.items():
             if feature["kind"] == "info":
-                groups[name.partition(".")[0]].append(InfoField(tuple(feature["path"]), feature["dtype"]))
-        env, agent, episode = (tuple(group) for group in groups.values())
-        return cls(env, agent, episode)
+                groups[name.partition(".")[0]][tuple(feature["path"])] = feature["dtype"]
+        return cls(groups["env_info"], groups["agent_info"], groups["episode_info"])
 
 
-def _arrow_fields(columns: Sequence[SpaceColumn]) -> list[pa.Field]:
-    return [column.field() for column in columns if column.stored]
+def _space_fields(columns: Sequence[SpaceColumn]) -> list[pa.Field]:
+    return _fields(**{column.name: column.type for column in columns if column.stored})
 
 
-def _info_fields(prefix: str, fields: Sequence[InfoField]) -> list[pa.Field]:
+def _info_fields(prefix: str, kinds: InfoKinds) -> list[pa.Field]:
     """Return the Arrow fields of the typed columns, then that of their JSON remainder."""
-    typed = [pa.field(f"{prefix}.{field.key}", info_type(field.kind)) for field in fields]
+    typed = [pa.field(".".join((prefix, *path)), info_type(kind)) for path, kind in kinds.items()]
     return [*typed, pa.field(f"{prefix}_extra", pa.string())]
 
 
-def _row_bytes(columns: Sequence[SpaceColumn], infos: Sequence[InfoField]) -> int:
-    # The empty rows of info columns count, or many rare infos would take memory that no limit sees.
-    return sum(column.leaf.row_bytes for column in columns) + sum(info.row_bytes for info in infos)
+def _row_bytes(column: pa.Field) -> int:
+    """Return the nominal bytes of a value, without texts and arrays of infos; a bool counts as one."""
+    kind, count = column.type, 1
+    while pa.types.is_fixed_size_list(kind):
+        kind, count = kind.value_type, count * kind.list_size
+    if pa.types.is_string(kind) or pa.types.is_list(kind):
+        # The empty rows of info columns count, or many rare infos would take memory that no limit sees.
+        return 4 if column.nullable and not column.name.endswith("_info_extra") else 0
+    return int(count * max(1, kind.bit_width // 8))
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,11 +199,9 @@ class DatasetSchema:
     """All columns of a dataset.
 
     Attributes:
-        spaces: Those of the spaces.
-        infos: Those of the info dictionaries.
         data: The Arrow schema of `data`, with its metadata.
         episodes: The Arrow schema of `meta/episodes`, with its metadata.
-        step_bytes: Nominal bytes of a step, without texts and the values of infos.
+        step_bytes: Nominal bytes of a step, without texts and the arrays of infos.
         episode_bytes: Nominal bytes of an episode's own row, without the same.
     """
 
@@ -251,24 +215,23 @@ class DatasetSchema:
     @classmethod
     def of(cls, spaces: SpaceSchema, infos: InfoSchema, env: Mapping[str, Any]) -> DatasetSchema:
         """Join the columns of spaces and infos; the record `env` of the environment goes into every file's footer."""
-        step_columns = (*spaces.observation, *spaces.action)
         data = [
             *_STEP_START,
-            *_arrow_fields(step_columns),
+            *_space_fields((*spaces.observation, *spaces.action)),
             *_STEP_END,
-            *_arrow_fields(spaces.next_observation),
+            *_space_fields(spaces.next_observation),
             *_info_fields("env_info", infos.env),
             *_info_fields("agent_info", infos.agent),
         ]
-        last = spaces.last_observation
-        episodes = [*EPISODE_FIELDS, *_arrow_fields(last), *_info_fields("episode_info", infos.episode)]
+        last = _space_fields(spaces.last_observation)
+        episodes = [*EPISODE_FIELDS, *last, *_info_fields("episode_info", infos.episode)]
         return cls(
             spaces,
             infos,
             _schema(data, spaces, env),
             _schema(episodes, spaces, env),
-            step_bytes=_STEP_BYTES + _row_bytes((*step_columns, *spaces.next_observation), (*infos.env, *infos.agent)),
-            episode_bytes=_EPISODE_BYTES + _row_bytes(last, infos.episode),
+            step_bytes=sum(map(_row_bytes, data)),
+            episode_bytes=sum(map(_row_bytes, episodes)),
         )
 
     @classmethod
@@ -290,10 +253,8 @@ class DatasetSchema:
         fields = (*self.data, *self.episodes)
         out: dict[str, Any] = {field.name: {"kind": "fact", "dtype": str(field.type)} for field in fields}
         out |= {column.name: column.describe() for column in self.spaces.columns}
-        for prefix, columns in self.infos.groups:
-            for one in columns:
-                feature = {"kind": "info", "dtype": one.kind, "path": list(one.path), "stored": True}
-                out[f"{prefix}.{one.key}"] = feature
+        for name, (path, kind) in self.infos.columns.items():
+            out[name] = {"kind": "info", "dtype": kind, "path": list(path), "stored": True}
         return out
 
 
@@ -303,7 +264,8 @@ def _schema(columns: list[pa.Field], spaces: SpaceSchema, env: Mapping[str, Any]
         "rollout.format_version": str(FORMAT_VERSION),
         "rollout.spaces": json.dumps(spaces.describe()),
         "rollout.max_episode_length": json.dumps(spaces.env_spec.max_episode_length),
-        "rollout.env": json.dumps(env, sort_keys=True),
+        # Keys are texts before they are sorted, as they are in info.json.
+        "rollout.env": json.dumps(json.loads(json.dumps(env)), sort_keys=True),
         "huggingface": json.dumps({"info": {"features": features}}),
     }
     return pa.schema(columns, metadata)

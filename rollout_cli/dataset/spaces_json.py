@@ -68,7 +68,7 @@ def space_from_json(document: Mapping[str, Any]) -> Space:
     """
     try:
         return _build(document)
-    except (KeyError, TypeError, ValueError, AssertionError, RecursionError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, AssertionError, RecursionError) as error:
         raise DatasetFormatError(f"info.json does not describe a space: {error!r}", hint=LOST_INFO) from error
 
 

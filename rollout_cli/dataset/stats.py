@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from rollout_cli.dataset.convert import Array, contiguous, decode_tensor, is_image
+from rollout_cli.dataset.convert import Array, contiguous, decode
 from rollout_cli.dataset.schema import DatasetSchema, SpaceColumn
 from rollout_cli.episodes.infos import STRING, kind_type
 
@@ -120,7 +120,7 @@ def table_stats(table: pa.Table, *, first_row: int = 0) -> TableStats:
 
 def _counted_values(column: pa.ChunkedArray, first: int) -> Array:
     if not pa.types.is_fixed_size_binary(column.type):
-        values = decode_tensor(contiguous(column))
+        values = decode(contiguous(column))
         return values[first::SAMPLE].reshape(-1) if math.prod(values.shape[1:]) > MAX_ELEMENTS else values
     taken = []
     for part in column.chunks:  # Joining them would cost more than the statistics.
@@ -131,7 +131,9 @@ def _counted_values(column: pa.ChunkedArray, first: int) -> Array:
 
 
 def _is_sampled(column: SpaceColumn) -> bool:
-    return is_image(column.leaf) or (column.leaf.kind != "text" and math.prod(column.leaf.shape) > MAX_ELEMENTS)
+    return pa.types.is_fixed_size_binary(column.type) or (
+        column.leaf.kind != "text" and math.prod(column.leaf.shape) > MAX_ELEMENTS
+    )
 
 
 def merge_stats(parts: Sequence[TableStats]) -> TableStats:
@@ -143,9 +145,8 @@ def merge_stats(parts: Sequence[TableStats]) -> TableStats:
 def stats_document(stats: TableStats, schema: DatasetSchema) -> dict[str, Any]:
     """Return stats.json: min, max, mean, std (of the population) and count; null where nothing was counted."""
     sampled = {column.name for column in schema.spaces.columns if _is_sampled(column)}
-    for prefix, fields in schema.infos.groups:
-        shapes = {f"{prefix}.{one.key}": kind_type(one.kind)[1] for one in fields if one.kind != STRING}
-        sampled |= {name for name, shape in shapes.items() if math.prod(shape) > MAX_ELEMENTS}
+    infos = {name: kind for name, (_, kind) in schema.infos.columns.items() if kind != STRING}
+    sampled |= {name for name, kind in infos.items() if math.prod(kind_type(kind)[1]) > MAX_ELEMENTS}
     document = {}
     for column, (count, low, high, center, m2) in stats.items():
         variance = m2 / np.maximum(count, 1)
@@ -233,4 +234,4 @@ def _bad_values(
 
 
 def _values(table: pa.Table, name: str, column: SpaceColumn | None) -> Array:
-    return decode_tensor(contiguous(table[name])) if column is None else column.decode(table)
+    return decode(contiguous(table[name])) if column is None else column.decode(table)

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pyarrow as pa
 
-from rollout_cli.dataset.convert import Array, decode_infos, encode_infos, joined, number_array
-from rollout_cli.dataset.schema import DatasetSchema, InfoField, InfoSchema, SpaceColumn, SpaceSchema
-from rollout_cli.episodes.batch import EnvSpec, EpisodeBatch, StepType, derive_step_types
+from rollout_cli.dataset.convert import Array, contiguous, decode, decode_infos, encode_infos, joined, number_array
+from rollout_cli.dataset.schema import DatasetSchema, InfoSchema, SpaceColumn, SpaceSchema
+from rollout_cli.episodes.batch import EnvSpec, EpisodeBatch, StepType, Tree, derive_step_types
 from rollout_cli.episodes.chunk import Chunk
-from rollout_cli.episodes.infos import InfoTable, concatenate_tables
 from rollout_cli.episodes.spaces import unflatten
 
 NumberedChunk = tuple[Chunk, Array]
@@ -24,46 +24,48 @@ def step_table(
 ) -> tuple[pa.Table, dict[str, int]]:
     """Return rows as a table of `schema.data`, and by column how many info values are not in it.
 
-    Some rows of one episode are given as an episode whose `last_observations` are those after its last row here, and
-    whose flags are false unless it ends with that row.
-
-    Args:
-        schema: The dataset's schema.
-        episodes: The rows.
-        first_step: The step number of the first row; over 0 only with rows of one episode.
+    Some rows of one episode, from `first_step` on, are given as an episode whose `last_observations` are those after
+    its last row here, and whose flags are false unless it ends with that row.
     """
-    chunks = [chunk for chunk, _ in episodes]
-    lengths, ids = joined([chunk.lengths for chunk in chunks]), joined([ids for _, ids in episodes])
-    starts = np.cumsum(lengths) - lengths
-    steps = np.arange(int(lengths.sum()), dtype=np.int32)
+    chunks, spaces = [chunk for chunk, _ in episodes], schema.spaces
+    lengths, ids = _joined(chunks, "lengths"), joined([ids for _, ids in episodes])
+    ends = np.cumsum(lengths)
+    starts = ends - lengths
+    steps = np.arange(int(ends[-1]), dtype=np.int32)
     steps -= np.repeat((starts - first_step).astype(np.int32), lengths)
+    flags = _joined(chunks, "terminated"), _joined(chunks, "truncated")
+    types = derive_step_types(lengths, *flags)
+    if first_step and types[0] == StepType.FIRST:
+        types[0] = StepType.MID
+    env, env_lost = encode_infos("env_info", schema.infos.env, [chunk.env_infos for chunk in chunks])
+    agent, agent_lost = encode_infos("agent_info", schema.infos.agent, [chunk.agent_infos for chunk in chunks])
     observations = [chunk.observations for chunk in chunks]
-    env, env_lost = _encode_infos("env_info", schema.infos.env, [chunk.env_infos for chunk in chunks])
-    agent, agent_lost = _encode_infos("agent_info", schema.infos.agent, [chunk.agent_infos for chunk in chunks])
     columns = [
         number_array(np.repeat(ids, lengths)),
         number_array(steps),
-        *_encode_leaves(schema.spaces.observation, observations),
-        *_encode_leaves(schema.spaces.action, [chunk.actions for chunk in chunks]),
-        number_array(joined([chunk.rewards for chunk in chunks]).astype(np.float64, copy=False)),
-        *map(number_array, _flags(chunks, lengths, is_first=first_step == 0)),
+        *_encode_leaves(spaces.observation, observations),
+        *_encode_leaves(spaces.action, [chunk.actions for chunk in chunks]),
+        number_array(_joined(chunks, "rewards").astype(np.float64, copy=False)),
+        *(number_array(_marked(ends[flag] - 1, len(steps))) for flag in flags),
+        number_array(types),
     ]
-    if schema.spaces.next_observation:
-        following = joined_leaves([chunk.last_observations for chunk in chunks])
-        shifted = [_shifted(*pair, starts) for pair in zip(joined_leaves(observations), following, strict=True)]
-        columns += _encode_leaves(schema.spaces.next_observation, [tuple(shifted)])
+    if spaces.next_observation:
+        last = joined_leaves([chunk.last_observations for chunk in chunks])
+        following = tuple(np.roll(leaf, -1, axis=0) for leaf in joined_leaves(observations))
+        for leaf, values in zip(following, last, strict=True):
+            leaf[ends - 1] = values
+        columns += _encode_leaves(spaces.next_observation, [following])
     return pa.Table.from_arrays([*columns, *env, *agent], schema=schema.data), env_lost | agent_lost
 
 
-def _encode_infos(
-    prefix: str, fields: Sequence[InfoField], tables: Sequence[InfoTable]
-) -> tuple[list[pa.Array], dict[str, int]]:
-    return encode_infos(prefix, {field.path: field.kind for field in fields}, concatenate_tables(tables))
+def _joined(chunks: Sequence[Chunk], name: str) -> Array:
+    return joined([getattr(chunk, name) for chunk in chunks])
 
 
-def _encode_leaves(columns: Sequence[SpaceColumn], parts: Sequence[tuple[Array, ...]]) -> list[pa.Array]:
-    leaves = zip(*parts, strict=True)
-    return [column.encode(values) for column, values in zip(columns, leaves, strict=True) if column.stored]
+def _marked(rows: Array, n_rows: int) -> Array:
+    marked = np.zeros(n_rows, bool)
+    marked[rows] = True
+    return marked
 
 
 def joined_leaves(parts: Sequence[tuple[Array, ...]]) -> tuple[Array, ...]:
@@ -71,25 +73,9 @@ def joined_leaves(parts: Sequence[tuple[Array, ...]]) -> tuple[Array, ...]:
     return tuple(joined(leaf) for leaf in zip(*parts, strict=True))
 
 
-def _flags(chunks: Sequence[Chunk], lengths: Array, *, is_first: bool) -> tuple[Array, Array, Array]:
-    """Return terminated, truncated and step type of each row."""
-    ends = np.cumsum(lengths)
-    flags = joined([chunk.terminated for chunk in chunks]), joined([chunk.truncated for chunk in chunks])
-    rows = np.zeros((2, int(ends[-1])), bool)
-    for row, flag in zip(rows, flags, strict=True):
-        row[ends[flag] - 1] = True
-    types = derive_step_types(lengths, *flags)
-    if not is_first and types[0] == StepType.FIRST:
-        types[0] = StepType.MID
-    return rows[0], rows[1], types
-
-
-def _shifted(values: Array, last: Array, starts: Array) -> Array:
-    """Return the value after each row: that of the next row, or at an episode's end its `last` one."""
-    shifted = np.empty_like(values)
-    shifted[:-1] = values[1:]
-    shifted[np.append(starts[1:], len(values)) - 1] = last
-    return shifted
+def _encode_leaves(columns: Sequence[SpaceColumn], parts: Sequence[tuple[Array, ...]]) -> list[pa.Array]:
+    leaves = zip(*parts, strict=True)
+    return [column.encode(values) for column, values in zip(columns, leaves, strict=True) if column.stored]
 
 
 def episode_table(
@@ -97,25 +83,19 @@ def episode_table(
 ) -> tuple[pa.Table, dict[str, int]]:
     """Return episodes as a table of `schema.episodes`, and by column how many info values are not in it.
 
-    Args:
-        schema: The dataset's schema.
-        episodes: The episodes, whose steps follow one another in one data file. Of their step columns only the rewards
-            are read.
-        root_seed: The run's root seed.
-        file: Chunk index and file index of the data file.
-        first_row: The row of their first step in it.
+    Their steps follow one another in the data file `file` (chunk index and file index), from `first_row` on. Of their
+    step columns only the rewards are read.
     """
     chunks = [chunk for chunk, _ in episodes]
-    lengths = joined([chunk.lengths for chunk in chunks])
-    infos, lost = _encode_infos("episode_info", schema.infos.episode, [chunk.episode_infos for chunk in chunks])
-    facts = ("terminated", "truncated", "seeds", "workers", "wall_times")
+    lengths = _joined(chunks, "lengths")
+    infos, lost = encode_infos("episode_info", schema.infos.episode, [chunk.episode_infos for chunk in chunks])
     columns = [
         joined([ids for _, ids in episodes]),
-        joined([chunk.numbers for chunk in chunks]),
+        _joined(chunks, "numbers"),
         np.full(len(lengths), root_seed, np.int64),
         lengths,
         episode_returns([chunk.rewards for chunk in chunks], lengths),
-        *(joined([getattr(chunk, name) for chunk in chunks]) for name in facts),
+        *(_joined(chunks, name) for name in ("terminated", "truncated", "seeds", "workers", "wall_times")),
         np.full(len(lengths), file[0], np.int32),
         np.full(len(lengths), file[1], np.int32),
         first_row + np.cumsum(lengths) - lengths,
@@ -141,9 +121,9 @@ def decode_batch(spaces: SpaceSchema, steps: pa.Table, episodes: pa.Table) -> Ep
     spec = spaces.env_spec
     return EpisodeBatch(
         env_spec=spec,
-        observations=unflatten(spec.observation_space, _decode_leaves(spaces.observation, steps)),
-        actions=unflatten(spec.action_space, _decode_leaves(spaces.action, steps)),
-        last_observations=unflatten(spec.observation_space, _decode_leaves(spaces.last_observation, episodes)),
+        observations=_tree(spec.observation_space, spaces.observation, steps),
+        actions=_tree(spec.action_space, spaces.action, steps),
+        last_observations=_tree(spec.observation_space, spaces.last_observation, episodes),
         rewards=_numbers(steps, "reward"),
         step_types=_numbers(steps, "step_type"),
         env_infos=decode_infos("env_info", steps),
@@ -157,16 +137,12 @@ def decode_batch(spaces: SpaceSchema, steps: pa.Table, episodes: pa.Table) -> Ep
     )
 
 
-def _decode_leaves(columns: tuple[SpaceColumn, ...], table: pa.Table) -> list[Array]:
-    return [_writable(column.decode(table)) for column in columns]
+def _tree(space: gymnasium.Space[Any], columns: Sequence[SpaceColumn], table: pa.Table) -> Tree:
+    return unflatten(space, [np.require(column.decode(table), requirements="W") for column in columns])
 
 
 def _numbers(table: pa.Table, name: str) -> Array:
-    return _writable(table[name].combine_chunks().to_numpy(zero_copy_only=False))
-
-
-def _writable(values: Array) -> Array:
-    return values if values.flags.writeable else values.copy()
+    return np.require(decode(contiguous(table[name])), requirements="W")
 
 
 def stored_form(chunk: Chunk, env_spec: EnvSpec, features: Mapping[str, Any]) -> EpisodeBatch:

@@ -277,25 +277,25 @@ def _classify_numpy(value: Any) -> tuple[str | None, Any]:
 
 
 def _json(value: Any) -> str:
-    return json.dumps(_plain(value), sort_keys=True, allow_nan=False)
+    return json.dumps(plain_value(value), sort_keys=True, allow_nan=False)
 
 
-def _plain(value: Any) -> Any:
+def plain_value(value: Any) -> Any:
     """Return `value` built of what JSON has; numbers that JSON lacks become the texts NaN, Infinity and -Infinity."""
     if value is None or isinstance(value, bool | str | int):
         return value
     if isinstance(value, float):
         return value if math.isfinite(value) else json.dumps(value)
     if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): plain_value(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
+        return [plain_value(item) for item in value]
     if isinstance(value, set | frozenset):
-        return sorted((_plain(item) for item in value), key=repr)
+        return sorted((plain_value(item) for item in value), key=repr)
     plain = value.tolist() if isinstance(value, np.ndarray | np.generic) else value
     # What Python has no number for, such as a long double, stays numpy's.
     if plain is not value and not isinstance(plain, np.generic):
-        return _plain(plain)
+        return plain_value(plain)
     raise TypeError(type(value).__name__)
 
 

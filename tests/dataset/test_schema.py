@@ -15,10 +15,10 @@ import pytest
 from gymnasium import spaces
 
 from rollout_cli.dataset import convert
-from rollout_cli.dataset.convert import decode_infos, decode_tensor, encode_sparse_tensor, encode_tensor, text_array
+from rollout_cli.dataset.convert import decode, decode_infos, encode_sparse_tensor, encode_tensor, text_array
 from rollout_cli.dataset.files import read_info
 from rollout_cli.dataset.inference import SchemaInference, choose_kind
-from rollout_cli.dataset.schema import DatasetSchema, InfoField, InfoSchema, SpaceSchema, env_spec_of, space_columns
+from rollout_cli.dataset.schema import DatasetSchema, InfoKinds, InfoSchema, SpaceSchema, env_spec_of, space_columns
 from rollout_cli.dataset.spaces_json import space_from_json, space_to_json
 from rollout_cli.dataset.tables import stored_form
 from rollout_cli.episodes.batch import EnvSpec, EpisodeBatch
@@ -71,9 +71,7 @@ class Mission(gymnasium.Space[str]):
      {"o.a.b": "int64", "o.a.b#2": "int64"}),
 ])  # fmt: skip
 def test_a_leaf_is_a_column_of_a_plain_type(space: Space, expected: dict[str, str]) -> None:
-    found = [column.field() for column in space_columns(space, "o") if column.stored]
-    assert expected == {field.name: str(field.type) for field in found}
-    assert not any(field.nullable for field in found)
+    assert expected == {column.name: str(column.type) for column in space_columns(space, "o") if column.stored}
 
 
 @pytest.mark.parametrize("space", [
@@ -228,7 +226,7 @@ def test_the_columns_depend_on_the_first_steps_alone(tmp_path: Path) -> None:
     episodes = list(rich_episodes())
     expected = infer(episodes)
     assert expected.decided
-    assert ["grid", "text", "x"] == [column.key for column in expected.env]
+    assert ["grid", "text", "x"] == list(map(".".join, expected.env))
     assert expected == infer(grouped(episodes, [7, 30]))
     assert expected == infer(
         [part for one in episodes for part in in_parts(one, sorted({(one.n_steps + 1) // 2, one.n_steps}))]
@@ -242,7 +240,7 @@ def test_columns_are_decided_at_the_end_of_the_episode_that_completes_the_steps(
 
     chunk = concatenate([episode(n, 10, env_info=info) for n in range(6)])
     found = infer([chunk], min_steps=25)
-    assert ["key0", "key1", "key2"] == [column.key for column in found.env]
+    assert ["key0", "key1", "key2"] == list(map(".".join, found.env))
 
 
 def test_several_partitions_are_looked_at_in_the_order_of_their_numbers() -> None:
@@ -254,7 +252,7 @@ def test_several_partitions_are_looked_at_in_the_order_of_their_numbers() -> Non
         assert not inference.decided
         inference.hold(episode(number, 10, env_info=info), partition)
     assert inference.decided
-    assert ["key0", "key1", "key2"] == [column.key for column in inference.result().env]
+    assert ["key0", "key1", "key2"] == list(map(".".join, inference.result().env))
     assert [(2, 1), (3, 1), (0, 0), (1, 0)] == [(int(c.numbers[0]), at) for c, at in inference.release()]
 
 
@@ -262,9 +260,9 @@ def test_several_partitions_are_looked_at_in_the_order_of_their_numbers() -> Non
 
 
 def encode(fields: dict[str, str], infos: list[dict[Any, Any]]) -> tuple[pa.Table, dict[str, int]]:
-    schema = InfoSchema(env=tuple(InfoField(tuple(key.split("/")), kind) for key, kind in fields.items()))
-    arrays, dropped = convert.encode_infos("env_info", {one.path: one.kind for one in schema.env}, tabulate(infos))
-    names = [*(f"env_info.{one.key}" for one in schema.env), "env_info_extra"]
+    kinds = {tuple(key.split("/")): kind for key, kind in fields.items()}
+    arrays, dropped = convert.encode_infos("env_info", kinds, [tabulate(infos)])
+    names = [*(f"env_info.{'.'.join(path)}" for path in kinds), "env_info_extra"]
     return pa.Table.from_arrays(arrays, names=names), dropped
 
 
@@ -376,13 +374,13 @@ def test_sparse_tensors_come_back_from_slices_and_from_parquet(
 @pytest.mark.parametrize("encode_it", [encode_tensor, lambda v: encode_sparse_tensor(v, np.arange(len(v)), len(v))])
 def test_dense_tensors_of_both_kinds_decode_alike(encode_it: Callable[[Any], Any]) -> None:
     values = np.arange(60, dtype=np.float32).reshape(10, 2, 3)
-    assert values.tolist() == decode_tensor(encode_it(values)).tolist()
-    assert values[4:7].tolist() == decode_tensor(encode_it(values).slice(4, 3)).tolist()
+    assert values.tolist() == decode(encode_it(values)).tolist()
+    assert values[4:7].tolist() == decode(encode_it(values).slice(4, 3)).tolist()
 
 
 def test_rare_infos_count_towards_the_size_of_a_step() -> None:
     """A null takes memory too: many keys in few steps would pass any limit otherwise."""
-    fields = tuple(InfoField((f"k{n}",), kind) for n, kind in enumerate(["float64", "int8", "string", "float32[9]"]))
+    fields: InfoKinds = {(f"k{n}",): kind for n, kind in enumerate(["float64", "int8", "string", "float32[9]"])}
     of_spaces = SpaceSchema.of(BOX_SPEC)
     bare = DatasetSchema.of(of_spaces, InfoSchema(), {})
     assert 8 + 1 + 4 + 4 == DatasetSchema.of(of_spaces, InfoSchema(env=fields), {}).step_bytes - bare.step_bytes
