@@ -25,7 +25,7 @@ def pack(
     json: JsonFlag = False,
 ) -> None:
     """Pickle a policy by value, into a file that loads without the policy's module."""
-    from rollout_cli.policies.pack import pack_policy  # noqa: PLC0415 - it loads numpy and the policy
+    from rollout_cli.policies.source import pack_policy  # noqa: PLC0415 - it loads numpy and the policy
 
     with user_output_on_stderr():
         packed = pack_policy(spec, output, overwrite=overwrite)

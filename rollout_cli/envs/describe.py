@@ -11,12 +11,13 @@ from typing import Any
 import gymnasium
 import numpy as np
 from gymnasium.envs.registration import EnvSpec as GymSpec
-from gymnasium.vector import VectorEnv, VectorWrapper
+from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
 
 from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.episodes.spaces import space_leaves
+from rollout_cli.errors import EnvLoadError
 
-Env = gymnasium.Env[Any, Any]
+Vector = VectorEnv[Any, Any, Any]
 
 
 def env_spec_of(env: Any, max_episode_length: float | None = None) -> EnvSpec:
@@ -111,3 +112,28 @@ def loaded_versions(env: Any) -> dict[str, str]:
             version = getattr(sys.modules.get(module), "__version__", None)
             found |= {name: version} if isinstance(version, str) else {}
     return dict(sorted(found.items()))
+
+
+def autoreset_mode(env: Vector) -> AutoresetMode:
+    """Return how a row of a vector environment begins anew after its episode's end, by its metadata.
+
+    DISABLED: it is reset from outside, by a mask. NEXT_STEP: the environment resets it in the following step, which
+    belongs to no episode. SAME_STEP: the environment resets it in the last step itself, and gives the last observation
+    and info beside the new ones.
+
+    Raises:
+        EnvLoadError: If it does not say.
+    """
+    given = env.metadata.get("autoreset_mode")
+    try:
+        return AutoresetMode(given)
+    except ValueError as error:
+        raise EnvLoadError(
+            f"{vector_name(env)} does not say how it resets rows: metadata['autoreset_mode'] is {given!r}",
+            hint="set it to one of gymnasium.vector.AutoresetMode: DISABLED, NEXT_STEP or SAME_STEP",
+        ) from error
+
+
+def vector_name(env: Vector) -> str:
+    """Return the id that a vector environment was made from, else its class."""
+    return repr(env.spec.id) if isinstance(env.spec, GymSpec) else type(env).__name__

@@ -1,4 +1,4 @@
-"""Env SPECs: the text after `--env` and the objects that the Python API takes, and the environments built from them.
+"""Env SPECs: the text after `--env` and the objects that the Python API takes; environments built from them.
 
 A SPEC is a gymnasium id (`CartPole-v1`, `module:Env-v0`), an EnvSpec as JSON (`file.json`), a pickle (`file.pkl`), or
 `module:attr`. An id after a colon has a version or a slash, and so never reads as the name of an attribute.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import difflib
+import inspect
 import json
 import pickle
 import re
@@ -19,13 +20,16 @@ from typing import Any
 
 import gymnasium
 from gymnasium.envs.registration import EnvSpec as GymSpec
-from gymnasium.vector import VectorEnv
+from gymnasium.envs.registration import load_env_creator
+from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
 from rollout_cli.errors import EnvLoadError, RolloutError
 from rollout_cli.loading import Source, failure, first_line, import_module, is_file, is_module_attribute
 
 Env = gymnasium.Env[Any, Any]
+Vector = VectorEnv[Any, Any, Any]
 
+_MODE = "autoreset_mode"
 _PIP_LINE = re.compile(r"`(pip install [^`]+)`")
 
 
@@ -61,17 +65,12 @@ class EnvSource:
             return _checked(call_builder(found, self.kwargs, self.label) if callable(found) else found, self.label)
         if self.kwargs:
             hint = "name a class, a factory or a gymnasium EnvSpec instead of an environment, or omit the arguments"
-            names = ", ".join(self.kwargs)
-            raise EnvLoadError(f"{self.label} is an environment already: no arguments ({names})", hint=hint)
+            raise EnvLoadError(f"{self.label} is an environment already: no arguments {[*self.kwargs]}", hint=hint)
         # A module's own environment would be the same object in every build of a process.
         return found if self.source is not None and self.source.data is not None else copy_env(found, self.label)
 
     def resolve(self) -> Any:
-        """Return the gymnasium EnvSpec, class, factory or environment that the SPEC names; nothing is built.
-
-        Raises:
-            EnvLoadError: If it cannot be found or loaded.
-        """
+        """Return the gymnasium EnvSpec, class, factory or environment that the SPEC names, or raise EnvLoadError."""
         return _registered_spec(self.spec) if self.source is None else self.source.load(EnvLoadError)
 
     def describe(self) -> dict[str, Any]:
@@ -143,21 +142,13 @@ def name_of(item: Any) -> str:
 
 
 def copy_env(env: Env, name: str) -> Env:
-    """Return a copy of an environment, so that no two workers or rows step the same one.
-
-    Raises:
-        EnvLoadError: If it cannot be pickled.
-    """
+    """Return a copy of an environment, so that no two workers or rows step the same one, or raise EnvLoadError."""
     hint = f"let {name} be a class or a factory, which builds an environment for each worker and row"
     return _checked(Source.of(env, EnvLoadError, hint=hint).load(EnvLoadError), name)
 
 
 def one_for_each(update: Any, n_rows: int) -> list[Any]:
-    """Return one environment update a row: a list as it is, else the same for all; no two rows share an environment.
-
-    Raises:
-        EnvLoadError: If a list does not have `n_rows` entries, or an environment cannot be copied.
-    """
+    """Return one environment update a row: a list as it is, else the same for all; no two rows share an environment."""
     updates: Sequence[Any] = update if isinstance(update, list) else [update] * n_rows
     if len(updates) != n_rows:
         raise EnvLoadError(f"a list with one environment a row has {n_rows} entries, not {len(updates)}")
@@ -206,11 +197,7 @@ def _make_env(spec: GymSpec, kwargs: Mapping[str, Any], name: str) -> Env:
 
 
 def call_builder(factory: Callable[..., Any], kwargs: Mapping[str, Any], name: str) -> Any:
-    """Return the result of a constructor or factory.
-
-    Raises:
-        EnvLoadError: If it raises; the hint says what to install or check.
-    """
+    """Return the result of a constructor or factory; where it raises, an EnvLoadError says what to install or check."""
     try:
         return factory(**kwargs)
     except RolloutError:
@@ -245,3 +232,64 @@ def _checked(built: Any, name: str) -> Env:
     elif any(base.__module__.partition(".")[0] == "gym" for base in type(built).__mro__):
         hint = "it is of the old gym package: wrap it with shimmy (GymV21CompatibilityV0 or GymV26CompatibilityV0)"
     raise EnvLoadError(f"{name!r} is no gymnasium.Env, but an object of type {type(built).__name__}", hint=hint)
+
+
+def build_native(source: EnvSource, n_rows: int) -> Vector:
+    """Build a vector environment of `n_rows` rows.
+
+    A gymnasium id or EnvSpec must have a vector entry point; a class or factory is called with `num_envs`. Where it
+    takes `autoreset_mode` and none is given, it is asked not to reset itself: only then can episodes be reproduced.
+
+    Raises:
+        EnvLoadError: If the source has no vector form, raises, or gives something else.
+    """
+    found, name = source.resolve(), source.label
+    creator: Any = found.vector_entry_point if isinstance(found, GymSpec) else found
+    if creator is None or (isinstance(creator, type) and issubclass(creator, gymnasium.Env)):
+        hint = "omit --vectorization native: --envs-per-worker then steps that many copies of the environment"
+        raise EnvLoadError(f"{name!r} is a single environment, and has no vector entry point", hint=hint)
+    if isinstance(found, GymSpec):
+        creator = load_env_creator(creator) if isinstance(creator, str) else creator
+        build = partial(gymnasium.make_vec, found, num_envs=n_rows, vectorization_mode="vector_entry_point")
+        built = _built_native(build, creator, source, given={**found.kwargs, **source.kwargs})
+    elif callable(found):
+        built = _built_native(partial(found, num_envs=n_rows), creator, source, given=source.kwargs)
+    else:
+        built = found
+    if not isinstance(built, VectorEnv) or built is found:
+        hint = "name a gymnasium.vector.VectorEnv class, or a factory that is called with num_envs"
+        raise EnvLoadError(f"{name!r} gives no new vector environment, but a {type(built).__name__}", hint=hint)
+    if int(built.num_envs) != n_rows:
+        built.close()
+        hint = "let the factory take num_envs"
+        raise EnvLoadError(f"{name!r} has {built.num_envs} rows, but {n_rows} were asked for", hint=hint)
+    return built
+
+
+def _built_native(build: Callable[..., Any], creator: Any, source: EnvSource, *, given: Mapping[str, Any]) -> Any:
+    try:
+        asks = _MODE not in given and _MODE in inspect.signature(creator).parameters
+    except (TypeError, ValueError):  # Built in a language that has no signatures.
+        asks = False
+    if asks:
+        try:
+            return call_builder(build, {**source.kwargs, _MODE: AutoresetMode.DISABLED}, source.label)
+        except EnvLoadError as error:
+            # ALE up to 0.12 has the argument, and no such mode; the dataset says what comes of that.
+            if not isinstance(error.__cause__, ValueError) or _MODE not in str(error.__cause__):
+                raise
+    return call_builder(build, source.kwargs, source.label)
+
+
+def sync_vector(envs: Sequence[gymnasium.Env[Any, Any]]) -> Vector:
+    """Return gymnasium's vector environment of these rows, which are reset from outside.
+
+    Raises:
+        EnvLoadError: If their spaces differ.
+    """
+    first, *others = ((env.observation_space, env.action_space) for env in envs)
+    if any(other != first for other in others):
+        hint = "give each worker environments of one kind"
+        raise EnvLoadError("the environments of one worker have different spaces", hint=hint)
+    given = iter(envs)
+    return SyncVectorEnv([lambda: next(given)] * len(envs), autoreset_mode=AutoresetMode.DISABLED)

@@ -59,7 +59,7 @@ def adapt_policy(candidate: Any, env_spec: EnvSpec, *, deterministic: bool = Fal
 def policy_class(policy: Any) -> str:
     """Return the dotted name of the user's own class or function behind `policy`, for the record."""
     own = policy.wrapped if isinstance(policy, AdaptedPolicy) and policy.wrapped is not None else policy
-    kind = own if inspect.isroutine(own) else type(own)
+    kind = own if inspect.isroutine(own) or inspect.isclass(own) else type(own)
     return f"{kind.__module__}.{kind.__qualname__}"
 
 

@@ -21,8 +21,7 @@ Floats = npt.NDArray[np.float64]
 
 _STEP = np.uint64(0x9E3779B97F4A7C15)
 _MIX_A, _MIX_B = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
-_SHIFTS = np.uint64(30), np.uint64(27), np.uint64(31)
-_UNUSED_BITS = np.uint64(11)
+_SHIFTS, _UNUSED_BITS = (np.uint64(30), np.uint64(27), np.uint64(31)), np.uint64(11)
 _UNIT = 2.0**-53
 
 _STEPS_AHEAD, _NUMBERS_AHEAD = 16, 1 << 17
@@ -47,7 +46,6 @@ class RowStreams:
         self._counters = mix_words(np.arange(n_rows, dtype=np.uint64) + np.uint64(draw_root_seed()))
 
     def __len__(self) -> int:
-        """Return n."""
         return len(self._counters)
 
     def seed(self, mask: Array, seeds: Words) -> None:
@@ -66,10 +64,7 @@ class RowStreams:
 
 
 class RowNumbers(RowStreams):
-    """`width` numbers for each step of each row; `make` is `gumbel` or `normal`.
-
-    They are made for several steps at once, which takes little longer than for one.
-    """
+    """`width` numbers for each step of each row, made for several steps at once; `make` is `gumbel` or `normal`."""
 
     def __init__(self, n_rows: int, width: int, make: Callable[[Words], Floats]) -> None:
         super().__init__(n_rows)

@@ -35,17 +35,12 @@ class Policy(Protocol):
     """
 
     def get_action(self, observation: Any) -> tuple[Any, dict[str, Any]]:
-        """Choose the action for one observation (a sample of the observation space).
-
-        Returns:
-            A sample of the action space, and a dictionary of what else is to be recorded of this step.
-        """
+        """Return a sample of the action space for one observation, and a dictionary of what else to record."""
 
     def get_actions(self, observations: Tree) -> tuple[Tree, dict[str, Any]]:
-        """Choose actions for n observations, a tree of arrays (n, *shape).
+        """Return actions for n observations, both trees of arrays (n, *shape), and a dictionary of arrays (n, ...).
 
-        Returns:
-            A tree of arrays (n, *shape), and a dictionary of arrays (n, ...); masked where some rows have no value.
+        The arrays of the dictionary are masked where some rows have no value.
         """
 
     def reset(self, do_resets: Array | None = None) -> None:
@@ -60,17 +55,16 @@ class Policy(Protocol):
 
 _PARAMETER_VERBS = (
     ("get_param_values", "set_param_values"),
-    ("get_parameters", "set_parameters"),
-    ("state_dict", "load_state_dict"),
+    ("get_parameters", "set_parameters"),  # Of Stable-Baselines3.
+    ("state_dict", "load_state_dict"),  # Of torch.
 )
 
 
 class AdaptedPolicy(Policy):
     """The base of this package's own policies: those that `adapt_policy` makes of users' objects, and built-in ones.
 
-    Workers read these attributes of instances of this class alone, so that no attribute of a user's policy means more
-    than its own author knows. Parameters, {} where there are none, go by the pair of verbs that the user's object has:
-    garage's, Stable-Baselines3's or torch's.
+    Workers read these attributes of its instances alone, so that a user's attribute means no more than its author knows.
+    Parameters, {} where there are none, go by whichever of `_PARAMETER_VERBS` the user's object has.
 
     Attributes:
         wrapped: The user's own object; None of a built-in policy.
@@ -131,7 +125,6 @@ def named(value: Any) -> str:
 
 def is_action_and_info(result: Any) -> bool:
     """Return whether `result` has the form (action, info dictionary)."""
-    if type(result) is not tuple or len(result) != 2:  # noqa: PLR2004
-        return False
+    is_pair = type(result) is tuple and len(result) == 2  # noqa: PLR2004
     # To ask whether it is a Mapping takes five times as long, at each step.
-    return type(result[1]) is dict or isinstance(result[1], Mapping)
+    return is_pair and (type(result[1]) is dict or isinstance(result[1], Mapping))

@@ -7,15 +7,24 @@ them there are `file.pkl` and `module:attr`.
 from __future__ import annotations
 
 import abc
+import contextlib
 import importlib
+import os
+import pickle
+import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import cloudpickle
 
 from rollout_cli.episodes.batch import EnvSpec
-from rollout_cli.errors import PolicyLoadError, UsageError
-from rollout_cli.loading import PICKLE_SUFFIXES, Source, is_file, is_module_attribute
-from rollout_cli.policies.adapt import adapt_policy, instantiate
+from rollout_cli.errors import PolicyLoadError, StorageError, UsageError
+from rollout_cli.loading import PICKLE_SUFFIXES, Source, first_line, is_file, is_module_attribute, reporting
+from rollout_cli.policies.adapt import adapt_policy, instantiate, policy_class
 from rollout_cli.policies.policy import AdaptedPolicy
 
 SCHEMES = {"random": "rollout_cli.policies.random"}
@@ -79,16 +88,7 @@ def policy_source(spec: str, *, sha256: str | None = None) -> PolicySource:
         UsageError: If a hash is given and it names no file.
     """
     scheme, _, rest = spec.partition(":")
-    is_policy_file = scheme not in SCHEMES and is_file(spec)
-    if sha256 is not None and not is_policy_file:
-        raise UsageError(
-            f"the policy {spec!r} is not a file, so --policy-sha256 cannot be checked",
-            hint="omit it, or pack the policy into a file (`rollout policy pack`) and name that",
-        )
-    if scheme in SCHEMES:
-        built_in: PolicySource = importlib.import_module(SCHEMES[scheme]).policy_source(rest)
-        return built_in
-    if is_policy_file:
+    if is_file(spec) and scheme not in SCHEMES:
         source = Source.read(spec, PolicyLoadError)
         if sha256 is not None and source.sha256 != sha256.lower():
             raise PolicyLoadError(
@@ -96,6 +96,12 @@ def policy_source(spec: str, *, sha256: str | None = None) -> PolicySource:
                 hint="it is not the intended file, or has changed; nothing of it was loaded",
             )
         return UserPolicySource(source)
+    if sha256 is not None:
+        hint = "omit it, or pack the policy into a file (`rollout policy pack`) and name that"
+        raise UsageError(f"the policy {spec!r} is not a file, so --policy-sha256 cannot be checked", hint=hint)
+    if scheme in SCHEMES:
+        built_in: PolicySource = importlib.import_module(SCHEMES[scheme]).policy_source(rest)
+        return built_in
     if is_module_attribute(spec):
         return UserPolicySource(Source.find(spec, PolicyLoadError))
     hint = f"use {', '.join(SCHEMES)}, a pickle ({' or '.join(PICKLE_SUFFIXES)}), or module:attr"
@@ -114,3 +120,79 @@ def as_policy_source(policy: Any) -> PolicySource:
         return policy_source(policy)
     hint = "a policy crosses process borders: build what cannot be pickled in a factory, and name it as module:attr"
     return UserPolicySource(Source.of(policy, PolicyLoadError, hint=hint))
+
+
+class PackedPolicy(NamedTuple):
+    """The file that was written, and the dotted name of the packed class or function, or of the object's class."""
+
+    path: Path
+    n_bytes: int
+    sha256: str
+    class_name: str
+
+
+def pack_policy(spec: str, output: Path, *, overwrite: bool = False) -> PackedPolicy:
+    """Pickle what `module:attr` names, with the code of the user's own modules inside.
+
+    A class or factory is called where the file is loaded. The code of the named module and of those that lie below
+    the working folder goes into the file; installed packages are named in it, and must be installed where it is loaded.
+    The file appears whole or not at all.
+
+    Raises:
+        PolicyLoadError: If `spec` names nothing, or what it names cannot be pickled.
+        StorageError: If the file exists and may not be replaced, or cannot be written.
+    """
+    if not is_module_attribute(spec):
+        raise PolicyLoadError(f"{spec!r} is not module:attr", hint="name what to pack as my_module:MyPolicy")
+    if os.path.exists(output) and not overwrite:  # noqa: PTH110 - Path.exists raises where a name is too long
+        raise StorageError(f"{str(output)!r} exists already", hint="give another --output, or --overwrite")
+    source = Source.find(spec, PolicyLoadError)
+    found = source.load(PolicyLoadError)
+    what = f"an object of type {type(found).__name__} cannot be pickled"
+    hint = "build what cannot be pickled in a factory, and pack the factory"
+    with reporting(PolicyLoadError, what, hint=hint), _by_value(source):
+        data = cloudpickle.dumps(found)
+    hint = "an object's own __reduce__ or __setstate__ may be at fault"
+    with reporting(PolicyLoadError, "the pickle that was made does not load", hint=hint):
+        pickle.loads(data)  # noqa: S301 - the bytes were made just now
+    _write_whole(output, data)
+    return PackedPolicy(output, len(data), sha256(data).hexdigest(), policy_class(found))
+
+
+@contextlib.contextmanager
+def _by_value(source: Source) -> Iterator[None]:
+    """Let cloudpickle write out the code of the named module, and of the loaded ones below the working folder."""
+    folder = Path(source.folder or "").resolve()
+    modules = [module for name, module in list(sys.modules.items()) if name != "__main__" and _is_own(module, folder)]
+    with contextlib.ExitStack() as stack:
+        for module in (sys.modules[source.spec.partition(":")[0]], *modules):
+            if module.__name__ not in cloudpickle.list_registry_pickle_by_value():
+                cloudpickle.register_pickle_by_value(module)
+                stack.callback(cloudpickle.unregister_pickle_by_value, module)
+        yield
+
+
+def _is_own(module: ModuleType, folder: Path) -> bool:
+    # A virtual environment often lies below the working folder; its packages are not the user's own code.
+    origin = getattr(module, "__file__", None)
+    top = module.__name__.partition(".")[0]
+    if not origin or top == "rollout_cli" or top in sys.stdlib_module_names:
+        return False
+    path = Path(origin).resolve()
+    return path.is_relative_to(folder) and not {"site-packages", "dist-packages"} & {*path.parts}
+
+
+def _write_whole(output: Path, data: bytes) -> None:
+    temporary = output.with_name(f".rollout.{os.getpid()}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(output)
+    except OSError as error:
+        hint = "check the free space, and that the folder exists and can be written to"
+        raise StorageError(f"{str(output)!r} cannot be written: {first_line(error)}", hint=hint) from error
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink()

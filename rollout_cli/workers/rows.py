@@ -12,7 +12,8 @@ import numpy.typing as npt
 from gymnasium.vector import AutoresetMode
 
 from rollout_cli.envs import env_spec_of, time_limit_of
-from rollout_cli.envs.vector import Vector, autoreset_mode, sync_vector, vector_name
+from rollout_cli.envs.describe import autoreset_mode, vector_name
+from rollout_cli.envs.source import Vector, sync_vector
 from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.episodes.spaces import SpaceRows
 from rollout_cli.errors import EnvLoadError

@@ -16,9 +16,8 @@ import numpy.typing as npt
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from rollout_cli.envs import describe_env
-from rollout_cli.envs.describe import loaded_versions
-from rollout_cli.envs.source import one_for_each
-from rollout_cli.envs.vector import build_native, vector_name
+from rollout_cli.envs.describe import loaded_versions, vector_name
+from rollout_cli.envs.source import build_native, one_for_each
 from rollout_cli.episodes.chunk import Chunk
 from rollout_cli.episodes.spaces import Leaf, SpaceRows
 from rollout_cli.errors import EnvLoadError, InternalError

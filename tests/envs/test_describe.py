@@ -12,7 +12,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from gymnasium.wrappers import RecordEpisodeStatistics, TimeLimit
 
 from rollout_cli.envs import as_env_source, describe_env, env_source, env_spec_of, time_limit_of
-from rollout_cli.envs.vector import build_native
+from rollout_cli.envs.source import build_native
 from rollout_cli.errors import EnvLoadError, UnsupportedSpaceError
 from tests.workers import worlds
 from tests.workers.worlds import ChainEnv
@@ -159,10 +159,14 @@ def single_rows(num_envs: int) -> Any:
 @pytest.mark.parametrize(
     ("source", "message", "hint"),
     [
-        (env_source("Blackjack-v1"), "'Blackjack-v1' has no vector entry point", "omit --vectorization native"),
+        (
+            env_source("Blackjack-v1"),
+            "and has no vector entry point",
+            "omit --vectorization native",
+        ),
         (as_env_source(ChainEnv), "'ChainEnv' is a single environment", "omit --vectorization native"),
-        (as_env_source(ChainEnv()), "'ChainEnv' is no vector environment, but a ChainEnv", "num_envs"),
-        (as_env_source(lambda num_envs: 3), "gave int, no vector environment", "num_envs"),
+        (as_env_source(ChainEnv()), "'ChainEnv' gives no new vector environment, but a ChainEnv", "num_envs"),
+        (as_env_source(lambda num_envs: 3), "gives no new vector environment, but a int", "num_envs"),
         (as_env_source(single_rows), "has 3 rows, but 2 were asked for", "num_envs"),
         (as_env_source(Modes, {"autoreset_mode": "x"}), "cannot be built: ValueError", "check that it takes"),
     ],

@@ -16,8 +16,8 @@ from gymnasium import spaces
 from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.errors import PolicyLoadError, StorageError, UsageError
 from rollout_cli.policies import as_policy_source, policy_source
-from rollout_cli.policies.pack import pack_policy
 from rollout_cli.policies.random import RandomPolicy
+from rollout_cli.policies.source import pack_policy
 from tests.helpers.projects import project, run_python, write_module
 
 __all__ = ["project"]
@@ -88,7 +88,7 @@ def test_a_hash_that_must_hold(project: Path) -> None:
     (project / "policy.pkl").write_bytes(data)
     digest = sha256(data).hexdigest()
     assert 3 == first_action(policy_source("policy.pkl", sha256=digest.upper()))
-    with pytest.raises(PolicyLoadError, match=f"has the SHA-256 {digest}, but --policy-sha256 says {'0' * 64}"):
+    with pytest.raises(PolicyLoadError, match=f"has the SHA-256 {digest}, but should have {'0' * 64}"):
         policy_source("policy.pkl", sha256="0" * 64)
     for spec in ("random", "mine:Go"):
         with pytest.raises(UsageError, match="is not a file") as caught:
