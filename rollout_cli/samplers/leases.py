@@ -9,8 +9,7 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from rollout_cli.samplers.messages import Lease
-from rollout_cli.samplers.numbers import NO_END, without
-from rollout_cli.samplers.plan import PlanState
+from rollout_cli.samplers.plan import NO_END, PlanState, without
 
 LAST_SECONDS = 0.01
 """How much work the smallest of the last leases holds: many times as much as it takes to ask for another one."""
@@ -105,10 +104,7 @@ class Leases:
         return count or self._must_run_next(worker, buffer_is_full=buffer_is_full)
 
     def _share(self, worker: int, has: int) -> int:
-        """Return how many numbers bring the worker up to half of its equal share of the remaining work.
-
-        So leases shrink towards the end, and all workers reach it together.
-        """
+        """Return how many numbers give the worker half of its equal share of what is left: so all end together."""
         n_workers = len(self.in_flight)
         in_flight = sum(map(self.count, range(n_workers)))
         left = self._plan.still_needed(in_flight)

@@ -23,9 +23,8 @@ TURN_SECONDS = 0.02
 class LocalSampler(Sampler):
     """Samples in the caller's process, whose global random generators it leaves as they are.
 
-    With one policy and one environment for all, worker 0 runs everything that anybody may run, so one environment is
-    built. An error has the traceback of the user's own code, which a debugger can enter. The arguments are those of
-    `Sampler`.
+    The arguments are those of `Sampler`. With one policy and one environment for all, worker 0 runs everything, so one
+    environment is built. An error has the traceback of the user's own code, which a debugger can enter.
 
     Raises:
         UsageError: If a time-out is asked for: nobody could end a step of this process.
@@ -37,10 +36,8 @@ class LocalSampler(Sampler):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         if self._supervision.step_timeout is not None or self._supervision.episode_timeout is not None:
-            raise UsageError(
-                "LocalSampler cannot end a step or an episode that takes too long",
-                hint="use MultiprocessingSampler, or give no step_timeout and no episode_timeout",
-            )
+            hint = "use MultiprocessingSampler, or give no step_timeout and no episode_timeout"
+            raise UsageError("LocalSampler cannot end a step or an episode that takes too long", hint=hint)
 
     def _make_pool(self) -> LocalPool:
         return LocalPool(self._factory)

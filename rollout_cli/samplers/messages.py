@@ -23,12 +23,9 @@ Lease = tuple[range, ...]
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """What changes in a worker, the environment first; both by cloudpickle, None for no change.
+    """What changes in a worker, the environment first; pickled, so that a failure to load it is reported as such."""
 
-    It is unpickled where it is used, so that a failure is reported as what it is.
-    """
-
-    agent: bytes | None = None  # A policy or parameters.
+    agent: bytes | None = None  # A policy or parameters; None for no change.
     env: bytes | None = None  # An environment or EnvUpdate.
 
 
@@ -76,28 +73,22 @@ class Started:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Batch:
-    """Finished episodes, whose numbers rise and may have gaps, or one part of a long one.
-
-    `not_reproducible` is why the worker's episodes cannot be reproduced, where it has seen that.
-    """
+    """Finished episodes, whose numbers rise and may have gaps, or one part of a long one."""
 
     worker: int
     generation: int
     chunk: Chunk
-    not_reproducible: str | None = None
+    not_reproducible: str | None = None  # Why the worker's episodes cannot be reproduced, where it has seen that.
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Failed:
-    """Something raised in the worker. It has no numbers any more, and waits for a `Start` that rebuilds it.
-
-    `numbers` are the episodes in one of which the user's code failed; none where the fault lies in no episode.
-    """
+    """Something raised in the worker. It has no numbers any more, and waits for a `Start` that rebuilds it."""
 
     worker: int
     generation: int
     error: RolloutError
-    numbers: tuple[int, ...] = ()
+    numbers: tuple[int, ...] = ()  # The episodes in one of which the user's code failed; none if it was in no episode.
 
     @classmethod
     def of(cls, worker: int, generation: int, error: Exception) -> Self:

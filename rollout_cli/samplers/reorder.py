@@ -13,8 +13,7 @@ from typing import IO
 
 from rollout_cli.episodes.chunk import Chunk
 from rollout_cli.errors import StorageError
-from rollout_cli.samplers.numbers import contiguous_ranges
-from rollout_cli.samplers.plan import PlanState
+from rollout_cli.samplers.plan import PlanState, contiguous_ranges
 
 MEMORY_BYTES = 256 << 20
 """So much waits in memory, and what is more in one file without a name."""
@@ -35,10 +34,8 @@ class _Entry:
 class ReorderBuffer:
     """The buffer of one call: gives no episode twice, and none above the plan's end.
 
-    The file is in `folder`, by default where `tempfile` puts it (`TMPDIR`); it is emptied when nobody needs it.
-
-    Raises:
-        StorageError: By `add` and `ready`, if the file cannot be written or read.
+    Its file is in `folder`, by default where `tempfile` puts it (`TMPDIR`). Where it cannot be written or read, `add`
+    and `ready` raise a StorageError.
     """
 
     def __init__(self, plan: PlanState, folder: Path | None = None) -> None:
@@ -76,14 +73,13 @@ class ReorderBuffer:
             self._entries[number].kept.append(self._put(chunk))
             self._entries[number].missing_parts -= 1
             return
-        start = 0
+        stop = 0
         for numbers in contiguous_ranges(chunk.numbers):
-            stop = start + len(numbers)
+            start, stop = stop, stop + len(numbers)
             # A chunk whose turn it is need not go by way of the disk.
             is_next = numbers.start == self._next[self._plan.partition(numbers.start)]
             kept = self._put(chunk.episodes(start, stop), in_memory=is_next)
             self._entries[numbers.start] = _Entry(numbers.stop, [kept])
-            start = stop
 
     def skip(self, number: int) -> None:
         """Continue without an episode, which does not come; parts of it may have come."""

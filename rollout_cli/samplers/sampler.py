@@ -155,16 +155,13 @@ class Sampler(abc.ABC):
     def obtain_samples(self, itr: int, num_samples: int, agent_update: Any, env_update: Any = None) -> EpisodeBatch:
         """Return the shortest run of episodes from `next_number` on with at least `num_samples` (1 or more) steps.
 
-        `itr`, the caller's iteration, changes nothing; the updates are as in `stream`.
+        `itr`, the caller's iteration, changes nothing; updates are as in `stream`.
         """
         del itr
         return self._batch(MinTimesteps(num_samples, self.next_number), agent_update, env_update)
 
     def obtain_exact_episodes(self, n_eps_per_worker: int, agent_update: Any, env_update: Any = None) -> EpisodeBatch:
-        """Return exactly `n_eps_per_worker` (at least 1) episodes of each worker, in the order of the workers.
-
-        The updates are as in `stream`.
-        """
+        """Return `n_eps_per_worker` (at least 1) episodes of each worker, in order; updates are as in `stream`."""
         return self._batch(EpisodesPerWorker(n_eps_per_worker, self.next_number), agent_update, env_update)
 
     def _batch(self, plan: Plan, agent_update: Any, env_update: Any) -> EpisodeBatch:
@@ -264,7 +261,7 @@ class Sampler(abc.ABC):
 
     def _take(self, call: SamplerMachine) -> None:
         """Wait until something happens in the pool, and handle it."""
-        call.resume_leases()
+        call.top_up_idle()
         for event in call.pool.wait(None if self._ends_at is None else max(0.0, self._ends_at - _clock())):
             call.handle(event, _clock())
         if self._env_spec is None and call.started is not None:  # All workers know the same.

@@ -15,8 +15,7 @@ import numpy as np
 from rollout_cli.errors import RolloutError
 from rollout_cli.samplers.leases import Leases
 from rollout_cli.samplers.messages import Batch, Continue, Failed, Start, Started, Stop, Update
-from rollout_cli.samplers.numbers import contiguous_ranges
-from rollout_cli.samplers.plan import PlanState
+from rollout_cli.samplers.plan import PlanState, contiguous_ranges
 from rollout_cli.samplers.pool import Died, Event, Pool
 from rollout_cli.samplers.reorder import ReorderBuffer
 from rollout_cli.samplers.supervision import Supervisor, Verdict
@@ -41,15 +40,12 @@ class SamplerMachine:
     stopping: bool = False  # Whether the call is asked to end early, or has failed: no more numbers are leased.
     failure: RolloutError | None = None  # What ends the call, once the episodes before it were handed on.
     _ready: set[int] = field(default_factory=set)
-    _is_held_back: bool = False  # Whether the buffer was full when a worker wanted numbers.
     _highest: dict[int, int] = field(default_factory=dict)  # By partition, the highest number that ended.
 
     def begin(self, n_known: int, changes: Sequence[Update]) -> None:
-        """Start the new workers, and send every one its `Start` with its first lease: nobody waits for answers.
+        """Send every worker its `Start` with its first lease, without waiting for answers.
 
-        Args:
-            n_known: How many workers an earlier call has started: the lowest ones.
-            changes: What this call changes, by worker; new ones get their whole history.
+        The first `n_known` were started by an earlier call, and get its `changes`; new ones get their whole history.
         """
         for worker in range(len(self.leases.in_flight)):
             is_new = worker >= n_known
@@ -70,8 +66,6 @@ class SamplerMachine:
                 self.supervisor.false_starts.pop(worker, None)
                 self._ready.add(worker)
                 self.started = self.started or event
-                if not self.leases.in_flight[worker]:
-                    self._top_up(worker)  # It was brought up again without a lease: others may have taken its numbers.
             case Batch(_, generation) if generation == self.generation:
                 self._batch(event, now)
             case Failed(worker, generation, error, numbers) if self.failure is None:
@@ -84,11 +78,10 @@ class SamplerMachine:
                 in_flight, starting = self.leases.in_flight[worker], worker not in self._ready
                 self._bring_up(worker, self.supervisor.died(event, in_flight, starting=starting), died=True)
 
-    def resume_leases(self) -> None:
-        """Lease numbers again after the buffer was full, where it no more is."""
-        if self._is_held_back and not self.buffer.is_full:
-            self._is_held_back = False
-            for worker in range(len(self.leases.in_flight)):
+    def top_up_idle(self) -> None:
+        """Lease numbers to workers that have none: to be called after events, and after the buffer was emptied."""
+        for worker, runs in enumerate(self.leases.in_flight):
+            if not runs:
                 self._top_up(worker)
 
     def stop(self) -> None:
@@ -131,7 +124,6 @@ class SamplerMachine:
         partition = self.plan.partition(last)
         self._highest[partition] = max(last, self._highest.get(partition, -1))
         self._top_up(event.worker)
-        self._top_up_idle()
 
     def _bring_up(self, worker: int, verdict: Verdict, *, died: bool) -> None:
         """Free a worker's numbers and bring it up again, or let the call fail."""
@@ -153,18 +145,10 @@ class SamplerMachine:
             self.pool.start(worker)
         history = self.updates.history(worker)
         self.pool.send(worker, Start(self.generation, history, (), self.plan.stride, rebuild=True))
-        self._top_up_idle()
-
-    def _top_up_idle(self) -> None:
-        for worker, runs in enumerate(self.leases.in_flight):
-            if not runs:
-                self._top_up(worker)
 
     def _top_up(self, worker: int) -> None:
         """Lease a worker more numbers, if it is ready for them."""
         if self.stopping or worker not in self._ready:
             return
-        is_full = self.buffer.is_full
-        self._is_held_back |= is_full
-        if lease := self.leases.lease(worker, buffer_is_full=is_full):
+        if lease := self.leases.lease(worker, buffer_is_full=self.buffer.is_full):
             self.pool.send(worker, Continue(lease))

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from textwrap import shorten
 from typing import Literal, NamedTuple
 
 from rollout_cli.errors import EnvError, RolloutError, WorkerError
@@ -21,9 +22,6 @@ MOST_TRIES = 3
 
 MOST_SKIPPED = 100
 """After so many skipped episodes in a row, none of which ended, a run would never end."""
-
-_MOST_NAMED = 16
-"""So many episode numbers are still read in a message."""
 
 _CRASH_HINT = "a crash in the environment's or policy's native code, or no memory left"
 
@@ -170,6 +168,6 @@ def _those_in(runs: Sequence[range], numbers: Iterable[int]) -> tuple[int, ...]:
 
 
 def _named(numbers: Sequence[int]) -> str:
-    """Return one or more episodes in words; of many, the first ones."""
-    names = ", ".join(map(str, numbers[:_MOST_NAMED]))
-    return f"episode{'s' if len(numbers) > 1 else ''} {names}{', …' if len(numbers) > _MOST_NAMED else ''}"
+    """Return one or more episodes in words; of very many, the first ones."""
+    names = shorten(", ".join(map(str, numbers)), 100, placeholder=" …")
+    return f"episodes {names}" if len(numbers) > 1 else f"episode {names}"

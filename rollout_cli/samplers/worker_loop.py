@@ -1,7 +1,4 @@
-"""WorkerLoop: what a worker does, one turn at a time, wherever it runs; it knows no process and no channel.
-
-ARCHITECTURE.md has the table of this state machine.
-"""
+"""WorkerLoop: what a worker does, one turn at a time; it knows no process and no channel (table in ARCHITECTURE.md)."""
 
 from __future__ import annotations
 
@@ -53,13 +50,12 @@ class WorkerLoop:
         self.ended = False
         self._factory, self._number, self._box = factory, worker_number, crash_box
         self._owns_process, self._turn_seconds = owns_process, turn_seconds
-        self._setup = ExitStack()
+        self._entered = ExitStack()
         self._worker: Worker | None = None
         self._generation = 0
         self._failed = False
         self._flush_at = 0.0
-        # Rows and bytes that the last look left behind: a lower number still runs.
-        self._left = (0, 0)
+        self._left = (0, 0)  # Rows and bytes that the last look left behind: a lower number still runs.
         self._messages: list[ToSampler] = []
 
     @property
@@ -103,14 +99,13 @@ class WorkerLoop:
 
     def close(self) -> None:
         """Close the environment and leave the set-up; what these raise is only logged, for the episodes are safe."""
-        worker, self._worker = self._worker, None
-        for close in (*([worker.shutdown] if worker is not None else []), self._setup.close):
-            try:
-                close()
-            except BaseException as error:
-                if is_interrupt(error):
-                    raise
-                _log.warning("worker %d could not be closed: %s", self._number, first_line(error))
+        self._worker = None
+        try:
+            self._entered.close()
+        except BaseException as error:
+            if is_interrupt(error):
+                raise
+            _log.warning("worker %d could not be closed: %s", self._number, first_line(error))
 
     # -- commands --------------------------------------------------------------------------------------------------
 
@@ -150,7 +145,8 @@ class WorkerLoop:
             if self._owns_process:
                 entered.enter_context(self._factory.setup())
             worker = self._factory(self._number)
-            self._setup = entered.pop_all()  # Left when the worker ends; now only where the building fails.
+            entered.callback(worker.shutdown)
+            self._entered = entered.pop_all()  # Left when the worker ends; now only where the building fails.
         if self._box is not None:
             worker.crash_box = self._box
         return worker

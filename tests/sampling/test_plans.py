@@ -12,15 +12,18 @@ from hypothesis import strategies as st
 
 from rollout_cli.errors import UsageError
 from rollout_cli.samplers.leases import Leases, LeaseSize
-from rollout_cli.samplers.numbers import NO_END, FreeNumbers, contiguous_ranges, without
 from rollout_cli.samplers.plan import (
+    NO_END,
     Covered,
     Episodes,
     EpisodesPerWorker,
+    FreeNumbers,
     MinTimesteps,
     Plan,
     PlanState,
+    contiguous_ranges,
     remaining,
+    without,
 )
 
 
