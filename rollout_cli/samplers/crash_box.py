@@ -78,10 +78,6 @@ class CrashBox:
             self.note(np.append(self._words[_ROWS : _ROWS + self._n_rows], [NO_NUMBER] * (row + 1 - self._n_rows)))
         self._row_words[row] = number
 
-    def end(self, row: int) -> None:
-        """Note that a row runs none."""
-        self.begin(row, NO_NUMBER)
-
     def step(self) -> None:
         """Note that the worker is alive: the beats of one that is stuck in a step stand still."""
         self._words[_BEATS] += 1

@@ -26,8 +26,6 @@ Array = npt.NDArray[Any]
 
 GET_ACTION, GET_ACTIONS, RESET, STEP = "policy.get_action", "policy.get_actions", "env.reset", "env.step"
 _INTERFACES = {
-    GET_ACTION: "(action, info)",
-    GET_ACTIONS: "(actions, infos)",
     RESET: "(observation, info)",
     STEP: "(observation, reward, terminated, truncated, info)",
 }
@@ -121,22 +119,18 @@ def bad_action(leaf: Leaf, value: Any, rule: str) -> BadValueError:
 
 
 def bounds_of(leaf: Leaf) -> tuple[Any, Any] | None:
-    """Return the least and the greatest value of each number of a sample; None where no number can be outside."""
+    """Return the least and the greatest value of each number of a sample; None of a text."""
     if leaf.bounds is None:
         return None
     low, high = (np.broadcast_to(np.asarray(bound), leaf.shape) for bound in leaf.bounds)
-    if leaf.dtype.kind in "iu" and leaf.kind == "box":
-        limits = np.iinfo(leaf.dtype)
-        if (low <= limits.min).all() and (high >= limits.max).all():
-            return None
     return low, high
 
 
-def inside_check(leaf: Leaf) -> Callable[[Any], bool] | None:
-    """Return a function that says whether a value in the leaf's own type is of its space; None where all are."""
+def inside_check(leaf: Leaf) -> Callable[[Any], bool]:
+    """Return a function that says whether a value in the leaf's own type is of its space."""
     bounds = bounds_of(leaf)
     if bounds is None:
-        return leaf.space.contains if leaf.kind == "text" else None
+        return leaf.space.contains
     low, high = bounds
     if low.size > _FEW_NUMBERS:
         return lambda value: bool(((value >= low) & (value <= high)).all())
@@ -235,7 +229,5 @@ def _explained(where: str, error: BaseException) -> BaseException:
     *_, (frame, _) = traceback.walk_tb(error.__traceback__)
     if Path(frame.f_code.co_filename).parent != Path(__file__).parent:
         return error
-    hint = f"return {_INTERFACES[where]}"
-    if where in (RESET, STEP):
-        hint += "; the interface of gym before gymnasium gave fewer: wrap such an environment"
+    hint = f"return {_INTERFACES[where]}; gym before gymnasium gave fewer: wrap an environment of its interface"
     return BadValueError(f"the result is not {_INTERFACES[where]}: {error}", hint)

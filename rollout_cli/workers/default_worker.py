@@ -32,14 +32,11 @@ from rollout_cli.workers.checks import (
     episode_place,
     frozen_copy,
 )
-from rollout_cli.workers.policy_holder import PolicyHolder, seed_method
+from rollout_cli.workers.policy_holder import PolicyHolder
 from rollout_cli.workers.recording import EpisodeRecorder
 from rollout_cli.workers.worker import NO_NUMBER, Worker
 
 Env = gymnasium.Env[Any, Any]
-
-_NOW = -1.0
-"""A deadline that has passed."""
 
 _clock = time.perf_counter
 
@@ -47,8 +44,8 @@ _clock = time.perf_counter
 class DefaultWorker(Worker):
     """Runs one policy in one environment, one episode after another.
 
-    A subclass may override the verbs, or one of two smaller places: `reset_env`, for what an environment must be given
-    at an episode's start, and `reset_policy`, for the state that a policy keeps.
+    A subclass may override the verbs, or a smaller place: `reset_env`, for what an environment must be given at an
+    episode's start.
 
     Args:
         seed: The root seed of the run.
@@ -142,13 +139,13 @@ class DefaultWorker(Worker):
         self.crash_box.step()
         self._seeder.begin(number)
         try:
-            if (seed := seed_method(policy, "seed")) is not None:
-                seed(derive_seed(self._seed, number, "policy"))
+            if policy.seed is not None:
+                policy.seed(derive_seed(self._seed, number, "policy"))
             where = RESET
             self._observation, info = self.reset_env(self._env, number, self._episode_seed)
             recorder.reset_info = frozen_copy(info)
             where = "policy.reset"
-            self.reset_policy(policy, number)
+            policy.reset()
         except BaseException as error:
             self._give_up(where, error)
             raise
@@ -161,15 +158,10 @@ class DefaultWorker(Worker):
         del number
         return env.reset(seed=seed)
 
-    def reset_policy(self, policy: Any, number: int) -> None:
-        """Let the policy begin episode `number`, after the environment's reset."""
-        del number
-        policy.reset()
-
     def step_episode(self) -> bool:
         if self._number == NO_NUMBER:
             raise InternalError("step_episode was called with no episode under way: call start_episode first")
-        return self._run(_NOW)
+        return self._run(-math.inf)
 
     def advance(self, deadline: float) -> None:
         # A subclass that counts or changes steps is asked for each of them.
@@ -228,7 +220,7 @@ class DefaultWorker(Worker):
             self._number, self._episode_seed, observation, terminated=terminated, truncated=truncated, wall_time=seconds
         )
         self._number = NO_NUMBER
-        self.crash_box.end(0)
+        self.crash_box.begin(0, NO_NUMBER)
 
     def _give_up(self, where: str, error: BaseException) -> None:
         """Give up the running episode; raise the error of the user's code that `error` is, if it is one."""
@@ -242,14 +234,9 @@ class DefaultWorker(Worker):
         if self._number != NO_NUMBER:
             self._the_recorder().discard()
             self._number = NO_NUMBER
-            self.crash_box.end(0)
+            self.crash_box.begin(0, NO_NUMBER)
 
     def collect_episode(self) -> EpisodeBatch:
-        """Return the finished episodes that were not collected yet.
-
-        Raises:
-            InternalError: If no episode was finished.
-        """
         chunk = self.take(everything=True)
         if chunk is None:
             raise InternalError("collect_episode was called with no finished episode")
@@ -312,7 +299,7 @@ class DefaultWorker(Worker):
 
 
 def close_env(env: Any) -> None:
-    """Close an environment, if there is one; raise EnvError if that fails."""
+    """Close an environment, if there is one; EnvError if that fails."""
     if env is not None:
         with reporting(EnvError, "env.close raised"):
             env.close()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -28,7 +28,7 @@ Record = Callable[[Any], Any]
 Infos = dict[int, dict[Any, Any]]
 """Info dictionaries by row; rows with an empty one are missing."""
 
-_FEW_NUMBERS = 4_096
+_FEW_NUMBERS = 4_096  # A Discrete of at most so many values has a table of them.
 _NO_INFO: Mapping[Any, Any] = {}
 
 
@@ -128,14 +128,14 @@ class _Column:
         """Return the function that appends one value before the environment gets what it returns."""
         if self.leaf.kind == "discrete":
             return self._recording_numbers(rule)
-        leaf, record, clips = self.leaf, self.recording(), rule == "clip" and self.leaf.kind == "box"
-        is_inside = None if rule == "warn" else inside_check(leaf)
-        if is_inside is None and not clips:
+        leaf, record = self.leaf, self.recording()
+        if rule == "warn":
             return record
+        is_inside, clips = inside_check(leaf), rule == "clip" and leaf.kind == "box"
 
         def record_checked(value: Any) -> Any:
             value = record(clipped(value, leaf.space) if clips else value)
-            if is_inside is not None and not is_inside(value):
+            if not is_inside(value):
                 raise bad_action(leaf, value, rule)
             return value
 
@@ -187,16 +187,6 @@ class _Column:
         return BadValueError(f"{self._name} is {got}, expected {leaf.dtype}{leaf.shape} of {leaf.space}")
 
 
-class _Finished(NamedTuple):
-    number: int
-    seed: int
-    length: int
-    terminated: bool
-    truncated: bool
-    wall_time: float
-    info: dict[Any, Any]
-
-
 class EpisodeRecorder:
     """The episode that runs in one environment, behind the finished ones that nobody took yet.
 
@@ -225,7 +215,7 @@ class EpisodeRecorder:
         self.first_row = 0
         self._last_observations = SpaceRecorder(env_spec.observation_space, "the observation")
         self._worker_number = worker_number
-        self._finished: list[_Finished] = []
+        self._finished: list[tuple[Any, ...]] = []
 
     @property
     def step(self) -> int:
@@ -240,14 +230,9 @@ class EpisodeRecorder:
     def finish(
         self, number: int, seed: int, last_observation: Any, *, terminated: bool, truncated: bool, wall_time: float
     ) -> None:
-        """End the episode, which has at least one step.
-
-        Raises:
-            BadValueError: If the last observation is none of its space.
-        """
+        """End the episode, which has at least one step; BadValueError if the last observation is none of its space."""
         self._last_observations.record(last_observation)
-        facts = _Finished(number, seed, self.step, terminated, truncated, wall_time, self.reset_info)
-        self._finished.append(facts)
+        self._finished.append((number, seed, self.step, terminated, truncated, wall_time, self.reset_info))
         self.first_row = len(self.rewards)
 
     def discard(self) -> None:

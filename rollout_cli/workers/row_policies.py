@@ -12,11 +12,10 @@ import numpy.typing as npt
 
 from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.episodes.spaces import Leaf, SpaceRows
-from rollout_cli.policies import AdaptedPolicy
 from rollout_cli.seeding.generators import EpisodeSeeder
 from rollout_cli.seeding.seeds import derive_seed
 from rollout_cli.workers.checks import BadValueError, bad_action, bounds_of, clipped, frozen_copy, shown
-from rollout_cli.workers.policy_holder import PolicyHolder, is_row_by_row, seed_method
+from rollout_cli.workers.policy_holder import PolicyHolder
 from rollout_cli.workers.recording import SpaceRecorder
 from rollout_cli.workers.rollout_buffer import RolloutBuffer, leaf_array
 from rollout_cli.workers.rows import NativeRows
@@ -88,7 +87,7 @@ def row_policies(
         seeder: Seeds the generators that all rows share.
         rules: What becomes of an action outside of its space.
     """
-    if is_row_by_row(holder.policy):
+    if holder.policy.row_by_row:
         return _PolicyEach(holder, env_spec, rows, root=root, rules=rules)
     return _OnePolicy(holder, env_spec, rows, root=root, seeder=seeder, rules=rules)
 
@@ -110,12 +109,12 @@ class _OnePolicy:
         self._spaces = SpaceRows(env_spec.action_space)
         rule = holder.action_rule(rules)
         self._checks = [_BatchAction(leaf, rows.n_rows, rule) for leaf in self._spaces.leaves]
-        self._seed_rows = seed_method(self._policy, "seed_rows")
-        self._resets = not isinstance(self._policy, AdaptedPolicy) or self._policy.resets
+        self._seed_rows = self._policy.seed_rows
+        self._resets = self._policy.resets
 
     @property
     def is_row_wise(self) -> bool:
-        return isinstance(self._policy, AdaptedPolicy) and self._policy.row_wise
+        return self._policy.row_wise
 
     @property
     def resets(self) -> bool:
@@ -234,7 +233,7 @@ class _PolicyEach:
         del anew
         for row, number in zip(rows.tolist(), numbers.tolist(), strict=True):
             self._rows.seeders[row].begin(number)
-            if (seed := seed_method(self._policies[row], "seed")) is not None:
+            if (seed := self._policies[row].seed) is not None:
                 _in_row(row, partial(seed, derive_seed(self._root, number, "policy")))
 
     def reset(self, rows: Array, *, anew: bool) -> None:

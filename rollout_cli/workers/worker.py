@@ -20,11 +20,8 @@ from rollout_cli.errors import InternalError
 
 OnInvalidAction = Literal["error", "clip", "warn"]
 
-STEP_GUARD = 1_000_000
-"""Steps after which an episode that no limit ends is taken to have no end."""
-
 _GUARD_BYTES = 8 << 30
-"""Bytes of observations after which it is, too: an episode is kept in memory until it ends."""
+"""Bytes of observations after which an episode has no end: it is kept in memory until it ends."""
 
 NO_NUMBER = -1
 """Stands for no episode, where a row runs none."""
@@ -37,11 +34,11 @@ class EpisodeRules:
     Attributes:
         invalid_action: What becomes of an action outside of its space: its episode fails before the environment sees
             it; it is moved to the nearest bound (which nan does not have); or it goes to the environment as it is.
-        step_guard: Steps after which an episode without a limit fails.
+        step_guard: Steps after which an episode that no limit ends is taken to have no end, and fails.
     """
 
     invalid_action: OnInvalidAction = "error"
-    step_guard: int = STEP_GUARD
+    step_guard: int = 1_000_000
 
     def most_steps(self, row_bytes: int) -> int:
         """Return how many steps an episode without a limit may have, where each has so many bytes of observations."""
@@ -52,10 +49,7 @@ class CrashBox(Protocol):
     """Notes which episodes run, for whoever finds the process dead, and that the worker is alive."""
 
     def begin(self, row: int, number: int) -> None:
-        """Note that a row runs this episode."""
-
-    def end(self, row: int) -> None:
-        """Note that a row runs none."""
+        """Note that a row runs this episode, or none (NO_NUMBER)."""
 
     def note(self, numbers: npt.NDArray[np.int64]) -> None:
         """Note the episodes of all rows at once, int64 (n_rows,), NO_NUMBER for a row that runs none."""
@@ -73,10 +67,9 @@ class CrashBox(Protocol):
 class _NullBox:
     """A crash box that nobody reads."""
 
-    def begin(self, *_: Any, **__: Any) -> None:
-        """Do nothing."""
+    def begin(self, *_: Any, **__: Any) -> None: ...
 
-    end = note = step = begin_turn = end_turn = begin
+    note = step = begin_turn = end_turn = begin
 
 
 class Worker(abc.ABC):
@@ -92,7 +85,7 @@ class Worker(abc.ABC):
         worker_number: Which of the run's workers this is, from 0.
 
     Attributes:
-        worker_number: Which of the run's workers this is, from 0.
+        worker_number: The same.
         rules: What it does about user code that nearly keeps its contract; set before its first update.
         crash_box: Where it notes which episodes run; set before its first update.
         number_stride: The step from one of its numbers to the next, where it owns every m-th number.
@@ -112,10 +105,7 @@ class Worker(abc.ABC):
 
     @classmethod
     def numbers_at_once(cls, worker_args: dict[str, Any]) -> int:
-        """Return in blocks of how many numbers a worker with these arguments wants its work.
-
-        These are the numbers that it runs at the same time, or whose episodes depend on each other.
-        """
+        """Return how many numbers a worker with these arguments runs at once: it wants its work in such blocks."""
         del worker_args
         return 1
 
@@ -142,7 +132,7 @@ class Worker(abc.ABC):
 
     @abc.abstractmethod
     def collect_episode(self) -> EpisodeBatch:
-        """Return the finished episodes that were not collected yet."""
+        """Return the finished episodes that were not collected yet; InternalError where there are none."""
 
     def rollout(self) -> EpisodeBatch:
         """Run one episode and return it."""
@@ -152,14 +142,14 @@ class Worker(abc.ABC):
         return self.collect_episode()
 
     def shutdown(self) -> None:  # noqa: B027  A place for subclasses.
-        """Close the environment."""
+        """Close the environment; EnvError if that fails."""
 
     # -- the sampler's verbs -----------------------------------------------------------------------------------------
 
     @property
     @abc.abstractmethod
     def env_spec(self) -> EnvSpec:
-        """Return spaces and limit of its environment."""
+        """Spaces and limit of its environment."""
 
     @abc.abstractmethod
     def assign(self, numbers: Iterable[range]) -> None:
@@ -177,11 +167,8 @@ class Worker(abc.ABC):
     def take(self, *, everything: bool = False) -> Chunk | None:
         """Remove finished episodes and return them in the order of their numbers; None where there are none.
 
-        These are the ones that no lower number of this worker's holds up, so that a chunk has few gaps; one that
-        waited a quarter of a second is given anyway.
-
-        Args:
-            everything: Whether all finished episodes are given.
+        Where not `everything` is asked for, one that a lower number of this worker's holds up is kept back for up to a
+        quarter of a second, so that a chunk has few gaps.
         """
 
     @abc.abstractmethod
@@ -191,29 +178,27 @@ class Worker(abc.ABC):
     @property
     @abc.abstractmethod
     def has_work(self) -> bool:
-        """Return whether an episode runs or a number waits."""
+        """Whether an episode runs or a number waits."""
 
     @property
     @abc.abstractmethod
     def running_numbers(self) -> tuple[int, ...]:
-        """Return the numbers of the episodes that run."""
+        """The numbers of the episodes that run."""
 
     @property
     @abc.abstractmethod
     def finished_rows(self) -> int:
-        """Return how many rows `take(everything=True)` would give."""
+        """How many rows `take(everything=True)` would give."""
 
     @property
     @abc.abstractmethod
     def finished_bytes(self) -> int:
-        """Return about how many bytes `take(everything=True)` would give."""
+        """About how many bytes it would give."""
 
     def info(self) -> dict[str, Any]:
         """Return what info.json says of the policy and environment that only a worker knows."""
         return {}
 
     def __getstate__(self) -> NoReturn:
-        """Refuse: a worker's content belongs to its process."""
-        raise InternalError(
-            f"a {type(self).__name__} cannot be pickled", hint="pickle its WorkerFactory, and build the worker from it"
-        )
+        hint = "pickle its WorkerFactory, and build the worker from it"
+        raise InternalError(f"a {type(self).__name__} cannot be pickled", hint=hint)

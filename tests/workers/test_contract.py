@@ -543,11 +543,7 @@ class CountingBox:
         self.seen: set[int] = set()
 
     def begin(self, row: int, number: int) -> None:
-        self.running[row] = number
-        self.seen.add(number)
-
-    def end(self, row: int) -> None:
-        self.running.pop(row, None)
+        self.note(np.array([number]))
 
     def note(self, numbers: Any) -> None:
         self.running = {row: number for row, number in enumerate(numbers.tolist()) if number >= 0}
