@@ -100,15 +100,14 @@ class Option:
 
 def _episode_range(value: object) -> EpisodeRange | None:
     """Read `N`, `A:B` or an integer."""
-    if value is None or isinstance(value, EpisodeRange):
-        found = value
-    elif isinstance(value, str) and (match := re.fullmatch(r"(?:(\d[\d_]*):)?(\d[\d_]*)", value.strip())):
+    if value is None:
+        return None
+    text = str(value).strip() if type(value) in {str, int, EpisodeRange} else ""
+    if match := re.fullmatch(r"(?:(\d[\d_]*):)?(\d[\d_]*)", text):
         found = EpisodeRange(int(match[1] or 0), int(match[2]))
-    else:
-        found = EpisodeRange(0, value) if isinstance(value, int) and not isinstance(value, bool) else EpisodeRange(0, 0)
-    if found is not None and not 0 <= found.first < found.stop <= _LARGEST:
-        raise PydanticCustomError("range", "Input should be a number of episodes, or A:B with 0 <= A < B")
-    return found
+        if found.first < found.stop <= _LARGEST:
+            return found
+    raise PydanticCustomError("range", "Input should be a number of episodes, or A:B with 0 <= A < B")
 
 
 def _folder(value: object) -> Path:

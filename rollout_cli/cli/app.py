@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from inspect import getdoc
 from typing import Annotated
 
 import typer
 
 from rollout_cli.cli import collect, dataset, policy, replay
-from rollout_cli.cli.options import Command, Group, deferred, takes_declared_options
+from rollout_cli.cli.options import DECLARED, Command, Group, deferred
 from rollout_cli.cli.output import print_text, report
-from rollout_cli.cli.streams import flush_all, open_closed_streams, writing_results
+from rollout_cli.cli.streams import flush_all, prepare_streams, writing_results
 
 app = typer.Typer(cls=Group, rich_markup_mode="rich", pretty_exceptions_enable=False)
 policy_app = typer.Typer(cls=Group, help="Make policy files.")
 for _declared in (collect.collect, collect.exact):
-    app.command(_declared.__name__, cls=Command)(takes_declared_options(_declared))
+    DECLARED[_declared.__name__] = _declared
+    app.command(_declared.__name__, cls=Command, help=getdoc(_declared))(lambda: None)  # Group replaces it.
 _bodies: tuple[Callable[..., None], ...] = (dataset.info, dataset.verify, dataset.repair, replay.replay)
 for _body in _bodies:
     app.command(_body.__name__, cls=Command)(deferred(_body))
@@ -43,7 +45,7 @@ def _rollout(
 
 def run(arguments: list[str]) -> int:
     """Run one command line and return its exit code; every error is shown here, and nothing is raised."""
-    open_closed_streams()
+    prepare_streams()
     try:
         with writing_results():  # Nothing runs yet, but help pages are written.
             outcome = app(arguments, prog_name="rollout", standalone_mode=False)

@@ -6,6 +6,7 @@ import faulthandler
 import os
 import shlex
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
@@ -56,7 +57,7 @@ def _run(
         # With --json nothing but warnings is shown beside the document, unless progress is asked for.
         result = _collect(wanted, progress=progress, quiet=quiet or (json and not progress))
         if json:
-            print_json(result.to_dict())
+            print_json(asdict(result))
         elif quiet:
             print_text(printable(str(result.path)))
         else:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from rollout_cli.cli.options import Folder, JsonFlag, VerboseFlag, shown
 from rollout_cli.cli.output import counted, first_of, print_json, print_message, print_rows
 from rollout_cli.errors import VerificationError
@@ -18,9 +16,7 @@ if TYPE_CHECKING:
 _VARIED = ("observation", "action", "next_observation", "env_info.", "agent_info.", "episode_info.")
 """Where the names of columns begin that differ between datasets; the others are those of the format."""
 _QuietFlag = Annotated[bool, shown("--quiet", "-q", text="Print faults only.")]
-_QuickFlag = Annotated[
-    bool, typer.Option("--quick", help="Read metadata and footers, but no step.", show_default=False)
-]
+_QuickFlag = Annotated[bool, shown("--quick", text="Read metadata and footers, but no step.")]
 _DryRunFlag = Annotated[bool, shown("--dry-run", text="Report what would be done, and do nothing.")]
 
 

@@ -55,6 +55,10 @@ class Command(_PlainFlags, TyperCommand):
     """A command."""
 
 
+DECLARED: dict[str, Callable[..., None]] = {}
+"""The bodies of commands that have the options of `CollectConfig`; they get these as texts, `flags`, by their names."""
+
+
 class Group(_PlainFlags, TyperGroup):
     """A group of commands; `collect` and `exact` get their options when one of them is called.
 
@@ -62,8 +66,8 @@ class Group(_PlainFlags, TyperGroup):
     """
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        if args and args[0] in _DECLARED:
-            self.commands[args[0]] = _with_declared_options(_DECLARED[args[0]])
+        if args and args[0] in DECLARED:
+            self.commands[args[0]] = _with_declared_options(DECLARED[args[0]])
         return super().resolve_command(ctx, args)
 
 
@@ -78,20 +82,6 @@ def deferred(body: Callable[..., None]) -> Callable[..., Callable[[], None]]:
         return functools.partial(body, **given)
 
     return bind
-
-
-_DECLARED: dict[str, Callable[..., None]] = {}
-
-
-def takes_declared_options(body: Callable[..., None]) -> Callable[[], None]:
-    """Return the callback of the command that a body is named like: its options are those of `CollectConfig`.
-
-    `Group` adds them. The body gets `flags`, the texts by option, and the values of `_SHOWING`.
-    """
-    _DECLARED[body.__name__] = body
-    stub: Callable[[], None] = lambda: None  # noqa: E731 - it is never called
-    stub.__doc__ = body.__doc__
-    return stub
 
 
 def _with_declared_options(body: Callable[..., None]) -> Any:

@@ -10,16 +10,8 @@ from collections.abc import Mapping, Sequence
 
 import typer
 
-from rollout_cli.cli.streams import MessageStream, encodable, writing_results
-from rollout_cli.errors import (
-    InternalError,
-    InterruptedRunError,
-    RolloutError,
-    StorageError,
-    UsageError,
-    VerificationError,
-    WorkerError,
-)
+from rollout_cli import errors
+from rollout_cli.cli.streams import MessageStream, writing_results
 from rollout_cli.loading import first_line, one_line, printable, traceback_text
 
 _MOST_LINES = 20
@@ -33,7 +25,7 @@ def print_text(text: str) -> None:
         StorageError: If it cannot be written.
     """
     with writing_results():
-        sys.stdout.write(encodable(text, sys.stdout.encoding) + "\n")
+        sys.stdout.write(f"{text}\n")
         sys.stdout.flush()
 
 
@@ -78,8 +70,8 @@ def report(error: BaseException, *, as_json: bool, verbose: bool) -> int:
     if as_json:
         shown: dict[str, object] = {"class": type(known).__name__, "message": known.message, "hint": known.hint}
         shown |= {"exit_code": known.exit_code, **({"details": details} if details else {})}
-        with contextlib.suppress(StorageError):  # Then the lines below are all that is left.
-            print_json({**(known.report if isinstance(known, VerificationError) else {}), "error": shown})
+        with contextlib.suppress(errors.StorageError):  # Then the lines below are all that is left.
+            print_json({**(known.report if isinstance(known, errors.VerificationError) else {}), "error": shown})
             return known.exit_code
     is_coloured = sys.stderr.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
     red, dim, plain = (_RED, _DIM, _PLAIN) if is_coloured else ("", "", "")
@@ -90,22 +82,22 @@ def report(error: BaseException, *, as_json: bool, verbose: bool) -> int:
     return known.exit_code
 
 
-def _as_rollout_error(error: BaseException) -> RolloutError:
+def _as_rollout_error(error: BaseException) -> errors.RolloutError:
     """Return the error itself if it is one of ours, else the one of ours that it amounts to."""
-    if isinstance(error, RolloutError):
+    if isinstance(error, errors.RolloutError):
         return error
     if isinstance(error, typer.TyperException):
         context = getattr(error, "ctx", None)
         command = "rollout" if context is None else context.command_path
-        return UsageError(error.format_message(), hint=f"see: {command} --help")
+        return errors.UsageError(error.format_message(), hint=f"see: {command} --help")
     if isinstance(error, KeyboardInterrupt | typer.Abort):
-        return InterruptedRunError("interrupted before anything was collected")
+        return errors.InterruptedRunError("interrupted before anything was collected")
     if isinstance(error, MemoryError):
         hint = "run fewer workers, or fewer environments in each"
-        return WorkerError(f"out of memory: {first_line(error)}", hint=hint)
+        return errors.WorkerError(f"out of memory: {first_line(error)}", hint=hint)
     if isinstance(error, OSError):
         where = f": {error.filename}" if error.filename else ""
         message = f"the system refused an operation: {error.strerror or error}{where}"
-        return StorageError(message, hint="--verbose shows where")
+        return errors.StorageError(message, hint="--verbose shows where")
     hint = "this is a fault of rollout itself; please report it with the lines below"
-    return InternalError(f"internal error: {first_line(error)}", hint=hint, details=traceback_text(error))
+    return errors.InternalError(f"internal error: {first_line(error)}", hint=hint, details=traceback_text(error))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -45,7 +46,7 @@ def replay(
     """
     from rollout_cli.config import OPTIONS  # noqa: PLC0415 - it loads pydantic
     from rollout_cli.dataset.reader import load  # noqa: PLC0415 - it loads numpy and pyarrow
-    from rollout_cli.run.replay import replaying  # noqa: PLC0415 - as above
+    from rollout_cli.run.replay import replay as run_again  # noqa: PLC0415 - as above
 
     if (episode is not None) + (episodes is not None) + all_ != 1:
         raise UsageError("say which episodes to replay", hint="one of: --episode ID, --episodes A:B, --all")
@@ -59,17 +60,17 @@ def replay(
     if not places:
         hint = f"its episodes have ids from {min(ids)} to {max(ids)}" if ids else "it has no episode"
         raise UsageError(f"{folder} has no such episode", hint=hint)
-    with user_output_on_stderr(), replaying(dataset, policy=policy, env_kwargs=kwargs) as replayer:
-        for notice in () if quiet else replayer.notices:
-            print_message(f"notice: {printable(notice)}")
-        replayed = [replayer.replay(dataset[place]) for place in places]
-    different = [one for one in replayed if one.found]
+    with user_output_on_stderr():
+        replayed, notices = run_again(dataset, places, policy=policy, env_kwargs=kwargs)
+    for notice in () if quiet else notices:
+        print_message(f"notice: {printable(notice)}")
+    different = [one for one in replayed if one.differences]
     document = {
         "path": str(folder),
         "replayed": len(replayed),
         "identical": len(replayed) - len(different),
-        "different": [one.document() for one in different],
-        "notices": list(replayer.notices),
+        "different": [{**one.facts, "differences": [asdict(place) for place in one.differences]} for one in different],
+        "notices": notices,
     }
     if different:
         raise _failure(different, document)
@@ -87,19 +88,21 @@ def _title(one: Replayed) -> str:
 
 def _failure(different: Sequence[Replayed], document: dict[str, Any]) -> VerificationError:
     """Return the error of episodes that differ; its words are of the first one."""
+    from rollout_cli.run.reproduce import HINT  # noqa: PLC0415 - as above
+
     first, n_replayed = different[0], document["replayed"]
     which = f"episode {first.facts['episode_id']} of {document['path']}"
     if n_replayed > 1:
         which = f"{len(different):,} of {n_replayed:,} episodes differ; the first, {which},"
-    stored, now = first.found[0].values
+    stored, now = first.differences[0].values
     lines = [
         f"episode {_title(one)}: {place.place}: stored {place.values[0]}, replayed {place.values[1]}"
         for one in different
-        for place in one.found
+        for place in one.differences
     ]
     return VerificationError(
-        f"{which} is not as stored: {first.found[0].place} was {stored}, is {now}",
-        hint=first.cause,
+        f"{which} is not as stored: {first.differences[0].place} was {stored}, is {now}",
+        hint="; ".join(document["notices"]) or f"the episode depends on more than its seeds: {HINT}",
         details="\n".join(first_of(lines)),
         report=document,
     )

@@ -17,8 +17,8 @@ STDOUT, STDERR = 1, 2
 _PATIENCE_MS = 2_000
 
 
-def open_closed_streams() -> None:
-    """Open on nothing the streams that the process was started without.
+def prepare_streams() -> None:
+    """Open on nothing the streams that the process was started without, and let all of them write any character.
 
     The next file that it opened would else get the descriptor of a standard stream, and what is printed into it.
     """
@@ -27,6 +27,9 @@ def open_closed_streams() -> None:
     os.close(descriptor)
     sys.stdout = sys.stdout or os.fdopen(STDOUT, "w", closefd=False)
     sys.stderr = sys.stderr or os.fdopen(STDERR, "w", closefd=False)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 class MessageStream(io.TextIOBase):
@@ -51,7 +54,7 @@ class MessageStream(io.TextIOBase):
             try:
                 descriptor = self._stream.fileno()
             except (OSError, ValueError):  # It is in memory.
-                self._stream.write(encodable(text, self.encoding))
+                self._stream.write(text)
             else:
                 self._write_pieces(text.encode(self.encoding, "backslashreplace"), descriptor)
         return len(text)
@@ -65,11 +68,6 @@ class MessageStream(io.TextIOBase):
             if not is_ready:
                 return
             data = data[os.write(descriptor, data[: select.PIPE_BUF]) :]
-
-
-def encodable(text: str, encoding: str | None) -> str:
-    """Return the text with escapes for characters that the stream's encoding has no bytes for."""
-    return text.encode(encoding, "backslashreplace").decode(encoding) if encoding else text
 
 
 @contextlib.contextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,8 +34,8 @@ from rollout_cli.workers.worker import EpisodeRules, Worker
 if TYPE_CHECKING:
     from rollout_cli.dataset.writer import DatasetSummary, DatasetWriter
 
-_MANY_WORKERS, _MANY_ENVS = 4, 1_024
-"""More workers a core, or environments a worker, are worth a warning."""
+_MANY_WORKERS = 4
+"""More workers a core are worth a warning."""
 _UNRECORDED = "the run that skipped it was killed before it could record why"
 _SKIPPED_NOTE = (
     "these episodes are missing in the data: where the course of an episode decides whether it fails, the remaining "
@@ -45,37 +45,19 @@ _SKIPPED_NOTE = (
 
 @dataclass(frozen=True, slots=True)
 class CollectResult:
-    """What a run made.
+    """What a run made."""
 
-    Attributes:
-        path: The dataset's folder.
-        status: `complete`.
-        episodes: Episodes in the dataset.
-        steps: Their steps.
-        mean_return: Mean sum of rewards of an episode.
-        mean_length: Mean steps of an episode.
-        seed: The root seed.
-        n_workers: How many workers ran.
-        wall_time_s: Seconds from the first check to the last commit.
-        steps_per_second: The steps of this run over the time from when its workers were ready.
-        reproducible: Whether episodes were the same when they were run again, as info.json has it.
-    """
-
-    path: Path
-    status: str
-    episodes: int
-    steps: int
-    mean_return: float
+    path: Path  # The dataset's folder.
+    status: str  # `complete`.
+    episodes: int  # Those in the dataset.
+    steps: int  # Theirs.
+    mean_return: float  # Of their sums of rewards.
     mean_length: float
-    seed: int
-    n_workers: int
-    wall_time_s: float
-    steps_per_second: float
-    reproducible: Mapping[str, Any]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the fields as JSON has them."""
-        return {**asdict(self), "path": str(self.path)}
+    seed: int  # The root seed.
+    n_workers: int  # How many ran.
+    wall_time_s: float  # Seconds from the first check to the last commit.
+    steps_per_second: float  # The steps of this run over the time from when its workers were ready.
+    reproducible: Mapping[str, Any]  # Whether episodes were the same when they were run again, as info.json has it.
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,12 +106,17 @@ def collect(config: CollectConfig, *, progress: Progress | None = None) -> Colle
     with stop_on_signals() as signals, _prepare(config, progress or Progress()) as job:
         if job.state.is_complete:
             job.progress.notice(f"{config.output} is complete: there is nothing to do")
-            facts = {"path": config.output.resolve(), "seed": job.state.info["root_seed"], "n_workers": config.workers}
-            verdict = job.state.info["reproducible"]
-            return _result(job, **job.state.totals, **facts, reproducible=verdict, steps_per_second=0.0)
+            info, path = job.state.info, config.output.resolve()
+            facts = {"path": path, "seed": info["root_seed"], "reproducible": info["reproducible"]}
+            return _result(job, **job.state.totals, **facts, n_workers=config.workers, steps_per_second=0.0)
         with _start(job, signals) as sampler, _resume_or_begin(job, sampler, signals) as writer:
             filled = _fill(job, sampler, writer)
-            verdict = _check(job, sampler, filled, signals)
+            verdict = reproduce.known_beforehand(sampler.worker_info)
+            if verdict is None and (filled.failure is not None or signals.received is not None):
+                verdict = reproduce.Verdict("unknown", "the run was ended early")
+            elif verdict is None:
+                required, seconds = config.require_reproducible, filled.seconds
+                verdict = reproduce.check(sampler, filled.early, steps=filled.steps, seconds=seconds, required=required)
             summary = _close(sampler, writer, filled, verdict, signals)
         return _report(job, sampler, filled, verdict, summary)
 
@@ -140,17 +127,17 @@ def _prepare(config: CollectConfig, progress: Progress) -> Iterator[_Job]:
     started_at, cores = time.monotonic(), usable_cores()
     if config.workers > _MANY_WORKERS * cores and config.command == "collect":
         progress.warn(f"{config.workers:,} workers share {cores:,} usable cores: fewer would be faster")
-    if config.envs_per_worker > _MANY_ENVS and config.vectorization == "sync":
-        progress.warn(
-            f"each of {config.workers:,} workers builds {config.envs_per_worker:,} environments: that may take long, "
-            "and much memory"
-        )
     if warning := check_free_space(config.output):
         progress.warn(warning)
     with output_lock(config) as lock:
         policy = policy_source(config.policy, sha256=config.policy_sha256)
         env = env_source(config.env, config.env_kwargs)
-        plan, sources = plan_of(config), provenance.sources_record(config, policy, env)
+        plan: Plan = MinTimesteps(config.timesteps or 1)
+        if config.episodes is not None:
+            plan = Episodes(*config.episodes)
+        elif config.episodes_per_worker is not None:
+            plan = EpisodesPerWorker(config.episodes_per_worker)
+        sources = provenance.sources_record(config, policy, env)
         state = resume_state(config, plan, sources, progress)
         yield _Job(state.config, plan, policy, env, sources, state, lock, progress, started_at)
 
@@ -208,7 +195,7 @@ def _resume_or_begin(job: _Job, sampler: Sampler, signals: StopSignals) -> Datas
         env_spec=spec,
         root_seed=sampler.seed,
         first_numbers=first_numbers,
-        header={**record, "reproducible": unknown.document()},
+        header={**record, "reproducible": asdict(unknown)},
         next_observation=config.next_observation,
         overwrite=config.overwrite,
         committed=job.state.committed,
@@ -256,16 +243,6 @@ def _fill(job: _Job, sampler: Sampler, writer: DatasetWriter) -> _Filled:
     return filled
 
 
-def _check(job: _Job, sampler: Sampler, filled: _Filled, signals: StopSignals) -> reproduce.Verdict:
-    """Run an early episode again, unless the run was ended early."""
-    if filled.failure is not None or signals.received is not None:
-        known = reproduce.known_beforehand(sampler.worker_info)
-        return known or reproduce.Verdict("unknown", "the run was ended early")
-    return reproduce.check(
-        sampler, filled.early, steps=filled.steps, seconds=filled.seconds, required=job.config.require_reproducible
-    )
-
-
 def _close(
     sampler: Sampler, writer: DatasetWriter, filled: _Filled, verdict: reproduce.Verdict, signals: StopSignals
 ) -> DatasetSummary:
@@ -274,7 +251,7 @@ def _close(
     Raises:
         RolloutError: The error that ended the sampling, or that of the signal; it says what is kept.
     """
-    facts: dict[str, Any] = {"reproducible": verdict.document()}
+    facts: dict[str, Any] = {"reproducible": asdict(verdict)}
     if filled.skipped:
         episodes = [{"episode_number": number, "reason": reason} for number, reason in sorted(filled.skipped.items())]
         facts["skipped"] = {"count": len(episodes), "note": _SKIPPED_NOTE, "episodes": episodes}
@@ -304,15 +281,6 @@ def _report(
         progress.notice(f"--drop-info {key}: there was no info of that name")
     for anomaly in summary.anomalies:
         progress.warn(str(anomaly))
-    if sampler.restarts:
-        sources = provenance.sources_record(
-            config, policy_source(config.policy), env_source(config.env, config.env_kwargs)
-        )
-        for source in provenance.changed_sources(job.sources, sources):
-            progress.warn(
-                f"{source} was changed during the run: workers that were started again have run the new one, so these "
-                "episodes may not be reproducible"
-            )
     if config.require_reproducible:
         reproduce.require(verdict)
     if verdict.status == "no":
@@ -326,7 +294,7 @@ def _report(
         return_sum=job.state.totals["return_sum"] + filled.return_sum,
         seed=sampler.seed,
         n_workers=sampler.n_started,
-        reproducible=verdict.document(),
+        reproducible=asdict(verdict),
         steps_per_second=filled.steps / filled.seconds if filled.seconds else 0.0,
     )
 
@@ -348,19 +316,6 @@ def _skipped_before(state: ResumeState) -> dict[int, str]:
     known = state.info.get("skipped", {}).get("episodes", [])
     reasons = {int(episode["episode_number"]): str(episode["reason"]) for episode in known}
     return dict.fromkeys(state.committed.skipped if state.committed else (), _UNRECORDED) | reasons
-
-
-# From a configuration to what runs it.
-
-
-def plan_of(config: CollectConfig) -> Plan:
-    """Return the plan that a configuration asks for."""
-    if config.episodes_per_worker is not None:
-        return EpisodesPerWorker(config.episodes_per_worker)
-    if config.episodes is not None:
-        return Episodes(config.episodes.first, config.episodes.stop)
-    assert config.timesteps is not None, "the configuration was checked to have an amount"
-    return MinTimesteps(config.timesteps)
 
 
 def sampler_of(config: CollectConfig, policy: PolicySource, env: EnvSource) -> Sampler:
@@ -388,15 +343,8 @@ def sampler_of(config: CollectConfig, policy: PolicySource, env: EnvSource) -> S
         drop_infos=config.drop_info,
         rules=EpisodeRules(invalid_action=config.invalid_action, step_guard=config.episode_step_guard),
     )
-    supervision = Supervision(
-        max_worker_restarts=config.max_worker_restarts,
-        on_worker_death=config.on_worker_death,
-        on_env_error=config.on_env_error,
-        step_timeout=config.step_timeout,
-        episode_timeout=config.episode_timeout,
-    )
+    supervision = Supervision(**{one.name: getattr(config, one.name) for one in fields(Supervision)})
     if config.sampler == "local":
         return LocalSampler(policy, env, worker_factory=factory, supervision=supervision)
-    return MultiprocessingSampler(
-        policy, env, worker_factory=factory, supervision=supervision, start_method=config.start_method
-    )
+    method = config.start_method
+    return MultiprocessingSampler(policy, env, worker_factory=factory, supervision=supervision, start_method=method)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from datetime import timedelta
+from functools import cached_property
 from typing import Any, TextIO
 
 from rollout_cli.loading import printable
@@ -123,7 +124,6 @@ class BarProgress(LineProgress):
 
     def __init__(self, stream: TextIO, *, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__(stream, clock=clock, every=_BAR_EVERY)
-        self._console: Any = None
         self._bar: Any = None
 
     def start(self, *, label: str, total_steps: int | None, total_episodes: int | None) -> None:
@@ -132,7 +132,7 @@ class BarProgress(LineProgress):
         super().start(label=label, total_steps=total_steps, total_episodes=total_episodes)
         text = progress.TextColumn("{task.description}", markup=False, table_column=table.Column(overflow="fold"))
         columns = (progress.SpinnerColumn(), progress.BarColumn(bar_width=20), text)
-        streams = {"console": self._opened(), "redirect_stdout": False, "redirect_stderr": False}
+        streams = {"console": self._console, "redirect_stdout": False, "redirect_stderr": False}
         self._bar = progress.Progress(*columns, auto_refresh=False, **streams)
         self._bar.add_task(self._text(), total=None)
         self._bar.start()
@@ -147,15 +147,15 @@ class BarProgress(LineProgress):
             self._bar.stop()
             self._bar = None
 
-    def _opened(self) -> Any:
+    @cached_property
+    def _console(self) -> Any:
         from rich.console import Console  # noqa: PLC0415 - as above
 
-        self._console = self._console or Console(file=self._stream, markup=False, highlight=False, emoji=False)
-        return self._console
+        return Console(file=self._stream, markup=False, highlight=False, emoji=False)
 
     def _write(self, text: str, style: str = "") -> None:
         """Write a line above the bar."""
-        self._opened().print(text, style=style or None, soft_wrap=True)
+        self._console.print(text, style=style or None, soft_wrap=True)
 
     def _show(self) -> None:
         self._shown_at = self._clock()

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from rollout_cli.config import CollectConfig
-from rollout_cli.dataset.reader import Dataset, Episode
+from rollout_cli.dataset.reader import Dataset
 from rollout_cli.dataset.schema import SpaceSchema
 from rollout_cli.dataset.tables import stored_form
 from rollout_cli.envs.source import env_source
@@ -16,8 +15,7 @@ from rollout_cli.errors import EnvLoadError, NotReproducibleError
 from rollout_cli.policies.source import policy_source
 from rollout_cli.run import provenance
 from rollout_cli.run.collect import sampler_of
-from rollout_cli.run.reproduce import HINT, Difference, differences, run_again
-from rollout_cli.samplers.sampler import Sampler
+from rollout_cli.run.reproduce import Difference, differences, run_again
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,46 +23,22 @@ class Replayed:
     """One episode that was run again."""
 
     facts: Mapping[str, int]  # Its `episode_id`, `episode_number`, `seed` and `steps`, as stored.
-    found: tuple[Difference, ...]  # The first difference of each field, the earliest first; none where it is identical.
-    cause: str  # What probably makes it differ.
-
-    def document(self) -> dict[str, Any]:
-        """Return an episode that differs as JSON has it."""
-        places = [one.document("stored", "replayed") for one in self.found]
-        return {**self.facts, "differences": places, "cause": self.cause}
+    differences: tuple[Difference, ...]  # The first one of each field, the earliest first; none where it is identical.
 
 
-@dataclass(frozen=True, slots=True)
-class Replayer:
-    """Runs episodes of one dataset again; `replaying` makes it."""
-
-    dataset: Dataset
-    sampler: Sampler
-    notices: tuple[str, ...]  # What has changed since the dataset was made, and may make episodes differ.
-
-    def replay(self, episode: Episode) -> Replayed:
-        """Run an episode again and compare it.
-
-        Raises:
-            RolloutError: If the policy or the environment raises, or the dataset cannot be read.
-        """
-        now = stored_form(run_again(self.sampler, episode.number), self.dataset.env_spec, self.dataset.info["features"])
-        cause = "; ".join(self.notices) or f"the episode depends on more than its seeds: {HINT}"
-        facts = {"episode_id": episode.id, "episode_number": episode.number, "seed": episode.seed}
-        return Replayed({**facts, "steps": len(episode)}, tuple(differences(episode.batch, now)), cause)
-
-
-@contextmanager
-def replaying(dataset: Dataset, *, policy: str | None, env_kwargs: Mapping[str, Any]) -> Iterator[Replayer]:
-    """Build the policy and the environment that made a dataset, as its info.json names them, in this process.
+def replay(
+    dataset: Dataset, places: Iterable[int], *, policy: str | None, env_kwargs: Mapping[str, Any]
+) -> tuple[list[Replayed], list[str]]:
+    """Build the policy and the environment that made a dataset, in this process, and run episodes of it again.
 
     `policy` says where the policy is now, and `env_kwargs` are secret arguments, which the dataset does not record. A
-    file must still be the one that was used, or nothing of it is loaded.
+    file must still be the one that was used, or nothing of it is loaded. It also returns what has changed since the
+    dataset was made, and may make episodes differ.
 
     Raises:
         DatasetFormatError: If the dataset does not record what made it.
         ConfigError: If it does not record all of it.
-        UserCodeError: If policy or environment cannot be loaded, or are not those that were used.
+        UserCodeError: If policy or environment cannot be loaded, are not those that were used, or raise.
         NotReproducibleError: If no episode of these can be run again.
     """
     info = dataset.info
@@ -99,4 +73,9 @@ def replaying(dataset: Dataset, *, policy: str | None, env_kwargs: Mapping[str, 
             )
         if "not_reproducible" in sampler.worker_info:
             raise NotReproducibleError(f"these episodes cannot be run again: {sampler.worker_info['not_reproducible']}")
-        yield Replayer(dataset, sampler, tuple(notices))
+        found = []
+        for episode in (dataset[place] for place in places):
+            again = stored_form(run_again(sampler, episode.number), dataset.env_spec, info["features"])
+            facts = {"episode_id": episode.id, "episode_number": episode.number, "seed": episode.seed}
+            found.append(Replayed({**facts, "steps": len(episode)}, tuple(differences(episode.batch, again))))
+        return found, notices

@@ -9,8 +9,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Iterator, Mapping
-from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 import numpy as np
@@ -49,15 +48,11 @@ class Difference:
 
     field: str  # Such as `observation.camera` or `env_info.episode.t`.
     step: int  # One past the last step for the last observation.
-    values: tuple[Any, Any]  # The first run's and the second one's, as JSON holds them; None where there is none.
+    values: list[Any]  # The first run's and the second one's, as JSON holds them; None where there is none.
 
     @property
     def place(self) -> str:
         return f"{self.field} at step {self.step}"
-
-    def document(self, *names: str) -> dict[str, Any]:
-        """Return it as JSON has it, with names for the two values."""
-        return {"field": self.field, "step": self.step, **dict(zip(names, self.values, strict=True))}
 
 
 _Column = tuple[int, Array]
@@ -111,7 +106,7 @@ def _first_difference(name: str, one: _Column, other: _Column) -> Difference | N
     if np.shape(before) == np.shape(now) != ():
         element = _first_row(np.ravel(before), np.ravel(now)) or 0
         before, now = np.ravel(before)[element], np.ravel(now)[element]
-    return Difference(name, min(start, other_start) + row, (_shown(before), _shown(now)))
+    return Difference(name, min(start, other_start) + row, [_shown(before), _shown(now)])
 
 
 def _first_row(left: Array, right: Array) -> int | None:
@@ -155,21 +150,12 @@ class Verdict:
     status: Literal["yes", "no", "unknown"]  # `no` may be known without a check; `unknown`: none was run again.
     reason: str = ""  # Why it is not `yes`.
     scope: str = "any"  # `n_envs` where the episodes depend on how many environments a worker has.
-    episodes: tuple[int, ...] = ()  # The numbers of those that were run again.
+    episodes: list[int] = field(default_factory=list)  # The numbers of those that were run again.
     difference: Difference | None = None  # Where the last of these differs.
-
-    def document(self) -> dict[str, Any]:
-        """Return it as info.json has it."""
-        found: dict[str, Any] = {"status": self.status, "scope": self.scope, "episodes": list(self.episodes)}
-        if self.reason:
-            found["reason"] = self.reason
-        if self.difference is not None:
-            found["difference"] = {"episode": self.episodes[-1], **self.difference.document("first", "again")}
-        return found
 
 
 def described(document: Mapping[str, Any]) -> str:
-    """Return a verdict's document in one line, for people: `yes`, `no (…)` or `unknown (…)`."""
+    """Return a verdict, as info.json has it, in one line: `yes`, `no (…)` or `unknown (…)`."""
     status, reason = str(document.get("status", "not recorded")), document.get("reason")
     return f"{status} ({reason})" if reason else status
 
@@ -212,19 +198,17 @@ class EarlyEpisodes:
 
 
 def check(sampler: Sampler, early: EarlyEpisodes, *, steps: int, seconds: float, required: bool) -> Verdict:
-    """Run a few early episodes again, and return the verdict on the run; its totals and data are not touched.
+    """Run a few early episodes of a run again, and return the verdict on it; its data are not touched.
 
     The run had so many `steps` and took so many `seconds`; where the check is `required`, it takes as long as it needs.
     """
-    if (known := known_beforehand(sampler.worker_info)) is not None:
-        return known
     scope = str(sampler.worker_info.get("scope", "any"))
     allowed = math.inf if required else max(MOST_SECONDS, SHARE * seconds)
     chosen = early.chosen(seconds * sampler.n_started / steps, allowed) if steps else []
     if not chosen:
         reason = f"no early episode of less than {KEPT_BYTES >> 20} MB can be run again within {allowed:.1f} s"
         return Verdict("unknown", reason, scope)
-    numbers: tuple[int, ...] = ()
+    numbers: list[int] = []
     for first in chosen:
         number = int(first.numbers[0])
         try:
@@ -234,7 +218,7 @@ def check(sampler: Sampler, early: EarlyEpisodes, *, steps: int, seconds: float,
             return Verdict(status, f"episode {number} could not be run again: {error.message}", scope)
         if (known := known_beforehand(sampler.worker_info)) is not None:
             return known
-        numbers = (*numbers, number)
+        numbers.append(number)
         found = differences(*(EpisodeBatch.from_chunks(sampler.env_spec, [chunk]) for chunk in (first, again)))
         if found:
             before, now = found[0].values
@@ -244,17 +228,12 @@ def check(sampler: Sampler, early: EarlyEpisodes, *, steps: int, seconds: float,
 
 
 def run_again(sampler: Sampler, number: int) -> Chunk:
-    """Run one episode with a sampler that is not busy; its steps do not count.
+    """Run one episode with a sampler that is not busy.
 
     Raises:
         RolloutError: What went wrong in the worker, or that the episode was stopped or skipped.
     """
-    steps_before = sampler.total_env_steps
-    try:
-        with closing(sampler.stream(Episodes(number, number + 1))) as chunks:
-            parts = list(chunks)
-    finally:
-        sampler.total_env_steps = steps_before
+    parts = list(sampler.stream(Episodes(number, number + 1)))
     if not parts:
         raise InterruptedRunError("it was stopped, or skipped, before its end")
     return concatenate(parts)
@@ -263,6 +242,5 @@ def run_again(sampler: Sampler, number: int) -> Chunk:
 def require(verdict: Verdict | None) -> None:
     """Raise `NotReproducibleError` unless a verdict is `yes`, or none is known yet."""
     if verdict is not None and verdict.status != "yes":
-        raise NotReproducibleError(
-            f"--require-reproducible: {described(verdict.document())}", hint=HINT if verdict.difference else ""
-        )
+        hint = HINT if verdict.difference else ""
+        raise NotReproducibleError(f"--require-reproducible: {described(asdict(verdict))}", hint=hint)

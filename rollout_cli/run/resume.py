@@ -10,15 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rollout_cli.config import AMOUNTS, CollectConfig, CommandName, Values
-from rollout_cli.dataset.files import (
-    FileStore,
-    FolderLock,
-    check_folder,
-    is_unbegun,
-    read_info,
-    recover_replaced,
-    remove_dataset,
-)
+from rollout_cli.dataset import files
 from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.errors import ConfigError, UsageError
 from rollout_cli.run.progress import Progress
@@ -33,22 +25,14 @@ _DECISIVE = (
     *("envs_per_worker", "worker_class", "worker_args", "segment_bytes", "next_observation", "drop_info"),
 )
 """Options that decide the data. The others (amount, workers, sampler, faults, showing) may differ on resume."""
-_DECISIVE_OF_EXACT = ("episodes_per_worker", "workers")
-_LONGEST_SHOWN = 60
 
 
 @contextmanager
-def output_lock(config: CollectConfig) -> Iterator[FolderLock | None]:
-    """Check the output folder, and lock it if it exists; None where it does not.
-
-    Raises:
-        DatasetExistsError: If it holds something that may not be replaced, and is not to be resumed.
-        DatasetLockedError: If another run writes to it.
-        StorageError: If it cannot be read or written to.
-    """
+def output_lock(config: CollectConfig) -> Iterator[files.FolderLock | None]:
+    """Check the output folder, and lock it if it exists; a `StorageError` says why it cannot be used."""
     if not config.resume:
-        check_folder(config.output, overwrite=config.overwrite)
-    lock = FolderLock(FileStore(), config.output) if config.output.is_dir() else None
+        files.check_folder(config.output, overwrite=config.overwrite)
+    lock = files.FolderLock(files.FileStore(), config.output) if config.output.is_dir() else None
     try:
         yield lock
     finally:
@@ -60,15 +44,13 @@ def recorded_options(command: CommandName, given: Mapping[str, Any]) -> Values:
     """Return the options of the dataset that `given` names; any other source of options is stronger.
 
     Raises:
-        ConfigError: If no dataset is named.
-        UsageError: If it was made by the other command.
-        DatasetFormatError: If there is no dataset.
+        RolloutError: If no dataset is named, there is none, or it was made by the other command.
     """
     if "output" not in given:
         raise ConfigError("--resume needs a dataset", hint="name its folder with --output DIR")
-    if not AMOUNTS.isdisjoint(given) and is_unbegun(given["output"]):
+    if not AMOUNTS.isdisjoint(given) and files.is_unbegun(given["output"]):
         return {}
-    values = recorded_values(read_info(given["output"]))
+    values = recorded_values(files.read_info(given["output"]))
     made_by = values.pop("command")
     if made_by != command:
         raise UsageError(
@@ -116,20 +98,19 @@ def resume_state(config: CollectConfig, plan: Plan, sources: Mapping[str, Any], 
 
     Raises:
         UsageError: If the folder holds another run's dataset, or more than the plan.
-        DatasetFormatError: If it holds no dataset, or files that contradict each other.
-        StorageError: If it cannot be read.
+        StorageError: If it holds no dataset, or one that cannot be read or contradicts itself.
     """
-    from rollout_cli.dataset.commits import read_committed  # noqa: PLC0415 - it loads pyarrow, which a new run does later
-
     root = config.output
     if not config.resume:
         return ResumeState(config, plan, {})
-    recover_replaced(FileStore(), root)
-    if is_unbegun(root):
+    files.recover_replaced(files.FileStore(), root)
+    if files.is_unbegun(root):
         progress.notice(f"there is nothing to resume in {root}: a new dataset begins")
-        remove_dataset(FileStore(), root)
+        files.remove_dataset(files.FileStore(), root)
         return ResumeState(config, plan, {})
-    info = read_info(root)
+    from rollout_cli.dataset.commits import read_committed  # noqa: PLC0415 - it loads pyarrow
+
+    info = files.read_info(root)
     recorded_values(info)  # It raises where the dataset records no run that can be resumed.
     check_nothing_cut(config)
     _refuse(root, list(_differences(info, sources, plan)))
@@ -151,14 +132,14 @@ def resume_state(config: CollectConfig, plan: Plan, sources: Mapping[str, Any], 
 def _differences(info: Mapping[str, Any], sources: Mapping[str, Any], plan: Plan) -> Iterator[str]:
     """Yield in words what differs between the dataset's record and this run's, and decides the data."""
     before, now = info["collector"], sources["collector"]
-    for name in (*_DECISIVE, *(_DECISIVE_OF_EXACT if now["command"] == "exact" else ())):
+    for name in (*_DECISIVE, *(("episodes_per_worker", "workers") if now["command"] == "exact" else ())):
         if before.get(name) != now.get(name):
-            yield f"{name} was {_shown(before.get(name))}, is {_shown(now.get(name))}"
+            yield f"{name} was {json.dumps(before.get(name))}, is {json.dumps(now.get(name))}"
     for name, origin in (("policy", "policy"), ("env", "env_source")):
         old, new = info[origin], sources[origin]
         # A file may lie elsewhere now, with the same bytes.
         if (old["path"] is None or new["path"] is None) and old["spec"] != new["spec"]:
-            yield f"{name} was {_shown(old['spec'])}, is {_shown(new['spec'])}"
+            yield f"{name} was {json.dumps(old['spec'])}, is {json.dumps(new['spec'])}"
     yield from (f"{source} has changed" for source in changed_sources(info, sources))
     first = (info["first_numbers"] or [0])[0]
     if first != plan.first:
@@ -169,8 +150,3 @@ def _refuse(root: Path, found: list[str]) -> None:
     if found:
         hint = "give the same options and files (the dataset has those that are not given), or another --output"
         raise UsageError(f"cannot resume {root}: {'; '.join(found)}", hint=hint)
-
-
-def _shown(value: object) -> str:
-    text = json.dumps(value)
-    return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}…"

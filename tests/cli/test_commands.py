@@ -35,9 +35,6 @@ class Result:
     steps_per_second: float = 28394.5
     reproducible: dict[str, Any] = field(default_factory=lambda: {"status": "unknown", "reason": "no time"})
 
-    def to_dict(self) -> dict[str, Any]:
-        return {**asdict(self), "path": str(self.path)}
-
 
 class StandIn:
     """Takes the place of the run."""
@@ -178,7 +175,7 @@ def test_json(rollout: Caller, stand_in: StandIn) -> None:
     """--json prints one document; nan, which JSON does not have, becomes null."""
     stand_in.mean_return = float("nan")
     document = json.loads(rollout("collect", "--timesteps", "1", "--json", "-o", "here").stdout)
-    assert {**Result(Path("here")).to_dict(), "mean_return": None} == document
+    assert {**asdict(Result(Path("here"))), "path": "here", "mean_return": None} == document
 
 
 def test_dry_run(rollout: Caller, stand_in: StandIn) -> None:
