@@ -41,11 +41,6 @@ def joined(parts: Sequence[Array]) -> Array:
     return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
-def contiguous(column: pa.ChunkedArray) -> pa.Array:
-    """Return a column as one array; a single chunk as it is, without a copy."""
-    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
-
-
 def object_array(values: Sequence[Any]) -> Array:
     """Return an array of objects (n,)."""
     # The None keeps numpy from making a 2-D array of lists, or an array of texts.
@@ -165,13 +160,7 @@ def encode_leaf(kind: pa.DataType, values: Array) -> pa.Array:
     return encode_tensor(values)
 
 
-def present_rows(column: pa.Array) -> Array:
-    """Return which rows of an array are not null, bool (T,)."""
-    bits = column.buffers()[0]
-    return np.ones(len(column), bool) if bits is None else _flags(bits, column)
-
-
-def _flags(bits: pa.Buffer, column: pa.Array) -> Array:
+def _bools(bits: pa.Buffer, column: pa.Array) -> Array:
     flags = np.unpackbits(np.frombuffer(bits, np.uint8), count=column.offset + len(column), bitorder="little")
     return flags[column.offset :].view(bool)
 
@@ -182,14 +171,15 @@ def _numbers(column: pa.Array) -> Array:
     if data is None:  # An empty array has no memory.
         return np.empty(0, column.type.to_pandas_dtype())
     if pa.types.is_boolean(column.type):
-        return _flags(data, column)
+        return _bools(data, column)
     return np.frombuffer(data, column.type.to_pandas_dtype(), column.offset + len(column))[column.offset :]
 
 
-def decode(column: pa.Array) -> Array:
+def decode(chunks: pa.ChunkedArray) -> Array:
     """Return the rows of a column that are not null: texts (n,), images (n, bytes), or numbers (n, *shape)."""
-    if pa.types.is_string(column.type):
-        return object_array([text for text in column.to_pylist() if text is not None])
+    if pa.types.is_string(chunks.type):  # In chunks, for all together may be more than one array can hold.
+        return object_array([text for text in chunks.to_pylist() if text is not None])
+    column = chunks.chunk(0) if chunks.num_chunks == 1 else chunks.combine_chunks()
     if pa.types.is_fixed_size_binary(column.type):
         rows = np.frombuffer(column.buffers()[1], np.uint8).reshape(-1, column.type.byte_width)
         return rows[column.offset : column.offset + len(column)]  # A slice keeps the whole buffer and an offset.
@@ -208,21 +198,22 @@ def decode(column: pa.Array) -> Array:
     if pa.types.is_list(column.type):  # Only there nulls take no place.
         return _numbers(values).reshape(len(column) - column.null_count, *shape)
     rows = _numbers(values).reshape(len(column), *shape)
-    return rows[present_rows(column)] if column.null_count else rows
+    return rows[_bools(column.buffers()[0], column)] if column.null_count else rows
 
 
 # Infos: typed, nullable columns, and a JSON remainder for values that have no column.
 
 
 def encode_infos(
-    prefix: str, kinds: Mapping[InfoPath, str], tables: Sequence[InfoTable]
+    prefix: str, infos: Mapping[str, tuple[InfoPath, str]], tables: Sequence[InfoTable]
 ) -> tuple[list[pa.Array], dict[str, int]]:
-    """Return the columns of `kinds`, by path, then the JSON remainder; and by column how many values are in neither.
+    """Return the info columns of a group, then its JSON remainder; and by column how many values are in neither.
 
     A value goes into its path's column if it is exactly of that type. A value is lost only if nothing could store it,
     or if two keys of one row are equal once dotted (`{"a.b": 1}` and `{"a": {"b": 1}}`) and neither has a column.
     """
     table = concatenate_tables(tables)
+    kinds = {path: kind for name, (path, kind) in infos.items() if name.startswith(f"{prefix}.")}
     found: dict[InfoPath, list[tuple[Array, Array]]] = {path: [] for path in kinds}
     remainder: dict[int, dict[str, Any]] = {}
     lost = Counter(table.dropped)
@@ -290,10 +281,10 @@ def fits(values: Array, dtype: np.dtype[Any]) -> Array:
 def decode_infos(prefix: str, table: pa.Table) -> dict[str, Array]:
     """Return one array a dotted key that has any value, as `InfoTable.to_arrays` gives them."""
     columns = []
-    for name in table.column_names:
-        column = contiguous(table[name])
+    for name, column in zip(table.column_names, table.columns, strict=True):
         if name.startswith(f"{prefix}.") and column.null_count < len(column):
-            rows, values = np.flatnonzero(present_rows(column)) if column.null_count else None, decode(column)
+            rows = np.flatnonzero(column.is_valid()) if column.null_count else None
+            values = decode(column)
             columns.append(InfoColumn((name.removeprefix(f"{prefix}."),), values.dtype.name, rows, values))
     extra: dict[str, dict[int, str]] = {}
     for row, text in enumerate(table[f"{prefix}_extra"].to_pylist()):

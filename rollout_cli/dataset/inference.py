@@ -13,7 +13,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from rollout_cli.dataset.convert import Array, fits
-from rollout_cli.dataset.schema import InfoKinds, InfoSchema
+from rollout_cli.dataset.schema import INFO_PREFIXES, InfoColumns
 from rollout_cli.episodes.chunk import Chunk
 from rollout_cli.episodes.infos import JSON, STRING, InfoPath, kind_type
 
@@ -61,13 +61,13 @@ class SchemaInference:
             self.decided = self._steps >= self._min_steps
             self._next_number = int(chunk.numbers[-1]) + 1
 
-    def result(self) -> InfoSchema:
+    def result(self) -> InfoColumns:
         """Return the columns; those of all held chunks where too few steps came to decide them."""
         for queue in self._unseen:
             while queue and not self.decided:
                 self.observe(queue.popleft())
-        env, agent, episode = map(_info_kinds, self._met)
-        return InfoSchema(env, agent, episode, decided=self.decided)
+        groups = zip(INFO_PREFIXES, map(_info_columns, self._met), strict=True)
+        return {f"{prefix}.{key}": column for prefix, columns in groups for key, column in columns.items()}
 
     def release(self) -> list[tuple[Chunk, int]]:
         """Give back the held chunks with their partitions, in the order in which they came."""
@@ -82,12 +82,13 @@ class SchemaInference:
         return None
 
 
-def _info_kinds(met: Mapping[InfoPath, Mapping[str, bool]]) -> InfoKinds:
+def _info_columns(met: Mapping[InfoPath, Mapping[str, bool]]) -> InfoColumns:
+    """Return path and kind of the columns of one group, by dotted key."""
     chosen = ((path, choose_kind(kinds)) for path, kinds in met.items())
     columns = sorted((".".join(path), path, kind) for path, kind in chosen if kind is not None)
     # Keys may contain dots: of several paths with one dotted key, the first has the column.
-    first = {key: (path, kind) for key, path, kind in reversed(columns)}
-    return dict(reversed(first.values()))
+    found = {key: (path, kind) for key, path, kind in reversed(columns)}
+    return dict(reversed(found.items()))
 
 
 def choose_kind(kinds: Mapping[str, bool]) -> str | None:

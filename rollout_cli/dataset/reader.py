@@ -15,7 +15,7 @@ from typing import Any, overload
 import numpy as np
 import pyarrow as pa
 
-from rollout_cli.dataset.convert import MOST_OFFSET, Array
+from rollout_cli.dataset.convert import Array
 from rollout_cli.dataset.files import read_info
 from rollout_cli.dataset.parquet import open_parquet, reading
 from rollout_cli.dataset.schema import EPISODE_FIELDS, SpaceSchema, env_spec_of
@@ -264,10 +264,6 @@ class Dataset:
             raise ValueError("there is no episode to read")
         try:
             steps = self._rows("data", self._data_places())
-            texts = [column for column in steps.columns if pa.types.is_string(column.type)]
-            if len(self) > 1 and any(column.nbytes > MOST_OFFSET for column in texts):  # More than one array can hold.
-                half = len(self) // 2
-                return EpisodeBatch.concatenate(self[:half].to_episode_batch(), self[half:].to_episode_batch())
             return decode_batch(self._source.spaces, steps, self._rows("meta/episodes", self._source.places[self._ids]))
         except MemoryError as error:
             hint = "read some episodes at a time: dataset[a:b].to_episode_batch()"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
@@ -12,7 +12,7 @@ import gymnasium
 import numpy as np
 import pyarrow as pa
 
-from rollout_cli.dataset.convert import Array, contiguous, decode, encode_leaf, info_type, joined, leaf_type
+from rollout_cli.dataset.convert import Array, decode, encode_leaf, info_type, joined, leaf_type
 from rollout_cli.dataset.files import FORMAT_VERSION, LOST_INFO
 from rollout_cli.dataset.spaces_json import space_from_json, space_to_json
 from rollout_cli.episodes.batch import EnvSpec
@@ -45,8 +45,8 @@ EPISODE_FIELDS = [
 ]
 """The columns of `meta/episodes` that every dataset has, whatever its spaces and infos."""
 
-InfoKinds = Mapping[InfoPath, str]
-"""The info columns of one group, in the order of their dotted keys: the path of each and its kind, never `json`."""
+InfoColumns = Mapping[str, tuple[InfoPath, str]]
+"""The typed info columns by name (`env_info.x`): the keys that lead to a value, and the kind of it, never `json`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class SpaceColumn:
         """Return the leaf's values in the rows of `table`, (T, *leaf.shape)."""
         if not self.stored:
             return empty_column(self.leaf, table.num_rows)
-        values = decode(contiguous(table[self.name]))
+        values = decode(table[self.name])
         return values.reshape(-1, *self.leaf.shape).astype(self.leaf.dtype, copy=False)
 
     def describe(self) -> dict[str, Any]:
@@ -145,41 +145,19 @@ def env_spec_of(info: Mapping[str, Any]) -> EnvSpec:
         raise DatasetFormatError(f"info.json does not describe spaces: {error!r}", hint=LOST_INFO) from error
 
 
-@dataclass(frozen=True, slots=True)
-class InfoSchema:
-    """The info columns of a dataset: of `env.step`, the policy and `env.reset`.
-
-    They are `decided` where they come from as many steps as the inference needs.
-    """
-
-    env: InfoKinds = field(default_factory=dict)
-    agent: InfoKinds = field(default_factory=dict)
-    episode: InfoKinds = field(default_factory=dict)
-    decided: bool = True
-
-    @property
-    def columns(self) -> dict[str, tuple[InfoPath, str]]:
-        """Return path and kind of all columns, by name."""
-        groups = zip(INFO_PREFIXES, (self.env, self.agent, self.episode), strict=True)
-        return {f"{prefix}.{'.'.join(path)}": (path, kind) for prefix, group in groups for path, kind in group.items()}
-
-    @classmethod
-    def from_features(cls, features: Mapping[str, Any]) -> InfoSchema:
-        """Return the info columns that the `features` of an info.json describe."""
-        groups: dict[str, dict[InfoPath, str]] = {prefix: {} for prefix in INFO_PREFIXES}
-        for name, feature in features.items():
-            if feature["kind"] == "info":
-                groups[name.partition(".")[0]][tuple(feature["path"])] = feature["dtype"]
-        return cls(groups["env_info"], groups["agent_info"], groups["episode_info"])
+def info_columns_of(features: Mapping[str, Any]) -> InfoColumns:
+    """Return the info columns that the `features` of an info.json describe."""
+    infos = {name: feature for name, feature in features.items() if feature["kind"] == "info"}
+    return {name: (tuple(feature["path"]), feature["dtype"]) for name, feature in infos.items()}
 
 
 def _space_fields(columns: Sequence[SpaceColumn]) -> list[pa.Field]:
     return _fields(**{column.name: column.type for column in columns if column.stored})
 
 
-def _info_fields(prefix: str, kinds: InfoKinds) -> list[pa.Field]:
-    """Return the Arrow fields of the typed columns, then that of their JSON remainder."""
-    typed = [pa.field(".".join((prefix, *path)), info_type(kind)) for path, kind in kinds.items()]
+def _info_fields(prefix: str, infos: InfoColumns) -> list[pa.Field]:
+    """Return the Arrow fields of the typed columns of a group, then that of their JSON remainder."""
+    typed = [pa.field(name, info_type(kind)) for name, (_, kind) in infos.items() if name.startswith(f"{prefix}.")]
     return [*typed, pa.field(f"{prefix}_extra", pa.string())]
 
 
@@ -206,25 +184,25 @@ class DatasetSchema:
     """
 
     spaces: SpaceSchema
-    infos: InfoSchema
+    infos: InfoColumns
     data: pa.Schema
     episodes: pa.Schema
     step_bytes: int
     episode_bytes: int
 
     @classmethod
-    def of(cls, spaces: SpaceSchema, infos: InfoSchema, env: Mapping[str, Any]) -> DatasetSchema:
+    def of(cls, spaces: SpaceSchema, infos: InfoColumns, env: Mapping[str, Any]) -> DatasetSchema:
         """Join the columns of spaces and infos; the record `env` of the environment goes into every file's footer."""
         data = [
             *_STEP_START,
             *_space_fields((*spaces.observation, *spaces.action)),
             *_STEP_END,
             *_space_fields(spaces.next_observation),
-            *_info_fields("env_info", infos.env),
-            *_info_fields("agent_info", infos.agent),
+            *_info_fields("env_info", infos),
+            *_info_fields("agent_info", infos),
         ]
         last = _space_fields(spaces.last_observation)
-        episodes = [*EPISODE_FIELDS, *last, *_info_fields("episode_info", infos.episode)]
+        episodes = [*EPISODE_FIELDS, *last, *_info_fields("episode_info", infos)]
         return cls(
             spaces,
             infos,
@@ -242,9 +220,8 @@ class DatasetSchema:
             DatasetFormatError: If it does not describe one.
         """
         try:
-            infos = InfoSchema.from_features(info["features"])
             spaces = SpaceSchema.of(env_spec_of(info), next_observation=info["next_observation"])
-            return cls.of(spaces, infos, info.get("env") or {})
+            return cls.of(spaces, info_columns_of(info["features"]), info.get("env") or {})
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise DatasetFormatError(f"info.json does not describe columns: {error!r}", hint=LOST_INFO) from error
 
@@ -253,7 +230,7 @@ class DatasetSchema:
         fields = (*self.data, *self.episodes)
         out: dict[str, Any] = {field.name: {"kind": "fact", "dtype": str(field.type)} for field in fields}
         out |= {column.name: column.describe() for column in self.spaces.columns}
-        for name, (path, kind) in self.infos.columns.items():
+        for name, (path, kind) in self.infos.items():
             out[name] = {"kind": "info", "dtype": kind, "path": list(path), "stored": True}
         return out
 

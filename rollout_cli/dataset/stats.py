@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from rollout_cli.dataset.convert import Array, contiguous, decode
+from rollout_cli.dataset.convert import Array, decode
 from rollout_cli.dataset.schema import DatasetSchema, SpaceColumn
 from rollout_cli.episodes.infos import STRING, kind_type
 
@@ -120,7 +120,7 @@ def table_stats(table: pa.Table, *, first_row: int = 0) -> TableStats:
 
 def _counted_values(column: pa.ChunkedArray, first: int) -> Array:
     if not pa.types.is_fixed_size_binary(column.type):
-        values = decode(contiguous(column))
+        values = decode(column)
         return values[first::SAMPLE].reshape(-1) if math.prod(values.shape[1:]) > MAX_ELEMENTS else values
     taken = []
     for part in column.chunks:  # Joining them would cost more than the statistics.
@@ -145,7 +145,7 @@ def merge_stats(parts: Sequence[TableStats]) -> TableStats:
 def stats_document(stats: TableStats, schema: DatasetSchema) -> dict[str, Any]:
     """Return stats.json: min, max, mean, std (of the population) and count; null where nothing was counted."""
     sampled = {column.name for column in schema.spaces.columns if _is_sampled(column)}
-    infos = {name: kind for name, (_, kind) in schema.infos.columns.items() if kind != STRING}
+    infos = {name: kind for name, (_, kind) in schema.infos.items() if kind != STRING}
     sampled |= {name for name, kind in infos.items() if math.prod(kind_type(kind)[1]) > MAX_ELEMENTS}
     document = {}
     for column, (count, low, high, center, m2) in stats.items():
@@ -218,7 +218,7 @@ def _bad_values(
 ) -> Iterator[tuple[str, Array]]:
     """Yield each problem that the statistics show, with the values that have it, bool (T, ...)."""
     if name not in stats:
-        letters = contiguous(table[name]).buffers()[2]
+        letters = table[name].combine_chunks().buffers()[2]
         if letters is not None and b"\\ud" in letters.to_pybytes():
             yield "not_unicode", np.array([_ESCAPE.search(text) is not None for text in table[name].to_pylist()])
         return
@@ -234,4 +234,4 @@ def _bad_values(
 
 
 def _values(table: pa.Table, name: str, column: SpaceColumn | None) -> Array:
-    return decode(contiguous(table[name])) if column is None else column.decode(table)
+    return decode(table[name]) if column is None else column.decode(table)

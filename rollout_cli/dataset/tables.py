@@ -9,8 +9,8 @@ import gymnasium
 import numpy as np
 import pyarrow as pa
 
-from rollout_cli.dataset.convert import Array, contiguous, decode, decode_infos, encode_infos, joined, number_array
-from rollout_cli.dataset.schema import DatasetSchema, InfoSchema, SpaceColumn, SpaceSchema
+from rollout_cli.dataset.convert import Array, decode, decode_infos, encode_infos, joined, number_array
+from rollout_cli.dataset.schema import DatasetSchema, SpaceColumn, SpaceSchema, info_columns_of
 from rollout_cli.episodes.batch import EnvSpec, EpisodeBatch, StepType, Tree, derive_step_types
 from rollout_cli.episodes.chunk import Chunk
 from rollout_cli.episodes.spaces import unflatten
@@ -37,8 +37,8 @@ def step_table(
     types = derive_step_types(lengths, *flags)
     if first_step and types[0] == StepType.FIRST:
         types[0] = StepType.MID
-    env, env_lost = encode_infos("env_info", schema.infos.env, [chunk.env_infos for chunk in chunks])
-    agent, agent_lost = encode_infos("agent_info", schema.infos.agent, [chunk.agent_infos for chunk in chunks])
+    env, env_lost = encode_infos("env_info", schema.infos, [chunk.env_infos for chunk in chunks])
+    agent, agent_lost = encode_infos("agent_info", schema.infos, [chunk.agent_infos for chunk in chunks])
     observations = [chunk.observations for chunk in chunks]
     columns = [
         number_array(np.repeat(ids, lengths)),
@@ -88,7 +88,7 @@ def episode_table(
     """
     chunks = [chunk for chunk, _ in episodes]
     lengths = _joined(chunks, "lengths")
-    infos, lost = encode_infos("episode_info", schema.infos.episode, [chunk.episode_infos for chunk in chunks])
+    infos, lost = encode_infos("episode_info", schema.infos, [chunk.episode_infos for chunk in chunks])
     columns = [
         joined([ids for _, ids in episodes]),
         _joined(chunks, "numbers"),
@@ -142,13 +142,13 @@ def _tree(space: gymnasium.Space[Any], columns: Sequence[SpaceColumn], table: pa
 
 
 def _numbers(table: pa.Table, name: str) -> Array:
-    return np.require(decode(contiguous(table[name])), requirements="W")
+    return np.require(decode(table[name]), requirements="W")
 
 
 def stored_form(chunk: Chunk, env_spec: EnvSpec, features: Mapping[str, Any]) -> EpisodeBatch:
     """Return whole episodes as a dataset with these spaces and `features` would give them, to compare both."""
     spaces = SpaceSchema.of(env_spec)
-    schema = DatasetSchema.of(spaces, InfoSchema.from_features(features), {})
+    schema = DatasetSchema.of(spaces, info_columns_of(features), {})
     numbered = [(chunk, np.zeros(chunk.n_episodes, np.int64))]
     steps, _ = step_table(schema, numbered)
     episodes, _ = episode_table(schema, numbered, root_seed=0, file=(0, 0), first_row=0)

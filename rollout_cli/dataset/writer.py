@@ -32,7 +32,7 @@ from rollout_cli.dataset.files import (
 from rollout_cli.dataset.inference import SchemaInference
 from rollout_cli.dataset.metadata import DatasetSummary, Status
 from rollout_cli.dataset.partitions import Partition, WriteQueue
-from rollout_cli.dataset.schema import DatasetSchema, InfoSchema, SpaceSchema
+from rollout_cli.dataset.schema import DatasetSchema, InfoColumns, SpaceSchema, info_columns_of
 from rollout_cli.dataset.segments import SegmentJob, SegmentSettings, SizeLimits, write_segment
 from rollout_cli.dataset.stats import merge_stats, stats_document
 from rollout_cli.episodes.batch import EnvSpec
@@ -151,7 +151,7 @@ class DatasetWriter:
         self._has_episodes = True
         self._next_id = committed.episodes
         self._segments = {one.segment: one._replace(tables=None) for one in committed.segments}
-        self._decide(InfoSchema.from_features(committed.info["features"]), committed.segments)
+        self._decide(info_columns_of(committed.info["features"]), committed.segments)
 
     @property
     def path(self) -> Path:
@@ -266,10 +266,11 @@ class DatasetWriter:
         if not self._is_open:
             raise InternalError("the dataset's writer was used after it was closed")
 
-    def _decide(self, infos: InfoSchema, segments: Sequence[Written] = ()) -> None:
+    def _decide(self, infos: InfoColumns, segments: Sequence[Written] = ()) -> None:
         """Fix the columns, and continue behind the committed segments."""
         schema = DatasetSchema.of(self._spaces, infos, self._info.get("env") or {})
-        self._info.update(info_columns="decided" if infos.decided else "partial", features=schema.describe())
+        is_decided = self._inference.decided or bool(segments)
+        self._info.update(info_columns="decided" if is_decided else "partial", features=schema.describe())
         if not self._has_old:
             metadata.write_info(self._files, self._root, self._info)
         count = len(self._firsts)

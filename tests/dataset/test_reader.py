@@ -276,15 +276,6 @@ def test_too_little_memory_is_a_storage_error_with_advice(dataset: Dataset, monk
     assert "dataset[a:b]" in caught.value.hint
 
 
-def test_texts_that_one_array_cannot_hold_are_read_in_pieces(dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Arrow's texts end at 2 GiB an array; here already at 1,000 bytes."""
-    expected = dataset.to_episode_batch()
-    monkeypatch.setattr(reader, "MOST_OFFSET", 1_000)
-    actual = dataset.to_episode_batch()
-    assert_same_steps(expected, actual)
-    assert_same_info_values(expected, actual)
-
-
 def test_no_dataset_is_named(tmp_path: Path) -> None:
     with pytest.raises(DatasetFormatError, match="is not a dataset"):
         load(tmp_path)

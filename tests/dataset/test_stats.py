@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from rollout_cli.dataset.schema import DatasetSchema, InfoSchema, SpaceSchema
+from rollout_cli.dataset.schema import DatasetSchema, SpaceSchema
 from rollout_cli.dataset.segments import SizeLimits
 from rollout_cli.dataset.stats import TableStats, column_stats, merged, stats_document, stats_from_json, stats_to_json
 from rollout_cli.episodes.batch import EnvSpec
@@ -40,7 +40,7 @@ def expected_stats(values: Array) -> dict[str, Any]:
 
 
 def document_of(stats: TableStats) -> dict[str, Any]:
-    found: dict[str, Any] = stats_document(stats, DatasetSchema.of(SpaceSchema.of(BOX_SPEC), InfoSchema(), {}))["x"]
+    found: dict[str, Any] = stats_document(stats, DatasetSchema.of(SpaceSchema.of(BOX_SPEC), {}, {}))["x"]
     return found
 
 
