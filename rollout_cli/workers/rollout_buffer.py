@@ -6,18 +6,16 @@ pieces before the ring comes round to them, so memory is bounded by what the epi
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.episodes.chunk import Chunk, concatenate
 from rollout_cli.episodes.infos import InfoTable, tabulate
-from rollout_cli.episodes.spaces import Leaf, space_leaves
-from rollout_cli.workers.batch_infos import BatchColumn, info_table
-from rollout_cli.workers.checks import BadValueError, checked_text, shown
+from rollout_cli.episodes.spaces import Leaf
+from rollout_cli.workers.batches import batch_columns, info_table
 from rollout_cli.workers.recording import in_order
 
 Array = npt.NDArray[Any]
@@ -35,12 +33,13 @@ _FACTS: dict[str, Any] = {
     **dict.fromkeys(("number", "row", "seed", "start", "stop", "unsaved"), np.int64),
     **dict.fromkeys(("terminated", "truncated"), np.bool_),
     **dict.fromkeys(("began", "ended"), np.float64),
+    "info": object,
 }
 Episodes = dict[str, Array]
 """Facts of k episodes, an array (k,) each: number (-1 for none), row, seed of the reset (-1 for none), first step and
-the one after the last, first step that was not put aside, flags, times of the reset and of the end.
+the one after the last, first step that was not put aside, flags, times of the reset and of the end, info of the reset.
 
-Columns are counted over all that the buffer recorded, times are seconds of one clock."""
+Steps are counted over all that the buffer recorded, times are seconds of one clock."""
 
 
 def new_episodes(n_rows: int) -> Episodes:
@@ -56,21 +55,14 @@ class RolloutBuffer:
         step: How many steps were recorded.
         row_bytes: The bytes of one row, without its texts.
         finished_rows: How many steps the episodes have that ended and were not taken.
-        row_infos: Put info dictionaries of single rows here: by `env` or `agent`, episode number, and step of the
-            episode.
-        reset_infos: Put those of resets here, by number.
 
     Args:
-        env_spec: The spaces of one row.
+        leaves: Those of one row's `observation` and `action`.
         n_rows: n.
         worker_number: Which worker records.
     """
 
-    def __init__(self, env_spec: EnvSpec, n_rows: int, worker_number: int) -> None:
-        leaves = {
-            "observation": space_leaves(env_spec.observation_space),
-            "action": space_leaves(env_spec.action_space),
-        }
+    def __init__(self, leaves: Mapping[str, Sequence[Leaf]], n_rows: int, worker_number: int) -> None:
         self._n_rows, self._width, self._worker_number = n_rows, n_rows + _PADDING, worker_number
         self.row_bytes = sum(leaf.row_bytes for of_space in leaves.values() for leaf in of_space) + 8
         fitting = _RING_BYTES // (self.row_bytes * self._width)
@@ -79,8 +71,6 @@ class RolloutBuffer:
         for kind, of_space in leaves.items():
             for at, leaf in enumerate(of_space):
                 self._rings[kind, at] = self._ring(leaf.dtype, leaf.shape)
-        self.row_infos: dict[str, dict[int, dict[int, dict[Any, Any]]]] = {"env": {}, "agent": {}}
-        self.reset_infos: dict[int, dict[Any, Any]] = {}
         self._pieces: dict[int, list[Columns]] = {}
         self._ended: list[Columns] = []
         self._overdue: list[Chunk] = []
@@ -104,12 +94,16 @@ class RolloutBuffer:
         for at, leaf in enumerate(leaves):
             self._rings[kind, at][slot, : self._n_rows] = leaf
 
-    def put_infos(
-        self, kind: Literal["env", "agent"], columns: Iterable[BatchColumn], within: Array | None = None
-    ) -> None:
-        """Record infos of the present step, of the rows in the mask `within` (n,); None for all."""
+    def put_infos(self, kind: Literal["env", "agent"], infos: Any, within: Array | None = None) -> None:
+        """Record infos of the present step, of the rows in the mask `within` (n,); None for all.
+
+        Raises:
+            BadValueError: If they are none, or not of n rows.
+        """
+        if type(infos) is dict and not infos:
+            return
         slot = self.step % self._n_slots
-        for key, values, has in columns:
+        for key, values, has in batch_columns(infos, self._n_rows):
             if (kind, key) not in self._rings:
                 self._rings[kind, key] = self._ring(values.dtype, values.shape[1:])
                 self._rings[f"has {kind}", key] = self._ring(np.bool_)
@@ -124,21 +118,15 @@ class RolloutBuffer:
         return self.step % (self._n_slots // 2) == 0
 
     def make_room(self, running: Episodes) -> None:
-        """Put aside the older steps of the episodes that run, before the rings come round to them.
-
-        Episodes that ended and still wait for a lower number wait no longer.
+        """Put aside what lies in the rings before these come round to it: episodes that ended, and older steps.
 
         Args:
             running: The episodes of all rows; `unsaved` is changed in place.
         """
-        oldest = self.step - self._n_slots // 2
         if self._ended:
-            ended = _joined(self._ended)
-            late = ended["unsaved"] < oldest
-            self._ended = [_selected(ended, ~late)]
-            if late.any():
-                self._overdue.append(self._chunk(_selected(ended, late)))
-        rows = np.flatnonzero((running["number"] >= 0) & (running["unsaved"] < oldest))
+            self._overdue.append(self._chunk(_joined(self._ended)))
+            self._ended = []
+        rows = np.flatnonzero((running["number"] >= 0) & (running["unsaved"] < self.step - self._n_slots // 2))
         episodes = {**_selected(running, rows), "stop": np.full(len(rows), self.step)}
         for number, steps in self._gathered_each(episodes):
             # A copy does not keep others' steps in memory.
@@ -157,7 +145,7 @@ class RolloutBuffer:
             for key, ring in self._rings.items()
         }
 
-    def _gathered_each(self, episodes: Columns) -> Iterable[tuple[int, Columns]]:
+    def _gathered_each(self, episodes: Columns) -> Iterator[tuple[int, Columns]]:
         steps = self._gathered(episodes)
         stops = np.cumsum(episodes["stop"] - episodes["unsaved"]).tolist()
         for number, start, stop in zip(episodes["number"].tolist(), [0, *stops], stops, strict=False):
@@ -172,16 +160,8 @@ class RolloutBuffer:
 
     def forget(self, numbers: Iterable[int]) -> None:
         """Forget the steps of episodes that were given up."""
-        by_numbers: list[dict[int, Any]] = [self._pieces, self.reset_infos, *self.row_infos.values()]
-        for by_number in by_numbers:
-            if by_number:
-                for number in numbers:
-                    by_number.pop(number, None)
-
-    @property
-    def finished_bytes(self) -> int:
-        """Return about how many bytes they have."""
-        return self.finished_rows * self.row_bytes
+        for number in numbers if self._pieces else ():
+            self._pieces.pop(number, None)
 
     def take(self, below: int | None, ended_before: float) -> Chunk | None:
         """Remove episodes that ended and return them in the order of their numbers; None where there are none.
@@ -205,48 +185,36 @@ class RolloutBuffer:
 
     def _chunk(self, ended: Columns) -> Chunk:
         ended = _selected(ended, np.argsort(ended["number"]))
-        numbers, lengths = ended["number"].tolist(), ended["stop"] - ended["start"]
-        if self._pieces and any(number in self._pieces for number in numbers):
-            parts = [[*self._pieces.get(number, ()), rest] for number, rest in self._gathered_each(ended)]
+        if not self._pieces.keys().isdisjoint(ended["number"].tolist()):
+            parts = [[*self._pieces.pop(number, ()), rest] for number, rest in self._gathered_each(ended)]
             steps = _joined([part for pieces in parts for part in pieces])
         else:
             steps = self._gathered(ended)
-        chunk = Chunk(
+        return Chunk(
             numbers=ended["number"],
             seeds=ended["seed"],
-            lengths=lengths,
+            lengths=ended["stop"] - ended["start"],
             terminated=ended["terminated"],
             truncated=ended["truncated"],
-            workers=np.full(len(numbers), self._worker_number, np.int32),
+            workers=np.full(len(ended["number"]), self._worker_number, np.int32),
             wall_times=ended["ended"] - ended["began"],
             observations=_leaves(steps, "observation"),
             actions=_leaves(steps, "action"),
             rewards=steps["reward", 0],
             last_observations=_leaves(ended, "last"),
-            env_infos=self._infos("env", steps, numbers, lengths),
-            agent_infos=self._infos("agent", steps, numbers, lengths),
-            episode_infos=self._reset_infos(numbers),
+            env_infos=_infos(steps, "env"),
+            agent_infos=_infos(steps, "agent"),
+            episode_infos=tabulate(ended["info"].tolist()),
         )
-        self.forget(numbers)
-        return chunk
-
-    def _reset_infos(self, numbers: list[int]) -> InfoTable:
-        if not self.reset_infos:
-            return InfoTable(len(numbers))
-        return tabulate([self.reset_infos.get(number, {}) for number in numbers])
-
-    def _infos(self, kind: str, steps: Columns, numbers: list[int], lengths: Array) -> InfoTable:
-        if by_number := self.row_infos[kind]:
-            pairs = [
-                (by_number.get(number, {}), length) for number, length in zip(numbers, lengths.tolist(), strict=True)
-            ]
-            return tabulate([by_step.get(step, {}) for by_step, length in pairs for step in range(length)])
-        columns = {key: (values, steps[f"has {kind}", key]) for (of, key), values in steps.items() if of == kind}
-        return info_table(len(steps["reward", 0]), columns)
 
 
 def _leaves(columns: Columns, kind: str) -> tuple[Array, ...]:
     return tuple(column for key, column in columns.items() if key[0] == kind)
+
+
+def _infos(steps: Columns, kind: str) -> InfoTable:
+    columns = {key: (values, steps[f"has {kind}", key]) for (of, key), values in steps.items() if of == kind}
+    return info_table(len(steps["reward", 0]), columns)
 
 
 def _selected(columns: Columns, which: Array) -> Columns:
@@ -263,24 +231,3 @@ def _joined(parts: Sequence[Columns]) -> Columns:
         return np.zeros((len(part["reward", 0]), *examples[key].shape[1:]), examples[key].dtype)
 
     return {key: np.concatenate([column(part, key) for part in parts]) for key in examples}
-
-
-def leaf_array(leaf: Leaf, values: Any) -> Array:
-    """Return the values of one leaf of a batch, (n, *shape), as an array; texts as one of objects."""
-    if leaf.kind != "text":
-        return as_array(values)
-    column = np.empty(len(values), object)
-    column[:] = [checked_text("the text of a row", value, leaf.space) for value in values]
-    return column
-
-
-def as_array(values: Any) -> Array:
-    """Return values of a batch as an array.
-
-    Raises:
-        BadValueError: If they make none.
-    """
-    try:
-        return np.asarray(values)
-    except Exception as error:  # A foreign array (a tensor with a gradient) may refuse in any way.
-        raise BadValueError(f"the batch is no array: {shown(values)}") from error

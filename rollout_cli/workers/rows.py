@@ -17,24 +17,19 @@ from rollout_cli.envs.source import Vector, sync_vector
 from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.episodes.spaces import SpaceRows
 from rollout_cli.errors import EnvLoadError
-from rollout_cli.seeding.generators import EpisodeSeeder
 from rollout_cli.seeding.seeds import env_seed, env_seeds, seed_globals
-from rollout_cli.workers.batch_infos import batch_columns, row_info
+from rollout_cli.workers.batches import RowInfos
 from rollout_cli.workers.checks import BadValueError, as_flag, as_reward, frozen_copy
 from rollout_cli.workers.recording import SpaceRecorder
-from rollout_cli.workers.rollout_buffer import RolloutBuffer
 from rollout_cli.workers.worker import NO_NUMBER
 
 Array = npt.NDArray[Any]
 Env = gymnasium.Env[Any, Any]
 ResetEnv = Callable[[Env, int, int], tuple[Any, dict[str, Any]]]
-Infos = list[dict[Any, Any]] | None
-"""One info dictionary for each of some rows; None where all are empty."""
-
-_FEW = 32
-"""So many seeds are derived faster one by one."""
 
 _NO_INFO: dict[str, Any] = {}
+_FINAL_OBSERVATIONS, _FINAL_INFO = ("final_obs", "final_observation"), "final_info"
+_FINAL = {mask + key for key in (*_FINAL_OBSERVATIONS, _FINAL_INFO) for mask in ("", "_")}
 
 
 class NativeRows:
@@ -42,12 +37,9 @@ class NativeRows:
 
     Attributes:
         env: The vector environment.
-        n_rows: n.
+        envs: The environment of each row; none where the rows are not environments of their own.
         mode: How it resets rows that ended.
-        described: The environment that the dataset's record is of.
         own_limit: Steps after which it truncates episodes; None where no limit is known.
-        counts_limit: Whether the worker counts that limit for it.
-        seeders: One for each row whose policy or environment is its own; else none.
 
     Args:
         env: The vector environment.
@@ -57,21 +49,17 @@ class NativeRows:
         EnvLoadError: If it does not say how it resets rows.
     """
 
-    counts_limit = False
+    envs: Sequence[Env] = ()
 
     def __init__(self, env: Vector, root: int) -> None:
         self._root = root
         # Any: its `reset` takes a seed a row, which VectorEnv's own signature does not say.
         self.env: Any = env
-        self.n_rows = int(env.num_envs)
         self.mode = autoreset_mode(env)
-        self.described: Any = env
         self.own_limit = time_limit_of(env)
-        self.seeders: Sequence[EpisodeSeeder] = ()
         self._spaces = SpaceRows(env.single_observation_space)
-        self._row_specs: list[EnvSpec] = []
         self._takes_list = True
-        self._mask_is_proven = False
+        self._keeps_mask = False
 
     @property
     def resets_itself(self) -> bool:
@@ -81,32 +69,15 @@ class NativeRows:
     def specs(self, limit: float) -> Iterator[EnvSpec]:
         """Yield spaces and limit for each row, whose spaces are its own."""
         spec = env_spec_of(self.env, limit)
-        self._row_specs = [spec]
         yield spec
-        for _ in range(self.n_rows - 1):
-            self._row_specs.append(copy.deepcopy(spec))
-            yield self._row_specs[-1]
-
-    def watch(self, policies: Sequence[Any] | None) -> None:
-        """Find the generators that the rows draw from: of their environments, and of `policies`, one a row."""
-        if policies is not None:
-            self.seeders = self.seeders or [EpisodeSeeder(self._root) for _ in policies]
-            for seeder, policy, spec in zip(self.seeders, policies, self._row_specs, strict=True):
-                # The spaces are the environment's, also where the policy holds them: as in a DefaultWorker.
-                seeder.watch(policy=policy, env=spec)
+        for _ in range(self.env.num_envs - 1):
+            yield copy.deepcopy(spec)
 
     def note(self, numbers: Array) -> None:
         """Take note of the episodes that run, int64 (n,)."""
 
-    # -- resets ------------------------------------------------------------------------------------------------------
-
-    def reset_all(self, seed: int) -> tuple[Any, Infos]:
-        """Reset every row of an environment that resets itself, from one seed of 31 bits."""
-        observations, infos = self.env.reset(seed=seed)
-        return observations, self.infos_of(infos, np.arange(self.n_rows))
-
-    def reset_rows(self, rows: Array, numbers: Array, before: Any) -> tuple[Any, Infos, Array]:
-        """Reset rows (k,) of an environment that does not reset itself.
+    def reset(self, rows: Array, numbers: Array, before: Any) -> tuple[Any, Any, Array]:
+        """Reset rows (k,); all of an environment that resets itself later.
 
         Args:
             rows: The rows; all of them the first time.
@@ -114,41 +85,34 @@ class NativeRows:
             before: The last observations; None the first time.
 
         Returns:
-            The observations, the infos of these rows, and the seeds that they were given (k,).
+            Observations and infos of the batch, and the seeds that these rows were given (k,), -1 for none.
 
         Raises:
             EnvLoadError: If the environment resets rows that the mask leaves out.
         """
-        mask = np.zeros(self.n_rows, bool)
+        if self.resets_itself:
+            # No two workers share a number, so none begins like another. The seed has 31 bits.
+            observations, infos = self.env.reset(seed=env_seed(self._root, _lowest(numbers)) >> 1)
+            return observations, infos, np.full(len(rows), -1)
+        mask, seeds = np.zeros(len(numbers), bool), np.zeros(len(numbers), np.int64)
         mask[rows] = True
-        seeds = np.zeros(self.n_rows, np.int64)
-        seeds[rows] = self._env_seeds(np.maximum(numbers[rows], 0))
-        observations, infos = self._reset(mask, seeds, None if before is None else {"reset_mask": mask})
-        if before is not None and not self._mask_is_proven and not mask.all():
+        seeds[rows] = env_seeds(self._root, np.maximum(numbers[rows], 0))
+        # gymnasium's own vector environments take the mask out of the options.
+        observations, infos = self._reset(mask, seeds, None if before is None else {"reset_mask": mask.copy()})
+        if not (before is None or self._keeps_mask or mask.all()):
             self._check_left_alone(~mask, before, observations)
-        return observations, self.infos_of(infos, rows), seeds[rows] if self._takes_list else seeds[rows] >> 1
+        return observations, infos, seeds[rows] if self._takes_list else seeds[rows] >> 1
 
-    def _env_seeds(self, numbers: Array) -> Any:
-        if len(numbers) > _FEW:
-            return env_seeds(self._root, numbers)
-        return [env_seed(self._root, number) for number in numbers.tolist()]
-
-    def _reset(self, mask: Array, seeds: Array, options: dict[str, Any] | None) -> tuple[Any, Any]:
-        as_list, as_array = seeds.tolist(), seeds[mask] >> 1
-        try:
-            # gymnasium's own vector environments take the mask out of the options.
-            given = None if options is None else {"reset_mask": mask.copy()}
-            observations, infos = self.env.reset(seed=as_list if self._takes_list else as_array, options=given)
-        except TypeError as error:
-            if options is not None:
-                raise
-            # ALE takes an array of 31-bit seeds, of the rows that are reset alone.
+    def _reset(self, mask: Array, seeds: Array, options: dict[str, Any] | None) -> Any:
+        if self._takes_list:
             try:
-                observations, infos = self.env.reset(seed=as_array)
-            except Exception:  # noqa: BLE001  The first one says what its reset asks for.
-                raise error from None
+                return self.env.reset(seed=seeds.tolist(), options=options)
+            except TypeError:
+                if options is not None:
+                    raise
             self._takes_list = False
-        return observations, infos
+        # ALE takes an array of 31-bit seeds, of the rows that are reset alone.
+        return self.env.reset(seed=seeds[mask] >> 1, options=options)
 
     def _check_left_alone(self, others: Array, before: Any, after: Any) -> None:
         for one, other in zip(self._spaces.columns(before), self._spaces.columns(after), strict=True):
@@ -157,24 +121,12 @@ class NativeRows:
                     f"{vector_name(self.env)} resets rows that options['reset_mask'] leaves out",
                     hint="let it leave them as they are, or let it reset itself and say so in its metadata",
                 )
-        self._mask_is_proven = True
-
-    def infos_of(self, infos: Any, rows: Array) -> Infos:
-        """Return the infos of rows (k,) from those of a batch."""
-        return [row_info(infos, row, self.n_rows) for row in rows.tolist()] if infos else None
-
-    # -- a step ------------------------------------------------------------------------------------------------------
+        self._keeps_mask = True
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, Any]:
         """Step all rows."""
         observations, rewards, terminated, truncated, infos = self.env.step(actions)
         return observations, rewards, terminated, truncated, infos
-
-    def put_infos(self, infos: Any, buffer: RolloutBuffer, numbers: Array, starts: Array) -> None:
-        """Record the infos of a step of rows that run these numbers (n,) since these steps (n,)."""
-        del numbers, starts
-        if infos or type(infos) is not dict:
-            buffer.put_infos("env", batch_columns(infos, self.n_rows))
 
     def failed_row(self, error: BaseException, numbers: Array) -> tuple[int | None, BaseException]:
         """Return in which row an error of the environment arose, if that is known, and the error."""
@@ -196,58 +148,37 @@ class SyncRows(NativeRows):
         EnvLoadError: If the environments have different spaces or limits.
     """
 
-    counts_limit = True
-
     def __init__(self, envs: Sequence[Env], root: int, reset_env: ResetEnv) -> None:
         self.envs, self.reset_env = envs, reset_env
-        self.running = [False] * len(envs)
         self.numbers = [NO_NUMBER] * len(envs)
-        self.infos: list[dict[Any, Any]] = [_NO_INFO] * len(envs)
+        self.infos = RowInfos([_NO_INFO] * len(envs))
         self.observations: list[Any] = [None] * len(envs)
-        self.at_work: int | None = None
+        self.failed: int | None = None
         super().__init__(sync_vector([_RowEnv(env, row, self, root) for row, env in enumerate(envs)]), root)
-        self._mask_is_proven = True
-        self.described = envs[0]
-        self.seeders = [EpisodeSeeder(root) for _ in envs]
+        self._keeps_mask = True
         limits = {time_limit_of(env) for env in envs}
         if len(limits) > 1:
             raise EnvLoadError("the environments of one worker have different limits", hint="give all the same limit")
         (self.own_limit,) = limits
 
     def specs(self, limit: float) -> Iterator[EnvSpec]:
-        """Yield spaces and limit of each row's environment."""
         return (env_spec_of(env, limit) for env in self.envs)
 
-    def watch(self, policies: Sequence[Any] | None) -> None:
-        """Find the generators that the rows draw from: of their environments, and of `policies`, one a row."""
-        for row, (seeder, env) in enumerate(zip(self.seeders, self.envs, strict=True)):
-            seeder.watch(policy=None if policies is None else policies[row], env=env)
-
     def note(self, numbers: Array) -> None:
-        """Take note of the episodes that run, int64 (n,)."""
-        self.numbers, self.running, self.at_work = numbers.tolist(), (numbers != NO_NUMBER).tolist(), None
+        self.numbers, self.failed = numbers.tolist(), None
 
-    def infos_of(self, infos: Any, rows: Array) -> Infos:
-        """Return the infos of rows (k,) at their reset."""
-        del infos
-        return [self.infos[row] for row in rows.tolist()]
+    def reset(self, rows: Array, numbers: Array, before: Any) -> tuple[Any, Any, Array]:
+        observations, _, seeds = super().reset(rows, numbers, before)
+        return observations, self.infos, seeds
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, Any]:
-        """Step all rows."""
-        self.infos = [_NO_INFO] * self.n_rows
-        return super().step(actions)
-
-    def put_infos(self, infos: Any, buffer: RolloutBuffer, numbers: Array, starts: Array) -> None:
-        """Record the infos of a step of rows that run these numbers (n,) since these steps (n,)."""
-        del infos
-        for row, info in enumerate(self.infos):
-            if info and self.running[row]:
-                buffer.row_infos["env"].setdefault(int(numbers[row]), {})[buffer.step - int(starts[row])] = info
+        self.infos = RowInfos([_NO_INFO] * len(self.envs))
+        observations, rewards, terminated, truncated, _ = self.env.step(actions)
+        return observations, rewards, terminated, truncated, self.infos
 
     def failed_row(self, error: BaseException, numbers: Array) -> tuple[int | None, BaseException]:
-        """Return in which row an error of the environment arose, if that is known, and the error."""
-        if self.at_work is not None:
-            return self.at_work, error
+        if self.failed is not None:
+            return self.failed, error
         # gymnasium failed to join the observations: a row's is none of its space.
         recorder = SpaceRecorder(self.envs[0].observation_space, "the observation")
         for row in np.flatnonzero(numbers != NO_NUMBER).tolist():
@@ -264,37 +195,48 @@ class _RowEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
     def __init__(self, env: Env, row: int, rows: SyncRows, root: int) -> None:
         super().__init__(env)
         self._row, self._rows, self._root = row, rows, root
-        space = copy.deepcopy(env.observation_space)  # The environment's own must not be drawn from.
-        space.seed(0)
-        self._resting: Any = space.sample()
+        self._resting: Any = resting_sample(env.observation_space)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         del options
         rows, row = self._rows, self._row
-        if not rows.running[row] or seed is None:
+        if rows.numbers[row] == NO_NUMBER or seed is None:
             return self._resting, _NO_INFO
-        rows.at_work = row
-        seed_globals(self._root, rows.numbers[row])
-        observation, info = rows.reset_env(self.env, rows.numbers[row], seed)
-        rows.infos[row] = frozen_copy(info)
-        rows.observations[row], rows.at_work = observation, None
+        try:
+            seed_globals(self._root, rows.numbers[row])
+            observation, info = rows.reset_env(self.env, rows.numbers[row], seed)
+            rows.infos[row] = frozen_copy(info)
+        except BaseException:
+            rows.failed = row
+            raise
+        rows.observations[row] = observation
         return observation, _NO_INFO
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         rows, row = self._rows, self._row
-        if not rows.running[row]:
+        if rows.numbers[row] == NO_NUMBER:
             return self._resting, 0.0, False, False, _NO_INFO
-        rows.at_work = row
         step: Any = self.env.step  # What it gives may be of any type.
-        observation, reward, terminated, truncated, info = step(action)
-        if info or type(info) is not dict:
-            rows.infos[row] = frozen_copy(info)
-        if type(reward) is not float:
-            reward = as_reward(reward)
-        if type(terminated) is not bool or type(truncated) is not bool:
-            terminated, truncated = as_flag("terminated", terminated), as_flag("truncated", truncated)
-        rows.observations[row], rows.at_work = observation, None
+        try:
+            observation, reward, terminated, truncated, info = step(action)
+            if info or type(info) is not dict:
+                rows.infos[row] = frozen_copy(info)
+            if type(reward) is not float:
+                reward = as_reward(reward)
+            if type(terminated) is not bool or type(truncated) is not bool:
+                terminated, truncated = as_flag("terminated", terminated), as_flag("truncated", truncated)
+        except BaseException:
+            rows.failed = row
+            raise
+        rows.observations[row] = observation
         return observation, reward, terminated, truncated, _NO_INFO
+
+
+def resting_sample(space: gymnasium.Space[Any]) -> Any:
+    """Return a sample for rows that run no episode; the space itself is not drawn from."""
+    space = copy.deepcopy(space)
+    space.seed(0)
+    return space.sample()
 
 
 def final_infos(infos: Mapping[Any, Any]) -> tuple[Any, Mapping[Any, Any], dict[Any, Any]]:
@@ -313,6 +255,5 @@ def final_infos(infos: Mapping[Any, Any]) -> tuple[Any, Mapping[Any, Any], dict[
     return found, infos.get(_FINAL_INFO) or {}, {key: value for key, value in infos.items() if key not in _FINAL}
 
 
-_FINAL_OBSERVATIONS = ("final_obs", "final_observation")
-_FINAL_INFO = "final_info"
-_FINAL = {mask + key for key in (*_FINAL_OBSERVATIONS, _FINAL_INFO) for mask in ("", "_")}
+def _lowest(numbers: Array) -> int:
+    return int(numbers[numbers != NO_NUMBER].min())

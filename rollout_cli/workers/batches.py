@@ -1,0 +1,198 @@
+"""What a vector environment or a batched policy gives for n rows at once, as checked arrays and typed columns.
+
+gymnasium's vector environments give one info dictionary of arrays (n, ...) for all rows, with a mask `_key` beside each
+`key` that not every row has; policies give arrays, masked where some rows have no value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from rollout_cli.episodes.infos import InfoColumn, InfoPath, InfoTable, key_text, tabulate
+from rollout_cli.episodes.spaces import Leaf
+from rollout_cli.workers.checks import BadValueError, checked_text, copied, shown
+
+Array = npt.NDArray[Any]
+
+ODD = "odd"
+"""The kind of a column of objects, whose values are classified one by one when they are taken."""
+
+InfoKey = tuple[InfoPath, str]
+"""Path and kind; one path may have several."""
+
+_WIDEST_BYTES = 8
+_LARGEST_VALUE = 4_096
+"""A column of larger values (bytes) keeps objects: it would take this for each row of each step, seen or not."""
+
+# -- numbers -----------------------------------------------------------------------------------------------------------
+
+
+def leaf_batch(name: str, leaf: Leaf, values: Any, n_rows: int) -> Array:
+    """Return the values of one leaf of a batch as an array (n, *shape) of the leaf's type; `name` is their plural.
+
+    Raises:
+        BadValueError: If they are none.
+    """
+    if leaf.kind == "text":
+        array = np.empty(len(values), object)
+        array[:] = [checked_text("the text of a row", value, leaf.space) for value in values]
+    else:
+        array = _as_array(values)
+    shape = (n_rows, *leaf.shape)
+    if array.shape != shape or not np.can_cast(array.dtype, leaf.dtype, "same_kind"):
+        where = f" at {leaf.name!r}" if leaf.path else ""
+        got = f"{array.dtype}{array.shape}"
+        raise BadValueError(f"the {name}{where} are {got}, expected {leaf.dtype}{shape} of {leaf.space}")
+    return array.astype(leaf.dtype, copy=False)
+
+
+def reward_batch(rewards: Any, n_rows: int) -> Array:
+    """Return one number a row, (n,).
+
+    Raises:
+        BadValueError: If they are none.
+    """
+    array = _as_array(rewards)
+    if array.shape != (n_rows,) or array.dtype.kind not in "biuf":
+        raise BadValueError(f"the rewards are {array.dtype}{array.shape}, expected a number for each of {n_rows} rows")
+    return array
+
+
+def flag_batch(name: str, flags: Any, n_rows: int) -> Array:
+    """Return one bool a row, (n,); zeros and ones will do.
+
+    Raises:
+        BadValueError: If they are none.
+    """
+    array = _as_array(flags)
+    if array.shape == (n_rows,) and array.dtype.kind in "iu" and np.isin(array, (0, 1)).all():
+        array = array.astype(bool)
+    if array.shape != (n_rows,) or array.dtype != bool:
+        raise BadValueError(f"{name} is {array.dtype}{array.shape}, expected a bool for each of {n_rows} rows")
+    return array
+
+
+def _as_array(values: Any) -> Array:
+    try:
+        return np.asarray(values)
+    except Exception as error:  # A foreign array (a tensor with a gradient) may refuse in any way.
+        raise BadValueError(f"the batch is no array: {shown(values)}") from error
+
+
+# -- infos -------------------------------------------------------------------------------------------------------------
+
+
+class RowInfos(list[dict[Any, Any]]):
+    """Info dictionaries of single rows, one for each of the n rows, which nobody changes any more."""
+
+
+class BatchColumn(NamedTuple):
+    """The values of all rows at one key, (n, ...), and which rows have one; None for all."""
+
+    key: InfoKey
+    values: Array
+    has: Array | None
+
+
+def batch_columns(infos: Any, n_rows: int, path: InfoPath = ()) -> Iterator[BatchColumn]:
+    """Yield the columns of a batch's infos; RowInfos are one column, at the empty path.
+
+    Raises:
+        BadValueError: If `infos` is no mapping.
+    """
+    if isinstance(infos, RowInfos):
+        if any(infos):
+            yield BatchColumn(((), ODD), _objects(infos), np.array([bool(info) for info in infos]))
+        return
+    if not isinstance(infos, Mapping):
+        raise BadValueError(f"the infos are no dictionary: {shown(infos)}", "give {} where there is nothing to say")
+    for key, value in infos.items():
+        if isinstance(key, str) and key.startswith("_") and key[1:] in infos:
+            continue
+        has = infos.get(f"_{key}")
+        here = (*path, key_text(key))
+        if isinstance(value, Mapping):
+            for column in batch_columns(value, n_rows, here):
+                # An inner dictionary of gymnasium's has masks of its own; one without is as its outer one says.
+                yield column if column.has is not None or has is None else column._replace(has=np.asarray(has, bool))
+            continue
+        yield _column(here, value, has, n_rows)
+
+
+def _column(path: InfoPath, value: Any, has: Any, n_rows: int) -> BatchColumn:
+    mask = None if has is None else np.asarray(has, bool)
+    if isinstance(value, np.ma.MaskedArray):
+        lacks = np.ma.getmaskarray(value).reshape(len(value), -1)
+        mask, value = np.asarray(~lacks.all(axis=1)), np.ma.getdata(value)
+    if mask is not None and mask.shape != (n_rows,):
+        got = f"{mask.dtype}{mask.shape}"
+        raise BadValueError(f"the mask of info {'.'.join(path)!r} is {got}, expected one bool a row ({n_rows})")
+    if hasattr(value, "__array__") and np.ndim(value):
+        values = np.asarray(value)
+        if len(values) != n_rows:
+            got = f"{values.dtype}{values.shape}"
+            raise BadValueError(f"the info {'.'.join(path)!r} is {got}, expected an entry for each of {n_rows} rows")
+    else:  # A value without one entry a row counts for every row.
+        is_sequence = isinstance(value, list | tuple) and len(value) == n_rows
+        values = _objects(value if is_sequence else [value] * n_rows)
+    kind = _kind(values)
+    if kind == ODD:
+        values = _objects([copied(one) if mask is None or mask[row] else None for row, one in enumerate(values)])
+    return BatchColumn((path, kind), values, mask)
+
+
+def _objects(values: Any) -> Array:
+    column = np.empty(len(values), object)
+    for at, value in enumerate(values):  # At once, numpy would take arrays of one shape for rows of numbers.
+        column[at] = value
+    return column
+
+
+def _kind(values: Array) -> str:
+    row_bytes = values.dtype.itemsize * int(np.prod(values.shape[1:]))
+    if values.dtype.kind not in "biuf" or values.dtype.itemsize > _WIDEST_BYTES or not 0 < row_bytes <= _LARGEST_VALUE:
+        return ODD
+    name = values.dtype.newbyteorder("=").name
+    return f"{name}[{','.join(map(str, values.shape[1:]))}]" if values.ndim > 1 else name
+
+
+def infos_of_rows(infos: Any, rows: list[int], n_rows: int) -> list[dict[Any, Any]] | None:
+    """Return the info dictionaries of k rows from those of a batch; None where all are empty."""
+    if not infos or isinstance(infos, RowInfos):
+        return [infos[row] for row in rows] if infos else None
+    found: list[dict[Any, Any]] = [{} for _ in rows]
+    for (path, _), values, has in batch_columns(infos, n_rows):
+        for info, row in zip(found, rows, strict=True):
+            if has is None or has[row]:
+                _put(info, path, values[row].copy() if isinstance(values[row], np.ndarray) else values[row])
+    return found
+
+
+def info_table(n_rows: int, columns: Mapping[InfoKey, tuple[Array, Array]]) -> InfoTable:
+    """Return columns of (values (T, ...), which rows have one (T,)) as a table."""
+    typed: list[InfoColumn] = []
+    odd: list[dict[str, Any]] = []
+    for (path, kind), (values, has) in columns.items():
+        rows = np.flatnonzero(has)
+        if kind == ODD:
+            odd = odd or [{} for _ in range(n_rows)]
+            for row in rows.tolist():
+                if path:
+                    _put(odd[row], path, values[row])
+                else:
+                    odd[row] = values[row]
+        elif len(rows):
+            is_full = len(rows) == n_rows
+            typed.append(InfoColumn(path, kind, None if is_full else rows, values if is_full else values[rows]))
+    others = tabulate(odd) if odd else InfoTable(n_rows)
+    return InfoTable(n_rows, (*typed, *others.columns), others.dropped_rows)
+
+
+def _put(info: dict[str, Any], path: InfoPath, value: Any) -> None:
+    for name in path[:-1]:
+        info = info.setdefault(name, {})
+    info[path[-1]] = value
