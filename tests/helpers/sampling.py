@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import psutil
 
 from rollout_cli.episodes.batch import EpisodeBatch
 from rollout_cli.episodes.chunk import Chunk
 from rollout_cli.samplers import LocalSampler, MultiprocessingSampler, Plan, Sampler
 from rollout_cli.seeding.seeds import env_seed
-from tests.helpers.contents import array_contents
 from tests.helpers.envs import FaultyEnv
 from tests.helpers.policies import GlobalNoisePolicy
 from tests.helpers.processes import is_worker
@@ -69,30 +67,6 @@ def batch_of(sampler: Sampler, chunks: Iterable[Chunk]) -> EpisodeBatch:
 
 def numbers_of(chunks: Iterable[Chunk]) -> list[int]:
     return [int(number) for chunk in chunks for number in chunk.numbers]
-
-
-def assert_same(expected: EpisodeBatch, actual: EpisodeBatch) -> None:
-    """Check that two batches hold the same episodes, bit for bit, infos included."""
-    left, right = dict(columns(expected)), dict(columns(actual))
-    assert list(left) == list(right)
-    for name, column in left.items():
-        assert array_contents(column) == array_contents(right[name]), name
-
-
-def columns(batch: EpisodeBatch) -> Iterable[tuple[str, Any]]:
-    for name in ("numbers", "seeds", "lengths", "terminated", "truncated", "step_types", "rewards"):
-        yield name, getattr(batch, name)
-    for name in ("observations", "last_observations", "actions", "env_infos", "agent_infos", "episode_infos"):
-        yield from leaves(name, getattr(batch, name))
-
-
-def leaves(name: str, tree: Any) -> Iterable[tuple[str, Any]]:
-    if isinstance(tree, np.ndarray):
-        yield name, tree
-        return
-    items: Sequence[tuple[Any, Any]] = sorted(tree.items()) if hasattr(tree, "items") else list(enumerate(tree))
-    for key, value in items:
-        yield from leaves(f"{name}.{key}", value)
 
 
 def workers_below_us() -> list[psutil.Process]:

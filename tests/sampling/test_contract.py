@@ -30,6 +30,7 @@ from rollout_cli.errors import (
 )
 from rollout_cli.samplers import Episodes, EpisodesPerWorker, MinTimesteps, MultiprocessingSampler, Sampler, Supervision
 from rollout_cli.workers import VecWorker, WorkerFactory
+from tests.helpers.batches import assert_same_batches
 from tests.helpers.envs import FaultyEnv, OddError
 from tests.helpers.policies import CountingPolicy, FaultyPolicy, OwnNoisePolicy
 from tests.helpers.processes import ROOT
@@ -37,7 +38,6 @@ from tests.helpers.sampled import AddToTask, ConstantPolicy, LargeEnv, TaskEnv, 
 from tests.helpers.sampling import (
     SEED,
     MakeSampler,
-    assert_same,
     batch_of,
     faulty,
     numbers_of,
@@ -76,7 +76,7 @@ def test_obtain_samples_is_the_shortest_prefix(make_sampler: MakeSampler, n_envs
     batch = make_sampler(act, **VECTORISED[n_envs]).obtain_samples(0, 200, None)
     assert list(range(len(batch))) == batch.numbers.tolist()
     assert batch.lengths[:-1].sum() < 200 <= batch.lengths.sum()
-    assert_same(serial(MinTimesteps(200), act), batch)
+    assert_same_batches(serial(MinTimesteps(200), act), batch)
 
 
 @pytest.mark.parametrize("n_workers", [1, 2, 5])
@@ -89,7 +89,7 @@ def test_any_number_of_workers_gives_the_same_episodes(
     for policy in (None, OwnNoisePolicy(), CountingPolicy()):
         sampler = make_sampler(policy, env, n_workers=n_workers)
         chunks = list(sampler.stream(MinTimesteps(300)))
-        assert_same(serial(MinTimesteps(300), policy), batch_of(sampler, chunks))
+        assert_same_batches(serial(MinTimesteps(300), policy), batch_of(sampler, chunks))
         if meet:
             assert set(range(n_workers)) == {int(worker) for chunk in chunks for worker in chunk.workers}
 
@@ -98,7 +98,7 @@ def test_any_number_of_workers_gives_the_same_episodes(
 def test_every_kind_of_data_comes_through(make_sampler: MakeSampler, env: Any, tmp_path: Path) -> None:
     """Trees, and infos that only some steps have, are the same everywhere."""
     mute = make_sampler(None if env.args else still, env).obtain_samples(0, 100, None)
-    assert_same(serial(MinTimesteps(100), None if env.args else still, env), mute)
+    assert_same_batches(serial(MinTimesteps(100), None if env.args else still, env), mute)
 
 
 def test_exact_episodes_are_run_by_their_own_worker(make_sampler: MakeSampler) -> None:
@@ -110,7 +110,7 @@ def test_exact_episodes_are_run_by_their_own_worker(make_sampler: MakeSampler) -
     for worker in range(3):
         own = [number for number in numbers_of(chunks) if owners[number] == worker]
         assert list(range(5 * worker, 5 * worker + 5)) == own
-    assert_same(serial(Episodes(15, 27)), sampler.obtain_exact_episodes(4, None))
+    assert_same_batches(serial(Episodes(15, 27)), sampler.obtain_exact_episodes(4, None))
 
 
 def test_a_range_of_episodes_is_cut_from_the_same_run(make_sampler: MakeSampler) -> None:
@@ -293,7 +293,7 @@ def test_two_calls_share_no_seed(make_sampler: MakeSampler) -> None:
     assert len(whole) == len(set(whole.seeds.tolist())) == sampler.next_number
     assert int(whole.lengths.sum()) == sampler.total_env_steps
     again = batch_of(sampler, sampler.stream(Episodes(2, 5)))
-    assert_same(EpisodeBatch.concatenate(*whole.split()[2:5]), again)
+    assert_same_batches(EpisodeBatch.concatenate(*whole.split()[2:5]), again)
     assert len(whole) == sampler.next_number
 
 
@@ -305,7 +305,7 @@ def test_a_stream_that_is_closed_early_is_over(make_sampler: MakeSampler) -> Non
     stream.close()
     batch = sampler.obtain_samples(0, 50, None)
     assert list(range(len(taken))) == taken
-    assert_same(serial(Episodes(len(taken), len(taken) + len(batch))), batch)
+    assert_same_batches(serial(Episodes(len(taken), len(taken) + len(batch))), batch)
 
 
 def test_a_stream_that_was_overtaken_says_so(make_sampler: MakeSampler) -> None:
@@ -349,7 +349,7 @@ def test_a_pickled_sampler_continues_where_the_first_one_stood(make_sampler: Mak
     with pickle.loads(pickle.dumps(sampler)) as copy:
         assert (sampler.next_number, sampler.total_env_steps) == (copy.next_number, copy.total_env_steps)
         theirs = copy.obtain_samples(1, 60, None)
-    assert_same(sampler.obtain_samples(1, 60, None), theirs)
+    assert_same_batches(sampler.obtain_samples(1, 60, None), theirs)
     assert {0.3} == set(values(theirs))
 
 
@@ -456,7 +456,7 @@ def test_episodes_that_fail_are_run_again(make_sampler: MakeSampler, n_envs: int
     env = faulty(what, *FAILING, signs=tmp_path, times=3)
     sampler = make_sampler(still, env, supervision=Supervision(on_env_error="retry"), **VECTORISED[n_envs])
     warnings = warnings_of(sampler)
-    assert_same(serial(MinTimesteps(200), still), sampler.obtain_samples(0, 200, None))
+    assert_same_batches(serial(MinTimesteps(200), still), sampler.obtain_samples(0, 200, None))
     assert 3 == len(list(tmp_path.iterdir()))
     assert 1 <= len(warnings) <= 3 + n_envs
     assert all("run again" in text for text in warnings)
@@ -484,7 +484,7 @@ def test_episodes_that_fail_are_skipped(make_sampler: MakeSampler, n_envs: int, 
     assert all(re.search("simulator is broken|reward", reason) for reason in sampler.skipped.values())
     last = 22 if verb == "exact" else int(batch.numbers[-1]) + 1
     good = [episode for episode in serial(Episodes(0, last), still).split() if episode.numbers[0] not in FAILING]
-    assert_same(EpisodeBatch.concatenate(*good), batch)
+    assert_same_batches(EpisodeBatch.concatenate(*good), batch)
     assert last == sampler.next_number
     assert verb == "exact" or 200 <= batch.lengths.sum() < 207
 
@@ -520,6 +520,7 @@ def test_the_callers_generators_stay_its_own(make_sampler: MakeSampler) -> None:
 SMOKE = """
 import sys
 from rollout_cli.samplers import MinTimesteps, MultiprocessingSampler
+from tests.helpers.batches import assert_same_batches
 from tests.helpers.envs import FaultyEnv
 from tests.helpers.policies import OwnNoisePolicy
 

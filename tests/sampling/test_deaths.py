@@ -29,6 +29,7 @@ from rollout_cli.samplers import Episodes, MinTimesteps, MultiprocessingSampler,
 from rollout_cli.samplers.crash_box import CrashBox, Notes, Watch, how_it_ended, new_box, read_notes, read_story
 from rollout_cli.samplers.fork_server import RECORD, Status, _Server
 from rollout_cli.workers import VecWorker
+from tests.helpers.batches import assert_same_batches
 from tests.helpers.envs import FaultyEnv
 from tests.helpers.processes import ROOT, Running, marked, running
 from tests.helpers.sampled import (
@@ -50,7 +51,6 @@ from tests.helpers.sampled import (
 )
 from tests.helpers.sampling import (
     MakeSampler,
-    assert_same,
     faulty,
     numbers_of,
     sampler_of,
@@ -96,7 +96,7 @@ def test_a_run_survives_the_death_of_a_worker(make_sampler: MakeSampler, way: st
     warnings = warnings_of(sampler)
     batch = sampler.obtain_samples(0, 300, None)
     assert 1 == len(list(tmp_path.iterdir()))
-    assert_same(serial(MinTimesteps(300), act), batch)
+    assert_same_batches(serial(MinTimesteps(300), act), batch)
     (warning,) = warnings
     message = message if n_envs == 1 else message.replace("episode 4", r"episodes? .*4.*")
     assert re.match(rf"worker [01] {message}", warning)
@@ -187,7 +187,7 @@ def test_killers_are_skipped_where_that_is_asked_for(make_sampler: MakeSampler, 
     assert all("killed its worker 3 times" in reason for reason in sampler.skipped.values())
     last = int(batch.numbers[-1]) + 1
     good = [episode for episode in serial(Episodes(0, last), act).split() if episode.numbers[0] not in (3, 10)]
-    assert_same(EpisodeBatch.concatenate(*good), batch)
+    assert_same_batches(EpisodeBatch.concatenate(*good), batch)
 
 
 @pytest.mark.parametrize("allowed", [0, 1])
@@ -239,7 +239,7 @@ def test_a_step_that_never_returns_ends_its_worker(make_sampler: MakeSampler, tm
     env = sleeping(3, signs=tmp_path, times=1)
     sampler = make_sampler(act, env, supervision=Supervision(step_timeout=1.0))
     warnings = warnings_of(sampler)
-    assert_same(serial(MinTimesteps(200), act), sampler.obtain_samples(0, 200, None))
+    assert_same_batches(serial(MinTimesteps(200), act), sampler.obtain_samples(0, 200, None))
     (warning,) = warnings
     assert "was killed, since a step took longer than 1 s, while it ran episode 3; it is started again" in warning
 
@@ -344,6 +344,7 @@ PROGRAM = """
 import json, sys
 from functools import partial
 from rollout_cli.samplers import MinTimesteps, MultiprocessingSampler
+from tests.helpers.batches import assert_same_batches
 from tests.helpers.envs import FaultyEnv
 from tests.helpers.policies import OwnNoisePolicy
 env, steps, end, method = json.loads(sys.argv[1])
@@ -449,7 +450,7 @@ def test_the_death_of_the_fork_server_is_survived(make_sampler: MakeSampler) -> 
     server.kill()
     chunks += stream
     assert 2 == sampler.restarts
-    assert_same(serial(MinTimesteps(3000), act), EpisodeBatch.from_chunks(sampler.env_spec, chunks))
+    assert_same_batches(serial(MinTimesteps(3000), act), EpisodeBatch.from_chunks(sampler.env_spec, chunks))
 
 
 # -- signals, limits and surroundings ----------------------------------------------------------------------------------
@@ -466,7 +467,7 @@ def test_workers_leave_signals_to_the_sampler(make_sampler: MakeSampler) -> None
             os.kill(pid, number)
     chunks += stream
     assert 0 == sampler.restarts
-    assert_same(serial(MinTimesteps(5000), act), EpisodeBatch.from_chunks(sampler.env_spec, chunks))
+    assert_same_batches(serial(MinTimesteps(5000), act), EpisodeBatch.from_chunks(sampler.env_spec, chunks))
 
 
 def test_a_signal_to_the_samplers_group_reaches_no_worker() -> None:
