@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from rollout_cli.cli.output import counted
 from rollout_cli.config import CollectConfig, EpisodeRange
 from rollout_cli.errors import InterruptedRunError, PolicyError, RolloutError, TerminatedRunError, WorkerError
 from rollout_cli.run.progress import Progress
@@ -78,32 +77,15 @@ def test_flags_reach_the_run(rollout: Caller, stand_in: StandIn) -> None:
         "--deterministic", "--next-observation", "--overwrite", "--drop-info", "a", "--drop-info", "b",
     )  # fmt: skip
     expected = CollectConfig(
-        episodes=EpisodeRange(2, 5),
-        policy="m:p",
-        env="Env-v0",
-        env_kwargs={"a": 1, "b": "x"},
-        output=Path("out"),
-        workers=3,
-        envs_per_worker=2,
-        sampler="local",
-        start_method="spawn",
-        worker_class="m:W",
-        worker_args={"k": 2, "name": "x"},
-        max_episode_length=9,
-        seed=7,
-        deterministic=True,
-        next_observation=True,
-        overwrite=True,
-        drop_info=("a", "b"),
-    )
+        episodes=EpisodeRange(2, 5), policy="m:p", env="Env-v0", env_kwargs={"a": 1, "b": "x"}, output=Path("out"),
+        workers=3, envs_per_worker=2, sampler="local", start_method="spawn", worker_class="m:W",
+        worker_args={"k": 2, "name": "x"}, max_episode_length=9, seed=7, deterministic=True, next_observation=True,
+        overwrite=True, drop_info=("a", "b"),
+    )  # fmt: skip
     assert expected == stand_in.asked()
-
-
-def test_exact(rollout: Caller, stand_in: StandIn) -> None:
-    """`exact` asks for a number of episodes from each worker."""
-    rollout("exact", "--episodes-per-worker", "5", "--workers", "3")
-    asked = stand_in.asked()
-    assert ("exact", 5, 3, None) == (asked.command, asked.episodes_per_worker, asked.workers, asked.timesteps)
+    rollout("exact", "--episodes-per-worker", "5", "--workers", "3", "-o", "out", "--seed", "7")
+    exact = CollectConfig(command="exact", episodes_per_worker=5, workers=3, output=Path("out"), seed=7)
+    assert exact == stand_in.asked()
 
 
 def test_variables_and_file(rollout: Caller, stand_in: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,12 +118,6 @@ def test_the_result_is_on_stdout(rollout: Caller) -> None:
     assert "next: rollout info 'out/\\x1bx'" == following
 
 
-@pytest.mark.parametrize(("count", "text"), [(0, "0 files"), (1, "1 file"), (2, "2 files"), (1234, "1,234 files")])
-def test_one_of_something_is_no_plural(count: int, text: str) -> None:
-    """As in the summary of a run with one worker."""
-    assert text == counted(count, "file")
-
-
 @pytest.mark.parametrize(
     ("flags", "stderr"),
     [
@@ -159,15 +135,11 @@ def test_messages_beside_the_result(rollout: Caller, flags: list[str], stderr: l
     assert "warning" not in ran.stdout
 
 
-def test_progress_can_be_asked_for_beside_json(rollout: Caller) -> None:
-    """--json --progress shows progress on stderr."""
+def test_progress_beside_json_and_a_path_alone(rollout: Caller) -> None:
+    """--json --progress shows progress on stderr; --quiet prints the path, which a script can take."""
     ran = rollout("collect", "--timesteps", "100", "--json", "--progress")
     assert "56,789/100 steps" in ran.stderr
     assert 56789 == json.loads(ran.stdout)["steps"]
-
-
-def test_quiet_prints_the_path_alone(rollout: Caller) -> None:
-    """A script can take the path from stdout."""
     assert "here\n" == rollout("collect", "--timesteps", "1", "-q", "-o", "here").stdout
 
 

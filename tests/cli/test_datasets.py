@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,16 @@ def test_info(rollout: Caller, dataset: Path) -> None:
     assert "float32 (4,)" == rows["column observation"]
     assert f"{len(numbers_of(dataset)):,}" == rows["episodes"]
     assert info_of(dataset) == json.loads(rollout("info", dataset, "--json").stdout)
+
+
+def test_a_run_that_was_killed(rollout: Caller, dataset: Path) -> None:
+    """Its info.json has no totals yet: they are counted from the commits."""
+    info = info_of(dataset)
+    totals = {name: info[name] for name in ("episodes", "steps", "bytes", "segments")}
+    killed = {**info, **dict.fromkeys(totals, 0), "status": "collecting"}
+    (dataset / "meta" / "info.json").write_text(json.dumps(killed))
+    assert killed | totals == json.loads(rollout("info", dataset, "--json").stdout)
+    assert re.search(rf"^steps +{totals['steps']:,}$", rollout("info", dataset).stdout, re.MULTILINE)
 
 
 def test_a_dataset_of_another_writer(rollout: Caller, dataset: Path) -> None:

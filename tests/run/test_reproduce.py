@@ -13,7 +13,6 @@ from gymnasium import spaces
 from rollout_cli.episodes.batch import EnvSpec, EpisodeBatch
 from rollout_cli.episodes.chunk import Chunk, concatenate
 from rollout_cli.errors import EnvError, NotReproducibleError, RolloutError, WorkerError
-from rollout_cli.run import reproduce
 from rollout_cli.run.reproduce import EarlyEpisodes, Verdict, check, described, differences, require
 from rollout_cli.samplers.plan import Episodes, Plan
 from tests.helpers.chunks import BOX_SPEC, episode, in_parts
@@ -228,11 +227,6 @@ def test_an_episode_that_does_not_end_again(again: Any, status: str, part: str) 
     assert part in found.reason
 
 
-def test_nothing_is_run_where_the_answer_is_known() -> None:
-    """A worker knows that its policy draws for all rows at once."""
-    assert Verdict("no", "it draws") == reproduce.known_beforehand({"not_reproducible": "it draws"})
-
-
 def test_time_is_limited() -> None:
     """To a second, or a hundredth of the run; whoever requires the check has it anyway."""
     slow = FakeSampler(lambda number: episode(number, 5))
@@ -258,9 +252,4 @@ def test_what_is_required() -> None:
     for status in ("no", "unknown"):
         with pytest.raises(NotReproducibleError, match=f"--require-reproducible: {status} \\(why\\)"):
             require(Verdict(status, "why"))
-
-
-def test_the_words_of_a_dataset_without_a_verdict() -> None:
-    """A writer that was used without `collect` records none."""
-    assert "not recorded" == described({})
-    assert reproduce.known_beforehand({}) is None
+    assert "not recorded" == described({})  # A writer that was used without `collect` records none.
