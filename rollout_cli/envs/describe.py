@@ -128,10 +128,9 @@ def autoreset_mode(env: Vector) -> AutoresetMode:
     try:
         return AutoresetMode(given)
     except ValueError as error:
-        raise EnvLoadError(
-            f"{vector_name(env)} does not say how it resets rows: metadata['autoreset_mode'] is {given!r}",
-            hint="set it to one of gymnasium.vector.AutoresetMode: DISABLED, NEXT_STEP or SAME_STEP",
-        ) from error
+        message = f"{vector_name(env)} does not say how it resets rows: metadata['autoreset_mode'] is {given!r}"
+        hint = "set it to one of gymnasium.vector.AutoresetMode: DISABLED, NEXT_STEP or SAME_STEP"
+        raise EnvLoadError(message, hint=hint) from error
 
 
 def vector_name(env: Vector) -> str:

@@ -32,19 +32,14 @@ class EnvUpdate:
     replaces_env: ClassVar[bool] = False
 
     def __call__(self, old_env: Env | None = None) -> Env:
-        """Return the environment to use from now on.
-
-        Args:
-            old_env: The worker's environment; None where it has none yet.
+        """Return the environment to use from now on; `old_env` is None where the worker has none yet.
 
         Raises:
             EnvLoadError: If there is none to keep, or building one fails.
         """
         if old_env is None:
-            raise EnvLoadError(
-                f"{type(self).__name__} changes an environment, but the worker has none yet",
-                hint="give the sampler an environment, or use NewEnvUpdate",
-            )
+            message = f"{type(self).__name__} changes an environment, but the worker has none yet"
+            raise EnvLoadError(message, hint="give the sampler an environment, or use NewEnvUpdate")
         return old_env
 
     def __getstate__(self) -> dict[str, bytes]:

@@ -1,8 +1,8 @@
-"""Info dictionaries as typed columns.
+"""Info dictionaries, which hold anything at any step, as typed columns.
 
-They hold anything, at any step. An `InfoTable` holds many of them as sparse columns, one for each (path, type) that was
-met, so that nothing is lost or cast here. Info arrays, as an EpisodeBatch has them, are one array a path: masked where
-some rows lack a number, and of objects, None among them, where some lack anything else.
+An `InfoTable` holds many of them as sparse columns, one for each (path, kind) that was met, so that nothing is lost or
+cast. Info arrays, as an EpisodeBatch has them, are one array a path: masked where some rows lack a number, and of
+objects, None among them, where some lack anything else.
 """
 
 from __future__ import annotations
@@ -100,12 +100,12 @@ class InfoTable:
     def slice(self, start: int, stop: int) -> InfoTable:
         """Return rows `start` to `stop - 1`; columns with no value there are omitted."""
         columns = (column.slice(start, stop) for column in self.columns)
-        dropped = {}
-        for name, rows in self.dropped_rows.items():
-            low, high = np.searchsorted(rows, (start, stop))
-            if low < high:
-                dropped[name] = rows[low:high] - start
-        return InfoTable(stop - start, tuple(column for column in columns if len(column.values)), dropped)
+        dropped = {name: rows[(rows >= start) & (rows < stop)] - start for name, rows in self.dropped_rows.items()}
+        return InfoTable(
+            stop - start,
+            tuple(column for column in columns if len(column.values)),
+            {name: rows for name, rows in dropped.items() if len(rows)},
+        )
 
     def to_arrays(self) -> dict[str, Array]:
         """Return one info array a dotted path, length `n_rows`.
@@ -119,19 +119,20 @@ class InfoTable:
         return {key: self._array(columns) for key, columns in by_path.items()}
 
     def _array(self, columns: list[InfoColumn]) -> Array:
-        first, *others = columns
-        if first.values.dtype != object and not others:
-            if first.rows is None:
-                return first.values
-            if self.n_rows * first.values[:1].nbytes <= DENSE_BYTES:
-                values = all_masked((self.n_rows, *first.values.shape[1:]), first.values.dtype)
-                values[first.rows] = first.values
-                return values
-        mixed = np.full(self.n_rows, None, dtype=object)
-        for column in columns:
-            for row, value in column.items():
-                mixed[row] = value
-        return mixed
+        first = columns[0]
+        is_sparse = first.rows is not None
+        is_too_sparse = is_sparse and self.n_rows * first.values[:1].nbytes > DENSE_BYTES
+        if len(columns) > 1 or first.values.dtype == object or is_too_sparse:
+            values = np.full(self.n_rows, None, dtype=object)
+            for column in columns:
+                for row, value in column.items():
+                    values[row] = value
+            return values
+        values = first.values
+        if is_sparse:
+            values = all_masked((self.n_rows, *values.shape[1:]), values.dtype)
+            values[first.rows] = first.values
+        return values
 
 
 def all_masked(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
@@ -254,30 +255,23 @@ def classify(value: Any) -> tuple[str | None, Any]:
     if kind is not None and fits:
         return kind, value
     try:
-        if isinstance(value, np.ndarray | np.generic):
-            return _classify_numpy(value)
         if hasattr(value, "__array__") and not isinstance(value, type):
-            return _classify_numpy(np.asarray(value))
-        return JSON, _json(value)
+            value = np.asarray(value)
+            if value.ndim == 0 and value.dtype.kind == "U":
+                return classify(str(value))
+            if value.size and value.dtype.kind in "biuf" and value.dtype.itemsize <= _WIDEST_BYTES:
+                return _classify_numbers(value)
+        return JSON, json.dumps(plain_value(value), sort_keys=True, allow_nan=False)
     except Exception:  # noqa: BLE001 - a tensor with a gradient, a device array or any other object may raise anything
         return None, None
 
 
-def _classify_numpy(value: Any) -> tuple[str | None, Any]:
-    if value.dtype.kind in "biuf" and value.dtype.itemsize <= _WIDEST_BYTES:
-        name = value.dtype.newbyteorder("=").name
-        if value.ndim == 0:
-            # `[()]` takes a scalar out of what may be an environment's own buffer.
-            return name, value.item() if name in ("bool", "int64", "float64") else value[()]
-        if value.size:
-            return f"{name}[{','.join(map(str, value.shape))}]", np.array(value)
-    if value.ndim == 0 and value.dtype.kind == "U":
-        return classify(str(value))
-    return JSON, _json(value)
-
-
-def _json(value: Any) -> str:
-    return json.dumps(plain_value(value), sort_keys=True, allow_nan=False)
+def _classify_numbers(value: Array) -> tuple[str, Any]:
+    name = value.dtype.newbyteorder("=").name
+    if value.ndim:
+        return f"{name}[{','.join(map(str, value.shape))}]", np.array(value)
+    # `[()]` takes a scalar out of what may be an environment's own buffer.
+    return name, value.item() if name in ("bool", "int64", "float64") else value[()]
 
 
 def plain_value(value: Any) -> Any:
@@ -305,12 +299,9 @@ def without_infos(chunk: Chunk, patterns: Sequence[str]) -> Chunk:
     A pattern is a dotted path (`episode.t`), or a glob of one (`*_time`), and stands for all that lies below it too. It
     means the infos of steps, policies and resets alike, unless it begins with the name of one: `env_info.episode.t`.
     """
-    return replace(
-        chunk,
-        env_infos=_without(patterns, "env_info", chunk.env_infos),
-        agent_infos=_without(patterns, "agent_info", chunk.agent_infos),
-        episode_infos=_without(patterns, "episode_info", chunk.episode_infos),
-    )
+    groups = ("env_info", "agent_info", "episode_info")
+    kept: dict[str, Any] = {f"{group}s": _without(patterns, group, getattr(chunk, f"{group}s")) for group in groups}
+    return replace(chunk, **kept)
 
 
 def _without(patterns: Sequence[str], group: str, table: InfoTable) -> InfoTable:
@@ -318,8 +309,7 @@ def _without(patterns: Sequence[str], group: str, table: InfoTable) -> InfoTable
     for column in table.columns:
         name = ".".join(column.path)
         if any(_matches(pattern, group, name) for pattern in patterns):
-            rows = [column.row_numbers(), dropped.get(name, np.zeros(0, np.int64))]
-            dropped[name] = np.sort(np.concatenate(rows))
+            dropped[name] = np.sort(np.append(dropped.get(name, np.zeros(0, np.int64)), column.row_numbers()))
         else:
             kept.append(column)
     return table if len(kept) == len(table.columns) else InfoTable(table.n_rows, tuple(kept), dropped)

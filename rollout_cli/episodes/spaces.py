@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -55,7 +56,7 @@ class Leaf:
     @property
     def row_bytes(self) -> int:
         """Return the bytes of one fixed-size row; 0 for text, whose rows differ."""
-        return 0 if self.kind == "text" else self.dtype.itemsize * int(np.prod(self.shape, dtype=np.int64))
+        return 0 if self.kind == "text" else self.dtype.itemsize * math.prod(self.shape)
 
     @property
     def bounds(self) -> tuple[Any, Any] | None:
@@ -84,10 +85,8 @@ def space_leaves(space: Space) -> tuple[Leaf, ...]:
     """
     found = tuple(_leaves(space, ()))
     if not found:
-        raise UnsupportedSpaceError(
-            f"the space {space} has no values: nothing could be stored",
-            hint="wrap the environment so that its spaces hold at least one Box, Discrete or other leaf",
-        )
+        hint = "wrap the environment so that its spaces hold at least one Box, Discrete or other leaf"
+        raise UnsupportedSpaceError(f"the space {space} has no values: nothing could be stored", hint=hint)
     return found
 
 
@@ -101,15 +100,12 @@ def _leaves(space: Space, path: LeafPath) -> Iterator[Leaf]:
     kind = next(kinds, "text" if np.dtype(space.dtype).kind == "U" else None)
     name = ".".join(map(str, path))
     if kind is None:
-        raise UnsupportedSpaceError(
-            f"a {type(space).__name__} space{f' at {name!r}' if path else ''} has no fixed set of columns",
-            hint="wrap the environment so that it gives Box, Discrete, MultiDiscrete, MultiBinary, Text, Dict or Tuple",
-        )
+        where = f" at {name!r}" if path else ""
+        hint = "wrap the environment so that it gives Box, Discrete, MultiDiscrete, MultiBinary, Text, Dict or Tuple"
+        raise UnsupportedSpaceError(f"a {type(space).__name__} space{where} has no fixed set of columns", hint=hint)
     if not has_utf8(name):
-        raise UnsupportedSpaceError(
-            f"the space has the key {name!r}, which has no UTF-8 and cannot name a column",
-            hint="wrap the environment so that the keys of its Dict spaces are valid Unicode",
-        )
+        hint = "wrap the environment so that the keys of its Dict spaces are valid Unicode"
+        raise UnsupportedSpaceError(f"the key {name!r} has no UTF-8 and cannot name a column", hint=hint)
     yield Leaf(path, kind, np.dtype(_COLUMN_DTYPES.get(kind, space.dtype)), tuple(space.shape or ()), space)
 
 
@@ -163,9 +159,7 @@ def tree_leaves(tree: Any) -> list[Any]:
 
 def empty_column(leaf: Leaf, rows: int) -> Array:
     """Return a column of `rows` zeros (empty strings for text), shape `(rows, *leaf.shape)`."""
-    if leaf.kind == "text":
-        return np.full(rows, "", dtype=object)
-    return np.zeros((rows, *leaf.shape), dtype=leaf.dtype)
+    return np.full((rows, *leaf.shape), "" if leaf.kind == "text" else 0, leaf.dtype)
 
 
 class SpaceRows:

@@ -201,10 +201,9 @@ def _check_rows(what: str, space_rows: SpaceRows, actions: Tree, infos: Mapping[
     try:
         columns = space_rows.columns(actions)
     except (TypeError, LookupError) as error:
-        raise PolicyError(
-            f"{what} gave {named(actions)}, which has not the structure of the action space",
-            hint="return a tree of arrays (n, *shape): dicts for Dict spaces, tuples for Tuple spaces",
-        ) from error
+        hint = "return a tree of arrays (n, *shape): dicts for Dict spaces, tuples for Tuple spaces"
+        message = f"{what} gave {named(actions)}, which has not the structure of the action space"
+        raise PolicyError(message, hint=hint) from error
     for column in columns:
         _check_length(what, "actions", column, n_rows)
     _check_infos(what, infos, n_rows)
@@ -276,10 +275,8 @@ class _PredictPolicy(AdaptedPolicy):
         options = {"state": self._state, "episode_start": self._starts, "deterministic": self._deterministic}
         result = self._predict(observation, **{name: options[name] for name in self._keywords})
         if not isinstance(result, tuple) or len(result) != 2:  # noqa: PLR2004
-            raise PolicyError(
-                f"{name_of(self.wrapped)}.predict gave {named(result)}, expected the pair (action, state)",
-                hint="return (action, None) for a policy without a state",
-            )
+            message = f"{name_of(self.wrapped)}.predict gave {named(result)}, expected the pair (action, state)"
+            raise PolicyError(message, hint="return (action, None) for a policy without a state")
         self._state = result[1]
         # Made anew, since the object may have kept the one it was given.
         self._starts = np.zeros(n_rows, bool)

@@ -68,7 +68,7 @@ class RowNumbers(RowStreams):
 
     def __init__(self, n_rows: int, width: int, make: Callable[[Words], Floats]) -> None:
         super().__init__(n_rows)
-        self._width, self._make = width, make
+        self.width, self._make = width, make
         self._n_words = 2 * width if make is normal else width
         self._steps = max(1, min(_STEPS_AHEAD, _NUMBERS_AHEAD // max(1, n_rows * width)))
         self._ahead, self._step = np.empty((n_rows, self._steps, width)), self._steps
@@ -90,7 +90,7 @@ class RowNumbers(RowStreams):
         remaining = self._steps - self._step
         if remaining:
             numbers = self._make(self.words(remaining * self._n_words, rows))
-            self._ahead[rows, self._step :] = numbers.reshape(-1, remaining, self._width)
+            self._ahead[rows, self._step :] = numbers.reshape(-1, remaining, self.width)
 
 
 class SeededPolicy(AdaptedPolicy):

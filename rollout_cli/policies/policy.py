@@ -63,8 +63,8 @@ _PARAMETER_VERBS = (
 class AdaptedPolicy(Policy):
     """The base of this package's own policies: those that `adapt_policy` makes of users' objects, and built-in ones.
 
-    Workers read these attributes of its instances alone, so that a user's attribute means no more than its author knows.
-    Parameters, {} where there are none, go by whichever of `_PARAMETER_VERBS` the user's object has.
+    Workers read these attributes of its instances alone, so that a user's attribute means no more than its author
+    knows. Parameters, {} where there are none, go by whichever of `_PARAMETER_VERBS` the user's object has.
 
     Attributes:
         wrapped: The user's own object; None of a built-in policy.

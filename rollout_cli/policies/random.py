@@ -7,10 +7,11 @@ of its seed and the step, so that many are drawn at once.
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from itertools import pairwise
-from typing import Any, NamedTuple
+from itertools import accumulate, pairwise
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -37,14 +38,13 @@ class RandomPolicy(SeededPolicy):
     drawn from.
     """
 
-    row_wise = True
-    trusted = True
+    row_wise = trusted = True
 
     def __init__(self, action_space: spaces.Space[Any]) -> None:
         rows = SpaceRows(action_space)
-        draws = [draw for leaf in rows.leaves if (draw := _leaf_draw(leaf)) is not None]
-        if len(draws) == len(rows.leaves):
-            super().__init__(None, partial(_CountedStream, rows, draws))
+        makers = [maker for maker in map(_column_maker, rows.leaves) if maker is not None]
+        if len(makers) == len(rows.leaves):
+            super().__init__(None, partial(_CountedStream, rows, makers))
         else:
             super().__init__(None, partial(_SampledStream, rows, action_space))
         self._ahead: Iterator[Any] = iter(())
@@ -63,20 +63,13 @@ class RandomPolicy(SeededPolicy):
         super().seed(seed)
 
 
-class _LeafDraw(NamedTuple):
-    """How one leaf's values are made: `of_words` makes a column (k, *shape) of words (k, n_words)."""
-
-    n_words: int
-    of_words: Callable[[Words], Array]
-
-
 class _CountedStream(RowStreams):
-    """The actions of n rows, as a function of (seed, step)."""
+    """The actions of n rows, as a function of (seed, step); a leaf's maker makes a column (k, *shape) of its words."""
 
-    def __init__(self, rows: SpaceRows, draws: Sequence[_LeafDraw], n_rows: int) -> None:
+    def __init__(self, rows: SpaceRows, makers: Sequence[Callable[[Words], Array]], n_rows: int) -> None:
         super().__init__(n_rows)
-        self._rows, self._draws = rows, draws
-        self._edges = np.cumsum([0, *(draw.n_words for draw in draws)]).tolist()
+        self._rows, self._makers = rows, makers
+        self._edges = [0, *accumulate(math.prod(leaf.shape) for leaf in rows.leaves)]
         self._block_steps = max(1, min(_BLOCK_STEPS, _BLOCK_WORDS // max(1, self._edges[-1])))
 
     def draw(self) -> Tree:
@@ -89,8 +82,8 @@ class _CountedStream(RowStreams):
         return self._rows.split(self._of_words(words.reshape(self._block_steps, self._edges[-1])))
 
     def _of_words(self, words: Words) -> Tree:
-        edges = zip(self._draws, pairwise(self._edges), strict=True)
-        return self._rows.tree([draw.of_words(words[:, low:high]) for draw, (low, high) in edges])
+        columns = zip(self._makers, pairwise(self._edges), strict=True)
+        return self._rows.tree([make(words[:, low:high]) for make, (low, high) in columns])
 
 
 class _SampledStream:
@@ -116,30 +109,26 @@ class _SampledStream:
         return [self._copies[0].sample()]
 
 
+_HALF = np.uint64(32)
+_MODULUS = 2**64
 _WIDEST_SPAN = 2**32
 """A range of more integers than this is left to the space itself: 32 bits of a word choose among no more."""
 
 
-def _leaf_draw(leaf: Leaf) -> _LeafDraw | None:
-    """Return how a leaf's values are made of words; None where only its own space knows."""
-    count = int(np.prod(leaf.shape, dtype=np.int64))
+def _column_maker(leaf: Leaf) -> Callable[[Words], Array] | None:
+    """Return what makes a leaf's column (k, *shape) of words (k, size); None where only its own space knows."""
     if leaf.bounds is None:
         return None
     low, high = leaf.bounds
     if leaf.dtype.kind == "f":
-        if not (np.isfinite(low).all() and np.isfinite(high).all()):
-            return None
-        return _LeafDraw(count, partial(_uniform_column, leaf, low.astype(np.float64), high.astype(np.float64)))
+        is_bounded = np.isfinite(low).all() and np.isfinite(high).all()
+        return partial(_uniform_column, leaf, low.astype(float), high.astype(float)) if is_bounded else None
     # Python's integers, since the span of all 64-bit numbers is one too many for any of numpy's.
-    spans = np.asarray(np.asarray(high, object) - np.asarray(low, object) + 1, object)
+    lows = np.asarray(low, object)
+    spans = np.asarray(np.asarray(high, object) - lows + 1, object)
     if max(spans.ravel().tolist(), default=1) > _WIDEST_SPAN:
         return None
-    lows = np.asarray(np.asarray(low, object) % _MODULUS).astype(np.uint64)
-    return _LeafDraw(count, partial(_integer_column, leaf, lows, spans.astype(np.uint64)))
-
-
-_MODULUS = 2**64
-_HALF = np.uint64(32)
+    return partial(_integer_column, leaf, np.asarray(lows % _MODULUS).astype(np.uint64), spans.astype(np.uint64))
 
 
 def _uniform_column(leaf: Leaf, low: Array, high: Array, words: Words) -> Array:
@@ -171,11 +160,7 @@ class RandomSource(PolicySource):
 
 
 def policy_source(rest: str) -> PolicySource:
-    """Return the source that `random` names.
-
-    Raises:
-        PolicyLoadError: If anything follows, as in `random:3`.
-    """
+    """Return the source that `random` names, or raise PolicyLoadError if anything follows, as in `random:3`."""
     if rest:
         raise PolicyLoadError(f"the random policy takes nothing after its name, but got {rest!r}", hint="use `random`")
     return RandomSource()

@@ -91,10 +91,8 @@ def policy_source(spec: str, *, sha256: str | None = None) -> PolicySource:
     if is_file(spec) and scheme not in SCHEMES:
         source = Source.read(spec, PolicyLoadError)
         if sha256 is not None and source.sha256 != sha256.lower():
-            raise PolicyLoadError(
-                f"the policy {spec!r} has the SHA-256 {source.sha256}, but should have {sha256.lower()}",
-                hint="it is not the intended file, or has changed; nothing of it was loaded",
-            )
+            message = f"the policy {spec!r} has the SHA-256 {source.sha256}, but should have {sha256.lower()}"
+            raise PolicyLoadError(message, hint="it is not the intended file, or has changed; nothing of it was loaded")
         return UserPolicySource(source)
     if sha256 is not None:
         hint = "omit it, or pack the policy into a file (`rollout policy pack`) and name that"

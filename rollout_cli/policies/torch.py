@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from typing import Any
 
@@ -38,14 +39,14 @@ class TorchPolicy(SeededPolicy):
     only a distribution that `_sample` does not know draws from torch's global generator.
 
     Raises:
-        PolicyLoadError: If tensors cannot stand for the observations or actions, or the module has a `reset`: how its
-            state belongs to rows is then for a `get_actions` of its own to say.
+        PolicyLoadError: If tensors cannot stand for the observations or actions, or the module has a `reset`.
     """
 
     def __init__(self, wrapped: Any, env_spec: EnvSpec, *, deterministic: bool) -> None:
-        self._observations, actions = SpaceRows(env_spec.observation_space), SpaceRows(env_spec.action_space)
+        self._observations, self._actions = SpaceRows(env_spec.observation_space), SpaceRows(env_spec.action_space)
+        self._action, *others = self._actions.leaves
         hint = "wrap it in a policy with get_action"
-        if [(leaf.path, leaf.kind == "text") for leaf in actions.leaves] != [((), False)]:
+        if others or self._action.path or self._action.kind == "text":
             raise PolicyLoadError(f"a torch module cannot choose an action of {env_spec.action_space}", hint=hint)
         if any(leaf.kind == "text" for leaf in self._observations.leaves):
             raise PolicyLoadError("a torch module cannot take text", hint=hint)
@@ -53,14 +54,13 @@ class TorchPolicy(SeededPolicy):
             hint = "give it get_action and get_actions, which say how the state follows its episodes"
             message = f"the module {type(wrapped).__name__} has a reset, so it keeps a state between steps"
             raise PolicyLoadError(message, hint=hint)
-        self._actions, (self._action,) = actions, actions.leaves
-        super().__init__(wrapped.eval(), self._new_numbers)
+        self._space: Any = env_spec.action_space
         self._torch: Any = sys.modules["torch"]
         self._deterministic = deterministic
-        parameter = next(iter(wrapped.parameters()), None)
-        self._device = None if parameter is None else parameter.device
-        floating = parameter is not None and parameter.is_floating_point()
-        self._dtype = parameter.dtype if parameter is not None and floating else self._torch.get_default_dtype()
+        parameter = next(iter(wrapped.parameters()), self._torch.zeros(0))
+        self._device = parameter.device
+        self._dtype = parameter.dtype if parameter.is_floating_point() else self._torch.get_default_dtype()
+        super().__init__(wrapped.eval(), self._new_numbers)
 
     def get_action(self, observation: Any) -> tuple[Any, dict[str, Any]]:
         batch = self._observations.stack([observation])
@@ -75,9 +75,8 @@ class TorchPolicy(SeededPolicy):
 
     def _new_numbers(self, n_rows: int) -> RowNumbers:
         if self._action.kind == "discrete":
-            low, high = self._action.bounds or (0, 0)
-            return RowNumbers(n_rows, high - low + 1, gumbel)
-        return RowNumbers(n_rows, int(np.prod(self._action.shape, dtype=np.int64)), normal)
+            return RowNumbers(n_rows, int(self._space.n), gumbel)
+        return RowNumbers(n_rows, math.prod(self._action.shape), normal)
 
     def _act(self, observations: Tree, numbers: RowNumbers) -> Array:
         with self._torch.no_grad():
@@ -89,10 +88,8 @@ class TorchPolicy(SeededPolicy):
             if is_distribution:
                 output = output.mode if self._deterministic else _sample(output, numbers, self._action.shape)
             elif self._action.kind != "box" or not isinstance(output, self._torch.Tensor):
-                raise PolicyError(
-                    f"the module gave {named(output)}, which is not an action of {self._action.space}",
-                    hint="let it return a torch Distribution, or wrap it in a policy with get_action",
-                )
+                hint = "let it return a torch Distribution, or wrap it in a policy with get_action"
+                raise PolicyError(f"the module gave {named(output)}, which is no action of {self._space}", hint=hint)
             values = output.cpu().numpy()
         _check_shape("actions", values, (len(numbers), *self._action.shape))
         return np.asarray(values.astype(self._action.dtype))
@@ -106,18 +103,15 @@ class TorchPolicy(SeededPolicy):
         return self._observations.tree(tensors)
 
     def _choose(self, logits: Any, numbers: RowNumbers) -> Array:
-        """Return a category of each row's softmax, int64 (n,); the likeliest where deterministic.
-
-        The likeliest after adding Gumbel noise is a draw from the softmax.
-        """
-        low, high = self._action.bounds or (0, 0)
+        """Return a category of each row's softmax, int64 (n,); the likeliest where deterministic."""
         values = logits.double().cpu().numpy()
-        _check_shape("logits", values, (len(numbers), high - low + 1))
+        _check_shape("logits", values, (len(numbers), numbers.width))
         # A NaN counts as the highest.
         if not np.isfinite(values.max(axis=1)).all():
             raise PolicyError(f"the module gave logits {values}", hint="logits must be finite, or -inf for never")
+        # The likeliest after adding Gumbel noise is a draw from the softmax.
         noise = 0.0 if self._deterministic else numbers.next()
-        return np.asarray((values + noise).argmax(axis=1) + low)
+        return np.asarray((values + noise).argmax(axis=1) + int(self._space.start))
 
 
 def _check_shape(noun: str, values: Array, expected: tuple[int, ...]) -> None:

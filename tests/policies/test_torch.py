@@ -175,11 +175,11 @@ def test_other_distributions_sample_themselves() -> None:
         (DISCRETE, lambda n: torch.full((n, 4), np.nan), "gave logits"),
         (DISCRETE, lambda n: torch.tensor([[0.0, np.inf, 1.0, 2.0]]).expand(n, 4), "gave logits"),
         (DISCRETE, lambda n: torch.full((n, 4), -np.inf), "gave logits"),
-        (DISCRETE, lambda n: [0], "gave a list, which is not an action of Discrete"),
+        (DISCRETE, lambda n: [0], "gave a list, which is no action of Discrete"),
         (BOX, lambda n: torch.distributions.Normal(torch.zeros(n, 3), 1.0), r"actions of shape \(1, 3\), expected"),
         (BOX, lambda n: torch.zeros(n, 3), r"actions of shape \(1, 3\), expected \(1, 2\)"),
-        (BOX, lambda n: (torch.zeros(n, 2), None), "gave a tuple, which is not an action of Box"),
-        (EnvSpec(OBSERVATIONS, spaces.MultiDiscrete([2, 2])), lambda n: torch.zeros(n, 4), "not an action of Multi"),
+        (BOX, lambda n: (torch.zeros(n, 2), None), "gave a tuple, which is no action of Box"),
+        (EnvSpec(OBSERVATIONS, spaces.MultiDiscrete([2, 2])), lambda n: torch.zeros(n, 4), "no action of Multi"),
     ],
 )
 def test_outputs_that_do_not_fit(env_spec: EnvSpec, output: Any, message: str) -> None:
