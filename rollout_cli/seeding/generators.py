@@ -12,6 +12,7 @@ import sys
 import types
 from collections import deque
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any, cast
 
 import gymnasium
@@ -28,23 +29,34 @@ class EpisodeSeeder:
 
     def __init__(self, root: int) -> None:
         self._root = root
-        self._watched: dict[str, _Watched] = {}
+        self._watched: dict[str, Any] = {}
+        self._first: dict[str, list[Any]] = {}
+        self._streams: list[tuple[str, Any]] = []
 
     def watch(self, *, policy: Any = None, env: Any = None) -> None:
         """Search for generators, after a build, an update or the first reset; those found before keep their streams.
 
-        A policy or environment takes the place of the one watched before; None leaves that one. A generator that both
-        hold counts as the environment's. Nothing is drawn, called or changed, except that a space or environment makes
-        the generator that it would otherwise make at its first draw.
+        A policy or environment takes the place of the one watched before; None leaves that one. What both hold counts
+        as the environment's. Nothing changes but that a space makes the generator that its first draw would make.
         """
-        for name, root in (("env", env), ("policy", policy)):
-            known = self._watched.get(name)
-            if root is not None and (known is None or known.root is not root):
-                self._watched[name] = _Watched(root)
         seen: dict[int, Any] = {}
-        for name in ("env", "policy"):
-            if name in self._watched:
-                self._watched[name].look(seen)
+        streams: list[tuple[str, Any]] = []
+        for name, item in (("env", env), ("policy", policy)):
+            if item is not None and self._watched.get(name) is not item:
+                self._watched[name] = item
+                self._first.pop(name, None)
+            if name not in self._watched:
+                continue
+            found = _search(self._watched[name], seen)
+            # An environment may make a generator at its first reset. Such a late one has a name of its own, since
+            # whether a worker has met it must not change the others' streams.
+            first = self._first.setdefault(name, found)
+            known = {id(holder) for holder in first}
+            late = [holder for holder in found if id(holder) not in known]
+            named = [(f"{name}.{at}", holder) for at, holder in enumerate(first)]
+            named += [(f"{name}.late.{at}", holder) for at, holder in enumerate(late)]
+            streams = named + streams
+        self._streams = streams
 
     def begin(self, number: int | str) -> None:
         """Seed the global generators, then the policy's, then the environment's, for one episode (or `SETUP`)."""
@@ -53,59 +65,15 @@ class EpisodeSeeder:
 
     def seed_found(self, number: int | str) -> None:
         """Seed the policy's generators, then the environment's, and leave the global ones."""
-        for name, stream, holder in self._streams():
+        for stream, holder in self._streams:
             # The user's own class may refuse a seed, or its space; the end-of-run check shows the difference.
             with contextlib.suppress(Exception):
-                _seed(_generator_of(holder), self._root, number, f"{name}.{stream}")
+                _seed(_generator_of(holder), self._root, number, stream)
 
     @property
     def generators(self) -> list[Any]:
-        """Return the generators that are seeded beside the global ones, those of spaces among them."""
-        return [_generator_of(holder) for _, _, holder in self._streams()]
-
-    def _streams(self) -> Iterator[tuple[str, str, Any]]:
-        for name in ("policy", "env"):
-            if name in self._watched:
-                for stream, holder in self._watched[name].streams():
-                    yield name, stream, holder
-
-
-class _Watched:
-    """One object, and the generators found below it.
-
-    Those that came after the first search (an environment may make one at its first reset) have names of their own,
-    since whether a worker has met them must not change the others' streams.
-    """
-
-    def __init__(self, root: Any) -> None:
-        self.root = root
-        self._first: list[Any] | None = None
-        self._late: list[Any] = []
-
-    def look(self, seen: dict[int, Any]) -> None:
-        found = _holders(_search(self.root, seen))
-        if self._first is None:
-            self._first = found
-        first = {id(holder) for holder in self._first}
-        self._late = [holder for holder in found if id(holder) not in first]
-
-    def streams(self) -> Iterator[tuple[str, Any]]:
-        yield from ((str(at), holder) for at, holder in enumerate(self._first or ()))
-        yield from ((f"late.{at}", holder) for at, holder in enumerate(self._late))
-
-
-def _holders(found: list[Any]) -> list[Any]:
-    """Return the generators found, and in place of those that spaces and environments make anew, their holders."""
-    holders, made = [], set()
-    for item in found:
-        if not _is_kind(item, _HOLDERS):
-            holders.append(item)
-            continue
-        # A property of the user's own class may raise anything.
-        with contextlib.suppress(Exception):
-            made.add(id(item.np_random))
-            holders.append(item)
-    return [item for item in holders if id(item) not in made]
+        """The generators that are seeded beside the global ones, those of spaces among them."""
+        return [_generator_of(holder) for _, holder in self._streams]
 
 
 _HOLDERS = (gymnasium.Space, gymnasium.Env, gymnasium.vector.VectorEnv)
@@ -134,10 +102,10 @@ def _is_generator(item: Any) -> bool:
 
 
 def _search(root: Any, seen: dict[int, Any]) -> list[Any]:
-    """Return the generators, spaces and environments below `root`, the nearest first.
+    """Return the generators below `root`, the nearest first; of spaces and environments, these themselves.
 
-    It follows what the garbage collector follows, so it asks no object for anything. `seen` holds the objects that
-    other searches met, by id, so that their ids stay theirs; this one's are added.
+    It follows what the garbage collector follows, so it asks no object for anything. What it meets is kept in `seen`,
+    by id, so that the ids stay theirs.
     """
     found: list[Any] = []
     waiting = deque([root])
@@ -151,11 +119,12 @@ def _search(root: Any, seen: dict[int, Any]) -> list[Any]:
             found.append(item)
             continue
         if _is_kind(item, _HOLDERS) and not _is_kind(item, _WRAPPERS):
-            found.append(item)
-        for child in _children(item, seen):
-            if len(waiting) >= MAX_OBJECTS:
-                break
-            waiting.append(child)
+            # It may make its generator anew, and so stands for it. A property of the user's class may raise anything.
+            with contextlib.suppress(Exception):
+                if id(generator := item.np_random) not in seen:
+                    seen[id(generator)] = generator
+                    found.append(item)
+        waiting.extend(islice(_children(item, seen), MAX_OBJECTS - len(waiting)))
     return found
 
 
@@ -170,26 +139,19 @@ def _children(item: Any, seen: dict[int, Any]) -> Iterator[Any]:
         if id(owner) not in seen:
             seen[id(owner)] = owner
             for member in list(vars(owner).values()):
-                function = _function_of(member)
-                if function is not None:
+                function = member.fget if type(member) is property else member
+                if type(member) is staticmethod or type(member) is classmethod:
+                    function = member.__func__
+                if type(function) is types.FunctionType:
                     yield from _named_globals(function)
                 elif _is_generator(member) or _is_kind(member, _HOLDERS):
                     yield member
 
 
-def _function_of(member: Any) -> types.FunctionType | None:
-    if type(member) is property:
-        member = member.fget
-    elif type(member) is staticmethod or type(member) is classmethod:
-        member = member.__func__
-    return member if type(member) is types.FunctionType else None
-
-
 def _named_globals(function: types.FunctionType) -> Iterator[Any]:
     """Yield the generators among the globals that a function's code names, and the functions of its own module."""
-    known = function.__globals__
     for name in _names(function.__code__):
-        value = known.get(name)
+        value = function.__globals__.get(name)
         is_near = type(value) is types.FunctionType and value.__module__ == function.__module__
         if is_near or _is_generator(value):
             yield value
@@ -209,24 +171,21 @@ def _generator_of(holder: Any) -> Any:
 
 def _seed(generator: Any, root: int, number: int | str, stream: str) -> None:
     """Put a generator into the state that belongs to (root, number, stream)."""
-    if isinstance(generator, np.random.Generator):
-        _seed_bits(generator.bit_generator, root, number, stream)
+    bits: Any = generator.bit_generator if isinstance(generator, np.random.Generator) else None
+    if type(bits) is np.random.PCG64:
+        # 128 bits and an odd increment, from the hash itself: a fifth of the cost of a SeedSequence, for every space.
+        digest = seed_digest(root, number, stream, size=32)
+        state: Any = {"state": int.from_bytes(digest[:16], "big"), "inc": int.from_bytes(digest[16:], "big") | 1}
+        bits.state = {"bit_generator": "PCG64", "state": state, "has_uint32": 0, "uinteger": 0}
+        return
+    seed = derive_seed(root, number, stream)
+    if bits is not None:
+        bits.state = type(bits)(seed).state
     elif isinstance(generator, np.random.RandomState):
         # Not `seed`, which knows MT19937 alone: it may stand on any other bit generator.
         kind = getattr(np.random, cast("Any", generator.get_state(legacy=False))["bit_generator"])
-        generator.set_state(kind(derive_seed(root, number, stream)).state)
+        generator.set_state(kind(seed).state)
     elif isinstance(generator, random.Random):
-        generator.seed(derive_seed(root, number, stream))
+        generator.seed(seed)
     else:
-        generator.manual_seed(derive_seed(root, number, stream))
-
-
-def _seed_bits(bits: Any, root: int, number: int | str, stream: str) -> None:
-    if type(bits) is not np.random.PCG64:
-        bits.state = type(bits)(derive_seed(root, number, stream)).state
-        return
-    # The state of the one that gymnasium makes is 128 bits and an odd increment, taken from the hash itself: a fifth of
-    # the cost of a SeedSequence, which is paid for every space at every episode.
-    digest = seed_digest(root, number, stream, size=32)
-    state, increment = int.from_bytes(digest[:16], "big"), int.from_bytes(digest[16:], "big") | 1
-    bits.state = {"bit_generator": "PCG64", "state": {"state": state, "inc": increment}, "has_uint32": 0, "uinteger": 0}
+        generator.manual_seed(seed)

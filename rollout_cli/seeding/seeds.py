@@ -17,28 +17,24 @@ SETUP = "setup"
 """Stands in place of an episode number: the seeds of every build and update."""
 
 
+_MASK, _MIX_A, _MIX_B = 0xFFFFFFFFFFFFFFFF, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
+
+
 def seed_digest(root: int, number: int | str, stream: str, *, size: int) -> bytes:
     """Return `size` bytes (at most 64) that are a pure function of the three."""
     return blake2b(f"{root}/{number}/{stream}".encode(), digest_size=size).digest()
 
 
 def derive_seed(root: int, number: int | str, stream: str) -> int:
-    """Return the seed of one stream of one episode, an integer of 64 bits: BLAKE2b of the three.
-
-    Args:
-        root: The run's root seed, any integer of at least 0.
-        number: The episode number, or `SETUP`.
-        stream: The use of the seed, such as `policy`.
-    """
+    """Return the seed of one stream, such as `policy`, of one episode, or of `SETUP`: 64 bits."""
     return int.from_bytes(seed_digest(root, number, stream, size=8), "big")
 
 
 def env_seed(root: int, number: int) -> int:
     """Return the seed that episode `number` gives to `env.reset`, in [0, 2**32).
 
-    Many environments pass it to `numpy.random.seed`, which takes no more than 32 bits. It is a permutation of the
-    numbers, so that no two episodes below 2**32 share a seed; by a hash, two of the first 80,000 probably would. It is
-    a Feistel network of four rounds (M. Luby, C. Rackoff).
+    `numpy.random.seed`, which many environments call, takes no more. It is a permutation of the numbers (a Feistel
+    network of four rounds, M. Luby and C. Rackoff), so no two episodes below 2**32 share a seed.
     """
     left, right = (number & 0xFFFFFFFF) >> 16, number & 0xFFFF
     for key in _round_keys(root, number >> 32):
@@ -51,10 +47,6 @@ def env_seed(root: int, number: int) -> int:
 def env_seeds(root: int, numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """Return `env_seed` of each number, int64 (k,)."""
     return np.array([env_seed(root, number) for number in numbers.tolist()], np.int64)
-
-
-_MASK = 0xFFFFFFFFFFFFFFFF
-_MIX_A, _MIX_B = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 
 
 @lru_cache(maxsize=64)
@@ -87,41 +79,31 @@ def _torch_generators() -> list[Any]:
     return [default, *(torch.cuda.default_generators if torch.cuda.is_initialized() else ())]
 
 
-class _GlobalStates:
-    """A copy of the global generators' states."""
+def _global_states() -> tuple[Any, Any, list[Any]]:
+    return random.getstate(), np.random.get_state(), [generator.get_state() for generator in _torch_generators()]
 
-    def __init__(self) -> None:
-        self._random = random.getstate()
-        self._numpy = np.random.get_state()
-        self._torch = [generator.get_state() for generator in _torch_generators()]
 
-    def restore(self) -> None:
-        """Put the states back; a generator of torch that did not exist yet gets a seed from the operating system."""
-        random.setstate(self._random)
-        np.random.set_state(self._numpy)
-        for generator, state in zip_longest(_torch_generators(), self._torch):
-            if state is None:
-                generator.seed()
-            else:
-                generator.set_state(state)
+def _put_back(states: tuple[Any, Any, list[Any]]) -> None:
+    """Put states back; a generator of torch that did not exist yet gets a seed from the operating system."""
+    random.setstate(states[0])
+    np.random.set_state(states[1])
+    for generator, state in zip_longest(_torch_generators(), states[2]):
+        generator.seed() if state is None else generator.set_state(state)
 
 
 class BorrowedGenerators:
     """The global generators, borrowed from a caller whose own states must not change.
 
-    Code that must run in the caller's process (a local worker) runs inside `with borrowed:`. Each entry puts in the
-    states of the last exit; each exit gives the caller its own states back, whatever was raised.
+    Each entry of `with borrowed:` puts in the states of the last exit; each exit gives the caller its own back.
     """
 
     def __init__(self) -> None:
-        self._own: _GlobalStates | None = None
-        self._callers = _GlobalStates()
+        self._own = self._callers = _global_states()
 
     def __enter__(self) -> None:
-        self._callers = _GlobalStates()
-        if self._own is not None:
-            self._own.restore()
+        self._callers = _global_states()
+        _put_back(self._own)
 
     def __exit__(self, *_: object) -> None:
-        self._own = _GlobalStates()
-        self._callers.restore()
+        self._own = _global_states()
+        _put_back(self._callers)
