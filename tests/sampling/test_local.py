@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import signal
 import threading
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -15,14 +16,7 @@ import pytest
 from gymnasium import spaces
 
 from rollout_cli.episodes.chunk import Chunk
-from rollout_cli.errors import (
-    EnvError,
-    InternalError,
-    InterruptedRunError,
-    PolicyLoadError,
-    UsageError,
-    WorkerError,
-)
+from rollout_cli.errors import EnvError, InternalError, InterruptedRunError, PolicyLoadError, UsageError, WorkerError
 from rollout_cli.samplers.local_sampler import LocalPool, LocalSampler
 from rollout_cli.samplers.plan import Episodes, EpisodesPerWorker, MinTimesteps
 from rollout_cli.samplers.supervision import Supervision
@@ -200,15 +194,7 @@ def test_an_error_comes_after_the_episodes_before_it() -> None:
     assert "ValueError: broken" in error.message
     assert isinstance(error.__cause__, ValueError)
     assert "raise self.harm" in error.details
-    frames = [frame.tb_frame.f_code.co_name for frame in _frames(error.__cause__)]
-    assert "step" == frames[-1]
-
-
-def _frames(error: BaseException) -> Iterator[Any]:
-    trace = error.__traceback__
-    while trace is not None:
-        yield trace
-        trace = trace.tb_next
+    assert "step" == [frame.f_code.co_name for frame, _ in traceback.walk_tb(error.__cause__.__traceback__)][-1]
 
 
 @pytest.mark.parametrize("harm", [SystemExit(0), SystemExit(3), KeyboardInterrupt(), BaseException("odd")])
@@ -220,15 +206,9 @@ def test_what_is_no_exception_is_an_error_too(harm: BaseException) -> None:
     assert type(harm).__name__ in str(error)
 
 
-def scripted(**supervision: Any) -> LocalSampler:
-    """Return a sampler whose episode 4 ends its worker."""
-    factory = Script(deadly={4}).factory()
-    return LocalSampler(0.0, "CartPole-v1", worker_factory=factory, supervision=Supervision(**supervision))
-
-
 def test_what_gets_past_a_worker_counts_as_its_death() -> None:
     """As in a process of its own: three times, then a WorkerError that names it, the episode and its seed."""
-    with scripted() as sampler:
+    with LocalSampler(0.0, "CartPole-v1", worker_factory=Script(deadly={4}).factory()) as sampler:
         warnings: list[str] = []
         sampler.warn = warnings.append
         numbers, error = until_error(sampler, Episodes(0, 20))
@@ -238,13 +218,6 @@ def test_what_gets_past_a_worker_counts_as_its_death() -> None:
     assert "was ended by DeadlyEpisode: episode 4 while it ran episode 4" in str(error)
     assert "raise DeadlyEpisode" in error.details  # type: ignore[attr-defined]
     assert ["it is started again"] * 2 == [warning.split("; ")[1].split(" (")[0] for warning in warnings]
-
-
-def test_an_episode_that_kills_is_skipped() -> None:
-    """Where that is asked for, the others come in order."""
-    with scripted(on_worker_death="skip") as sampler:
-        assert [0, 1, 2, 3, 5, 6] == numbers_of(list(sampler.stream(Episodes(0, 7))))
-        assert [4] == list(sampler.skipped)
 
 
 def test_ctrl_c_is_raised_as_it_is() -> None:
@@ -274,12 +247,6 @@ def test_what_cannot_be_pickled_is_refused() -> None:
 
     with pytest.raises(PolicyLoadError, match="holds a window"):
         local(agents=Unpicklable())
-
-
-def test_env_spec_is_known_late() -> None:
-    """Before a worker has built the environment nobody knows its spaces."""
-    with pytest.raises(InternalError, match="no worker has built the environment yet"):
-        _ = local().env_spec
 
 
 def test_a_call_that_is_stopped_before_anything_ended_says_so() -> None:

@@ -302,22 +302,6 @@ class TestSupervisor:
         self.died(supervisor, None)
         assert (4, 5, 6, 7, 8) == self.died(supervisor, None).isolated
 
-    def test_restarts_are_counted(self) -> None:
-        """After the last one allowed, a death ends the call; the hint is that of the death."""
-        supervisor = Supervisor(Supervision(max_worker_restarts=1), 0)
-        notice = self.died(supervisor, (), hint="out of memory").notice
-        assert "worker 1 was killed by SIGSEGV (out of memory); it is started again (1 of 1)" == notice
-        error = self.died(supervisor, (), hint="out of memory").error
-        assert "worker 1 was killed by SIGSEGV after 1 restart" == error.message
-        assert error.hint.startswith("out of memory")
-
-    def test_a_worker_that_never_gets_ready_is_given_up(self) -> None:
-        """Three deaths in a row before it was ready end the call, whatever restarts are left."""
-        supervisor = Supervisor(Supervision(), 0)
-        verdicts = [self.died(supervisor, (), starting=True) for _ in range(3)]
-        assert [None, None] == [verdict.error for verdict in verdicts[:2]]
-        assert "died 3 times before it was ready" in verdicts[2].error.message
-
     @pytest.mark.parametrize(("rule", "isolated", "skipped"), [("retry", (5,), []), ("skip", (), [5])])
     def test_a_late_episode_is_a_failure(self, rule: Any, isolated: tuple[int, ...], skipped: list[int]) -> None:
         """An episode that exceeded its time is run again, skipped, or ends the call as an EnvError."""
@@ -327,17 +311,3 @@ class TestSupervisor:
         error = self.died(Supervisor(Supervision(episode_timeout=2.0), 0), (5,), late=(5,)).error
         assert isinstance(error, EnvError)
         assert "took longer than 2 s in worker 1" in error.message
-
-    def test_skipping_for_ever_ends(self) -> None:
-        """After 100 skipped episodes in a row the call fails with the last error; one that ends well starts anew."""
-        supervisor = Supervisor(Supervision(on_env_error="skip"), 0)
-
-        def fail(number: int) -> Any:
-            return supervisor.failed(EnvError("broken"), (number,), [range(1000)])
-
-        assert all(fail(number).skipped[0] == number for number in range(99))
-        supervisor.n_skipped = 0
-        assert (99, "broken") == fail(99).skipped
-        errors = [fail(number).error for number in range(100, 199)]
-        assert isinstance(errors[-1], EnvError)
-        assert "100 episodes in a row had to be skipped" in errors[-1].message

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import errno
-import os
 import tempfile
-from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from unittest import mock
@@ -125,24 +122,11 @@ def test_the_file_is_emptied_when_nobody_needs_it(tmp_path: Path) -> None:
     of.close()
 
 
-class FullDisk:
-    """A file on a disk that has no room."""
-
-    def seek(self, at: int) -> int:
-        return at
-
-    def write(self, data: Sequence[int]) -> int:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    def close(self) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-
 @pytest.mark.usefixtures("no_memory")
 def test_a_full_disk_is_a_storage_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Exit code 5, the folder and what to do; closing the buffer then is quiet."""
     of = buffer(folder=tmp_path)
-    monkeypatch.setattr(tempfile, "TemporaryFile", lambda **_: FullDisk())
+    monkeypatch.setattr(tempfile, "TemporaryFile", lambda **_: Path("/dev/full").open("r+b"))  # noqa: SIM115
     with pytest.raises(StorageError, match="No space left on device") as caught:
         of.add(several(3))
     assert (5, True) == (caught.value.exit_code, str(tmp_path) in caught.value.message)
