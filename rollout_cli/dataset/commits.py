@@ -38,26 +38,19 @@ class SegmentId:
         """Return chunk index and file index."""
         return divmod(self.number, FILES_PER_CHUNK) if self.n_partitions == 1 else (self.partition, self.number)
 
-    def data_path(self, root: Path) -> Path:
-        """Return the path of its data file."""
-        return root / "data" / file_name(self.file)
+    def paths(self, root: Path) -> tuple[Path, Path]:
+        """Return the paths of its data file, and of its episodes file, whose presence commits the segment."""
+        return root / "data" / file_name(self.file), root / "meta" / "episodes" / file_name(self.file)
 
-    def episodes_path(self, root: Path) -> Path:
-        """Return the path of its episodes file, whose presence commits the segment."""
-        return root / "meta" / "episodes" / file_name(self.file)
-
-    def temporary(self, root: Path, name: str) -> Path:
-        """Return the path of its `data` or `episodes` file before the commit."""
+    def temporary(self, root: Path) -> tuple[Path, Path]:
+        """Return the paths of both files before the commit."""
         # In the dataset's own folder: with --overwrite, `data` and `meta` are the old dataset's until the first commit.
-        return root / ".{}-{:05}-{:05}.parquet.tmp".format(name, *self.file)
+        name = ".{{}}-{:05}-{:05}.parquet.tmp".format(*self.file)
+        return root / name.format("data"), root / name.format("episodes")
 
 
 def segment_files(folder: Path, n_partitions: int) -> dict[SegmentId, Path]:
-    """Return the files of a table by segment, in the order of their rows.
-
-    Raises:
-        StorageError: If a folder cannot be read.
-    """
+    """Return the files of a table by segment, in the order of their rows; `StorageError` for an unreadable folder."""
     found = {}
     for (chunk, file), path in table_files(folder).items():
         place = (chunk, file) if n_partitions > 1 else (0, chunk * FILES_PER_CHUNK + file)
@@ -133,9 +126,9 @@ class Written(NamedTuple):
     tables: tuple[pa.Table, pa.Table] | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Committed:
-    """The committed part of a dataset.
+    """The committed part of a dataset, with its totals.
 
     Attributes:
         info: Its info.json.
@@ -143,6 +136,7 @@ class Committed:
         segments: The segments, in order; the last one of each partition with its tables.
         damaged: Files behind the last segment of a partition that the writer moves aside when it resumes.
         notices: One sentence for each damaged segment, with the reason.
+        skipped: The numbers of the episodes that were skipped.
     """
 
     info: Mapping[str, Any]
@@ -150,37 +144,19 @@ class Committed:
     segments: tuple[Written, ...]
     damaged: tuple[Path, ...]
     notices: tuple[str, ...]
-
-    @property
-    def episodes(self) -> int:
-        """Return how many episodes there are."""
-        return sum(one.record.episodes for one in self.segments)
-
-    @property
-    def steps(self) -> int:
-        """Return how many steps they have."""
-        return sum(one.record.steps for one in self.segments)
-
-    @property
-    def return_sum(self) -> float:
-        """Return the sum of their returns."""
-        return sum(one.record.return_sum for one in self.segments)
-
-    @property
-    def skipped(self) -> tuple[int, ...]:
-        """Return the numbers of the episodes that were skipped."""
-        return tuple(number for one in self.segments for number in one.record.skipped)
+    skipped: tuple[int, ...]
+    episodes: int
+    steps: int
+    return_sum: float
 
     @property
     def can_resume(self) -> bool:
         """Return whether a run can be resumed from it: it has episodes, and its columns are decided."""
-        return bool(self.segments) and self.info.get("info_columns") == "decided"
+        return self.episodes > 0 and self.info.get("info_columns") == "decided"
 
 
 def read_committed(root: Path, info: Mapping[str, Any]) -> Committed:
-    """Return what is committed of the dataset in `root`, whose info.json is `info`.
-
-    The footers of all files are read, and the tables of each partition's last segment; nothing is changed.
+    """Return what is committed of the dataset in `root`, whose info.json is `info`; nothing is changed.
 
     Raises:
         DatasetFormatError: If it is of an earlier format, or a file before the last one is missing or damaged.
@@ -197,26 +173,26 @@ def read_committed(root: Path, info: Mapping[str, Any]) -> Committed:
         firsts = info["first_numbers"] or [None] * n_partitions
     except (KeyError, TypeError, ValueError) as error:
         raise DatasetFormatError(f"info.json of {root} lacks what resuming needs: {error!r}") from error
-    there: dict[int, int] = {}
-    for folder in (root / "data", root / "meta" / "episodes"):
-        for one in segment_files(folder, n_partitions):
-            there[one.partition] = max(one.number, there.get(one.partition, -1))
+    present = {*segment_files(root / "data", n_partitions), *segment_files(root / "meta" / "episodes", n_partitions)}
     found: list[Written] = []
     covered: list[Covered] = []
     damaged: list[Path] = []
     notices: list[str] = []
     for partition, first in zip(range(n_partitions), firsts, strict=True):
-        segments = [SegmentId(n_partitions, partition, number) for number in range(there.get(partition, -1) + 1)]
+        last = max((one.number for one in present if one.partition == partition), default=-1)
+        segments = [SegmentId(n_partitions, partition, number) for number in range(last + 1)]
         own, damage = _read_segments(root, schema, segments, first)
         if damage is not None:
-            paths = (segments[-1].data_path(root), segments[-1].episodes_path(root))
-            damaged += [path for path in paths if path.exists()]
+            damaged += [path for path in segments[-1].paths(root) if path.exists()]
             notices.append(f"{damage.message}: the files of this last segment are moved aside, its episodes run again")
         found += own
-        last = own[-1].record if own else None
         steps = sum(one.record.steps for one in own)
-        covered.append(Covered(last.stop, steps, last.last_length) if last else Covered(first or 0))
-    return Committed(info, tuple(covered), tuple(found), tuple(damaged), tuple(notices))
+        covered += [Covered(one.record.stop, steps, one.record.last_length) for one in own[-1:]] or [
+            Covered(first or 0)
+        ]
+    skipped = tuple(number for one in found for number in one.record.skipped)
+    totals = {name: sum(getattr(one.record, name) for one in found) for name in ("episodes", "steps", "return_sum")}
+    return Committed(info, tuple(covered), tuple(found), tuple(damaged), tuple(notices), skipped, **totals)
 
 
 def _read_segments(
@@ -228,7 +204,7 @@ def _read_segments(
     for segment in segments:
         try:
             record = read_record(root, segment, start)
-            size = sum(path.stat().st_size for path in (segment.data_path(root), segment.episodes_path(root)))
+            size = sum(path.stat().st_size for path in segment.paths(root))
             tables = _read_tables(root, schema, segment, record) if segment == segments[-1] else None
         except DatasetFormatError as error:
             if segment != segments[-1]:
@@ -253,7 +229,7 @@ def _read_tables(
     if record.is_long:
         return None
     tables = []
-    for path, kind in ((segment.data_path(root), schema.data), (segment.episodes_path(root), schema.episodes)):
+    for path, kind in zip(segment.paths(root), (schema.data, schema.episodes), strict=True):
         with reading(path), open_parquet(path) as file:
             if not file.schema_arrow.equals(kind):
                 raise DatasetFormatError(f"{path} has other columns than the dataset")
@@ -271,7 +247,7 @@ def read_record(root: Path, segment: SegmentId, start: int | None = None) -> Seg
         DatasetFormatError: If a file is missing or damaged, or they do not agree.
         StorageError: If one cannot be read.
     """
-    data, episodes = segment.data_path(root), segment.episodes_path(root)
+    data, episodes = segment.paths(root)
     with reading(episodes), open_parquet(episodes) as file:
         footer, rows = file.metadata.metadata or {}, file.metadata.num_rows
     try:

@@ -46,12 +46,7 @@ class FileStore:
     """
 
     def before(self, operation: str, path: Path) -> None:
-        """Do nothing; a test's subclass raises `OSError` here, before each operation.
-
-        Args:
-            operation: `folder`, `open`, `write`, `fsync`, `rename` or `remove`.
-            path: The file or folder that is about to change.
-        """
+        """Do nothing; a test raises `OSError` here, before a folder, open, write, fsync, rename or remove."""
 
     @contextmanager
     def operation(self, name: str, path: Path) -> Iterator[None]:
@@ -142,11 +137,8 @@ os.register_at_fork(after_in_child=_forget_in_child)
 class FolderLock:
     """An exclusive lock on the dataset's folder `root`, which exists; the system releases it when the process ends.
 
-    Where the file system has no locks, a `UserWarning` says so.
-
-    Raises:
-        DatasetLockedError: If another writer has it, in this process or another one.
-        StorageError: If the lock's file cannot be made.
+    `DatasetLockedError` says that another writer has it, in this process or another one; a `UserWarning`, that the file
+    system has no locks.
     """
 
     def __init__(self, files: FileStore, root: Path) -> None:
@@ -248,12 +240,7 @@ def _reading(path: Path, *expected: type[OSError]) -> Iterator[None]:
 
 
 def is_unbegun(root: Path) -> bool:
-    """Return whether `root` is empty, or a run was killed in it before it wrote info.json.
-
-    Raises:
-        DatasetExistsError: If it is a file.
-        StorageError: If it cannot be read.
-    """
+    """Return whether `root` is empty, or a run was killed in it before it wrote info.json."""
     return all(name.endswith(".tmp") or name in DATASET_ENTRIES for name in _names(root)) and not any(
         path.is_file() and not path.name.endswith(".tmp") for path in _dataset_paths(root)
     )
@@ -334,11 +321,7 @@ def remove_dataset(files: FileStore, root: Path) -> None:
 
 
 def check_free_space(root: Path) -> str | None:
-    """Check that `root` can be written to, before workers start; return a warning where little space is free.
-
-    Raises:
-        StorageError: If it cannot be written to.
-    """
+    """Check that `root` can be written to, before workers start; return a warning where little space is free."""
     with _reading(root):
         place = next(folder for folder in (root, *root.absolute().parents) if folder.exists())
         free = shutil.disk_usage(place).free

@@ -94,11 +94,9 @@ def _info_columns(met: Mapping[InfoPath, Mapping[str, bool]]) -> InfoColumns:
 def choose_kind(kinds: Mapping[str, bool]) -> str | None:
     """Return the kind of the column for values of all `kinds` at one path; None where they have none in common.
 
-    JSON values never have a column, so they do not count. Integers and floats of one shape join in the widest of their
-    sort; both together in float64, if every integer is exact in it.
-
-    Args:
-        kinds: The kinds met, and whether all values of each are exact as float64.
+    `kinds` says of each whether all its values are exact as float64. JSON values never have a column, so they do not
+    count. Integers and floats of one shape join in the widest of their sort; both together in float64, if every integer
+    is exact in it.
     """
     typed = [kind for kind in kinds if kind != JSON]
     if len(typed) <= 1 or STRING in typed:

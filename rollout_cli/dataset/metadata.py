@@ -21,19 +21,7 @@ Status = Literal["complete", "interrupted"]
 
 @dataclass(frozen=True, slots=True)
 class DatasetSummary:
-    """The contents of a closed dataset.
-
-    Attributes:
-        path: Its folder.
-        status: `complete` or `interrupted`.
-        episodes: Episodes in it.
-        steps: Their steps.
-        bytes: Bytes of its data and episodes files.
-        segments: Data files.
-        info_columns: `decided`, or `partial` where the run ended before its info columns were decided.
-        dropped_infos: By column, how many info values could not be stored.
-        anomalies: Columns with values that are not finite, or outside of their space.
-    """
+    """The contents of a closed dataset, as info.json has them; `segments` counts data files."""
 
     path: Path
     status: Status
@@ -43,19 +31,13 @@ class DatasetSummary:
     segments: int
     info_columns: str
     dropped_infos: Mapping[str, int]
-    anomalies: tuple[Anomaly, ...] = ()
+    anomalies: tuple[Anomaly, ...]
 
 
 def new_info(
     spaces: SpaceSchema, settings: Mapping[str, Any], header: Mapping[str, Any], before: Mapping[str, Any] | None
 ) -> dict[str, Any]:
-    """Return the info.json of a dataset that begins.
-
-    Args:
-        spaces: The columns of the environment's spaces.
-        settings: How the dataset is written: `root_seed`, `partitions`, `first_numbers`, …
-        header: What else info.json records.
-        before: The info.json of the dataset that is resumed; None for a new one.
+    """Return the info.json of a dataset that begins, or is resumed if there is an info.json from `before`.
 
     Raises:
         InternalError: If the header has keys that are the writer's own.
@@ -80,8 +62,25 @@ def new_info(
     if before is not None:
         times = before.get("times") or {}
         ours["times"] |= {"started": times.get("started", now), "resumed": [*times.get("resumed", []), now]}
-    info: dict[str, Any] = ours | plain_json(header)
-    return info
+    return {**ours, **plain_json(header)}
+
+
+def count_segments(info: dict[str, Any], written: Sequence[Written]) -> None:
+    """Record the totals of the committed segments, and their anomalies."""
+    places: dict[str, Place] = {}
+    dropped: Counter[str] = Counter()
+    for one in written:
+        places = {**one.record.anomalies, **places}
+        dropped.update(one.record.dropped_infos)
+    info |= {name: sum(getattr(one.record, name) for one in written) for name in ("episodes", "steps")}
+    info |= {"bytes": sum(one.bytes for one in written), "segments": len(written), "dropped_infos": dict(dropped)}
+    info["anomalies"] = [one.to_dict() for one in anomalies(places)]
+
+
+def end_info(info: dict[str, Any], status: Status, facts: Mapping[str, Any]) -> None:
+    """Record how the dataset ended."""
+    info |= {**plain_json(facts), "status": status}
+    info["times"]["ended"] = _now()
 
 
 def write_info(files: FileStore, root: Path, info: dict[str, Any]) -> None:
@@ -89,30 +88,6 @@ def write_info(files: FileStore, root: Path, info: dict[str, Any]) -> None:
     info["times"]["updated"] = _now()
     files.write_json(info_path(root), info)
     files.replace(root / "README.md", render_card(info).encode(errors="backslashreplace"))
-
-
-def end_info(info: dict[str, Any], status: Status, facts: Mapping[str, Any]) -> None:
-    """Record how the dataset ended."""
-    info.update(plain_json(facts), status=status)
-    info["times"]["ended"] = _now()
-
-
-def count_segments(info: dict[str, Any], written: Sequence[Written]) -> None:
-    """Record the totals of the committed segments, and their anomalies."""
-    records = [one.record for one in written]
-    places: dict[str, Place] = {}
-    dropped: Counter[str] = Counter()
-    for record in records:
-        places = {**record.anomalies, **places}
-        dropped.update(record.dropped_infos)
-    info.update(
-        episodes=sum(record.episodes for record in records),
-        steps=sum(record.steps for record in records),
-        bytes=sum(one.bytes for one in written),
-        segments=len(written),
-        dropped_infos=dict(dropped),
-        anomalies=[one.to_dict() for one in anomalies(places)],
-    )
 
 
 def summary_of(root: Path, info: Mapping[str, Any]) -> DatasetSummary:
@@ -135,7 +110,7 @@ def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
-_FRONT_MATTER = """\
+_CARD = """\
 ---
 configs:
 - config_name: default
@@ -148,31 +123,23 @@ configs:
   - split: train
     path: meta/episodes/**/*.parquet
 ---
-"""
 
-_LAYOUT = """\
-## Layout
+# Episodes of {name}
+
+{episodes} episodes, {steps} steps ({status}).
 
 - `data/`: one row a step. `episode_id` and `step` name it; `observation`, `action`, `reward`, `terminated`,
   `truncated` and `step_type` (0 first, 1 middle, 2 terminal, 3 timeout) describe it.
 - `meta/episodes/`: one row an episode, with its number, seed, length, return and the observation after its last step.
-- `meta/info.json`: how the dataset was made, and what its columns are.
-- `meta/stats.json`: minimum, maximum, mean and standard deviation of the columns.
-
-## Reading
+- `meta/info.json`: how the dataset was made, and what its columns are. `meta/stats.json`: statistics of the columns.
 
 ```python
 import rollout_cli
 
-dataset = rollout_cli.load("path/to/this/folder")
-batch = dataset[:10].to_episode_batch()
+batch = rollout_cli.load("path/to/this/folder")[:10].to_episode_batch()
 ```
 
-Any reader of Parquet reads it too:
-
-```sql
-select episode_id, sum(reward) from 'data/**/*.parquet' group by episode_id
-```
+Any reader of Parquet reads it too: `select episode_id, sum(reward) from 'data/**/*.parquet' group by episode_id`
 """
 
 
@@ -181,5 +148,4 @@ def render_card(info: Mapping[str, Any]) -> str:
     # gymnasium's id, or else how the environment was named when the dataset was made.
     parts = ((info.get(part) or {}).get(key) for part, key in (("env", "id"), ("env_source", "spec")))
     name = next((" ".join(repr(str(part))[1:-1].split()) for part in parts if part), "an environment")
-    counts = f"{info['episodes']} episodes, {info['steps']} steps ({info['status']})."
-    return "\n".join([_FRONT_MATTER, f"# Episodes of {name}", "", counts, "", _LAYOUT])
+    return _CARD.format(name=name, episodes=info["episodes"], steps=info["steps"], status=info["status"])

@@ -21,11 +21,7 @@ MOST_WAITING = 2
 
 
 class WriteQueue:
-    """Writes segments in their order, in one thread; after a failure no other write begins.
-
-    Args:
-        write: Writes and commits one segment.
-    """
+    """Writes and commits segments in their order, in one thread; after a failure no other write begins."""
 
     def __init__(self, write: Callable[[SegmentJob], Written]) -> None:
         self.failure: BaseException | None = None
@@ -35,11 +31,15 @@ class WriteQueue:
 
     def submit(self, job: SegmentJob) -> Future[Written]:
         """Add a segment; blocks while too many wait, and raises the failure of an earlier one."""
-        while len(self._pending) >= MOST_WAITING:
-            wait([self._pending.popleft()])
-        self.check()
+        self.wait(MOST_WAITING - 1)
         self._pending.append(self._executor.submit(self._run, job))
         return self._pending[-1]
+
+    def wait(self, most: int = 0) -> None:
+        """Wait until at most so many writes are left; raise the error of the write that failed, if one did."""
+        while len(self._pending) > most:
+            wait([self._pending.popleft()])
+        self.check()
 
     def check(self) -> None:
         """Raise the error of the write that failed, if one did."""
@@ -65,13 +65,8 @@ class WriteQueue:
 class Partition:
     """Cuts the chunks of one partition into segments; keeps the open one in memory.
 
-    Args:
-        schema: The dataset's schema.
-        limits: Where segments end.
-        queue: Writes the segments.
-        segment: The first segment.
-        first_number: The first episode number; None where that is the number of its first episode.
-        committed: Its committed segments, which are continued.
+    It begins with `segment` and `first_number` (None: the number of the first episode that comes), or continues behind
+    the segments that are `committed`.
     """
 
     def __init__(
@@ -98,7 +93,7 @@ class Partition:
             self._segment, self._start, self._next = last.segment, last.record.start, last.record.stop
             self._rows, self._nominal, self._before = last.record.steps, last.record.nominal, last
             if last.record.is_long:
-                self._begin_segment()
+                self._next_segment()
 
     def write(self, chunk: Chunk, ids: Array) -> None:
         """Take the next episodes, whole or the next part of one, with their ids, int64 (N,)."""
@@ -109,10 +104,12 @@ class Partition:
         if chunk.part.is_last:
             parts, self._parts = self._parts, []
             nominal = int(nominal_bytes(chunk, self._schema)[0])
-            if self._limits.is_over(chunk.part.episode_length, nominal):
-                self._write_long(parts, nominal)
-            else:
+            if not self._limits.is_over(chunk.part.episode_length, nominal):
                 self._add_whole(concatenate([part for part, _ in parts]), ids)
+                return
+            if self._rows:
+                self._next_segment()
+            self._add(parts, nominal)
 
     def flush(self) -> None:
         """Commit all whole episodes, unless they are committed."""
@@ -129,40 +126,28 @@ class Partition:
         while at < len(lengths):
             fitting = limits.count_fitting(lengths[at:], sizes[at:], rows=self._rows, nominal=self._nominal)
             if not fitting and self._rows:
-                self._end_segment()
+                self._next_segment()
                 continue
-            stop = at + max(fitting, 1)
-            some, nominal = chunk.episodes(at, stop), int(sizes[at:stop].sum())
-            if fitting:
-                self._cover(some)
-                self._episodes.append((some, ids[at:stop]))
-                self._rows += some.n_steps
-                self._nominal += nominal
-            else:  # It does not even fit into an empty segment.
-                self._write_long([(some, ids[at:stop])], nominal)
+            stop = at + max(fitting, 1)  # One that does not even fit into an empty segment has it for itself.
+            self._add([(chunk.episodes(at, stop), ids[at:stop])], int(sizes[at:stop].sum()))
             at = stop
 
-    def _cover(self, chunk: Chunk) -> None:
+    def _add(self, episodes: list[NumberedChunk], nominal: int) -> None:
+        """Add episodes that fit into the open segment, or to an empty one an episode over the limits."""
         if self._start is None:
-            self._start = int(chunk.numbers[0])
-        self._next = int(chunk.numbers[-1]) + 1
+            self._start = int(episodes[0][0].numbers[0])
+        self._next = int(episodes[-1][0].numbers[-1]) + 1
+        self._episodes += episodes
+        self._rows += sum(chunk.n_steps for chunk, _ in episodes)
+        self._nominal += nominal
+        if self._limits.is_over(self._rows, self._nominal):
+            self._next_segment()
+            self._queue.wait()  # Several at once might not fit into memory.
 
-    def _end_segment(self) -> None:
-        """End the open segment, if it has episodes: the next one does not fit."""
+    def _next_segment(self) -> None:
+        """End the open segment, and begin the next one."""
         self.flush()
-        if self._rows:
-            self._begin_segment()
-
-    def _begin_segment(self) -> None:
         self._segment = replace(self._segment, number=self._segment.number + 1)
         self._start = self._next
         self._rows = self._nominal = 0
         self._before = None
-
-    def _write_long(self, episode: list[NumberedChunk], nominal: int) -> None:
-        """Write an episode over the limits, whole or as its parts, as a segment of its own."""
-        self._end_segment()
-        self._cover(episode[0][0])
-        # It is waited for: several at once might not fit into memory.
-        self._queue.submit(SegmentJob(self._segment, None, episode, self._start or 0, nominal)).result()
-        self._begin_segment()

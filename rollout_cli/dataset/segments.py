@@ -38,10 +38,7 @@ class SizeLimits:
     """The rows and nominal bytes that a segment may reach, and the rows of its row groups.
 
     A segment ends before the episode that would pass them, and then the counters start at zero, so cuts depend on the
-    episodes alone. `segment_bytes` is divided among the partitions.
-
-    Raises:
-        UsageError: If `segment_bytes` is not positive, or over 1 GiB.
+    episodes alone. `segment_bytes`, from 1 to 1 GiB, is divided among the partitions.
     """
 
     segment_rows: int = 1_048_576
@@ -61,13 +58,9 @@ class SizeLimits:
         return replace(self, segment_bytes=min(share, self.segment_bytes))
 
     def count_fitting(self, lengths: Array, sizes: Array, *, rows: int, nominal: int) -> int:
-        """Return how many of the next episodes join a segment.
+        """Return how many of the next episodes join a segment that has `rows` rows and `nominal` bytes so far.
 
-        Args:
-            lengths: The steps of these episodes, int64 (N,).
-            sizes: Their nominal bytes, int64 (N,).
-            rows: Rows of the segment so far.
-            nominal: Its nominal bytes so far.
+        `lengths` and `sizes` are the steps and nominal bytes of these episodes, int64 (N,).
         """
         if rows + int(lengths.sum()) <= self.segment_rows and nominal + int(sizes.sum()) <= self.segment_bytes:
             return len(lengths)
@@ -110,29 +103,17 @@ class SegmentSettings:
 
 @dataclass(frozen=True, slots=True)
 class SegmentJob:
-    """Everything that decides the files of one segment.
-
-    Attributes:
-        segment: Which one.
-        before: Its last write, whose rows come first; None where it was not written yet.
-        episodes: The whole episodes after those; or one episode over the limits, whole or as its parts.
-        start: The first episode number that it covers.
-        nominal: Its nominal bytes.
-    """
+    """Everything that decides the files of one segment."""
 
     segment: SegmentId
-    before: Written | None
-    episodes: Sequence[NumberedChunk]
-    start: int
-    nominal: int
+    before: Written | None  # Its last write, whose rows come first.
+    episodes: Sequence[NumberedChunk]  # The whole episodes after those; or one over the limits, whole or as its parts.
+    start: int  # The first episode number that it covers.
+    nominal: int  # Its nominal bytes.
 
 
 def write_segment(settings: SegmentSettings, job: SegmentJob) -> Written:
-    """Write the data file and the episodes file of a segment, under temporary names.
-
-    Raises:
-        StorageError: If the disk fails.
-    """
+    """Write the data file and the episodes file of a segment, under temporary names."""
     schema, limits, before = settings.schema, settings.limits, job.before
     chunks, first_row, dropped = job.episodes, 0, Counter[str]()
     if chunks[0][0].part is not None:
@@ -151,7 +132,7 @@ def write_segment(settings: SegmentSettings, job: SegmentJob) -> Written:
         if before is not None and before.tables is not None:
             steps, episodes = map(_appended, before.tables, (steps, episodes))
         tables, pieces = (steps, episodes), iter([(steps, lost)])
-    data, meta = (job.segment.temporary(settings.root, name) for name in ("data", "episodes"))
+    data, meta = job.segment.temporary(settings.root)
     stats: list[TableStats] = []
     anomalies: dict[str, Place] = {}
     with parquet_file(settings.files, data, schema.data) as out:

@@ -165,7 +165,7 @@ def _check_segments(report: VerifyReport) -> None:
     for segment, path in report.episodes_files.items():
         before, following = (replace(segment, number=segment.number + step) for step in (-1, 1))
         if segment.number and before not in report.episodes_files:
-            report.add(before.episodes_path(report.path), "it is missing, and there are later ones", before)
+            report.add(before.paths(report.path)[1], "it is missing, and there are later ones", before)
         if segment.partition >= len(firsts):
             report.add(path, f"it is of another partition than the dataset's {len(firsts)}", segment)
         begins[following] = _check_segment(report, segment, *begins.get(segment, (None, None)))
@@ -178,7 +178,7 @@ def _check_segment(
     report: VerifyReport, segment: SegmentId, next_id: int | None, next_number: int | None
 ) -> tuple[int | None, int | None]:
     """Check both files of a segment; return the id and the number that the next one begins with, None if unknown."""
-    path, data_path = report.episodes_files[segment], segment.data_path(report.path)
+    path, data_path = report.episodes_files[segment], segment.paths(report.path)[0]
     metadata, table = _read(report, path, report.schema.episodes, segment)
     if table is None:
         return None, None

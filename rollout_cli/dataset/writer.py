@@ -39,35 +39,35 @@ from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.episodes.chunk import Chunk
 from rollout_cli.errors import InternalError, InterruptedRunError, StorageError, TerminatedRunError, UsageError
 
-__all__ = ["DatasetSummary", "DatasetWriter", "Status"]
-
 
 class DatasetWriter:
-    """Writes chunks to a dataset.
+    """Writes chunks to a dataset; as a context manager it runs `abort` where `close` was not called.
 
     The bytes of `data/` are a function of the episodes, the spaces, the limits and `header["env"]` alone. Segments are
-    written by a thread that is at most two behind, so memory does not grow with the dataset. Until schema inference
-    has decided the columns (1,000 steps, to the end of an episode) the first chunks are held.
-
-    As a context manager it runs `abort` where `close` was not called.
+    written by a thread that is at most two behind, so memory does not grow with the dataset. The first chunks are held
+    until schema inference has decided the columns: 1,000 steps, to the end of an episode. Of several partitions it
+    looks at the first one first; what the others send until then is held in memory too.
 
     Args:
         path: The dataset's folder; made if it is missing.
         env_spec: Spaces and limit of the environment.
         root_seed: The run's root seed, from 0 to 2**63 - 1.
-        first_numbers: The first episode number of each partition: one for episodes in number order; of several, each
-            has a chunk folder of its own. None stands for the first number that comes; then gaps before it are not
-            recorded as skipped.
-        header: What else info.json records (`env`, `policy`, `collector`, `versions`, …). `env` goes into every file's
-            footer too, so nothing in it may differ between two runs of one seed.
+        first_numbers: The first episode number of each partition; each of several has a chunk folder of its own. None
+            stands for the first number that comes, and then gaps before it are not recorded as skipped.
+        header: What else info.json records. Its `env` goes into every file's footer too, so nothing in that may differ
+            between two runs of one seed.
         next_observation: Whether to write a `next_observation` column.
         overwrite: Whether to replace a dataset in that folder. It stays in place until the new one's first commit.
         committed: The committed part of the dataset in that folder, to be resumed; see `Committed.can_resume`.
         limits: Where segments end.
-        flush_seconds: Open segments are committed at the first write after so long, and at the end. While no episode
-            comes, the last ones wait for the next.
+        flush_seconds: Open segments are committed at the first write after so long, and at the end. So while no
+            episode comes, those that came since the last commit are not committed.
         files: The disk.
         lock: The lock on the folder, if the caller has it; released with the writer's end either way.
+
+    Attributes:
+        path: The dataset's folder.
+        has_episodes: Whether any whole episode came, or was there.
 
     Raises:
         DatasetExistsError: If the folder holds something that may not be replaced.
@@ -95,7 +95,7 @@ class DatasetWriter:
     ) -> None:
         if not 0 <= root_seed < 2**63:
             raise UsageError(f"the root seed is {root_seed}", hint="give a seed from 0 to 2**63 - 1")
-        self._root = Path(path).resolve()
+        self.path = Path(path).resolve()
         self._files = files or FileStore()
         self._firsts = list(first_numbers)
         self._limits = limits or SizeLimits()
@@ -116,16 +116,16 @@ class DatasetWriter:
         self._segments: dict[SegmentId, Written] = {}
         self._next_id = 0
         self._is_open = True
-        self._has_episodes = False
+        self.has_episodes = False
         self._flush_seconds = flush_seconds
         self._next_flush = time.monotonic() + flush_seconds
         # After an exception in the middle of `write`, nobody knows which of its episodes the open segments hold.
         self._is_writing = False
         if committed is None:
-            check_folder(self._root, overwrite=overwrite)
-        self._made_folder = not self._root.exists()
-        self._files.make_folder(self._root)
-        self._lock = lock or FolderLock(self._files, self._root)
+            check_folder(self.path, overwrite=overwrite)
+        self._made_folder = not self.path.exists()
+        self._files.make_folder(self.path)
+        self._lock = lock or FolderLock(self._files, self.path)
         try:
             self._begin(committed, overwrite=overwrite)
         except BaseException:
@@ -133,35 +133,22 @@ class DatasetWriter:
             raise
 
     def _begin(self, committed: Committed | None, *, overwrite: bool) -> None:
-        recover_replaced(self._files, self._root)
+        recover_replaced(self._files, self.path)
         self._remove_temporary()
         # Whether the folder holds a dataset that this one replaces at its first commit.
-        self._has_old = committed is None and info_path(self._root).exists()
-        if committed is not None:
-            self._resume(committed)
+        self._has_old = committed is None and info_path(self.path).exists()
+        if committed is None:
+            check_folder(self.path, overwrite=overwrite)  # Again: another run may have ended just before the lock.
+            if not self._has_old:
+                metadata.write_info(self._files, self.path, self._info)
             return
-        check_folder(self._root, overwrite=overwrite)  # Again: another run may have ended just before the lock.
-        if not self._has_old:
-            metadata.write_info(self._files, self._root, self._info)
-
-    def _resume(self, committed: Committed) -> None:
-        aside = self._root / f".repair-{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}"
+        aside = self.path / f".repair-{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}"
         for path in committed.damaged:
-            self._files.move(path, aside / path.relative_to(self._root))
-        self._has_episodes = True
+            self._files.move(path, aside / path.relative_to(self.path))
+        self.has_episodes = True
         self._next_id = committed.episodes
         self._segments = {one.segment: one._replace(tables=None) for one in committed.segments}
         self._decide(info_columns_of(committed.info["features"]), committed.segments)
-
-    @property
-    def path(self) -> Path:
-        """Return the dataset's folder."""
-        return self._root
-
-    @property
-    def has_episodes(self) -> bool:
-        """Return whether it has any whole episode."""
-        return self._has_episodes
 
     def observe(self, chunk: Chunk) -> None:
         """Let episodes take part in schema inference that are not written: those before a plan's first one."""
@@ -172,10 +159,9 @@ class DatasetWriter:
 
         Blocks while writing is behind. An error of a write is raised by a later call.
         """
-        self._check_open()
-        self._queue.check()
+        self._check()
         self._is_writing = True
-        self._has_episodes = self._has_episodes or chunk.part is None or chunk.part.is_last
+        self.has_episodes = self.has_episodes or chunk.part is None or chunk.part.is_last
         if self._settings is not None:
             self._partitions[partition].write(chunk, self._episode_ids(chunk))
         else:
@@ -189,13 +175,8 @@ class DatasetWriter:
             self._next_flush = time.monotonic() + self._flush_seconds
 
     def close(self, *, status: Status, **facts: Any) -> DatasetSummary:
-        """Commit all that was written and end the dataset.
-
-        Args:
-            status: `complete` where the plan is done, else `interrupted`.
-            facts: What else info.json is to record.
-        """
-        self._check_open()
+        """Commit all that was written and end the dataset; info.json records the `facts` too."""
+        self._check()
         self._commit_all()
         if self._has_old:
             self._begin_replacing()
@@ -204,42 +185,43 @@ class DatasetWriter:
             stack.callback(self._lock.release)
             self._end(status, **facts)
             self._end_replacing()
-        return metadata.summary_of(self._root, self._info)
+        return metadata.summary_of(self.path, self._info)
 
     def abort(self, *, commits: bool = True) -> None:
-        """End the dataset as `interrupted`, with what can be committed; without any episode nothing is left of it.
+        """End the dataset as `interrupted`; without any episode nothing is left of it.
 
-        Args:
-            commits: Whether to commit what was written, unless a write failed; else only committed segments stay.
+        Unless a write failed, what was written is committed; without `commits` only committed segments stay.
         """
         if not self._is_open:
             return
         self._is_open = False
         with ExitStack() as stack:  # Each step is tried, even where one before it failed.
-            stack.callback(self._remove_empty_folder)
+            if self._made_folder:
+                stack.callback(self._remove_empty_folder)
             stack.callback(self._lock.release)
             stack.callback(self._queue.check)
             stack.callback(self._end_aborted)
             stack.callback(self._remove_temporary)
             stack.callback(self._queue.stop)
-            if commits and self._has_episodes and not self._is_writing and self._queue.failure is None:
+            if commits and self.has_episodes and not self._is_writing and self._queue.failure is None:
                 self._commit_all()
 
     def _end_aborted(self) -> None:
-        recover_replaced(self._files, self._root)
-        if not self._segments and not self._has_old:
-            remove_dataset(self._files, self._root)
-        elif self._segments and info_path(self._root).is_file():  # Else somebody removed the folder.
+        recover_replaced(self._files, self.path)
+        if self._has_old and not self._segments:
+            return
+        if not self._segments and not any((self.path / "meta" / "episodes").rglob("*.parquet")):
+            remove_dataset(self._files, self.path)
+        elif info_path(self.path).is_file():  # Else somebody removed the folder.
             self._end("interrupted")
 
     def _remove_temporary(self) -> None:
-        for path in self._root.glob(".*.tmp"):
+        for path in self.path.glob(".*.tmp"):
             self._files.remove(path)
 
     def _remove_empty_folder(self) -> None:
-        if self._made_folder:
-            with suppress(OSError):  # It is not empty, for the run has episodes, or another one has begun in it.
-                self._root.rmdir()
+        with suppress(OSError):  # The run has episodes, or another one has begun in it.
+            self.path.rmdir()
 
     def __enter__(self) -> Self:
         return self
@@ -255,16 +237,17 @@ class DatasetWriter:
         tidy_up(error, partial(self.abort, commits=not at_once))
         if isinstance(error, StorageError):
             count = f"{self._info['episodes']:,} episodes ({self._info['steps']:,} steps)"
-            kept = f"{self._root} is gone, and with it {count}"
+            kept = f"{self.path} is gone, and with it {count}"
             if not self._segments:
                 kept = "nothing was committed"
-            elif info_path(self._root).is_file():
-                kept = f"{count} are safe in {self._root}; --resume continues from there"
+            elif info_path(self.path).is_file():
+                kept = f"{count} are safe in {self.path}; --resume continues from there"
             error.hint = "; ".join(filter(None, [error.hint, kept]))
 
-    def _check_open(self) -> None:
+    def _check(self) -> None:
         if not self._is_open:
             raise InternalError("the dataset's writer was used after it was closed")
+        self._queue.check()
 
     def _decide(self, infos: InfoColumns, segments: Sequence[Written] = ()) -> None:
         """Fix the columns, and continue behind the committed segments."""
@@ -272,10 +255,10 @@ class DatasetWriter:
         is_decided = self._inference.decided or bool(segments)
         self._info.update(info_columns="decided" if is_decided else "partial", features=schema.describe())
         if not self._has_old:
-            metadata.write_info(self._files, self._root, self._info)
+            metadata.write_info(self._files, self.path, self._info)
         count = len(self._firsts)
         limits = self._limits.for_partitions(count)
-        self._settings = SegmentSettings(self._files, self._root, self._info["root_seed"], schema, limits)
+        self._settings = SegmentSettings(self._files, self.path, self._info["root_seed"], schema, limits)
         for at, first in enumerate(self._firsts):
             own = [one for one in segments if one.segment.partition == at]
             segment = SegmentId(count, at, 0)
@@ -302,20 +285,20 @@ class DatasetWriter:
         if self._has_old:
             self._begin_replacing()
         segment = written.segment
-        self._files.move(segment.temporary(self._root, "data"), segment.data_path(self._root))
-        self._files.move(segment.temporary(self._root, "episodes"), segment.episodes_path(self._root))
+        for source, target in zip(segment.temporary(self.path), segment.paths(self.path), strict=True):
+            self._files.move(source, target)
         self._segments[segment] = written._replace(tables=None)
         self._end_replacing()
         return written
 
     def _begin_replacing(self) -> None:
         """Move the dataset that is replaced aside, and put this one's info.json in its place."""
-        move_to_replaced(self._files, self._root)
-        metadata.write_info(self._files, self._root, self._info)
+        move_to_replaced(self._files, self.path)
+        metadata.write_info(self._files, self.path, self._info)
 
     def _end_replacing(self) -> None:
         if self._has_old:
-            self._files.remove(self._root / REPLACED)
+            self._files.remove(self.path / REPLACED)
             self._has_old = False
 
     def _commit_all(self) -> None:
@@ -328,14 +311,14 @@ class DatasetWriter:
         self._queue.check()
         if removed := len(self._segments) - len(self._present_segments()):
             raise StorageError(
-                f"files of {removed} segments were removed from {self._root} while it was written",
+                f"files of {removed} segments were removed from {self.path} while it was written",
                 hint="collect again, and let nothing else change the folder",
             )
 
     def _present_segments(self) -> list[Written]:
         """Return the committed segments whose files nobody removed meanwhile, in the order of their episodes."""
-        paths = {one: (one.data_path(self._root), one.episodes_path(self._root)) for one in sorted(self._segments)}
-        return [self._segments[one] for one, pair in paths.items() if all(path.is_file() for path in pair)]
+        ordered = sorted(self._segments.items())
+        return [found for segment, found in ordered if all(path.is_file() for path in segment.paths(self.path))]
 
     def _end(self, status: Status, **facts: Any) -> None:
         """Write totals, statistics and anomalies of the committed segments, and how the dataset ended."""
@@ -344,5 +327,5 @@ class DatasetWriter:
         metadata.end_info(self._info, status, facts)
         if self._settings is not None and written:
             stats = merge_stats([one.record.stats for one in written])
-            self._files.write_json(stats_path(self._root), stats_document(stats, self._settings.schema))
-        metadata.write_info(self._files, self._root, self._info)
+            self._files.write_json(stats_path(self.path), stats_document(stats, self._settings.schema))
+        metadata.write_info(self._files, self.path, self._info)

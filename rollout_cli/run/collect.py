@@ -32,7 +32,8 @@ from rollout_cli.workers.vec_worker import VecWorker
 from rollout_cli.workers.worker import EpisodeRules, Worker
 
 if TYPE_CHECKING:
-    from rollout_cli.dataset.writer import DatasetSummary, DatasetWriter
+    from rollout_cli.dataset.metadata import DatasetSummary
+from rollout_cli.dataset.writer import DatasetWriter
 
 _MANY_WORKERS = 4
 """More workers a core are worth a warning."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from concurrent.futures import wait
 from pathlib import Path
 from typing import Any
 
@@ -127,7 +126,7 @@ def test_a_folder_that_others_remove_is_a_storage_error_that_promises_nothing(tm
     ):
         for chunk in CHUNKS[:20]:
             writer.write(chunk)
-        wait(writer._queue._pending)
+        writer._queue.wait()
         meddle(path)
         for chunk in CHUNKS[20:]:
             writer.write(chunk)

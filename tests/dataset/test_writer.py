@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
-from concurrent.futures import wait
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -109,7 +108,7 @@ def test_open_segments_are_committed_when_the_time_has_come(tmp_path: Path, monk
         for number, seconds in enumerate([110.0, 129.0, 131.0, 140.0, 162.0]):
             now[0] = seconds
             writer.write(episode(number, 600))
-            wait(writer._queue._pending)
+            writer._queue.wait()
             expected = {2: [0, 1, 2], 3: [0, 1, 2], 4: [0, 1, 2, 3, 4]}.get(number, [])
             assert expected == numbers_of(tmp_path)
         assert "collecting" == info_of(tmp_path)["status"]
