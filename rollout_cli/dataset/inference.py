@@ -7,8 +7,7 @@ steps. A value that comes later under another key or type goes to the row's JSON
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -24,25 +23,35 @@ INFERENCE_STEPS = 1_000
 class SchemaInference:
     """Holds the first chunks back until their infos decide the columns, looking at them in the order of their numbers.
 
-    With one partition that is the order in which they come. With several, partition 1 begins where partition 0 ends, so
-    chunks of partition 1 wait until partition 0 reached their number.
+    With one partition that is the order in which they come. Of several, which begin with `first_numbers`, the next one
+    is looked at when all numbers before it came, or at the end. Until then its chunks wait in memory.
     """
 
-    def __init__(self, *, n_partitions: int = 1, min_steps: int = INFERENCE_STEPS) -> None:
+    def __init__(self, first_numbers: Sequence[int | None] = (None,), *, min_steps: int = INFERENCE_STEPS) -> None:
         self.decided = False
-        self._min_steps = min_steps
+        self._firsts, self._min_steps = first_numbers, min_steps
         self._steps = self._next_number = 0
         # Of each group and path the kinds met, and whether all values of each are exact as float64.
         self._met: tuple[dict[InfoPath, dict[str, bool]], ...] = ({}, {}, {})
-        self._held: list[tuple[Chunk, int]] = []
-        self._unseen: list[deque[Chunk]] = [deque() for _ in range(n_partitions)]
+        self._held: list[list[Chunk]] = [[] for _ in first_numbers]
+        # The partition that is looked at, and how many of its chunks were.
+        self._partition = self._observed = 0
 
     def hold(self, chunk: Chunk, partition: int) -> None:
         """Take the next chunk of a partition, to be given back by `release`."""
-        self._held.append((chunk, partition))
-        self._unseen[partition].append(chunk)
-        while not self.decided and (queue := self._next_in_order()) is not None:
-            self.observe(queue.popleft())
+        self._held[partition].append(chunk)
+        self._observe_held(at_end=False)
+
+    def _observe_held(self, *, at_end: bool) -> None:
+        while not self.decided:
+            here, following = self._held[self._partition], self._partition + 1
+            if self._observed < len(here):
+                self._observed += 1
+                self.observe(here[self._observed - 1])
+            elif following < len(self._held) and (at_end or self._next_number == self._firsts[following]):
+                self._partition, self._observed = following, 0
+            else:
+                return
 
     def observe(self, chunk: Chunk) -> None:
         """Look at the next episodes, or the next part of one, without holding them back."""
@@ -63,23 +72,14 @@ class SchemaInference:
 
     def result(self) -> InfoColumns:
         """Return the columns; those of all held chunks where too few steps came to decide them."""
-        for queue in self._unseen:
-            while queue and not self.decided:
-                self.observe(queue.popleft())
+        self._observe_held(at_end=True)
         groups = zip(INFO_PREFIXES, map(_info_columns, self._met), strict=True)
         return {f"{prefix}.{key}": column for prefix, columns in groups for key, column in columns.items()}
 
     def release(self) -> list[tuple[Chunk, int]]:
-        """Give back the held chunks with their partitions, in the order in which they came."""
+        """Give back the held chunks with their partitions."""
         held, self._held = self._held, []
-        self._unseen = [deque() for _ in self._unseen]
-        return held
-
-    def _next_in_order(self) -> deque[Chunk] | None:
-        for queue in self._unseen:
-            if queue and (len(self._unseen) == 1 or int(queue[0].numbers[0]) == self._next_number):
-                return queue
-        return None
+        return [(chunk, partition) for partition, chunks in enumerate(held) for chunk in chunks]
 
 
 def _info_columns(met: Mapping[InfoPath, Mapping[str, bool]]) -> InfoColumns:

@@ -16,8 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from rollout_cli.dataset.convert import Array, decode
-from rollout_cli.dataset.schema import DatasetSchema, SpaceColumn
-from rollout_cli.episodes.infos import STRING, kind_type
+from rollout_cli.dataset.schema import DatasetSchema
 
 SAMPLE = 100
 """Of images, and other rows of more than `MAX_ELEMENTS` numbers, one row in this many is counted."""
@@ -103,11 +102,9 @@ def _named(names: Sequence[str], fields: Iterable[Array]) -> dict[str, Any]:
 
 
 def table_stats(table: pa.Table, *, first_row: int = 0) -> TableStats:
-    """Return the statistics of all numeric columns of rows of `data`.
+    """Return the statistics of all numeric columns of rows of `data`, the first of which is row `first_row` of a file.
 
-    Args:
-        table: The rows.
-        first_row: The first one's place in its file; it decides which rows of an image are sampled.
+    That decides which rows of an image are sampled.
     """
     out = {}
     for field in table.schema:
@@ -124,16 +121,14 @@ def _counted_values(column: pa.ChunkedArray, first: int) -> Array:
         return values[first::SAMPLE].reshape(-1) if math.prod(values.shape[1:]) > MAX_ELEMENTS else values
     taken = []
     for part in column.chunks:  # Joining them would cost more than the statistics.
-        rows = np.frombuffer(part.buffers()[1], np.uint8).reshape(-1, column.type.byte_width)
-        taken.append(rows[part.offset : part.offset + len(part)][first::SAMPLE])
+        taken.append(decode(pa.chunked_array([part]))[first::SAMPLE])
         first = (first - len(part)) % SAMPLE
     return np.concatenate(taken).reshape(-1)
 
 
-def _is_sampled(column: SpaceColumn) -> bool:
-    return pa.types.is_fixed_size_binary(column.type) or (
-        column.leaf.kind != "text" and math.prod(column.leaf.shape) > MAX_ELEMENTS
-    )
+def _is_sampled(column: pa.ChunkedArray | pa.Field, stats: ColumnStats) -> bool:
+    """Return whether one row in `SAMPLE` was counted: the numbers of a row have no statistics of their own."""
+    return stats.ndim == 1 and (pa.types.is_nested(column.type) or pa.types.is_fixed_size_binary(column.type))
 
 
 def merge_stats(parts: Sequence[TableStats]) -> TableStats:
@@ -144,15 +139,12 @@ def merge_stats(parts: Sequence[TableStats]) -> TableStats:
 
 def stats_document(stats: TableStats, schema: DatasetSchema) -> dict[str, Any]:
     """Return stats.json: min, max, mean, std (of the population) and count; null where nothing was counted."""
-    sampled = {column.name for column in schema.spaces.columns if _is_sampled(column)}
-    infos = {name: kind for name, (_, kind) in schema.infos.items() if kind != STRING}
-    sampled |= {name for name, kind in infos.items() if math.prod(kind_type(kind)[1]) > MAX_ELEMENTS}
     document = {}
     for column, (count, low, high, center, m2) in stats.items():
         variance = m2 / np.maximum(count, 1)
         mean, std = (np.where(count > 0, values, math.nan) for values in (center, np.sqrt(variance)))
         document[column] = _named(("count", "min", "max", "mean", "std"), (count, low, high, mean, std))
-        if column in sampled:
+        if _is_sampled(schema.data.field(column), stats[column]):
             document[column]["sampled"] = f"1 row in {SAMPLE}"
     return document
 
@@ -194,19 +186,14 @@ def anomalies(places: Mapping[str, Place]) -> list[Anomaly]:
 
 
 def find_anomalies(table: pa.Table, stats: TableStats, schema: DatasetSchema) -> dict[str, Place]:
-    """Return where the first anomaly of each column and problem is; keys are `column:problem`.
+    """Return where the first anomaly of each column and problem is, by `column:problem`.
 
-    Args:
-        table: Rows of `data`.
-        stats: Their statistics. Rows are searched only where these show an anomaly.
-        schema: The dataset's columns.
+    Rows of `data` are searched only where their statistics show an anomaly.
     """
     found = {}
-    columns = [
-        one for one in (*schema.spaces.observation, *schema.spaces.action) if one.stored and not _is_sampled(one)
-    ]
-    for name, column in [*((one.name, one) for one in columns), ("reward", None)]:
-        for problem, bad in _bad_values(table, name, column, stats):
+    bounds = {one.name: one.leaf.bounds for one in (*schema.spaces.observation, *schema.spaces.action) if one.stored}
+    for name in (*bounds, "reward"):
+        for problem, bad in _bad_values(table[name], stats.get(name), bounds.get(name)):
             # Integers near 2**63 are rounded in the statistics, so there may be none.
             for row in np.flatnonzero(bad.reshape(len(bad), -1).any(axis=1))[:1].tolist():
                 found[f"{name}:{problem}"] = (table["episode_id"][row].as_py(), table["step"][row].as_py())
@@ -214,24 +201,19 @@ def find_anomalies(table: pa.Table, stats: TableStats, schema: DatasetSchema) ->
 
 
 def _bad_values(
-    table: pa.Table, name: str, column: SpaceColumn | None, stats: TableStats
+    column: pa.ChunkedArray, stats: ColumnStats | None, bounds: tuple[Any, Any] | None
 ) -> Iterator[tuple[str, Array]]:
     """Yield each problem that the statistics show, with the values that have it, bool (T, ...)."""
-    if name not in stats:
-        letters = table[name].combine_chunks().buffers()[2]
+    if pa.types.is_string(column.type):
+        letters = column.combine_chunks().buffers()[2]
         if letters is not None and b"\\ud" in letters.to_pybytes():
-            yield "not_unicode", np.array([_ESCAPE.search(text) is not None for text in table[name].to_pylist()])
-        return
-    count, lowest, highest, *_ = stats[name]
-    if count.sum() < table.num_rows * count.size:
-        yield "not_finite", ~np.isfinite(_values(table, name, column))
-    if column is not None and column.leaf.bounds is not None:
-        low, high = column.leaf.bounds
+            yield "not_unicode", np.array([_ESCAPE.search(text) is not None for text in column.to_pylist()])
+    elif stats is not None and not _is_sampled(column, stats):
+        count, lowest, highest, *_ = stats
+        if count.sum() < len(column) * count.size:
+            yield "not_finite", ~np.isfinite(decode(column))
+        low, high = bounds or (-math.inf, math.inf)
         # Comparisons with nan, where nothing was counted, are false.
         if np.any(lowest < low) or np.any(highest > high):
-            values = _values(table, name, column)
+            values = decode(column)
             yield "outside", np.isfinite(values) & ((values < low) | (values > high))
-
-
-def _values(table: pa.Table, name: str, column: SpaceColumn | None) -> Array:
-    return decode(table[name]) if column is None else column.decode(table)

@@ -109,7 +109,7 @@ class DatasetWriter:
         }
         before = None if committed is None else committed.info
         self._info = metadata.new_info(self._spaces, settings, header or {}, before)
-        self._inference = SchemaInference(n_partitions=len(self._firsts))
+        self._inference = SchemaInference(self._firsts)
         self._queue = WriteQueue(self._commit)
         self._settings: SegmentSettings | None = None  # None until the columns are decided.
         self._partitions: list[Partition] = []

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from rollout_cli.dataset.commits import SegmentId, SegmentRecord, read_committed
 from rollout_cli.dataset.files import FORMAT_VERSION, read_info
 from rollout_cli.dataset.stats import column_stats, stats_to_json
 from rollout_cli.dataset.writer import DatasetWriter
-from rollout_cli.errors import DatasetFormatError
+from rollout_cli.errors import DatasetFormatError, StorageError
 from tests.helpers.chunks import BOX_SPEC, episode, in_parts
 from tests.helpers.writing import (
     SMALL,
@@ -230,6 +231,23 @@ def test_a_flipped_bit_in_the_last_segment_is_found(dataset: Path, whole: Path) 
     path.write_bytes(bytes(content))
     assert 1 == len(resume_dataset(dataset, EPISODES, limits=SMALL).notices)
     assert data_files(whole) == data_files(dataset)
+
+
+@pytest.mark.parametrize("name", ["data", "data/chunk-00000", "meta/episodes", "meta/episodes/chunk-00000"])
+def test_a_folder_that_cannot_be_read_is_an_error_and_not_an_empty_one(
+    dataset: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Else the episodes in it would be collected again, over the old ones. Root may read any folder, hence the patch."""
+    iterdir = Path.iterdir
+
+    def refused(path: Path) -> Iterator[Path]:
+        if path == dataset / name:
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return iterdir(path)
+
+    monkeypatch.setattr(Path, "iterdir", refused)
+    with pytest.raises(StorageError, match=f"{name}: Permission denied"):
+        resume_dataset(dataset, EPISODES, limits=SMALL)
 
 
 def test_segments_of_two_runs_do_not_join(tmp_path: Path, dataset: Path) -> None:

@@ -40,7 +40,7 @@ def expected_stats(values: Array) -> dict[str, Any]:
 
 
 def document_of(stats: TableStats) -> dict[str, Any]:
-    found: dict[str, Any] = stats_document(stats, DatasetSchema.of(SpaceSchema.of(BOX_SPEC), {}, {}))["x"]
+    found: dict[str, Any] = stats_document(stats, DatasetSchema.of(SpaceSchema.of(BOX_SPEC), {}, {}))["observation"]
     return found
 
 
@@ -69,17 +69,17 @@ def test_statistics_are_numpys_however_rows_are_cut(values: Array, cuts: list[in
         elif values.dtype == np.int64:
             values %= 10**6
     parts = [part for part in np.split(values, sorted(min(cut, len(values)) for cut in cuts)) if len(part)]
-    found = {"x": merged([column_stats(part) for part in parts])}
+    found = {"observation": merged([column_stats(part) for part in parts])}
     scale = float(np.nanmax(np.abs(values), initial=1.0))
     assert_close(expected_stats(values), document_of(found), scale)
     again = stats_from_json(json.loads(json.dumps(stats_to_json(found), allow_nan=False)))
-    np.testing.assert_array_equal(found["x"], again["x"])
+    np.testing.assert_array_equal(found["observation"], again["observation"])
 
 
 def test_numbers_far_from_zero_and_near_one_another_keep_their_spread() -> None:
     values = (1e9 + np.random.default_rng(0).standard_normal(300_000)).reshape(-1, 1)
     found = merged([column_stats(part) for part in np.array_split(values, 7)])
-    assert math.isclose(values.std(), document_of({"x": found})["std"][0], rel_tol=1e-6)
+    assert math.isclose(values.std(), document_of({"observation": found})["std"][0], rel_tol=1e-6)
 
 
 def test_the_rows_are_not_changed() -> None:
