@@ -8,7 +8,7 @@ from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any, overload
 
@@ -56,12 +56,7 @@ def load(path: Path | str) -> Dataset:
 
 
 def current_info(root: Path) -> dict[str, Any]:
-    """Return the info.json of the dataset in `root`, with the keys of today where it has those of format 1.
-
-    Raises:
-        DatasetFormatError: If there is no dataset of this format.
-        StorageError: If it cannot be read.
-    """
+    """Return the info.json of a dataset, of format 1 with the keys of today; the errors are those of `read_info`."""
     info = read_info(root)
     if info["format_version"] == 1:
         renamed = {"shards": "segments", "lanes": "partitions"}
@@ -78,12 +73,9 @@ def table_files(folder: Path) -> dict[FileId, Path]:
     """Return the files of a table, in the order of their rows; none where there is no such folder.
 
     Links are followed: the cache of the Hugging Face hub consists of them.
-
-    Raises:
-        StorageError: If a folder cannot be read.
     """
-    names = ((f"{chunk.name}/{path.name}", path) for chunk in entries(folder) for path in entries(chunk))
-    found = ((_FILE.fullmatch(name), path) for name, path in names)
+    paths = [path for chunk in entries(folder) for path in entries(chunk)]
+    found = ((_FILE.fullmatch(f"{path.parent.name}/{path.name}"), path) for path in paths)
     return dict(sorted(((int(match[1]), int(match[2])), path) for match, path in found if match))
 
 
@@ -120,18 +112,18 @@ class RowReader:
     """Reads ranges of rows of Parquet files, and keeps the row groups read last. A pickled one begins anew."""
 
     def __init__(self) -> None:
-        self._edges: dict[Path, Array] = {}
+        self._edges: dict[Path, list[int]] = {}
         self._groups: OrderedDict[tuple[Path, int], pa.Table] = OrderedDict()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return RowReader, ()
 
-    def edges(self, path: Path) -> Array:
-        """Return the rows at which the row groups of a file begin, and its number of rows, int64 (groups + 1,)."""
+    def edges(self, path: Path) -> list[int]:
+        """Return the rows at which the row groups of a file begin, and its number of rows."""
         if path not in self._edges:
             with reading(path), open_parquet(path) as file:
                 sizes = [file.metadata.row_group(at).num_rows for at in range(file.metadata.num_row_groups)]
-            self._edges[path] = np.cumsum([0, *sizes])
+            self._edges[path] = list(accumulate(sizes, initial=0))
         return self._edges[path]
 
     def read(self, path: Path, start: int, stop: int) -> list[pa.Table]:
@@ -141,7 +133,7 @@ class RowReader:
             DatasetFormatError: If the file is missing or damaged, or has fewer rows.
             StorageError: If it cannot be read.
         """
-        edges = self.edges(path).tolist()
+        edges = self.edges(path)
         if not 0 <= start < stop <= edges[-1]:
             raise DatasetFormatError(f"{path} has {edges[-1]} rows, but meta/episodes states rows {start} to {stop}")
         return [
@@ -201,15 +193,12 @@ class Dataset:
             TypeError: If `at` is not an integer, a slice, integers, or a mask.
         """
         if isinstance(at, int | np.integer):
-            return Episode(Dataset(self._source, np.array([self._ids[at]])), 0)
-        if isinstance(at, slice):
-            return Dataset(self._source, self._ids[at])
-        chosen = np.asarray(at)
-        if not chosen.size:
-            chosen = chosen.astype(np.int64)  # numpy takes an empty list for floats.
-        if chosen.ndim != 1 or chosen.dtype.kind not in "biu":
-            raise TypeError(f"a dataset is indexed by integers, a slice or a mask, not by {type(at).__name__}: {at!r}")
-        return Dataset(self._source, self._ids[chosen])
+            return Episode(Dataset(self._source, self._ids[[at]]), 0)
+        if not isinstance(at, slice):
+            at = np.array(at, dtype=None if np.size(at) else np.int64)  # numpy takes an empty list for floats.
+            if at.ndim != 1 or at.dtype.kind not in "biu":
+                raise TypeError(f"a dataset is indexed by integers, a slice or a mask, not by {at!r}")
+        return Dataset(self._source, self._ids[at])
 
     def __iter__(self) -> Iterator[Episode]:
         for block in self._blocks():
@@ -274,9 +263,8 @@ class Dataset:
     def _data_places(self) -> Array:
         """Return the places of the episodes' rows in `data`, as `_rows` takes them."""
         names = ("data_chunk_index", "data_file_index", "data_row_index", "length")
-        places = np.column_stack([self.episodes[name].to_numpy() for name in names])
-        places[:, 3] += places[:, 2]
-        return places
+        chunk, file, row, length = (self.episodes[name].to_numpy() for name in names)
+        return np.column_stack([chunk, file, row, row + length])
 
     def _rows(self, folder: str, places: Array) -> pa.Table:
         """Return rows of the files of `folder` (`data` or `meta/episodes`), one range an episode.

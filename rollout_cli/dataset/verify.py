@@ -38,14 +38,7 @@ Check = tuple[str, Array | bool]
 
 
 class Fault(NamedTuple):
-    """One contradiction.
-
-    Attributes:
-        file: The file, relative to the dataset's folder.
-        problem: What is wrong, in words.
-        episodes: The ids of the episodes that it concerns; none where it is the file as a whole.
-        segment: The segment that has the file; None for a file of the whole dataset.
-    """
+    """A contradiction in a file, and the ids of the episodes and the segment that it concerns, if not all of it."""
 
     file: str
     problem: str
@@ -58,10 +51,9 @@ class Fault(NamedTuple):
 
     def __str__(self) -> str:
         count = len(self.episodes)
-        if not count:
-            return f"{self.file}: {self.problem}"
-        shown = ", ".join(map(str, self.episodes[:SHOWN])) + (f" and {count - SHOWN:,} more" if count > SHOWN else "")
-        return f"{self.file}: {self.problem} ({'episodes' if count > 1 else 'episode'} {shown})"
+        more = f" and {count - SHOWN:,} more" if count > SHOWN else ""
+        shown = f"episode{'s' if count > 1 else ''} {', '.join(map(str, self.episodes[:SHOWN]))}{more}"
+        return f"{self.file}: {self.problem}" + (f" ({shown})" if count else "")
 
 
 class Segment(NamedTuple):
@@ -83,13 +75,8 @@ def totals_of(segments: Sequence[Segment]) -> dict[str, int]:
 class VerifyReport:
     """The outcome of a verification, to which each check adds.
 
-    Attributes:
-        data_files: All data files, by segment.
-        episodes_files: All episodes files, by segment.
-        segments: The segments whose episodes files could be read.
-        faults: All contradictions.
-        notes: Harmless observations, such as unfinished files of a run that was killed.
-        unexpected: Files in the dataset's own folders that do not belong there.
+    `segments` are those whose episodes files could be read, `notes` harmless observations, and `unexpected` files in
+    the dataset's own folders that do not belong there.
     """
 
     path: Path
@@ -106,19 +93,12 @@ class VerifyReport:
     def document(self) -> dict[str, Any]:
         """Return the report as JSON."""
         totals = totals_of(self.segments)
-        return {
-            "path": str(self.path),
-            "ok": not self.faults,
-            "status": self.info["status"],
-            "episodes": totals["episodes"],
-            "steps": totals["steps"],
-            "files": len(self.data_files) + len(self.episodes_files),
-            "quick": self.quick,
-            "notes": self.notes[:SHOWN],
-            "n_notes": len(self.notes),
-            "faults": [fault.document() for fault in self.faults[:SHOWN]],
-            "n_faults": len(self.faults),
-        }
+        head = {"path": str(self.path), "ok": not self.faults, "status": self.info["status"], "quick": self.quick}
+        counts = {"episodes": totals["episodes"], "steps": totals["steps"]}
+        counts["files"] = len(self.data_files) + len(self.episodes_files)
+        notes = {"notes": self.notes[:SHOWN], "n_notes": len(self.notes)}
+        faults = {"faults": [fault.document() for fault in self.faults[:SHOWN]], "n_faults": len(self.faults)}
+        return {**head, **counts, **notes, **faults}
 
     def name(self, path: Path) -> str:
         """Return a file's name within the dataset."""
@@ -127,7 +107,7 @@ class VerifyReport:
     def add(self, path: Path, problem: str, segment: SegmentId | None = None, ids: Sequence[int] | Array = ()) -> None:
         """Add a fault of a file, and of the episodes `ids` in it."""
         text = " ".join(problem.replace(f"{self.path}/", "").split())[:500]
-        self.faults.append(Fault(self.name(path), text, tuple(int(one) for one in ids), segment))
+        self.faults.append(Fault(self.name(path), text, tuple(map(int, ids)), segment))
 
 
 def verify_dataset(path: Path | str, *, quick: bool = False) -> VerifyReport:
@@ -158,7 +138,7 @@ def verify_dataset(path: Path | str, *, quick: bool = False) -> VerifyReport:
 
 def _check_segments(report: VerifyReport) -> None:
     """Check that the segments of each partition follow one another, and each by itself."""
-    firsts = report.info["first_numbers"] or [None] * report.info["partitions"]
+    firsts = report.info.get("first_numbers") or [None] * report.info["partitions"]
     # The id and the number that a segment begins with: unknown behind a file that could not be read.
     begins: dict[SegmentId, tuple[int | None, int | None]]
     begins = {SegmentId(len(firsts), partition, 0): (0, first) for partition, first in enumerate(firsts)}
@@ -184,14 +164,15 @@ def _check_segment(
         return None, None
     facts = {one.name: table[one.name].to_numpy() for one in EPISODE_FIELDS}
     ids, lengths = facts["episode_id"], facts["length"]
-    checks = [(path, *check) for check in _episode_checks(report.info, segment, facts, next_id)]
     record = None
     if report.info["format_version"] > 1:
         try:
             record = SegmentRecord.from_footer(metadata.metadata or {})
-            checks += [(path, *check) for check in _record_checks(record, facts, next_number)]
         except ValueError as error:
             report.add(path, str(error), segment)
+    checks = [(path, *check) for check in _episode_checks(report.info, segment, facts, next_id)]
+    if record is not None:
+        checks += [(path, *check) for check in _record_checks(record, facts, next_number)]
     n_steps = int(lengths.sum()) if lengths.min() > 0 else 0
     steps = _read_steps(report, data_path, segment, facts) if n_steps else None
     if steps is not None:
@@ -328,20 +309,16 @@ def _check_metadata(report: VerifyReport) -> None:
     for name, held in totals_of(report.segments).items():
         stated = report.info[name]
         problem = f"it states {stated:,} {name}, and the files hold {held:,}"
-        if is_running and (stated < held or name == "bytes"):
-            report.notes += [f"{report.name(info)}: {problem}"] * (stated != held)
+        if stated != held and is_running and (stated < held or name == "bytes"):
+            report.notes.append(f"{report.name(info)}: {problem}")
         elif stated != held:
             report.add(info, problem)
     parts = [one.record.stats for one in report.segments if one.record is not None]
-    if is_running:
-        return
-    if stats.is_file() and len(parts) == len(report.segments):
+    if not is_running and len(parts) == len(report.segments):
         with reading(stats):
-            text = stats.read_bytes()
+            text = stats.read_bytes() if stats.is_file() else b""
         if not _same_stats(stats_document(merge_stats(parts), report.schema), text):
-            report.add(stats, "its statistics are not those of the steps")
-    elif not stats.is_file():
-        report.add(stats, "it is not a regular file" if stats.exists() else "it is missing")
+            report.add(stats, "it is missing, or its statistics are not those of the steps")
 
 
 def _check_names(report: VerifyReport) -> None:

@@ -105,7 +105,7 @@ ROWS: list[Row] = [
     ("a data file is a FIFO", lambda root: make_fifo(root / data(1)), data(1), "not a regular file", None),
     ("an episodes file is a FIFO", lambda root: make_fifo(root / episodes(1)), episodes(1), "not a regular file", []),
     ("a data file is a folder", lambda root: make_folder(root / data(1)), data(1), "not a regular file", None),
-    ("stats.json is a FIFO", lambda root: make_fifo(root / STATS), STATS, "not a regular file", []),
+    ("stats.json is a FIFO", lambda root: make_fifo(root / STATS), STATS, "missing", []),
     ("stats.json is missing", lambda root: (root / STATS).unlink(), STATS, "missing", []),
     ("stats.json is no JSON", lambda root: (root / STATS).write_text("{"), STATS, "not those of the steps", []),
     ("stats.json is of others", lambda root: set_json(root / STATS, reward={}), STATS, "not those of the steps", []),
