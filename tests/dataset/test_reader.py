@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import pickle
 import shutil
 import subprocess
@@ -20,9 +19,8 @@ from rollout_cli.dataset.reader import Dataset, load
 from rollout_cli.episodes.batch import EpisodeBatch
 from rollout_cli.errors import DatasetFormatError, StorageError
 from tests.helpers.batches import assert_same_info_values, assert_same_steps
+from tests.helpers.damage import INFO, data, episodes, flip, make_fifo, make_folder
 from tests.helpers.writing import RICH_SPEC, SMALL, rich_episodes, write_dataset
-
-DATA, EPISODES = "data/chunk-00000/file-{:05}.parquet", "meta/episodes/chunk-00000/file-{:05}.parquet"
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +72,7 @@ def test_an_episode_states_its_facts(dataset: Dataset) -> None:
 def test_a_dataset_describes_itself(dataset: Dataset, pristine: Path) -> None:
     assert (pristine, RICH_SPEC) == (dataset.path, dataset.env_spec)
     assert f"<Dataset {pristine}: 119 episodes>" == repr(dataset)
-    assert json.loads((pristine / "meta/info.json").read_text()) == dataset.info
+    assert json.loads((pristine / INFO).read_text()) == dataset.info
     assert [chunk.n_steps for chunk in rich_episodes()] == dataset.episodes["length"].to_pylist()
     assert [3, 1] == dataset[[3, 1]].episodes["episode_id"].to_pylist()
 
@@ -180,27 +178,17 @@ def test_fewer_episodes_than_stated_are_a_warning(folder: Path) -> None:
         dataset = load(folder)
     expected = EpisodeBatch.from_chunks(RICH_SPEC, list(rich_episodes()[:5]))
     assert expected.rewards.tolist() == dataset[:5].to_episode_batch().rewards.tolist()
-    info = json.loads((folder / "meta/info.json").read_text())
-    (folder / "meta/info.json").write_text(json.dumps(info | {"episodes": 0, "status": "collecting"}))
+    info = json.loads((folder / INFO).read_text())
+    (folder / INFO).write_text(json.dumps(info | {"episodes": 0, "status": "collecting"}))
     assert len(dataset) == len(load(folder))
-
-
-def replaced_by_fifo(path: Path) -> None:
-    path.unlink()
-    os.mkfifo(path)
-
-
-def replaced_by_folder(path: Path) -> None:
-    path.unlink()
-    path.mkdir()
 
 
 HARMS: list[tuple[str, Callable[[Path], object], str]] = [
     ("missing", Path.unlink, "is missing"),
     ("empty", lambda path: path.write_bytes(b""), "is not a file of this format|is damaged"),
     ("cut short", lambda path: path.write_bytes(path.read_bytes()[:500]), "is not a file of this format|is damaged"),
-    ("a FIFO", replaced_by_fifo, "is not a regular file"),
-    ("a folder", replaced_by_folder, "is not a regular file"),
+    ("a FIFO", make_fifo, "is not a regular file"),
+    ("a folder", make_folder, "is not a regular file"),
 ]
 
 
@@ -209,7 +197,7 @@ def test_a_damaged_data_file_is_named_when_it_is_read(
     folder: Path, name: str, harm: Callable[[Path], object], problem: str
 ) -> None:
     """And not before: episodes of other files are read."""
-    path = folder / DATA.format(1)
+    path = folder / data(1)
     harm(path)
     dataset = load(folder)
     assert rich_episodes()[0].rewards.tolist() == dataset[0].rewards.tolist()
@@ -219,7 +207,7 @@ def test_a_damaged_data_file_is_named_when_it_is_read(
 
 
 @pytest.mark.parametrize(("name", "harm", "problem"), HARMS[1:], ids=[one[0] for one in HARMS[1:]])
-@pytest.mark.parametrize("file", [EPISODES.format(1), "meta/info.json"])
+@pytest.mark.parametrize("file", [episodes(1), INFO])
 def test_damaged_metadata_is_named_at_once(
     folder: Path, file: str, name: str, harm: Callable[[Path], object], problem: str
 ) -> None:
@@ -231,23 +219,17 @@ def test_damaged_metadata_is_named_at_once(
 
 def test_a_flipped_bit_is_found_when_it_is_read(folder: Path) -> None:
     """Each page has a checksum."""
-    path = folder / DATA.format(0)
-    data = bytearray(path.read_bytes())
-    data[200] ^= 4
-    path.write_bytes(data)
+    flip(folder / data(0), 200)
     with pytest.raises(DatasetFormatError, match="file-00000"):
         load(folder).to_episode_batch()
 
 
-@pytest.mark.parametrize(
-    "change", [{"spaces": {}}, {"spaces": {"observation": 3, "action": 3}}, {"max_episode_length": 3}]
-)
-def test_an_info_that_describes_no_spaces_is_refused(folder: Path, change: dict[str, Any]) -> None:
-    info = json.loads((folder / "meta/info.json").read_text()) | change
-    if "max_episode_length" in change:
-        del info["max_episode_length"]
-    (folder / "meta/info.json").write_text(json.dumps(info))
-    with pytest.raises(DatasetFormatError, match=r"info\.json|space"):
+@pytest.mark.parametrize("key", ["spaces", "max_episode_length"])
+def test_an_info_that_describes_no_spaces_is_refused(folder: Path, key: str) -> None:
+    info = json.loads((folder / INFO).read_text())
+    del info[key]
+    (folder / INFO).write_text(json.dumps(info))
+    with pytest.raises(DatasetFormatError, match=r"info\.json"):
         load(folder)
 
 

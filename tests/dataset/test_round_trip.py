@@ -8,7 +8,6 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-import pytest
 from gymnasium import spaces
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -17,7 +16,6 @@ from rollout_cli.dataset.reader import load
 from rollout_cli.dataset.segments import SizeLimits
 from rollout_cli.dataset.verify import verify_dataset
 from rollout_cli.episodes.batch import EnvSpec, EpisodeBatch
-from rollout_cli.errors import UnsupportedSpaceError
 from tests.helpers.batches import assert_same_batches, assert_same_info_values, assert_same_steps
 from tests.helpers.chunks import episode, grouped, in_parts
 from tests.helpers.strategies import info_dicts
@@ -127,20 +125,3 @@ def test_paths_that_read_alike_have_columns_of_their_own(tmp_path: Path) -> None
     features = dataset.info["features"]
     assert ["a", "b"] == features["observation.a.b"]["path"]
     assert ["a.b"] == features["observation.a.b#2"]["path"]
-
-
-def test_a_leaf_without_elements_has_no_column_but_is_described(tmp_path: Path) -> None:
-    """Its shape comes back from the space."""
-    spec = EnvSpec(spaces.Dict({"none": spaces.Box(0, 1, (0, 3)), "one": spaces.Discrete(2)}), spaces.Discrete(2))
-    write_dataset(tmp_path / "out", [episode(0, 4, spec=spec)], spec=spec)
-    dataset = load(tmp_path / "out")
-    assert (4, 0, 3) == dataset.to_episode_batch().observations["none"].shape
-    assert not dataset.info["features"]["observation.none"]["stored"]
-
-
-def test_a_dtype_that_cannot_be_stored_is_refused_before_anything_is_written(tmp_path: Path) -> None:
-    """Arrow has no 16-byte float."""
-    spec = EnvSpec(spaces.Box(0, 1, (2,), np.longdouble), spaces.Discrete(2))
-    with pytest.raises(UnsupportedSpaceError, match="cannot be stored"):
-        write_dataset(tmp_path / "out", [], spec=spec)
-    assert not (tmp_path / "out").exists()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,17 +14,18 @@ import pytest
 from gymnasium import spaces
 
 from rollout_cli.dataset import convert
-from rollout_cli.dataset.convert import decode, decode_infos, encode_sparse_tensor, encode_tensor, text_array
+from rollout_cli.dataset.convert import decode_infos, encode_sparse_tensor, text_array
 from rollout_cli.dataset.files import read_info
 from rollout_cli.dataset.inference import SchemaInference, choose_kind
+from rollout_cli.dataset.reader import load
 from rollout_cli.dataset.schema import DatasetSchema, InfoColumns, SpaceSchema, env_spec_of, space_columns
 from rollout_cli.dataset.spaces_json import space_from_json, space_to_json
 from rollout_cli.dataset.tables import stored_form
-from rollout_cli.episodes.batch import EnvSpec, EpisodeBatch
+from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.episodes.chunk import Chunk, concatenate
 from rollout_cli.episodes.infos import tabulate
-from rollout_cli.episodes.spaces import tree_leaves
 from rollout_cli.errors import DatasetFormatError, StorageError, UnsupportedSpaceError
+from tests.helpers.batches import assert_same_batches
 from tests.helpers.chunks import BOX_SPEC, episode, grouped, in_parts
 from tests.helpers.writing import RICH_SPEC, rich_episodes, write_dataset
 
@@ -113,49 +113,11 @@ def test_json_that_describes_no_space_is_a_format_error(document: dict[str, Any]
         space_from_json(document)
 
 
-SPACES: list[Space] = [
-    spaces.Box(-1, 1, (), np.float32), spaces.Box(-1, 1, (3,), np.float16), spaces.Box(-9, 9, (2, 3), np.float64),
-    spaces.Box(-9, 9, (2, 3, 2), np.int32), spaces.Box(0, 255, (4, 5, 3), np.uint8), spaces.Box(0, 1, (2, 2), BOOL),
-    spaces.Box(0, 255, (130, 90, 3), np.uint8), spaces.Box(0, 1, (0, 3)),
-    spaces.MultiDiscrete(np.array([[3, 4], [2, 2]])),
-    spaces.MultiBinary([2, 2]), spaces.Text(5), RICH_SPEC.observation_space, RICH_SPEC.action_space,
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("space", SPACES, ids=str)
-def test_values_of_a_space_come_back_whole_and_in_slices(space: Space) -> None:
-    """Whole tables, tables of several chunks, and slices of them: pyarrow 26 is wrong in `take` of such slices."""
-    chunk = concatenate([episode(n, 5 + n, spec=EnvSpec(space, ACTIONS)) for n in range(4)])
-    for column, values in zip(space_columns(space, "o"), chunk.observations, strict=True):
-        if not column.stored:
-            continue
-        table = pa.table({"o": column.encode([values[:7], values[7:]])}).rename_columns([column.name])
-        parts = pa.concat_tables([table.slice(0, 9), table.slice(9)])
-        for found, expected in (
-            (column.decode(table), values),
-            (column.decode(table.slice(6, 8)), values[6:14]),
-            (column.decode(parts.slice(5, 12)), values[5:17]),
-            (column.decode(table.slice(0, 0)), values[:0]),
-        ):
-            assert expected.dtype == found.dtype
-            assert expected.shape == found.shape
-            assert expected.tolist() == found.tolist()
-
-
-def assert_same(expected: EpisodeBatch, found: EpisodeBatch) -> None:
-    for name in ("lengths", "terminated", "truncated", "numbers", "seeds", "rewards", "step_types"):
-        np.testing.assert_array_equal(getattr(expected, name), getattr(found, name), err_msg=name)
-    for name in ("observations", "last_observations", "actions"):
-        for one, other in zip(tree_leaves(getattr(expected, name)), tree_leaves(getattr(found, name)), strict=True):
-            assert one.dtype == other.dtype
-            np.testing.assert_array_equal(one, other, err_msg=name)
-
-
-def test_the_stored_form_of_episodes_is_what_they_were(tmp_path: Path) -> None:
+def test_the_stored_form_of_episodes_is_what_a_dataset_gives(tmp_path: Path) -> None:
     chunk = concatenate(rich_episodes()[:20])
     write_dataset(tmp_path, rich_episodes(), spec=RICH_SPEC)
     found = stored_form(chunk, RICH_SPEC, read_info(tmp_path)["features"])
-    assert_same(EpisodeBatch.from_chunks(RICH_SPEC, [chunk]), found)
+    assert_same_batches(load(tmp_path)[:20].to_episode_batch(), found)
 
 
 # The tables.
@@ -371,13 +333,6 @@ def test_sparse_tensors_come_back_from_slices_and_from_parquet(
             assert values[inside].tolist() == np.ma.getdata(found["x"])[present].tolist()
             mask = np.ma.getmaskarray(found["x"]).reshape(stop - start, -1).all(axis=1)
             assert present == np.flatnonzero(~mask).tolist()
-
-
-@pytest.mark.parametrize("encode_it", [encode_tensor, lambda v: encode_sparse_tensor(v, np.arange(len(v)), len(v))])
-def test_dense_tensors_of_both_kinds_decode_alike(encode_it: Callable[[Any], Any]) -> None:
-    values = np.arange(60, dtype=np.float32).reshape(10, 2, 3)
-    assert values.tolist() == decode(pa.chunked_array([encode_it(values)])).tolist()
-    assert values[4:7].tolist() == decode(pa.chunked_array([encode_it(values).slice(4, 3)])).tolist()
 
 
 def test_rare_infos_count_towards_the_size_of_a_step() -> None:

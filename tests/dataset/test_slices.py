@@ -38,6 +38,7 @@ OTHERS: dict[str, gymnasium.Space[Any]] = {
     "uint32": spaces.Box(0, 2**32 - 1, (2, 2), np.uint32),
     "uint64": spaces.Box(0, 2**53, (2, 2), np.uint64),
     "image": spaces.Box(0, 255, (4, 5, 3), np.uint8),
+    "large image": spaces.Box(0, 255, (130, 90, 3), np.uint8),
     "discrete": spaces.Discrete(5, start=-2),
     "multi_discrete": spaces.MultiDiscrete([3, 4]),
     "multi_discrete 2-D": spaces.MultiDiscrete(np.array([[2, 3], [4, 5]]), dtype=np.int16),

@@ -9,12 +9,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from rollout_cli.dataset.files import REPLACED
 from rollout_cli.dataset.reader import load
-from rollout_cli.dataset.verify import VerifyReport, verify_dataset
+from rollout_cli.dataset.verify import verify_dataset
 from rollout_cli.errors import DatasetFormatError, StorageError
 from tests.helpers.chunks import episode
 from tests.helpers.damage import (
@@ -35,7 +36,6 @@ from tests.helpers.damage import (
 )
 from tests.helpers.writing import RICH_SPEC, SMALL, rich_episodes, write_dataset
 
-SECOND = (data(1), episodes(1))
 LIMITS = replace(SMALL, segment_rows=400, segment_bytes=64_000)
 """Seven segments rather than twenty: each file costs time in every test."""
 
@@ -53,15 +53,6 @@ def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def folder(pristine: Path, tmp_path: Path) -> Path:
     """A copy to break."""
     return Path(shutil.copytree(pristine, tmp_path / "out"))
-
-
-def ids_of(path: Path) -> list[int]:
-    """Return the episode ids of an episodes file."""
-    return [int(one) for one in pq.read_table(path, columns=["episode_id"])["episode_id"].to_pylist()]
-
-
-def found(report: VerifyReport) -> set[tuple[str, str]]:
-    return {(fault.file, fault.problem) for fault in report.faults}
 
 
 def test_a_healthy_dataset_has_no_faults(pristine: Path) -> None:
@@ -83,124 +74,76 @@ def test_partitions_and_long_episodes_have_no_faults(tmp_path: Path) -> None:
     assert ([], [], 12) == (report.faults, report.notes, len(load(tmp_path / "out")))
 
 
-def drop_row(path: Path) -> None:
-    rewrite(path, lambda table: table.slice(0, table.num_rows - 1))
-
-
-def drop_column(path: Path) -> None:
-    rewrite(path, lambda table: table.drop_columns(["reward" if "reward" in table.column_names else "seed"]))
-
-
-def extra_file(root: Path) -> None:
-    shutil.copy(root / SECOND[1], root / episodes(99))
-
-
 Harm = Callable[[Path], object]
+DATA, EPISODES = data(1), episodes(1)
+
+
+def put(file: str, column: str, row: int, value: Any) -> Harm:
+    return lambda root: set_values(root / file, column, row, [value])
+
+
+def drop(file: str, change: Callable[[pa.Table], pa.Table]) -> Harm:
+    return lambda root: rewrite(root / file, change)
+
+
+def state(**values: Any) -> Harm:
+    return lambda root: set_json(root / INFO, **values)
+
+
+def record(**values: Any) -> Harm:
+    return lambda root: set_record(root / EPISODES, **values)
+
+
+def footer(file: str, key: str, value: str | None) -> Harm:
+    return lambda root: set_footer(root / file, key, value)
+
+
 Row = tuple[str, Harm, str, str, list[int] | None]
 ROWS: list[Row] = [
     # What is broken, the file that is named, part of the problem, and which episodes of the second segment.
-    ("a data file is missing", lambda root: (root / data(1)).unlink(), data(1), "is missing", None),
-    ("an episodes file is missing", lambda root: (root / episodes(1)).unlink(), episodes(1), "there are later", []),
-    ("a file is empty", lambda root: (root / data(1)).write_bytes(b""), data(1), "", None),
-    ("a data file is a FIFO", lambda root: make_fifo(root / data(1)), data(1), "not a regular file", None),
-    ("an episodes file is a FIFO", lambda root: make_fifo(root / episodes(1)), episodes(1), "not a regular file", []),
-    ("a data file is a folder", lambda root: make_folder(root / data(1)), data(1), "not a regular file", None),
+    ("a data file is missing", lambda root: (root / DATA).unlink(), DATA, "is missing", None),
+    ("an episodes file is missing", lambda root: (root / EPISODES).unlink(), EPISODES, "there are later", []),
+    ("a file is empty", lambda root: (root / DATA).write_bytes(b""), DATA, "", None),
+    ("a data file is a FIFO", lambda root: make_fifo(root / DATA), DATA, "not a regular file", None),
+    ("an episodes file is a FIFO", lambda root: make_fifo(root / EPISODES), EPISODES, "not a regular file", []),
+    ("a data file is a folder", lambda root: make_folder(root / DATA), DATA, "not a regular file", None),
     ("stats.json is a FIFO", lambda root: make_fifo(root / STATS), STATS, "missing", []),
     ("stats.json is missing", lambda root: (root / STATS).unlink(), STATS, "missing", []),
     ("stats.json is no JSON", lambda root: (root / STATS).write_text("{"), STATS, "not those of the steps", []),
     ("stats.json is of others", lambda root: set_json(root / STATS, reward={}), STATS, "not those of the steps", []),
-    ("data is a file", lambda root: make_file(root / "data"), data(1), "is missing", None),
+    ("data is a file", lambda root: make_file(root / "data"), DATA, "is missing", None),
     ("a folder has a file's name", lambda root: (root / episodes(99)).mkdir(), episodes(99), "not a regular file", []),
-    ("a file of another run", extra_file, episodes(99), "another data file", None),
-    ("a row is missing", lambda root: drop_row(root / data(1)), data(1), "its episodes file states", [-1]),
-    ("a column is missing", lambda root: drop_column(root / data(1)), data(1), "other columns", None),
-    ("an episode's column is missing", lambda root: drop_column(root / episodes(1)), episodes(1), "other columns", []),
-    ("a wrong episode_id", lambda root: set_values(root / data(1), "episode_id", 0, [3]), data(1), "episode_id", [0]),
-    ("a wrong step", lambda root: set_values(root / data(1), "step", 0, [7]), data(1), "step is not", [0]),
-    ("a wrong step type", lambda root: set_values(root / data(1), "step_type", -1, [1]), data(1), "step_type", [-1]),
-    ("a wrong flag", lambda root: set_values(root / data(1), "terminated", 0, [True]), data(1), "terminated", [0]),
-    ("a wrong reward", lambda root: set_values(root / data(1), "reward", 0, [9.5]), data(1), "do not sum", [0]),
-    (
-        "a wrong next observation",
-        lambda root: set_values(root / data(1), "next_observation.mission", 0, ["odd"]),
-        data(1),
-        "not the observation that followed",
-        [0],
-    ),
-    (
-        "a wrong last observation",
-        lambda root: set_values(root / episodes(1), "last_observation.mission", -1, ["odd"]),
-        data(1),
-        "not the observation that followed",
-        [-1],
-    ),
-    (
-        "another observation",
-        lambda root: set_values(root / data(1), "observation.frames", 0, [[[4.0] * 3] * 2]),
-        episodes(1),
-        "statistics in its footer",
-        [],
-    ),
-    ("a wrong id", lambda root: set_values(root / episodes(1), "episode_id", 1, [0]), episodes(1), "id is not", None),
-    (
-        "a number twice",
-        lambda root: set_values(root / episodes(1), "episode_number", 1, [1]),
-        episodes(1),
-        "above",
-        None,
-    ),
-    (
-        "a wrong root seed",
-        lambda root: set_values(root / episodes(1), "root_seed", 1, [9]),
-        episodes(1),
-        "root_seed",
-        [1],
-    ),
-    ("a wrong length", lambda root: set_values(root / episodes(1), "length", 1, [0]), episodes(1), "its length", [1]),
-    (
-        "a wrong row",
-        lambda root: set_values(root / episodes(1), "data_row_index", 1, [0]),
-        episodes(1),
-        "first step",
-        [1],
-    ),
-    (
-        "a wrong file",
-        lambda root: set_values(root / episodes(1), "data_file_index", 1, [0]),
-        episodes(1),
-        "another",
-        [1],
-    ),
-    ("a wrong return", lambda root: set_values(root / episodes(1), "return", 1, [0.5]), data(1), "do not sum", [1]),
-    (
-        "a record of other bytes",
-        lambda root: set_footer(root / episodes(1), "rollout.checksum", "0"),
-        episodes(1),
-        "commit record in its footer is damaged",
-        [],
-    ),
-    ("no record", lambda root: set_footer(root / episodes(1), "rollout.segment", None), episodes(1), "no commit", []),
-    ("a wrong start", lambda root: set_record(root / episodes(1), start=0), episodes(1), "expected from", []),
-    ("a wrong stop", lambda root: set_record(root / episodes(1), stop=99), episodes(1), "are not the numbers", []),
-    (
-        "a skipped number",
-        lambda root: set_record(root / episodes(1), skipped=[1]),
-        episodes(1),
-        "are not the numbers",
-        [],
-    ),
-    ("wrong counts", lambda root: set_record(root / episodes(1), steps=3), episodes(1), "totals in its footer", []),
-    ("wrong spaces", lambda root: set_footer(root / data(1), "rollout.spaces", "{}"), data(1), "rollout.spaces", []),
-    ("more episodes stated", lambda root: set_json(root / INFO, episodes=120), INFO, "120 episodes", []),
-    ("fewer steps stated", lambda root: set_json(root / INFO, steps=3), INFO, "it states 3 steps", []),
-    ("other bytes stated", lambda root: set_json(root / INFO, bytes=3), INFO, "it states 3 bytes", []),
-    (
-        "more partitions stated",
-        lambda root: set_json(root / INFO, first_numbers=[5]),
-        episodes(0),
-        "expected from 5",
-        [],
-    ),
+    ("a file twice", lambda root: shutil.copy(root / EPISODES, root / episodes(99)), episodes(99), "another", None),
+    ("a row is missing", drop(DATA, lambda table: table.slice(1)), DATA, "its episodes file states", [-1]),
+    ("no reward", drop(DATA, lambda table: table.drop_columns(["reward"])), DATA, "other columns", None),
+    ("no seed", drop(EPISODES, lambda table: table.drop_columns(["seed"])), EPISODES, "other columns", []),
+    ("no episode", drop(EPISODES, lambda table: table.slice(0, 0)), EPISODES, "no row", []),
+    ("a wrong episode_id", put(DATA, "episode_id", 0, 3), DATA, "episode_id", [0]),
+    ("a wrong step", put(DATA, "step", 0, 7), DATA, "step is not", [0]),
+    ("a wrong step type", put(DATA, "step_type", -1, 1), DATA, "step_type", [-1]),
+    ("a wrong flag", put(DATA, "terminated", 0, True), DATA, "terminated", [0]),
+    ("a wrong reward", put(DATA, "reward", 0, 9.5), DATA, "do not sum", [0]),
+    ("a wrong next observation", put(DATA, "next_observation.mission", 0, "odd"), DATA, "that followed", [0]),
+    ("a wrong last observation", put(EPISODES, "last_observation.mission", -1, "odd"), DATA, "that followed", [-1]),
+    ("another observation", put(DATA, "observation.frames", 0, [[4.0] * 3] * 2), EPISODES, "statistics in its", []),
+    ("a wrong id", put(EPISODES, "episode_id", 1, 0), EPISODES, "id is not", None),
+    ("a number twice", put(EPISODES, "episode_number", 1, 1), EPISODES, "above", None),
+    ("a wrong root seed", put(EPISODES, "root_seed", 1, 9), EPISODES, "root_seed", [1]),
+    ("a wrong length", put(EPISODES, "length", 1, 0), EPISODES, "its length", [1]),
+    ("a wrong row", put(EPISODES, "data_row_index", 1, 0), EPISODES, "first step", [1]),
+    ("a wrong file", put(EPISODES, "data_file_index", 1, 0), EPISODES, "another", [1]),
+    ("a wrong return", put(EPISODES, "return", 1, 0.5), DATA, "do not sum", [1]),
+    ("a damaged record", footer(EPISODES, "rollout.checksum", "0"), EPISODES, "record in its footer is damaged", []),
+    ("no record", footer(EPISODES, "rollout.segment", None), EPISODES, "no commit", []),
+    ("a wrong start", record(start=0), EPISODES, "expected from", []),
+    ("a wrong stop", record(stop=99), EPISODES, "are not the numbers", []),
+    ("a skipped number", record(skipped=[1]), EPISODES, "are not the numbers", []),
+    ("wrong counts", record(steps=3), EPISODES, "totals in its footer", []),
+    ("wrong spaces", footer(DATA, "rollout.spaces", "{}"), DATA, "rollout.spaces", []),
+    ("more episodes stated", state(episodes=120), INFO, "120 episodes", []),
+    ("fewer steps stated", state(steps=3), INFO, "it states 3 steps", []),
+    ("other bytes stated", state(bytes=3), INFO, "it states 3 bytes", []),
+    ("another first number stated", state(first_numbers=[5]), episodes(0), "expected from 5", []),
 ]
 
 
@@ -208,11 +151,11 @@ ROWS: list[Row] = [
 def test_a_fault_is_named_with_its_file_and_episodes(folder: Path, row: Row) -> None:
     """`places` counts from the first episode of the second segment; None stands for some of them, or all."""
     _, harm, file, problem, places = row
-    ids = ids_of(folder / episodes(1))
+    ids = pq.read_table(folder / EPISODES, columns=["episode_id"])["episode_id"].to_pylist()
     harm(folder)
     report = verify_dataset(folder)
     faults = [fault for fault in report.faults if fault.file == file and problem in fault.problem]
-    assert faults, found(report)
+    assert faults, report.faults
     assert not report.document()["ok"]
     if places is not None:
         assert tuple(ids[place] for place in places) == faults[0].episodes
