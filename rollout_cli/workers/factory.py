@@ -6,8 +6,8 @@ import importlib
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from typing import Any
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from typing import Any, TypeGuard
 
 from rollout_cli.cores import usable_cores
 from rollout_cli.episodes.chunk import Chunk
@@ -20,8 +20,8 @@ from rollout_cli.workers.default_worker import DefaultWorker
 from rollout_cli.workers.worker import EpisodeRules, Worker
 
 WorkerSetup = Callable[[], AbstractContextManager[Any]]
-"""Makes a context manager. It crosses the process border, so it must be picklable (by cloudpickle)."""
 
+_NOT_LEFT = "the worker's set-up could not be left"
 _SUBCLASS_HINT = "derive it from rollout_cli.DefaultWorker or rollout_cli.VecWorker"
 
 
@@ -36,11 +36,10 @@ def load_worker_class(spec: str) -> type[Worker]:
     found = Source.find(spec, UserCodeError).load(UserCodeError)
     if not _is_worker_class(found):
         raise UserCodeError(f"{spec!r} is no worker class", hint=_SUBCLASS_HINT)
-    worker_class: type[Worker] = found
-    return worker_class
+    return found
 
 
-def _is_worker_class(found: Any) -> bool:
+def _is_worker_class(found: Any) -> TypeGuard[type[Worker]]:
     return isinstance(found, type) and issubclass(found, Worker)
 
 
@@ -53,16 +52,14 @@ class WorkerFactory:
         seed: The root seed; drawn where it is None.
         worker_class: The class of the workers, a subclass of Worker.
         worker_args: Further keyword arguments of that class.
-        is_tf_worker: Whether a TensorFlow session is open in each worker; the same as `tensorflow_session` for
-            `worker_setup`.
+        is_tf_worker: Whether a TensorFlow session is open in each worker: the ready-made `worker_setup`.
         worker_setup: Makes a context manager that is entered in each worker before the policy is unpickled there, and
-            left when the worker ends; in place of the default, which holds torch to one thread.
+            left when the worker ends; in place of the default, which holds torch to one thread. It must be picklable.
         rules: What is done about user code that nearly keeps its contract.
         drop_infos: Infos that are not recorded: dotted paths or globs, see `without_infos`.
 
     Raises:
-        ValueError: If `n_workers`, `seed` or `max_episode_length` is out of range, the class is no worker class, or two
-            set-ups are given.
+        ValueError: If an argument is out of range, the class is no worker class, or two set-ups are given.
     """
 
     def __init__(
@@ -86,12 +83,10 @@ class WorkerFactory:
         self.worker_setup = tensorflow_session if is_tf_worker else worker_setup
         self.rules = rules or EpisodeRules()
         self._drop_infos = tuple(drop_infos)
-        if self.n_workers < 1:
-            raise ValueError(f"n_workers is {self.n_workers}, must be at least 1")
-        if self.seed < 0:
-            raise ValueError(f"seed is {self.seed}, must be at least 0")
-        if max_episode_length is not None and not max_episode_length >= 1:
-            raise ValueError(f"max_episode_length is {max_episode_length}, must be at least 1")
+        for name, least in (("n_workers", 1), ("seed", 0), ("max_episode_length", 1)):
+            value = getattr(self, name)
+            if value is not None and not value >= least:  # True of nan as well.
+                raise ValueError(f"{name} is {value}, must be at least {least}")
         if not _is_worker_class(worker_class):
             raise ValueError(f"worker_class is {worker_class!r}, which is no Worker: {_SUBCLASS_HINT}")
         if is_tf_worker and worker_setup is not None:
@@ -99,11 +94,7 @@ class WorkerFactory:
 
     @property
     def numbers_at_once(self) -> int:
-        """Return in blocks of how many numbers a worker wants its work.
-
-        Raises:
-            UserCodeError: If the class cannot tell for its arguments.
-        """
+        """How many numbers a worker runs at once; UserCodeError if the class cannot tell for its arguments."""
         with reporting(UserCodeError, f"{self.worker_class.__name__}.numbers_at_once failed"):
             return self.worker_class.numbers_at_once(self.worker_args)
 
@@ -120,20 +111,9 @@ class WorkerFactory:
         return [preprocess(objs)] * self.n_workers
 
     def __call__(self, worker_number: int) -> Worker:
-        """Build worker number `worker_number`.
-
-        Raises:
-            ValueError: If there is no such worker.
-            UserCodeError: If the class cannot be built with its arguments.
-        """
-        if not 0 <= worker_number < self.n_workers:
-            raise ValueError(f"worker_number is {worker_number}, must be from 0 to {self.n_workers - 1}")
-        arguments: dict[str, Any] = {
-            "seed": self.seed,
-            "max_episode_length": self.max_episode_length,
-            "worker_number": worker_number,
-            **self.worker_args,
-        }
+        """Build a worker, from number 0; UserCodeError if the class cannot be built with its arguments."""
+        common = {"seed": self.seed, "max_episode_length": self.max_episode_length, "worker_number": worker_number}
+        arguments: dict[str, Any] = {**common, **self.worker_args}
         hint = f"it is called with {', '.join(arguments)}; the traceback below shows where"
         with reporting(UserCodeError, f"the worker class {self.worker_class.__name__} cannot be built", hint=hint):
             worker = self.worker_class(**arguments)
@@ -143,8 +123,7 @@ class WorkerFactory:
     def take(self, worker: Worker, *, everything: bool = False) -> tuple[Chunk | None, RolloutError | None]:
         """Remove a worker's finished episodes and return them, without the infos to be dropped; None for none.
 
-        An episode with a reward that is not a number is left out: the error of the first one comes beside the others,
-        and has its number in `episodes`.
+        Those with a reward that is not a number are left out: the error of the first one comes beside the others.
         """
         chunk = worker.take(everything=everything)
         if chunk is None:
@@ -161,20 +140,19 @@ class WorkerFactory:
         Raises:
             UserCodeError: On entry and on exit, if `worker_setup` fails.
         """
-        if self.worker_setup is None:
-            yield
-            return
         hint = "worker_setup is called without arguments and returns a context manager; the traceback below shows where"
         with reporting(UserCodeError, "the worker's set-up could not be entered", hint=hint):
-            manager = self.worker_setup()
-            manager.__enter__()
+            entered = ExitStack()
+            entered.enter_context((self.worker_setup or nullcontext)())
         try:
             yield
         except BaseException as error:
-            # It must not swallow the error: whoever waits for the worker has to hear of it.
-            _leave(manager, error)
+            # The set-up must not swallow it: whoever waits for the worker has to hear of it.
+            with reporting(UserCodeError, _NOT_LEFT):
+                entered.__exit__(type(error), error, error.__traceback__)
             raise
-        _leave(manager, None)
+        with reporting(UserCodeError, _NOT_LEFT):
+            entered.close()
 
     def after_updates(self) -> None:
         """Let torch, where a policy has loaded it, use as many threads as OMP_NUM_THREADS says, or one.
@@ -187,30 +165,14 @@ class WorkerFactory:
             torch.set_num_threads(int(wanted) if wanted.isdecimal() and int(wanted) > 0 else 1)
 
 
-def _leave(manager: AbstractContextManager[Any], error: BaseException | None) -> None:
-    given = (None, None, None) if error is None else (type(error), error, error.__traceback__)
-    try:
-        with reporting(UserCodeError, "the worker's set-up could not be left"):
-            manager.__exit__(*given)
-    except UserCodeError as fault:
-        if fault.__cause__ is not error or error is None:
-            raise
-
-
 @contextmanager
 def tensorflow_session() -> Iterator[None]:
-    """Make a new graph the default one, and a session of it the default session, until the worker ends.
-
-    Raises:
-        UsageError: If TensorFlow is missing.
-    """
+    """Make a new graph the default one, and a session of it the default session, until the worker ends."""
     try:
         tensorflow: Any = importlib.import_module("tensorflow")
     except ModuleNotFoundError as error:
-        if error.name != "tensorflow":
-            raise
-        hint = "pip install tensorflow"
-        raise UsageError("is_tf_worker=True needs TensorFlow, which is not installed", hint=hint) from error
+        message = f"is_tf_worker=True needs TensorFlow, but {error.name} is not installed"
+        raise UsageError(message, hint=f"pip install {error.name}") from error
     # TensorFlow 2 keeps the sessions of TensorFlow 1 there.
     tf = tensorflow.compat.v1 if hasattr(tensorflow, "compat") else tensorflow
     with tf.Graph().as_default(), tf.Session().as_default():

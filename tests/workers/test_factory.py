@@ -68,8 +68,6 @@ def test_messages_for_workers() -> None:
     assert [2, 3] == factory.prepare_worker_messages([1, 2], lambda number: number + 1)
     with pytest.raises(ValueError, match="has 2 entries, not 1"):
         factory.prepare_worker_messages([1])
-    with pytest.raises(ValueError, match="worker_number is 2"):
-        factory(2)
 
 
 def test_a_class_that_cannot_be_built() -> None:
