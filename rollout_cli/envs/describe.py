@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.metadata
+import math
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -21,11 +22,11 @@ Vector = VectorEnv[Any, Any, Any]
 
 
 def env_spec_of(env: Any, max_episode_length: float | None = None) -> EnvSpec:
-    """Return the spaces of one row of `env`, and the steps after which its episodes are truncated.
+    """Return the spaces of one row of an environment or vector environment, and the lower one of two limits.
 
     Args:
-        env: An environment or a vector environment.
-        max_episode_length: The run's own limit; None or infinity for none. The lower one of both limits counts.
+        env: The environment, see `time_limit_of`.
+        max_episode_length: The run's own limit of steps; None or infinity for none.
 
     Raises:
         UnsupportedSpaceError: If a space has no fixed set of columns.
@@ -35,17 +36,15 @@ def env_spec_of(env: Any, max_episode_length: float | None = None) -> EnvSpec:
     action_space = getattr(env, f"{prefix}action_space")
     space_leaves(observation_space)
     space_leaves(action_space)
-    limits = (time_limit_of(env), max_episode_length)
-    known = [int(limit) for limit in limits if limit is not None and limit != float("inf")]
-    return EnvSpec(observation_space, action_space, min(known, default=None))
+    limit = min(time_limit_of(env) or math.inf, max_episode_length or math.inf)
+    return EnvSpec(observation_space, action_space, None if limit == math.inf else int(limit))
 
 
 def time_limit_of(env: Any) -> int | None:
     """Return the steps after which the environment's own episodes are truncated; None where no limit is known.
 
-    For an environment it is the lowest of the TimeLimit wrappers and of the limit in its own spec: an environment that
-    an EnvSource built has no wrapper, and its worker counts. For a vector environment it is the limit that
-    `gymnasium.make_vec` gave its constructor, or its attribute `max_episode_steps`.
+    For an environment it is the lowest of its TimeLimit wrappers and its own spec (one that an EnvSource built has no
+    wrapper), for a vector environment that of its constructor, or its attribute `max_episode_steps`.
     """
     if isinstance(env, VectorEnv):
         limits = [getattr(env.unwrapped, "max_episode_steps", None)]
@@ -61,9 +60,8 @@ def time_limit_of(env: Any) -> int | None:
 def describe_env(env: Any) -> dict[str, Any]:
     """Return the record that a dataset keeps of a built environment.
 
-    `id` and `spec_json` are gymnasium's; both are None for an environment that was not made from a spec, and
-    `spec_json` is None for a spec that holds objects that JSON does not have. `wrappers` are class names, the outermost
-    first. A vector environment also has `num_envs` and `autoreset_mode`.
+    `id` and `spec_json` are gymnasium's: None where there is no spec, or JSON cannot hold it. `wrappers` are class
+    names, the outermost first. A vector environment also has `num_envs` and `autoreset_mode`.
     """
     spec = env.spec if isinstance(env.spec, GymSpec) else None
     spec_json = None
@@ -97,10 +95,9 @@ _LIBRARIES |= {"torch": "torch", "mujoco": "mujoco"}
 
 
 def loaded_versions(env: Any) -> dict[str, str]:
-    """Return the versions of the packages that this process has loaded and that decide its episodes.
+    """Return the versions of the packages that decide a process's episodes, where they have one.
 
-    These are known libraries of environments and networks, and the packages that the layers of `env` come from; but for
-    those that have none, such as a module of the working folder.
+    These are the loaded ones of `_LIBRARIES`, and the packages that the layers of `env` come from.
     """
     modules = {type(layer).__module__.partition(".")[0] for layer in _layers(env)}
     found = {}

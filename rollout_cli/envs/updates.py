@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
 
-import cloudpickle
 import gymnasium
 from gymnasium.vector import VectorEnv
 
@@ -25,8 +24,8 @@ Env = gymnasium.Env[Any, Any]
 class EnvUpdate:
     """A change of an environment, called in the worker with the environment that it has; this one changes nothing.
 
-    A subclass says by `replaces_env` whether its result is independent of the environment before: a worker that is
-    restarted gets every update since the last that replaced it.
+    A worker that is restarted gets every update since the last whose result owes nothing to the environment before, as
+    `replaces_env` says.
     """
 
     replaces_env: ClassVar[bool] = False
@@ -41,13 +40,6 @@ class EnvUpdate:
             message = f"{type(self).__name__} changes an environment, but the worker has none yet"
             raise EnvLoadError(message, hint="give the sampler an environment, or use NewEnvUpdate")
         return old_env
-
-    def __getstate__(self) -> dict[str, bytes]:
-        # Pickled by value where their modules may be missing in a worker: a lambda will do.
-        return {"fields": cloudpickle.dumps(self.__dict__)}
-
-    def __setstate__(self, state: dict[str, bytes]) -> None:
-        self.__dict__.update(cloudpickle.loads(state["fields"]))
 
 
 @dataclass(eq=False)

@@ -98,10 +98,6 @@ class Chunk:
         columns = (*self.observations, *self.actions, self.rewards, *self.last_observations)
         return sum(column.nbytes for column in columns)
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        # A tuple of the fields pickles faster than the dictionary that a dataclass with slots gives by default.
-        return Chunk, tuple(getattr(self, name) for name in self.__slots__)
-
     def episodes(self, start: int, stop: int) -> Chunk:
         """Return the chunk's episodes at places `start` to `stop - 1`, as views."""
         if (start, stop) == (0, self.n_episodes):

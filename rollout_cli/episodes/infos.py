@@ -53,10 +53,6 @@ class InfoColumn:
     rows: Array | None
     values: Array
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        # The state of a dataclass with slots is found field by field, at ten times the cost of a plain call.
-        return InfoColumn, (self.path, self.kind, self.rows, self.values)
-
     def row_numbers(self) -> Array:
         """Return the rows that have a value, shape (n,)."""
         return np.arange(len(self.values)) if self.rows is None else self.rows
@@ -88,9 +84,6 @@ class InfoTable:
     n_rows: int
     columns: tuple[InfoColumn, ...] = ()
     dropped_rows: Mapping[str, Array] = field(default_factory=dict)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return InfoTable, (self.n_rows, self.columns, self.dropped_rows)
 
     @property
     def dropped(self) -> dict[str, int]:

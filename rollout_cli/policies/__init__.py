@@ -1,15 +1,9 @@
 """Policies: the protocol, adapters for the objects that users have, and the sources that policies are loaded from."""
 
-from rollout_cli.policies.adapt import adapt_policy, policy_class
-from rollout_cli.policies.policy import AdaptedPolicy, Policy
-from rollout_cli.policies.source import PolicySource, as_policy_source, policy_source
-
-__all__ = [
-    "AdaptedPolicy",
-    "Policy",
-    "PolicySource",
-    "adapt_policy",
-    "as_policy_source",
-    "policy_class",
-    "policy_source",
-]
+from rollout_cli.policies.adapt import adapt_policy as adapt_policy
+from rollout_cli.policies.adapt import policy_class as policy_class
+from rollout_cli.policies.policy import AdaptedPolicy as AdaptedPolicy
+from rollout_cli.policies.policy import Policy as Policy
+from rollout_cli.policies.source import PolicySource as PolicySource
+from rollout_cli.policies.source import as_policy_source as as_policy_source
+from rollout_cli.policies.source import policy_source as policy_source

@@ -190,10 +190,9 @@ class _CompletedPolicy(AdaptedPolicy):
 
 
 def _not_a_pair(what: str, noun: str, result: Any) -> PolicyError:
-    is_pair = isinstance(result, tuple) and len(result) == 2  # noqa: PLR2004
-    given = f"{named(result[1])} as its info, expected a dictionary" if is_pair else named(result)
-    expected = "" if is_pair else f", expected the pair ({noun}, info)"
-    return PolicyError(f"{what} gave {given}{expected}", hint=f"return ({noun}, info), or ({noun}, {{}}) for no info")
+    given = f"({', '.join(map(named, result))})" if isinstance(result, tuple) else named(result)
+    message = f"{what} gave {given}, expected the pair ({noun}, info), where info is a dictionary"
+    return PolicyError(message, hint=f"return ({noun}, {{}}) for no info")
 
 
 def _check_rows(what: str, space_rows: SpaceRows, actions: Tree, infos: Mapping[str, Any], n_rows: int) -> None:

@@ -189,17 +189,6 @@ def _unordered(table: InfoTable) -> Any:
     return n_rows, sorted(columns, key=repr), dropped
 
 
-@given(info_dicts(), st.integers(0, 8))
-def test_rows_without_a_value_are_left_out(infos: list[dict[str, Any]], cut: int) -> None:
-    """Row numbers rise, fit the values, and are given exactly where some row lacks a value, also after a cut."""
-    whole = tabulate(infos)
-    for table in (whole, whole.slice(min(cut, len(infos)), len(infos))):
-        for column in table.columns:
-            rows = column.row_numbers().tolist()
-            assert (sorted(set(rows)), len(column.values)) == (rows, len(rows))
-            assert (column.rows is None) == (len(rows) == table.n_rows)
-
-
 def test_arrays() -> None:
     """Full columns are plain arrays, sparse ones masked, and mixed types, text and JSON are objects with None."""
     infos = [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from typing import Any
 
+import cloudpickle
 import gymnasium
 import pytest
 
@@ -48,7 +49,7 @@ class TaskWrapper(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 
 def crossed(update: EnvUpdate) -> Any:
-    return pickle.loads(pickle.dumps(update))
+    return pickle.loads(cloudpickle.dumps(update))
 
 
 def test_the_base_keeps_the_environment() -> None:

@@ -179,23 +179,6 @@ def test_parameters_of_a_policy_without_any(make: Callable[[], Any]) -> None:
         policy.set_param_values({"gain": 2.0})
 
 
-def test_parameters_by_other_verbs() -> None:
-    """Stable-Baselines3's verbs are known."""
-
-    class Model(Predicting):
-        held: Any = 1
-
-        def get_parameters(self) -> Any:
-            return self.held
-
-        def set_parameters(self, params: Any) -> None:
-            self.held = params
-
-    policy = adapt_policy(Model(), ENV_SPEC)
-    policy.set_param_values({"policy": policy.get_param_values()})
-    assert {"policy": 1} == policy.wrapped.held
-
-
 # -- plain callables -------------------------------------------------------------------------------------------------
 
 
@@ -205,22 +188,6 @@ def test_a_callable_gives_the_bare_action(action: Any) -> None:
     policy = adapt_policy(lambda observation: action, ENV_SPEC)
     assert action is policy.get_action(OBSERVATION)[0]
     assert {} == policy.get_action(OBSERVATION)[1]
-
-
-def test_an_inference_session_in_three_lines() -> None:
-    """A model of another runtime, such as ONNX, is a callable around its session."""
-
-    class Session:
-        def run(self, names: Any, inputs: dict[str, Any]) -> list[Any]:
-            return [inputs["observation"] @ np.eye(3, 4, dtype=np.float32)]
-
-    session = Session()
-
-    def act(observation: Any) -> int:
-        (logits,) = session.run(None, {"observation": observation[None]})
-        return int(logits.argmax())
-
-    assert (2, {}) == adapt_policy(act, ENV_SPEC).get_action(OBSERVATION)
 
 
 # -- predict ---------------------------------------------------------------------------------------------------------
@@ -323,21 +290,20 @@ def test_what_is_not_a_policy(candidate: Any, message: str) -> None:
     assert "observation" in caught.value.hint
 
 
-NO_PAIR, NO_INFO = "expected the pair (action, info)", "as its info, expected a dictionary"
-PAIRS: list[tuple[Any, str]] = [
-    (3, f"gave an int, {NO_PAIR}"),
-    (None, f"gave a NoneType, {NO_PAIR}"),
-    (np.zeros(2), f"gave a ndarray, {NO_PAIR}"),
-    ([3, {}], f"gave a list, {NO_PAIR}"),
-    ((3, {}, 1), f"gave a tuple, {NO_PAIR}"),
-    ((3, None), f"gave a NoneType {NO_INFO}"),
-    ((3, [{}]), f"gave a list {NO_INFO}"),
-]
-
-
-@pytest.mark.parametrize(("result", "message"), PAIRS)
+@pytest.mark.parametrize(
+    ("result", "given"),
+    [
+        (3, "an int"),
+        (None, "a NoneType"),
+        (np.zeros(2), "a ndarray"),
+        ([3, {}], "a list"),
+        ((3, {}, 1), "(an int, a dict, an int)"),
+        ((3, None), "(an int, a NoneType)"),
+        ((3, [{}]), "(an int, a list)"),
+    ],
+)
 @pytest.mark.parametrize("base", [Lone, Whole])
-def test_get_action_must_give_a_pair(base: type[Any], result: Any, message: str) -> None:
+def test_get_action_must_give_a_pair(base: type[Any], result: Any, given: str) -> None:
     """A bare action, which a plain callable may give, is an error that says what to return."""
 
     class Wrong(base):  # type: ignore[misc]
@@ -346,17 +312,14 @@ def test_get_action_must_give_a_pair(base: type[Any], result: Any, message: str)
 
     with pytest.raises(PolicyError) as caught:
         adapt_policy(Wrong(), ENV_SPEC).get_action(OBSERVATION)
-    assert f"Wrong.get_action {message}" == caught.value.message
-    assert caught.value.hint.startswith("return (action, info)")
+    assert caught.value.message.startswith(f"Wrong.get_action gave {given}, expected the pair (action, info)")
+    assert "return (action, {}) for no info" == caught.value.hint
 
 
 BATCHES: list[tuple[Any, str]] = [
     (np.zeros(2, np.int64), "gave a ndarray, expected the pair (actions, info)"),
-    (None, "gave a NoneType, expected the pair (actions, info)"),
-    ((np.zeros(2, np.int64), [{}, {}]), "gave a list as its info, expected a dictionary"),
+    ((np.zeros(2, np.int64), [{}, {}]), "gave (a ndarray, a list), expected the pair (actions, info)"),
     ((np.zeros(3, np.int64), {}), "gave 3 actions for 2 observations"),
-    ((np.zeros(1, np.int64), {}), "gave 1 actions for 2 observations"),
-    ((np.zeros(0, np.int64), {}), "gave 0 actions for 2 observations"),
     ((5, {}), "gave an int as the actions for 2 observations"),
     ((np.zeros(2, np.int64), {"x": np.zeros(4)}), "gave 4 values of the info 'x' for 2 observations"),
     ((np.zeros(2, np.int64), {"x": {"y": [1]}}), "gave 1 values of the info 'x.y' for 2 observations"),
@@ -375,7 +338,7 @@ def test_get_actions_must_give_one_row_an_observation(result: Any, message: str)
     policy = adapt_policy(Wrong(), ENV_SPEC)
     with pytest.raises(PolicyError) as caught:
         policy.get_actions(BATCH)
-    assert f"Wrong.get_actions {message}" == caught.value.message
+    assert caught.value.message.startswith(f"Wrong.get_actions {message}")
     assert caught.value.hint
     if isinstance(result, tuple) and np.shape(result[0]) != (1,):
         with pytest.raises(PolicyError, match=r"^Wrong\.get_actions gave"):
