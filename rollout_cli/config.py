@@ -365,11 +365,8 @@ def resolve(
     """
     options = options_of(command)
     variables = {one.name: _read_variable(one, environ[one.variable]) for one in options if environ.get(one.variable)}
-    typed = {
-        one.name: one.read(flags[one.name], one.flag, text=True)
-        for one in options
-        if flags.get(one.name) not in (None, [])
-    }
+    texts = {OPTIONS[name]: raw for name, raw in flags.items() if raw not in (None, [])}
+    typed = {option.name: option.read(raw, option.flag, text=True) for option, raw in texts.items()}
     sources = [{} if file is None else _values_from_file(command, file), variables, typed]
     given = _merged(sources)
     if given.get("resume") and recorded is not None:
@@ -398,10 +395,8 @@ def _values_from_file(command: str, path: Path) -> Values:
         raise ConfigError(f"{path} is not valid TOML: {error}", hint="see https://toml.io for the syntax") from error
     written_for = table.pop("command", command)
     if written_for != command:
-        raise ConfigError(
-            f"{path} is written for `rollout {written_for}`, not for `rollout {command}`",
-            hint="`command` must be 'collect' or 'exact', as the command that reads the file",
-        )
+        message = f"{path} is written for `rollout {written_for}`, not for `rollout {command}`"
+        raise ConfigError(message, hint="`command` in a file must be the command that reads it")
     for key in table:
         if key not in OPTIONS:
             close = difflib.get_close_matches(key.replace("-", "_"), OPTIONS, n=1)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from rollout_cli.config import CollectConfig
 from rollout_cli.cores import usable_cores
-from rollout_cli.dataset.files import FolderLock, check_free_space
+from rollout_cli.dataset.files import FileStore, FolderLock, check_folder, check_free_space
 from rollout_cli.envs.source import EnvSource, env_source
 from rollout_cli.episodes.chunk import Chunk
 from rollout_cli.episodes.infos import unmatched_patterns
@@ -19,7 +19,7 @@ from rollout_cli.errors import InterruptedRunError, RolloutError, UserCodeError
 from rollout_cli.policies.source import PolicySource, policy_source
 from rollout_cli.run import provenance, reproduce
 from rollout_cli.run.progress import Progress
-from rollout_cli.run.resume import ResumeState, output_lock, resume_state
+from rollout_cli.run.resume import ResumeState, resume_state
 from rollout_cli.run.signals import StopSignals, stop_on_signals
 from rollout_cli.samplers.local_sampler import LocalSampler
 from rollout_cli.samplers.multiprocessing_sampler import MultiprocessingSampler
@@ -130,7 +130,10 @@ def _prepare(config: CollectConfig, progress: Progress) -> Iterator[_Job]:
         progress.warn(f"{config.workers:,} workers share {cores:,} usable cores: fewer would be faster")
     if warning := check_free_space(config.output):
         progress.warn(warning)
-    with output_lock(config) as lock:
+    if not config.resume:
+        check_folder(config.output, overwrite=config.overwrite)
+    lock = FolderLock(FileStore(), config.output) if config.output.is_dir() else None
+    try:
         policy = policy_source(config.policy, sha256=config.policy_sha256)
         env = env_source(config.env, config.env_kwargs)
         plan: Plan = MinTimesteps(config.timesteps or 1)
@@ -141,6 +144,9 @@ def _prepare(config: CollectConfig, progress: Progress) -> Iterator[_Job]:
         sources = provenance.sources_record(config, policy, env)
         state = resume_state(config, plan, sources, progress)
         yield _Job(state.config, plan, policy, env, sources, state, lock, progress, started_at)
+    finally:
+        if lock is not None:
+            lock.release()
 
 
 @contextmanager

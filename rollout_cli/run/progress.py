@@ -41,11 +41,25 @@ class Progress:
         """End, whether the run went well or not; again does nothing."""
 
 
-class MessageProgress(Progress):
-    """Notices and warnings as lines, and nothing else; with `notices=False`, warnings only."""
+class LineProgress(Progress):
+    """Notices and warnings as they come, and a plain line every few seconds; the last one states the end.
 
-    def __init__(self, stream: TextIO, *, notices: bool = True) -> None:
-        self._stream, self._notices = stream, notices
+    With `every=None` there are no such lines, and with `notices=False` there are warnings alone.
+    """
+
+    def __init__(
+        self,
+        stream: TextIO,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        every: float | None = _LINE_EVERY,
+        notices: bool = True,
+    ) -> None:
+        self._stream, self._clock, self._every, self._notices = stream, clock, every, notices
+        self._is_open, self._began, self._shown_at = False, 0.0, 0.0
+        self._label, self._return_sum, self._failures = "", 0.0, 0
+        self._done = self._before = (0, 0)  # Steps and episodes: in all, and those of a resumed dataset.
+        self._totals: tuple[int | None, int | None] = (None, None)
 
     def notice(self, text: str) -> None:
         if self._notices:
@@ -54,28 +68,9 @@ class MessageProgress(Progress):
     def warn(self, text: str) -> None:
         self._write("warning: " + printable(text.strip("\n"), keep="\n"), style="yellow")
 
-    def _write(self, text: str, style: str = "") -> None:
-        del style
-        self._stream.write(f"{text}\n")
-        self._stream.flush()
-
-
-class LineProgress(MessageProgress):
-    """A plain line every few seconds, for logs and pipes; the last one states the end."""
-
-    def __init__(
-        self, stream: TextIO, *, clock: Callable[[], float] = time.monotonic, every: float = _LINE_EVERY
-    ) -> None:
-        super().__init__(stream)
-        self._clock, self._every = clock, every
-        self._is_open, self._began, self._shown_at = False, 0.0, 0.0
-        self._label, self._return_sum, self._failures = "", 0.0, 0
-        self._done = self._before = (0, 0)  # Steps and episodes: in all, and those of a resumed dataset.
-        self._totals: tuple[int | None, int | None] = (None, None)
-
     def start(self, *, label: str, total_steps: int | None, total_episodes: int | None) -> None:
         self._label, self._totals = printable(label), (total_steps, total_episodes)
-        self._is_open, self._shown_at = True, self._clock()
+        self._is_open, self._shown_at = self._every is not None, self._clock()
 
     def begin(self, *, episodes: int = 0, steps: int = 0, return_sum: float = 0.0) -> None:
         self._done = self._before = (steps, episodes)
@@ -85,7 +80,7 @@ class LineProgress(MessageProgress):
         self._done = (self._done[0] + steps, self._done[1] + episodes)
         self._return_sum += return_sum
         self._failures += failures
-        if self._is_open and self._clock() - self._shown_at >= self._every:
+        if self._is_open and self._clock() - self._shown_at >= (self._every or 0.0):
             self._show()
 
     def finish(self) -> None:
@@ -117,6 +112,11 @@ class LineProgress(MessageProgress):
     def _show(self) -> None:
         self._shown_at = self._clock()
         self._write(self._text())
+
+    def _write(self, text: str, style: str = "") -> None:
+        del style
+        self._stream.write(f"{text}\n")
+        self._stream.flush()
 
 
 class BarProgress(LineProgress):
@@ -170,6 +170,6 @@ def choose_progress(stream: TextIO, *, wanted: bool | None, quiet: bool, environ
     `wanted=False` leaves messages alone, and `quiet` warnings alone. (rich itself honours `NO_COLOR`.)
     """
     if quiet or wanted is False:
-        return MessageProgress(stream, notices=not quiet)
+        return LineProgress(stream, every=None, notices=not quiet)
     can_draw = stream.isatty() and environ.get("TERM") not in {"dumb", "unknown"}
     return BarProgress(stream) if can_draw else LineProgress(stream)

@@ -17,7 +17,6 @@ import numpy.typing as npt
 
 from rollout_cli.episodes.batch import EpisodeBatch
 from rollout_cli.episodes.chunk import Chunk, concatenate
-from rollout_cli.episodes.spaces import SpaceRows, space_leaves
 from rollout_cli.errors import InterruptedRunError, NotReproducibleError, RolloutError, UserCodeError
 from rollout_cli.samplers.plan import Episodes
 from rollout_cli.samplers.sampler import Sampler
@@ -75,23 +74,26 @@ def differences(first: EpisodeBatch, again: EpisodeBatch) -> list[Difference]:
 
 def _columns(batch: EpisodeBatch) -> Iterator[tuple[str, _Column]]:
     """Yield the fields of one episode in the order of cause and effect within a step."""
-    length, spec = len(batch.rewards), batch.env_spec
+    length = len(batch.rewards)
     yield "seed", (0, batch.seeds)
-    yield from _leaves("observation", spec.observation_space, batch.observations, 0)
-    yield from _leaves("last_observation", spec.observation_space, batch.last_observations, length)
-    yield from ((f"episode_info.{key}", (0, values)) for key, values in batch.episode_infos.items())
-    yield from _leaves("action", spec.action_space, batch.actions, 0)
-    yield from ((f"agent_info.{key}", (0, values)) for key, values in batch.agent_infos.items())
+    yield from _leaves("observation", batch.observations)
+    yield from _leaves("last_observation", batch.last_observations, length)
+    yield from _leaves("episode_info", batch.episode_infos)
+    yield from _leaves("action", batch.actions)
+    yield from _leaves("agent_info", batch.agent_infos)
     yield "reward", (0, batch.rewards)
     yield "terminated", (length - 1, batch.terminated)
     yield "truncated", (length - 1, batch.truncated)
-    yield from ((f"env_info.{key}", (0, values)) for key, values in batch.env_infos.items())
+    yield from _leaves("env_info", batch.env_infos)
     yield "length", (length - 1, batch.lengths)
 
 
-def _leaves(name: str, space: Any, tree: Any, start: int) -> Iterator[tuple[str, _Column]]:
-    for leaf, values in zip(space_leaves(space), SpaceRows(space).columns(tree), strict=True):
-        yield ".".join(filter(None, (name, leaf.name))), (start, values)
+def _leaves(name: str, tree: Any, start: int = 0) -> Iterator[tuple[str, _Column]]:
+    if isinstance(tree, Mapping | tuple):
+        for key, branch in tree.items() if isinstance(tree, Mapping) else enumerate(tree):
+            yield from _leaves(f"{name}.{key}", branch, start)
+    else:
+        yield name, (start, tree)
 
 
 def _first_difference(name: str, one: _Column, other: _Column) -> Difference | None:

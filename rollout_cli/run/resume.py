@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,19 +24,6 @@ _DECISIVE = (
     *("envs_per_worker", "worker_class", "worker_args", "segment_bytes", "next_observation", "drop_info"),
 )
 """Options that decide the data. The others (amount, workers, sampler, faults, showing) may differ on resume."""
-
-
-@contextmanager
-def output_lock(config: CollectConfig) -> Iterator[files.FolderLock | None]:
-    """Check the output folder, and lock it if it exists; a `StorageError` says why it cannot be used."""
-    if not config.resume:
-        files.check_folder(config.output, overwrite=config.overwrite)
-    lock = files.FolderLock(files.FileStore(), config.output) if config.output.is_dir() else None
-    try:
-        yield lock
-    finally:
-        if lock is not None:
-            lock.release()
 
 
 def recorded_options(command: CommandName, given: Mapping[str, Any]) -> Values:
