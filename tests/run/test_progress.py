@@ -147,12 +147,6 @@ def test_the_bar_is_redrawn_ten_times_a_second_at_most(terminal: Terminal, clock
     progress.finish()
 
 
-def test_a_bar_that_never_started_can_finish(terminal: Terminal) -> None:
-    """A run that failed before it began leaves nothing on the terminal."""
-    BarProgress(terminal).finish()
-    assert "" == terminal.getvalue()
-
-
 def test_no_color(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
     """NO_COLOR leaves no colour in warnings."""
     BarProgress(terminal).warn("odd")
