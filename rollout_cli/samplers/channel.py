@@ -7,6 +7,7 @@ channel's outbox until `flush_nowait` sends it.
 
 from __future__ import annotations
 
+import contextlib
 import pickle
 import queue
 import select
@@ -35,58 +36,40 @@ _PIECES_A_CALL = 512
 # A program that has SIGPIPE kill it, as command lines do, must not die of a worker's death.
 _NO_SIGPIPE = getattr(socket, "MSG_NOSIGNAL", 0)
 
-Piece = bytes | memoryview
-
 
 class ReceiveMemory:
-    """Memory for large messages, used again once no array lies in it any more.
+    """Memory for large messages, used again once no array lies in it any more; at most `keep` unused bytes are kept.
 
     The kernel clears memory that a process touches for the first time. For messages of 4 MB that doubles what it costs
     to receive them (470 against 270 us/MB). Whoever takes the arrays may keep them as long as it likes.
-
-    Args:
-        keep: How many unused bytes are kept at most.
     """
 
     def __init__(self, keep: int = 128 << 20) -> None:
         self._keep = keep
         self._free: list[npt.NDArray[np.uint8]] = []
 
-    @property
-    def free_bytes(self) -> int:
-        """Return how many bytes are kept that nothing uses."""
-        return sum(map(len, self._free))
-
     def take(self, size: int) -> memoryview:
         """Return `size` writable bytes of any content."""
         if size < 1 << 16:
             return memoryview(bytearray(size))
-        block = self._fitting(size)
+        at = next((at for at, block in enumerate(self._free) if size <= len(block) <= 2 * size), None)
+        # A little larger than asked for: blocks of messages that are nearly alike fit one another.
+        block = np.empty(size + size // 8, np.uint8) if at is None else self._free.pop(at)
         view = block[:size]
         # All arrays in a message are views of the memoryview, and so of `view`, which dies with the last of them.
         weakref.finalize(view, self._release, block).atexit = False
         return view.data
 
-    def _fitting(self, size: int) -> npt.NDArray[np.uint8]:
-        for at, block in enumerate(self._free):
-            if size <= len(block) <= 2 * size:
-                return self._free.pop(at)
-        # Sizes in steps of an eighth: blocks of messages that are nearly alike fit one another.
-        step = (1 << size.bit_length() - 1) // 8
-        return np.empty(-(-size // step) * step, np.uint8)
-
     def _release(self, block: npt.NDArray[np.uint8]) -> None:
         self._free.append(block)
-        while self.free_bytes > self._keep:
+        while sum(map(len, self._free)) > self._keep:
             self._free.pop(0)
 
 
 class Channel:
     """One end of a two-way channel between a sampler and a worker.
 
-    Args:
-        sock: A stream socket, set to non-blocking and closed with the channel.
-        memory: Gives the memory for large messages that arrive.
+    Its socket becomes non-blocking, and is closed with it. Large messages that arrive lie in `memory`.
     """
 
     def __init__(self, sock: socket.socket, memory: ReceiveMemory | None = None) -> None:
@@ -95,7 +78,6 @@ class Channel:
         self._sock = sock
         self._memory = memory or ReceiveMemory()
         self._outbox: deque[memoryview] = deque()
-        self._unsent_bytes = 0
         self._head = memoryview(bytearray(_HEAD.size))
         self._body: memoryview | None = None  # None while the head of a frame is not complete.
         self._filled = self._n_pieces = 0
@@ -112,7 +94,7 @@ class Channel:
     @property
     def has_room(self) -> bool:
         """Return whether the outbox is small enough that its owner may go on producing."""
-        return self._unsent_bytes <= OUTBOX_BYTES
+        return sum(piece.nbytes for piece in self._outbox) <= OUTBOX_BYTES
 
     def put_nowait(self, message: Any) -> None:
         """Queue a message behind the unsent ones, and send what the socket takes now.
@@ -120,10 +102,7 @@ class Channel:
         Raises:
             ConnectionError: If the other end is closed.
         """
-        for piece in _to_frame(message):
-            if len(piece):
-                self._outbox.append(memoryview(piece).cast("B"))
-        self._unsent_bytes = sum(piece.nbytes for piece in self._outbox)
+        self._outbox += [memoryview(piece).cast("B") for piece in _to_frame(message) if len(piece)]
         self.flush_nowait()
 
     def flush_nowait(self) -> None:
@@ -132,21 +111,14 @@ class Channel:
         Raises:
             ConnectionError: If the other end is closed.
         """
-        while self._outbox:
-            try:
+        with contextlib.suppress(BlockingIOError):
+            while self._outbox:
                 sent = self._sock.sendmsg(islice(self._outbox, _PIECES_A_CALL), (), _NO_SIGPIPE)
-            except BlockingIOError:
-                return
-            self._drop(sent)
-
-    def _drop(self, sent: int) -> None:
-        self._unsent_bytes -= sent
-        while sent:
-            piece = self._outbox.popleft()
-            if sent < piece.nbytes:
-                self._outbox.appendleft(piece[sent:])
-                return
-            sent -= piece.nbytes
+                while sent:
+                    piece = self._outbox.popleft()
+                    if sent < piece.nbytes:
+                        self._outbox.appendleft(piece[sent:])
+                    sent -= min(sent, piece.nbytes)
 
     def get_nowait(self) -> Any:
         """Return the next message.
@@ -187,27 +159,23 @@ class Channel:
     def close(self) -> None:
         """Close this end; what is unsent is lost."""
         self._outbox.clear()
-        self._unsent_bytes = 0
         self._sock.close()
 
 
-def _to_frame(message: Any) -> list[Piece]:
+def _to_frame(message: Any) -> list[bytes | memoryview]:
     buffers: list[pickle.PickleBuffer] = []
     # Spaces and infos may be of classes of the main script, which workers cannot import: cloudpickle sends these whole.
     body = cloudpickle.dumps(message, protocol=5, buffer_callback=buffers.append)
     pieces = [body, *(buffer.raw() for buffer in buffers)]
-    table = struct.pack(f"<{len(pieces)}Q", *(len(piece) for piece in pieces))
-    padded: list[Piece] = [table, bytes(-len(table) % _ALIGNMENT)]
-    for piece in pieces:
-        padded += [piece, bytes(-len(piece) % _ALIGNMENT)]
+    table = struct.pack(f"<{len(pieces)}Q", *map(len, pieces))
+    padded = [part for piece in (table, *pieces) for part in (piece, bytes(-len(piece) % _ALIGNMENT))]
     return [_HEAD.pack(_MARK, len(pieces), sum(map(len, padded))), *padded]
 
 
 def _from_frame(body: memoryview, n_pieces: int) -> Any:
-    sizes = struct.unpack_from(f"<{n_pieces}Q", body)
     at = 8 * n_pieces
     pieces = []
-    for size in sizes:
+    for size in struct.unpack_from(f"<{n_pieces}Q", body):
         at += -at % _ALIGNMENT
         pieces.append(body[at : at + size])
         at += size

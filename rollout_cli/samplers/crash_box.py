@@ -7,26 +7,22 @@ of the exception that ended the process. The sampler reads it while the worker l
 
 from __future__ import annotations
 
-import contextlib
 import faulthandler
 import io
 import mmap
 import os
 import signal
-import struct
 import tempfile
 from dataclasses import dataclass, field
-from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from rollout_cli.workers.worker import NO_NUMBER
-
 MOST_ROWS = (1 << 16) - 3
 """Episodes of further rows are not noted; the box then does not say which episodes run."""
 
-_BEATS, _BUSY, _N_ROWS, _ROWS = range(4)
+_BEATS, _BUSY, _N_ROWS, _ROWS = range(4)  # Where the words of the notes begin.
 _NOTES_BYTES = 8 * (_ROWS + MOST_ROWS)
 _MOST_STORY = 1 << 16
 _STORY_LINES = 24
@@ -49,17 +45,13 @@ def new_box() -> io.FileIO:
 
 
 class CrashBox:
-    """The worker's side.
-
-    Args:
-        descriptor: Of a file of `new_box`.
-    """
+    """The worker's side of a file of `new_box`. Numbers are stored one higher: the zeros of a new box are none."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
-        self._words = np.frombuffer(mmap.mmap(descriptor, _NOTES_BYTES), np.int64)
-        self._row_words = memoryview(self._words.data)[_ROWS:]  # A memoryview stores one word faster than an array.
-        self._n_rows = 0
+        # A memoryview stores one word faster than an array.
+        self._words = memoryview(mmap.mmap(descriptor, _NOTES_BYTES)).cast("q")
+        self._rows = np.frombuffer(self._words, np.int64)[_ROWS:]
 
     def catch_signals(self) -> None:
         """Let the traceback of a fatal signal go into the box."""
@@ -67,28 +59,22 @@ class CrashBox:
         faulthandler.enable(file=self._descriptor, all_threads=False)
 
     def note(self, numbers: npt.NDArray[np.int64]) -> None:
-        """Note the episodes of all rows at once, int64 (n_rows,), NO_NUMBER for a row that runs none."""
-        self._n_rows = self._words[_N_ROWS] = len(numbers)
+        self._words[_N_ROWS] = len(numbers)
         if len(numbers) <= MOST_ROWS:
-            self._words[_ROWS : _ROWS + len(numbers)] = numbers
+            self._rows[: len(numbers)] = numbers + 1
 
     def begin(self, row: int, number: int) -> None:
-        """Note that a row runs this episode."""
-        if row >= self._n_rows:
-            self.note(np.append(self._words[_ROWS : _ROWS + self._n_rows], [NO_NUMBER] * (row + 1 - self._n_rows)))
-        self._row_words[row] = number
+        self._words[_ROWS + row] = number + 1
+        self._words[_N_ROWS] = max(self._words[_N_ROWS], row + 1)
 
     def step(self) -> None:
-        """Note that the worker is alive: the beats of one that is stuck in a step stand still."""
         self._words[_BEATS] += 1
 
     def begin_turn(self) -> None:
-        """Note that the worker's episodes run from now on."""
         self._words[_BEATS] += 1
         self._words[_BUSY] = 1
 
     def end_turn(self) -> None:
-        """Note that the worker builds, waits or sends: whatever ends it now, no episode did."""
         self._words[_BUSY] = 0
 
     def write_story(self, text: str) -> None:
@@ -96,28 +82,21 @@ class CrashBox:
         os.pwrite(self._descriptor, text.encode(errors="backslashreplace")[-_MOST_STORY:], _NOTES_BYTES)
 
 
-@dataclass(frozen=True, slots=True)
-class Notes:
-    """What a box said at one moment.
+class Notes(NamedTuple):
+    """What a box said at one moment."""
 
-    Attributes:
-        beats: Turns and steps that were begun.
-        busy: Whether the worker was in a turn, rather than waiting or sending.
-        numbers: The episodes that had begun and not ended; None where the box cannot say.
-    """
-
-    beats: int
-    busy: bool
-    numbers: tuple[int, ...] | None
+    beats: int  # Turns and steps that were begun.
+    busy: bool  # Whether the worker was in a turn, rather than waiting or sending.
+    numbers: tuple[int, ...] | None  # The episodes that had begun and not ended; None where the box cannot say.
 
 
 def read_notes(box: io.FileIO) -> Notes:
     """Return what the worker noted."""
-    beats, busy, n_rows = struct.unpack("<3q", os.pread(box.fileno(), 8 * _ROWS, 0))
+    beats, busy, n_rows = np.frombuffer(os.pread(box.fileno(), 8 * _ROWS, 0), np.int64).tolist()
     if not 0 <= n_rows <= MOST_ROWS:
         return Notes(beats, bool(busy), None)
-    rows = struct.unpack(f"<{n_rows}q", os.pread(box.fileno(), 8 * n_rows, 8 * _ROWS))
-    return Notes(beats, bool(busy), tuple(number for number in rows if number != NO_NUMBER))
+    rows = np.frombuffer(os.pread(box.fileno(), 8 * n_rows, 8 * _ROWS), np.int64)
+    return Notes(beats, bool(busy), tuple((rows[rows > 0] - 1).tolist()))
 
 
 def read_story(box: io.FileIO) -> str:
@@ -131,6 +110,18 @@ def read_story(box: io.FileIO) -> str:
     return "\n".join(lines)
 
 
+def how_it_ended(status: int, story: str) -> tuple[str, str]:
+    """Return in words how a worker ended whose exit status (of `os.waitstatus_to_exitcode`) this is, and a hint."""
+    if status >= 0:
+        raised = story.rsplit("\n", 1)[-1][:200]
+        return f"ended with exit code {status}" + (f" ({raised})" if raised else ""), ""
+    if -status == signal.SIGKILL:
+        hint = "fewer workers need less memory; `dmesg` shows what the system killed for want of it"
+        return "was killed by SIGKILL (maybe by the out-of-memory killer)", hint
+    known = {number.value: number.name for number in signal.Signals}
+    return f"was killed by {known.get(-status, f'signal {-status}')}", ""
+
+
 # -- stuck workers -----------------------------------------------------------------------------------------------------
 
 _LOOKS = 8
@@ -139,17 +130,14 @@ _SHORTEST, _LONGEST = 0.02, 1.0
 
 @dataclass(slots=True)
 class Watch:
-    """Keeps account of how long a worker's step and episodes take. Only time within its turns counts.
+    """Keeps account of how long a worker's step, with the reset before it, and its episodes take (seconds; None: any).
 
-    Args:
-        step_timeout: Seconds that one step may take, with the reset before it; None for any time.
-        episode_timeout: Seconds that one episode may take; None for any time.
+    Only time within its turns counts.
     """
 
     step_timeout: float | None
     episode_timeout: float | None
-    _looked_at: float | None = None
-    _notes: Notes = Notes(0, busy=False, numbers=())
+    _last: tuple[float, Notes] | None = None
     _stuck: float = 0.0
     _running: dict[int, float] = field(default_factory=dict)
 
@@ -165,64 +153,24 @@ class Watch:
         Returns:
             None, or why it is to be killed, and the episodes that took too long (none where it was a step).
         """
-        tick, before, at = self.tick, self._notes, self._looked_at
-        if tick is None or (at is not None and now - at < tick):
+        tick, last = self.tick, self._last
+        if tick is None or (last is not None and now - last[0] < tick):
             return None
-        self._notes, self._looked_at = notes, now
-        numbers = notes.numbers or ()
-        if not (notes.busy and before.busy and numbers and at is not None):
+        self._last = now, notes
+        if last is None or not (notes.busy and last[1].busy and notes.numbers):
             self._stuck = 0.0
             return None
+        at, before = last
         # The sampler may have been away for long; nobody knows what the worker did meanwhile.
         elapsed = min(now - at, 2 * tick)
         self._stuck = self._stuck + elapsed if before == notes else 0.0
-        self._running = {
-            number: self._running.get(number, 0.0) + elapsed if number in (before.numbers or ()) else 0.0
-            for number in numbers
-        }
-        return self._overdue()
-
-    def _overdue(self) -> tuple[str, tuple[int, ...]] | None:
         if self.step_timeout is not None and self._stuck > self.step_timeout:
             return f"was killed, since a step took longer than {self.step_timeout:g} s,", ()
+        known = set(before.numbers or ())
+        self._running = {n: self._running.get(n, 0.0) + elapsed if n in known else 0.0 for n in notes.numbers}
         limit = self.episode_timeout
         late = tuple(number for number, seconds in self._running.items() if limit is not None and seconds > limit)
         if not late:
             return None
         which = f"episode {late[0]}" if len(late) == 1 else f"each of {len(late)} episodes"
         return f"was killed, since {which} took longer than {limit:g} s,", late
-
-
-# -- deaths in words ---------------------------------------------------------------------------------------------------
-
-_SIGNAL_NAMES = {number.value: number.name for number in signal.Signals}
-
-
-def how_it_ended(status: int, story: str, oom_kills: int) -> tuple[str, str]:
-    """Return in words how a worker ended, and a hint.
-
-    Args:
-        status: As `os.waitstatus_to_exitcode` gives it.
-        story: What `read_story` gave.
-        oom_kills: How many processes the system has killed meanwhile because it had no memory.
-    """
-    if status >= 0:
-        raised = story.rsplit("\n", 1)[-1][:200]
-        return f"ended with exit code {status}" + (f" ({raised})" if raised else ""), ""
-    name = _SIGNAL_NAMES.get(-status, f"signal {-status}")
-    if -status != signal.SIGKILL:
-        return f"was killed by {name}", ""
-    if oom_kills:
-        return f"was killed by the out-of-memory killer ({name})", "use fewer workers, or a smaller environment"
-    return f"was killed by {name} (maybe by the out-of-memory killer)", (
-        "fewer workers need less memory; `dmesg` shows what the system killed for want of it"
-    )
-
-
-def count_oom_kills() -> int:
-    """Return how many processes Linux has killed for want of memory since it started; 0 where it does not say."""
-    with contextlib.suppress(OSError, ValueError):
-        for line in Path("/proc/vmstat").read_text(encoding="ascii").splitlines():
-            if line.startswith("oom_kill "):
-                return int(line.split()[1])
-    return 0

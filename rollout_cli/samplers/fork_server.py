@@ -38,7 +38,9 @@ THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"
 """Workers share the cores already, so each uses one thread for linear algebra unless the user chose another number."""
 
 RECORD = struct.Struct("<qq")
+"""What the server reports of a worker: a Status, and its value."""
 
+_REQUEST = struct.Struct("<q")  # A worker's id. With three descriptors it is to be forked, without any to be killed.
 _WORKER_MODULE = "rollout_cli.samplers.worker_main"
 # Until `sys.path` is set, only `sys` is imported: a file random.py in the working folder must not be found.
 _PROGRAM = (
@@ -49,26 +51,17 @@ _SECOND_MS = 1000
 NO_ROOM = "the system allows no more processes or open files (`ulimit -a` shows the limits); use fewer workers"
 
 
-class Request(IntEnum):
-    """What the server is asked to do with the worker of an id; FORK bears its three descriptors."""
-
-    FORK = 0
-    KILL = 1
-
-
 class Status(IntEnum):
-    """What the server reports of a worker: its process id, its exit status, or why it could not be forked (errno)."""
+    """What became of a worker, with its process id, its exit status, or why it could not be forked (errno)."""
 
     FORKED = 0
     ENDED = 1
     FAILED = 2
+    LOST = 3  # Its server has died; never reported, for nobody is there to do it.
 
 
 class ForkServer:
     """The sampler's side of one fork server. It may be used by several threads.
-
-    Args:
-        method: How the server is made.
 
     Raises:
         WorkerError: If it cannot be started.
@@ -102,23 +95,23 @@ class ForkServer:
             return False
 
     def fork(self, worker_id: int, channel: int, box: int, status: int) -> None:
-        """Fork a worker; RECORDs of what becomes of it go to the pipe `status`.
+        """Fork a worker; RECORDs of what becomes of it go to the pipe `status`. The descriptors are copied.
 
         Args:
             worker_id: For `kill`; a number never used before.
             channel: The descriptor of the worker's end of its channel.
             box: That of its crash box.
-            status: That of a pipe's writing end. All three are copied.
+            status: That of a pipe's writing end.
         """
         self._is_needed = True
         # A server that has just died is noticed by the pipe, which then closes.
         with contextlib.suppress(ConnectionError):
-            socket.send_fds(self._control, [RECORD.pack(Request.FORK, worker_id)], [channel, box, status])
+            socket.send_fds(self._control, [_REQUEST.pack(worker_id)], [channel, box, status])
 
     def kill(self, worker_id: int) -> None:
         """Kill a worker and what its environment started; a worker that has ended is no error."""
         with contextlib.suppress(OSError):  # The server has died, or was closed since.
-            self._control.sendall(RECORD.pack(Request.KILL, worker_id))
+            self._control.sendall(_REQUEST.pack(worker_id))
 
     def close(self) -> None:
         """End the server, and with it all its workers."""
@@ -134,14 +127,13 @@ class ForkServer:
 def _executed(theirs: socket.socket, *, preload: bool) -> tuple[int, Callable[[], object]]:
     """Start a server in a process of its own; return its id, and a function that waits for its end."""
     # A script's own folder comes last: it is where its user's modules lie, and the server needs none of these.
-    folders = [folder or os.curdir for folder in (*sys.path[1:], *sys.path[:1])]
-    words = [str(theirs.fileno()), "preload" if preload else "", *map(os.path.abspath, folders)]
-    defaults = dict.fromkeys(THREAD_VARIABLES, "1")
+    folders = map(os.path.abspath, (*sys.path[1:], *sys.path[:1]))
+    words = [str(theirs.fileno()), "preload" if preload else "", *folders]
     process = subprocess.Popen(  # noqa: S603  This Python, with words of ours.
         [sys.executable, "-c", _PROGRAM, *words],
         stdin=subprocess.DEVNULL,
         pass_fds=[theirs.fileno()],
-        env={**defaults, **os.environ},
+        env={**dict.fromkeys(THREAD_VARIABLES, "1"), **os.environ},
         start_new_session=True,  # A signal to the sampler's group leaves it, and so the workers, alone.
     )
     return process.pid, process.wait
@@ -163,7 +155,7 @@ def _forked(ours: socket.socket, theirs: socket.socket) -> tuple[int, Callable[[
     if pid == 0:
         os.setsid()
         ours.close()
-        _serve_or_report(theirs, sampler)
+        _serve(theirs, sampler)
 
     def join() -> None:
         with contextlib.suppress(ChildProcessError):  # Other code has asked for its end.
@@ -192,31 +184,20 @@ def start_fork_server() -> ForkServer:
 
 def serve_new_process(descriptor: int, preload: bool) -> NoReturn:  # noqa: FBT001  Called by the program above only.
     """Serve in a process that was made for it: its control socket is `descriptor`."""
-    sampler = os.getppid()
-    ignore_signals()
-    if preload:
-        # A module that cannot be imported fails again in the worker, whose traceback reaches the user.
-        with contextlib.suppress(Exception):
-            importlib.import_module(_WORKER_MODULE)
-    _serve_or_report(socket.socket(fileno=descriptor), sampler)
+    _serve(socket.socket(fileno=descriptor), os.getppid(), preload=preload)
 
 
-def ignore_signals() -> None:
-    """Leave the decision to the sampler where a terminal, or who ends a whole job, signals every process.
-
-    They are not set to be ignored, for a program that an environment starts would inherit that.
-    """
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _do_nothing)
-
-
-def _do_nothing(*_: object) -> None:
-    pass
-
-
-def _serve_or_report(control: socket.socket, sampler: int) -> NoReturn:
+def _serve(control: socket.socket, sampler: int, *, preload: bool = False) -> NoReturn:
     """Serve until the sampler's process ends; nothing of the caller's stack is run again."""
     try:
+        # A terminal, or who ends a whole job, signals every process: the decision is the sampler's. The signals are not
+        # set to be ignored, for a program that an environment starts would inherit that.
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD):
+            signal.signal(number, lambda *_: None)
+        if preload:
+            # A module that cannot be imported fails again in the worker, whose traceback reaches the user.
+            with contextlib.suppress(Exception):
+                importlib.import_module(_WORKER_MODULE)
         _Server(control, sampler).serve()
     except BaseException:  # noqa: BLE001  The process ends here.
         traceback.print_exc()
@@ -237,8 +218,6 @@ class _Server:
         _redirect_standard_streams()
         # The sampler may have been started with signals blocked, which processes inherit.
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
-        ignore_signals()
-        signal.signal(signal.SIGCHLD, _do_nothing)
         signal.set_wakeup_fd(self._waker, warn_on_full_buffer=False)
 
     def serve(self) -> NoReturn:
@@ -261,13 +240,13 @@ class _Server:
     def _answer(self) -> bool:
         """Do what is asked; return whether the sampler's end of the socket is open."""
         try:
-            request, descriptors, _, _ = socket.recv_fds(self._control, RECORD.size, 3)
+            request, descriptors, _, _ = socket.recv_fds(self._control, _REQUEST.size, 3)
         except ConnectionError:
             return False
         if not request:
             return False
-        kind, worker_id = RECORD.unpack(request)
-        if kind == Request.FORK:
+        (worker_id,) = _REQUEST.unpack(request)
+        if descriptors:
             self._fork(worker_id, *descriptors)
         else:
             for pid, (worker, _) in self._workers.items():
@@ -310,14 +289,9 @@ class _Server:
             os._exit(1)
 
     def _reap(self) -> None:
-        while True:
-            try:
-                pid, wait_status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                return
-            if pid == 0:
-                return
-            if pid in self._workers:
+        for pid in list(self._workers):
+            ended, wait_status = os.waitpid(pid, os.WNOHANG)
+            if ended:
                 # The group keeps its number while it has members, so no stranger can be hit as long as one lives.
                 _kill_group(pid)
                 _, status = self._workers.pop(pid)

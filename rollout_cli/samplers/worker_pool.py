@@ -23,7 +23,7 @@ import cloudpickle
 from rollout_cli.errors import UsageError, WorkerError
 from rollout_cli.loading import first_line
 from rollout_cli.samplers.channel import Channel, ReceiveMemory
-from rollout_cli.samplers.crash_box import Watch, count_oom_kills, how_it_ended, new_box, read_notes, read_story
+from rollout_cli.samplers.crash_box import Watch, how_it_ended, new_box, read_notes, read_story
 from rollout_cli.samplers.fork_server import (
     NO_ROOM,
     RECORD,
@@ -49,54 +49,33 @@ _ids = itertools.count()
 
 @dataclass(slots=True, eq=False)
 class _Process:
-    """The sampler's side of one worker's process.
-
-    Attributes:
-        name: What its fork server calls it.
-        box: The file of its crash box.
-        status: The pipe by which the server reports what becomes of it.
-        exit_status: As `os.waitstatus_to_exitcode` gives it; None while it runs, and where its server has died.
-        failure: Why it could not be started (errno).
-        killed: Why the sampler killed it; empty where it did not.
-        late: The episodes that took too long, where it was killed for that.
-        is_silent: Whether its channel has come to its end, or cannot be trusted.
-        is_writing: Whether `wait` returns when its socket takes more.
-    """
+    """The sampler's side of one worker's process."""
 
     worker: int
-    name: int
+    name: int  # What its fork server calls it.
     server: ForkServer
     channel: Channel
-    box: io.FileIO
-    status: io.FileIO
+    box: io.FileIO  # The file of its crash box.
+    status: io.FileIO  # The pipe by which the server reports what becomes of it.
     watch: Watch
     pid: int | None = None
-    exit_status: int | None = None
-    failure: int | None = None
-    has_ended: bool = False
-    killed: str = ""
-    late: tuple[int, ...] = ()
-    is_silent: bool = False
-    is_writing: bool = False
+    end: tuple[Status, int] | None = None  # The server's last report; None while it runs.
+    killed: str = ""  # Why the sampler killed it.
+    late: tuple[int, ...] = ()  # The episodes that took too long, where it was killed for that.
+    is_silent: bool = False  # Whether its channel has come to its end, or cannot be trusted.
 
     def read_status(self) -> None:
         """Take what the server reported; waits for it where it has reported nothing."""
         data = os.read(self.status.fileno(), RECORD.size)
-        if not data:
-            self.has_ended = True  # Its server died.
-            return
-        kind, value = RECORD.unpack(data)
+        kind, value = RECORD.unpack(data) if data else (Status.LOST, 0)
         if kind == Status.FORKED:
             self.pid = value
-            return
-        self.has_ended = True
-        if kind == Status.ENDED:
-            self.exit_status = value
         else:
-            self.failure = value
+            self.end = Status(kind), value
 
-    def kill(self) -> None:
+    def kill(self, reason: str = "") -> None:
         """Kill it and what its environment started."""
+        self.killed = self.killed or reason
         self.server.kill(self.name)
         if not self.server.is_usable and self.pid is not None:
             with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -104,9 +83,8 @@ class _Process:
 
     def release(self) -> None:
         """Close all that the sampler has of it."""
-        self.channel.close()
-        self.box.close()
-        self.status.close()
+        for part in (self.channel, self.box, self.status):
+            part.close()
 
 
 class ProcessPool:
@@ -123,21 +101,15 @@ class ProcessPool:
     """
 
     def __init__(
-        self,
-        factory: WorkerFactory,
-        titles: Sequence[str],
-        *,
-        start_method: StartMethod = "forkserver",
-        supervision: Supervision | None = None,
+        self, factory: WorkerFactory, titles: Sequence[str], *, start_method: StartMethod, supervision: Supervision
     ) -> None:
         self._factory: bytes = cloudpickle.dumps(factory)
         self._titles = titles
         self._start_method: StartMethod = start_method
-        self._rules = supervision or Supervision()
+        self._rules = supervision
         self._processes: dict[int, _Process] = {}
         self._own_servers: list[ForkServer] = []
         self._memory = ReceiveMemory()
-        self._oom_kills = count_oom_kills()
         self._is_closed = False
         try:
             self._selector = selectors.DefaultSelector()
@@ -146,12 +118,12 @@ class ProcessPool:
             raise WorkerError(f"workers cannot be started: {error}", hint=NO_ROOM) from error
         for end in (self._woken, self._waker):
             end.settimeout(0)
-        self._selector.register(self._woken, selectors.EVENT_READ, ("wake", None))
+        self._selector.register(self._woken, selectors.EVENT_READ)
 
     # -- the protocol ----------------------------------------------------------------------------------------------
 
     def start(self, worker: int) -> None:
-        """Start a worker that does not run: a new one, or one whose death was reported.
+        """Start a worker, as `Pool` says.
 
         It returns before the process exists; one that the system refuses to make is a `Died` event.
 
@@ -160,35 +132,31 @@ class ProcessPool:
             UsageError: If the start method is `fork` and this process has threads.
         """
         process = self._processes[worker] = self._forked(worker)
-        self._selector.register(process.channel, selectors.EVENT_READ, ("channel", process))
-        self._selector.register(process.status, selectors.EVENT_READ, ("status", process))
+        self._selector.register(process.channel, selectors.EVENT_READ, process)
+        self._selector.register(process.status, selectors.EVENT_READ, process)
         self._send(process, self._birth(worker))
 
     def send(self, worker: int, command: ToWorker) -> None:
-        """Send a command; never blocks. To a dead worker it is lost: the death is an event of its own."""
         process = self._processes.get(worker)
-        if process is not None and not process.is_silent:
+        if process is not None:
             self._send(process, command)
 
     def wait(self, timeout: float | None) -> list[Event]:
-        """Wait until something happened; return it, in order. Empty after the time-out (seconds), or `wake`.
-
-        Raises:
-            UsageError: If the pool was closed.
-        """
         if self._is_closed:
             raise UsageError("the workers were shut down while their stream was under way", hint="begin a new stream")
         events: list[Event] = []
         ended = []
-        for key, ready in self._selector.select(self._patience(timeout)):
-            kind, process = key.data
-            if kind == "wake":
+        ticks = (process.watch.tick for process in self._processes.values())
+        patience = min((limit for limit in (timeout, *ticks) if limit is not None), default=None)
+        for key, ready in self._selector.select(patience):
+            process: _Process | None = key.data
+            if process is None:
                 self._woken.recv(1 << 12)
-            elif kind == "status":
+            elif key.fileobj is process.status:
                 process.read_status()
-                ended += [process] if process.has_ended else []
+                ended += [process] if process.end else []
             else:
-                self._flush(process)
+                self._send(process)
                 events += self._messages(process, _MESSAGES_A_TURN if ready & selectors.EVENT_READ else 0)
         for process in ended:
             events += [*self._messages(process, None), self._buried(process)]
@@ -196,25 +164,15 @@ class ProcessPool:
         return events
 
     def wake(self) -> None:
-        """Let `wait` return; may be called from a signal handler or another thread."""
-        with contextlib.suppress(BlockingIOError, OSError):  # It is full of earlier calls, or the pool was closed.
+        with contextlib.suppress(OSError):  # It is full of earlier calls, or the pool was closed.
             self._waker.send(b"w")
 
-    def kill(self, worker: int, reason: str) -> None:
-        """End a worker at once; its `Died` event, with this reason, follows."""
-        process = self._processes.get(worker)
-        if process is not None and not process.killed:
-            process.killed = reason
-            process.kill()
-
     def close(self) -> None:
-        """End all workers, politely at first; again does nothing."""
         if self._is_closed:
             return
         self._is_closed = True
         for process in self._processes.values():
-            if not process.is_silent:
-                self._send(process, Exit())
+            self._send(process, Exit())
         self._await_ends(EXIT_SECONDS)
         for process in self._processes.values():
             process.kill()
@@ -229,9 +187,8 @@ class ProcessPool:
         self._waker.close()
 
     def pids(self) -> list[int]:
-        """Return the process ids of the running workers."""
         for process in self._processes.values():
-            while process.pid is None and not process.has_ended:
+            while process.pid is None and process.end is None:
                 process.read_status()
         return [process.pid for _, process in sorted(self._processes.items()) if process.pid is not None]
 
@@ -242,8 +199,7 @@ class ProcessPool:
         with contextlib.ExitStack() as undo:
             try:
                 ours, theirs = socket.socketpair()
-                channel = Channel(ours, self._memory)
-                undo.callback(channel.close)
+                channel = undo.enter_context(contextlib.closing(Channel(ours, self._memory)))
                 with theirs:
                     box = undo.enter_context(new_box())
                     read_end, write_end = os.pipe()
@@ -275,23 +231,18 @@ class ProcessPool:
 
     # -- messages --------------------------------------------------------------------------------------------------
 
-    def _send(self, process: _Process, message: Any) -> None:
+    def _send(self, process: _Process, *messages: Any) -> None:
+        """Send as much of these messages, and of the unsent ones before them, as the socket takes now."""
+        if process.is_silent:
+            return
         with contextlib.suppress(ConnectionError):
-            process.channel.put_nowait(message)
-        self._watch_writes(process)
-
-    def _flush(self, process: _Process) -> None:
-        with contextlib.suppress(ConnectionError):
+            for message in messages:
+                process.channel.put_nowait(message)
             process.channel.flush_nowait()
-        self._watch_writes(process)
-
-    def _watch_writes(self, process: _Process) -> None:
-        """Let `wait` return when the socket takes more of what is unsent."""
-        has_unsent = process.channel.has_unsent
-        if has_unsent != process.is_writing and not process.is_silent:
-            process.is_writing = has_unsent
-            events = selectors.EVENT_READ | (selectors.EVENT_WRITE if has_unsent else 0)
-            self._selector.modify(process.channel, events, ("channel", process))
+        # `wait` returns when the socket takes more of what is unsent.
+        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if process.channel.has_unsent else 0)
+        if events != self._selector.get_key(process.channel).events:
+            self._selector.modify(process.channel, events, process)
 
     def _messages(self, process: _Process, limit: int | None) -> Iterator[ToSampler]:
         """Give the messages that a worker has sent, at most `limit`."""
@@ -302,65 +253,43 @@ class ProcessPool:
                 message = _checked(process.channel.get_nowait(), process.worker)
             except queue.Empty:
                 return
-            except EOFError:
-                self._silence(process)
-                return
             except MemoryError:
                 raise
             except Exception as error:  # noqa: BLE001  Whatever bytes that are no message lead to, the worker sent them.
                 self._silence(process)
-                self.kill(process.worker, f"sent something that is no message ({first_line(error)})")
+                if not isinstance(error, EOFError):
+                    process.kill(f"sent something that is no message ({first_line(error)})")
                 return
             yield message
 
     def _silence(self, process: _Process) -> None:
-        process.is_silent = True
-        self._selector.unregister(process.channel)
+        if not process.is_silent:
+            process.is_silent = True
+            self._selector.unregister(process.channel)
 
     # -- deaths ----------------------------------------------------------------------------------------------------
 
-    def _patience(self, timeout: float | None) -> float | None:
-        ticks = (process.watch.tick for process in self._processes.values())
-        return min((limit for limit in (timeout, *ticks) if limit is not None), default=None)
-
     def _kill_overdue(self) -> None:
-        now = _clock()
         for process in self._processes.values():
-            if process.watch.tick is None or process.killed:
-                continue
-            overdue = process.watch.look(read_notes(process.box), now)
-            if overdue is not None:
-                reason, process.late = overdue
-                self.kill(process.worker, reason)
+            if process.watch.tick is not None and not process.killed:
+                overdue = process.watch.look(read_notes(process.box), _clock())
+                if overdue is not None:
+                    reason, process.late = overdue
+                    process.kill(reason)
 
     def _buried(self, process: _Process) -> Died:
         """Give up a worker that has ended; return how it did."""
         del self._processes[process.worker]
-        if not process.is_silent:
-            self._silence(process)
+        self._silence(process)
         self._selector.unregister(process.status)
-        if process.exit_status is None:
+        if process.end and process.end[0] == Status.LOST:
             process.kill()  # Its server has ended, and so did not.
-        death = self._death(process)
+        death = _death(process)
         process.release()
         if self._start_method == "spawn":
             self._own_servers.remove(process.server)
             process.server.close()
         return death
-
-    def _death(self, process: _Process) -> Died:
-        if process.failure is not None:
-            return Died(process.worker, f"cannot be started ({os.strerror(process.failure)})", hint=NO_ROOM)
-        if process.exit_status is None and not process.killed:
-            return Died(process.worker, "was killed, since its fork server had ended,")
-        notes, story = read_notes(process.box), read_story(process.box)
-        oom_kills = count_oom_kills() - self._oom_kills
-        self._oom_kills += oom_kills
-        reason, hint = how_it_ended(process.exit_status or 0, story, oom_kills)
-        if process.killed:
-            reason, hint = process.killed, ""
-        numbers = notes.numbers if notes.busy else ()
-        return Died(process.worker, reason, numbers, story, hint, process.late)
 
     def _await_ends(self, seconds: float | None) -> None:
         """Wait until all processes have ended, or `seconds` have passed."""
@@ -368,8 +297,19 @@ class ProcessPool:
         for process in self._processes.values():
             poll = select.poll()
             poll.register(process.status, select.POLLIN)
-            while not process.has_ended and poll.poll(None if ends_at is None else max(0.0, ends_at - _clock()) * 1000):
+            while not process.end and poll.poll(None if ends_at is None else max(0.0, ends_at - _clock()) * 1000):
                 process.read_status()
+
+
+def _death(process: _Process) -> Died:
+    kind, value = process.end or (Status.LOST, 0)
+    if kind == Status.FAILED:
+        return Died(process.worker, f"cannot be started ({os.strerror(value)})", hint=NO_ROOM)
+    if kind == Status.LOST and not process.killed:
+        return Died(process.worker, "was killed, since its fork server had ended,")
+    notes, story = read_notes(process.box), read_story(process.box)
+    reason, hint = (process.killed, "") if process.killed else how_it_ended(value, story)
+    return Died(process.worker, reason, notes.numbers if notes.busy else (), story, hint, process.late)
 
 
 def _checked(message: object, worker: int) -> ToSampler:
