@@ -35,11 +35,10 @@ class RowNumbers:
         for queue in queues:
             queue.sort(reverse=True)
 
-    def distributed(self, n_queues: int, stride: int) -> RowNumbers:
-        """Return the same numbers in so many queues."""
-        numbers = RowNumbers(n_queues)
-        numbers.add(chain(*self._queues), stride)
-        return numbers
+    @property
+    def numbers(self) -> list[int]:
+        """Return all that wait."""
+        return list(chain(*self._queues))
 
     def drop_above(self, last: int) -> None:
         """Drop the numbers that are higher than `last`."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import gymnasium
@@ -28,8 +29,7 @@ Env = gymnasium.Env[Any, Any]
 ResetEnv = Callable[[Env, int, int], tuple[Any, dict[str, Any]]]
 
 _NO_INFO: dict[str, Any] = {}
-_FINAL_OBSERVATIONS, _FINAL_INFO = ("final_obs", "final_observation"), "final_info"
-_FINAL = {mask + key for key in (*_FINAL_OBSERVATIONS, _FINAL_INFO) for mask in ("", "_")}
+_FINAL = {"final_obs", "final_info", "_final_obs", "_final_info"}
 
 
 class NativeRows:
@@ -39,7 +39,7 @@ class NativeRows:
         env: The vector environment.
         envs: The environment of each row; none where the rows are not environments of their own.
         mode: How it resets rows that ended.
-        own_limit: Steps after which it truncates episodes; None where no limit is known.
+        own_limit: Steps after which it truncates episodes; infinity where no limit is known.
 
     Args:
         env: The vector environment.
@@ -56,7 +56,7 @@ class NativeRows:
         # Any: its `reset` takes a seed a row, which VectorEnv's own signature does not say.
         self.env: Any = env
         self.mode = autoreset_mode(env)
-        self.own_limit = time_limit_of(env)
+        self.own_limit = _limit_of(env)
         self._spaces = SpaceRows(env.single_observation_space)
         self._takes_list = True
         self._keeps_mask = False
@@ -66,12 +66,10 @@ class NativeRows:
         """Return whether rows begin anew without being told, from no seed of their own."""
         return self.mode is not AutoresetMode.DISABLED
 
-    def specs(self, limit: float) -> Iterator[EnvSpec]:
-        """Yield spaces and limit for each row, whose spaces are its own."""
+    def specs(self, limit: float) -> list[EnvSpec]:
+        """Return spaces and limit of each row, whose spaces are its own."""
         spec = env_spec_of(self.env, limit)
-        yield spec
-        for _ in range(self.env.num_envs - 1):
-            yield copy.deepcopy(spec)
+        return [spec, *(copy.deepcopy(spec) for _ in range(self.env.num_envs - 1))]
 
     def note(self, numbers: Array) -> None:
         """Take note of the episodes that run, int64 (n,)."""
@@ -156,13 +154,13 @@ class SyncRows(NativeRows):
         self.failed: int | None = None
         super().__init__(sync_vector([_RowEnv(env, row, self, root) for row, env in enumerate(envs)]), root)
         self._keeps_mask = True
-        limits = {time_limit_of(env) for env in envs}
+        limits = {_limit_of(env) for env in envs}
         if len(limits) > 1:
             raise EnvLoadError("the environments of one worker have different limits", hint="give all the same limit")
         (self.own_limit,) = limits
 
-    def specs(self, limit: float) -> Iterator[EnvSpec]:
-        return (env_spec_of(env, limit) for env in self.envs)
+    def specs(self, limit: float) -> list[EnvSpec]:
+        return [env_spec_of(env, limit) for env in self.envs]
 
     def note(self, numbers: Array) -> None:
         self.numbers, self.failed = numbers.tolist(), None
@@ -248,11 +246,16 @@ def final_infos(infos: Mapping[Any, Any]) -> tuple[Any, Mapping[Any, Any], dict[
     Raises:
         BadValueError: If there are no last observations.
     """
-    found = next((infos[key] for key in _FINAL_OBSERVATIONS if key in infos), None)
-    if found is None:
+    if "final_obs" not in infos:
         hint = "in the mode SAME_STEP the infos hold 'final_obs' where episodes end"
         raise BadValueError("infos has no 'final_obs' though episodes ended", hint)
-    return found, infos.get(_FINAL_INFO) or {}, {key: value for key, value in infos.items() if key not in _FINAL}
+    now = {key: value for key, value in infos.items() if key not in _FINAL}
+    return infos["final_obs"], infos.get("final_info") or {}, now
+
+
+def _limit_of(env: Any) -> float:
+    limit = time_limit_of(env)
+    return math.inf if limit is None else limit
 
 
 def _lowest(numbers: Array) -> int:

@@ -7,7 +7,8 @@ import pickle
 import random
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from itertools import chain
 from typing import Any, Literal
 
@@ -16,14 +17,12 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium.vector import AutoresetMode, VectorEnv
 
-from rollout_cli.envs import describe_env
-from rollout_cli.envs.describe import loaded_versions, vector_name
+from rollout_cli.envs.describe import vector_name
 from rollout_cli.envs.source import build_native, one_for_each
 from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.episodes.chunk import Chunk
 from rollout_cli.episodes.spaces import SpaceRows, space_leaves
 from rollout_cli.errors import EnvLoadError, InternalError
-from rollout_cli.policies import policy_class
 from rollout_cli.seeding.generators import EpisodeSeeder
 from rollout_cli.seeding.seeds import SETUP, env_seed, seed_globals
 from rollout_cli.workers.batches import flag_batch, infos_of_rows, leaf_batch, reward_batch
@@ -144,19 +143,25 @@ class VecWorker(DefaultWorker):
         seed_globals(self._seed, SETUP)
         is_native = self._vectorization == "native"
         self._rows = rows = self._native_rows(env_update) if is_native else self._sync_rows(env_update)
-        self._env = rows.env
-        self._queue = self._queue.distributed(1 if rows.resets_itself else self._n_envs, self.number_stride)
-        self._limit = self._checked_limit()
-        self._take_spec(next(rows.specs(self._max_episode_length)))
+        self._env = rows.envs[0] if rows.envs else rows.env
+        waiting, self._queue = self._queue.numbers, RowNumbers(1 if rows.resets_itself else self._n_envs)
+        self._queue.add(waiting, self.number_stride)
+        self._limit = min(self._max_episode_length, rows.own_limit) if rows.envs else self._max_episode_length
+        if rows.resets_itself and rows.own_limit > self._limit:
+            limits = f"its rows itself after {rows.own_limit:g} steps: none can be cut at {self._limit:g} steps"
+            hint = "give the limit to the environment, as in --env-kwargs max_episode_steps=N, or omit it"
+            raise EnvLoadError(f"{vector_name(rows.env)} resets {limits}", hint=hint)
+        specs = rows.specs(self._max_episode_length)
+        self._take_spec(specs[0])
+        if not self._holder.policies:  # Those that are kept may draw from the spaces that they were given.
+            self._row_specs = specs
         self._make_ready()
 
     def _native_rows(self, env_update: Any) -> NativeRows:
         env = updated_env(self._env, env_update, lambda source: build_native(source, self._n_envs))
-        if not isinstance(env, VectorEnv):
+        if not isinstance(env, VectorEnv) or env.num_envs != self._n_envs:
             hint = "give an EnvSource, or omit vectorization='native'"
-            raise EnvLoadError(f"{type(env).__name__} is no gymnasium.vector.VectorEnv", hint=hint)
-        if env.num_envs != self._n_envs:
-            raise EnvLoadError(f"the vector environment has {env.num_envs} rows, not {self._n_envs}")
+            raise EnvLoadError(f"{env!r} is no gymnasium.vector.VectorEnv of {self._n_envs} rows", hint=hint)
         return NativeRows(env, self._seed)
 
     def _sync_rows(self, env_update: Any) -> SyncRows:
@@ -169,25 +174,11 @@ class VecWorker(DefaultWorker):
                 raise EnvLoadError(f"{type(env).__name__} is no gymnasium.Env", hint=hint)
         return SyncRows(envs, self._seed, self.reset_env)
 
-    def _checked_limit(self) -> float:
-        """Return the steps after which the worker ends an episode: an environment of its own form counts its own."""
-        rows, limit = self._rows, self._max_episode_length
-        own = math.inf if rows.own_limit is None else rows.own_limit
-        if rows.envs:
-            return min(limit, own)
-        if rows.resets_itself and own > limit:
-            what = "no limit that is known" if rows.own_limit is None else f"a limit of {own} steps"
-            raise EnvLoadError(
-                f"{vector_name(rows.env)} resets its rows itself and has {what}: none can be cut at {limit:g} steps",
-                hint="give the limit to the environment, as in --env-kwargs max_episode_steps=N, or omit it",
-            )
-        return limit
-
     def _make_ready(self) -> None:
         """Adapt the policy once both it and the spaces are known, and find the generators that both draw from."""
         if self._env_spec is None or self._env is None:
             return
-        self._holder.adapt(self._specs_of_rows())
+        self._holder.adapt(self._row_specs)
         if not self._holder.policies:
             return
         self._is_begun = False
@@ -202,13 +193,6 @@ class VecWorker(DefaultWorker):
         self._shared_draws = ""
         self._looks_left = _LOOKS if self._n_envs > 1 and not self._rows.resets_itself else 0
 
-    def _specs_of_rows(self) -> Iterator[EnvSpec]:
-        """Yield the spaces of each row that gets a policy of its own, and keep them, for it may draw from them."""
-        self._row_specs = []
-        for spec in self._rows.specs(self._max_episode_length):
-            self._row_specs.append(spec)
-            yield spec
-
     def _watch(self) -> None:
         self._policies.watch(self._seeder, self._row_seeders, self._row_specs)
 
@@ -222,7 +206,8 @@ class VecWorker(DefaultWorker):
         """Begin an episode in each free row that has a number; the next number where none is assigned and none runs."""
         if not self.has_work:
             self.assign([range(self._next_own, self._next_own + 1)])
-        self._guarded(self._begin_waiting)
+        with self._blaming():
+            self._begin_waiting()
 
     def _begin_waiting(self) -> None:
         """Begin the numbers that need not wait for their row's episode to end."""
@@ -281,24 +266,23 @@ class VecWorker(DefaultWorker):
         if not self.has_work:
             raise InternalError("step_episode was called with no episode under way: call start_episode first")
         before = self.finished_rows
-        self._guarded(self._step_rows)
+        with self._blaming():
+            self._step_rows()
         return self.finished_rows > before
 
     def advance(self, deadline: float) -> None:
         self.crash_box.step()
-        self._guarded(lambda: self._advance(deadline))
-
-    def _advance(self, deadline: float) -> None:
         by_verb = type(self).step_episode is not VecWorker.step_episode
-        if self._queue:
-            self._begin_waiting()
-        while self.has_work:
-            if by_verb:
-                self.step_episode()
-            else:
-                self._step_rows()
-            if _clock() >= deadline:
-                break
+        with self._blaming():
+            if self._queue:
+                self._begin_waiting()
+            while self.has_work:
+                if by_verb:
+                    self.step_episode()
+                else:
+                    self._step_rows()
+                if _clock() >= deadline:
+                    break
 
     def _step_rows(self) -> None:
         """Take one step in every row: observations are recorded before the policy sees them, actions before the env."""
@@ -327,9 +311,8 @@ class VecWorker(DefaultWorker):
             raise BadValueError(f"the observations lack {error!r}: {shown(observations)}") from error
         pairs = zip(self._spaces.leaves, columns, strict=True)
         self._leaves = [leaf_batch("observations", leaf, values, self._n_envs) for leaf, values in pairs]
-        # gymnasium joins texts to tuples; a policy gets arrays.
-        has_texts = any(leaf.kind == "text" for leaf in self._spaces.leaves)
-        self._observations = self._spaces.tree(self._leaves) if has_texts else observations
+        # Not as they are: gymnasium joins texts to tuples.
+        self._observations = self._spaces.tree(self._leaves)
 
     def _finish_step(self, terminated: Array, truncated: Array, infos: Any) -> None:
         """Record a step's infos, finish the episodes that ended, and begin those whose rows are reset."""
@@ -389,12 +372,10 @@ class VecWorker(DefaultWorker):
 
     def _generator_states(self) -> tuple[bytes, bytes]:
         """Return the states of the global generators, and of those that a policy for all rows may draw from."""
-        torch: Any = sys.modules.get("torch")
         found = [] if self._policies.is_seeded else self._seeder.generators
-        own = [one.get_state().tolist() if hasattr(one, "manual_seed") else one for one in found]
-        default = getattr(torch, "default_generator", None)
-        torch_state = None if default is None else default.get_state().tolist()
-        return pickle.dumps([random.getstate(), np.random.get_state(), torch_state]), pickle.dumps(own)
+        found = [getattr(sys.modules.get("torch"), "default_generator", None), *found]
+        torchs, *own = [one.get_state().tolist() if hasattr(one, "manual_seed") else one for one in found]
+        return pickle.dumps([random.getstate(), np.random.get_state(), torchs]), pickle.dumps(own)
 
     def _judge_draws(self, states: list[tuple[bytes, bytes]]) -> None:
         """Compare the states before and after the policy acted, and after the step."""
@@ -410,17 +391,13 @@ class VecWorker(DefaultWorker):
 
     # -- errors ------------------------------------------------------------------------------------------------------
 
-    def _guarded(self, function: Callable[[], None]) -> None:
-        """Call a function that calls user code.
-
-        Raises:
-            InternalError: If there is no policy or environment yet.
-            UserCodeError: If user code fails; then all episodes that run are given up.
-        """
+    @contextmanager
+    def _blaming(self) -> Iterator[None]:
+        """Raise the UserCodeError of the user's code that fails inside; all episodes that run are then given up."""
         if not self._holder.policies:
             raise InternalError("the worker needs both a policy and an environment: update_agent and update_env")
         try:
-            function()
+            yield
         except BaseException as error:
             self._give_up(self._where, error)
             raise
@@ -487,15 +464,9 @@ class VecWorker(DefaultWorker):
 
         `scope` is there where an episode depends on `n_envs`, and `not_reproducible` where it says why nothing repeats.
         """
-        env = self._rows.envs[0] if self._rows.envs else self._env
-        info: dict[str, Any] = {
-            "policy_class": policy_class(self._holder.policy),
-            "env": describe_env(env),
-            "versions": loaded_versions(env),
-        }
+        info, reason = super().info(), self.not_reproducible
         if not (self._rows.envs and self._policies.is_row_wise):
             info["scope"] = "n_envs"
-        reason = self.not_reproducible
         return info | ({"not_reproducible": reason} if reason else {})
 
     @property
@@ -508,5 +479,5 @@ class VecWorker(DefaultWorker):
         return "; ".join(filter(None, reasons)) or None
 
     def shutdown(self) -> None:
-        env, self._env = self._env, None
+        env, self._env = None if self._env is None else self._rows.env, None
         close_env(env)
