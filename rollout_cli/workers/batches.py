@@ -7,7 +7,7 @@ gymnasium's vector environments give one info dictionary of arrays (n, ...) for 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +18,7 @@ from rollout_cli.workers.checks import BadValueError, checked_text, copied, show
 
 Array = npt.NDArray[Any]
 
-ODD = "odd"
+_ODD = "odd"
 """The kind of a column of objects, whose values are classified one by one when they are taken."""
 
 InfoKey = tuple[InfoPath, str]
@@ -28,15 +28,11 @@ _WIDEST_BYTES = 8
 _LARGEST_VALUE = 4_096
 """A column of larger values (bytes) keeps objects: it would take this for each row of each step, seen or not."""
 
-# -- numbers -----------------------------------------------------------------------------------------------------------
+# -- numbers: those that cannot be used raise BadValueError ------------------------------------------------------------
 
 
 def leaf_batch(name: str, leaf: Leaf, values: Any, n_rows: int) -> Array:
-    """Return the values of one leaf of a batch as an array (n, *shape) of the leaf's type; `name` is their plural.
-
-    Raises:
-        BadValueError: If they are none.
-    """
+    """Return the values of one leaf of a batch as an array (n, *shape) of the leaf's type; `name` is their plural."""
     if leaf.kind == "text":
         array = np.empty(len(values), object)
         array[:] = [checked_text("the text of a row", value, leaf.space) for value in values]
@@ -51,11 +47,7 @@ def leaf_batch(name: str, leaf: Leaf, values: Any, n_rows: int) -> Array:
 
 
 def reward_batch(rewards: Any, n_rows: int) -> Array:
-    """Return one number a row, (n,).
-
-    Raises:
-        BadValueError: If they are none.
-    """
+    """Return one number a row, (n,)."""
     array = _as_array(rewards)
     if array.shape != (n_rows,) or array.dtype.kind not in "biuf":
         raise BadValueError(f"the rewards are {array.dtype}{array.shape}, expected a number for each of {n_rows} rows")
@@ -63,17 +55,12 @@ def reward_batch(rewards: Any, n_rows: int) -> Array:
 
 
 def flag_batch(name: str, flags: Any, n_rows: int) -> Array:
-    """Return one bool a row, (n,); zeros and ones will do.
-
-    Raises:
-        BadValueError: If they are none.
-    """
+    """Return one bool a row, (n,); zeros and ones will do."""
     array = _as_array(flags)
-    if array.shape == (n_rows,) and array.dtype.kind in "iu" and np.isin(array, (0, 1)).all():
-        array = array.astype(bool)
-    if array.shape != (n_rows,) or array.dtype != bool:
+    is_bool = array.dtype == bool or (array.dtype.kind in "iu" and np.isin(array, (0, 1)).all())
+    if array.shape != (n_rows,) or not is_bool:
         raise BadValueError(f"{name} is {array.dtype}{array.shape}, expected a bool for each of {n_rows} rows")
-    return array
+    return array.astype(bool, copy=False)
 
 
 def _as_array(values: Any) -> Array:
@@ -90,59 +77,45 @@ class RowInfos(list[dict[Any, Any]]):
     """Info dictionaries of single rows, one for each of the n rows, which nobody changes any more."""
 
 
-class BatchColumn(NamedTuple):
-    """The values of all rows at one key, (n, ...), and which rows have one; None for all."""
+def batch_columns(infos: Any, n_rows: int, path: InfoPath = ()) -> Iterator[tuple[InfoKey, Array, Array | None]]:
+    """Yield the columns of a batch's infos: key, values (n, ...), and which rows have one (n,), None for all.
 
-    key: InfoKey
-    values: Array
-    has: Array | None
-
-
-def batch_columns(infos: Any, n_rows: int, path: InfoPath = ()) -> Iterator[BatchColumn]:
-    """Yield the columns of a batch's infos; RowInfos are one column, at the empty path.
-
-    Raises:
-        BadValueError: If `infos` is no mapping.
+    RowInfos are one column, at the empty path. Infos that cannot be used raise BadValueError.
     """
     if isinstance(infos, RowInfos):
         if any(infos):
-            yield BatchColumn(((), ODD), _objects(infos), np.array([bool(info) for info in infos]))
+            yield ((), _ODD), _objects(infos), np.array([bool(info) for info in infos])
         return
     if not isinstance(infos, Mapping):
         raise BadValueError(f"the infos are no dictionary: {shown(infos)}", "give {} where there is nothing to say")
     for key, value in infos.items():
         if isinstance(key, str) and key.startswith("_") and key[1:] in infos:
             continue
-        has = infos.get(f"_{key}")
-        here = (*path, key_text(key))
+        has, here = infos.get(f"_{key}"), (*path, key_text(key))
+        mask = None if has is None else np.asarray(has, bool)
         if isinstance(value, Mapping):
-            for column in batch_columns(value, n_rows, here):
+            for inner, values, inner_mask in batch_columns(value, n_rows, here):
                 # An inner dictionary of gymnasium's has masks of its own; one without is as its outer one says.
-                yield column if column.has is not None or has is None else column._replace(has=np.asarray(has, bool))
+                yield inner, values, mask if inner_mask is None else inner_mask
             continue
-        yield _column(here, value, has, n_rows)
+        if isinstance(value, np.ma.MaskedArray):
+            mask = ~np.ma.getmaskarray(value).reshape(len(value), -1).all(axis=1)
+        yield _column(here, np.ma.getdata(value) if isinstance(value, np.ma.MaskedArray) else value, mask, n_rows)
 
 
-def _column(path: InfoPath, value: Any, has: Any, n_rows: int) -> BatchColumn:
-    mask = None if has is None else np.asarray(has, bool)
-    if isinstance(value, np.ma.MaskedArray):
-        lacks = np.ma.getmaskarray(value).reshape(len(value), -1)
-        mask, value = np.asarray(~lacks.all(axis=1)), np.ma.getdata(value)
-    if mask is not None and mask.shape != (n_rows,):
-        got = f"{mask.dtype}{mask.shape}"
-        raise BadValueError(f"the mask of info {'.'.join(path)!r} is {got}, expected one bool a row ({n_rows})")
-    if hasattr(value, "__array__") and np.ndim(value):
-        values = np.asarray(value)
-        if len(values) != n_rows:
-            got = f"{values.dtype}{values.shape}"
-            raise BadValueError(f"the info {'.'.join(path)!r} is {got}, expected an entry for each of {n_rows} rows")
-    else:  # A value without one entry a row counts for every row.
-        is_sequence = isinstance(value, list | tuple) and len(value) == n_rows
-        values = _objects(value if is_sequence else [value] * n_rows)
+def _column(path: InfoPath, value: Any, mask: Array | None, n_rows: int) -> tuple[InfoKey, Array, Array | None]:
+    is_sequence = isinstance(value, list | tuple) and len(value) == n_rows
+    # A value without one entry a row counts for every row.
+    is_array = hasattr(value, "__array__") and np.ndim(value) > 0
+    values = np.asarray(value) if is_array else _objects(value if is_sequence else [value] * n_rows)
+    for name, array in (("info", values), ("mask of info", mask)):
+        if array is not None and array.shape[:1] != (n_rows,):
+            got = f"{array.dtype}{array.shape}"
+            raise BadValueError(f"the {name} {'.'.join(path)!r} is {got}, expected an entry for each of {n_rows} rows")
     kind = _kind(values)
-    if kind == ODD:
+    if kind == _ODD:
         values = _objects([copied(one) if mask is None or mask[row] else None for row, one in enumerate(values)])
-    return BatchColumn((path, kind), values, mask)
+    return (path, kind), values, mask
 
 
 def _objects(values: Any) -> Array:
@@ -155,7 +128,7 @@ def _objects(values: Any) -> Array:
 def _kind(values: Array) -> str:
     row_bytes = values.dtype.itemsize * int(np.prod(values.shape[1:]))
     if values.dtype.kind not in "biuf" or values.dtype.itemsize > _WIDEST_BYTES or not 0 < row_bytes <= _LARGEST_VALUE:
-        return ODD
+        return _ODD
     name = values.dtype.newbyteorder("=").name
     return f"{name}[{','.join(map(str, values.shape[1:]))}]" if values.ndim > 1 else name
 
@@ -178,7 +151,7 @@ def info_table(n_rows: int, columns: Mapping[InfoKey, tuple[Array, Array]]) -> I
     odd: list[dict[str, Any]] = []
     for (path, kind), (values, has) in columns.items():
         rows = np.flatnonzero(has)
-        if kind == ODD:
+        if kind == _ODD:
             odd = odd or [{} for _ in range(n_rows)]
             for row in rows.tolist():
                 if path:

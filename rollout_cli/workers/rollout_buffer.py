@@ -49,17 +49,12 @@ def new_episodes(n_rows: int) -> Episodes:
 
 
 class RolloutBuffer:
-    """Columns of n rows.
+    """Columns of n rows, whose `observation` and `action` have these leaves.
 
     Attributes:
         step: How many steps were recorded.
         row_bytes: The bytes of one row, without its texts.
         finished_rows: How many steps the episodes have that ended and were not taken.
-
-    Args:
-        leaves: Those of one row's `observation` and `action`.
-        n_rows: n.
-        worker_number: Which worker records.
     """
 
     def __init__(self, leaves: Mapping[str, Sequence[Leaf]], n_rows: int, worker_number: int) -> None:
@@ -95,11 +90,7 @@ class RolloutBuffer:
             self._rings[kind, at][slot, : self._n_rows] = leaf
 
     def put_infos(self, kind: Literal["env", "agent"], infos: Any, within: Array | None = None) -> None:
-        """Record infos of the present step, of the rows in the mask `within` (n,); None for all.
-
-        Raises:
-            BadValueError: If they are none, or not of n rows.
-        """
+        """Record infos of the present step, of the rows in the mask `within` (n,); None for all."""
         if type(infos) is dict and not infos:
             return
         slot = self.step % self._n_slots
@@ -118,11 +109,7 @@ class RolloutBuffer:
         return self.step % (self._n_slots // 2) == 0
 
     def make_room(self, running: Episodes) -> None:
-        """Put aside what lies in the rings before these come round to it: episodes that ended, and older steps.
-
-        Args:
-            running: The episodes of all rows; `unsaved` is changed in place.
-        """
+        """Put aside the episodes that ended, and older steps of those that run, before the rings come round to them."""
         if self._ended:
             self._overdue.append(self._chunk(_joined(self._ended)))
             self._ended = []
@@ -166,9 +153,8 @@ class RolloutBuffer:
     def take(self, below: int | None, ended_before: float) -> Chunk | None:
         """Remove episodes that ended and return them in the order of their numbers; None where there are none.
 
-        Args:
-            below: The lowest number that still runs or waits: those with higher numbers stay. None gives all.
-            ended_before: Those that ended before this time are given anyway.
+        Those stay that are not `below` the lowest number that still runs or waits (None gives all), unless they ended
+        before the time `ended_before`.
         """
         chunks, self._overdue = self._overdue, []
         if self._ended:
@@ -223,11 +209,10 @@ def _selected(columns: Columns, which: Array) -> Columns:
 
 def _joined(parts: Sequence[Columns]) -> Columns:
     """Return the parts after one another; some may lack infos that others have, and get zeros that nobody reads."""
-    examples = {key: column[:0] for part in parts for key, column in part.items()}
+    examples = {key: column for part in parts for key, column in part.items()}
 
     def column(part: Columns, key: Any) -> Array:
-        if key in part:
-            return part[key]
-        return np.zeros((len(part["reward", 0]), *examples[key].shape[1:]), examples[key].dtype)
+        missing = examples[key]
+        return part[key] if key in part else np.zeros((len(part["reward", 0]), *missing.shape[1:]), missing.dtype)
 
     return {key: np.concatenate([column(part, key) for part in parts]) for key in examples}

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -37,35 +36,20 @@ class OnePolicy:
     Attributes:
         is_row_wise: Whether an episode is the same with any number of rows.
         is_seeded: Whether the seeds of its episodes decide what it draws in each row.
-
-    Args:
-        holder: Has the policy.
-        env_spec: Spaces of one row.
-        rows: The rows.
-        root: The run's root seed.
-        rules: What becomes of an action outside of its space.
     """
 
     def __init__(
-        self, holder: PolicyHolder, env_spec: EnvSpec, rows: NativeRows, *, root: int, rules: EpisodeRules
+        self, holder: PolicyHolder, env_spec: EnvSpec, rows: NativeRows, root: int, rules: EpisodeRules
     ) -> None:
         self._policy, self._rows, self._root = holder.policy, rows, root
         self._spaces = SpaceRows(env_spec.action_space)
         self._rule = holder.action_rule(rules)
         self._bounds = [None if self._rule == "warn" else bounds_of(leaf) for leaf in self._spaces.leaves]
-        self._seed_rows = self._policy.seed_rows
-        self.is_row_wise = self._policy.row_wise
-        self.is_seeded = self._seed_rows is not None
+        self.is_row_wise, self.is_seeded = self._policy.row_wise, self._policy.seed_rows is not None
 
-    def watch(self, seeder: EpisodeSeeder, row_seeders: Sequence[EpisodeSeeder], specs: Sequence[EnvSpec]) -> None:
-        """Find the generators that policies and environments draw from.
-
-        Args:
-            seeder: Seeds those that all rows share.
-            row_seeders: Each seeds those of one row.
-            specs: The spaces of each row that has a policy of its own.
-        """
-        del specs
+    def watch(self, seeder: EpisodeSeeder, row_seeders: Sequence[EpisodeSeeder], row_specs: Sequence[EnvSpec]) -> None:
+        """Let `seeder` find the generators that all rows share, and the others those of one row each."""
+        del row_specs
         self._seeder, self._row_seeders = seeder, row_seeders
         seeder.watch(policy=self._policy, env=None if self._rows.envs else self._rows.env)
         for row_seeder, env in zip(row_seeders, self._rows.envs, strict=False):
@@ -76,24 +60,24 @@ class OnePolicy:
         lowest = int(numbers[numbers != NO_NUMBER].min())
         if anew:
             self._seeder.begin(lowest)
+            numbers = np.where(numbers == NO_NUMBER, lowest + rows, numbers)
         for row, number in zip(rows.tolist(), numbers.tolist(), strict=True) if self._rows.envs else ():
             self._row_seeders[row].seed_found(number)
         # Of rows that reset themselves the draws go on from one episode to the next.
-        if self._seed_rows is None or (self._rows.resets_itself and not anew):
-            return
-        if anew:
-            numbers = np.where(numbers == NO_NUMBER, lowest + rows, numbers)
-        mask, seeds = np.zeros(self._rows.env.num_envs, bool), np.zeros(self._rows.env.num_envs, np.uint64)
-        mask[rows] = True
-        seeds[rows] = [derive_seed(self._root, number, "policy") for number in numbers.tolist()]
-        self._seed_rows(mask, seeds)
+        if self._policy.seed_rows is not None and (anew or not self._rows.resets_itself):
+            seeds = np.zeros(self._rows.env.num_envs, np.uint64)
+            seeds[rows] = [derive_seed(self._root, number, "policy") for number in numbers.tolist()]
+            self._policy.seed_rows(self._mask(rows), seeds)
 
-    def reset(self, rows: Array, *, anew: bool) -> None:
-        """Begin the episodes of rows (k,), after the environment was reset."""
+    def reset(self, rows: Array) -> None:
+        """Begin the episodes of rows (k,), after the environment was reset; the first time, those of all rows."""
         if self._policy.resets:
-            mask = np.full(self._rows.env.num_envs, anew)
-            mask[rows] = True
-            self._policy.reset(mask)
+            self._policy.reset(self._mask(rows))
+
+    def _mask(self, rows: Array) -> Array:
+        mask = np.zeros(self._rows.env.num_envs, bool)
+        mask[rows] = True
+        return mask
 
     def act(self, observations: Any, numbers: Array) -> tuple[Any, list[Array], Any]:
         """Choose an action for each row that runs a number.
@@ -114,19 +98,19 @@ class OnePolicy:
             given = self._spaces.columns(actions)
         except (KeyError, IndexError, TypeError) as error:
             raise BadValueError(f"the actions lack {error!r}: {shown(actions)}") from error
-        leaves = [self._checked(*pair, numbers) for pair in zip(self._spaces.leaves, self._bounds, given, strict=True)]
+        leaves = [self._checked(*one, numbers) for one in zip(self._spaces.leaves, self._bounds, given, strict=True)]
         return self._for_env(leaves), leaves, infos
 
     def _checked(self, leaf: Leaf, bounds: tuple[Any, Any] | None, values: Any, numbers: Array) -> Array:
         if self._rule == "clip":
             values = clipped(values, leaf.space)
         array = leaf_batch("actions", leaf, values, len(numbers))
-        if self._rule == "warn" or (bounds is None and leaf.kind != "text"):
-            return array
-        if bounds is None:
+        if bounds is not None:
+            inside = (array >= bounds[0]) & (array <= bounds[1])
+        elif leaf.kind == "text" and self._rule != "warn":
             inside = np.array([leaf.space.contains(text) for text in array])
         else:
-            inside = (array >= bounds[0]) & (array <= bounds[1])
+            return array
         if not inside.all():
             rows = np.flatnonzero(~inside.reshape(len(array), -1).all(axis=1) & (numbers != NO_NUMBER))
             if len(rows):
@@ -135,35 +119,31 @@ class OnePolicy:
 
     def _for_env(self, leaves: list[Array]) -> Any:
         """Return actions as gymnasium batches them: texts as a tuple, integers in their space's own type."""
-
-        def given(leaf: Leaf, values: Array) -> Any:
-            if leaf.kind == "text":
-                return tuple(values)
-            return values.astype(leaf.space.dtype, copy=False) if leaf.kind == "discrete" else values
-
-        return self._spaces.tree(
-            [given(leaf, values) for leaf, values in zip(self._spaces.leaves, leaves, strict=True)]
-        )
+        pairs = [
+            (leaf.kind, leaf.space.dtype, values) for leaf, values in zip(self._spaces.leaves, leaves, strict=True)
+        ]
+        given = [tuple(values) if kind == "text" else values.astype(dtype, copy=False) for kind, dtype, values in pairs]
+        return self._spaces.tree(given)
 
 
 class PolicyEach(OnePolicy):
     """A policy for each row, for one that acts on one observation at a time: each row is then a DefaultWorker's."""
 
     def __init__(
-        self, holder: PolicyHolder, env_spec: EnvSpec, rows: NativeRows, *, root: int, rules: EpisodeRules
+        self, holder: PolicyHolder, env_spec: EnvSpec, rows: NativeRows, root: int, rules: EpisodeRules
     ) -> None:
-        super().__init__(holder, env_spec, rows, root=root, rules=rules)
+        super().__init__(holder, env_spec, rows, root, rules)
         self.is_row_wise = self.is_seeded = True
         self._policies = holder.policies
         self._observations = SpaceRows(env_spec.observation_space)
         self._recorder = SpaceRecorder(env_spec.action_space, "the action", rules.invalid_action)
         self._resting = resting_sample(env_spec.action_space)
 
-    def watch(self, seeder: EpisodeSeeder, row_seeders: Sequence[EpisodeSeeder], specs: Sequence[EnvSpec]) -> None:
+    def watch(self, seeder: EpisodeSeeder, row_seeders: Sequence[EpisodeSeeder], row_specs: Sequence[EnvSpec]) -> None:
         del seeder
         self._row_seeders = row_seeders
         # The spaces are the environment's, also where the policy holds them: as in a DefaultWorker.
-        for one, policy, env in zip(row_seeders, self._policies, self._rows.envs or specs, strict=True):
+        for one, policy, env in zip(row_seeders, self._policies, self._rows.envs or row_specs, strict=True):
             one.watch(policy=policy, env=env)
 
     def seed(self, rows: Array, numbers: Array, *, anew: bool) -> None:
@@ -172,12 +152,17 @@ class PolicyEach(OnePolicy):
             if number != NO_NUMBER:
                 self._row_seeders[row].begin(number)
                 if (seed := self._policies[row].seed) is not None:
-                    _in_row(row, partial(seed, derive_seed(self._root, number, "policy")))
+                    try:
+                        seed(derive_seed(self._root, number, "policy"))
+                    except Exception as error:
+                        raise RowError(row) from error
 
-    def reset(self, rows: Array, *, anew: bool) -> None:
-        del anew
+    def reset(self, rows: Array) -> None:
         for row in rows.tolist():
-            _in_row(row, self._policies[row].reset)
+            try:
+                self._policies[row].reset()
+            except Exception as error:
+                raise RowError(row) from error
 
     def act(self, observations: Any, numbers: Array) -> tuple[Any, list[Array], Any]:
         infos = RowInfos({} for _ in numbers)
@@ -185,20 +170,12 @@ class PolicyEach(OnePolicy):
         for row, observation in enumerate(self._observations.split(observations)):
             if numbers[row] == NO_NUMBER:
                 self._recorder.record(self._resting)
-            else:
-                infos[row] = _in_row(row, partial(self._act, row, observation))
+                continue
+            try:
+                action, info = self._policies[row].get_action(observation)
+                self._recorder.record(action)
+                infos[row] = frozen_copy(info)
+            except Exception as error:
+                raise RowError(row) from error
         leaves = list(self._recorder.cut(len(numbers)))
         return self._for_env(leaves), leaves, infos
-
-    def _act(self, row: int, observation: Any) -> dict[Any, Any]:
-        action, info = self._policies[row].get_action(observation)
-        self._recorder.record(action)
-        return frozen_copy(info)
-
-
-def _in_row(row: int, function: Callable[[], Any]) -> Any:
-    """Return a call's result; an exception becomes the cause of a RowError."""
-    try:
-        return function()
-    except Exception as error:
-        raise RowError(row) from error

@@ -38,15 +38,8 @@ class NativeRows:
     Attributes:
         env: The vector environment.
         envs: The environment of each row; none where the rows are not environments of their own.
-        mode: How it resets rows that ended.
+        mode: How it resets rows that ended; EnvLoadError where it does not say.
         own_limit: Steps after which it truncates episodes; infinity where no limit is known.
-
-    Args:
-        env: The vector environment.
-        root: The run's root seed.
-
-    Raises:
-        EnvLoadError: If it does not say how it resets rows.
     """
 
     envs: Sequence[Env] = ()
@@ -75,18 +68,15 @@ class NativeRows:
         """Take note of the episodes that run, int64 (n,)."""
 
     def reset(self, rows: Array, numbers: Array, before: Any) -> tuple[Any, Any, Array]:
-        """Reset rows (k,); all of an environment that resets itself later.
+        """Reset rows (k,), all of them the first time and where the environment resets itself later.
 
         Args:
-            rows: The rows; all of them the first time.
+            rows: The rows.
             numbers: The episodes of all rows, int64 (n,).
             before: The last observations; None the first time.
 
         Returns:
             Observations and infos of the batch, and the seeds that these rows were given (k,), -1 for none.
-
-        Raises:
-            EnvLoadError: If the environment resets rows that the mask leaves out.
         """
         if self.resets_itself:
             # No two workers share a number, so none begins like another. The seed has 31 bits.
@@ -135,15 +125,8 @@ class NativeRows:
 class SyncRows(NativeRows):
     """The rows of gymnasium's SyncVectorEnv, each of which runs its episodes as a DefaultWorker does.
 
-    Infos go beside the vector environment, which would change their types by joining them.
-
-    Args:
-        envs: One environment a row.
-        root: The run's root seed.
-        reset_env: Resets an environment for an episode, from its number and seed.
-
-    Raises:
-        EnvLoadError: If the environments have different spaces or limits.
+    Infos go beside the vector environment, which would change their types by joining them. Environments with different
+    spaces or limits raise EnvLoadError.
     """
 
     def __init__(self, envs: Sequence[Env], root: int, reset_env: ResetEnv) -> None:
@@ -238,14 +221,7 @@ def resting_sample(space: gymnasium.Space[Any]) -> Any:
 
 
 def final_infos(infos: Mapping[Any, Any]) -> tuple[Any, Mapping[Any, Any], dict[Any, Any]]:
-    """Take the infos of a step apart in which rows ended and began anew (SAME_STEP).
-
-    Returns:
-        The last observations, the infos of the last steps, and those of the rows as they are now.
-
-    Raises:
-        BadValueError: If there are no last observations.
-    """
+    """Return the last observations, their infos, and those of rows as they are now, of a step in mode SAME_STEP."""
     if "final_obs" not in infos:
         hint = "in the mode SAME_STEP the infos hold 'final_obs' where episodes end"
         raise BadValueError("infos has no 'final_obs' though episodes ended", hint)

@@ -188,13 +188,10 @@ class VecWorker(DefaultWorker):
             leaves = {"observation": self._spaces.leaves, "action": actions}
             self._buffer = RolloutBuffer(leaves, self._n_envs, self.worker_number)
         kind = PolicyEach if self._holder.policy.row_by_row else OnePolicy
-        self._policies = kind(self._holder, self._env_spec, self._rows, root=self._seed, rules=self.rules)
-        self._watch()
+        self._policies = kind(self._holder, self._env_spec, self._rows, self._seed, self.rules)
+        self._policies.watch(self._seeder, self._row_seeders, self._row_specs)
         self._shared_draws = ""
         self._looks_left = _LOOKS if self._n_envs > 1 and not self._rows.resets_itself else 0
-
-    def _watch(self) -> None:
-        self._policies.watch(self._seeder, self._row_seeders, self._row_specs)
 
     # -- beginning ---------------------------------------------------------------------------------------------------
 
@@ -248,10 +245,10 @@ class VecWorker(DefaultWorker):
         running["info"][rows] = infos_of_rows(infos, rows.tolist(), self._n_envs)
         if len(begun):
             self._where = "policy.reset"
-            self._policies.reset(begun, anew=anew)
+            self._policies.reset(begun if self._is_begun else rows)
         if not self._is_begun:
             self._is_begun = True
-            self._watch()
+            self._policies.watch(self._seeder, self._row_seeders, self._row_specs)
 
     def _note(self) -> None:
         """Let others know which rows run which episodes."""
