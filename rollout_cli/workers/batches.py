@@ -100,7 +100,7 @@ def batch_columns(infos: Any, n_rows: int, path: InfoPath = ()) -> Iterator[tupl
             continue
         if isinstance(value, np.ma.MaskedArray):
             mask = ~np.ma.getmaskarray(value).reshape(len(value), -1).all(axis=1)
-        yield _column(here, np.ma.getdata(value) if isinstance(value, np.ma.MaskedArray) else value, mask, n_rows)
+        yield _column(here, value, mask, n_rows)
 
 
 def _column(path: InfoPath, value: Any, mask: Array | None, n_rows: int) -> tuple[InfoKey, Array, Array | None]:
