@@ -179,12 +179,10 @@ class FolderLock:
 
 
 def info_path(root: Path) -> Path:
-    """Return the path of info.json."""
     return root / "meta" / "info.json"
 
 
 def stats_path(root: Path) -> Path:
-    """Return the path of stats.json."""
     return root / "meta" / "stats.json"
 
 
@@ -193,12 +191,7 @@ LOST_INFO = "restore meta/info.json from a copy, or collect the dataset again"
 
 
 def read_info(root: Path) -> dict[str, Any]:
-    """Return the info.json of the dataset in `root`.
-
-    Raises:
-        DatasetFormatError: If there is no dataset of this format.
-        StorageError: If it cannot be read.
-    """
+    """Return the info.json of the dataset in `root`; `DatasetFormatError` says that there is none of this format."""
     path, replaced = info_path(root), root / REPLACED
     try:
         with _reading(path, FileNotFoundError, NotADirectoryError):
@@ -206,10 +199,8 @@ def read_info(root: Path) -> dict[str, Any]:
                 raise DatasetFormatError(f"{path} is not a regular file")
             document = json.loads(path.read_bytes())
     except OSError as error:
-        message, hint = (
-            "not a dataset: it has no meta/info.json",
-            f"give a dataset's folder; if it was one, {LOST_INFO}",
-        )
+        message = "not a dataset: it has no meta/info.json"
+        hint = f"give a dataset's folder; if it was one, {LOST_INFO}"
         if replaced.exists():
             message = "no dataset: a run with --overwrite was killed while it replaced the one that was here"
             hint = f"run it again; or move the contents of {replaced} back to {root}"
@@ -247,12 +238,7 @@ def is_unbegun(root: Path) -> bool:
 
 
 def check_folder(root: Path, *, overwrite: bool) -> None:
-    """Check that `root` may become the folder of a new dataset; nothing is changed.
-
-    Raises:
-        DatasetExistsError: If it holds something, and that is not a dataset to be replaced.
-        StorageError: If the folder cannot be read.
-    """
+    """Raise `DatasetExistsError` if `root` holds something, unless that is a dataset to be replaced."""
     if not _names(root):
         return
     if not overwrite:

@@ -144,7 +144,7 @@ def _write_metadata(files: FileStore, found: VerifyReport, kept: Sequence[Segmen
     info = {**found.info, **totals_of(kept), "status": status, "dropped_infos": dict(dropped)}
     times = found.info.get("times") or {}
     info["times"] = {**times, "updated": now, "repaired": [*times.get("repaired", []), now]}
-    info["anomalies"] = [one.to_dict() for one in anomalies(places)]
+    info["anomalies"] = [one._asdict() for one in anomalies(places)]
     stats = stats_document(merge_stats([record.stats for record in records]), found.schema)
     files.write_json(stats_path(found.path), stats)
     files.replace(found.path / "README.md", render_card(info).encode(errors="backslashreplace"))

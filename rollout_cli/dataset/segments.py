@@ -1,4 +1,4 @@
-"""Segments: the unit of memory, flush and commit of a dataset.
+"""Segments, the unit of memory, flush and commit of a dataset, and how the episodes of a partition are cut into them.
 
 A segment is one data file and the episodes file that commits it. A flush writes the open one as a full one is written,
 and a later write replaces it, from the tables that the flush wrote, exactly as a resumed process does from its files.
@@ -6,8 +6,9 @@ and a later write replaces it, from the tables that the flush wrote, exactly as 
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -19,18 +20,20 @@ import pyarrow as pa
 from rollout_cli.dataset.commits import SegmentId, SegmentRecord, Written
 from rollout_cli.dataset.convert import Array
 from rollout_cli.dataset.files import FileStore
-from rollout_cli.dataset.parquet import parquet_file
+from rollout_cli.dataset.parquet import MEMORY_HINT, parquet_file
 from rollout_cli.dataset.schema import DatasetSchema, is_big
 from rollout_cli.dataset.stats import Place, TableStats, find_anomalies, merge_stats, table_stats
 from rollout_cli.dataset.tables import NumberedChunk, episode_table, step_table
 from rollout_cli.episodes.chunk import Chunk, concatenate, episode_variable_bytes
-from rollout_cli.errors import UsageError
+from rollout_cli.errors import StorageError, UsageError
 
 MOST_SEGMENT_BYTES = 1 << 30
 LEAST_SHARE = 4 << 20
 """Nominal bytes of a segment that each of several partitions has at least."""
 GROUP_BYTES = 64 << 20
 """Nominal bytes of a row group of an episode that is a segment by itself."""
+MOST_WAITING = 2
+"""Segments that may wait to be written: who is ahead by more blocks, so that memory stays flat."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +65,6 @@ class SizeLimits:
 
         `lengths` and `sizes` are the steps and nominal bytes of these episodes, int64 (N,).
         """
-        if rows + int(lengths.sum()) <= self.segment_rows and nominal + int(sizes.sum()) <= self.segment_bytes:
-            return len(lengths)
         by_rows = np.searchsorted(np.cumsum(lengths), self.segment_rows - rows, side="right")
         by_bytes = np.searchsorted(np.cumsum(sizes), self.segment_bytes - nominal, side="right")
         return int(min(by_rows, by_bytes))
@@ -77,17 +78,6 @@ class SizeLimits:
         wanted = max(-(-length // self.group_rows), -(-nominal // GROUP_BYTES), 1)
         groups = min(length, wanted)
         return [length * (at + 1) // groups for at in range(groups)]
-
-
-def nominal_bytes(chunk: Chunk, schema: DatasetSchema) -> Array:
-    """Return the bytes of each episode before any encoding, int64 (N,); of a part, those of its whole episode.
-
-    They depend on the episodes alone: not on how they were cut into chunks, or how well they compress.
-    """
-    if chunk.part is not None:
-        own = chunk.part.episode_length * schema.step_bytes + chunk.part.variable_bytes
-        return np.array([own + schema.episode_bytes], np.int64)
-    return np.asarray(chunk.lengths * schema.step_bytes + episode_variable_bytes(chunk) + schema.episode_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +97,7 @@ class SegmentJob:
 
     segment: SegmentId
     before: Written | None  # Its last write, whose rows come first.
-    episodes: Sequence[NumberedChunk]  # The whole episodes after those; or one over the limits, whole or as its parts.
+    episodes: Sequence[NumberedChunk]  # The episodes after those.
     start: int  # The first episode number that it covers.
     nominal: int  # Its nominal bytes.
 
@@ -116,8 +106,6 @@ def write_segment(settings: SegmentSettings, job: SegmentJob) -> Written:
     """Write the data file and the episodes file of a segment, under temporary names."""
     schema, limits, before = settings.schema, settings.limits, job.before
     chunks, first_row, dropped = job.episodes, 0, Counter[str]()
-    if chunks[0][0].part is not None:
-        chunks = [(concatenate([part for part, _ in chunks]), chunks[0][1])]
     if before is not None:
         first_row, dropped = before.record.steps, Counter(before.record.dropped_infos)
     file, root_seed = job.segment.file, settings.root_seed
@@ -185,3 +173,123 @@ def _appended(before: pa.Table, rows: pa.Table) -> pa.Table:
     table = pa.concat_tables([before, rows])
     columns = [column if is_big(column.type) else column.combine_chunks() for column in table.columns]
     return pa.Table.from_arrays(columns, schema=before.schema)
+
+
+class WriteQueue:
+    """Writes and commits segments in their order, in one thread; after a failure no other write begins."""
+
+    def __init__(self, write: Callable[[SegmentJob], Written]) -> None:
+        self.failure: BaseException | None = None
+        self._write = write
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix="rollout-writer")
+        self._pending: deque[Future[Written]] = deque()
+
+    def submit(self, job: SegmentJob) -> Future[Written]:
+        """Add a segment; blocks while too many wait, and raises the failure of an earlier one."""
+        self.wait(MOST_WAITING - 1)
+        self._pending.append(self._executor.submit(self._run, job))
+        return self._pending[-1]
+
+    def wait(self, most: int = 0) -> None:
+        """Wait until at most so many writes are left; raise the error of the write that failed, if one did."""
+        while len(self._pending) > most:
+            wait([self._pending.popleft()])
+        self.check()
+
+    def check(self) -> None:
+        """Raise the error of the write that failed, if one did."""
+        if self.failure is not None:
+            raise self.failure
+
+    def stop(self, *, finish: bool = False) -> None:
+        """Wait for the running write, or with `finish` for all; later ones are refused."""
+        self._executor.shutdown(cancel_futures=not finish)
+
+    def _run(self, job: SegmentJob) -> Written:
+        self.check()
+        try:
+            return self._write(job)
+        except MemoryError as error:
+            self.failure = StorageError(f"there is not enough memory to write a segment: {error}", hint=MEMORY_HINT)
+            raise self.failure from error
+        except BaseException as error:
+            self.failure = error
+            raise
+
+
+class Partition:
+    """Cuts the chunks of one partition into segments; keeps the open one in memory.
+
+    It begins with `segment` and `first_number` (None: the number of the first episode that comes), or continues behind
+    the segments that are `committed`.
+    """
+
+    def __init__(
+        self,
+        schema: DatasetSchema,
+        limits: SizeLimits,
+        queue: WriteQueue,
+        segment: SegmentId,
+        *,
+        first_number: int | None,
+        committed: Sequence[Written] = (),
+    ) -> None:
+        self._schema, self._limits, self._queue = schema, limits, queue
+        self._segment = segment
+        # The numbers that the open segment covers; None before the first episode of a partition without a first one.
+        self._start = self._next = first_number
+        # The open segment: the rows and bytes of all of it, its last write, and the episodes after that.
+        self._rows = self._nominal = 0
+        self._before: Written | Future[Written] | None = None
+        self._episodes: list[NumberedChunk] = []
+        # The parts of an episode that is not whole yet.
+        self._parts: list[Chunk] = []
+        for last in committed[-1:]:
+            self._segment, self._start, self._next = last.segment, last.record.start, last.record.stop
+            self._rows, self._nominal, self._before = last.record.steps, last.record.nominal, last
+            if last.record.is_long:
+                self._next_segment()
+
+    def write(self, chunk: Chunk, ids: Array) -> None:
+        """Take the next episodes, whole or the next part of one, with their ids, int64 (N,)."""
+        self._parts.append(chunk)
+        if chunk.part is not None and not chunk.part.is_last:
+            return
+        chunk, self._parts = concatenate(self._parts), []
+        lengths, schema, at = chunk.lengths, self._schema, 0
+        # These depend on the episodes alone: not on how they were cut into chunks, or how well they compress.
+        sizes = lengths * schema.step_bytes + episode_variable_bytes(chunk) + schema.episode_bytes
+        while at < len(lengths):
+            fitting = self._limits.count_fitting(lengths[at:], sizes[at:], rows=self._rows, nominal=self._nominal)
+            if not fitting and self._rows:
+                self._next_segment()
+                continue
+            stop = at + max(fitting, 1)
+            some = chunk.episodes(at, stop)
+            if self._start is None:
+                self._start = int(some.numbers[0])
+            self._next = int(some.numbers[-1]) + 1
+            self._episodes.append((some, ids[at:stop]))
+            self._rows += some.n_steps
+            self._nominal += int(sizes[at:stop].sum())
+            at = stop
+            if not fitting:  # An episode over the limits has a segment of its own.
+                self._next_segment()
+                self._queue.wait()  # Several at once might not fit into memory.
+
+    def flush(self) -> None:
+        """Commit all whole episodes, unless they are committed."""
+        if self._episodes:
+            # The last write ended long ago, unless flushes follow one another closely.
+            before = self._before.result() if isinstance(self._before, Future) else self._before
+            job = SegmentJob(self._segment, before, self._episodes, self._start or 0, self._nominal)
+            self._episodes = []
+            self._before = self._queue.submit(job)
+
+    def _next_segment(self) -> None:
+        """End the open segment, and begin the next one."""
+        self.flush()
+        self._segment = replace(self._segment, number=self._segment.number + 1)
+        self._start = self._next
+        self._rows = self._nominal = 0
+        self._before = None

@@ -9,8 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -162,8 +161,7 @@ _PROBLEMS = {
 _ESCAPE = re.compile(r"\\ud[89ab-f]")
 
 
-@dataclass(frozen=True, slots=True)
-class Anomaly:
+class Anomaly(NamedTuple):
     """A column, its problem (`not_finite`, `outside` or `not_unicode`), and the first episode id and step with it."""
 
     column: str
@@ -171,9 +169,6 @@ class Anomaly:
     what: str
     episode: int
     step: int
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
     def __str__(self) -> str:
         return f"{self.column} holds {self.what}, first in episode {self.episode} at step {self.step}"

@@ -31,9 +31,8 @@ from rollout_cli.dataset.files import (
 )
 from rollout_cli.dataset.inference import SchemaInference
 from rollout_cli.dataset.metadata import DatasetSummary, Status
-from rollout_cli.dataset.partitions import Partition, WriteQueue
 from rollout_cli.dataset.schema import DatasetSchema, InfoColumns, SpaceSchema, info_columns_of
-from rollout_cli.dataset.segments import SegmentJob, SegmentSettings, SizeLimits, write_segment
+from rollout_cli.dataset.segments import Partition, SegmentJob, SegmentSettings, SizeLimits, WriteQueue, write_segment
 from rollout_cli.dataset.stats import merge_stats, stats_document
 from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.episodes.chunk import Chunk
@@ -41,28 +40,23 @@ from rollout_cli.errors import InternalError, InterruptedRunError, StorageError,
 
 
 class DatasetWriter:
-    """Writes chunks to a dataset; as a context manager it runs `abort` where `close` was not called.
+    """Writes chunks to the dataset in `path`; as a context manager it runs `abort` unless `close` was called.
 
-    The bytes of `data/` are a function of the episodes, the spaces, the limits and `header["env"]` alone. Segments are
-    written by a thread that is at most two behind, so memory does not grow with the dataset. The first chunks are held
-    until schema inference has decided the columns: 1,000 steps, to the end of an episode. Of several partitions it
-    looks at the first one first; what the others send until then is held in memory too.
+    The bytes of `data/` are a function of the episodes, the spaces, the limits and `header["env"]` alone, so nothing in
+    that may differ between two runs of one seed. Segments are written by a thread that is at most two behind, so memory
+    does not grow with the dataset. The first chunks are held until schema inference has decided the columns: 1,000
+    steps, to the end of an episode. Of several partitions it looks at the first one first, and what the others send
+    until then is held in memory too.
+
+    Open segments are committed at the first write after `flush_seconds`, and at the end. So while no episode comes,
+    those that came since the last commit are not committed.
 
     Args:
-        path: The dataset's folder; made if it is missing.
-        env_spec: Spaces and limit of the environment.
-        root_seed: The run's root seed, from 0 to 2**63 - 1.
         first_numbers: The first episode number of each partition; each of several has a chunk folder of its own. None
             stands for the first number that comes, and then gaps before it are not recorded as skipped.
-        header: What else info.json records. Its `env` goes into every file's footer too, so nothing in that may differ
-            between two runs of one seed.
-        next_observation: Whether to write a `next_observation` column.
+        header: What else info.json records; its `env` goes into every file's footer too.
         overwrite: Whether to replace a dataset in that folder. It stays in place until the new one's first commit.
         committed: The committed part of the dataset in that folder, to be resumed; see `Committed.can_resume`.
-        limits: Where segments end.
-        flush_seconds: Open segments are committed at the first write after so long, and at the end. So while no
-            episode comes, those that came since the last commit are not committed.
-        files: The disk.
         lock: The lock on the folder, if the caller has it; released with the writer's end either way.
 
     Attributes:
@@ -73,7 +67,6 @@ class DatasetWriter:
         DatasetExistsError: If the folder holds something that may not be replaced.
         DatasetLockedError: If another writer has the folder.
         UnsupportedSpaceError: If a space has no fixed set of columns.
-        UsageError: If the root seed is out of range.
         StorageError: From any method, if the disk fails; perhaps not from the first one after it failed.
     """
 
@@ -107,8 +100,7 @@ class DatasetWriter:
             "next_observation": next_observation,
             "limits": asdict(self._limits),
         }
-        before = None if committed is None else committed.info
-        self._info = metadata.new_info(self._spaces, settings, header or {}, before)
+        self._info = metadata.new_info(self._spaces, settings, header or {}, committed.info if committed else None)
         self._inference = SchemaInference(self._firsts)
         self._queue = WriteQueue(self._commit)
         self._settings: SegmentSettings | None = None  # None until the columns are decided.
@@ -119,8 +111,6 @@ class DatasetWriter:
         self.has_episodes = False
         self._flush_seconds = flush_seconds
         self._next_flush = time.monotonic() + flush_seconds
-        # After an exception in the middle of `write`, nobody knows which of its episodes the open segments hold.
-        self._is_writing = False
         if committed is None:
             check_folder(self.path, overwrite=overwrite)
         self._made_folder = not self.path.exists()
@@ -160,7 +150,6 @@ class DatasetWriter:
         Blocks while writing is behind. An error of a write is raised by a later call.
         """
         self._check()
-        self._is_writing = True
         self.has_episodes = self.has_episodes or chunk.part is None or chunk.part.is_last
         if self._settings is not None:
             self._partitions[partition].write(chunk, self._episode_ids(chunk))
@@ -168,7 +157,6 @@ class DatasetWriter:
             self._inference.hold(chunk, partition)
             if self._inference.decided:
                 self._write_held()
-        self._is_writing = False
         if time.monotonic() >= self._next_flush:
             for one in self._partitions:
                 one.flush()
@@ -203,7 +191,7 @@ class DatasetWriter:
             stack.callback(self._end_aborted)
             stack.callback(self._remove_temporary)
             stack.callback(self._queue.stop)
-            if commits and self.has_episodes and not self._is_writing and self._queue.failure is None:
+            if commits and self.has_episodes and self._queue.failure is None:
                 self._commit_all()
 
     def _end_aborted(self) -> None:
@@ -236,11 +224,9 @@ class DatasetWriter:
         at_once = isinstance(error, KeyboardInterrupt | InterruptedRunError | TerminatedRunError)
         tidy_up(error, partial(self.abort, commits=not at_once))
         if isinstance(error, StorageError):
-            count = f"{self._info['episodes']:,} episodes ({self._info['steps']:,} steps)"
-            kept = f"{self.path} is gone, and with it {count}"
-            if not self._segments:
-                kept = "nothing was committed"
-            elif info_path(self.path).is_file():
+            kept = "nothing was committed"
+            if self._segments and info_path(self.path).is_file():
+                count = f"{self._info['episodes']:,} episodes ({self._info['steps']:,} steps)"
                 kept = f"{count} are safe in {self.path}; --resume continues from there"
             error.hint = "; ".join(filter(None, [error.hint, kept]))
 
@@ -250,7 +236,6 @@ class DatasetWriter:
         self._queue.check()
 
     def _decide(self, infos: InfoColumns, segments: Sequence[Written] = ()) -> None:
-        """Fix the columns, and continue behind the committed segments."""
         schema = DatasetSchema.of(self._spaces, infos, self._info.get("env") or {})
         is_decided = self._inference.decided or bool(segments)
         self._info.update(info_columns="decided" if is_decided else "partial", features=schema.describe())
@@ -292,7 +277,6 @@ class DatasetWriter:
         return written
 
     def _begin_replacing(self) -> None:
-        """Move the dataset that is replaced aside, and put this one's info.json in its place."""
         move_to_replaced(self._files, self.path)
         metadata.write_info(self._files, self.path, self._info)
 
@@ -302,7 +286,6 @@ class DatasetWriter:
             self._has_old = False
 
     def _commit_all(self) -> None:
-        """Commit all that was written; nothing may follow."""
         if self._settings is None:
             self._write_held()
         for partition in self._partitions:
@@ -321,10 +304,8 @@ class DatasetWriter:
         return [found for segment, found in ordered if all(path.is_file() for path in segment.paths(self.path))]
 
     def _end(self, status: Status, **facts: Any) -> None:
-        """Write totals, statistics and anomalies of the committed segments, and how the dataset ended."""
         written = self._present_segments()
-        metadata.count_segments(self._info, written)
-        metadata.end_info(self._info, status, facts)
+        metadata.end_info(self._info, status, facts, written)
         if self._settings is not None and written:
             stats = merge_stats([one.record.stats for one in written])
             self._files.write_json(stats_path(self.path), stats_document(stats, self._settings.schema))

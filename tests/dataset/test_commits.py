@@ -237,7 +237,7 @@ def test_a_flipped_bit_in_the_last_segment_is_found(dataset: Path, whole: Path) 
 def test_a_folder_that_cannot_be_read_is_an_error_and_not_an_empty_one(
     dataset: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    """Else the episodes in it would be collected again, over the old ones. (Root reads any folder, so it is patched.)"""
+    """Else its episodes would be collected again, over the old ones. Root reads any folder, so it is patched."""
     iterdir = Path.iterdir
 
     def refused(path: Path) -> Iterator[Path]:

@@ -112,7 +112,7 @@ def test_the_statistics_of_a_dataset_are_those_of_its_rows(tmp_path: Path) -> No
 def collected(path: Path, chunks: list[Chunk], **options: Any) -> list[tuple[str, str, int, int]]:
     summary = write_dataset(path, chunks, **options)
     info = json.loads((path / "meta/info.json").read_text())
-    assert [one.to_dict() for one in summary.anomalies] == info["anomalies"]
+    assert [one._asdict() for one in summary.anomalies] == info["anomalies"]
     return [(one.column, one.problem, one.episode, one.step) for one in summary.anomalies]
 
 

@@ -150,22 +150,6 @@ def test_a_writer_that_is_left_without_close_keeps_its_episodes_unless_asked_to_
     assert [] == hidden_files(tmp_path)
 
 
-def test_a_write_that_was_broken_off_commits_nothing_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody knows which of its episodes the open segment holds."""
-
-    def broken(*_: object) -> None:
-        raise KeyError
-
-    with (  # noqa: PT012
-        pytest.raises(KeyError),
-        DatasetWriter(tmp_path, env_spec=BOX_SPEC, root_seed=0, flush_seconds=0.0) as writer,
-    ):
-        writer.write(episode(0, 1_000))
-        monkeypatch.setattr(writer._partitions[0], "write", broken)
-        writer.write(episode(1, 5))
-    assert [0] == numbers_of(tmp_path)
-
-
 def test_a_closed_writer_takes_nothing(tmp_path: Path) -> None:
     with DatasetWriter(tmp_path, env_spec=BOX_SPEC, root_seed=0) as writer:
         before = writer.has_episodes
