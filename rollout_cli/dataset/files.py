@@ -179,10 +179,12 @@ class FolderLock:
 
 
 def info_path(root: Path) -> Path:
+    """Return the path of info.json."""
     return root / "meta" / "info.json"
 
 
 def stats_path(root: Path) -> Path:
+    """Return the path of stats.json."""
     return root / "meta" / "stats.json"
 
 
