@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -47,6 +46,7 @@ def replay(
     from rollout_cli.config import OPTIONS  # noqa: PLC0415 - it loads pydantic
     from rollout_cli.dataset.reader import load  # noqa: PLC0415 - it loads numpy and pyarrow
     from rollout_cli.run.replay import replay as run_again  # noqa: PLC0415 - as above
+    from rollout_cli.run.reproduce import HINT  # noqa: PLC0415 - as above
 
     if (episode is not None) + (episodes is not None) + all_ != 1:
         raise UsageError("say which episodes to replay", hint="one of: --episode ID, --episodes A:B, --all")
@@ -64,16 +64,29 @@ def replay(
         replayed, notices = run_again(dataset, places, policy=policy, env_kwargs=kwargs)
     for notice in () if quiet else notices:
         print_message(f"notice: {printable(notice)}")
-    different = [one for one in replayed if one.differences]
+    different = [(one, one.difference) for one in replayed if one.difference]
     document = {
         "path": str(folder),
         "replayed": len(replayed),
         "identical": len(replayed) - len(different),
-        "different": [{**one.facts, "differences": [asdict(place) for place in one.differences]} for one in different],
+        "different": [{**one.facts, "difference": asdict(found)} for one, found in different],
         "notices": notices,
     }
     if different:
-        raise _failure(different, document)
+        first, found = different[0]
+        which = f"episode {first.facts['episode_id']} of {folder}"
+        if len(replayed) > 1:
+            which = f"{len(different):,} of {len(replayed):,} episodes differ; the first, {which},"
+        lines = [
+            f"episode {_title(one)}: {place.place}: stored {place.values[0]}, replayed {place.values[1]}"
+            for one, place in different
+        ]
+        raise VerificationError(
+            f"{which} is not as stored: {found.place} was {found.values[0]}, is {found.values[1]}",
+            hint="; ".join(notices) or f"the episode depends on more than its seeds: {HINT}",
+            details="\n".join(first_of(lines)),
+            report=document,
+        )
     if json:
         print_json(document)
     elif not quiet:
@@ -84,25 +97,3 @@ def replay(
 def _title(one: Replayed) -> str:
     number, seed, steps = (one.facts[name] for name in ("episode_number", "seed", "steps"))
     return f"{one.facts['episode_id']} (number {number}, seed {seed}, {counted(steps, 'step')})"
-
-
-def _failure(different: Sequence[Replayed], document: dict[str, Any]) -> VerificationError:
-    """Return the error of episodes that differ; its words are of the first one."""
-    from rollout_cli.run.reproduce import HINT  # noqa: PLC0415 - as above
-
-    first, n_replayed = different[0], document["replayed"]
-    which = f"episode {first.facts['episode_id']} of {document['path']}"
-    if n_replayed > 1:
-        which = f"{len(different):,} of {n_replayed:,} episodes differ; the first, {which},"
-    stored, now = first.differences[0].values
-    lines = [
-        f"episode {_title(one)}: {place.place}: stored {place.values[0]}, replayed {place.values[1]}"
-        for one in different
-        for place in one.differences
-    ]
-    return VerificationError(
-        f"{which} is not as stored: {first.differences[0].place} was {stored}, is {now}",
-        hint="; ".join(document["notices"]) or f"the episode depends on more than its seeds: {HINT}",
-        details="\n".join(first_of(lines)),
-        report=document,
-    )

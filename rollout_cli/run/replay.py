@@ -15,7 +15,7 @@ from rollout_cli.errors import EnvLoadError, NotReproducibleError
 from rollout_cli.policies.source import policy_source
 from rollout_cli.run import provenance
 from rollout_cli.run.collect import sampler_of
-from rollout_cli.run.reproduce import Difference, differences, run_again
+from rollout_cli.run.reproduce import Difference, first_difference, run_again
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class Replayed:
     """One episode that was run again."""
 
     facts: Mapping[str, int]  # Its `episode_id`, `episode_number`, `seed` and `steps`, as stored.
-    differences: tuple[Difference, ...]  # The first one of each field, the earliest first; none where it is identical.
+    difference: Difference | None  # The first one; None where it is identical.
 
 
 def replay(
@@ -77,5 +77,5 @@ def replay(
         for episode in (dataset[place] for place in places):
             again = stored_form(run_again(sampler, episode.number), dataset.env_spec, info["features"])
             facts = {"episode_id": episode.id, "episode_number": episode.number, "seed": episode.seed}
-            found.append(Replayed({**facts, "steps": len(episode)}, tuple(differences(episode.batch, again))))
+            found.append(Replayed({**facts, "steps": len(episode)}, first_difference(episode.batch, again)))
         return found, notices

@@ -58,8 +58,8 @@ _Column = tuple[int, Array]
 """The step that the first row belongs to, and the values of one field, rows (n, …)."""
 
 
-def differences(first: EpisodeBatch, again: EpisodeBatch) -> list[Difference]:
-    """Return the first difference of each field of two runs of one episode, the earliest step first.
+def first_difference(first: EpisodeBatch, again: EpisodeBatch) -> Difference | None:
+    """Return where two runs of one episode first differ, in the step and in the order of cause and effect.
 
     Whatever is recorded is compared, except which worker ran it and how long that took.
     """
@@ -68,8 +68,8 @@ def differences(first: EpisodeBatch, again: EpisodeBatch) -> list[Difference]:
     for name in dict.fromkeys([*columns, *others]):
         start, values = columns.get(name) or others[name]
         lacking = start, np.full(len(values), None, object)
-        found.append(_first_difference(name, columns.get(name, lacking), others.get(name, lacking)))
-    return sorted(filter(None, found), key=lambda difference: difference.step)
+        found.append(_difference(name, columns.get(name, lacking), others.get(name, lacking)))
+    return min(filter(None, found), key=lambda difference: difference.step, default=None)
 
 
 def _columns(batch: EpisodeBatch) -> Iterator[tuple[str, _Column]]:
@@ -96,7 +96,7 @@ def _leaves(name: str, tree: Any, start: int = 0) -> Iterator[tuple[str, _Column
         yield name, (start, tree)
 
 
-def _first_difference(name: str, one: _Column, other: _Column) -> Difference | None:
+def _difference(name: str, one: _Column, other: _Column) -> Difference | None:
     """Return where two columns first differ in the rows that both have; a missing row shows in the lengths."""
     (start, left), (other_start, right) = one, other
     if start != other_start and name != "length":
@@ -221,11 +221,10 @@ def check(sampler: Sampler, early: EarlyEpisodes, *, steps: int, seconds: float,
         if (known := known_beforehand(sampler.worker_info)) is not None:
             return known
         numbers.append(number)
-        found = differences(*(EpisodeBatch.from_chunks(sampler.env_spec, [chunk]) for chunk in (first, again)))
-        if found:
-            before, now = found[0].values
-            text = f"episode {number}: {found[0].place} is {before}, then {now}"
-            return Verdict("no", text, scope, numbers, found[0])
+        found = first_difference(*(EpisodeBatch.from_chunks(sampler.env_spec, [chunk]) for chunk in (first, again)))
+        if found is not None:
+            text = f"episode {number}: {found.place} is {found.values[0]}, then {found.values[1]}"
+            return Verdict("no", text, scope, numbers, found)
     return Verdict("yes", scope=scope, episodes=numbers)
 
 

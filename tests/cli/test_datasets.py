@@ -127,7 +127,7 @@ def test_episodes_that_differ(rollout: Caller, project: Path) -> None:
     first = "3 of 3 episodes differ; the first, episode 0 of out, is not as stored: reward at step 0 was "
     assert document["error"]["message"].startswith(first)
     assert document["error"]["hint"].startswith("the source of the environment has changed")
-    assert "reward" == document["different"][0]["differences"][0]["field"]
+    assert "reward" == document["different"][0]["difference"]["field"]
 
 
 def test_policy_pack(rollout: Caller, project: Path) -> None:

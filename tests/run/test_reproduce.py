@@ -13,7 +13,7 @@ from gymnasium import spaces
 from rollout_cli.episodes.batch import EnvSpec, EpisodeBatch
 from rollout_cli.episodes.chunk import Chunk, concatenate
 from rollout_cli.errors import EnvError, NotReproducibleError, RolloutError, WorkerError
-from rollout_cli.run.reproduce import EarlyEpisodes, Verdict, check, described, differences, require
+from rollout_cli.run.reproduce import EarlyEpisodes, Verdict, check, described, first_difference, require
 from rollout_cli.samplers.plan import Episodes, Plan
 from tests.helpers.chunks import BOX_SPEC, episode, in_parts
 
@@ -43,7 +43,7 @@ def one(length: int = 6, number: int = 3) -> Chunk:
 
 def test_equal_episodes_do_not_differ() -> None:
     """Trees, texts, images, infos that some steps lack."""
-    assert [] == differences(batch(one()), batch(one()))
+    assert None is first_difference(batch(one()), batch(one()))
 
 
 def changed_leaf(name: str, leaf: int, row: int) -> Callable[[Chunk], Chunk]:
@@ -82,41 +82,48 @@ CHANGES: dict[str, tuple[Callable[[Chunk], Chunk], str]] = {
 def test_the_first_difference_is_named(name: str) -> None:
     """By field, step and, in big rows, the element."""
     change, place = CHANGES[name]
-    found = differences(batch(one()), batch(change(one())))
-    assert [place] == [difference.place for difference in found]
-    assert found[0].values[0] != found[0].values[1]
+    found = first_difference(batch(one()), batch(change(one())))
+    assert found is not None
+    assert place == found.place
+    assert found.values[0] != found.values[1]
 
 
 def test_bits_are_compared() -> None:
     """Zero and minus zero differ; nan is equal to itself."""
     zeros = replace(one(), rewards=np.zeros(6))
-    (found,) = differences(batch(zeros), batch(negative_zero(one())))
+    found = first_difference(batch(zeros), batch(negative_zero(one())))
+    assert found is not None
     assert ("reward at step 4", [0.0, -0.0]) == (found.place, found.values)
     nans = replace(one(), rewards=np.full(6, np.nan))
-    assert [] == differences(batch(nans), batch(nans))
+    assert None is first_difference(batch(nans), batch(nans))
 
 
-def test_infos() -> None:
-    """Another value, type or missing key at a step is a difference; the earliest step comes first."""
-
-    def other(number: int, step: int) -> dict[str, Any]:
-        return {**infos(number, step), **({"sparse": 1} if step == 3 else {}), **({"new": True} if step == 1 else {})}
-
-    again = episode(
-        3, 6, spec=TREE, env_info=other, agent_info=lambda *_: {"logit": np.float64(0.5)}, episode_info=infos
+def changed_info(logit: Any = np.float32(0.5), **env_info: Any) -> Chunk:
+    """Return the episode with another info of the policy, or others of the environment at step 3."""
+    return episode(
+        3,
+        6,
+        spec=TREE,
+        env_info=lambda number, step: {**infos(number, step), **(env_info if step == 3 else {})},
+        agent_info=lambda *_: {"logit": logit},
+        episode_info=infos,
     )
-    found = differences(batch(one()), batch(again))
-    places = [difference.place for difference in found]
-    assert "agent_info.logit at step 0" == places[0]
-    assert "env_info.new at step 1" in places
-    assert any(place.startswith("env_info.sparse") for place in places)
 
 
-def test_a_longer_run() -> None:
-    """Rows that both have are compared; the rest shows in the length, and ends are no pair."""
-    places = [found.place for found in differences(batch(one(6)), batch(one(8)))]
-    assert "length at step 5" in places
-    assert not any(place.startswith("last_observation") for place in places)
+@pytest.mark.parametrize(
+    ("again", "place"),
+    [
+        (changed_info(sparse=1.0), "env_info.sparse at step 3"),
+        (changed_info(new=True), "env_info.new at step 3"),
+        (changed_info(np.float64(0.5)), "agent_info.logit at step 0"),
+        (one(8), "length at step 5"),
+    ],
+)
+def test_infos_and_lengths(again: Chunk, place: str) -> None:
+    """Another value, type or missing key is a difference; rows that one run lacks show in its length."""
+    found = first_difference(batch(one()), batch(again))
+    assert found is not None
+    assert place == found.place
 
 
 # -- early episodes ----------------------------------------------------------------------------------------------------
@@ -134,7 +141,7 @@ def test_the_first_episodes_are_copied() -> None:
     early.keep(concatenate([episode(number, 5) for number in range(6, 12)]))
     assert list(range(8)) == kept_numbers(early)
     assert not np.shares_memory(early.kept[0].rewards, chunk.rewards)
-    assert [] == differences(batch(episode(5, 5), BOX_SPEC), batch(early.kept[5], BOX_SPEC))
+    assert None is first_difference(batch(episode(5, 5), BOX_SPEC), batch(early.kept[5], BOX_SPEC))
 
 
 def test_parts_become_an_episode() -> None:
