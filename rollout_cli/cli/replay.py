@@ -65,7 +65,7 @@ def replay(
     for notice in () if quiet else notices:
         print_message(f"notice: {printable(notice)}")
     different = [(one, one.difference) for one in replayed if one.difference]
-    document = {
+    document: dict[str, object] = {
         "path": str(folder),
         "replayed": len(replayed),
         "identical": len(replayed) - len(different),
@@ -90,8 +90,8 @@ def replay(
     if json:
         print_json(document)
     elif not quiet:
-        which = {"episode": _title(replayed[0])} if len(replayed) == 1 else {"episodes": f"{len(replayed):,}"}
-        print_rows({"dataset": folder, **which, "replayed": "identical"})
+        rows = {"episode": _title(replayed[0])} if len(replayed) == 1 else {"episodes": f"{len(replayed):,}"}
+        print_rows({"dataset": folder, **rows, "replayed": "identical"})
 
 
 def _title(one: Replayed) -> str:

@@ -61,29 +61,24 @@ class CollectResult:
     reproducible: Mapping[str, Any]  # Whether episodes were the same when they were run again, as info.json has it.
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Job:
-    """A run whose sources are found and whose folder is locked."""
+    """A run whose sources are found and whose folder is locked, and what it has done."""
 
     config: CollectConfig
+    progress: Progress
+    signals: StopSignals
     plan: Plan  # The whole plan; what is left of it is in `state`.
     policy: PolicySource
     env: EnvSource
     sources: Mapping[str, Any]  # The part of its record that is known before any worker runs.
     state: ResumeState
     lock: FolderLock | None  # None where there is no folder yet.
-    progress: Progress
     started_at: float
-
-
-@dataclass(slots=True)
-class _Filled:
-    """The run's own part of the dataset, as it grows."""
-
     skipped: dict[int, str]  # By number, why an episode was skipped.
     steps: int = 0
     return_sum: float = 0.0
-    seconds: float = 0.0
+    seconds: float = 0.0  # From when its workers were ready.
     early: reproduce.EarlyEpisodes = field(default_factory=reproduce.EarlyEpisodes)
     failure: RolloutError | None = None  # The error that ended the sampling early.
 
@@ -104,26 +99,21 @@ def collect(config: CollectConfig, *, progress: Progress | None = None) -> Colle
         RolloutError: What went wrong. Episodes that were finished before it, in order, are in the dataset, whose status
             is `interrupted`; where there was none, no dataset is left.
     """
-    with stop_on_signals() as signals, _prepare(config, progress or Progress()) as job:
+    with stop_on_signals() as signals, _prepare(config, progress or Progress(), signals) as job:
         if job.state.is_complete:
             job.progress.notice(f"{config.output} is complete: there is nothing to do")
             info, path = job.state.info, config.output.resolve()
             facts = {"path": path, "seed": info["root_seed"], "reproducible": info["reproducible"]}
-            return _result(job, **job.state.totals, **facts, n_workers=config.workers, steps_per_second=0.0)
-        with _start(job, signals) as sampler, _resume_or_begin(job, sampler, signals) as writer:
-            filled = _fill(job, sampler, writer)
-            verdict = reproduce.known_beforehand(sampler.worker_info)
-            if verdict is None and (filled.failure is not None or signals.received is not None):
-                verdict = reproduce.Verdict("unknown", "the run was ended early")
-            elif verdict is None:
-                required, seconds = config.require_reproducible, filled.seconds
-                verdict = reproduce.check(sampler, filled.early, steps=filled.steps, seconds=seconds, required=required)
-            summary = _close(sampler, writer, filled, verdict, signals)
-        return _report(job, sampler, filled, verdict, summary)
+            return _result(job, **job.state.totals, **facts, n_workers=config.workers)
+        with _start(job) as sampler, _resume_or_begin(job, sampler) as writer:
+            _fill(job, sampler, writer)
+            verdict = _check(job, sampler)
+            summary = _close(job, sampler, writer, verdict)
+        return _report(job, sampler, verdict, summary)
 
 
 @contextmanager
-def _prepare(config: CollectConfig, progress: Progress) -> Iterator[_Job]:
+def _prepare(config: CollectConfig, progress: Progress, signals: StopSignals) -> Iterator[_Job]:
     """Lock the folder, find policy and environment, and read what an earlier run committed."""
     started_at, cores = time.monotonic(), usable_cores()
     if config.workers > _MANY_WORKERS * cores and config.command == "collect":
@@ -143,14 +133,18 @@ def _prepare(config: CollectConfig, progress: Progress) -> Iterator[_Job]:
             plan = EpisodesPerWorker(config.episodes_per_worker)
         sources = provenance.sources_record(config, policy, env)
         state = resume_state(config, plan, sources, progress)
-        yield _Job(state.config, plan, policy, env, sources, state, lock, progress, started_at)
+        known = {one["episode_number"]: one["reason"] for one in state.info.get("skipped", {}).get("episodes", [])}
+        skipped = dict.fromkeys(state.committed.skipped if state.committed else (), _UNRECORDED) | known
+        yield _Job(
+            state.config, progress, signals, plan, policy, env, sources, state, lock, started_at, skipped=skipped
+        )
     finally:
         if lock is not None:
             lock.release()
 
 
 @contextmanager
-def _start(job: _Job, signals: StopSignals) -> Iterator[Sampler]:
+def _start(job: _Job) -> Iterator[Sampler]:
     """Start the workers; the first signal ends the sampling politely from here on."""
     config, progress = job.config, job.progress
     numbers = config.episodes
@@ -168,12 +162,12 @@ def _start(job: _Job, signals: StopSignals) -> Iterator[Sampler]:
     with sampler_of(config, job.policy, job.env) as sampler:
         sampler.warn = warn
         sampler.start_worker()
-        signals.stop = stop
+        job.signals.stop = stop
         yield sampler
-        signals.is_over = True
+        job.signals.is_over = True
 
 
-def _resume_or_begin(job: _Job, sampler: Sampler, signals: StopSignals) -> DatasetWriter:
+def _resume_or_begin(job: _Job, sampler: Sampler) -> DatasetWriter:
     """Wait for the workers, check that they fit the dataset, and open it."""
     # These load pyarrow and ask git, while the workers build.
     from rollout_cli.dataset.segments import SizeLimits  # noqa: PLC0415
@@ -183,7 +177,7 @@ def _resume_or_begin(job: _Job, sampler: Sampler, signals: StopSignals) -> Datas
     try:
         spec = sampler.wait_until_started()
     except InterruptedRunError as error:
-        raise signals.error(f"the run was ended by {signals.name} before a worker had started") from error
+        raise job.signals.error(f"the run was ended by {job.signals.name} before a worker had started") from error
     if spec.max_episode_length is None:
         job.progress.notice(
             "this environment has no known time limit: an episode that does not end would run for ever "
@@ -214,55 +208,61 @@ def _resume_or_begin(job: _Job, sampler: Sampler, signals: StopSignals) -> Datas
     return writer
 
 
-def _fill(job: _Job, sampler: Sampler, writer: DatasetWriter) -> _Filled:
+def _fill(job: _Job, sampler: Sampler, writer: DatasetWriter) -> None:
     """Write all episodes that are left; an error that ends the sampling is kept beside what was written before it."""
     from rollout_cli.dataset.inference import INFERENCE_STEPS  # noqa: PLC0415 - as above
 
-    began_at, filled, config = time.monotonic(), _Filled(_skipped_before(job.state)), job.config
+    began_at, config = time.monotonic(), job.config
     job.progress.begin(**job.state.totals)
     if job.state.committed is None and isinstance(job.plan, Episodes) and job.plan.first > 0:
         # The first episodes of all decide the columns, wherever the dataset begins.
-        for chunk in filled.until_failure(sampler.stream(MinTimesteps(INFERENCE_STEPS))):
+        for chunk in job.until_failure(sampler.stream(MinTimesteps(INFERENCE_STEPS))):
             writer.observe(chunk)
         sampler.skipped.clear()
-    if job.state.plan is not None and filled.failure is None:
-        for chunk in filled.until_failure(sampler.stream(job.state.plan)):
-            filled.early.keep(chunk)
+    if job.state.plan is not None and job.failure is None:
+        for chunk in job.until_failure(sampler.stream(job.state.plan)):
+            job.early.keep(chunk)
             number = int(chunk.numbers[0])
             writer.write(chunk, partition=number // config.episodes_per_worker if config.episodes_per_worker else 0)
             episodes = chunk.n_episodes if chunk.part is None or chunk.part.is_last else 0
             return_sum = float(chunk.rewards.sum())
-            filled.steps += chunk.n_steps
-            filled.return_sum += return_sum
+            job.steps += chunk.n_steps
+            job.return_sum += return_sum
             job.progress.update(episodes=episodes, steps=chunk.n_steps, return_sum=return_sum)
             if config.require_reproducible:
                 reproduce.require(reproduce.known_beforehand(sampler.worker_info))
-    filled.seconds = time.monotonic() - began_at
+    job.seconds = time.monotonic() - began_at
     job.progress.finish()
-    if filled.failure is None:
-        filled.skipped |= sampler.skipped
-        if filled.skipped and not writer.has_episodes:
-            number, count = min(filled.skipped), len(filled.skipped)
-            filled.failure = UserCodeError(
-                f"all episodes were skipped, {count:,} of them; episode {number}: {filled.skipped[number]}",
+    if job.failure is None:
+        job.skipped |= sampler.skipped
+        if job.skipped and not writer.has_episodes:
+            number, count = min(job.skipped), len(job.skipped)
+            job.failure = UserCodeError(
+                f"all episodes were skipped, {count:,} of them; episode {number}: {job.skipped[number]}",
                 hint="without an option that skips them, the first error ends the run and is shown in full",
             )
-    return filled
 
 
-def _close(
-    sampler: Sampler, writer: DatasetWriter, filled: _Filled, verdict: reproduce.Verdict, signals: StopSignals
-) -> DatasetSummary:
+def _check(job: _Job, sampler: Sampler) -> reproduce.Verdict:
+    """Run early episodes again, unless the run was ended early."""
+    if job.failure is not None or job.signals.received is not None:
+        known = reproduce.known_beforehand(sampler.worker_info)
+        return known or reproduce.Verdict("unknown", "the run was ended early")
+    required = job.config.require_reproducible
+    return reproduce.check(sampler, job.early, steps=job.steps, seconds=job.seconds, required=required)
+
+
+def _close(job: _Job, sampler: Sampler, writer: DatasetWriter, verdict: reproduce.Verdict) -> DatasetSummary:
     """Commit all episodes.
 
     Raises:
         RolloutError: The error that ended the sampling, or that of the signal; it says what is kept.
     """
     facts: dict[str, Any] = {"reproducible": asdict(verdict)}
-    if filled.skipped:
-        episodes = [{"episode_number": number, "reason": reason} for number, reason in sorted(filled.skipped.items())]
+    if job.skipped:
+        episodes = [{"episode_number": number, "reason": reason} for number, reason in sorted(job.skipped.items())]
         facts["skipped"] = {"count": len(episodes), "note": _SKIPPED_NOTE, "episodes": episodes}
-    if filled.failure is None and signals.received is None:
+    if job.failure is None and job.signals.received is None:
         return writer.close(status="complete", **facts)
     kept = "no episode was finished, so no dataset was left"
     if writer.has_episodes:
@@ -271,17 +271,15 @@ def _close(
         kept += ", and --resume continues there"
     else:
         writer.abort()
-    if filled.failure is not None:
-        filled.failure.hint = "; ".join(filter(None, [filled.failure.hint, kept]))
-        raise filled.failure
+    if job.failure is not None:
+        job.failure.hint = "; ".join(filter(None, [job.failure.hint, kept]))
+        raise job.failure
     count = sampler.dropped_episodes
     dropped = f"; {count:,} more had ended before a lower-numbered one and were dropped" if count else ""
-    raise signals.error(f"the run was ended by {signals.name}: {kept}{dropped}")
+    raise job.signals.error(f"the run was ended by {job.signals.name}: {kept}{dropped}")
 
 
-def _report(
-    job: _Job, sampler: Sampler, filled: _Filled, verdict: reproduce.Verdict, summary: DatasetSummary
-) -> CollectResult:
+def _report(job: _Job, sampler: Sampler, verdict: reproduce.Verdict, summary: DatasetSummary) -> CollectResult:
     """Warn of what may spoil the data, and return the result."""
     config, progress = job.config, job.progress
     for key in unmatched_patterns(config.drop_info, summary.dropped_infos):
@@ -298,11 +296,10 @@ def _report(
         path=summary.path,
         episodes=summary.episodes,
         steps=summary.steps,
-        return_sum=job.state.totals["return_sum"] + filled.return_sum,
+        return_sum=job.state.totals["return_sum"] + job.return_sum,
         seed=sampler.seed,
         n_workers=sampler.n_started,
         reproducible=asdict(verdict),
-        steps_per_second=filled.steps / filled.seconds if filled.seconds else 0.0,
     )
 
 
@@ -314,15 +311,9 @@ def _result(job: _Job, *, episodes: int, steps: int, return_sum: float, **facts:
         mean_return=return_sum / episodes,
         mean_length=steps / episodes,
         wall_time_s=time.monotonic() - job.started_at,
+        steps_per_second=job.steps / job.seconds if job.seconds else 0.0,
         **facts,
     )
-
-
-def _skipped_before(state: ResumeState) -> dict[int, str]:
-    """Return, by number, why an earlier run skipped episodes."""
-    known = state.info.get("skipped", {}).get("episodes", [])
-    reasons = {int(episode["episode_number"]): str(episode["reason"]) for episode in known}
-    return dict.fromkeys(state.committed.skipped if state.committed else (), _UNRECORDED) | reasons
 
 
 def sampler_of(config: CollectConfig, policy: PolicySource, env: EnvSource) -> Sampler:

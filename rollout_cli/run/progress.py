@@ -1,12 +1,12 @@
 """How a run reports its progress, behind one small interface: nothing, messages only, lines, or a bar on a terminal.
 
-Streams and clocks are passed in. No thread redraws the bar, because threads and forked workers do not mix.
+No thread redraws the bar, because threads and forked workers do not mix.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import timedelta
 from functools import cached_property
 from typing import Any, TextIO
@@ -14,6 +14,7 @@ from typing import Any, TextIO
 from rollout_cli.loading import printable
 
 _BAR_EVERY, _LINE_EVERY = 0.1, 3.0
+_clock = time.monotonic
 
 
 class Progress:
@@ -47,15 +48,8 @@ class LineProgress(Progress):
     With `every=None` there are no such lines, and with `notices=False` there are warnings alone.
     """
 
-    def __init__(
-        self,
-        stream: TextIO,
-        *,
-        clock: Callable[[], float] = time.monotonic,
-        every: float | None = _LINE_EVERY,
-        notices: bool = True,
-    ) -> None:
-        self._stream, self._clock, self._every, self._notices = stream, clock, every, notices
+    def __init__(self, stream: TextIO, *, every: float | None = _LINE_EVERY, notices: bool = True) -> None:
+        self._stream, self._every, self._notices = stream, every, notices
         self._is_open, self._began, self._shown_at = False, 0.0, 0.0
         self._label, self._return_sum, self._failures = "", 0.0, 0
         self._done = self._before = (0, 0)  # Steps and episodes: in all, and those of a resumed dataset.
@@ -70,17 +64,17 @@ class LineProgress(Progress):
 
     def start(self, *, label: str, total_steps: int | None, total_episodes: int | None) -> None:
         self._label, self._totals = printable(label), (total_steps, total_episodes)
-        self._is_open, self._shown_at = self._every is not None, self._clock()
+        self._is_open, self._shown_at = self._every is not None, _clock()
 
     def begin(self, *, episodes: int = 0, steps: int = 0, return_sum: float = 0.0) -> None:
         self._done = self._before = (steps, episodes)
-        self._return_sum, self._began = return_sum, self._clock()
+        self._return_sum, self._began = return_sum, _clock()
 
     def update(self, *, episodes: int = 0, steps: int = 0, return_sum: float = 0.0, failures: int = 0) -> None:
         self._done = (self._done[0] + steps, self._done[1] + episodes)
         self._return_sum += return_sum
         self._failures += failures
-        if self._is_open and self._clock() - self._shown_at >= (self._every or 0.0):
+        if self._is_open and _clock() - self._shown_at >= (self._every or 0.0):
             self._show()
 
     def finish(self) -> None:
@@ -90,7 +84,7 @@ class LineProgress(Progress):
 
     def _text(self) -> str:
         """Return what a person reads, in the same words for lines and bar."""
-        new_steps, episodes, elapsed = self._done[0] - self._before[0], self._done[1], self._clock() - self._began
+        new_steps, episodes, elapsed = self._done[0] - self._before[0], self._done[1], _clock() - self._began
         if new_steps == 0:
             return f"{self._label}: starting workers"
         counts = [f"{n:,}/{total:,}" if total else f"{n:,}" for n, total in zip(self._done, self._totals, strict=True)]
@@ -110,7 +104,7 @@ class LineProgress(Progress):
         return self._before[unit], self._done[unit], self._totals[unit] or 0
 
     def _show(self) -> None:
-        self._shown_at = self._clock()
+        self._shown_at = _clock()
         self._write(self._text())
 
     def _write(self, text: str, style: str = "") -> None:
@@ -122,8 +116,8 @@ class LineProgress(Progress):
 class BarProgress(LineProgress):
     """A bar beside the same text, on a terminal."""
 
-    def __init__(self, stream: TextIO, *, clock: Callable[[], float] = time.monotonic) -> None:
-        super().__init__(stream, clock=clock, every=_BAR_EVERY)
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__(stream, every=_BAR_EVERY)
         self._bar: Any = None
 
     def start(self, *, label: str, total_steps: int | None, total_episodes: int | None) -> None:
@@ -158,7 +152,7 @@ class BarProgress(LineProgress):
         self._console.print(text, style=style or None, soft_wrap=True)
 
     def _show(self) -> None:
-        self._shown_at = self._clock()
+        self._shown_at = _clock()
         _, done, total = self._measure()
         self._bar.update(0, total=total or None, completed=done, description=self._text())
         self._bar.refresh()

@@ -30,8 +30,9 @@ class Terminal(io.StringIO):
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    monkeypatch.setattr("rollout_cli.run.progress._clock", made := Clock())
+    return made
 
 
 @pytest.fixture
@@ -49,7 +50,7 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
 
 def test_lines(stream: io.StringIO, clock: Clock) -> None:
     """A line every few seconds, and one at the end; the time of starting workers is not in the pace."""
-    progress = LineProgress(stream, clock=clock, every=2.0)
+    progress = LineProgress(stream, every=2.0)
     progress.start(label="Env", total_steps=100, total_episodes=None)
     clock.now += 60.0
     progress.begin()
@@ -72,7 +73,7 @@ def test_lines(stream: io.StringIO, clock: Clock) -> None:
 
 def test_a_resumed_run(stream: io.StringIO, clock: Clock) -> None:
     """The dataset's steps count as done, and neither in the pace nor in the time that is left."""
-    progress = LineProgress(stream, clock=clock, every=0.0)
+    progress = LineProgress(stream, every=0.0)
     progress.start(label="Env", total_steps=100, total_episodes=None)
     progress.begin(episodes=5, steps=50, return_sum=10.0)
     clock.now += 2.0
@@ -82,7 +83,7 @@ def test_a_resumed_run(stream: io.StringIO, clock: Clock) -> None:
 
 def test_episodes_end_the_run(stream: io.StringIO, clock: Clock) -> None:
     """Where episodes are asked for, they give the outlook."""
-    progress = LineProgress(stream, clock=clock, every=0.0)
+    progress = LineProgress(stream, every=0.0)
     progress.start(label="Env", total_steps=None, total_episodes=4)
     progress.begin()
     clock.now += 3661.0
@@ -92,7 +93,7 @@ def test_episodes_end_the_run(stream: io.StringIO, clock: Clock) -> None:
 
 def test_a_run_that_ends_while_starting_shows_no_counts(stream: io.StringIO, clock: Clock) -> None:
     """Its error is all there is to say."""
-    progress = LineProgress(stream, clock=clock)
+    progress = LineProgress(stream)
     progress.start(label="Env", total_steps=1, total_episodes=None)
     progress.warn("odd\n  File 'x'\n\x1b")
     progress.update(failures=1)
@@ -102,7 +103,7 @@ def test_a_run_that_ends_while_starting_shows_no_counts(stream: io.StringIO, clo
 
 def test_the_bar(terminal: Terminal, clock: Clock) -> None:
     """`starting workers` until they are ready; then counts, pace and outlook; messages above; no markup, no escapes."""
-    progress = BarProgress(terminal, clock=clock)
+    progress = BarProgress(terminal)
     progress.start(label="[bold]Env\x07:smile:", total_steps=100, total_episodes=None)
     assert "starting workers" in terminal.getvalue()
     clock.now += 60.0
@@ -133,7 +134,7 @@ def test_the_bar(terminal: Terminal, clock: Clock) -> None:
 def test_the_bar_is_redrawn_ten_times_a_second_at_most(terminal: Terminal, clock: Clock) -> None:
     """A thousand updates in a moment draw nothing; the next one after a tenth of a second does."""
     threads = threading.active_count()
-    progress = BarProgress(terminal, clock=clock)
+    progress = BarProgress(terminal)
     progress.start(label="e", total_steps=None, total_episodes=None)
     progress.begin()
     assert threads == threading.active_count()  # Workers may be forked meanwhile, which no thread would survive.

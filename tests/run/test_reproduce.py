@@ -98,14 +98,14 @@ def test_bits_are_compared() -> None:
     assert None is first_difference(batch(nans), batch(nans))
 
 
-def changed_info(logit: Any = np.float32(0.5), **env_info: Any) -> Chunk:
+def changed_info(logit: Any = None, **env_info: Any) -> Chunk:
     """Return the episode with another info of the policy, or others of the environment at step 3."""
     return episode(
         3,
         6,
         spec=TREE,
         env_info=lambda number, step: {**infos(number, step), **(env_info if step == 3 else {})},
-        agent_info=lambda *_: {"logit": logit},
+        agent_info=lambda *_: {"logit": np.float32(0.5) if logit is None else logit},
         episode_info=infos,
     )
 
