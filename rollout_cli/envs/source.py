@@ -101,7 +101,12 @@ def env_source(spec: str, kwargs: Mapping[str, Any] | None = None) -> EnvSource:
         raise EnvLoadError("the environment's name is empty", hint="name a gymnasium id, a file, or module:attr")
     if is_file(spec, (".json",)):
         source = Source.read(spec, EnvLoadError)
-        parsed = _parse_spec(source.data or b"", spec)
+        try:
+            # A file that was written by hand may omit the wrappers.
+            parsed = GymSpec.from_json(json.dumps({"additional_wrappers": []} | json.loads(source.data or b"")))
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            hint = "write it with `env.spec.to_json()`"
+            raise EnvLoadError(f"{spec!r} holds no EnvSpec as JSON: {first_line(error)}", hint=hint) from error
         return EnvSource(parsed.id, spec, options, replace(source, data=pickle.dumps(parsed)))
     if is_file(spec):
         return EnvSource(Path(spec).name, spec, options, Source.read(spec, EnvLoadError))
@@ -167,16 +172,12 @@ def _registered_spec(env_id: str) -> GymSpec:
     try:
         return gymnasium.spec(name)
     except gymnasium.error.Error as error:
-        raise EnvLoadError(f"there is no environment {env_id!r}", hint=_similar_ids(env_id)) from error
-
-
-def _parse_spec(data: bytes, path: str) -> GymSpec:
-    """Return the EnvSpec in a JSON text; a hand-written one may omit the wrappers."""
-    try:
-        return GymSpec.from_json(json.dumps({"additional_wrappers": []} | json.loads(data)))
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        hint = "write it with `env.spec.to_json()`"
-        raise EnvLoadError(f"{path!r} holds no EnvSpec as JSON: {first_line(error)}", hint=hint) from error
+        by_lower = {known.lower(): known for known in gymnasium.registry}
+        similar = difflib.get_close_matches(name.lower(), by_lower, n=3, cutoff=0.7)
+        hint = f"did you mean {' or '.join(by_lower[one] for one in similar)}?"
+        if not similar:
+            hint = "another package's environment is named with the module that registers it, as in ale_py:ALE/Pong-v5"
+        raise EnvLoadError(f"there is no environment {env_id!r}", hint=hint) from error
 
 
 def _make_env(spec: GymSpec, kwargs: Mapping[str, Any], name: str) -> Env:
@@ -213,14 +214,6 @@ def call_builder(factory: Callable[..., Any], kwargs: Mapping[str, Any], name: s
         elif isinstance(error, TypeError) and kwargs:
             hint = f"check that it takes these arguments: {', '.join(kwargs)}"
         raise failure(EnvLoadError, f"{name!r} cannot be built", error, hint=hint) from error
-
-
-def _similar_ids(name: str) -> str:
-    by_lower = {env_id.lower(): env_id for env_id in gymnasium.registry}
-    similar = difflib.get_close_matches(name.partition(":")[2].lower() or name.lower(), by_lower, n=3, cutoff=0.7)
-    if similar:
-        return f"did you mean {' or '.join(by_lower[env_id] for env_id in similar)}?"
-    return "another package's environment is named with the module that registers it, as in ale_py:ALE/Pong-v5"
 
 
 def _checked(built: Any, name: str) -> Env:

@@ -27,19 +27,12 @@ _EPISODE_FIELDS = (*_EPISODE_ARRAYS, "last_observations", "episode_infos")
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Which part of one long episode a chunk holds: `index` of `count`, from 0.
+    """Which part of one long episode a chunk holds."""
 
-    Attributes:
-        first_step: The step number of the part's first row.
-        episode_length: Steps of the whole episode.
-        variable_bytes: Bytes of the whole episode's texts and info values, see `episode_variable_bytes`.
-    """
-
-    index: int
-    count: int
-    first_step: int
+    index: int  # From 0.
+    count: int  # Of parts.
     episode_length: int
-    variable_bytes: int
+    variable_bytes: int  # Of the whole episode, see `episode_variable_bytes`.
 
     @property
     def is_last(self) -> bool:
@@ -49,38 +42,23 @@ class Part:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Chunk:
-    """N episodes in T rows; T is the sum of `lengths`.
+    """N episodes in T rows; T is the sum of `lengths`."""
 
-    Attributes:
-        numbers: Episode numbers, int64 (N,), rising.
-        seeds: The seeds given to `env.reset`, int64 (N,); -1 where an environment began the episode by itself.
-        lengths: Rows of each episode in this chunk, int64 (N,); of a part, the part's rows.
-        terminated, truncated: How each ended, bool (N,); both may be true.
-        workers: Which worker ran it, int32 (N,).
-        wall_times: Seconds from its reset to its last step, float64 (N,).
-        observations, actions: One array a leaf of the space, (T, *leaf.shape).
-        rewards: float64 (T,).
-        last_observations: One array a leaf, (N, *leaf.shape): what followed the episode's last step.
-        env_infos, agent_infos: The info dictionaries of `env.step` and of the policy, T rows.
-        episode_infos: The info dictionaries of `env.reset`, N rows.
-        part: Set where this is one part of a long episode (then N is 1).
-    """
-
-    numbers: Array
-    seeds: Array
-    lengths: Array
-    terminated: Array
-    truncated: Array
-    workers: Array
-    wall_times: Array
-    observations: tuple[Array, ...]
+    numbers: Array  # Episode numbers, int64 (N,), rising.
+    seeds: Array  # Those given to `env.reset`, int64 (N,); -1 where an environment began the episode by itself.
+    lengths: Array  # Rows of each episode in this chunk, int64 (N,); of a part, the part's rows.
+    terminated: Array  # bool (N,).
+    truncated: Array  # bool (N,); both may be true.
+    workers: Array  # Which worker ran it, int32 (N,).
+    wall_times: Array  # Seconds from its reset to its last step, float64 (N,).
+    observations: tuple[Array, ...]  # One array a leaf of the space, (T, *leaf.shape); so are actions.
     actions: tuple[Array, ...]
-    rewards: Array
-    last_observations: tuple[Array, ...]
-    env_infos: InfoTable
-    agent_infos: InfoTable
-    episode_infos: InfoTable
-    part: Part | None = None
+    rewards: Array  # float64 (T,).
+    last_observations: tuple[Array, ...]  # What followed each episode's last step, (N, *leaf.shape).
+    env_infos: InfoTable  # Of `env.step`, T rows.
+    agent_infos: InfoTable  # Of the policy, T rows.
+    episode_infos: InfoTable  # Of `env.reset`, N rows.
+    part: Part | None = None  # Set where this is one part of a long episode (then N is 1).
 
     @property
     def n_episodes(self) -> int:
@@ -175,6 +153,6 @@ def for_transport(chunk: Chunk, limit: int = PART_BYTES) -> list[Chunk]:
     edges = [chunk.n_steps * at // count for at in range(count + 1)]
     variable_bytes = int(episode_variable_bytes(chunk)[0])
     return [
-        replace(chunk.rows(start, stop), part=Part(at, count, start, chunk.n_steps, variable_bytes))
+        replace(chunk.rows(start, stop), part=Part(at, count, chunk.n_steps, variable_bytes))
         for at, (start, stop) in enumerate(pairwise(edges))
     ]

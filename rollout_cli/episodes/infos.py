@@ -39,19 +39,12 @@ MAX_NESTING = 16
 
 @dataclass(frozen=True, slots=True, eq=False)
 class InfoColumn:
-    """The values of one kind at one path, and the rows that have them.
+    """The values of one kind at one path, and the rows that have them."""
 
-    Attributes:
-        path: Keys from the root of the info dictionary; nested dictionaries give longer paths.
-        kind: A numpy dtype name such as `bool`, the same with a shape (`float32[3,2]`), `string` or `json`.
-        rows: Row numbers, ascending int64, shape (n,); None where every row has a value.
-        values: Shape (n, *shape); dtype object, holding str, for `string` and `json`.
-    """
-
-    path: InfoPath
-    kind: str
-    rows: Array | None
-    values: Array
+    path: InfoPath  # Keys from the root of the info dictionary; nested dictionaries give longer paths.
+    kind: str  # A numpy dtype name such as `bool`, the same with a shape (`float32[3,2]`), `string` or `json`.
+    rows: Array | None  # Ascending int64, shape (n,); None where every row has a value.
+    values: Array  # Shape (n, *shape); dtype object, holding str, for `string` and `json`.
 
     def row_numbers(self) -> Array:
         """Return the rows that have a value, shape (n,)."""
@@ -73,16 +66,11 @@ class InfoColumn:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class InfoTable:
-    """`n_rows` info dictionaries as columns, in the order in which the columns were first met.
-
-    Attributes:
-        n_rows: How many dictionaries.
-        columns: Their values.
-        dropped_rows: By dotted path, the rows (ascending int64, some more than once) of values that nothing can store.
-    """
+    """`n_rows` info dictionaries as columns, in the order in which the columns were first met."""
 
     n_rows: int
     columns: tuple[InfoColumn, ...] = ()
+    # By dotted path, the rows (ascending int64, some more than once) of values that nothing can store.
     dropped_rows: Mapping[str, Array] = field(default_factory=dict)
 
     @property

@@ -32,20 +32,12 @@ _COLUMN_DTYPES = {"discrete": np.int64, "text": object}
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """One leaf of a space: what fills one column.
+    """One leaf of a space: what fills one column."""
 
-    Attributes:
-        path: Keys (Dict) and positions (Tuple) from the root; empty for a space that is itself a leaf.
-        kind: Which kind of space.
-        dtype: The dtype of its column; `object` for text.
-        shape: The shape of one sample.
-        space: The leaf's own space.
-    """
-
-    path: LeafPath
+    path: LeafPath  # Keys (Dict) and positions (Tuple) from the root; empty for a space that is itself a leaf.
     kind: LeafKind
-    dtype: np.dtype[Any]
-    shape: tuple[int, ...]
+    dtype: np.dtype[Any]  # Of its column; `object` for text.
+    shape: tuple[int, ...]  # Of one sample.
     space: Space
 
     @property

@@ -65,26 +65,22 @@ class AdaptedPolicy(Policy):
 
     Workers read these attributes of its instances alone, so that a user's attribute means no more than its author
     knows. Parameters, {} where there are none, go by whichever of `_PARAMETER_VERBS` the user's object has.
-
-    Attributes:
-        wrapped: The user's own object; None of a built-in policy.
-        row_wise: Whether row j of `get_actions` is what `get_action` gives, bit for bit, whatever the other rows are.
-        row_by_row: Whether there is no `get_actions`. A worker with several rows then needs a policy a row, for state
-            and draws belong to one episode at a time.
-        resets: Whether `reset` does anything: only then must a worker call it at the beginning of each episode.
-        trusted: Whether its actions are in the action space by construction, and need no check.
-        seed: The policy's own method; None where it has none. So is `seed_rows`.
     """
 
+    # Whether row j of `get_actions` is what `get_action` gives, bit for bit, whatever the other rows are.
     row_wise: bool = False
+    # Whether there is no `get_actions`: a worker with several rows then needs a policy a row.
     row_by_row: bool = False
+    # Whether `reset` does anything: only then must a worker call it at the beginning of each episode.
     resets: bool = False
+    # Whether its actions are in the action space by construction, and need no check.
     trusted: bool = False
+    # The policy's own methods; None where it has none.
     seed: Callable[[int], Any] | None = None
     seed_rows: Callable[[Array, Array], Any] | None = None
 
     def __init__(self, wrapped: Any = None) -> None:
-        self.wrapped = wrapped
+        self.wrapped = wrapped  # The user's own object; None of a built-in policy.
         found = (verbs for verbs in _PARAMETER_VERBS if all(own_method(wrapped, verb) for verb in verbs))
         self._parameter_verbs = next(found, None)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from dataclasses import fields, replace
 from typing import Any
 
@@ -213,12 +212,6 @@ def test_a_list_with_other_keys(change: dict[str, Any]) -> None:
     changed = {key: value for key, value in {**entry, **change}.items() if value is not None}
     with pytest.raises(ValueError, match=rf"see \['{next(iter(change))}'\]"):
         EpisodeBatch.from_list(TREE, [changed])
-
-
-def test_pickling() -> None:
-    """A batch crosses a process border."""
-    batch = make([2, 3])
-    assert contents(batch) == contents(pickle.loads(pickle.dumps(batch)))
 
 
 # -- next observations, padding, lists ------------------------------------------------------------------------------

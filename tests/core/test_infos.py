@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import pickle
 from enum import Enum
 from typing import Any
 
@@ -219,13 +218,6 @@ def test_arrays_hold_what_the_dictionaries_hold(infos: list[dict[str, Any]]) -> 
 def _none(value: Any) -> Any:
     # A masked row of a vector is a list of None.
     return None if isinstance(value, list) and value and all(item is None for item in value) else value
-
-
-@given(info_dicts())
-def test_pickling(infos: list[dict[str, Any]]) -> None:
-    """A table that crossed a process border is the same table."""
-    table = tabulate(infos)
-    assert contents(table) == contents(pickle.loads(pickle.dumps(table)))
 
 
 # -- infos that are not recorded ------------------------------------------------------------------------------------

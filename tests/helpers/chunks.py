@@ -90,6 +90,6 @@ def in_parts(whole: Chunk, edges: Sequence[int]) -> list[Chunk]:
     starts = [0, *edges[:-1]]
     variable = int(episode_variable_bytes(whole).sum())
     return [
-        replace(whole.rows(start, stop), part=Part(at, len(edges), start, whole.n_steps, variable))
+        replace(whole.rows(start, stop), part=Part(at, len(edges), whole.n_steps, variable))
         for at, (start, stop) in enumerate(zip(starts, edges, strict=True))
     ]

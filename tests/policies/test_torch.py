@@ -150,8 +150,7 @@ def test_normal_distributions_have_their_mean_and_deviation() -> None:
     policy: Any = adapt_policy(module_of(normal), BOX)
     policy.seed_rows(np.ones(5000, bool), np.arange(5000, dtype=np.uint64))
     actions, _ = policy.get_actions(np.zeros((5000, 3)))
-    assert np.allclose([0.25, 0.25], actions.mean(axis=0), atol=0.01)
-    assert np.allclose([0.1, 0.1], actions.std(axis=0), atol=0.01)
+    assert np.allclose([[0.25] * 2, [0.1] * 2], [actions.mean(axis=0), actions.std(axis=0)], atol=0.01)
 
 
 def test_other_distributions_sample_themselves() -> None:
