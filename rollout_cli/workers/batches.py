@@ -99,7 +99,7 @@ def batch_columns(infos: Any, n_rows: int, path: InfoPath = ()) -> Iterator[tupl
                 yield inner, values, mask if inner_mask is None else inner_mask
             continue
         if isinstance(value, np.ma.MaskedArray):
-            mask = ~np.ma.getmaskarray(value).reshape(len(value), -1).all(axis=1)
+            mask = np.asarray(~np.ma.getmaskarray(value).reshape(len(value), -1).all(axis=1))
         yield _column(here, value, mask, n_rows)
 
 

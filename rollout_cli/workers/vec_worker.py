@@ -22,7 +22,7 @@ from rollout_cli.envs.source import build_native, one_for_each
 from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.episodes.chunk import Chunk
 from rollout_cli.episodes.spaces import SpaceRows, space_leaves
-from rollout_cli.errors import EnvLoadError, InternalError
+from rollout_cli.errors import EnvLoadError, InternalError, UserCodeError
 from rollout_cli.seeding.generators import EpisodeSeeder
 from rollout_cli.seeding.seeds import SETUP, env_seed, seed_globals
 from rollout_cli.workers.batches import flag_batch, infos_of_rows, leaf_batch, reward_batch
@@ -396,7 +396,8 @@ class VecWorker(DefaultWorker):
         try:
             yield
         except BaseException as error:
-            self._give_up(self._where, error)
+            if not (isinstance(error, UserCodeError) and error.episodes):  # Else a verb that `advance` calls blamed it.
+                self._give_up(self._where, error)
             raise
 
     def _give_up(self, where: str, error: BaseException) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import pickle
 from collections.abc import Callable
+from itertools import permutations
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from rollout_cli.seeding.seeds import env_seed
 from rollout_cli.workers import DefaultWorker, EpisodeRules, VecWorker
 from rollout_cli.workers import rollout_buffer as buffers
 from tests.workers import worlds
-from tests.workers.worlds import KINDS, RESET_FROM_OUTSIDE, SEED, ChainEnv, check_chain, make, run
+from tests.workers.worlds import KINDS, NATIVE, RESET_FROM_OUTSIDE, SEED, SINGLE, ChainEnv, check_chain, make, run
 
 each_kind = pytest.mark.parametrize("kind", KINDS)
 
@@ -187,13 +188,13 @@ def test_a_subclass_is_asked_for_each_step(kind: str) -> None:
     worker.__class__ = Counting
     chunk = run(worker, range(4))
     assert len(calls) >= max(chunk.lengths)
+    worker.update_env(worlds.env_of(kind, lambda: Raising(lambda: ValueError("it broke"))))
+    failing(kind, worker, EnvError, "it broke")
 
 
-@each_kind
+@pytest.mark.parametrize("kind", SINGLE)
 def test_a_subclass_resets_in_its_own_way(kind: str) -> None:
-    """`reset_env` is called for each episode that is reset from outside, with its number."""
-    if kind not in ("default", "sync"):
-        pytest.skip("a native environment resets its rows itself")
+    """`reset_env` is called for each episode, with its number."""
     base, seen = (DefaultWorker if kind == "default" else VecWorker), []
 
     class Choosing(base):  # type: ignore[misc, valid-type]
@@ -250,6 +251,29 @@ def test_a_new_environment_is_used_and_the_old_one_closed(kind: str) -> None:
     worker.update_env(worlds.env_of(kind, worlds.space_env("box")))
     worker.update_agent(worlds.BatchPolicy(worker.env_spec))
     assert (2, 3) == run(worker, range(2)).observations[0].shape[1:]
+
+
+@pytest.mark.parametrize(("before", "after"), list(permutations(NATIVE, 2)))
+def test_waiting_numbers_outlive_a_new_environment(before: str, after: str) -> None:
+    """Also where the new one resets its rows in another way, so that other rows run them."""
+    worker = make(before)
+    worker.assign([range(9)])
+    worker.update_env(worlds.env_of(after, ChainEnv))
+    worlds.advance(worker)
+    chunk = worker.take(everything=True)
+    assert chunk is not None
+    assert list(range(9)) == chunk.numbers.tolist()
+    check_chain(chunk)
+
+
+@pytest.mark.parametrize("kind", RESET_FROM_OUTSIDE)
+def test_a_policy_outlives_a_new_environment(kind: str) -> None:
+    """Its draws are those of its episodes, as before."""
+    worker = make(kind, policy=worlds.OwnDrawPolicy)
+    run(worker, range(3))
+    worker.update_env(worlds.env_of(kind, ChainEnv))
+    expected = run(make(kind, policy=worlds.OwnDrawPolicy), range(3, 9))
+    worlds.assert_same_episodes(expected, run(worker, range(3, 9)))
 
 
 @each_kind
@@ -342,7 +366,8 @@ def test_an_episode_without_end_fails(kind: str) -> None:
 # -- record first ------------------------------------------------------------------------------------------------------
 
 
-@each_kind
+# gymnasium's SyncVectorEnv gives the environment's own buffer as its final_obs.
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "native same"])
 def test_what_others_do_with_their_buffers_changes_no_record(kind: str) -> None:
     """An environment that writes over its observation and info, and a policy that edits what it sees and gave."""
 
@@ -374,10 +399,7 @@ def test_what_others_do_with_their_buffers_changes_no_record(kind: str) -> None:
             at = info["position"]
             return *rest, {"position": at, "path": [at], "deep": {"at": np.array([float(at)])}}
 
-    expected = run(make(kind, Plain), range(9))
-    if kind == "native same":
-        pytest.skip("gymnasium's SyncVectorEnv gives the environment's own buffer as its final_obs")
-    worlds.assert_same_episodes(expected, run(make(kind, Reusing, Editing), range(9)))
+    worlds.assert_same_episodes(run(make(kind, Plain), range(9)), run(make(kind, Reusing, Editing), range(9)))
 
 
 # -- errors ------------------------------------------------------------------------------------------------------------
@@ -460,6 +482,25 @@ def test_a_policy_that_raises(kind: str) -> None:
     policy = type("Broken", (worlds.GivenPolicy,), {"given": staticmethod(broken)})
     call = "get_action" if kind == "default" else "get_actions"
     failing(kind, make(kind, policy=policy), PolicyError, f"policy.{call} raised ZeroDivisionError: too bold")
+
+
+@pytest.mark.parametrize("kind", RESET_FROM_OUTSIDE)
+def test_a_policy_that_raised_can_go_on(kind: str) -> None:
+    """Nothing is left of the step that failed, in which other rows may have acted."""
+
+    class Once(worlds.TablePolicy):
+        calls = 0
+
+        def get_action(self, observation: Any) -> Any:
+            Once.calls += 1
+            if Once.calls == 5:
+                raise ZeroDivisionError("too bold")
+            return super().get_action(observation)
+
+    worker = make(kind, policy=Once)
+    failing(kind, worker, PolicyError, "too bold")
+    worker.retract(above=None)
+    worlds.assert_same_episodes(run(make(kind, policy=worlds.TablePolicy), range(9)), run(worker, range(9)))
 
 
 BAD_ACTIONS: dict[str, tuple[Any, str]] = {

@@ -16,11 +16,10 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from rollout_cli.errors import EnvError, EnvLoadError, PolicyError
 from rollout_cli.workers import EpisodeRules, VecWorker, WorkerFactory
 from tests.workers import worlds
-from tests.workers.worlds import DISABLED, NATIVE, NEXT_STEP, SAME_STEP, SEED, ChainEnv, make, run
+from tests.workers.worlds import DISABLED, NATIVE, SAME_STEP, SEED, SINGLE, ChainEnv, make, run
 
-SINGLE = ("default", "sync")
 each_single = pytest.mark.parametrize("kind", SINGLE)
-each_mode = pytest.mark.parametrize("mode", [DISABLED, NEXT_STEP, SAME_STEP], ids=lambda mode: mode.value)
+each_native = pytest.mark.parametrize("kind", NATIVE)
 
 
 def bending(at: int | None, bend: Callable[[Any], Any], verb: str = "step") -> Callable[[], ChainEnv]:
@@ -298,24 +297,22 @@ BENT: dict[str, tuple[Callable[[list[Any]], Any], str]] = {
 }
 
 
-@each_mode
+@each_native
 @pytest.mark.parametrize("name", BENT)
-def test_vector_steps_that_are_refused(mode: AutoresetMode, name: str) -> None:
+def test_vector_steps_that_are_refused(kind: str, name: str) -> None:
     """One line with both sides, whose step it was, and a hint."""
     bend, message = BENT[name]
-    kind = next(kind for kind, known in NATIVE.items() if known is mode)
     with pytest.raises(EnvError, match=rf"^env.step: {message}.*\(worker 2, episodes 0 to 2, step 1 of 3 ") as caught:
-        run(make(kind, BentVectorEnv(mode, bend)), range(6))
+        run(make(kind, BentVectorEnv(NATIVE[kind], bend)), range(6))
     assert caught.value.hint
     assert (0, 1, 2) == caught.value.episodes
 
 
-@each_mode
-def test_zeros_and_ones_are_bools(mode: AutoresetMode) -> None:
+@each_native
+def test_zeros_and_ones_are_bools(kind: str) -> None:
     """As some simulators give them."""
-    kind = next(kind for kind, known in NATIVE.items() if known is mode)
     expected = run(make(kind, lambda: ChainEnv(length=4)), range(6))
-    bent = BentVectorEnv(mode, with_part(2, lambda flags: flags.astype(np.int8)))
+    bent = BentVectorEnv(NATIVE[kind], with_part(2, lambda flags: flags.astype(np.int8)))
     worlds.assert_same_episodes(expected, run(make(kind, bent), range(6)))
 
 
@@ -382,13 +379,12 @@ POLICIES: dict[str, tuple[Any, str]] = {
 }
 
 
-@each_mode
+@each_native
 @pytest.mark.parametrize("name", POLICIES)
-def test_policies_that_do_not_act_for_each_row(mode: AutoresetMode, name: str) -> None:
+def test_policies_that_do_not_act_for_each_row(kind: str, name: str) -> None:
     """The policy's error, with whose step it was."""
     given, message = POLICIES[name]
     policy = type("Given", (), {"get_actions": lambda self, seen: given})
-    kind = next(kind for kind, known in NATIVE.items() if known is mode)
     with pytest.raises(PolicyError, match=message) as caught:
         run(make(kind, ChainEnv, lambda spec: policy()), range(6))
     assert "(worker 2, episodes 0 to 2, step 0 of 3 rows)" in caught.value.message

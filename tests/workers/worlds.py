@@ -28,6 +28,7 @@ SEED = 11
 DISABLED, NEXT_STEP, SAME_STEP = AutoresetMode.DISABLED, AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP
 NATIVE = {"native disabled": DISABLED, "native next": NEXT_STEP, "native same": SAME_STEP}
 KINDS = ("default", "sync", *NATIVE)
+SINGLE = ("default", "sync")
 RESET_FROM_OUTSIDE = ("default", "sync", "native disabled")
 N_ENVS = 3
 
