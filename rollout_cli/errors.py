@@ -3,33 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, ClassVar
 
 
 class RolloutError(Exception):
-    """The root of the tree.
+    """The root of the tree. `message` says in one line what happened, and where; `hint` in one line what to do next.
 
-    Args:
-        message: One line: what happened, and where.
-        hint: One line: what to do next; empty where there is nothing to advise.
-        details: Text to show below the message, such as a worker's traceback.
+    `details` is text to show below the message, such as a worker's traceback. Both may be empty.
     """
 
     exit_code: ClassVar[int] = 1
 
     def __init__(self, message: str, *, hint: str = "", details: str = "") -> None:
         super().__init__(message)
-        self.message = message
-        self.hint = hint
-        self.details = details
+        self.message, self.hint, self.details = message, hint, details
 
     def __reduce__(self) -> tuple[object, ...]:
         # Keyword arguments are not in `args`, so the default pickling would lose the hint.
-        return _rebuild, (type(self), self.message, self.hint, self.details)
-
-
-def _rebuild(kind: type[RolloutError], message: str, hint: str, details: str) -> RolloutError:
-    return kind(message, hint=hint, details=details)
+        return partial(type(self), hint=self.hint, details=self.details), (self.message,)
 
 
 class InternalError(RolloutError):
@@ -50,8 +42,7 @@ class UserCodeError(RolloutError):
     """The user's policy, environment, worker class or set-up cannot be used; the subclasses say which and how."""
 
     exit_code = 3
-    episodes: tuple[int, ...] = ()
-    """The numbers of the episodes in one of which it happened; known in its worker only."""
+    episodes: tuple[int, ...] = ()  # The numbers of those in one of which it happened; known in its worker only.
 
 
 class PolicyLoadError(UserCodeError):
@@ -107,10 +98,8 @@ class VerificationError(RolloutError):
 
     exit_code = 6
 
-    def __init__(
-        self, message: str, *, hint: str = "", details: str = "", report: Mapping[str, Any] | None = None
-    ) -> None:
-        super().__init__(message, hint=hint, details=details)
+    def __init__(self, message: str, *, report: Mapping[str, Any] | None = None, **texts: str) -> None:
+        super().__init__(message, **texts)
         self.report = dict(report or {})
 
 

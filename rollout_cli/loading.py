@@ -29,13 +29,10 @@ import cloudpickle
 from rollout_cli.errors import RolloutError, UserCodeError
 
 ErrorKind = type[UserCodeError]
-
 PICKLE_SUFFIXES = (".pkl", ".pickle")
 
 _SHOW_WHERE = "the traceback below shows where"
-_LONGEST_LINE = 300
-_LONGEST_TRACEBACK = 20_000
-
+_PLACES = "modules are looked for in the working folder ({}) and among the installed packages"
 _DOTTED = r"[^\W\d]\w*(?:\.[^\W\d]\w*)*"
 _MODULE_ATTRIBUTE = re.compile(rf"{_DOTTED}:{_DOTTED}")
 
@@ -44,12 +41,7 @@ _MODULE_ATTRIBUTE = re.compile(rf"{_DOTTED}:{_DOTTED}")
 
 
 def printable(text: str, *, keep: str = "") -> str:
-    r"""Return `text` with all that could drive a terminal as escapes, but for the characters to `keep`, such as "\n".
-
-    These are control characters, line breaks, lone surrogates and marks of direction.
-    """
-    if text.isprintable():
-        return text
+    """Return `text` with control characters, marks of direction and the like as escapes, but for those to `keep`."""
     return "".join(
         char if char.isprintable() or char in keep else char.encode("unicode_escape").decode() for char in text
     )
@@ -74,12 +66,12 @@ def first_line(error: BaseException) -> str:
     except Exception as another:  # noqa: BLE001 - __str__ is the user's code, and may raise anything
         text = f"(it has no text: its __str__ raised {type(another).__name__})"
     name = type(error).__name__
-    return f"{name}: {printable(_shortened(text.splitlines()[0], _LONGEST_LINE))}" if text else name
+    return f"{name}: {printable(_shortened(text.splitlines()[0], 300))}" if text else name
 
 
 def traceback_text(error: BaseException) -> str:
     """Return the traceback of `error` as text; of a very long one, its beginning and its end."""
-    return _shortened("".join(traceback.format_exception(error)), _LONGEST_TRACEBACK)
+    return _shortened("".join(traceback.format_exception(error)), 20_000)
 
 
 def failure(kind: ErrorKind, what: str, error: BaseException, *, hint: str = _SHOW_WHERE) -> UserCodeError:
@@ -92,11 +84,7 @@ def failure(kind: ErrorKind, what: str, error: BaseException, *, hint: str = _SH
 
 @contextlib.contextmanager
 def reporting(kind: ErrorKind, what: str, *, hint: str = _SHOW_WHERE) -> Iterator[None]:
-    """Run code of the user's: all that it raises becomes an error of `kind`, but for Ctrl-C and errors of ours.
-
-    Raises:
-        UserCodeError: Of `kind`, as `failure` words it.
-    """
+    """Run code of the user's: all that it raises becomes an error of `kind`, but for Ctrl-C and errors of ours."""
     try:
         yield
     except BaseException as error:
@@ -113,9 +101,6 @@ def is_interrupt(error: BaseException) -> bool:
     return isinstance(error, KeyboardInterrupt) and signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-# What a SPEC reads as.
-
-
 def is_module_attribute(spec: str) -> bool:
     """Return whether `spec` reads as `module:attr`; an environment id such as `module:Env-v0` does not."""
     return _MODULE_ATTRIBUTE.fullmatch(spec) is not None
@@ -126,49 +111,25 @@ def is_file(spec: str, suffixes: tuple[str, ...] = PICKLE_SUFFIXES) -> bool:
     return spec.lower().endswith(suffixes)
 
 
-def read_bytes(path: str, kind: ErrorKind) -> bytes:
-    """Return the bytes of a file. Pipes and devices are refused: opening or reading one may never end.
-
-    Raises:
-        UserCodeError: Of `kind`, if it cannot be read or is no regular file.
-    """
-    try:
-        # Opening a pipe would otherwise wait for somebody to write into it.
-        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
-            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise kind(f"{path!r} is not a regular file", hint="copy its content into a file, and name that")
-            return file.read()
-    except FileNotFoundError as error:
-        hint = f"paths are relative to the working folder, {working_folder()}"
-        raise kind(f"there is no file {path!r}", hint=hint) from error
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise kind(f"{path!r} cannot be read: {reason}", hint="check that it is a readable file") from error
-
-
-# Imports from the working folder.
-
-
-def working_folder() -> str:
-    """Return the working folder's absolute path; empty where it was deleted."""
+def _working_folder() -> str:
     try:
         return str(Path.cwd())
-    except FileNotFoundError:
+    except FileNotFoundError:  # It was deleted.
         return ""
 
 
+@dataclass(frozen=True, slots=True)
 class _FolderFinder:
     """A meta path finder of top-level modules that lie in one folder, but for names of the standard library."""
 
-    def __init__(self, folder: str) -> None:
-        self._folder = folder
+    folder: str
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         if path is not None or fullname in sys.stdlib_module_names:
             return None
-        found = PathFinder.find_spec(fullname, [self._folder], target)
+        found = PathFinder.find_spec(fullname, [self.folder], target)
         # A folder without __init__.py has no loader; an installed package of its name comes first.
         return found if found is not None and found.loader is not None else None
 
@@ -177,8 +138,7 @@ class _FolderFinder:
 def imports_from(folder: str | None) -> Iterator[None]:
     """Let imports find the modules of `folder` first while user code is loaded, and last from then on.
 
-    Last from then on, because the user's code may import another of its modules as late as in a step. Without a folder,
-    nothing changes.
+    The user's code may import another of its modules as late as in a step. Without a folder, nothing changes.
     """
     if not folder:
         yield
@@ -195,12 +155,8 @@ def imports_from(folder: str | None) -> Iterator[None]:
 
 
 def import_module(module: str, kind: ErrorKind, *, folder: str | None = None) -> Any:
-    """Import one of the user's modules; those that lie in `folder` (None: the working folder) come first.
-
-    Raises:
-        UserCodeError: Of `kind`, if the import raises.
-    """
-    folder = working_folder() if folder is None else folder
+    """Import one of the user's modules; those that lie in `folder` (None: the working folder) come first."""
+    folder = _working_folder() if folder is None else folder
     what = f"importing {module!r} failed"
     with reporting(kind, what, hint="the traceback below shows where in the module"), imports_from(folder):
         try:
@@ -208,100 +164,68 @@ def import_module(module: str, kind: ErrorKind, *, folder: str | None = None) ->
         except ModuleNotFoundError as error:
             if error.name and f"{module}.".startswith(f"{error.name}."):
                 message = f"there is no module {error.name!r}, which {module!r} names"
-                raise kind(message, hint=_module_hint(folder)) from error
+                raise kind(message, hint=_PLACES.format(folder)) from error
             raise failure(kind, what, error, hint=f"install the package that provides {error.name!r}") from error
-
-
-def _module_hint(folder: str) -> str:
-    return f"modules are looked for in the working folder ({folder}) and among the installed packages"
-
-
-def _find_module(top: str, folder: str) -> ModuleSpec | None:
-    """Return where a top-level module would be imported from; nothing is imported."""
-    importlib.invalidate_caches()
-    try:
-        found = (_FolderFinder(folder).find_spec(top) if folder else None) or importlib.util.find_spec(top)
-    except ValueError:  # Of a module that is loaded and was never found anywhere, such as __main__.
-        return None
-    return found or (PathFinder.find_spec(top, [folder]) if folder else None)
-
-
-def _source_hash(top: ModuleSpec, inner: Sequence[str]) -> str | None:
-    """Return the hash of the file of a module, or of one inside it; None where it has none that can be read."""
-    files = [Path(top.origin)] if top.has_location and top.origin and not inner else []
-    for folder in (top.submodule_search_locations or ()) if inner else ():
-        files += [Path(folder, *inner).with_suffix(".py"), Path(folder, *inner, "__init__.py")]
-    for file in files:
-        with contextlib.suppress(OSError):
-            return sha256(file.read_bytes()).hexdigest()
-    return None
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Code of the user's, found and not yet loaded; small and picklable.
+    """Code of the user's, found and not yet loaded; small and picklable. Each verb raises errors of its `kind`."""
 
-    Attributes:
-        spec: `module:attr`, or the file as it was given; empty for an object of the Python API.
-        data: The bytes of a pickle, read once, so that every worker loads those that were hashed; None for a module.
-        folder: The working folder that it was found from; None leaves imports alone, as for an object of the caller's.
-        sha256: The hash of the bytes, or of the module's source file; None for a module without one.
-    """
-
-    spec: str
-    data: bytes | None = field(repr=False)
-    folder: str | None
-    sha256: str | None
+    spec: str  # `module:attr`, or the file as it was given; empty for an object of the Python API.
+    data: bytes | None = field(repr=False)  # Of a pickle: every worker loads those that were hashed. None for a module.
+    folder: str | None  # Where it was found from; None leaves imports alone, as for an object of the caller's.
+    sha256: str | None  # The hash of the bytes, or of the module's source file; None for a module without one.
 
     @classmethod
     def find(cls, spec: str, kind: ErrorKind) -> Source:
         """Look for the module of a `module:attr`, and import nothing.
 
         Only top-level names can be denied: a package may extend its own path when it is imported.
-
-        Raises:
-            UserCodeError: Of `kind`, if there is no such module.
         """
         module = spec.partition(":")[0]
         top, *inner = module.split(".")
-        folder = working_folder()
-        found = _find_module(top, folder)
+        folder = _working_folder()
+        importlib.invalidate_caches()
+        found = None
+        with contextlib.suppress(ValueError):  # Of a module that is loaded and was never found, such as __main__.
+            found = _FolderFinder(folder).find_spec(top) or importlib.util.find_spec(top)
+            found = found or PathFinder.find_spec(top, [folder])  # A plain folder.
         if found is None:
-            raise kind(f"there is no module {module!r}", hint=_module_hint(folder))
-        return cls(spec, None, folder, _source_hash(found, inner))
+            raise kind(f"there is no module {module!r}", hint=_PLACES.format(folder))
+        files = [Path(found.origin)] if found.has_location and found.origin and not inner else []
+        for package in (found.submodule_search_locations or ()) if inner else ():
+            files += [Path(package, *inner).with_suffix(".py"), Path(package, *inner, "__init__.py")]
+        file = next((file for file in files if file.is_file() and os.access(file, os.R_OK)), None)
+        return cls(spec, None, folder, file and sha256(file.read_bytes()).hexdigest())
 
     @classmethod
     def read(cls, path: str, kind: ErrorKind) -> Source:
-        """Read a pickle file.
-
-        Raises:
-            UserCodeError: Of `kind`, if it cannot be read.
-        """
-        data = read_bytes(path, kind)
-        return cls(path, data, working_folder(), sha256(data).hexdigest())
+        """Read a pickle file. Pipes and devices are refused: opening or reading one may never end."""
+        folder = _working_folder()
+        try:
+            # Opening a pipe would otherwise wait for somebody to write into it.
+            with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
+                if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                    raise kind(f"{path!r} is not a regular file", hint="copy its content into a file, and name that")
+                data = file.read()
+        except FileNotFoundError as error:
+            hint = f"paths are relative to the working folder, {folder}"
+            raise kind(f"there is no file {path!r}", hint=hint) from error
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise kind(f"{path!r} cannot be read: {reason}", hint="check that it is a readable file") from error
+        return cls(path, data, folder, sha256(data).hexdigest())
 
     @classmethod
     def of(cls, item: Any, kind: ErrorKind, *, hint: str) -> Source:
-        """Pickle an object of the caller's, by value where other processes may lack its module (as cloudpickle does).
-
-        Raises:
-            UserCodeError: Of `kind`, if it cannot be pickled.
-        """
+        """Pickle a caller's object, by value where other processes may lack its module, as cloudpickle does."""
         with reporting(kind, f"an object of type {type(item).__name__} cannot be pickled", hint=hint):
             data = cloudpickle.dumps(item)
         return cls("", data, None, sha256(data).hexdigest())
 
-    @property
-    def is_module(self) -> bool:
-        """Return whether it is a `module:attr`."""
-        return self.data is None
-
     def load(self, kind: ErrorKind) -> Any:
-        """Return the attribute of the imported module, or a new copy of the pickled object.
-
-        Raises:
-            UserCodeError: Of `kind`, if importing or unpickling fails, or the attribute is missing.
-        """
+        """Return the attribute of the imported module, or a new copy of the pickled object."""
         return self._load_attribute(kind) if self.data is None else self._unpickle(self.data, kind)
 
     def _load_attribute(self, kind: ErrorKind) -> Any:

@@ -60,7 +60,7 @@ class UserPolicySource(PolicySource):
 
     @property
     def label(self) -> str:
-        if self.source.is_module:
+        if self.source.data is None:
             return self.source.spec
         return Path(self.source.spec).name or "a policy object"
 
@@ -71,7 +71,7 @@ class UserPolicySource(PolicySource):
     def describe(self) -> dict[str, Any]:
         # An object has no hash, since a fresh pickle differs every time.
         spec = self.source.spec or None
-        path = None if spec is None or self.source.is_module else str(Path(self.source.folder or "", spec))
+        path = None if spec is None or self.source.data is None else str(Path(self.source.folder or "", spec))
         return {"spec": spec, "path": path, "sha256": spec and self.source.sha256}
 
 

@@ -23,7 +23,6 @@ from rollout_cli.loading import (
     is_module_attribute,
     one_line,
     printable,
-    read_bytes,
     reporting,
     traceback_text,
 )
@@ -251,7 +250,7 @@ def test_files_that_cannot_be_read(project: Path, name: str, message: str) -> No
     (project / "folder").mkdir()
     os.mkfifo(project / "pipe")
     with pytest.raises(EnvError, match=message):
-        read_bytes(name, EnvError)
+        Source.read(name, EnvError)
 
 
 # -- errors and their texts ------------------------------------------------------------------------------------------
