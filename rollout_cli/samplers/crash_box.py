@@ -19,6 +19,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from rollout_cli.workers import worker
+
 MOST_ROWS = (1 << 16) - 3
 """Episodes of further rows are not noted; the box then does not say which episodes run."""
 
@@ -44,7 +46,7 @@ def new_box() -> io.FileIO:
     return file
 
 
-class CrashBox:
+class CrashBox(worker.CrashBox):
     """The worker's side of a file of `new_box`. Numbers are stored one higher: the zeros of a new box are none."""
 
     def __init__(self, descriptor: int) -> None:

@@ -1,7 +1,7 @@
 """What user code gives at each step, held against its interface; and the errors that say whose step it was.
 
-Nothing here is called for a step that is as it should be, except the comparison of an action with its bounds: an
-action outside of its space fails before the environment sees it.
+A value that cannot be used raises BadValueError. Nothing here is called for a step that is as it should be, except the
+comparison of an action with its bounds: an action outside of its space fails before the environment sees it.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import copy
 import traceback
 from collections.abc import Callable, Mapping
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -46,9 +45,6 @@ class BadValueError(Exception):
 def shown(value: Any) -> str:
     """Return a value as a message shows it: its type and the beginning of its text."""
     return f"{type(value).__name__} {value!r:.80}"
-
-
-# -- values of a step: those that cannot be used raise BadValueError ---------------------------------------------------
 
 
 def as_reward(reward: Any) -> float:
@@ -99,8 +95,6 @@ def copied(value: Any) -> Any:
     except Exception:  # noqa: BLE001  A foreign object may refuse in any way; it is counted as unstorable later.
         return value
 
-
-# -- actions ----------------------------------------------------------------------------------------------------------
 
 _FEW_NUMBERS = 32
 """An array of at most so many numbers is compared number by number: numpy's calls take longer."""
@@ -160,18 +154,13 @@ def clipped(value: Any, space: spaces.Space[Any]) -> Any:
     return np.clip(numbers, space.low, space.high) if fits else value
 
 
-# -- rewards, a chunk at a time ---------------------------------------------------------------------------------------
-
-
 def sound_episodes(chunk: Chunk) -> tuple[Chunk | None, RolloutError | None]:
     """Return the episodes whose rewards are numbers, None for none, and the error of the first one that has a nan."""
-    if not chunk.rewards.size or not np.isnan(chunk.rewards.min()):
-        return chunk, None
     rows = np.flatnonzero(np.isnan(chunk.rewards))
+    if not len(rows):
+        return chunk, None
     ends = np.cumsum(chunk.lengths)
-    faulty = np.unique(np.searchsorted(ends, rows, side="right"))
-    edges = [-1, *faulty.tolist(), chunk.n_episodes]
-    sound = [chunk.episodes(a + 1, b) for a, b in pairwise(edges) if b > a + 1]
+    faulty = np.searchsorted(ends, rows, side="right")
     at, row = int(faulty[0]), int(rows[0])
     number, step = int(chunk.numbers[at]), row - int(ends[at] - chunk.lengths[at])
     hint = "a return needs a number: let the environment say what the step was worth"
@@ -180,10 +169,8 @@ def sound_episodes(chunk: Chunk) -> tuple[Chunk | None, RolloutError | None]:
     place = episode_place(int(chunk.workers[at]), number, int(chunk.seeds[at]), step)
     error = EnvError(f"the reward is not a number (nan) ({place})", hint=hint)
     error.episodes = (number,)
+    sound = [chunk.episodes(one, one + 1) for one in np.setdiff1d(np.arange(chunk.n_episodes), faulty).tolist()]
     return concatenate(sound) if sound else None, error
-
-
-# -- errors -----------------------------------------------------------------------------------------------------------
 
 
 def episode_place(worker: int, number: int, seed: int, step: int) -> str:
@@ -194,13 +181,8 @@ def episode_place(worker: int, number: int, seed: int, step: int) -> str:
 def blame(where: str, error: BaseException, place: str, numbers: tuple[int, ...] = ()) -> None:
     """Raise the error that says which call of user code failed, how, and in whose step; return if it is nobody's fault.
 
-    Ctrl-C arrives in whichever code runs; an error of ours that is no UserCodeError is its own message.
-
-    Args:
-        where: The call, such as `env.step`.
-        error: What it raised; an error of ours keeps its words, and gets the place.
-        place: Worker, episode, seed and step.
-        numbers: The episodes in one of which it failed.
+    Ctrl-C arrives in whichever code runs; an error of ours that is no UserCodeError is its own message. A UserCodeError
+    keeps its words, and gets the place. `numbers` are the episodes in one of which `where` (`env.step`) failed.
     """
     if isinstance(error, GeneratorExit) or is_interrupt(error):
         return

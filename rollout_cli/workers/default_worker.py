@@ -20,18 +20,8 @@ from rollout_cli.loading import reporting
 from rollout_cli.policies import policy_class
 from rollout_cli.seeding.generators import EpisodeSeeder
 from rollout_cli.seeding.seeds import SETUP, derive_seed, env_seed, seed_globals
-from rollout_cli.workers.checks import (
-    ENDLESS_HINT,
-    GET_ACTION,
-    RESET,
-    STEP,
-    BadValueError,
-    as_flag,
-    as_reward,
-    blame,
-    episode_place,
-    frozen_copy,
-)
+from rollout_cli.workers import checks
+from rollout_cli.workers.checks import RESET, STEP, as_flag, as_reward, blame, frozen_copy
 from rollout_cli.workers.policy_holder import PolicyHolder
 from rollout_cli.workers.recording import EpisodeRecorder
 from rollout_cli.workers.worker import NO_NUMBER, Worker
@@ -75,14 +65,7 @@ class DefaultWorker(Worker):
         self._observation: Any = None
         super().__init__(seed=seed, max_episode_length=max_episode_length, worker_number=worker_number)
 
-    # -- updates -----------------------------------------------------------------------------------------------------
-
     def update_env(self, env_update: Any) -> None:
-        """Take a new environment (an env, an EnvSource) or apply an EnvUpdate; None changes nothing.
-
-        Raises:
-            EnvLoadError: If it cannot be built, or has a space that cannot be recorded.
-        """
         if env_update is None:
             return
         self._forget()
@@ -96,11 +79,6 @@ class DefaultWorker(Worker):
         self._make_ready()
 
     def update_agent(self, agent_update: Any) -> None:
-        """Take a new policy (any kind that `adapt_policy` knows, or a PolicySource) or new parameters for it.
-
-        Raises:
-            PolicyLoadError: If it cannot be loaded or recognised.
-        """
         if agent_update is None:
             return
         self._forget()
@@ -189,7 +167,7 @@ class DefaultWorker(Worker):
         try:
             while True:
                 observation = record_observation(observation)
-                where = GET_ACTION
+                where = checks.GET_ACTION
                 action, info = act(observation)
                 action = record_action(action)
                 if info or type(info) is not dict:
@@ -214,7 +192,9 @@ class DefaultWorker(Worker):
         at_limit = recorder.step >= self._limit
         terminated, truncated = as_flag("terminated", terminated), as_flag("truncated", truncated) or at_limit
         if not (terminated or truncated):
-            raise BadValueError(f"the episode has no end: it is {recorder.step:,} steps long", ENDLESS_HINT)
+            raise checks.BadValueError(
+                f"the episode has no end: it is {recorder.step:,} steps long", checks.ENDLESS_HINT
+            )
         seconds = _clock() - self._began
         recorder.finish(
             self._number, self._episode_seed, observation, terminated=terminated, truncated=truncated, wall_time=seconds
@@ -226,7 +206,8 @@ class DefaultWorker(Worker):
         """Give up the running episode; raise the error of the user's code that `error` is, if it is one."""
         number, step = self._number, self._the_recorder().step
         self._forget()
-        blame(where, error, episode_place(self.worker_number, number, self._episode_seed, step), (number,))
+        place = checks.episode_place(self.worker_number, number, self._episode_seed, step)
+        blame(where, error, place, (number,))
 
     def _forget(self) -> None:
         """Give up the episode that runs."""
@@ -278,15 +259,11 @@ class DefaultWorker(Worker):
 
     @property
     def finished_bytes(self) -> int:
-        return self._recorder.finished_bytes if self._recorder is not None else 0
+        return self._recorder.first_row * self._recorder.row_bytes if self._recorder is not None else 0
 
     def info(self) -> dict[str, Any]:
-        """Return the policy's class, the record of the environment, and the versions of the loaded packages."""
-        return {
-            "policy_class": policy_class(self._holder.policy),
-            "env": describe_env(self._env),
-            "versions": loaded_versions(self._env),
-        }
+        record = {"env": describe_env(self._env), "versions": loaded_versions(self._env)}
+        return {"policy_class": policy_class(self._holder.policy), **record}
 
     def shutdown(self) -> None:
         env, self._env = self._env, None
@@ -312,6 +289,6 @@ def updated_env(old_env: Any, env_update: Any, build: Callable[[EnvSource], Any]
     """
     if isinstance(env_update, EnvUpdate):
         return env_update(old_env)
-    if old_env is not None and old_env is not env_update:
+    if old_env is not env_update:
         close_env(old_env)
     return build(env_update) if isinstance(env_update, EnvSource) else env_update

@@ -21,7 +21,6 @@ from rollout_cli.workers.worker import EpisodeRules, Worker
 
 WorkerSetup = Callable[[], AbstractContextManager[Any]]
 
-_NOT_LEFT = "the worker's set-up could not be left"
 _SUBCLASS_HINT = "derive it from rollout_cli.DefaultWorker or rollout_cli.VecWorker"
 
 
@@ -135,7 +134,7 @@ class WorkerFactory:
 
     @contextmanager
     def setup(self) -> Iterator[None]:
-        """Enter the context that a worker lives in, before it is built; `worker_setup` learns of an error inside.
+        """Enter the context that a worker lives in, before it is built, and leave it at the end.
 
         Raises:
             UserCodeError: On entry and on exit, if `worker_setup` fails.
@@ -146,13 +145,10 @@ class WorkerFactory:
             entered.enter_context((self.worker_setup or nullcontext)())
         try:
             yield
-        except BaseException as error:
-            # The set-up must not swallow it: whoever waits for the worker has to hear of it.
-            with reporting(UserCodeError, _NOT_LEFT):
-                entered.__exit__(type(error), error, error.__traceback__)
-            raise
-        with reporting(UserCodeError, _NOT_LEFT):
-            entered.close()
+        finally:
+            # It is not given an error, which it must not swallow: whoever waits for the worker has to hear of it.
+            with reporting(UserCodeError, "the worker's set-up could not be left"):
+                entered.close()
 
     def after_updates(self) -> None:
         """Let torch, where a policy has loaded it, use as many threads as OMP_NUM_THREADS says, or one.

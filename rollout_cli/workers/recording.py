@@ -42,7 +42,7 @@ class SpaceRecorder:
 
     Args:
         space: The space.
-        name: What a sample is called in messages.
+        name: What messages call a sample.
         rule: Given for actions: what becomes of one that is outside of its space.
     """
 
@@ -92,14 +92,8 @@ class _Column:
     def cut(self, count: int) -> Array:
         rows = self.rows[:count]
         del self.rows[:count]
-        if self.leaf.kind == "discrete":
-            return np.array(rows, np.int64)
-        if self.leaf.kind == "text":
-            texts = np.empty(count, object)
-            texts[:] = rows
-            return texts
-        if not self.leaf.row_bytes:
-            return np.zeros((count, *self.leaf.shape), self._dtype)
+        if self.leaf.kind in ("discrete", "text"):
+            return np.array(rows, self._dtype)
         # A bytearray rather than bytes, so that the arrays can be written to by whoever gets them.
         return np.frombuffer(bytearray().join(rows), self._dtype).reshape(count, *self.leaf.shape)
 
@@ -198,11 +192,7 @@ class EpisodeRecorder:
         env_infos, agent_infos: Put `frozen_copy` of info dictionaries that are not empty here, by row.
         reset_info: The same of `env.reset`.
         first_row: The row of the running episode's first step.
-
-    Args:
-        env_spec: The spaces.
-        worker_number: Which worker records.
-        rule: What becomes of an action outside of its space.
+        row_bytes: The bytes of one row, without its infos and texts.
     """
 
     def __init__(self, env_spec: EnvSpec, worker_number: int, rule: OnInvalidAction) -> None:
@@ -213,6 +203,7 @@ class EpisodeRecorder:
         self.agent_infos: Infos = {}
         self.reset_info: dict[Any, Any] = {}
         self.first_row = 0
+        self.row_bytes = self.observations.row_bytes + self.actions.row_bytes + 8
         self._last_observations = SpaceRecorder(env_spec.observation_space, "the observation")
         self._worker_number = worker_number
         self._finished: list[tuple[Any, ...]] = []
@@ -221,11 +212,6 @@ class EpisodeRecorder:
     def step(self) -> int:
         """Return how many steps the running episode has."""
         return len(self.rewards) - self.first_row
-
-    @property
-    def finished_bytes(self) -> int:
-        """Return about how many bytes the finished episodes have."""
-        return self.first_row * (self.observations.row_bytes + self.actions.row_bytes + 8)
 
     def finish(
         self, number: int, seed: int, last_observation: Any, *, terminated: bool, truncated: bool, wall_time: float

@@ -9,7 +9,7 @@ from __future__ import annotations
 import abc
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Literal, NoReturn, Protocol
+from typing import Any, Literal, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -45,31 +45,18 @@ class EpisodeRules:
         return max(1, min(self.step_guard, _GUARD_BYTES // max(1, row_bytes)))
 
 
-class CrashBox(Protocol):
-    """Notes which episodes run, for whoever finds the process dead, and that the worker is alive."""
+class CrashBox:
+    """Where a worker notes that a row runs an episode, or none (NO_NUMBER); those of all rows; and that it is alive.
 
-    def begin(self, row: int, number: int) -> None:
-        """Note that a row runs this episode, or none (NO_NUMBER)."""
+    `begin_turn` and `end_turn` enclose the time in which episodes run: a worker that builds or waits is not stuck in a
+    step. The second is not called where the process ends in between. This box, the base, notes nothing.
+    """
 
-    def note(self, numbers: npt.NDArray[np.int64]) -> None:
-        """Note the episodes of all rows at once, int64 (n_rows,), NO_NUMBER for a row that runs none."""
-
-    def step(self) -> None:
-        """Note that the worker is alive."""
-
-    def begin_turn(self) -> None:
-        """Note that episodes run from now on: a worker that builds or waits is not stuck in a step."""
-
-    def end_turn(self) -> None:
-        """Note that they do not; not called where the process ends in the middle of them."""
-
-
-class _NullBox:
-    """A crash box that nobody reads."""
-
-    def begin(self, *_: Any, **__: Any) -> None: ...
-
-    note = step = begin_turn = end_turn = begin
+    def begin(self, row: int, number: int) -> None: ...
+    def note(self, numbers: npt.NDArray[np.int64]) -> None: ...
+    def step(self) -> None: ...
+    def begin_turn(self) -> None: ...
+    def end_turn(self) -> None: ...
 
 
 class Worker(abc.ABC):
@@ -99,7 +86,7 @@ class Worker(abc.ABC):
         self._max_episode_length = float("inf") if max_episode_length is None else max_episode_length
         self.worker_number = worker_number
         self.rules = EpisodeRules()
-        self.crash_box: CrashBox = _NullBox()
+        self.crash_box = CrashBox()
         self.number_stride = 1
         self.worker_init()
 
@@ -116,11 +103,19 @@ class Worker(abc.ABC):
 
     @abc.abstractmethod
     def update_agent(self, agent_update: Any) -> None:
-        """Take a new policy, or new parameters (a dict, tuple or array) for the present one; None changes nothing."""
+        """Take a new policy, or new parameters (a dict, tuple or array) for the present one; None changes nothing.
+
+        Raises:
+            PolicyLoadError: If it cannot be loaded or recognised.
+        """
 
     @abc.abstractmethod
     def update_env(self, env_update: Any) -> None:
-        """Take a new environment, or an EnvUpdate to apply to the present one; None changes nothing."""
+        """Take a new environment, or an EnvUpdate to apply to the present one; None changes nothing.
+
+        Raises:
+            EnvLoadError: If it cannot be built, or has a space that cannot be recorded.
+        """
 
     @abc.abstractmethod
     def start_episode(self) -> None:

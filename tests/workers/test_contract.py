@@ -16,6 +16,7 @@ from rollout_cli.errors import EnvError, InternalError, PolicyError, UserCodeErr
 from rollout_cli.seeding.seeds import env_seed
 from rollout_cli.workers import DefaultWorker, EpisodeRules, VecWorker
 from rollout_cli.workers import rollout_buffer as buffers
+from rollout_cli.workers.worker import CrashBox
 from tests.workers import worlds
 from tests.workers.worlds import KINDS, NATIVE, RESET_FROM_OUTSIDE, SEED, SINGLE, ChainEnv, check_chain, make, run
 
@@ -576,7 +577,7 @@ def test_the_rule_for_invalid_actions(kind: str, rule: Any, value: float, pushed
     assert {2 * pushed} == set(chunk.rewards.tolist())
 
 
-class CountingBox:
+class CountingBox(CrashBox):
     """A crash box that remembers."""
 
     def __init__(self) -> None:
@@ -589,11 +590,6 @@ class CountingBox:
     def note(self, numbers: Any) -> None:
         self.running = {row: number for row, number in enumerate(numbers.tolist()) if number >= 0}
         self.seen |= set(self.running.values())
-
-    def step(self) -> None:
-        pass
-
-    begin_turn = end_turn = step
 
 
 @each_kind
