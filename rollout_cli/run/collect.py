@@ -33,7 +33,7 @@ from rollout_cli.workers.worker import EpisodeRules, Worker
 
 if TYPE_CHECKING:
     from rollout_cli.dataset.metadata import DatasetSummary
-from rollout_cli.dataset.writer import DatasetWriter
+    from rollout_cli.dataset.writer import DatasetWriter
 
 _MANY_WORKERS = 4
 """More workers a core are worth a warning."""
