@@ -88,11 +88,7 @@ class SegmentRecord:
 
     @classmethod
     def from_footer(cls, metadata: Mapping[bytes, bytes]) -> SegmentRecord:
-        """Return the record in a file's metadata.
-
-        Raises:
-            ValueError: If there is none, or it is damaged.
-        """
+        """Return the record in a file's metadata; `ValueError` says that there is none, or that it is damaged."""
         try:
             texts = [metadata[key.encode()].decode() for key in (_RECORD, _STATS)]
             if metadata[_CHECKSUM.encode()].decode() != record_checksum(*texts):
@@ -115,36 +111,24 @@ def record_checksum(record: str, stats: str) -> str:
 
 
 class Written(NamedTuple):
-    """A segment that was written: its commit record, and the bytes of both files.
-
-    `tables` are its rows of `data` and `meta/episodes`, if more episodes may be added to them.
-    """
+    """A segment that was written."""
 
     segment: SegmentId
     record: SegmentRecord
-    bytes: int
-    tables: tuple[pa.Table, pa.Table] | None = None
+    bytes: int  # Of both files.
+    tables: tuple[pa.Table, pa.Table] | None = None  # Its rows of both, if more episodes may be added to them.
 
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """The committed part of a dataset, with its totals.
-
-    Attributes:
-        info: Its info.json.
-        partitions: How far each partition is covered: all lower numbers are in the dataset, or skipped.
-        segments: The segments, in order; the last one of each partition with its tables.
-        damaged: Files behind the last segment of a partition that the writer moves aside when it resumes.
-        notices: One sentence for each damaged segment, with the reason.
-        skipped: The numbers of the episodes that were skipped.
-    """
+    """The committed part of a dataset, with its totals."""
 
     info: Mapping[str, Any]
-    partitions: tuple[Covered, ...]
-    segments: tuple[Written, ...]
-    damaged: tuple[Path, ...]
-    notices: tuple[str, ...]
-    skipped: tuple[int, ...]
+    partitions: tuple[Covered, ...]  # All lower numbers of each partition are in the dataset, or skipped.
+    segments: tuple[Written, ...]  # In order; the last one of each partition with its tables.
+    damaged: tuple[Path, ...]  # Files behind these, which the writer moves aside when it resumes.
+    notices: tuple[str, ...]  # One sentence for each damaged segment, with the reason.
+    skipped: tuple[int, ...]  # Numbers of episodes.
     episodes: int
     steps: int
     return_sum: float
@@ -158,9 +142,7 @@ class Committed:
 def read_committed(root: Path, info: Mapping[str, Any]) -> Committed:
     """Return what is committed of the dataset in `root`, whose info.json is `info`; nothing is changed.
 
-    Raises:
-        DatasetFormatError: If it is of an earlier format, or a file before the last one is missing or damaged.
-        StorageError: If a file cannot be read.
+    `DatasetFormatError` says that it is of an earlier format, or that a file before the last one is missing or damaged.
     """
     if info.get("format_version") != FORMAT_VERSION:
         raise DatasetFormatError(
@@ -239,13 +221,9 @@ def _read_tables(
 
 
 def read_record(root: Path, segment: SegmentId, start: int | None = None) -> SegmentRecord:
-    """Return the commit record of a segment, checked against the footers of both files.
+    """Return the commit record of a segment, which begins with episode `start` if that is not None.
 
-    Unless `start` is None, it is the first episode number that the segment has to cover.
-
-    Raises:
-        DatasetFormatError: If a file is missing or damaged, or they do not agree.
-        StorageError: If one cannot be read.
+    `DatasetFormatError` says that a file is missing or damaged, or that the footers of both files do not agree.
     """
     data, episodes = segment.paths(root)
     with reading(episodes), open_parquet(episodes) as file:

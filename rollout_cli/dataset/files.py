@@ -30,8 +30,7 @@ REPLACED = ".replaced"
 DATASET_ENTRIES = ("meta", "data", "README.md")
 """The top of a dataset's folder, in the order in which they move to `REPLACED`: without `meta` nothing is committed."""
 
-FEW_BYTES = 256 << 20
-"""Free space below which a run warns."""
+FEW_BYTES = 256 << 20  # Free space below which a run warns.
 
 _PARQUET_FILES = r"chunk-\d+(?:/file-\d+\.parquet)?"
 _OURS = re.compile(
@@ -40,10 +39,7 @@ _OURS = re.compile(
 
 
 class FileStore:
-    """The disk: the one seam to where datasets are, so that a test can let each operation fail.
-
-    Errors of the operating system leave as `StorageError`, with the path and the reason.
-    """
+    """The disk. All changes of datasets go through it, so that a test can let each of them fail."""
 
     def before(self, operation: str, path: Path) -> None:
         """Do nothing; a test raises `OSError` here, before a folder, open, write, fsync, rename or remove."""
@@ -188,8 +184,8 @@ def stats_path(root: Path) -> Path:
     return root / "meta" / "stats.json"
 
 
+# The other files do not have all that info.json records.
 LOST_INFO = "restore meta/info.json from a copy, or collect the dataset again"
-"""What helps where info.json is lost: the files do not have all that it records."""
 
 
 def read_info(root: Path) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from rollout_cli.dataset.convert import Array, fits
+from rollout_cli.dataset.convert import fits
 from rollout_cli.dataset.schema import INFO_PREFIXES, InfoColumns
 from rollout_cli.episodes.chunk import Chunk
 from rollout_cli.episodes.infos import JSON, STRING, InfoPath, kind_type
@@ -64,7 +64,8 @@ class SchemaInference:
         for met, table in zip(self._met, tables, strict=True):
             for column in table.columns:
                 kinds = met.setdefault(column.path, {})
-                kinds[column.kind] = kinds.get(column.kind, True) and _exact_as_float64(column.values)
+                is_exact = column.values.dtype != object and bool(fits(column.values, np.dtype(np.float64)).all())
+                kinds[column.kind] = kinds.get(column.kind, True) and is_exact
         self._steps = int(ends[inside - 1])
         if chunk.part is None or chunk.part.is_last:
             self.decided = self._steps >= self._min_steps
@@ -112,9 +113,3 @@ def choose_kind(kinds: Mapping[str, bool]) -> str | None:
     elif len(sorts) > 1 and common.kind == "f":
         return None  # No integer type holds int64 and uint64.
     return common.name + typed[0].removeprefix(dtypes[0].name) if len(set(shapes)) == 1 else None
-
-
-def _exact_as_float64(values: Array) -> bool:
-    if values.dtype == object:
-        return False
-    return values.dtype.kind not in "iu" or bool(fits(values, np.dtype(np.float64)).all())

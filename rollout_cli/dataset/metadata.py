@@ -37,11 +37,7 @@ class DatasetSummary:
 def new_info(
     spaces: SpaceSchema, settings: Mapping[str, Any], header: Mapping[str, Any], before: Mapping[str, Any] | None
 ) -> dict[str, Any]:
-    """Return the info.json of a dataset that begins, or is resumed if there is an info.json from `before`.
-
-    Raises:
-        InternalError: If the header has keys that are the writer's own.
-    """
+    """Return the info.json of a dataset that begins, or is resumed if there is an info.json from `before`."""
     now = _now()
     ours = {
         "format": FORMAT,

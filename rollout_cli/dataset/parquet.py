@@ -75,11 +75,9 @@ def _encodings(schema: pa.Schema) -> Iterator[tuple[str, str]]:
         if pa.types.is_float32(kind) or pa.types.is_float64(kind):
             yield path, "BYTE_STREAM_SPLIT"
         elif pa.types.is_boolean(kind):
-            # Bits: run lengths come to more bytes and more time.
-            yield path, "PLAIN"
+            yield path, "PLAIN"  # Bits: run lengths come to more bytes and more time.
         elif pa.types.is_integer(kind) and kind != pa.uint8():
-            # Actions and infos have few values, or values near one another.
-            yield path, "DELTA_BINARY_PACKED"
+            yield path, "DELTA_BINARY_PACKED"  # Actions and infos have few values, or values near one another.
 
 
 def open_parquet(path: Path) -> pq.ParquetFile:
@@ -93,12 +91,7 @@ def open_parquet(path: Path) -> pq.ParquetFile:
 
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Read from the file `path`; errors of pyarrow and the operating system leave as errors of ours.
-
-    Raises:
-        DatasetFormatError: If it is missing or damaged.
-        StorageError: If it cannot be read, or does not fit into memory.
-    """
+    """Let `DatasetFormatError` say that `path` is missing or damaged, and `StorageError` that it cannot be read."""
     try:
         yield
     except (FileNotFoundError, NotADirectoryError) as error:

@@ -28,12 +28,9 @@ from rollout_cli.episodes.chunk import Chunk, concatenate, episode_variable_byte
 from rollout_cli.errors import StorageError, UsageError
 
 MOST_SEGMENT_BYTES = 1 << 30
-LEAST_SHARE = 4 << 20
-"""Nominal bytes of a segment that each of several partitions has at least."""
-GROUP_BYTES = 64 << 20
-"""Nominal bytes of a row group of an episode that is a segment by itself."""
-MOST_WAITING = 2
-"""Segments that may wait to be written: who is ahead by more blocks, so that memory stays flat."""
+LEAST_SHARE = 4 << 20  # Nominal bytes of a segment that each of several partitions has at least.
+GROUP_BYTES = 64 << 20  # Nominal bytes of a row group of an episode that is a segment by itself.
+MOST_WAITING = 2  # Segments that may wait to be written: who is ahead by more blocks, so that memory stays flat.
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +58,7 @@ class SizeLimits:
         return replace(self, segment_bytes=min(share, self.segment_bytes))
 
     def count_fitting(self, lengths: Array, sizes: Array, *, rows: int, nominal: int) -> int:
-        """Return how many of the next episodes join a segment that has `rows` rows and `nominal` bytes so far.
-
-        `lengths` and `sizes` are the steps and nominal bytes of these episodes, int64 (N,).
-        """
+        """Return how many episodes of these lengths and sizes, int64 (N,), join a segment of `rows` and `nominal`."""
         by_rows = np.searchsorted(np.cumsum(lengths), self.segment_rows - rows, side="right")
         by_bytes = np.searchsorted(np.cumsum(sizes), self.segment_bytes - nominal, side="right")
         return int(min(by_rows, by_bytes))
@@ -75,8 +69,7 @@ class SizeLimits:
 
     def group_edges(self, length: int, nominal: int) -> list[int]:
         """Return the steps at which the row groups of a long episode end, rising to `length`."""
-        wanted = max(-(-length // self.group_rows), -(-nominal // GROUP_BYTES), 1)
-        groups = min(length, wanted)
+        groups = min(length, max(-(-length // self.group_rows), -(-nominal // GROUP_BYTES)))
         return [length * (at + 1) // groups for at in range(groups)]
 
 

@@ -23,17 +23,13 @@ SAMPLE = 100
 MAX_ELEMENTS = 1_024
 """Rows of up to this many numbers have statistics for each number; larger ones for all of them together."""
 
-_BLOCK = 1 << 16
-"""Numbers that are taken at a time: half a megabyte as float64, which stays in the processor's cache."""
+_BLOCK = 1 << 16  # Numbers taken at a time: as float64 half a megabyte, which stays in the processor's cache.
 
 _NO_STATS = ("episode_id", "step", "step_type")
 _FIELDS = ("count", "min", "max", "mean", "m2")
 
 ColumnStats = Array
-"""Count, extremes, mean and sum of squared distances from it (`m2`) of a column, float64 (5, *shape of a row).
-
-Extremes are nan where nothing was counted.
-"""
+"""`_FIELDS` of a column, float64 (5, *shape of a row); `m2` sums squared distances from the mean."""
 
 TableStats = Mapping[str, ColumnStats]
 """The statistics of the columns of a table, by name."""
@@ -101,10 +97,7 @@ def _named(names: Sequence[str], fields: Iterable[Array]) -> dict[str, Any]:
 
 
 def table_stats(table: pa.Table, *, first_row: int = 0) -> TableStats:
-    """Return the statistics of all numeric columns of rows of `data`, the first of which is row `first_row` of a file.
-
-    That decides which rows of an image are sampled.
-    """
+    """Return the statistics of all numeric columns of rows of `data`; `first_row` decides which ones are sampled."""
     out = {}
     for field in table.schema:
         if field.name not in _NO_STATS and not pa.types.is_string(field.type):
@@ -181,10 +174,7 @@ def anomalies(places: Mapping[str, Place]) -> list[Anomaly]:
 
 
 def find_anomalies(table: pa.Table, stats: TableStats, schema: DatasetSchema) -> dict[str, Place]:
-    """Return where the first anomaly of each column and problem is, by `column:problem`.
-
-    Rows of `data` are searched only where their statistics show an anomaly.
-    """
+    """Return by `column:problem` where each is first; rows are searched only where their statistics show an anomaly."""
     found = {}
     bounds = {one.name: one.leaf.bounds for one in (*schema.spaces.observation, *schema.spaces.action) if one.stored}
     for name in (*bounds, "reward"):

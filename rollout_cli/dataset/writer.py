@@ -59,14 +59,9 @@ class DatasetWriter:
         committed: The committed part of the dataset in that folder, to be resumed; see `Committed.can_resume`.
         lock: The lock on the folder, if the caller has it; released with the writer's end either way.
 
-    Attributes:
-        path: The dataset's folder.
-        has_episodes: Whether any whole episode came, or was there.
-
     Raises:
         DatasetExistsError: If the folder holds something that may not be replaced.
         DatasetLockedError: If another writer has the folder.
-        UnsupportedSpaceError: If a space has no fixed set of columns.
         StorageError: From any method, if the disk fails; perhaps not from the first one after it failed.
     """
 
@@ -108,7 +103,7 @@ class DatasetWriter:
         self._segments: dict[SegmentId, Written] = {}
         self._next_id = 0
         self._is_open = True
-        self.has_episodes = False
+        self.has_episodes = False  # Whether any whole episode came, or was there.
         self._flush_seconds = flush_seconds
         self._next_flush = time.monotonic() + flush_seconds
         if committed is None:
