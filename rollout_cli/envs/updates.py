@@ -78,23 +78,19 @@ class SetTaskUpdate(EnvUpdate):
 
     def __call__(self, old_env: Env | None = None) -> Env:
         # A subclass may mean something else by a task, so the type must be the same, not only compatible.
-        if old_env is not None and type(old_env.unwrapped) is self.env_type:
-            return self._with_task(old_env)
-        if old_env is not None:
+        is_kept = old_env is not None and type(old_env.unwrapped) is self.env_type
+        if old_env is not None and not is_kept:
             old, new = type(old_env.unwrapped).__name__, name_of(self.env_type)
             warnings.warn(f"SetTaskUpdate closes a {old} to build {new}", stacklevel=2)
             old_env.close()
-        env = self._with_task(_built(self.env_type))
-        return env if self.wrapper_constructor is None else _built(self.wrapper_constructor, env, self.task)
-
-    def _with_task(self, env: Env) -> Env:
+        env = old_env if old_env is not None and is_kept else _built(self.env_type)
         try:
             set_task = env.get_wrapper_attr("set_task")
         except AttributeError as error:
             hint = "SetTaskUpdate needs an environment that has one"
             raise EnvLoadError(f"{type(env.unwrapped).__name__} has no set_task", hint=hint) from error
         set_task(self.task)
-        return env
+        return env if is_kept or self.wrapper_constructor is None else _built(self.wrapper_constructor, env, self.task)
 
 
 class ExistingEnvUpdate(EnvUpdate):

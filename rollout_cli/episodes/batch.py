@@ -40,10 +40,7 @@ class StepType(enum.IntEnum):
 
 
 def derive_step_types(lengths: Array, terminated: Array, truncated: Array) -> Array:
-    """Return the step types of flat episodes, uint8 (sum of lengths,).
-
-    TERMINAL wins over TIMEOUT, and an ending over FIRST; an episode that ended by neither ends with MID.
-    """
+    """Return the step types of flat episodes, uint8 (T,): TERMINAL wins over TIMEOUT, and an ending over FIRST."""
     ends = np.cumsum(lengths)
     out = np.full(int(ends[-1]) if len(ends) else 0, StepType.MID, np.uint8)
     nonempty = lengths > 0
@@ -77,17 +74,17 @@ def _padded(name: str, what: str) -> property:
     """Return the property of a field as rows of episodes; padding is zero, masked, or None among objects of infos."""
     blank = None if name.endswith("infos") else ""
 
-    def pad(leaf: Array, valids: Array) -> Array:
-        shape = (*valids.shape, *leaf.shape[1:])
-        is_masked = isinstance(leaf, np.ma.MaskedArray)
-        fill = blank if leaf.dtype == object else 0
-        out = all_masked(shape, leaf.dtype) if is_masked else np.full(shape, fill, leaf.dtype)
-        out[valids] = leaf
-        return out
-
     def padded(batch: EpisodeBatch) -> Tree:
         valids = batch.valids
-        return map_tree(lambda leaf: pad(leaf, valids), getattr(batch, name))
+
+        def pad(leaf: Array) -> Array:
+            shape, fill = (*valids.shape, *leaf.shape[1:]), blank if leaf.dtype == object else 0
+            is_masked = isinstance(leaf, np.ma.MaskedArray)
+            out = all_masked(shape, leaf.dtype) if is_masked else np.full(shape, fill, leaf.dtype)
+            out[valids] = leaf
+            return out
+
+        return map_tree(pad, getattr(batch, name))
 
     return property(padded, doc=f"Return {what}.")
 
@@ -102,13 +99,11 @@ class EpisodeBatch:
         last_observations: Tree of arrays (N, *shape): what followed each episode's last step.
         actions: Tree of arrays (T, *shape).
         rewards: float64 (T,).
-        env_infos: By dotted key, one array of length T each (masked where some steps lack the key).
-        agent_infos: The same, of the policy.
+        env_infos, agent_infos: By dotted key, one array of length T each (masked where some steps lack the key).
         episode_infos: The same, of `env.reset`, length N.
         step_types: uint8 (T,), see `StepType`.
         lengths: int64 (N,), each at least 1.
-        terminated: bool (N,): whether the episode ended by its own rules.
-        truncated: bool (N,): whether it was cut off; both may be true.
+        terminated, truncated: bool (N,): whether it ended by its own rules, and whether it was cut off; or both.
         numbers: Episode numbers, int64 (N,).
         seeds: The seeds given to `env.reset`, int64 (N,).
 
@@ -155,16 +150,15 @@ class EpisodeBatch:
     def from_chunks(cls, env_spec: EnvSpec, chunks: Sequence[Chunk]) -> EpisodeBatch:
         """Build a batch from at least one chunk; the parts of one episode follow one another."""
         chunk = concatenate_chunks(chunks)
+        infos = {name: getattr(chunk, name).to_arrays() for name in ("env_infos", "agent_infos", "episode_infos")}
         return cls(
             env_spec=env_spec,
-            episode_infos=chunk.episode_infos.to_arrays(),
             observations=unflatten(env_spec.observation_space, chunk.observations),
             last_observations=unflatten(env_spec.observation_space, chunk.last_observations),
             actions=unflatten(env_spec.action_space, chunk.actions),
             rewards=chunk.rewards,
-            env_infos=chunk.env_infos.to_arrays(),
-            agent_infos=chunk.agent_infos.to_arrays(),
             step_types=derive_step_types(chunk.lengths, chunk.terminated, chunk.truncated),
+            **infos,
             **{name: getattr(chunk, name) for name in _EPISODE_ARRAYS},
         )
 
@@ -220,13 +214,12 @@ class EpisodeBatch:
 
     def split(self) -> list[EpisodeBatch]:
         """Return one batch an episode; arrays are views."""
-        edges = pairwise([0, *np.cumsum(self.lengths).tolist()])
-        return [self._episode(at, slice(start, stop)) for at, (start, stop) in enumerate(edges)]
-
-    def _episode(self, at: int, steps: slice) -> EpisodeBatch:
-        fields = {name: map_tree(itemgetter(steps), getattr(self, name)) for name in _STEP_FIELDS}
-        fields |= {name: map_tree(itemgetter(slice(at, at + 1)), getattr(self, name)) for name in _EPISODE_FIELDS}
-        return self._unchecked(env_spec=self.env_spec, **fields)
+        out = []
+        for at, (start, stop) in enumerate(pairwise([0, *np.cumsum(self.lengths).tolist()])):
+            fields = {name: map_tree(itemgetter(slice(start, stop)), getattr(self, name)) for name in _STEP_FIELDS}
+            fields |= {name: map_tree(itemgetter(slice(at, at + 1)), getattr(self, name)) for name in _EPISODE_FIELDS}
+            out.append(self._unchecked(env_spec=self.env_spec, **fields))
+        return out
 
     def __len__(self) -> int:
         """Return the number of episodes."""

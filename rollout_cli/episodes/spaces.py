@@ -54,16 +54,13 @@ class Leaf:
     def bounds(self) -> tuple[Any, Any] | None:
         """Return the least and the greatest value of each number of a sample, both included; None for text."""
         space: Any = self.space
-        match self.kind:
-            case "box":
-                return space.low, space.high
-            case "discrete":
-                return int(space.start), int(space.start) + int(space.n) - 1
-            case "multi_discrete":
-                return space.start, space.start + space.nvec - 1
-            case "multi_binary":
-                return 0, 1
-        return None
+        if self.kind == "box":
+            return space.low, space.high
+        if self.kind == "discrete":
+            return int(space.start), int(space.start) + int(space.n) - 1
+        if self.kind == "multi_discrete":
+            return space.start, space.start + space.nvec - 1
+        return (0, 1) if self.kind == "multi_binary" else None
 
 
 def space_leaves(space: Space) -> tuple[Leaf, ...]:

@@ -66,12 +66,8 @@ def policy_class(policy: Any) -> str:
 def instantiate(found: Any, env_spec: EnvSpec) -> Any:
     """Return the policy object that a pickle or `module:attr` stands for: itself, or what the class or factory makes.
 
-    A class or factory is called with the `EnvSpec` where it has an argument of the name `env_spec`, else with nothing.
-    A function is a factory where it has such an argument or needs none; else it is itself a policy, called as
-    f(observation).
-
-    Raises:
-        PolicyLoadError: If a class or factory raises.
+    A class or factory is called with the `EnvSpec` where it has an argument `env_spec`, else with nothing; where it
+    raises, that is a PolicyLoadError. A function that has no such argument and needs another is itself a policy.
     """
     takes_spec = _takes_keyword(found, "env_spec", by_name=True)
     if not inspect.isclass(found):

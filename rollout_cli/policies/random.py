@@ -146,9 +146,14 @@ def _integer_column(leaf: Leaf, low: Words, span: Words, words: Words) -> Array:
 
 
 class RandomSource(PolicySource):
-    """The source of the built-in random policy."""
+    """The source of the built-in random policy, or PolicyLoadError where anything follows, as in `random:3`."""
 
     label = "random"
+
+    def __init__(self, rest: str) -> None:
+        if rest:
+            message = f"the random policy takes nothing after its name, but got {rest!r}"
+            raise PolicyLoadError(message, hint="use `random`")
 
     def load(self, env_spec: EnvSpec, *, deterministic: bool = False) -> RandomPolicy:
         if deterministic:
@@ -159,8 +164,4 @@ class RandomSource(PolicySource):
         return {"spec": "random", "path": None, "sha256": None}
 
 
-def policy_source(rest: str) -> PolicySource:
-    """Return the source that `random` names, or raise PolicyLoadError if anything follows, as in `random:3`."""
-    if rest:
-        raise PolicyLoadError(f"the random policy takes nothing after its name, but got {rest!r}", hint="use `random`")
-    return RandomSource()
+policy_source = RandomSource

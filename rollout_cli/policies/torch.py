@@ -31,12 +31,11 @@ class TorchPolicy(SeededPolicy):
     those of other spaces as they are. Its output decides:
 
     - a `torch.distributions.Distribution` is sampled; its mode where deterministic;
-    - for a Discrete space, a tensor (n, number of actions) holds logits: an action is drawn from their softmax, or is
-      the argmax where deterministic;
+    - for a Discrete space, a tensor (n, number of actions), or a Categorical distribution, gives logits: an action is
+      drawn from their softmax, or is the argmax where deterministic;
     - for a Box, a tensor (n, *shape) is the action.
 
-    A Categorical distribution of a Discrete space counts as its logits. What a row draws follows from its own seed;
-    only a distribution that `_sample` does not know draws from torch's global generator.
+    What a row draws follows from its own seed, but for distributions that `_sample` does not know.
 
     Raises:
         PolicyLoadError: If tensors cannot stand for the observations or actions, or the module has a `reset`.
