@@ -91,7 +91,7 @@ def env_source(spec: str, kwargs: Mapping[str, Any] | None = None) -> EnvSource:
 
     Args:
         spec: The SPEC.
-        kwargs: Arguments of the environment's constructor, its factory, or `gymnasium.make`.
+        kwargs: Arguments of the constructor, the factory, or `gymnasium.make`.
 
     Raises:
         EnvLoadError: If it names a missing file or module, or JSON that is no EnvSpec.
@@ -219,22 +219,15 @@ def call_builder(factory: Callable[..., Any], kwargs: Mapping[str, Any], name: s
 def _checked(built: Any, name: str) -> Env:
     if isinstance(built, gymnasium.Env):
         return built
-    hint = "name a gymnasium.Env, its class, a factory, or a gymnasium EnvSpec"
-    if isinstance(built, VectorEnv):
-        hint = "name the single environment, or use --vectorization native with a factory of vector environments"
-    elif any(base.__module__.partition(".")[0] == "gym" for base in type(built).__mro__):
-        hint = "it is of the old gym package: wrap it with shimmy (GymV21CompatibilityV0 or GymV26CompatibilityV0)"
+    hint = "name a single environment, its class, a factory or an EnvSpec; shimmy wraps those of the old gym package"
     raise EnvLoadError(f"{name!r} is no gymnasium.Env, but an object of type {type(built).__name__}", hint=hint)
 
 
 def build_native(source: EnvSource, n_rows: int) -> Vector:
-    """Build a vector environment of `n_rows` rows.
+    """Build a vector environment of `n_rows` rows, or raise EnvLoadError.
 
     A gymnasium id or EnvSpec must have a vector entry point; a class or factory is called with `num_envs`. Where it
     takes `autoreset_mode` and none is given, it is asked not to reset itself: only then can episodes be reproduced.
-
-    Raises:
-        EnvLoadError: If the source has no vector form, raises, or gives something else.
     """
     found, name = source.resolve(), source.label
     creator: Any = found.vector_entry_point if isinstance(found, GymSpec) else found
@@ -275,11 +268,7 @@ def _built_native(build: Callable[..., Any], creator: Any, source: EnvSource, *,
 
 
 def sync_vector(envs: Sequence[gymnasium.Env[Any, Any]]) -> Vector:
-    """Return gymnasium's vector environment of these rows, which are reset from outside.
-
-    Raises:
-        EnvLoadError: If their spaces differ.
-    """
+    """Return gymnasium's vector environment of these rows, which are reset from outside; their spaces must be equal."""
     first, *others = ((env.observation_space, env.action_space) for env in envs)
     if any(other != first for other in others):
         hint = "give each worker environments of one kind"

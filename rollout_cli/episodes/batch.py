@@ -1,7 +1,6 @@
-"""EpisodeBatch and StepType: whole episodes as the public API gives them.
+"""Whole episodes as the public API gives them: garage's `EpisodeBatch`, for gymnasium's two ways of ending.
 
-The fields and methods are those of garage's `EpisodeBatch`, for gymnasium's two ways of ending: `terminated` and
-`truncated`. Observations and actions of Dict and Tuple spaces are trees (dicts and tuples) of arrays.
+Observations and actions of Dict and Tuple spaces are trees (dicts and tuples) of arrays.
 """
 
 from __future__ import annotations
@@ -266,9 +265,6 @@ class EpisodeBatch:
 
 def _one_row(value: Any) -> Array:
     return np.asarray(value, dtype=object if isinstance(value, str) else None)[None]
-
-
-# Checks: each names the field that does not fit, and prints both sides.
 
 
 def _check_field(name: str, value: Any, n_rows: int, env_spec: EnvSpec) -> None:

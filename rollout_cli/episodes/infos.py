@@ -171,10 +171,9 @@ def concatenate_tables(tables: Sequence[InfoTable]) -> InfoTable:
 def tabulate(infos: Sequence[Mapping[Any, Any]]) -> InfoTable:
     """Turn info dictionaries, one a row, into typed columns.
 
-    Python and numpy scalars and arrays of numbers keep their type (Python's int is int64, its float float64), text is
-    `string`, nested dictionaries give longer paths, None, lists and the like become JSON, and what JSON cannot hold is
-    dropped and counted; so is the second of two keys with one text, such as 1 and "1". Lone surrogates, which UTF-8
-    lacks, are escaped in keys, and make a text JSON.
+    Numbers and arrays of numbers keep their type (Python's int is int64, its float float64), text is `string`, None,
+    lists and the like become JSON, and what JSON cannot hold is dropped and counted; so is the second of two keys with
+    one text, such as 1 and "1". Lone surrogates, which UTF-8 lacks, are escaped in keys, and make a text JSON.
     """
     found: dict[tuple[InfoPath, str | None], tuple[list[int], list[Any]]] = {}
     dropped: dict[str, list[int]] = {}

@@ -21,9 +21,7 @@ from rollout_cli.policies.torch import TorchPolicy, is_torch_module
 
 Array = npt.NDArray[Any]
 
-_ACCEPTED = (
-    "a policy offers get_action or get_actions, offers predict, is a torch.nn.Module, or is called as f(observation)"
-)
+_ACCEPTED = "give it get_action, get_actions or predict, or a torch.nn.Module, or a callable f(observation)"
 
 
 def adapt_policy(candidate: Any, env_spec: EnvSpec, *, deterministic: bool = False) -> AdaptedPolicy:

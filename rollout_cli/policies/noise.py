@@ -86,7 +86,6 @@ class RowNumbers(RowStreams):
         return self._ahead[:, self._step - 1]
 
     def _fill(self, rows: Any) -> None:
-        """Make the numbers of the remaining steps of those that are made at once."""
         remaining = self._steps - self._step
         if remaining:
             numbers = self._make(self.words(remaining * self._n_words, rows))
@@ -102,11 +101,9 @@ class SeededPolicy(AdaptedPolicy):
         self._single, self._batch = new_stream(1), new_stream(0)
 
     def seed(self, seed: int) -> None:
-        """Begin the draws that belong to `seed`."""
         self._single.seed(np.ones(1, bool), np.array([seed], np.uint64))
 
     def seed_rows(self, mask: Array, seeds: Array) -> None:
-        """Begin the draws that belong to `seeds[j]` in each row j where `mask`, bool (n,), is true."""
         self._sized(len(mask)).seed(mask, np.asarray(seeds, np.uint64))
 
     def _sized(self, n_rows: int) -> Any:

@@ -38,9 +38,9 @@ class Policy(Protocol):
         """Return a sample of the action space for one observation, and a dictionary of what else to record."""
 
     def get_actions(self, observations: Tree) -> tuple[Tree, dict[str, Any]]:
-        """Return actions for n observations, both trees of arrays (n, *shape), and a dictionary of arrays (n, ...).
+        """Return n actions for n observations, both trees of arrays (n, *shape), and infos: by key, an array (n, ...).
 
-        The arrays of the dictionary are masked where some rows have no value.
+        An array of infos is masked where some rows have no value.
         """
 
     def reset(self, do_resets: Array | None = None) -> None:

@@ -80,8 +80,7 @@ def policy_source(spec: str, *, sha256: str | None = None) -> PolicySource:
 
     Args:
         spec: The SPEC.
-        sha256: What the file's bytes must hash to, in hexadecimal digits; None accepts any. The source loads the very
-            bytes that were hashed, in whichever process.
+        sha256: What the bytes of a file must hash to, in hexadecimal digits; the source loads those very bytes.
 
     Raises:
         PolicyLoadError: If it names nothing, or a missing file or module, or a file with another hash.
@@ -130,11 +129,10 @@ class PackedPolicy(NamedTuple):
 
 
 def pack_policy(spec: str, output: Path, *, overwrite: bool = False) -> PackedPolicy:
-    """Pickle what `module:attr` names, with the code of the user's own modules inside.
+    """Pickle what `module:attr` names; the file appears whole or not at all.
 
-    A class or factory is called where the file is loaded. The code of the named module and of those that lie below
-    the working folder goes into the file; installed packages are named in it, and must be installed where it is loaded.
-    The file appears whole or not at all.
+    The code of the named module, and of those below the working folder, goes into it; installed packages must be
+    installed where it is loaded. There, a class or factory is called.
 
     Raises:
         PolicyLoadError: If `spec` names nothing, or what it names cannot be pickled.
