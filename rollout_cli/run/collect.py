@@ -26,10 +26,10 @@ from rollout_cli.samplers.multiprocessing_sampler import MultiprocessingSampler
 from rollout_cli.samplers.plan import Episodes, EpisodesPerWorker, MinTimesteps, Plan
 from rollout_cli.samplers.sampler import Sampler
 from rollout_cli.samplers.supervision import Supervision
-from rollout_cli.workers.default_worker import DefaultWorker
+from rollout_cli.workers.default_worker import DefaultWorker, Worker
 from rollout_cli.workers.factory import WorkerFactory, load_worker_class
 from rollout_cli.workers.vec_worker import VecWorker
-from rollout_cli.workers.worker import EpisodeRules, Worker
+from rollout_cli.workers.worker import EpisodeRules
 
 if TYPE_CHECKING:
     from rollout_cli.dataset.metadata import DatasetSummary

@@ -13,8 +13,9 @@ from rollout_cli.episodes.chunk import for_transport
 from rollout_cli.errors import EnvLoadError, PolicyLoadError, UserCodeError
 from rollout_cli.loading import first_line, is_interrupt, reporting
 from rollout_cli.samplers.messages import Batch, Continue, Exit, Failed, Start, Started, Stop, ToSampler, ToWorker
+from rollout_cli.workers.default_worker import Worker
 from rollout_cli.workers.factory import WorkerFactory
-from rollout_cli.workers.worker import CrashBox, Worker
+from rollout_cli.workers.worker import CrashBox
 
 TURN_SECONDS = 0.004
 """How long a turn runs episodes: a look for commands after every step would cost as much as a small env's step."""

@@ -1,4 +1,7 @@
-"""DefaultWorker: one policy in one environment."""
+"""DefaultWorker: runs episodes of one policy in one environment, for a sampler or a script.
+
+The verbs are garage's. Beside them a sampler gives a worker episode numbers and takes finished episodes as chunks.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from itertools import chain
-from typing import Any
+from typing import Any, NoReturn
 
 import gymnasium
 
@@ -24,29 +27,47 @@ from rollout_cli.workers import checks
 from rollout_cli.workers.checks import RESET, STEP, as_flag, as_reward, blame, frozen_copy
 from rollout_cli.workers.policy_holder import PolicyHolder
 from rollout_cli.workers.recording import EpisodeRecorder
-from rollout_cli.workers.worker import NO_NUMBER, Worker
+from rollout_cli.workers.worker import NO_NUMBER, CrashBox, EpisodeRules
 
 Env = gymnasium.Env[Any, Any]
 
 _clock = time.perf_counter
 
 
-class DefaultWorker(Worker):
-    """Runs one policy in one environment, one episode after another.
+class DefaultWorker:
+    """Runs one policy in one environment, one episode after another; built where it runs, and never pickled.
 
-    A subclass may override the verbs, or a smaller place: `reset_env`, for what an environment must be given at an
-    episode's start.
+    The legal order of the verbs: `update_agent` and `update_env` at least once each; then any number of episodes, each
+    by `start_episode`, `step_episode` until it returns True, and `collect_episode`; `rollout` does these three. A
+    sampler calls `assign`, `advance` and `take` in place of these, and may call both updates again between them.
+
+    A subclass may override the verbs, or two smaller places: `worker_init`, and `reset_env` for what an environment
+    must be given at an episode's start.
 
     Args:
-        seed: The root seed of the run.
+        seed: The root seed of the run; every episode's seeds come from it and the episode's number.
         max_episode_length: Steps after which an episode is truncated; None or infinity for no limit.
         worker_number: Which of the run's workers this is, from 0.
         deterministic: Whether a policy that has a deterministic mode uses it.
+
+    Attributes:
+        rules: What it does about user code that nearly keeps its contract; set before its first update.
+        crash_box: Where it notes which episodes run; set before its first update.
+        number_stride: The step from one of its numbers to the next, where it owns every m-th number.
+        not_reproducible: Why its episodes cannot be reproduced, as far as it is known by now; None if nothing is.
     """
+
+    not_reproducible: str | None = None
 
     def __init__(
         self, *, seed: int, max_episode_length: float | None, worker_number: int, deterministic: bool = False
     ) -> None:
+        self.worker_number = worker_number
+        self.rules = EpisodeRules()
+        self.crash_box = CrashBox()
+        self.number_stride = 1
+        self._seed = seed
+        self._max_episode_length = math.inf if max_episode_length is None else max_episode_length
         self._holder = PolicyHolder(seed, deterministic=deterministic)
         self._seeder = EpisodeSeeder(seed)
         self._env: Any = None
@@ -63,9 +84,23 @@ class DefaultWorker(Worker):
         self._episode_seed = 0
         self._began = 0.0
         self._observation: Any = None
-        super().__init__(seed=seed, max_episode_length=max_episode_length, worker_number=worker_number)
+        self.worker_init()
+
+    @classmethod
+    def numbers_at_once(cls, worker_args: dict[str, Any]) -> int:
+        """Return how many numbers a worker with these arguments runs at once: it wants its work in such blocks."""
+        del worker_args
+        return 1
+
+    def worker_init(self) -> None:
+        """Prepare the process; called once, before the first update."""
 
     def update_env(self, env_update: Any) -> None:
+        """Take a new environment, or an EnvUpdate to apply to the present one; None changes nothing.
+
+        Raises:
+            EnvLoadError: If it cannot be built, or has a space that cannot be recorded.
+        """
         if env_update is None:
             return
         self._forget()
@@ -79,6 +114,11 @@ class DefaultWorker(Worker):
         self._make_ready()
 
     def update_agent(self, agent_update: Any) -> None:
+        """Take a new policy, or new parameters (a dict, tuple or array) for the present one; None changes nothing.
+
+        Raises:
+            PolicyLoadError: If it cannot be loaded or recognised.
+        """
         if agent_update is None:
             return
         self._forget()
@@ -109,6 +149,7 @@ class DefaultWorker(Worker):
     # -- one episode -------------------------------------------------------------------------------------------------
 
     def start_episode(self) -> None:
+        """Begin the lowest assigned number; where none is assigned, the one after the last."""
         self._forget()
         recorder, policy, where = self._the_recorder(), self._holder.policy, "policy.seed"
         self._number = number = self._waiting.popleft() if self._waiting else self._next_own
@@ -137,11 +178,17 @@ class DefaultWorker(Worker):
         return env.reset(seed=seed)
 
     def step_episode(self) -> bool:
+        """Take one step; return whether an episode ended."""
         if self._number == NO_NUMBER:
             raise InternalError("step_episode was called with no episode under way: call start_episode first")
         return self._run(-math.inf)
 
     def advance(self, deadline: float) -> None:
+        """Run assigned numbers until `time.perf_counter()` passes `deadline`, or none is left; at least one step.
+
+        Raises:
+            UserCodeError: If the policy or the environment fails; its `episodes` are the numbers where it may be.
+        """
         # A subclass that counts or changes steps is asked for each of them.
         by_verb = type(self).step_episode is not DefaultWorker.step_episode
         while self.has_work:
@@ -218,27 +265,43 @@ class DefaultWorker(Worker):
             self.crash_box.begin(0, NO_NUMBER)
 
     def collect_episode(self) -> EpisodeBatch:
+        """Return the finished episodes that were not collected yet; InternalError where there are none."""
         chunk = self.take(everything=True)
         if chunk is None:
             raise InternalError("collect_episode was called with no finished episode")
         return EpisodeBatch.from_chunks(self.env_spec, [chunk])
 
+    def rollout(self) -> EpisodeBatch:
+        """Run one episode and return it."""
+        self.start_episode()
+        while not self.step_episode():
+            pass
+        return self.collect_episode()
+
     # -- a sampler's questions ---------------------------------------------------------------------------------------
 
     @property
     def env_spec(self) -> EnvSpec:
+        """Spaces and limit of its environment."""
         if self._env_spec is None:
             raise InternalError("the worker has no environment yet: call update_env first")
         return self._env_spec
 
     def assign(self, numbers: Iterable[range]) -> None:
+        """Add episode numbers to run; the lowest is run first."""
         self._waiting = deque(sorted(chain(self._waiting, *numbers)))
 
     def take(self, *, everything: bool = False) -> Chunk | None:
+        """Remove finished episodes and return them in the order of their numbers; None where there are none.
+
+        Where not `everything` is asked for, one that a lower number of this worker's holds up is kept back for up to a
+        quarter of a second, so that a chunk has few gaps.
+        """
         del everything  # Numbers are run in rising order, so no lower one holds the finished ones up.
         return self._recorder.take() if self._recorder is not None else None
 
     def retract(self, *, above: int | None) -> None:
+        """Drop the waiting and running numbers above `above`; where it is None, all of them, and the finished ones."""
         self._waiting = deque(number for number in self._waiting if above is not None and number <= above)
         if above is None or self._number > above:
             self._forget()
@@ -247,32 +310,46 @@ class DefaultWorker(Worker):
 
     @property
     def has_work(self) -> bool:
+        """Whether an episode runs or a number waits."""
         return self._number != NO_NUMBER or bool(self._waiting)
 
     @property
     def running_numbers(self) -> tuple[int, ...]:
+        """The numbers of the episodes that run."""
         return () if self._number == NO_NUMBER else (self._number,)
 
     @property
     def finished_rows(self) -> int:
+        """How many rows `take(everything=True)` would give."""
         return self._recorder.first_row if self._recorder is not None else 0
 
     @property
     def finished_bytes(self) -> int:
+        """About how many bytes it would give."""
         return self._recorder.first_row * self._recorder.row_bytes if self._recorder is not None else 0
 
     def info(self) -> dict[str, Any]:
+        """Return what info.json says of the policy and environment that only a worker knows."""
         record = {"env": describe_env(self._env), "versions": loaded_versions(self._env)}
         return {"policy_class": policy_class(self._holder.policy), **record}
 
     def shutdown(self) -> None:
+        """Close the environment; EnvError if that fails."""
         env, self._env = self._env, None
         close_env(env)
+
+    def __getstate__(self) -> NoReturn:
+        hint = "pickle its WorkerFactory, and build the worker from it"
+        raise InternalError(f"a {type(self).__name__} cannot be pickled", hint=hint)
 
     def _the_recorder(self) -> EpisodeRecorder:
         if self._recorder is None:
             raise InternalError("the worker needs both a policy and an environment: update_agent and update_env")
         return self._recorder
+
+
+Worker = DefaultWorker
+"""What garage calls the base of all workers."""
 
 
 def close_env(env: Any) -> None:

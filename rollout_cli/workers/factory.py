@@ -16,8 +16,8 @@ from rollout_cli.errors import RolloutError, UsageError, UserCodeError
 from rollout_cli.loading import Source, is_module_attribute, reporting
 from rollout_cli.seeding.seeds import draw_root_seed
 from rollout_cli.workers.checks import sound_episodes
-from rollout_cli.workers.default_worker import DefaultWorker
-from rollout_cli.workers.worker import EpisodeRules, Worker
+from rollout_cli.workers.default_worker import DefaultWorker, Worker
+from rollout_cli.workers.worker import EpisodeRules
 
 WorkerSetup = Callable[[], AbstractContextManager[Any]]
 

@@ -15,8 +15,7 @@ from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.episodes.chunk import Chunk, concatenate
 from rollout_cli.episodes.infos import InfoTable
 from rollout_cli.errors import EnvError
-from rollout_cli.workers.factory import WorkerFactory
-from rollout_cli.workers.worker import Worker
+from rollout_cli.workers import DefaultWorker, WorkerFactory
 from tests.helpers.chunks import BOX_SPEC
 
 
@@ -73,7 +72,7 @@ def bare_episode(number: int, length: int, *, reward: float = 0.0, worker: int =
     )
 
 
-class FakeWorker(Worker):
+class FakeWorker(DefaultWorker):
     """Runs the episodes of a script; the reward of every step is the policy, a number."""
 
     def __init__(self, *, script: Script, **common: Any) -> None:
@@ -82,7 +81,7 @@ class FakeWorker(Worker):
         self.policy = float("nan")
         self.is_closed = False
         self._random = random.Random(0)
-        self._waiting: list[int] = []
+        self._queue: list[int] = []
         self._running: dict[int, int] = {}  # By number, how many steps are left.
         self._finished: dict[int, Chunk] = {}
 
@@ -97,11 +96,6 @@ class FakeWorker(Worker):
     def update_env(self, env_update: Any) -> None:
         """Need none."""
 
-    def start_episode(self) -> None:
-        raise NotImplementedError
-
-    step_episode = collect_episode = start_episode  # type: ignore[assignment]
-
     def shutdown(self) -> None:
         self.is_closed = True
 
@@ -110,7 +104,7 @@ class FakeWorker(Worker):
         return BOX_SPEC
 
     def assign(self, numbers: Iterable[range]) -> None:
-        self._waiting = sorted([*self._waiting, *chain.from_iterable(numbers)])
+        self._queue = sorted([*self._queue, *chain.from_iterable(numbers)])
 
     def advance(self, deadline: float) -> None:
         for _ in range(self.script.speeds[self.worker_number % len(self.script.speeds)]):
@@ -119,8 +113,8 @@ class FakeWorker(Worker):
             self._step()
 
     def _step(self) -> None:
-        while self._waiting and len(self._running) < self.script.n_envs:
-            number = self._waiting.pop(0)
+        while self._queue and len(self._running) < self.script.n_envs:
+            number = self._queue.pop(0)
             self._running[number] = self.script.lengths(number)
             self.script.begun.setdefault(self.worker_number, []).append(number)
         for number in list(self._running):
@@ -138,7 +132,7 @@ class FakeWorker(Worker):
                 self._finished[number] = bare_episode(number, length, reward=self.policy, worker=self.worker_number)
 
     def take(self, *, everything: bool = False) -> Chunk | None:
-        lowest = min([*self._waiting, *self._running], default=None)
+        lowest = min([*self._queue, *self._running], default=None)
         # Now and then one has waited too long for a lower number.
         everything = everything or self._random.random() < 0.2
         numbers = [n for n in sorted(self._finished) if everything or lowest is None or n < lowest]
@@ -146,13 +140,13 @@ class FakeWorker(Worker):
 
     def retract(self, *, above: int | None) -> None:
         last = -1 if above is None else above
-        self._waiting = [number for number in self._waiting if number <= last]
+        self._queue = [number for number in self._queue if number <= last]
         self._running = {number: left for number, left in self._running.items() if number <= last}
         self._finished = {number: chunk for number, chunk in self._finished.items() if number <= last}
 
     @property
     def has_work(self) -> bool:
-        return bool(self._waiting or self._running)
+        return bool(self._queue or self._running)
 
     @property
     def running_numbers(self) -> tuple[int, ...]:
