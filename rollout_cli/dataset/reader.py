@@ -193,7 +193,7 @@ class Dataset:
             TypeError: If `at` is not an integer, a slice, integers, or a mask.
         """
         if isinstance(at, int | np.integer):
-            return Episode(Dataset(self._source, self._ids[[at]]), 0)
+            return Episode(Dataset(self._source, self._ids[[int(at)]]), 0)
         if not isinstance(at, slice):
             at = np.array(at, dtype=None if np.size(at) else np.int64)  # numpy takes an empty list for floats.
             if at.ndim != 1 or at.dtype.kind not in "biu":

@@ -14,10 +14,11 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from rollout_cli.dataset.commits import Written
 from rollout_cli.dataset.files import FORMAT_VERSION, FileStore, FolderLock, info_path, read_info, stats_path
-from rollout_cli.dataset.metadata import render_card
-from rollout_cli.dataset.stats import Place, anomalies, merge_stats, stats_document
-from rollout_cli.dataset.verify import Segment, VerifyReport, totals_of, verify_dataset
+from rollout_cli.dataset.metadata import count_segments, write_info
+from rollout_cli.dataset.stats import merge_stats, stats_document
+from rollout_cli.dataset.verify import VerifyReport, verify_dataset
 from rollout_cli.errors import DatasetFormatError
 
 
@@ -25,14 +26,7 @@ from rollout_cli.errors import DatasetFormatError
 class RepairReport:
     """The outcome of a repair, or of one that was only tried.
 
-    Attributes:
-        changed: Whether anything was, or would be, changed.
-        status: The status of the dataset afterwards.
-        episodes: Episodes that stay.
-        steps: Their steps.
-        dropped_episodes: Readable episodes that do not stay.
-        aside: The folder to which files were moved; None where none was, or would be.
-        moved: The files that were moved, by name.
+    Files were `moved` to the folder `aside`, None where none was; the readable episodes in them are `dropped_episodes`.
     """
 
     path: Path
@@ -79,43 +73,49 @@ def repair_dataset(path: Path | str, *, dry_run: bool = False, files: FileStore 
 def _repair(root: Path, files: FileStore | None) -> RepairReport:
     """Repair the dataset in `root`; without `files` only report."""
     found = verify_dataset(root)
-    kept, info = _valid_segments(found), found.info
-    invalid = {*found.data_files, *found.episodes_files} - {one.id for one in kept}
+    kept = _valid_segments(found)
+    invalid = {*found.data_files, *found.episodes_files} - {one.segment for one in kept}
     moved = []
     # A commit record goes before its rows, the last segment first: at each moment a dataset is left.
     for segment in sorted(invalid, key=lambda one: one.file, reverse=True):
         moved += [part[segment] for part in (found.episodes_files, found.data_files) if segment in part]
     moved += found.unexpected
-    totals = totals_of(kept)
-    is_whole = info["status"] == "complete" and all(info[name] == totals[name] for name in ("episodes", "steps"))
-    status = "complete" if is_whole else "interrupted"
+    info = dict(found.info)
+    count_segments(info, kept)
+    is_whole = all(info[name] == found.info[name] for name in ("episodes", "steps"))
+    info["status"] = "complete" if is_whole and info["status"] == "complete" else "interrupted"
     name = f".repair-{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
     names = (root / (f"{name}-{number}" if number else name) for number in count())
     report = RepairReport(
         path=root,
-        changed=bool(moved or found.faults or info["status"] != status),
-        status=status,
-        episodes=totals["episodes"],
-        steps=totals["steps"],
-        dropped_episodes=sum(one.episodes for one in found.segments) - totals["episodes"],
+        changed=bool(moved or found.faults or info["status"] != found.info["status"]),
+        status=info["status"],
+        episodes=info["episodes"],
+        steps=info["steps"],
+        dropped_episodes=sum(one.record.episodes for one in found.segments) - info["episodes"],
         aside=next(path for path in names if not path.exists()) if moved else None,
         moved=tuple(found.name(path) for path in moved),
     )
     if files is not None and report.changed:
         if report.aside is not None:
             _move_aside(files, root, moved, report.aside)
-        _write_metadata(files, found, kept, status)
+        now = datetime.now(UTC).isoformat(timespec="milliseconds")
+        times = info.get("times") or {}
+        info["times"] = {**times, "repaired": [*times.get("repaired", []), now]}
+        stats = merge_stats([one.record.stats for one in kept])
+        files.write_json(stats_path(root), stats_document(stats, found.schema))
+        write_info(files, root, info)
     return report
 
 
-def _valid_segments(found: VerifyReport) -> list[Segment]:
+def _valid_segments(found: VerifyReport) -> list[Written]:
     """Return the segments of each partition before its first one that is missing or at fault."""
     wrong = {fault.segment for fault in found.faults}
-    kept: list[Segment] = []
+    kept: list[Written] = []
     following: Counter[int] = Counter()
     for one in found.segments:
-        if one.id not in wrong and one.id.number == following[one.id.partition]:
-            following[one.id.partition] += 1
+        if one.segment not in wrong and one.segment.number == following[one.segment.partition]:
+            following[one.segment.partition] += 1
             kept.append(one)
     return kept
 
@@ -130,22 +130,3 @@ def _move_aside(files: FileStore, root: Path, moved: Sequence[Path], aside: Path
             files.replace(target, path.read_bytes())
         else:
             files.move(path, target)
-
-
-def _write_metadata(files: FileStore, found: VerifyReport, kept: Sequence[Segment], status: str) -> None:
-    """Write stats.json, the card and info.json of the segments that stay."""
-    records = [one.record for one in kept if one.record is not None]
-    dropped: Counter[str] = Counter()
-    places: dict[str, Place] = {}
-    for record in records:
-        dropped.update(record.dropped_infos)
-        places = dict(record.anomalies) | places
-    now = datetime.now(UTC).isoformat(timespec="milliseconds")
-    info = {**found.info, **totals_of(kept), "status": status, "dropped_infos": dict(dropped)}
-    times = found.info.get("times") or {}
-    info["times"] = {**times, "updated": now, "repaired": [*times.get("repaired", []), now]}
-    info["anomalies"] = [one._asdict() for one in anomalies(places)]
-    stats = stats_document(merge_stats([record.stats for record in records]), found.schema)
-    files.write_json(stats_path(found.path), stats)
-    files.replace(found.path / "README.md", render_card(info).encode(errors="backslashreplace"))
-    files.write_json(info_path(found.path), info)

@@ -12,9 +12,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from rollout_cli.dataset.commits import SegmentId, SegmentRecord, segment_files
+from rollout_cli.dataset.commits import SegmentId, SegmentRecord, Written, segment_files
 from rollout_cli.dataset.convert import Array
 from rollout_cli.dataset.files import DATASET_ENTRIES, LOCK_NAME, LOST_INFO, info_path, stats_path
+from rollout_cli.dataset.metadata import count_segments
 from rollout_cli.dataset.parquet import open_parquet, reading
 from rollout_cli.dataset.reader import current_info, entries
 from rollout_cli.dataset.schema import EPISODE_FIELDS, DatasetSchema
@@ -56,21 +57,6 @@ class Fault(NamedTuple):
         return f"{self.file}: {self.problem}" + (f" ({shown})" if count else "")
 
 
-class Segment(NamedTuple):
-    """A segment whose episodes file could be read; its record is None in format 1, and where it is damaged."""
-
-    id: SegmentId
-    episodes: int
-    steps: int
-    bytes: int
-    record: SegmentRecord | None
-
-
-def totals_of(segments: Sequence[Segment]) -> dict[str, int]:
-    """Return the totals of some segments, as info.json has them."""
-    return {name: sum(getattr(one, name) for one in segments) for name in TOTALS[:3]} | {"segments": len(segments)}
-
-
 @dataclass(slots=True)
 class VerifyReport:
     """The outcome of a verification, to which each check adds.
@@ -85,16 +71,15 @@ class VerifyReport:
     quick: bool
     data_files: Mapping[SegmentId, Path]
     episodes_files: Mapping[SegmentId, Path]
-    segments: list[Segment] = field(default_factory=list)
+    segments: list[Written] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     unexpected: list[Path] = field(default_factory=list)
 
     def document(self) -> dict[str, Any]:
         """Return the report as JSON."""
-        totals = totals_of(self.segments)
         head = {"path": str(self.path), "ok": not self.faults, "status": self.info["status"], "quick": self.quick}
-        counts = {"episodes": totals["episodes"], "steps": totals["steps"]}
+        counts = {name: sum(getattr(one.record, name) for one in self.segments) for name in ("episodes", "steps")}
         counts["files"] = len(self.data_files) + len(self.episodes_files)
         notes = {"notes": self.notes[:SHOWN], "n_notes": len(self.notes)}
         faults = {"faults": [fault.document() for fault in self.faults[:SHOWN]], "n_faults": len(self.faults)}
@@ -164,28 +149,32 @@ def _check_segment(
         return None, None
     facts = {one.name: table[one.name].to_numpy() for one in EPISODE_FIELDS}
     ids, lengths = facts["episode_id"], facts["length"]
-    record = None
+    own, of_steps = _episode_checks(report.info, segment, facts, next_id), list[Check]()
+    n_steps = int(lengths.sum()) if lengths.min() > 0 else 0
+    held: dict[str, Any] = {"episodes": len(ids), "steps": n_steps, "last_length": int(lengths[-1])}
+    held["return_sum"] = float(facts["return"].sum())
+    # The record of format 1, and in place of a damaged one, is what the rows show.
+    unknown: dict[str, Any] = {"start": 0, "stop": 0, "nominal": 0, "anomalies": {}, "dropped_infos": {}, "stats": {}}
+    record = SegmentRecord(**held, **unknown, skipped=(), is_long=False)
     if report.info["format_version"] > 1:
         try:
             record = SegmentRecord.from_footer(metadata.metadata or {})
+            own += _record_checks(record, held, facts, next_number)
         except ValueError as error:
             report.add(path, str(error), segment)
-    checks = [(path, *check) for check in _episode_checks(report.info, segment, facts, next_id)]
-    if record is not None:
-        checks += [(path, *check) for check in _record_checks(record, facts, next_number)]
-    n_steps = int(lengths.sum()) if lengths.min() > 0 else 0
     steps = _read_steps(report, data_path, segment, facts) if n_steps else None
     if steps is not None:
-        checks += [(data_path, *check) for check in _step_checks(report.schema, facts, steps, table)]
-    if steps is not None and record is not None:
-        held, stated = (stats_document(one, report.schema) for one in (table_stats(steps), record.stats))
-        checks.append((path, "the statistics in its footer are not those of its steps", not _same_stats(held, stated)))
-    for file, problem, wrong in checks:
-        if np.any(wrong):
-            report.add(file, problem, segment, ids[wrong] if np.ndim(wrong) else ())
+        of_steps = list(_step_checks(report.schema, facts, steps, table))
+    if steps is not None and record.stats:
+        documents = (stats_document(one, report.schema) for one in (table_stats(steps), record.stats))
+        own.append(("the statistics in its footer are not those of its steps", not _same_stats(*documents)))
+    for file, checks in ((path, own), (data_path, of_steps)):
+        for problem, wrong in checks:
+            if np.any(wrong):
+                report.add(file, problem, segment, ids[wrong] if np.ndim(wrong) else ())
     size = sum(one.stat().st_size for one in (path, data_path) if one.exists())
-    report.segments.append(Segment(segment, len(ids), n_steps, size, record))
-    return int(ids[-1]) + 1, None if record is None else record.stop
+    report.segments.append(Written(segment, record, size))
+    return int(ids[-1]) + 1, record.stop or None
 
 
 def _episode_checks(info: Mapping[str, Any], segment: SegmentId, facts: Facts, next_id: int | None) -> list[Check]:
@@ -204,18 +193,19 @@ def _episode_checks(info: Mapping[str, Any], segment: SegmentId, facts: Facts, n
     ]
 
 
-def _record_checks(record: SegmentRecord, facts: Facts, next_number: int | None) -> list[Check]:
-    """Return the checks of a commit record against its episodes."""
-    start, stop, lengths = record.start, record.stop, facts["length"]
+def _record_checks(
+    record: SegmentRecord, held: Mapping[str, float], facts: Facts, next_number: int | None
+) -> list[Check]:
+    """Return the checks of a commit record against its episodes, and their totals `held`."""
+    start, stop = record.start, record.stop
     known = sorted([*facts["episode_number"].tolist(), *record.skipped])
     covers = len(known) == stop - start and known == list(range(start, stop))
-    stated = (record.episodes, record.steps, record.last_length, repr(record.return_sum))
-    held = (len(lengths), int(lengths.sum()), int(lengths[-1]), repr(float(facts["return"].sum())))
+    is_other = any(repr(getattr(record, name)) != repr(value) for name, value in held.items())
     begins = f"its footer covers episode numbers from {start} on, expected from {next_number} on"
     return [
         (begins, next_number not in (None, start)),
         (f"its episodes, and those skipped, are not the numbers {start} to {stop - 1} of its footer", not covers),
-        ("the totals in its footer are not those of its episodes", stated != held),
+        ("the totals in its footer are not those of its episodes", is_other),
     ]
 
 
@@ -306,15 +296,17 @@ def _check_metadata(report: VerifyReport) -> None:
     info, stats, is_running = info_path(report.path), stats_path(report.path), report.info["status"] == "collecting"
     if report.info["features"] != report.schema.describe():
         report.add(info, "its features are not those of its spaces")
-    for name, held in totals_of(report.segments).items():
-        stated = report.info[name]
+    totals: dict[str, Any] = {}
+    count_segments(totals, report.segments)
+    for name in TOTALS:
+        stated, held = report.info[name], totals[name]
         problem = f"it states {stated:,} {name}, and the files hold {held:,}"
         if stated != held and is_running and (stated < held or name == "bytes"):
             report.notes.append(f"{report.name(info)}: {problem}")
         elif stated != held:
             report.add(info, problem)
-    parts = [one.record.stats for one in report.segments if one.record is not None]
-    if not is_running and len(parts) == len(report.segments):
+    parts = [one.record.stats for one in report.segments]
+    if not is_running and report.info["format_version"] > 1:
         with reading(stats):
             text = stats.read_bytes() if stats.is_file() else b""
         if not _same_stats(stats_document(merge_stats(parts), report.schema), text):
