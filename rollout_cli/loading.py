@@ -197,7 +197,7 @@ class Source:
         for package in (found.submodule_search_locations or ()) if inner else ():
             files += [Path(package, *inner).with_suffix(".py"), Path(package, *inner, "__init__.py")]
         file = next((file for file in files if file.is_file() and os.access(file, os.R_OK)), None)
-        return cls(spec, None, folder, file and sha256(file.read_bytes()).hexdigest())
+        return cls(spec, None, folder, None if file is None else sha256(file.read_bytes()).hexdigest())
 
     @classmethod
     def read(cls, path: str, kind: ErrorKind) -> Source:

@@ -87,14 +87,9 @@ class Channel:
         return self._sock.fileno()
 
     @property
-    def has_unsent(self) -> bool:
-        """Return whether the outbox holds anything."""
-        return bool(self._outbox)
-
-    @property
-    def has_room(self) -> bool:
-        """Return whether the outbox is small enough that its owner may go on producing."""
-        return sum(piece.nbytes for piece in self._outbox) <= OUTBOX_BYTES
+    def unsent_bytes(self) -> int:
+        """Return how much is in the outbox; whoever produces messages waits while it is over OUTBOX_BYTES."""
+        return sum(piece.nbytes for piece in self._outbox)
 
     def put_nowait(self, message: Any) -> None:
         """Queue a message behind the unsent ones, and send what the socket takes now.

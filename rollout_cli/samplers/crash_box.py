@@ -40,8 +40,7 @@ def new_box() -> io.FileIO:
     if hasattr(os, "memfd_create"):
         file = io.FileIO(os.memfd_create("rollout-crash-box"), "r+")
     else:
-        with tempfile.TemporaryFile() as named:
-            file = io.FileIO(os.dup(named.fileno()), "r+")
+        file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115  The caller's.
     file.truncate(_NOTES_BYTES)
     return file
 

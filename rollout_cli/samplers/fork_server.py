@@ -1,12 +1,12 @@
 """The fork server: a process that imports what workers need, forks them, and ends them when the sampler's process dies.
 
 It runs no user code and starts no thread, so it is always there to notice the end of a worker, or of the sampler, and
-to kill a worker with all that its environment started. Workers need no watch of their own, even one that is stuck in a
-step. Nothing here has a name in a file system, so nothing is left behind, whoever is killed.
+to kill a worker with all that its environment started. Nothing here has a name in a file system, so nothing is left
+behind, whoever is killed.
 
 The start methods differ in how the server is made: `forkserver` is one for the sampler's process, which imports ahead;
-`spawn` is a new one for each worker; `fork` is forked from the sampler's process itself. Importing this module loads
-neither numpy nor gymnasium: who knows early that workers will come calls `start_fork_server` before it imports these.
+`spawn` is one for a pool, which imports nothing; `fork` is forked from the sampler's process itself. This module loads
+neither numpy nor gymnasium: who knows early that workers will come calls `shared_server` before it imports these.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from rollout_cli.errors import UsageError, WorkerError
 
 StartMethod = Literal["forkserver", "spawn", "fork"]
 
-THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS"), "1")
 """Workers share the cores already, so each uses one thread for linear algebra unless the user chose another number."""
 
 RECORD = struct.Struct("<qq")
@@ -95,13 +95,9 @@ class ForkServer:
             return False
 
     def fork(self, worker_id: int, channel: int, box: int, status: int) -> None:
-        """Fork a worker; RECORDs of what becomes of it go to the pipe `status`. The descriptors are copied.
+        """Fork a worker, with an id never used before, from copies of the descriptors of its channel and crash box.
 
-        Args:
-            worker_id: For `kill`; a number never used before.
-            channel: The descriptor of the worker's end of its channel.
-            box: That of its crash box.
-            status: That of a pipe's writing end.
+        RECORDs of what becomes of it go to the writing end of a pipe, `status`.
         """
         self._is_needed = True
         # A server that has just died is noticed by the pipe, which then closes.
@@ -128,12 +124,11 @@ def _executed(theirs: socket.socket, *, preload: bool) -> tuple[int, Callable[[]
     """Start a server in a process of its own; return its id, and a function that waits for its end."""
     # A script's own folder comes last: it is where its user's modules lie, and the server needs none of these.
     folders = map(os.path.abspath, (*sys.path[1:], *sys.path[:1]))
-    words = [str(theirs.fileno()), "preload" if preload else "", *folders]
     process = subprocess.Popen(  # noqa: S603  This Python, with words of ours.
-        [sys.executable, "-c", _PROGRAM, *words],
+        [sys.executable, "-c", _PROGRAM, str(theirs.fileno()), "preload" if preload else "", *folders],
         stdin=subprocess.DEVNULL,
         pass_fds=[theirs.fileno()],
-        env={**dict.fromkeys(THREAD_VARIABLES, "1"), **os.environ},
+        env={**ONE_THREAD, **os.environ},
         start_new_session=True,  # A signal to the sampler's group leaves it, and so the workers, alone.
     )
     return process.pid, process.wait
@@ -167,7 +162,7 @@ def _forked(ours: socket.socket, theirs: socket.socket) -> tuple[int, Callable[[
 _shared: ForkServer | None = None
 
 
-def start_fork_server() -> ForkServer:
+def shared_server() -> ForkServer:
     """Return this process's server for `forkserver`, started if there is none; does not wait for its imports."""
     global _shared  # noqa: PLW0603  A process has one.
     if _shared is None or not _shared.is_usable:
@@ -210,7 +205,7 @@ class _Server:
 
     def __init__(self, control: socket.socket, sampler: int) -> None:
         self._control, self._sampler = control, sampler
-        self._workers: dict[int, tuple[int, int]] = {}  # By process id: the worker's id, and its status pipe.
+        self._workers: dict[int, tuple[int, int]] = {}  # By a worker's id: its process's, and its status pipe.
         self._woken, self._waker = os.pipe()
         for descriptor in (self._woken, self._waker):
             os.set_blocking(descriptor, False)
@@ -233,7 +228,7 @@ class _Server:
                 self._reap()
             if self._control.fileno() in ready and not self._answer():
                 break
-        for pid in self._workers:
+        for pid, _ in self._workers.values():
             _kill_group(pid)
         os._exit(0)
 
@@ -248,10 +243,8 @@ class _Server:
         (worker_id,) = _REQUEST.unpack(request)
         if descriptors:
             self._fork(worker_id, *descriptors)
-        else:
-            for pid, (worker, _) in self._workers.items():
-                if worker == worker_id:
-                    _kill_group(pid)
+        elif worker_id in self._workers:
+            _kill_group(self._workers[worker_id][0])
         return True
 
     def _fork(self, worker_id: int, channel: int, box: int, status: int) -> None:
@@ -268,7 +261,7 @@ class _Server:
                 self._become_worker(channel, box, status)
             with contextlib.suppress(OSError):  # It has done so itself already.
                 os.setpgid(pid, pid)
-            self._workers[pid] = worker_id, status
+            self._workers[worker_id] = pid, status
             _report(status, Status.FORKED, pid)
         os.close(channel)
         os.close(box)
@@ -289,12 +282,12 @@ class _Server:
             os._exit(1)
 
     def _reap(self) -> None:
-        for pid in list(self._workers):
+        for worker_id, (pid, status) in list(self._workers.items()):
             ended, wait_status = os.waitpid(pid, os.WNOHANG)
             if ended:
                 # The group keeps its number while it has members, so no stranger can be hit as long as one lives.
                 _kill_group(pid)
-                _, status = self._workers.pop(pid)
+                del self._workers[worker_id]
                 _report(status, Status.ENDED, os.waitstatus_to_exitcode(wait_status))
                 os.close(status)
 

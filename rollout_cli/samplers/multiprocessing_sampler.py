@@ -1,14 +1,295 @@
-"""MultiprocessingSampler: every worker in a process of its own, streaming, so that nobody waits for anybody."""
+"""MultiprocessingSampler, and its pool: workers in processes of their own, their messages and their deaths."""
 
 from __future__ import annotations
 
+import contextlib
+import io
+import itertools
+import os
+import queue
+import select
+import selectors
+import signal
+import socket
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from rollout_cli.loading import one_line
-from rollout_cli.samplers.fork_server import StartMethod
-from rollout_cli.samplers.pool import Pool
+import cloudpickle
+
+from rollout_cli.errors import UsageError, WorkerError
+from rollout_cli.loading import first_line, one_line
+from rollout_cli.samplers.channel import Channel, ReceiveMemory
+from rollout_cli.samplers.crash_box import Watch, how_it_ended, new_box, read_notes, read_story
+from rollout_cli.samplers.fork_server import NO_ROOM, ONE_THREAD, RECORD, ForkServer, StartMethod, Status, shared_server
+from rollout_cli.samplers.messages import Batch, Exit, Failed, Started, ToSampler, ToWorker
+from rollout_cli.samplers.pool import Died, Event, Pool
 from rollout_cli.samplers.sampler import Sampler
-from rollout_cli.samplers.worker_pool import ProcessPool
+from rollout_cli.samplers.supervision import Supervision
+from rollout_cli.samplers.worker_main import Birth
+from rollout_cli.workers.factory import WorkerFactory
+
+EXIT_SECONDS = 2.0
+"""How long workers may take to close their environments, before they are killed."""
+
+_MESSAGES_A_TURN = 32
+_clock = time.monotonic
+_ids = itertools.count()
+
+
+@dataclass(slots=True, eq=False)
+class _Process:
+    """The sampler's side of one worker's process."""
+
+    worker: int
+    name: int  # What its fork server calls it.
+    server: ForkServer
+    channel: Channel
+    box: io.FileIO  # The file of its crash box.
+    status: io.FileIO  # The pipe by which the server reports what becomes of it.
+    watch: Watch
+    pid: int | None = None
+    end: tuple[Status, int] | None = None  # The server's last report; None while it runs.
+    killed: str = ""  # Why the sampler killed it.
+    late: tuple[int, ...] = ()  # The episodes that took too long, where it was killed for that.
+    is_silent: bool = False  # Whether its channel has come to its end, or cannot be trusted.
+
+    def read_status(self) -> None:
+        """Take what the server reported; waits for it where it has reported nothing."""
+        data = os.read(self.status.fileno(), RECORD.size)
+        kind, value = RECORD.unpack(data) if data else (Status.LOST, 0)
+        if kind == Status.FORKED:
+            self.pid = value
+        else:
+            self.end = Status(kind), value
+
+    def kill(self, reason: str = "") -> None:
+        """Kill it and what its environment started."""
+        self.killed = self.killed or reason
+        self.server.kill(self.name)
+        if not self.server.is_usable and self.pid is not None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.pid, signal.SIGKILL)
+
+    def release(self) -> None:
+        """Close all that the sampler has of it."""
+        for part in (self.channel, self.box, self.status):
+            part.close()
+
+
+class ProcessPool:
+    """Worker processes 0 to n - 1, called by their titles; the rules say how long a step or an episode may take."""
+
+    def __init__(
+        self, factory: WorkerFactory, titles: Sequence[str], start_method: StartMethod, rules: Supervision
+    ) -> None:
+        self._factory: bytes = cloudpickle.dumps(factory)
+        self._titles, self._rules = titles, rules
+        self._start_method: StartMethod = start_method
+        self._processes: dict[int, _Process] = {}
+        self._own_server: ForkServer | None = None
+        self._memory = ReceiveMemory()
+        self._is_closed = False
+        try:
+            self._selector = selectors.DefaultSelector()
+            self._woken, self._waker = socket.socketpair()
+        except OSError as error:
+            raise WorkerError(f"workers cannot be started: {error}", hint=NO_ROOM) from error
+        for end in (self._woken, self._waker):
+            end.settimeout(0)
+        self._selector.register(self._woken, selectors.EVENT_READ)
+
+    # -- the protocol ----------------------------------------------------------------------------------------------
+
+    def start(self, worker: int) -> None:
+        """Start a worker; its process does not exist yet then. One that the system refuses is a `Died` event."""
+        process = self._processes[worker] = self._forked(worker)
+        self._selector.register(process.channel, selectors.EVENT_READ, process)
+        self._selector.register(process.status, selectors.EVENT_READ, process)
+        self._send(process, self._birth(worker))
+
+    def send(self, worker: int, command: ToWorker) -> None:
+        process = self._processes.get(worker)
+        if process is not None:
+            self._send(process, command)
+
+    def wait(self, timeout: float | None) -> list[Event]:
+        if self._is_closed:
+            raise UsageError("the workers were shut down while their stream was under way", hint="begin a new stream")
+        events: list[Event] = []
+        ended = []
+        ticks = (process.watch.tick for process in self._processes.values())
+        patience = min((limit for limit in (timeout, *ticks) if limit is not None), default=None)
+        for key, ready in self._selector.select(patience):
+            process: _Process | None = key.data
+            if process is None:
+                self._woken.recv(1 << 12)
+            elif key.fileobj is process.status:
+                process.read_status()
+                ended += [process] if process.end else []
+            else:
+                self._send(process)
+                events += self._messages(process, _MESSAGES_A_TURN if ready & selectors.EVENT_READ else 0)
+        for process in ended:
+            events += [*self._messages(process, None), self._buried(process)]
+        self._kill_overdue()
+        return events
+
+    def wake(self) -> None:
+        with contextlib.suppress(OSError):  # It is full of earlier calls, or the pool was closed.
+            self._waker.send(b"w")
+
+    def close(self) -> None:
+        if self._is_closed:
+            return
+        self._is_closed = True
+        for process in self._processes.values():
+            self._send(process, Exit())
+        self._await_ends(EXIT_SECONDS)
+        for process in self._processes.values():
+            process.kill()
+        self._await_ends(None)
+        for process in self._processes.values():
+            process.release()
+        self._processes.clear()
+        if self._own_server is not None:
+            self._own_server.close()
+        self._selector.close()
+        self._woken.close()
+        self._waker.close()
+
+    def pids(self) -> list[int]:
+        for process in self._processes.values():
+            while process.pid is None and process.end is None:
+                process.read_status()
+        return [process.pid for _, process in sorted(self._processes.items()) if process.pid is not None]
+
+    # -- starting --------------------------------------------------------------------------------------------------
+
+    def _forked(self, worker: int) -> _Process:
+        server = self._server()
+        with contextlib.ExitStack() as undo:
+            try:
+                ours, theirs = socket.socketpair()
+                channel = undo.enter_context(contextlib.closing(Channel(ours, self._memory)))
+                with theirs:
+                    box = undo.enter_context(new_box())
+                    read_end, write_end = os.pipe()
+                    status = undo.enter_context(io.FileIO(read_end))
+                    with io.FileIO(write_end, "w"):
+                        name = next(_ids)
+                        server.fork(name, theirs.fileno(), box.fileno(), write_end)
+            except OSError as error:
+                raise WorkerError(f"worker {worker} cannot be started: {error}", hint=NO_ROOM) from error
+            undo.pop_all()
+        watch = Watch(self._rules.step_timeout, self._rules.episode_timeout)
+        return _Process(worker, name, server, channel, box, status, watch)
+
+    def _server(self) -> ForkServer:
+        if self._start_method == "forkserver":
+            return shared_server()
+        if self._own_server is None or not self._own_server.is_usable:
+            if self._own_server is not None:
+                self._own_server.close()
+            self._own_server = ForkServer(self._start_method)
+        return self._own_server
+
+    def _birth(self, worker: int) -> Birth:
+        try:
+            folder = str(Path.cwd())
+        except FileNotFoundError:
+            folder = None
+        environment = {**ONE_THREAD, **os.environ}
+        path = [entry or folder or os.curdir for entry in sys.path]
+        return Birth(worker, self._titles[worker], self._factory, folder, list(sys.argv), path, environment)
+
+    # -- messages --------------------------------------------------------------------------------------------------
+
+    def _send(self, process: _Process, *messages: Any) -> None:
+        """Send as much of these messages, and of the unsent ones before them, as the socket takes now."""
+        if process.is_silent:
+            return
+        with contextlib.suppress(ConnectionError):
+            for message in messages:
+                process.channel.put_nowait(message)
+            process.channel.flush_nowait()
+        # `wait` returns when the socket takes more of what is unsent.
+        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if process.channel.unsent_bytes else 0)
+        if events != self._selector.get_key(process.channel).events:
+            self._selector.modify(process.channel, events, process)
+
+    def _messages(self, process: _Process, limit: int | None) -> Iterator[ToSampler]:
+        """Give the messages that a worker has sent, at most `limit`."""
+        for _ in itertools.count() if limit is None else range(limit):
+            if process.is_silent:
+                return
+            try:
+                message = _checked(process.channel.get_nowait(), process.worker)
+            except queue.Empty:
+                return
+            except MemoryError:
+                raise
+            except Exception as error:  # noqa: BLE001  Whatever bytes that are no message lead to, the worker sent them.
+                self._silence(process)
+                if not isinstance(error, EOFError):
+                    process.kill(f"sent something that is no message ({first_line(error)})")
+                return
+            yield message
+
+    def _silence(self, process: _Process) -> None:
+        if not process.is_silent:
+            process.is_silent = True
+            self._selector.unregister(process.channel)
+
+    # -- deaths ----------------------------------------------------------------------------------------------------
+
+    def _kill_overdue(self) -> None:
+        for process in self._processes.values():
+            if process.watch.tick is not None and not process.killed:
+                overdue = process.watch.look(read_notes(process.box), _clock())
+                if overdue is not None:
+                    reason, process.late = overdue
+                    process.kill(reason)
+
+    def _buried(self, process: _Process) -> Died:
+        """Give up a worker that has ended; return how it did."""
+        del self._processes[process.worker]
+        self._silence(process)
+        self._selector.unregister(process.status)
+        if process.end and process.end[0] == Status.LOST:
+            process.kill()  # Its server has ended, and so did not.
+        death = _death(process)
+        process.release()
+        return death
+
+    def _await_ends(self, seconds: float | None) -> None:
+        """Wait until all processes have ended, or `seconds` have passed."""
+        ends_at = None if seconds is None else _clock() + seconds
+        for process in self._processes.values():
+            poll = select.poll()
+            poll.register(process.status, select.POLLIN)
+            while not process.end and poll.poll(None if ends_at is None else max(0.0, ends_at - _clock()) * 1000):
+                process.read_status()
+
+
+def _death(process: _Process) -> Died:
+    kind, value = process.end or (Status.LOST, 0)
+    if kind == Status.FAILED:
+        return Died(process.worker, f"cannot be started ({os.strerror(value)})", hint=NO_ROOM)
+    if kind == Status.LOST and not process.killed:
+        return Died(process.worker, "was killed, since its fork server had ended,")
+    notes, story = read_notes(process.box), read_story(process.box)
+    reason, hint = (process.killed, "") if process.killed else how_it_ended(value, story)
+    return Died(process.worker, reason, notes.numbers if notes.busy else (), story, hint, process.late)
+
+
+def _checked(message: object, worker: int) -> ToSampler:
+    if not isinstance(message, Started | Batch | Failed) or message.worker != worker:
+        raise TypeError(f"worker {worker} sends no {type(message).__name__}")
+    return message
 
 
 class MultiprocessingSampler(Sampler):
@@ -29,4 +310,4 @@ class MultiprocessingSampler(Sampler):
 
     def _make_pool(self) -> Pool:
         titles = [f"worker:{number} {one_line(label)}" for number, label in enumerate(self._updates.labels)]
-        return ProcessPool(self._factory, titles, start_method=self._start_method, supervision=self._supervision)
+        return ProcessPool(self._factory, titles, self._start_method, self._supervision)

@@ -16,7 +16,7 @@ import setproctitle
 
 from rollout_cli.errors import UserCodeError
 from rollout_cli.loading import reporting
-from rollout_cli.samplers.channel import Channel
+from rollout_cli.samplers.channel import OUTBOX_BYTES, Channel
 from rollout_cli.samplers.crash_box import CrashBox
 from rollout_cli.samplers.messages import Exit, Failed, Start
 from rollout_cli.samplers.worker_loop import WorkerLoop
@@ -76,7 +76,7 @@ def _run(channel: Channel, box: CrashBox) -> None:
     while not loop.ended:
         commands = _commands(channel, wait=loop.idle)
         # The loop never runs ahead of a sampler that is slow to read, but hears commands all the same.
-        if channel.has_room or commands:
+        if commands or channel.unsent_bytes <= OUTBOX_BYTES:
             for message in loop.turn(commands):
                 channel.put_nowait(message)
         else:
