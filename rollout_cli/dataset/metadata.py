@@ -61,16 +61,22 @@ def new_info(
     return {**ours, **plain_json(header)}
 
 
-def end_info(info: dict[str, Any], status: Status, facts: Mapping[str, Any], written: Sequence[Written]) -> None:
-    """Record how the dataset ended, the totals of its segments, and their anomalies."""
+def count_segments(info: dict[str, Any], written: Sequence[Written]) -> None:
+    """Record the totals of the segments, and their anomalies."""
     places: dict[str, Place] = {}
     dropped: Counter[str] = Counter()
     for one in written:
         places = {**one.record.anomalies, **places}
         dropped.update(one.record.dropped_infos)
-    info |= {**plain_json(facts), "status": status, "dropped_infos": dict(dropped), "segments": len(written)}
     info |= {name: sum(getattr(one.record, name) for one in written) for name in ("episodes", "steps")}
-    info |= {"bytes": sum(one.bytes for one in written), "anomalies": [one._asdict() for one in anomalies(places)]}
+    info |= {"bytes": sum(one.bytes for one in written), "segments": len(written), "dropped_infos": dict(dropped)}
+    info["anomalies"] = [one._asdict() for one in anomalies(places)]
+
+
+def end_info(info: dict[str, Any], status: Status, facts: Mapping[str, Any], written: Sequence[Written]) -> None:
+    """Record how the dataset ended, and what its segments hold."""
+    count_segments(info, written)
+    info |= {**plain_json(facts), "status": status}
     info["times"]["ended"] = _now()
 
 
