@@ -17,6 +17,7 @@ from rollout_cli.dataset.writer import DatasetWriter
 from rollout_cli.errors import RolloutError, StorageError
 from tests.helpers.chunks import BOX_SPEC, episode, in_parts
 from tests.helpers.writing import (
+    CHUNKS,
     SMALL,
     FailingFiles,
     Killed,
@@ -26,12 +27,6 @@ from tests.helpers.writing import (
     hidden_files,
     resume_dataset,
     write_dataset,
-)
-
-CHUNKS = (
-    *[episode(n, 60) for n in range(17)],
-    *in_parts(episode(17, 410), [100, 250, 410]),
-    *[episode(n, 25) for n in range(18, 30)],
 )
 
 
@@ -105,20 +100,8 @@ def test_too_little_memory_is_a_storage_error_with_advice(
         assert "--drop-info" in caught.value.hint
 
 
-def remove_folder(path: Path) -> None:
-    shutil.rmtree(path)
-
-
-def rename_folder(path: Path) -> None:
-    path.rename(path.with_name("renamed"))
-
-
-def remove_data(path: Path) -> None:
-    shutil.rmtree(path / "data")
-
-
-@pytest.mark.parametrize("meddle", [remove_folder, rename_folder, remove_data])
-def test_a_folder_that_others_remove_is_a_storage_error_that_promises_nothing(tmp_path: Path, meddle: Any) -> None:
+@pytest.mark.parametrize("meddle", ["remove", "rename", "remove the data"])
+def test_a_folder_that_others_remove_is_a_storage_error_that_promises_nothing(tmp_path: Path, meddle: str) -> None:
     path = tmp_path / "d"
     with (  # noqa: PT012
         pytest.raises(StorageError) as caught,
@@ -127,12 +110,15 @@ def test_a_folder_that_others_remove_is_a_storage_error_that_promises_nothing(tm
         for chunk in CHUNKS[:20]:
             writer.write(chunk)
         writer._queue.wait()
-        meddle(path)
+        if meddle == "rename":
+            path.rename(tmp_path / "renamed")
+        else:
+            shutil.rmtree(path if meddle == "remove" else path / "data")
         for chunk in CHUNKS[20:]:
             writer.write(chunk)
         writer.close(status="complete")
     assert "continues from there" not in caught.value.hint or (path / "data").exists()
-    assert not (path / "meta/info.json").exists() or meddle is remove_data
+    assert not (path / "meta/info.json").exists() or meddle == "remove the data"
 
 
 # Replacing a dataset.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -10,7 +9,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from gymnasium import spaces
@@ -229,22 +227,3 @@ def test_a_flipped_bit_is_found_wherever_values_are(tmp_path: Path) -> None:
         silent += 1
         assert expected.equals(found)
     assert silent < 30  # Fields of page headers that decide nothing.
-
-
-def test_files_are_read_by_plain_readers_with_the_types_of_the_schema(tmp_path: Path) -> None:
-    write_dataset(tmp_path, rich_episodes(), spec=RICH_SPEC)
-    table = pq.read_table(tmp_path / "data")
-    assert str(table.schema.field("observation.frames").type).startswith("fixed_size_list")
-    assert pa.binary(6 * 6 * 3) == table.schema.field("observation.camera").type
-    whole = concatenate(rich_episodes())
-    assert whole.observations[1].tolist() == table["observation.frames"].to_pylist()
-    assert [row.tobytes() for row in whole.observations[0]] == table["observation.camera"].to_pylist()
-    assert whole.observations[2].tolist() == table["observation.mission"].to_pylist()
-    for at, name in enumerate(["action.0", "action.1"]):
-        assert whole.actions[at].tolist() == table[name].to_pylist()
-    grids = [
-        None if step % 5 else number
-        for number, step in zip(table["episode_id"].to_pylist(), table["step"].to_pylist(), strict=True)
-    ]
-    assert [grid is None for grid in grids] == [grid is None for grid in table["env_info.grid"].to_pylist()]
-    assert json.loads(next(filter(None, table["env_info_extra"].to_pylist())))["rare.deep"][1] is None

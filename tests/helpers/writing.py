@@ -18,10 +18,17 @@ from rollout_cli.dataset.segments import SizeLimits
 from rollout_cli.dataset.writer import DatasetWriter
 from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.episodes.chunk import Chunk
-from tests.helpers.chunks import BOX_SPEC, episode
+from tests.helpers.chunks import BOX_SPEC, episode, in_parts
 
 SMALL = SizeLimits(segment_rows=200, segment_bytes=24_000, group_rows=50)
 """Limits under which some episodes make several segments of several row groups."""
+
+CHUNKS = (
+    *[episode(n, 60) for n in range(17)],
+    *in_parts(episode(17, 410), [100, 250, 410]),
+    *[episode(n, 25) for n in range(100, 112)],
+)
+"""Episodes that decide the columns, a long one in parts, skipped ones, and short ones."""
 
 RICH_SPEC = EnvSpec(
     spaces.Dict(
