@@ -286,6 +286,10 @@ def _report(job: _Job, sampler: Sampler, verdict: reproduce.Verdict, summary: Da
         progress.notice(f"--drop-info {key}: there was no info of that name")
     for anomaly in summary.anomalies:
         progress.warn(str(anomaly))
+    if sampler.restarts:  # They loaded the code as it was by then.
+        again = policy_source(config.policy), env_source(config.env, config.env_kwargs)
+        for source in provenance.changed_sources(job.sources, provenance.sources_record(config, *again)):
+            progress.warn(f"{source} was changed during the run, so its episodes may not be reproducible")
     if config.require_reproducible:
         reproduce.require(verdict)
     if verdict.status == "no":
