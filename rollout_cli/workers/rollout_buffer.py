@@ -30,7 +30,7 @@ _RING_BYTES = 32 << 20
 _FEWEST_STEPS, _MOST_STEPS = 16, 1024
 
 _FACTS: dict[str, Any] = {
-    **dict.fromkeys(("number", "row", "seed", "start", "stop", "unsaved"), np.int64),
+    **dict.fromkeys(("number", "seed", "start", "stop", "unsaved"), np.int64),
     **dict.fromkeys(("terminated", "truncated"), np.bool_),
     **dict.fromkeys(("began", "ended"), np.float64),
     "info": object,
@@ -38,14 +38,12 @@ _FACTS: dict[str, Any] = {
 Episodes = dict[str, Array]
 """Facts of k episodes, an array (k,) each: number (-1 for none), row, seed of the reset (-1 for none), first step and
 the one after the last, first step that was not put aside, flags, times of the reset and of the end, info of the reset.
-
 Steps are counted over all that the buffer recorded, times are seconds of one clock."""
 
 
 def new_episodes(n_rows: int) -> Episodes:
     """Return the facts of rows that run no episode."""
-    facts = {name: np.full(n_rows, -1).astype(dtype) for name, dtype in _FACTS.items()}
-    return {**facts, "row": np.arange(n_rows)}
+    return {name: np.full(n_rows, -1).astype(kind) for name, kind in _FACTS.items()} | {"row": np.arange(n_rows)}
 
 
 class RolloutBuffer:

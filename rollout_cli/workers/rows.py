@@ -19,7 +19,7 @@ from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.episodes.spaces import SpaceRows
 from rollout_cli.errors import EnvLoadError
 from rollout_cli.seeding.seeds import env_seed, env_seeds, seed_globals
-from rollout_cli.workers.batches import RowInfos
+from rollout_cli.workers.batches import RowInfos, leaf_batch
 from rollout_cli.workers.checks import BadValueError, as_flag, as_reward, frozen_copy
 from rollout_cli.workers.recording import SpaceRecorder
 from rollout_cli.workers.worker import NO_NUMBER
@@ -80,8 +80,8 @@ class NativeRows:
         """
         if self.resets_itself:
             # No two workers share a number, so none begins like another. The seed has 31 bits.
-            observations, infos = self.env.reset(seed=env_seed(self._root, _lowest(numbers)) >> 1)
-            return observations, infos, np.full(len(rows), -1)
+            lowest = int(numbers[numbers != NO_NUMBER].min())
+            return *self.env.reset(seed=env_seed(self._root, lowest) >> 1), np.full(len(rows), -1)
         mask, seeds = np.zeros(len(numbers), bool), np.zeros(len(numbers), np.int64)
         mask[rows] = True
         seeds[rows] = env_seeds(self._root, np.maximum(numbers[rows], 0))
@@ -103,8 +103,11 @@ class NativeRows:
         return self.env.reset(seed=seeds[mask] >> 1, options=options)
 
     def _check_left_alone(self, others: Array, before: Any, after: Any) -> None:
-        for one, other in zip(self._spaces.columns(before), self._spaces.columns(after), strict=True):
-            if np.asarray(one)[others].tobytes() != np.asarray(other)[others].tobytes():
+        for leaf, *batches in zip(
+            self._spaces.leaves, self._spaces.columns(before), self._spaces.columns(after), strict=True
+        ):
+            one, other = (leaf_batch("observations", leaf, batch, len(others))[others] for batch in batches)
+            if one.tolist() != other.tolist() if leaf.kind == "text" else one.tobytes() != other.tobytes():
                 raise EnvLoadError(
                     f"{vector_name(self.env)} resets rows that options['reset_mask'] leaves out",
                     hint="let it leave them as they are, or let it reset itself and say so in its metadata",
@@ -134,9 +137,8 @@ class SyncRows(NativeRows):
         self.numbers = [NO_NUMBER] * len(envs)
         self.infos = RowInfos([_NO_INFO] * len(envs))
         self.observations: list[Any] = [None] * len(envs)
-        self.failed: int | None = None
+        self.at_work: int | None = None
         super().__init__(sync_vector([_RowEnv(env, row, self, root) for row, env in enumerate(envs)]), root)
-        self._keeps_mask = True
         limits = {_limit_of(env) for env in envs}
         if len(limits) > 1:
             raise EnvLoadError("the environments of one worker have different limits", hint="give all the same limit")
@@ -146,7 +148,7 @@ class SyncRows(NativeRows):
         return [env_spec_of(env, limit) for env in self.envs]
 
     def note(self, numbers: Array) -> None:
-        self.numbers, self.failed = numbers.tolist(), None
+        self.numbers, self.at_work = numbers.tolist(), None
 
     def reset(self, rows: Array, numbers: Array, before: Any) -> tuple[Any, Any, Array]:
         observations, _, seeds = super().reset(rows, numbers, before)
@@ -158,8 +160,8 @@ class SyncRows(NativeRows):
         return observations, rewards, terminated, truncated, self.infos
 
     def failed_row(self, error: BaseException, numbers: Array) -> tuple[int | None, BaseException]:
-        if self.failed is not None:
-            return self.failed, error
+        if self.at_work is not None:
+            return self.at_work, error
         # gymnasium failed to join the observations: a row's is none of its space.
         recorder = SpaceRecorder(self.envs[0].observation_space, "the observation")
         for row in np.flatnonzero(numbers != NO_NUMBER).tolist():
@@ -183,33 +185,27 @@ class _RowEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         rows, row = self._rows, self._row
         if rows.numbers[row] == NO_NUMBER or seed is None:
             return self._resting, _NO_INFO
-        try:
-            seed_globals(self._root, rows.numbers[row])
-            observation, info = rows.reset_env(self.env, rows.numbers[row], seed)
-            rows.infos[row] = frozen_copy(info)
-        except BaseException:
-            rows.failed = row
-            raise
-        rows.observations[row] = observation
+        rows.at_work = row
+        seed_globals(self._root, rows.numbers[row])
+        observation, info = rows.reset_env(self.env, rows.numbers[row], seed)
+        rows.infos[row] = frozen_copy(info)
+        rows.observations[row], rows.at_work = observation, None
         return observation, _NO_INFO
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         rows, row = self._rows, self._row
         if rows.numbers[row] == NO_NUMBER:
             return self._resting, 0.0, False, False, _NO_INFO
+        rows.at_work = row
         step: Any = self.env.step  # What it gives may be of any type.
-        try:
-            observation, reward, terminated, truncated, info = step(action)
-            if info or type(info) is not dict:
-                rows.infos[row] = frozen_copy(info)
-            if type(reward) is not float:
-                reward = as_reward(reward)
-            if type(terminated) is not bool or type(truncated) is not bool:
-                terminated, truncated = as_flag("terminated", terminated), as_flag("truncated", truncated)
-        except BaseException:
-            rows.failed = row
-            raise
-        rows.observations[row] = observation
+        observation, reward, terminated, truncated, info = step(action)
+        if info or type(info) is not dict:
+            rows.infos[row] = frozen_copy(info)
+        if type(reward) is not float:
+            reward = as_reward(reward)
+        if type(terminated) is not bool or type(truncated) is not bool:
+            terminated, truncated = as_flag("terminated", terminated), as_flag("truncated", truncated)
+        rows.observations[row], rows.at_work = observation, None
         return observation, reward, terminated, truncated, _NO_INFO
 
 
@@ -232,7 +228,3 @@ def final_infos(infos: Mapping[Any, Any]) -> tuple[Any, Mapping[Any, Any], dict[
 def _limit_of(env: Any) -> float:
     limit = time_limit_of(env)
     return math.inf if limit is None else limit
-
-
-def _lowest(numbers: Array) -> int:
-    return int(numbers[numbers != NO_NUMBER].min())

@@ -193,7 +193,7 @@ class VecWorker(DefaultWorker):
         self._shared_draws = ""
         self._looks_left = _LOOKS if self._n_envs > 1 and not self._rows.resets_itself else 0
 
-    # -- beginning ---------------------------------------------------------------------------------------------------
+    # -- episodes ----------------------------------------------------------------------------------------------------
 
     def assign(self, numbers: Iterable[range]) -> None:
         """Add episode numbers to run; each row runs its lowest first."""
@@ -251,12 +251,9 @@ class VecWorker(DefaultWorker):
             self._policies.watch(self._seeder, self._row_seeders, self._row_specs)
 
     def _note(self) -> None:
-        """Let others know which rows run which episodes."""
         if self._env is not None:
             self._rows.note(self._numbers)
         self.crash_box.note(self._numbers)
-
-    # -- one step ----------------------------------------------------------------------------------------------------
 
     def step_episode(self) -> bool:
         """Take one step in every row; return whether an episode ended."""
@@ -297,8 +294,8 @@ class VecWorker(DefaultWorker):
             self._judge_draws([*states, self._generator_states()])
         buffer.put("reward", [reward_batch(rewards, n_envs)])
         self._see(observations)
-        flags = flag_batch("terminated", terminated, n_envs), flag_batch("truncated", truncated, n_envs)
-        self._finish_step(*flags, infos)
+        terminated = flag_batch("terminated", terminated, n_envs)
+        self._finish_step(terminated, flag_batch("truncated", truncated, n_envs), infos)
 
     def _see(self, observations: Any) -> None:
         """Keep the observations, and their leaves, for the next step to record."""
@@ -329,8 +326,8 @@ class VecWorker(DefaultWorker):
             truncated = truncated | ((buffer.step - self._starts >= self._limit) & (self._numbers != NO_NUMBER))
             over |= truncated
         ended = begun = np.flatnonzero(over)
-        if len(ended):
-            self._end(ended, terminated, truncated, leaves)
+        if (runs := ended[self._numbers[ended] != NO_NUMBER]).size:
+            self._end(runs, terminated, truncated, leaves)
         if mode is AutoresetMode.NEXT_STEP:
             begun, self._resetting = self._resetting, ended
         if len(begun):
@@ -349,9 +346,7 @@ class VecWorker(DefaultWorker):
 
     def _end(self, rows: Array, terminated: Array, truncated: Array, leaves: list[Array]) -> None:
         """End the episodes that run in rows (k,); flags (n,) and last observations (n, *shape) are of all rows."""
-        rows, running = rows[self._numbers[rows] != NO_NUMBER], self._running
-        if not len(rows):
-            return
+        running = self._running
         running["stop"][rows], running["ended"][rows] = self._buffer.step, _clock()
         running["terminated"], running["truncated"] = terminated, truncated
         self._buffer.end({name: values[rows] for name, values in running.items()}, [leaf[rows] for leaf in leaves])
@@ -364,8 +359,6 @@ class VecWorker(DefaultWorker):
                 error = BadValueError(f"the episode has no end: it is {lengths.max():,} steps long", ENDLESS_HINT)
                 raise RowError(int(lengths.argmax())) from error
         self._buffer.make_room(self._running)
-
-    # -- generators that rows share ----------------------------------------------------------------------------------
 
     def _generator_states(self) -> tuple[bytes, bytes]:
         """Return the states of the global generators, and of those that a policy for all rows may draw from."""
@@ -418,11 +411,8 @@ class VecWorker(DefaultWorker):
         self._is_begun = False
         blame(where, error, place, numbers)
 
-    def _forget(self) -> None:
-        """Give up the episodes that run."""
-        self._give_up_above(NO_NUMBER)
-
-    def _give_up_above(self, last: int) -> None:
+    def _forget(self, last: int = NO_NUMBER) -> None:
+        """Give up the episodes that run, above the number `last`."""
         mask = self._numbers > last
         self._buffer.forget(self._numbers[mask].tolist())
         self._numbers[mask] = NO_NUMBER
@@ -437,7 +427,7 @@ class VecWorker(DefaultWorker):
     def retract(self, *, above: int | None) -> None:
         last = NO_NUMBER if above is None else above
         self._queue.drop_above(last)
-        self._give_up_above(last)
+        self._forget(last)
         if above is None:
             self.take(everything=True)
 
