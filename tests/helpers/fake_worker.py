@@ -96,6 +96,9 @@ class FakeWorker(DefaultWorker):
     def update_env(self, env_update: Any) -> None:
         """Need none."""
 
+    def info(self) -> dict[str, Any]:
+        return {}
+
     def shutdown(self) -> None:
         self.is_closed = True
 
