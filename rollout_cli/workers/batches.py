@@ -24,9 +24,8 @@ _ODD = "odd"
 InfoKey = tuple[InfoPath, str]
 """Path and kind; one path may have several."""
 
-_WIDEST_BYTES = 8
-_LARGEST_VALUE = 4_096
-"""A column of larger values (bytes) keeps objects: it would take this for each row of each step, seen or not."""
+_WIDEST_BYTES, _LARGEST_VALUE = 8, 4_096
+"""A column of wider numbers, or of larger values (bytes), keeps objects: it would take as much in every step."""
 
 # -- numbers: those that cannot be used raise BadValueError ------------------------------------------------------------
 

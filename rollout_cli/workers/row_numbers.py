@@ -46,7 +46,7 @@ class RowNumbers:
 
     @property
     def lowest(self) -> list[int]:
-        """Return the lowest number of each queue that has one."""
+        """Return the lowest number of each queue that is not empty."""
         return [queue[-1] for queue in self._queues if queue]
 
     def has(self, row: int) -> bool:

@@ -80,18 +80,10 @@ class OnePolicy:
         return mask
 
     def act(self, observations: Any, numbers: Array) -> tuple[Any, list[Array], Any]:
-        """Choose an action for each row that runs a number.
+        """Choose actions for a tree of arrays (n, *shape), where rows run the numbers int64 (n,).
 
-        Args:
-            observations: A tree of arrays (n, *shape).
-            numbers: The episode of each row, int64 (n,).
-
-        Returns:
-            The actions for the environment, the same as one array (n, *shape) a leaf, and infos of the whole batch.
-
-        Raises:
-            BadValueError: If they are no actions.
-            RowError: If one is outside of the space, in a row that runs an episode.
+        Return the actions for the environment, the same as one array (n, *shape) a leaf, and infos of the whole batch.
+        An action outside of the space, in a row that runs an episode, raises RowError.
         """
         actions, infos = self._policy.get_actions(observations)
         try:

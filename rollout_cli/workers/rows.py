@@ -68,15 +68,10 @@ class NativeRows:
         """Take note of the episodes that run, int64 (n,)."""
 
     def reset(self, rows: Array, numbers: Array, before: Any) -> tuple[Any, Any, Array]:
-        """Reset rows (k,), all of them the first time and where the environment resets itself later.
+        """Reset rows (k,) for the episodes `numbers` (n,), where `before` are the last observations.
 
-        Args:
-            rows: The rows.
-            numbers: The episodes of all rows, int64 (n,).
-            before: The last observations; None the first time.
-
-        Returns:
-            Observations and infos of the batch, and the seeds that these rows were given (k,), -1 for none.
+        The first time `before` is None, and the rows are all; so they are where the environment resets itself later.
+        Return observations and infos of the batch, and the seeds that these rows were given (k,), -1 for none.
         """
         if self.resets_itself:
             # No two workers share a number, so none begins like another. The seed has 31 bits.

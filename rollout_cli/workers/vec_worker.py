@@ -218,12 +218,9 @@ class VecWorker(DefaultWorker):
                 self._begin_rows(np.array(free))
 
     def _begin_rows(self, rows: Array, infos: Any = None, *, anew: bool = False) -> None:
-        """Begin the next numbers of rows (k,), with the next step.
+        """Begin the next number of each row (k,) that has one, with the next step; `anew` where these are all rows.
 
-        Args:
-            rows: The rows; one without a number begins no episode.
-            infos: Those of the step in which the environment reset these rows; None where it is to be reset here.
-            anew: Whether all rows are reset.
+        `infos` are those of the step in which the environment reset these rows; None where it is to be reset here.
         """
         numbers, running, step = self._queue.take(rows), self._running, self._buffer.step
         running["number"][rows], running["seed"][rows] = numbers, -1
