@@ -1,7 +1,6 @@
-"""Layer 4: workers run one policy in one or more environments and record whole episodes.
+"""Layer 4: workers run one policy in one or more environments and record the episodes that they are given.
 
-A worker gets the episode numbers to run (`assign`), seeds each number, steps, and hands finished episodes on as chunks.
-It knows nothing of other workers, messages or files.
+They know nothing of other workers, messages or files.
 """
 
 from rollout_cli.workers.default_worker import DefaultWorker, Worker

@@ -96,8 +96,7 @@ def copied(value: Any) -> Any:
         return value
 
 
-_FEW_NUMBERS = 32
-"""An array of at most so many numbers is compared number by number: numpy's calls take longer."""
+_FEW_NUMBERS = 32  # So many are compared one by one: numpy's calls take longer.
 
 
 def bad_action(leaf: Leaf, value: Any, rule: str) -> BadValueError:

@@ -74,8 +74,7 @@ class DefaultWorker:
         self._env_spec: EnvSpec | None = None
         self._recorder: EpisodeRecorder | None = None
         self._limit = math.inf
-        self._most_steps = 0
-        """Steps after which an episode ends or fails."""
+        self._most_steps = 0  # Then an episode ends or fails.
         self._waiting: deque[int] = deque()
         self._next_own = 0
         self._met_first_reset = False
@@ -145,8 +144,6 @@ class DefaultWorker:
             self._recorder = EpisodeRecorder(self.env_spec, self.worker_number, rule)
         guard = self.rules.most_steps(self._the_recorder().observations.row_bytes)
         self._most_steps = math.ceil(min(guard, self._limit))
-
-    # -- one episode -------------------------------------------------------------------------------------------------
 
     def start_episode(self) -> None:
         """Begin the lowest assigned number; where none is assigned, the one after the last."""
@@ -239,13 +236,10 @@ class DefaultWorker:
         at_limit = recorder.step >= self._limit
         terminated, truncated = as_flag("terminated", terminated), as_flag("truncated", truncated) or at_limit
         if not (terminated or truncated):
-            raise checks.BadValueError(
-                f"the episode has no end: it is {recorder.step:,} steps long", checks.ENDLESS_HINT
-            )
-        seconds = _clock() - self._began
-        recorder.finish(
-            self._number, self._episode_seed, observation, terminated=terminated, truncated=truncated, wall_time=seconds
-        )
+            hint = checks.ENDLESS_HINT
+            raise checks.BadValueError(f"the episode has no end: it is {recorder.step:,} steps long", hint)
+        facts = (self._number, self._episode_seed, recorder.step, terminated, truncated, _clock() - self._began)
+        recorder.finish(facts, observation)
         self._number = NO_NUMBER
         self.crash_box.begin(0, NO_NUMBER)
 
@@ -360,10 +354,7 @@ def close_env(env: Any) -> None:
 
 
 def updated_env(old_env: Any, env_update: Any, build: Callable[[EnvSource], Any] = EnvSource.build) -> Any:
-    """Return the environment that an update (EnvUpdate, EnvSource or environment) gives in place of `old_env`.
-
-    One that is replaced is closed. `build` builds from an EnvSource.
-    """
+    """Return the environment that an update (EnvUpdate, EnvSource or environment) gives; close one that it replaces."""
     if isinstance(env_update, EnvUpdate):
         return env_update(old_env)
     if old_env is not env_update:

@@ -98,11 +98,7 @@ class WorkerFactory:
             return self.worker_class.numbers_at_once(self.worker_args)
 
     def prepare_worker_messages(self, objs: Any, preprocess: Callable[[Any], Any] = lambda obj: obj) -> list[Any]:
-        """Return one object a worker, each through `preprocess`: a list as it is, anything else for all.
-
-        Raises:
-            ValueError: If a list does not have exactly `n_workers` entries.
-        """
+        """Return one object a worker, each through `preprocess`: of a list, which has as many, or the same for all."""
         if isinstance(objs, list):
             if len(objs) != self.n_workers:
                 raise ValueError(f"a list with one entry a worker has {self.n_workers} entries, not {len(objs)}")
@@ -112,7 +108,7 @@ class WorkerFactory:
     def __call__(self, worker_number: int) -> Worker:
         """Build a worker, from number 0; UserCodeError if the class cannot be built with its arguments."""
         common = {"seed": self.seed, "max_episode_length": self.max_episode_length, "worker_number": worker_number}
-        arguments: dict[str, Any] = {**common, **self.worker_args}
+        arguments: dict[str, Any] = common | self.worker_args
         hint = f"it is called with {', '.join(arguments)}; the traceback below shows where"
         with reporting(UserCodeError, f"the worker class {self.worker_class.__name__} cannot be built", hint=hint):
             worker = self.worker_class(**arguments)
@@ -130,15 +126,9 @@ class WorkerFactory:
         sound, error = sound_episodes(chunk)
         return without_infos(sound, self._drop_infos) if sound is not None and self._drop_infos else sound, error
 
-    # -- the process of a worker -------------------------------------------------------------------------------------
-
     @contextmanager
     def setup(self) -> Iterator[None]:
-        """Enter the context that a worker lives in, before it is built, and leave it at the end.
-
-        Raises:
-            UserCodeError: On entry and on exit, if `worker_setup` fails.
-        """
+        """Enter the context that a worker lives in, before it is built; UserCodeError if `worker_setup` fails."""
         hint = "worker_setup is called without arguments and returns a context manager; the traceback below shows where"
         with reporting(UserCodeError, "the worker's set-up could not be entered", hint=hint):
             entered = ExitStack()
@@ -151,10 +141,7 @@ class WorkerFactory:
                 entered.close()
 
     def after_updates(self) -> None:
-        """Let torch, where a policy has loaded it, use as many threads as OMP_NUM_THREADS says, or one.
-
-        The workers share the machine's cores already. A `worker_setup` of the user's decides for itself.
-        """
+        """Let torch, where it is loaded and no `worker_setup` decides, use OMP_NUM_THREADS threads, or one."""
         torch: Any = sys.modules.get("torch")
         if self.worker_setup is None and hasattr(torch, "set_num_threads"):
             wanted = os.environ.get("OMP_NUM_THREADS", "1")

@@ -21,10 +21,6 @@ class PolicyHolder:
 
     Attributes:
         policies: The adapted policy, or one for each row where it acts on one observation at a time; none before.
-
-    Args:
-        root: The run's root seed; builds and updates are seeded from it.
-        deterministic: Whether a policy that has a deterministic mode uses it.
     """
 
     def __init__(self, root: int, *, deterministic: bool) -> None:
@@ -44,11 +40,7 @@ class PolicyHolder:
         return "warn" if self.policy.trusted else rules.invalid_action
 
     def update(self, agent_update: Any) -> None:
-        """Take a new policy, or parameters (a dict, tuple or array) for the present one and all its copies.
-
-        Raises:
-            PolicyError: If the policy refuses the parameters.
-        """
+        """Take a new policy, or parameters (a dict, tuple or array) for all copies; PolicyError if it refuses."""
         if not isinstance(agent_update, dict | tuple | np.ndarray):
             self._given, self.policies = agent_update, []
             return
@@ -61,13 +53,10 @@ class PolicyHolder:
                 policy.set_param_values(agent_update)
 
     def adapt(self, env_specs: Iterable[EnvSpec]) -> None:
-        """Make the policy ready for these spaces, one spec a row, where there is one and it is not.
+        """Make the policy ready for these spaces, one spec a row, where there is one and it is not; or PolicyLoadError.
 
         A policy that acts on one observation at a time is copied for each of several rows, for its state and its draws
         belong to one episode; each copy has its row's own spaces, for it may draw from them.
-
-        Raises:
-            PolicyLoadError: If it cannot be loaded or recognised, or cannot be copied where it must be.
         """
         if self._given is None or self.policies:
             return

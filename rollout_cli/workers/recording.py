@@ -213,12 +213,10 @@ class EpisodeRecorder:
         """Return how many steps the running episode has."""
         return len(self.rewards) - self.first_row
 
-    def finish(
-        self, number: int, seed: int, last_observation: Any, *, terminated: bool, truncated: bool, wall_time: float
-    ) -> None:
-        """End the episode, which has at least one step; BadValueError if the last observation is none of its space."""
+    def finish(self, facts: tuple[int, int, int, bool, bool, float], last_observation: Any) -> None:
+        """End the episode: its number, seed, length, whether it was terminated and truncated, and its seconds."""
         self._last_observations.record(last_observation)
-        self._finished.append((number, seed, self.step, terminated, truncated, wall_time, self.reset_info))
+        self._finished.append((*facts, self.reset_info))
         self.first_row = len(self.rewards)
 
     def discard(self) -> None:

@@ -10,11 +10,8 @@ import numpy.typing as npt
 
 OnInvalidAction = Literal["error", "clip", "warn"]
 
-_GUARD_BYTES = 8 << 30
-"""Bytes of observations after which an episode has no end: it is kept in memory until it ends."""
-
-NO_NUMBER = -1
-"""Stands for no episode, where a row runs none."""
+NO_NUMBER = -1  # Stands for no episode, where a row runs none.
+_GUARD_BYTES = 8 << 30  # Bytes of observations after which an episode has no end: it is kept in memory until it ends.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
