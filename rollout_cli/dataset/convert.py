@@ -55,11 +55,7 @@ def number_array(values: Array, present: Array | None = None) -> pa.Array:
 
 
 def text_array(texts: Sequence[str | None]) -> pa.Array:
-    r"""Return texts as an array; None is null. A lone surrogate, which has no UTF-8, is written as `\udc80`.
-
-    Raises:
-        StorageError: If they come to more bytes than one Arrow array takes.
-    """
+    r"""Return texts as an array; None is null. A lone surrogate, which has no UTF-8, is written as `\udc80`."""
     validity = _validity(np.array([text is not None for text in texts], bool))
     encoded = [(text or "").encode(errors="backslashreplace") for text in texts]
     offsets = _offsets(np.fromiter(map(len, encoded), np.int64, len(texts)))
@@ -97,7 +93,7 @@ def info_type(kind: str) -> pa.DataType:
 def _nested_types(dtype: np.dtype[Any], shape: tuple[int, ...], *, fixed: bool) -> tuple[pa.DataType, ...]:
     """Return the type of numbers, and those of the lists around them, innermost first.
 
-    The cache gives the same objects each time, and pyarrow finds identical types equal without comparing their parts.
+    Being cached, they are the same objects each time, which pyarrow finds equal without comparing their parts.
     """
     types = [pa.from_numpy_dtype(dtype.newbyteorder("="))]
     for size in reversed(shape):
@@ -133,11 +129,7 @@ def encode_sparse_tensor(values: Array, rows: Array, n_rows: int) -> pa.Array:
 
 
 def leaf_type(leaf: Leaf) -> pa.DataType:
-    """Return the Arrow type of a leaf's column.
-
-    Raises:
-        UnsupportedSpaceError: For a dtype that Arrow does not have.
-    """
+    """Return the Arrow type of a leaf's column; `UnsupportedSpaceError` for a dtype that Arrow does not have."""
     if leaf.kind == "text":
         return pa.string()
     if leaf.kind == "box" and leaf.dtype == np.uint8 and len(leaf.shape) > 1:  # An image, as raw bytes.

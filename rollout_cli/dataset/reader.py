@@ -6,11 +6,10 @@ import re
 import warnings
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, NamedTuple, overload
 
 import numpy as np
 import pyarrow as pa
@@ -48,10 +47,8 @@ def load(path: Path | str) -> Dataset:
     table, places = _read_episodes(root)
     stated = info.get("episodes")
     if isinstance(stated, int) and table.num_rows < stated:
-        text = (
-            f"{root} has {table.num_rows:,} episodes, but its info.json states {stated:,}; see: rollout verify {root}"
-        )
-        warnings.warn(text, UserWarning, stacklevel=2)
+        text = f"{root} has {table.num_rows:,} episodes, but its info.json states {stated:,}"
+        warnings.warn(f"{text}; see: rollout verify {root}", UserWarning, stacklevel=2)
     return Dataset(_Source(root, info, spaces, table, places, RowReader()), np.arange(table.num_rows))
 
 
@@ -80,11 +77,7 @@ def table_files(folder: Path) -> dict[FileId, Path]:
 
 
 def entries(folder: Path) -> list[Path]:
-    """Return what a folder holds, sorted by name; nothing where there is no such folder.
-
-    Raises:
-        StorageError: If it cannot be read.
-    """
+    """Return what a folder holds, sorted by name; nothing where there is none, `StorageError` for an unreadable one."""
     try:
         return sorted(folder.iterdir()) if folder.is_dir() else []
     except OSError as error:
@@ -127,12 +120,7 @@ class RowReader:
         return self._edges[path]
 
     def read(self, path: Path, start: int, stop: int) -> list[pa.Table]:
-        """Return rows `start` to `stop - 1` of the file `path`, as slices of row groups.
-
-        Raises:
-            DatasetFormatError: If the file is missing or damaged, or has fewer rows.
-            StorageError: If it cannot be read.
-        """
+        """Return rows `start` to `stop - 1` of the file `path`, as slices of row groups."""
         edges = self.edges(path)
         if not 0 <= start < stop <= edges[-1]:
             raise DatasetFormatError(f"{path} has {edges[-1]} rows, but meta/episodes states rows {start} to {stop}")
@@ -153,8 +141,7 @@ class RowReader:
         return self._groups[key]
 
 
-@dataclass(frozen=True)
-class _Source:
+class _Source(NamedTuple):
     """All views of one dataset share this."""
 
     root: Path
@@ -175,8 +162,7 @@ class Dataset:
     """
 
     def __init__(self, source: _Source, ids: Array) -> None:
-        self._source = source
-        self._ids = ids
+        self._source, self._ids = source, ids
 
     def __len__(self) -> int:
         return len(self._ids)

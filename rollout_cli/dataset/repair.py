@@ -1,6 +1,6 @@
 """Making the valid part of a dataset the dataset: the rest is moved aside, and nothing is deleted.
 
-Files are moved from the last one on, a commit record before its rows, and info.json is written at the end. So a repair
+Files are moved from the last one on, a commit record before its rows, and info.json is written behind them. So a repair
 that was killed leaves a dataset whose info.json states more than its files hold, which the next repair completes.
 """
 

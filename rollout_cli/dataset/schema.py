@@ -133,11 +133,7 @@ class SpaceSchema:
 
 
 def env_spec_of(info: Mapping[str, Any]) -> EnvSpec:
-    """Return the environment's spaces and limit, as info.json has them.
-
-    Raises:
-        DatasetFormatError: If they are missing, or do not describe spaces.
-    """
+    """Return the environment's spaces and limit, as info.json has them; `DatasetFormatError` where it has none."""
     try:
         spaces, limit = info["spaces"], info["max_episode_length"]
         return EnvSpec(space_from_json(spaces["observation"]), space_from_json(spaces["action"]), limit)
@@ -168,7 +164,7 @@ def _row_bytes(column: pa.Field) -> int:
         kind, count = kind.value_type, count * kind.list_size
     if pa.types.is_string(kind) or pa.types.is_list(kind):
         # The empty rows of info columns count, or many rare infos would take memory that no limit sees.
-        return 4 if column.nullable and not column.name.endswith("_info_extra") else 0
+        return 4 if column.nullable and "." in column.name else 0
     return int(count * max(1, kind.bit_width // 8))
 
 
@@ -214,11 +210,7 @@ class DatasetSchema:
 
     @classmethod
     def from_info(cls, info: Mapping[str, Any]) -> DatasetSchema:
-        """Return the schema that an info.json describes.
-
-        Raises:
-            DatasetFormatError: If it does not describe one.
-        """
+        """Return the schema that an info.json describes; `DatasetFormatError` where it describes none."""
         try:
             spaces = SpaceSchema.of(env_spec_of(info), next_observation=info["next_observation"])
             return cls.of(spaces, info_columns_of(info["features"]), info.get("env") or {})

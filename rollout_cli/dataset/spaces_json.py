@@ -18,11 +18,7 @@ Space = spaces.Space[Any]
 
 
 def space_to_json(space: Space) -> dict[str, Any]:
-    """Describe `space` as JSON: its type, bounds, dtype and shape, without seeds.
-
-    Raises:
-        UnsupportedSpaceError: For a space that has no fixed set of columns.
-    """
+    """Describe `space` as JSON, without seeds; `UnsupportedSpaceError` if it has no fixed set of columns."""
     out: dict[str, Any]
     match space:
         case spaces.Dict():
@@ -61,11 +57,7 @@ def _bound(bound: npt.NDArray[Any]) -> Any:
 
 
 def space_from_json(document: Mapping[str, Any]) -> Space:
-    """Build the space that `space_to_json` described.
-
-    Raises:
-        DatasetFormatError: If the description is not one of ours.
-    """
+    """Build the space that `space_to_json` described; `DatasetFormatError` for any other description."""
     try:
         return _build(document)
     except (KeyError, TypeError, ValueError, AttributeError, AssertionError, RecursionError) as error:

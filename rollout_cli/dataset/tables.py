@@ -112,12 +112,7 @@ def episode_returns(rewards: Sequence[Array], lengths: Array) -> Array:
 
 
 def decode_batch(spaces: SpaceSchema, steps: pa.Table, episodes: pa.Table) -> EpisodeBatch:
-    """Return episodes from their rows of `data` and of `meta/episodes`.
-
-    Raises:
-        ValueError: If the rows do not fit each other.
-        KeyError: If a column is missing.
-    """
+    """Return episodes from their rows in both tables; ValueError or KeyError where these do not fit each other."""
     spec = spaces.env_spec
     return EpisodeBatch(
         env_spec=spec,
