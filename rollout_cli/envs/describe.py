@@ -18,15 +18,9 @@ from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.episodes.spaces import space_leaves
 from rollout_cli.errors import EnvLoadError
 
-Vector = VectorEnv[Any, Any, Any]
-
 
 def env_spec_of(env: Any, max_episode_length: float | None = None) -> EnvSpec:
-    """Return the spaces of one row of an environment or vector environment, and the lower one of two limits.
-
-    Args:
-        env: The environment, see `time_limit_of`.
-        max_episode_length: The run's own limit of steps; None or infinity for none.
+    """Return the spaces of one row of an environment or vector environment, and the lower one of its and a run's limit.
 
     Raises:
         UnsupportedSpaceError: If a space has no fixed set of columns.
@@ -99,9 +93,9 @@ def loaded_versions(env: Any) -> dict[str, str]:
 
     These are the loaded ones of `_LIBRARIES`, and the packages that the layers of `env` come from.
     """
-    modules = {type(layer).__module__.partition(".")[0] for layer in _layers(env)}
     found = {}
-    for module in {*modules, *(_LIBRARIES.keys() & sys.modules.keys())}:
+    own = {type(layer).__module__.partition(".")[0] for layer in _layers(env)}
+    for module in own | (_LIBRARIES.keys() & sys.modules.keys()):
         name = _LIBRARIES.get(module, module)
         try:
             found[name] = importlib.metadata.version(name)
@@ -111,15 +105,12 @@ def loaded_versions(env: Any) -> dict[str, str]:
     return dict(sorted(found.items()))
 
 
-def autoreset_mode(env: Vector) -> AutoresetMode:
+def autoreset_mode(env: VectorEnv[Any, Any, Any]) -> AutoresetMode:
     """Return how a row of a vector environment begins anew after its episode's end, by its metadata.
 
     DISABLED: it is reset from outside, by a mask. NEXT_STEP: the environment resets it in the following step, which
     belongs to no episode. SAME_STEP: the environment resets it in the last step itself, and gives the last observation
     and info beside the new ones.
-
-    Raises:
-        EnvLoadError: If it does not say.
     """
     given = env.metadata.get("autoreset_mode")
     try:
@@ -130,6 +121,6 @@ def autoreset_mode(env: Vector) -> AutoresetMode:
         raise EnvLoadError(message, hint=hint) from error
 
 
-def vector_name(env: Vector) -> str:
+def vector_name(env: VectorEnv[Any, Any, Any]) -> str:
     """Return the id that a vector environment was made from, else its class."""
     return repr(env.spec.id) if isinstance(env.spec, GymSpec) else type(env).__name__

@@ -50,13 +50,10 @@ class EnvSource:
     source: Source | None = None
 
     def build(self) -> Env:
-        """Build a new environment, which shares nothing with others.
+        """Build a new environment, which shares nothing with others, or raise EnvLoadError.
 
         One that gymnasium makes comes without PassiveEnvChecker, OrderEnforcing and TimeLimit, which cost a tenth of a
         small environment's step; `time_limit_of` gives the limit, and its worker counts.
-
-        Raises:
-            EnvLoadError: If that fails, or the result is no gymnasium.Env.
         """
         found = self.resolve()
         if isinstance(found, GymSpec):
@@ -75,15 +72,10 @@ class EnvSource:
 
     def describe(self) -> dict[str, Any]:
         """Return the record of a dataset: `spec`, `kwargs`, and `path` and `sha256` of a file or module."""
-        source = self.source
-        of_file = source is not None and source.spec and source.data is not None
-        return {
-            "spec": self.spec,
-            "kwargs": self.kwargs,
-            "path": str(Path(self.spec).resolve()) if of_file else None,
-            # A fresh pickle of an object differs every time, so its hash would say nothing.
-            "sha256": source.sha256 if source is not None and source.spec else None,
-        }
+        # A fresh pickle of an object differs every time, so its hash would say nothing.
+        given = self.source if self.source is not None and self.source.spec else None
+        path = str(Path(self.spec).resolve()) if given is not None and given.data is not None else None
+        return {"spec": self.spec, "kwargs": self.kwargs, "path": path, "sha256": given and given.sha256}
 
 
 def env_source(spec: str, kwargs: Mapping[str, Any] | None = None) -> EnvSource:
@@ -110,17 +102,14 @@ def env_source(spec: str, kwargs: Mapping[str, Any] | None = None) -> EnvSource:
         return EnvSource(parsed.id, spec, options, replace(source, data=pickle.dumps(parsed)))
     if is_file(spec):
         return EnvSource(Path(spec).name, spec, options, Source.read(spec, EnvLoadError))
-    if is_module_attribute(spec):
-        return EnvSource(spec, spec, options, Source.find(spec, EnvLoadError))
-    return EnvSource(spec, spec, options)
+    return EnvSource(spec, spec, options, Source.find(spec, EnvLoadError) if is_module_attribute(spec) else None)
 
 
 def as_env_source(env: Any, kwargs: Mapping[str, Any] | None = None) -> EnvSource:
-    """Return a source of an argument of the Python API.
+    """Return a source of an argument of the Python API; an object is pickled now, in its present state.
 
     Args:
-        env: A source, a SPEC, a gymnasium EnvSpec, an environment class or factory, or an environment. An object is
-            pickled now: each worker gets a copy of its present state.
+        env: A source, a SPEC, a gymnasium EnvSpec, an environment class or factory, or an environment.
         kwargs: Arguments as for `env_source`; none for a source, which has its own.
 
     Raises:

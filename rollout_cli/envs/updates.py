@@ -62,9 +62,7 @@ class NewEnvUpdate(EnvUpdate):
 
 @dataclass(eq=False)
 class SetTaskUpdate(EnvUpdate):
-    """Gives the environment a task by its `set_task`; one of another type is closed and built anew first.
-
-    The outermost `set_task` in the environment's chain of wrappers is called.
+    """Gives the environment a task by its outermost `set_task`; one of another type is closed and built anew first.
 
     Args:
         env_type: The environment's class; it is built without arguments where the worker has none of exactly this type.

@@ -140,7 +140,7 @@ class EpisodeBatch:
 
     @classmethod
     def _unchecked(cls, **fields: Any) -> EpisodeBatch:
-        """Build a batch from parts of batches that were checked when they were built."""
+        """Build a batch of checked fields."""
         batch = object.__new__(cls)
         batch.__dict__.update(fields)
         return batch
@@ -230,8 +230,7 @@ class EpisodeBatch:
         ends = np.cumsum(self.lengths) - 1
 
         def shift(leaf: Array, last: Array) -> Array:
-            out = np.empty_like(leaf)
-            out[:-1] = leaf[1:]
+            out = np.roll(leaf, -1, axis=0)
             out[ends] = last
             return out
 

@@ -1,7 +1,4 @@
-"""Chunk: the columns of many short episodes, or of one part of a long one, on their way out of a worker.
-
-Every column is flat, so that no cost is paid for each short episode.
-"""
+"""Chunk: flat columns of many short episodes, so that none has a cost of its own, or of one part of a long one."""
 
 from __future__ import annotations
 
@@ -123,11 +120,7 @@ def _value_bytes(values: Array) -> Array:
 
 
 def concatenate(chunks: Sequence[Chunk]) -> Chunk:
-    """Return the episodes of `chunks` after one another; the parts of one episode become that episode again.
-
-    Raises:
-        ValueError: If there is no chunk.
-    """
+    """Return the episodes of `chunks` after one another; the parts of one episode become that episode again."""
     if not chunks:
         raise ValueError("there is no chunk to concatenate")
     if len(chunks) == 1 and chunks[0].part is None:

@@ -91,8 +91,7 @@ class InfoTable:
     def to_arrays(self) -> dict[str, Array]:
         """Return one info array a dotted path, length `n_rows`.
 
-        A path of several kinds, of text or of JSON is an array of objects; so is one that would take more than
-        `DENSE_BYTES` as a masked array, such as a few renderings among a million steps.
+        A path whose masked array would take over `DENSE_BYTES`, as a few renderings do, is an array of objects, too.
         """
         by_path: dict[str, list[InfoColumn]] = {}
         for column in self.columns:
@@ -181,8 +180,7 @@ def tabulate(infos: Sequence[Mapping[Any, Any]]) -> InfoTable:
         for path, value in _entries(info) if info else ():
             kind, stored = classify(value)
             rows, values = found.setdefault((path, kind), ([], []))
-            is_second_key = rows[-1:] == [row]
-            if kind is None or is_second_key:
+            if kind is None or rows[-1:] == [row]:
                 dropped.setdefault(".".join(path), []).append(row)
             else:
                 rows.append(row)

@@ -69,8 +69,8 @@ def space_leaves(space: Space) -> tuple[Leaf, ...]:
     A space of texts other than Text, such as MiniGrid's MissionSpace, is a text leaf: its dtype says so.
 
     Raises:
-        UnsupportedSpaceError: For Graph, Sequence, OneOf and unknown spaces, which have no fixed set of columns; for a
-            space without any leaf, and for keys that have no UTF-8 and so could name no column.
+        UnsupportedSpaceError: For spaces without a fixed set of columns (Graph, Sequence, OneOf, unknown ones) or any
+            leaf, and for keys that have no UTF-8.
     """
     found = tuple(_leaves(space, ()))
     if not found:
@@ -139,10 +139,9 @@ def map_tree(function: Callable[..., Any], tree: Any, *others: Any) -> Any:
 
 def tree_leaves(tree: Any) -> list[Any]:
     """Return the leaves of a tree of arrays in its own order."""
-    if isinstance(tree, dict):
-        return [leaf for child in tree.values() for leaf in tree_leaves(child)]
-    if isinstance(tree, tuple):
-        return [leaf for child in tree for leaf in tree_leaves(child)]
+    if isinstance(tree, dict | tuple):
+        children = tree.values() if isinstance(tree, dict) else tree
+        return [leaf for child in children for leaf in tree_leaves(child)]
     return [tree]
 
 
@@ -190,4 +189,4 @@ def _rows(leaf: Leaf, column: Any) -> list[Any]:
 
 def count_rows(tree: Any) -> int:
     """Return n of a tree of arrays (n, *shape)."""
-    return len(tree if isinstance(tree, np.ndarray) else tree_leaves(tree)[0])
+    return len(tree_leaves(tree)[0])

@@ -98,8 +98,9 @@ def _takes_keyword(function: Any, name: str, *, by_name: bool = False) -> bool:
     return name in signature.parameters or not by_name
 
 
-def _no_mode(name: str, needs: str) -> PolicyLoadError:
-    return PolicyLoadError(f"{name} has no deterministic mode", hint=f"give {needs}")
+def _no_mode(name: str) -> PolicyLoadError:
+    hint = "give its methods a keyword `deterministic`, or a policy with get_action such an attribute"
+    return PolicyLoadError(f"{name} has no deterministic mode", hint=hint)
 
 
 class _CallablePolicy(AdaptedPolicy):
@@ -113,7 +114,7 @@ class _CallablePolicy(AdaptedPolicy):
             message = f"{name_of(wrapped)}{inspect.signature(wrapped)} cannot be called with an observation alone"
             raise PolicyLoadError(message, hint="a plain callable is called as function(observation)")
         if deterministic and not _takes_keyword(wrapped, "deterministic"):
-            raise _no_mode(name_of(wrapped), "the callable a keyword `deterministic`")
+            raise _no_mode(name_of(wrapped))
         self._act = partial(wrapped, deterministic=True) if deterministic else wrapped
 
     def get_action(self, observation: Any) -> tuple[Any, dict[str, Any]]:
@@ -121,10 +122,9 @@ class _CallablePolicy(AdaptedPolicy):
 
 
 class _CompletedPolicy(AdaptedPolicy):
-    """A policy whose own methods are used where it has them; it has `get_action` or `get_actions` at least.
+    """A policy with `get_action` or `get_actions`, whose own methods are used where it has them.
 
-    A missing `get_action` calls `get_actions` with one row. Without `get_actions` there are no batches: the state and
-    the draws of such a policy belong to one episode at a time.
+    A missing `get_action` calls `get_actions` with one row; without `get_actions` there are no batches.
     """
 
     def __init__(self, wrapped: Any, env_spec: EnvSpec, *, deterministic: bool) -> None:
@@ -138,8 +138,7 @@ class _CompletedPolicy(AdaptedPolicy):
             elif isinstance(getattr(wrapped, "deterministic", None), bool):
                 wrapped.deterministic = True
             else:
-                needs = "its methods a keyword `deterministic`, or the policy such an attribute"
-                raise _no_mode(name_of(wrapped), needs)
+                raise _no_mode(name_of(wrapped))
         self._get_action, self._get_actions = get_action or self._one_row, get_actions
         self._reset = own_method(wrapped, "reset")
         self._resets_rows = self._reset is not None and _takes_positional(self._reset, 1)
@@ -224,8 +223,8 @@ def _check_length(what: str, noun: str, column: Any, n_rows: int, key: str = "")
 class _PredictPolicy(AdaptedPolicy):
     """Calls `predict(observation, state, episode_start, deterministic)` of Stable-Baselines3: it gives (action, state).
 
-    The state is kept between the steps of an episode and given back, with `episode_start`, bool (n,), true for the rows
-    whose episode begins; a recurrent policy clears those rows itself. The method gets only the keywords that it takes.
+    The state is given back in the next step, with `episode_start`, bool (n,), true for the rows whose episode begins: a
+    recurrent policy clears those itself. The method gets only the keywords that it takes.
     """
 
     resets = True
@@ -233,11 +232,10 @@ class _PredictPolicy(AdaptedPolicy):
     def __init__(self, wrapped: Any, env_spec: EnvSpec, *, deterministic: bool) -> None:
         super().__init__(wrapped)
         self._predict = wrapped.predict
-        self._keywords = {
-            name for name in ("state", "episode_start", "deterministic") if _takes_keyword(self._predict, name)
-        }
+        keywords = ("state", "episode_start", "deterministic")
+        self._keywords = [name for name in keywords if _takes_keyword(self._predict, name)]
         if deterministic and "deterministic" not in self._keywords:
-            raise _no_mode(f"{name_of(wrapped)}.predict", "it a keyword `deterministic`")
+            raise _no_mode(f"{name_of(wrapped)}.predict")
         self._deterministic = deterministic
         self._is_discrete = isinstance(env_spec.action_space, spaces.Discrete)
         self._actions = SpaceRows(env_spec.action_space)

@@ -67,16 +67,11 @@ class AdaptedPolicy(Policy):
     knows. Parameters, {} where there are none, go by whichever of `_PARAMETER_VERBS` the user's object has.
     """
 
-    # Whether row j of `get_actions` is what `get_action` gives, bit for bit, whatever the other rows are.
-    row_wise: bool = False
-    # Whether there is no `get_actions`: a worker with several rows then needs a policy a row.
-    row_by_row: bool = False
-    # Whether `reset` does anything: only then must a worker call it at the beginning of each episode.
-    resets: bool = False
-    # Whether its actions are in the action space by construction, and need no check.
-    trusted: bool = False
-    # The policy's own methods; None where it has none.
-    seed: Callable[[int], Any] | None = None
+    row_wise: bool = False  # Row j of `get_actions` is what `get_action` gives, bit for bit, whatever others are.
+    row_by_row: bool = False  # There is no `get_actions`: a worker with several rows then needs a policy a row.
+    resets: bool = False  # `reset` does anything: only then must a worker call it at the beginning of each episode.
+    trusted: bool = False  # Its actions are in the action space by construction, and need no check.
+    seed: Callable[[int], Any] | None = None  # The policy's own method; None where it has none. So is `seed_rows`.
     seed_rows: Callable[[Array, Array], Any] | None = None
 
     def __init__(self, wrapped: Any = None) -> None:

@@ -110,7 +110,6 @@ class _SampledStream:
 
 
 _HALF = np.uint64(32)
-_MODULUS = 2**64
 _WIDEST_SPAN = 2**32
 """A range of more integers than this is left to the space itself: 32 bits of a word choose among no more."""
 
@@ -128,7 +127,7 @@ def _column_maker(leaf: Leaf) -> Callable[[Words], Array] | None:
     spans = np.asarray(np.asarray(high, object) - lows + 1, object)
     if max(spans.ravel().tolist(), default=1) > _WIDEST_SPAN:
         return None
-    return partial(_integer_column, leaf, np.asarray(lows % _MODULUS).astype(np.uint64), spans.astype(np.uint64))
+    return partial(_integer_column, leaf, np.asarray(lows % 2**64).astype(np.uint64), spans.astype(np.uint64))
 
 
 def _uniform_column(leaf: Leaf, low: Array, high: Array, words: Words) -> Array:

@@ -43,8 +43,7 @@ class PolicySource(abc.ABC):
     def load(self, env_spec: EnvSpec, *, deterministic: bool = False) -> AdaptedPolicy:
         """Load a new copy of the policy and adapt it; where `deterministic`, to one that does not explore.
 
-        Raises:
-            PolicyLoadError: If it cannot be loaded or recognised, or cannot be deterministic where it should.
+        Raises PolicyLoadError where that fails.
         """
 
     @abc.abstractmethod
@@ -60,9 +59,8 @@ class UserPolicySource(PolicySource):
 
     @property
     def label(self) -> str:
-        if self.source.data is None:
-            return self.source.spec
-        return Path(self.source.spec).name or "a policy object"
+        spec = self.source.spec
+        return spec if self.source.data is None else Path(spec).name or "a policy object"
 
     def load(self, env_spec: EnvSpec, *, deterministic: bool = False) -> AdaptedPolicy:
         found = instantiate(self.source.load(PolicyLoadError), env_spec)
@@ -170,8 +168,7 @@ def _by_value(source: Source) -> Iterator[None]:
 
 def _is_own(module: ModuleType, folder: Path) -> bool:
     # A virtual environment often lies below the working folder; its packages are not the user's own code.
-    origin = getattr(module, "__file__", None)
-    top = module.__name__.partition(".")[0]
+    origin, top = getattr(module, "__file__", None), module.__name__.partition(".")[0]
     if not origin or top == "rollout_cli" or top in sys.stdlib_module_names:
         return False
     path = Path(origin).resolve()

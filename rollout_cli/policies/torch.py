@@ -36,9 +36,6 @@ class TorchPolicy(SeededPolicy):
     - for a Box, a tensor (n, *shape) is the action.
 
     What a row draws follows from its own seed, but for distributions that `_sample` does not know.
-
-    Raises:
-        PolicyLoadError: If tensors cannot stand for the observations or actions, or the module has a `reset`.
     """
 
     def __init__(self, wrapped: Any, env_spec: EnvSpec, *, deterministic: bool) -> None:
@@ -122,8 +119,7 @@ def _check_shape(noun: str, values: Array, expected: tuple[int, ...]) -> None:
 def _sample(distribution: Any, numbers: RowNumbers, shape: tuple[int, ...]) -> Any:
     """Return a sample of a torch Distribution of n rows.
 
-    Normal ones of the actions' shape, also Independent or transformed (as tanh does), draw row j from row j's stream.
-    All others sample themselves, from torch's global generator.
+    Normal ones, also Independent or transformed, draw row j from row j's stream, others from torch's global generator.
     """
     torch: Any = sys.modules["torch"]
     known = torch.distributions
