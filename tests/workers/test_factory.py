@@ -29,19 +29,15 @@ def test_it_builds_workers_where_they_run() -> None:
     )
     worker = pickle.loads(pickle.dumps(factory))(2)
     assert (2, rules) == (worker.worker_number, worker.rules)
-    assert (2, 1) == (factory.numbers_at_once, WorkerFactory().numbers_at_once)
+    first, second = WorkerFactory(), WorkerFactory()
+    assert (2, 1) == (factory.numbers_at_once, first.numbers_at_once)
+    assert first.seed != second.seed
+    assert 1 <= first.n_workers
     worker.update_env(ChainEnv("never"))
     worker.update_agent(worlds.BatchPolicy(worker.env_spec))
     chunk = worlds.run(worker, range(3))
     assert [4, 4, 4] == chunk.lengths.tolist()
     assert {2} == set(chunk.workers.tolist())
-
-
-def test_what_it_draws_and_counts() -> None:
-    """A root seed, and the usable cores."""
-    first, second = WorkerFactory(), WorkerFactory()
-    assert first.seed != second.seed
-    assert 1 <= first.n_workers
 
 
 @pytest.mark.parametrize(
@@ -105,12 +101,6 @@ MODULE = """
 """
 
 
-def test_a_worker_class_by_name(project: Path) -> None:
-    """It is found in the working folder."""
-    write_module(project, "mine", MODULE)
-    assert issubclass(load_worker_class("mine:Mine"), DefaultWorker)
-
-
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
@@ -121,9 +111,10 @@ def test_a_worker_class_by_name(project: Path) -> None:
         ("Mine", "'Mine' names no worker class"),
     ],
 )
-def test_worker_classes_that_are_refused(project: Path, spec: str, message: str) -> None:
-    """Exit code 3, with the module's own traceback where it has one."""
+def test_worker_classes_by_name(project: Path, spec: str, message: str) -> None:
+    """One is found in the working folder; others exit with 3, with the module's own traceback where it has one."""
     write_module(project, "mine", MODULE)
+    assert issubclass(load_worker_class("mine:Mine"), DefaultWorker)
     write_module(project, "broken", "1 / 0")
     with pytest.raises(UserCodeError, match=message) as caught:
         load_worker_class(spec)
@@ -134,42 +125,38 @@ def test_worker_classes_that_are_refused(project: Path, spec: str, message: str)
 # -- set-up ------------------------------------------------------------------------------------------------------------
 
 
-class Diary:
-    """A set-up that writes down what happens to it."""
-
-    def __init__(self, fails: str = "") -> None:
-        self.fails, self.lines = fails, list[str]()
-
-    @contextmanager
-    def __call__(self) -> Iterator[None]:
-        if self.fails == "enter":
-            raise OSError("there is no device")
-        self.lines.append("enter")
-        yield
-        self.lines.append("leave")
-        if self.fails == "leave":
-            raise OSError("the device is stuck")
-
-
 def test_a_set_up_surrounds_the_worker() -> None:
     """It is entered and left, also after an error inside, which it does not swallow."""
-    diary = Diary()
-    with WorkerFactory(worker_setup=diary).setup():
-        diary.lines.append("inside")
-    with pytest.raises(ValueError, match="broken"), WorkerFactory(worker_setup=diary).setup():
+    diary: list[str] = []
+
+    @contextmanager
+    def keeping_a_diary() -> Iterator[None]:
+        diary.append("enter")
+        yield
+        diary.append("leave")
+
+    with WorkerFactory(worker_setup=keeping_a_diary).setup():
+        diary.append("inside")
+    with pytest.raises(ValueError, match="broken"), WorkerFactory(worker_setup=keeping_a_diary).setup():
         raise ValueError("broken")
-    assert ["enter", "inside", "leave", "enter", "leave"] == diary.lines
+    assert ["enter", "inside", "leave", "enter", "leave"] == diary
     with WorkerFactory().setup():
         pass
 
 
-@pytest.mark.parametrize(("fails", "message"), [("enter", "could not be entered"), ("leave", "could not be left")])
-def test_a_set_up_that_fails(fails: str, message: str) -> None:
+@contextmanager
+def _failing(where: str) -> Iterator[None]:
+    if where == "entered":
+        raise OSError("there is no device")
+    yield
+    raise OSError("the device is stuck")
+
+
+@pytest.mark.parametrize("where", ["entered", "left"])
+def test_a_set_up_that_fails(where: str) -> None:
     """It is the user's code."""
-    with (
-        pytest.raises(UserCodeError, match=f"set-up {message}: OSError"),
-        WorkerFactory(worker_setup=Diary(fails)).setup(),
-    ):
+    setup = WorkerFactory(worker_setup=lambda: _failing(where)).setup()
+    with pytest.raises(UserCodeError, match=f"set-up could not be {where}: OSError"), setup:
         pass
 
 
@@ -177,14 +164,13 @@ def test_one_thread_for_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     """Or as many as OMP_NUM_THREADS says; a set-up of the user's decides for itself."""
     threads: list[int] = []
     monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(set_num_threads=threads.append))
-    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    for wanted in ("3", "many"):
+        monkeypatch.setenv("OMP_NUM_THREADS", wanted)
+        WorkerFactory().after_updates()
+    monkeypatch.delenv("OMP_NUM_THREADS")
     WorkerFactory().after_updates()
-    monkeypatch.setenv("OMP_NUM_THREADS", "3")
-    WorkerFactory().after_updates()
-    monkeypatch.setenv("OMP_NUM_THREADS", "many")
-    WorkerFactory().after_updates()
-    WorkerFactory(worker_setup=Diary()).after_updates()
-    assert [1, 3, 1] == threads
+    WorkerFactory(worker_setup=lambda: _failing("left")).after_updates()
+    assert [3, 1, 1] == threads
 
 
 def test_a_tensorflow_session(monkeypatch: pytest.MonkeyPatch) -> None:
