@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import pickle
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,7 +16,6 @@ from rollout_cli.dataset import reader
 from rollout_cli.dataset.reader import Dataset, load
 from rollout_cli.episodes.batch import EpisodeBatch
 from rollout_cli.errors import DatasetFormatError, StorageError
-from tests.helpers.batches import assert_same_info_values, assert_same_steps
 from tests.helpers.damage import INFO, data, episodes, flip, make_fifo, make_folder
 from tests.helpers.writing import RICH_SPEC, SMALL, rich_episodes, write_dataset
 
@@ -40,13 +37,6 @@ def folder(pristine: Path, tmp_path: Path) -> Path:
 @pytest.fixture
 def dataset(pristine: Path) -> Dataset:
     return load(pristine)
-
-
-def test_the_whole_dataset_is_what_was_collected(dataset: Dataset) -> None:
-    """With the infos, of which some have no column."""
-    expected, actual = EpisodeBatch.from_chunks(RICH_SPEC, list(rich_episodes())), dataset.to_episode_batch()
-    assert_same_steps(expected, actual)
-    assert_same_info_values(expected, actual)
 
 
 def test_an_episode_states_its_facts(dataset: Dataset) -> None:
@@ -75,12 +65,6 @@ def test_a_dataset_describes_itself(dataset: Dataset, pristine: Path) -> None:
     assert json.loads((pristine / INFO).read_text()) == dataset.info
     assert [chunk.n_steps for chunk in rich_episodes()] == dataset.episodes["length"].to_pylist()
     assert [3, 1] == dataset[[3, 1]].episodes["episode_id"].to_pylist()
-
-
-def test_episodes_are_selected_by_their_facts(dataset: Dataset) -> None:
-    """A mask comes from the table of episodes."""
-    long = dataset[dataset.episodes["length"].to_numpy() > 20]
-    assert [chunk.n_steps for chunk in rich_episodes() if chunk.n_steps > 20] == [len(one) for one in long]
 
 
 @pytest.mark.parametrize(
@@ -154,17 +138,6 @@ def test_random_access_keeps_what_fits_into_its_memory(
     for place in (3, 90, 3, 90):
         assert rich_episodes()[place].rewards.tolist() == dataset[place].rewards.tolist()
     assert len(set(reads)) < len(reads)
-
-
-def test_a_dataset_that_was_read_is_pickled_for_another_process(pristine: Path, tmp_path: Path) -> None:
-    """As torch's DataLoader does for its workers."""
-    dataset = load(pristine)
-    expected = [one.rewards.sum() for one in dataset[5:9]]
-    (tmp_path / "dataset.pkl").write_bytes(pickle.dumps(dataset[5:9]))
-    code = "import pickle, sys; print([one.rewards.sum() for one in pickle.load(open(sys.argv[1], 'rb'))])"
-    command = [sys.executable, "-c", code, str(tmp_path / "dataset.pkl")]
-    ran = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert repr(expected) == ran.stdout.strip()
 
 
 # Damage.

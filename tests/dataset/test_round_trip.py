@@ -112,16 +112,3 @@ def test_infos_come_back_as_they_are_typed(tmp_path: Path) -> None:
     kinds = {key: (type(values).__name__, values.dtype.name) for key, values in actual.env_infos.items()}
     expected = {"every": ("ndarray", "int64"), "some": ("MaskedArray", "float32"), "json": ("ndarray", "object")}
     assert expected == kinds
-
-
-def test_paths_that_read_alike_have_columns_of_their_own(tmp_path: Path) -> None:
-    """`a.b` may be one key or two; both leaves are kept."""
-    space = spaces.Dict({"a.b": spaces.Discrete(3), "a": spaces.Dict({"b": spaces.Box(0, 1, (2,))})})
-    spec = EnvSpec(space, spaces.Discrete(2))
-    episodes = [episode(number, 4, spec=spec) for number in range(3)]
-    write_dataset(tmp_path / "out", episodes, spec=spec)
-    dataset = load(tmp_path / "out")
-    assert_same_batches(EpisodeBatch.from_chunks(spec, episodes), dataset.to_episode_batch())
-    features = dataset.info["features"]
-    assert ["a", "b"] == features["observation.a.b"]["path"]
-    assert ["a.b"] == features["observation.a.b#2"]["path"]

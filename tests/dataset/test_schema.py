@@ -24,6 +24,7 @@ from rollout_cli.dataset.tables import stored_form
 from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.episodes.chunk import Chunk, concatenate
 from rollout_cli.episodes.infos import tabulate
+from rollout_cli.episodes.spaces import space_leaves
 from rollout_cli.errors import DatasetFormatError, StorageError, UnsupportedSpaceError
 from tests.helpers.batches import assert_same_batches
 from tests.helpers.chunks import BOX_SPEC, episode, grouped, in_parts
@@ -71,7 +72,9 @@ class Mission(gymnasium.Space[str]):
      {"o.a.b": "int64", "o.a.b#2": "int64"}),
 ])  # fmt: skip
 def test_a_leaf_is_a_column_of_a_plain_type(space: Space, expected: dict[str, str]) -> None:
-    assert expected == {column.name: str(column.type) for column in space_columns(space, "o") if column.stored}
+    columns = space_columns(space, "o")
+    assert expected == {column.name: str(column.type) for column in columns if column.stored}
+    assert [list(leaf.path) for leaf in space_leaves(space)] == [column.describe()["path"] for column in columns]
 
 
 @pytest.mark.parametrize("space", [

@@ -97,10 +97,6 @@ SELECTIONS: dict[str, tuple[Callable[[Dataset], list[Dataset]], list[int]]] = {
     "backwards": (lambda dataset: [dataset[::-1]], list(range(N))[::-1]),
     "a list": (lambda dataset: [dataset[[7, 3, 3, -1]]], [7, 3, 3, N - 1]),
     "a mask": (lambda dataset: [dataset[np.arange(N) % 4 == 2]], list(range(2, N, 4))),
-    "a mask of a mask": (
-        lambda dataset: [dataset[[True, False] * (N // 2)][[False, True, True] * 5]],
-        [2, 4, 8, 10, 14, 16, 20, 22, 26, 28],
-    ),
     "unpickled": (lambda dataset: [pickle.loads(pickle.dumps(dataset[4:9]))], list(range(4, 9))),
 }
 
