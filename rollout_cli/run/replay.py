@@ -36,10 +36,7 @@ def replay(
     dataset was made, and may make episodes differ.
 
     Raises:
-        DatasetFormatError: If the dataset does not record what made it.
-        ConfigError: If it does not record all of it.
-        UserCodeError: If policy or environment cannot be loaded, are not those that were used, or raise.
-        NotReproducibleError: If no episode of these can be run again.
+        RolloutError: If the dataset does not record what made it, that is not there any more, or it raises.
     """
     info = dataset.info
     values = provenance.recorded_values(info)
