@@ -17,7 +17,6 @@ from rollout_cli.dataset.reader import file_name, table_files
 from rollout_cli.dataset.schema import DatasetSchema
 from rollout_cli.dataset.stats import Place, TableStats, stats_from_json, stats_to_json
 from rollout_cli.errors import DatasetFormatError
-from rollout_cli.samplers.plan import Covered
 
 FILES_PER_CHUNK = 1_000
 """Files in one chunk folder of a dataset with one partition."""
@@ -119,12 +118,20 @@ class Written(NamedTuple):
     tables: tuple[pa.Table, pa.Table] | None = None  # Its rows of both, if more episodes may be added to them.
 
 
+class CommittedPartition(NamedTuple):
+    """How far a partition is committed; a dataset knows no plan, of which a run makes its own `Covered`."""
+
+    next_number: int  # All lower numbers of it are in the dataset, or skipped.
+    steps: int = 0
+    last_length: int | None = None  # Steps of the last episode; None where there is none.
+
+
 @dataclass(frozen=True, slots=True)
 class Committed:
     """The committed part of a dataset, with its totals."""
 
     info: Mapping[str, Any]
-    partitions: tuple[Covered, ...]  # All lower numbers of each partition are in the dataset, or skipped.
+    partitions: tuple[CommittedPartition, ...]
     segments: tuple[Written, ...]  # In order; the last one of each partition with its tables.
     damaged: tuple[Path, ...]  # Files behind these, which the writer moves aside when it resumes.
     notices: tuple[str, ...]  # One sentence for each damaged segment, with the reason.
@@ -157,7 +164,7 @@ def read_committed(root: Path, info: Mapping[str, Any]) -> Committed:
         raise DatasetFormatError(f"info.json of {root} lacks what resuming needs: {error!r}") from error
     present = {*segment_files(root / "data", n_partitions), *segment_files(root / "meta" / "episodes", n_partitions)}
     found: list[Written] = []
-    covered: list[Covered] = []
+    covered: list[CommittedPartition] = []
     damaged: list[Path] = []
     notices: list[str] = []
     for partition, first in zip(range(n_partitions), firsts, strict=True):
@@ -169,8 +176,8 @@ def read_committed(root: Path, info: Mapping[str, Any]) -> Committed:
             notices.append(f"{damage.message}: the files of this last segment are moved aside, its episodes run again")
         found += own
         steps = sum(one.record.steps for one in own)
-        covered += [Covered(one.record.stop, steps, one.record.last_length) for one in own[-1:]] or [
-            Covered(first or 0)
+        covered += [CommittedPartition(one.record.stop, steps, one.record.last_length) for one in own[-1:]] or [
+            CommittedPartition(first or 0)
         ]
     skipped = tuple(number for one in found for number in one.record.skipped)
     totals = {name: sum(getattr(one.record, name) for one in found) for name in ("episodes", "steps", "return_sum")}

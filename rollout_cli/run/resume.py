@@ -105,7 +105,7 @@ def resume_state(config: CollectConfig, plan: Plan, sources: Mapping[str, Any], 
     elif config.seed != info["root_seed"]:
         _refuse(root, [f"seed was {info['root_seed']}, is {config.seed}"])
     committed = read_committed(root, info)
-    covered = [Covered(one.next_number, one.steps, one.last_length) for one in committed.partitions]
+    covered = [Covered(*one) for one in committed.partitions]
     state = ResumeState(config, remaining(plan, covered), info, committed)
     if state.is_complete or committed.can_resume:
         for notice in committed.notices:
