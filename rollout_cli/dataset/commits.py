@@ -18,8 +18,7 @@ from rollout_cli.dataset.schema import DatasetSchema
 from rollout_cli.dataset.stats import Place, TableStats, stats_from_json, stats_to_json
 from rollout_cli.errors import DatasetFormatError
 
-FILES_PER_CHUNK = 1_000
-"""Files in one chunk folder of a dataset with one partition."""
+FILES_PER_CHUNK = 1_000  # Files in one chunk folder of a dataset with one partition.
 
 _RECORD, _STATS, _CHECKSUM = "rollout.segment", "rollout.stats", "rollout.checksum"
 
@@ -59,16 +58,13 @@ def segment_files(folder: Path, n_partitions: int) -> dict[SegmentId, Path]:
 
 @dataclass(frozen=True, slots=True)
 class SegmentRecord:
-    """The footer of an episodes file, as docs/dataset-format.md describes it, with the statistics of the steps.
-
-    The data file may have more rows than `steps`, of episodes that were not committed.
-    """
+    """The footer of an episodes file, as docs/dataset-format.md describes it, with the statistics of the steps."""
 
     start: int
     stop: int
     skipped: tuple[int, ...]
     episodes: int
-    steps: int
+    steps: int  # The data file may have more rows, of episodes that were not committed.
     last_length: int
     return_sum: float
     nominal: int

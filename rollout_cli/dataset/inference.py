@@ -16,8 +16,7 @@ from rollout_cli.dataset.schema import INFO_PREFIXES, InfoColumns
 from rollout_cli.episodes.chunk import Chunk
 from rollout_cli.episodes.infos import JSON, STRING, InfoPath, kind_type
 
-INFERENCE_STEPS = 1_000
-"""Steps after which, at an episode's end, the columns are decided."""
+INFERENCE_STEPS = 1_000  # Steps after which, at an episode's end, the columns are decided.
 
 
 class SchemaInference:

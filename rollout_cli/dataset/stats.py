@@ -31,8 +31,7 @@ _FIELDS = ("count", "min", "max", "mean", "m2")
 ColumnStats = Array
 """`_FIELDS` of a column, float64 (5, *shape of a row); `m2` sums squared distances from the mean."""
 
-TableStats = Mapping[str, ColumnStats]
-"""The statistics of the columns of a table, by name."""
+TableStats = Mapping[str, ColumnStats]  # By column.
 
 
 def column_stats(values: Array) -> ColumnStats:
@@ -143,8 +142,7 @@ def stats_document(stats: TableStats, schema: DatasetSchema) -> dict[str, Any]:
 
 # Anomalies: values that were stored, but that a reader should know of.
 
-Place = tuple[int, int]
-"""Episode id and step."""
+Place = tuple[int, int]  # Episode id and step.
 
 _PROBLEMS = {
     "not_finite": "numbers that are not finite (nan or infinite)",

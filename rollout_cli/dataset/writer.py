@@ -242,8 +242,7 @@ class DatasetWriter:
         for at, first in enumerate(self._firsts):
             own = [one for one in segments if one.segment.partition == at]
             segment = SegmentId(count, at, 0)
-            partition = Partition(schema, limits, self._queue, segment, first_number=first, committed=own)
-            self._partitions.append(partition)
+            self._partitions += [Partition(schema, limits, self._queue, segment, first_number=first, committed=own)]
 
     def _write_held(self) -> None:
         self._decide(self._inference.result())
