@@ -75,9 +75,10 @@ class WorkerLoop:
         A BaseException such as the user's SystemExit leaves the turn: the worker is as good as dead, and the episodes
         that run are suspects.
         """
+        untaken = list(commands)
         try:
-            for command in commands:
-                self._take(command)
+            while untaken:
+                self._take(untaken.pop(0))
             # `Started` is sent before the first step: a worker that dies in that one has started.
             if self._worker is not None and not (self._failed or self.ended or self._messages):
                 self._run(self._worker)
@@ -87,7 +88,8 @@ class WorkerLoop:
         if self._worker is not None:
             self._worker.crash_box.end_turn()
         messages, self._messages = self._messages, []
-        return messages
+        # One that failed does not take those after it along, such as an Exit.
+        return [*messages, *self.turn(untaken)] if untaken else messages
 
     def rescue(self) -> list[ToSampler]:
         """Return what was finished before a turn raised, which is reported; what this raises is only logged."""

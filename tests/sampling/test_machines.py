@@ -16,13 +16,15 @@ from hypothesis import strategies as st
 from rollout_cli.episodes.chunk import Chunk
 from rollout_cli.errors import EnvError, WorkerError
 from rollout_cli.samplers.leases import Leases, LeaseSize
-from rollout_cli.samplers.messages import Batch, Failed, Start, Started, Update
+from rollout_cli.samplers.messages import Batch, Exit, Failed, Start, Started, Update
 from rollout_cli.samplers.plan import Episodes, EpisodesPerWorker, MinTimesteps, Plan, PlanState
 from rollout_cli.samplers.pool import Died, Pool
 from rollout_cli.samplers.reorder import ReorderBuffer
 from rollout_cli.samplers.sampler_machine import SamplerMachine
 from rollout_cli.samplers.supervision import Supervision, Supervisor
 from rollout_cli.samplers.updates import UpdateLog
+from rollout_cli.samplers.worker_loop import WorkerLoop
+from rollout_cli.workers.factory import WorkerFactory
 from tests.helpers.chunks import BOX_SPEC
 from tests.helpers.fake_worker import Script, bare_episode
 from tests.helpers.simulation import SimulatedSampler, simulated_time
@@ -267,6 +269,14 @@ def test_a_worker_that_failed_in_an_older_call_is_rebuilt() -> None:
     of, pool = machine()
     of.handle(Failed(1, 4, EnvError("broken"), (7,)), 0.0)
     assert [call.send(1, Start(5, of.updates.history(1), rebuild=True))] == pool.mock_calls
+
+
+def test_a_command_that_fails_does_not_take_the_next_one_along() -> None:
+    """A worker whose update fails hears the Exit that arrived with it, rather than waiting until it is killed."""
+    loop = WorkerLoop(WorkerFactory(n_workers=1), 0, owns_process=False)
+    (failed,) = loop.turn([Start(1, (Update(agent=b"no pickle"),)), Exit()])
+    assert isinstance(failed, Failed)
+    assert loop.ended
 
 
 def test_after_a_failure_finished_episodes_still_count() -> None:
