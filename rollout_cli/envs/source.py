@@ -180,8 +180,7 @@ def _make_env(spec: GymSpec, kwargs: Mapping[str, Any], name: str) -> Env:
         return _checked(call_builder(partial(make, spec, max_episode_steps=limit or -1), options, name), name)
     bare = partial(make, replace(spec, order_enforce=False), max_episode_steps=-1)
     env = _checked(call_builder(bare, options, name), name)
-    made = env.unwrapped.spec
-    own = made.kwargs if made is not None else options
+    own = env.unwrapped.spec.kwargs if env.unwrapped.spec is not None else options
     env.unwrapped.spec = replace(copy.deepcopy(spec), kwargs=own, max_episode_steps=None if limit == -1 else limit)
     return env
 

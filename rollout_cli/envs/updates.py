@@ -1,7 +1,4 @@
-"""EnvUpdate and its family: how a sampler changes the environment of its workers.
-
-The classes and their promises are those of garage's documents.
-"""
+"""How a sampler changes the environment of its workers: garage's EnvUpdate and its family."""
 
 from __future__ import annotations
 
@@ -104,8 +101,7 @@ class ExistingEnvUpdate(EnvUpdate):
     replaces_env: ClassVar[bool] = True
 
     def __init__(self, env: Env) -> None:
-        hint = "use NewEnvUpdate, which builds the environment in each worker"
-        self._source = Source.of(env, EnvLoadError, hint=hint)
+        self._source = Source.of(env, EnvLoadError, hint="use NewEnvUpdate, which builds it in each worker")
 
     def __call__(self, old_env: Env | None = None) -> Env:
         if old_env is not None:

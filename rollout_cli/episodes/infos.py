@@ -108,10 +108,10 @@ class InfoTable:
                 for row, value in column.items():
                     values[row] = value
             return values
-        values = first.values
-        if is_sparse:
-            values = all_masked((self.n_rows, *values.shape[1:]), values.dtype)
-            values[first.rows] = first.values
+        if not is_sparse:
+            return first.values
+        values = all_masked((self.n_rows, *first.values.shape[1:]), first.values.dtype)
+        values[first.rows] = first.values
         return values
 
 

@@ -142,8 +142,7 @@ class _CompletedPolicy(AdaptedPolicy):
         self._get_action, self._get_actions = get_action or self._one_row, get_actions
         self._reset = own_method(wrapped, "reset")
         self._resets_rows = self._reset is not None and _takes_positional(self._reset, 1)
-        self.resets = self._reset is not None
-        self.row_by_row = get_actions is None
+        self.resets, self.row_by_row = self._reset is not None, get_actions is None
         for name, count in (("seed", 1), ("seed_rows", 2)):
             method = own_method(wrapped, name)
             if method is not None and _takes_positional(method, count):

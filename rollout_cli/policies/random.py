@@ -1,7 +1,6 @@
-"""The built-in policy `random`: actions distributed as the action space's own `sample` draws them.
+"""The built-in policy `random`: actions distributed as the action space's own `sample` draws them, many at once.
 
-A call of `space.sample()` costs more than a step of a small environment. Here the actions of an episode are a function
-of its seed and the step, so that many are drawn at once.
+A call of `space.sample()` costs more than a step of a small environment.
 """
 
 from __future__ import annotations
@@ -32,21 +31,17 @@ _BLOCK_STEPS, _BLOCK_WORDS = 64, 2_048
 
 
 class RandomPolicy(SeededPolicy):
-    """Draws actions from an action space. Row j of `get_actions` gets what `get_action` gives for the same seed.
-
-    An episode that is not seeded has the actions that follow those of the episode before. The space is only read, never
-    drawn from.
-    """
+    """Draws actions from an action space, which is only read. An episode without a seed goes on where the last ended."""
 
     row_wise = trusted = True
 
     def __init__(self, action_space: spaces.Space[Any]) -> None:
         rows = SpaceRows(action_space)
         makers = [maker for maker in map(_column_maker, rows.leaves) if maker is not None]
-        if len(makers) == len(rows.leaves):
-            super().__init__(None, partial(_CountedStream, rows, makers))
-        else:
-            super().__init__(None, partial(_SampledStream, rows, action_space))
+        make: Any = partial(_CountedStream, rows, makers)
+        if len(makers) < len(rows.leaves):
+            make = partial(_SampledStream, rows, action_space)
+        super().__init__(None, make)
         self._ahead: Iterator[Any] = iter(())
 
     def get_action(self, observation: Any) -> tuple[Any, dict[str, Any]]:  # noqa: ARG002

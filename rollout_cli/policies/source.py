@@ -1,8 +1,4 @@
-"""Policy SPECs: what the text after `--policy` names, and what the Python API is given.
-
-`random` and every other `scheme:...` is a line in `SCHEMES` and a module with a function `policy_source(rest)`. Beside
-them there are `file.pkl` and `module:attr`.
-"""
+"""Policy SPECs: `file.pkl`, `module:attr` and the schemes, such as `random`; objects of the Python API; packing."""
 
 from __future__ import annotations
 
@@ -28,7 +24,7 @@ from rollout_cli.policies.adapt import adapt_policy, instantiate, policy_class
 from rollout_cli.policies.policy import AdaptedPolicy
 
 SCHEMES = {"random": "rollout_cli.policies.random"}
-"""From the text before the first colon to the module whose `policy_source` gets what follows it."""
+"""From the text before the first colon to a module whose `policy_source(rest)` gets what follows it."""
 
 
 class PolicySource(abc.ABC):

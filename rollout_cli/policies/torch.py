@@ -48,8 +48,7 @@ class TorchPolicy(SeededPolicy):
             raise PolicyLoadError("a torch module cannot take text", hint=hint)
         if callable(getattr(wrapped, "reset", None)):
             hint = "give it get_action and get_actions, which say how the state follows its episodes"
-            message = f"the module {type(wrapped).__name__} has a reset, so it keeps a state between steps"
-            raise PolicyLoadError(message, hint=hint)
+            raise PolicyLoadError("the torch module has a reset, so it keeps a state between steps", hint=hint)
         self._space: Any = env_spec.action_space
         self._torch: Any = sys.modules["torch"]
         self._deterministic = deterministic

@@ -149,8 +149,8 @@ def test_concatenate_is_the_joined_chunks(left: list[int], right: list[int]) -> 
     halves = [EpisodeBatch.from_chunks(TREE, half) for half in (chunks[: len(left)], chunks[len(left) :])]
     joined = EpisodeBatch.concatenate(*halves)
     expected, found = contents(whole), contents(joined)
-    plain = [name for name in expected if "infos" not in name]
-    assert [expected[name] for name in plain] == [found[name] for name in plain]
+    for name in (name for name in expected if "infos" not in name):
+        assert expected[name] == found[name]
     for key, values in whole.env_infos.items():
         assert values.tolist() == joined.env_infos[key].tolist()
 
@@ -205,12 +205,11 @@ def test_other_spaces_do_not_join() -> None:
         EpisodeBatch.concatenate(make([1], BOX), make([1], other))
 
 
-@pytest.mark.parametrize("change", [{"reward": 1}, {"rewards": None}])
-def test_a_list_with_other_keys(change: dict[str, Any]) -> None:
-    """A spare or missing key is named."""
+def test_a_list_with_other_keys() -> None:
+    """A spare key and a missing one are named."""
     (entry,) = make([2]).to_list()
-    changed = {key: value for key, value in {**entry, **change}.items() if value is not None}
-    with pytest.raises(ValueError, match=rf"see \['{next(iter(change))}'\]"):
+    changed = {"reward": entry["rewards"]} | {key: value for key, value in entry.items() if key != "rewards"}
+    with pytest.raises(ValueError, match=r"see \['reward', 'rewards'\]"):
         EpisodeBatch.from_list(TREE, [changed])
 
 

@@ -18,7 +18,6 @@ from rollout_cli.episodes.spaces import (
     leaf_getters,
     map_tree,
     space_leaves,
-    tree_leaves,
     unflatten,
 )
 from rollout_cli.errors import UnsupportedSpaceError
@@ -99,13 +98,6 @@ def test_map_tree_takes_trees_of_one_structure() -> None:
     left: Any = {"a": (1, [2]), "b": 3}
     right: Any = {"b": 30, "a": (10, [20])}
     assert {"a": (11, [2, 20]), "b": 33} == map_tree(lambda one, other: one + other, left, right)
-
-
-def test_tree_leaves_come_in_the_trees_order() -> None:
-    """Leaves of dicts and tuples come as they stand, which for a sample is the order of its space's leaves."""
-    assert [1, 2, [3]] == tree_leaves({"b": (1, 2), "a": [3]})
-    sample = sample_of(NESTED)
-    assert repr(list(SpaceRows(NESTED).columns(sample))) == repr(tree_leaves(sample))
 
 
 @given(any_space())

@@ -7,14 +7,12 @@ from typing import Any
 
 import gymnasium
 import pytest
-from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from gymnasium.wrappers import RecordEpisodeStatistics, TimeLimit
 
 from rollout_cli.envs import as_env_source, describe_env, env_source, env_spec_of, time_limit_of
 from rollout_cli.envs.source import build_native
-from rollout_cli.errors import EnvLoadError, UnsupportedSpaceError
-from tests.workers import worlds
+from rollout_cli.errors import EnvLoadError
 from tests.workers.worlds import ChainEnv
 
 
@@ -51,22 +49,6 @@ def test_spaces_and_limit() -> None:
 def test_the_limit(env: Any, limit: int | None) -> None:
     """The lowest of the TimeLimit wrappers, or the spec's where the environment was built without them."""
     assert limit == time_limit_of(env)
-
-
-@pytest.mark.parametrize("name", worlds.SPACES)
-def test_all_supported_spaces(name: str) -> None:
-    """Every space that has columns is accepted, of one row of a vector environment, too."""
-    env = worlds.space_env(name)()
-    assert env.observation_space == env_spec_of(env).observation_space
-    assert env.action_space == env_spec_of(SyncVectorEnv([lambda: env])).action_space
-
-
-@pytest.mark.parametrize("space", [spaces.Sequence(spaces.Discrete(3)), spaces.Dict({}), spaces.Tuple(())])
-def test_unsupported_spaces_are_refused(space: Any) -> None:
-    """A space without a fixed set of columns is the environment's error."""
-    with pytest.raises(UnsupportedSpaceError) as caught:
-        env_spec_of(worlds.SpaceEnv(space, spaces.Discrete(2)))
-    assert isinstance(caught.value, EnvLoadError)
 
 
 @pytest.mark.parametrize("arguments", [{}, {"max_episode_steps": 12}, {"sutton_barto_reward": True}])

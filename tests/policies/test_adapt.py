@@ -109,8 +109,7 @@ def test_whatever_is_adapted_keeps_the_protocol(make: Callable[[], Any]) -> None
 def test_get_action_alone(candidate: Any) -> None:
     """There are no batches: such a policy acts on one episode at a time, and a worker takes one for each row."""
     policy = adapt_policy(candidate, ENV_SPEC)
-    assert (True, False) == (policy.row_by_row, policy.row_wise)
-    assert 0 == policy.get_action(OBSERVATION)[0]
+    assert (True, False, 0) == (policy.row_by_row, policy.row_wise, policy.get_action(OBSERVATION)[0])
     with pytest.raises(PolicyError, match="has no get_actions: it acts on one observation at a time"):
         policy.get_actions(BATCH)
 
@@ -225,11 +224,6 @@ class Bare:
 
     def predict(self, observation: Any) -> Any:
         return self.result
-
-
-def test_a_predict_without_keywords() -> None:
-    """Only the keywords that the method takes are given."""
-    assert (2, {}) == adapt_policy(Bare((np.array(2), None)), ENV_SPEC).get_action(OBSERVATION)
 
 
 # -- deterministic ---------------------------------------------------------------------------------------------------

@@ -130,13 +130,6 @@ def test_what_cannot_be_loaded(project: Path, spec: str, message: str, hint: str
     assert "\n" not in caught.value.message
 
 
-def test_deterministic_reaches_the_adapter(project: Path) -> None:
-    """A source's load refuses to be deterministic where the policy cannot be."""
-    write_module(project, "mine", GOOD)
-    with pytest.raises(PolicyLoadError, match="no deterministic mode"):
-        policy_source("mine:go").load(ENV_SPEC, deterministic=True)
-
-
 def test_objects_of_the_python_api() -> None:
     """An object is pickled at once, each load is a copy of it then; sources and SPECs stay what they are."""
     policy = Constant(1)
