@@ -160,24 +160,25 @@ def read_committed(root: Path, info: Mapping[str, Any]) -> Committed:
         raise DatasetFormatError(f"info.json of {root} lacks what resuming needs: {error!r}") from error
     present = {*segment_files(root / "data", n_partitions), *segment_files(root / "meta" / "episodes", n_partitions)}
     found: list[Written] = []
-    covered: list[CommittedPartition] = []
+    partitions: list[CommittedPartition] = []
     damaged: list[Path] = []
     notices: list[str] = []
     for partition, first in zip(range(n_partitions), firsts, strict=True):
-        last = max((one.number for one in present if one.partition == partition), default=-1)
-        segments = [SegmentId(n_partitions, partition, number) for number in range(last + 1)]
+        count = max((one.number + 1 for one in present if one.partition == partition), default=0)
+        segments = [SegmentId(n_partitions, partition, number) for number in range(count)]
         own, damage = _read_segments(root, schema, segments, first)
         if damage is not None:
             damaged += [path for path in segments[-1].paths(root) if path.exists()]
             notices.append(f"{damage.message}: the files of this last segment are moved aside, its episodes run again")
         found += own
-        steps = sum(one.record.steps for one in own)
-        covered += [CommittedPartition(one.record.stop, steps, one.record.last_length) for one in own[-1:]] or [
-            CommittedPartition(first or 0)
-        ]
+        covered = CommittedPartition(first or 0)
+        if own:
+            last, steps = own[-1].record, sum(one.record.steps for one in own)
+            covered = CommittedPartition(last.stop, steps, last.last_length)
+        partitions.append(covered)
     skipped = tuple(number for one in found for number in one.record.skipped)
     totals = {name: sum(getattr(one.record, name) for one in found) for name in ("episodes", "steps", "return_sum")}
-    return Committed(info, tuple(covered), tuple(found), tuple(damaged), tuple(notices), skipped, **totals)
+    return Committed(info, tuple(partitions), tuple(found), tuple(damaged), tuple(notices), skipped, **totals)
 
 
 def _read_segments(

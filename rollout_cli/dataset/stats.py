@@ -17,12 +17,8 @@ import pyarrow as pa
 from rollout_cli.dataset.convert import Array, decode
 from rollout_cli.dataset.schema import DatasetSchema
 
-SAMPLE = 100
-"""Of images, and other rows of more than `MAX_ELEMENTS` numbers, one row in this many is counted."""
-
-MAX_ELEMENTS = 1_024
-"""Rows of up to this many numbers have statistics for each number; larger ones for all of them together."""
-
+SAMPLE = 100  # Of images, and other rows of more than `MAX_ELEMENTS` numbers, one row in this many is counted.
+MAX_ELEMENTS = 1_024  # Rows of up to so many numbers have statistics for each number; larger ones for all together.
 _BLOCK = 1 << 16  # Numbers taken at a time: as float64 half a megabyte, which stays in the processor's cache.
 
 _NO_STATS = ("episode_id", "step", "step_type")

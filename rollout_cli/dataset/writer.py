@@ -171,10 +171,7 @@ class DatasetWriter:
         return metadata.summary_of(self.path, self._info)
 
     def abort(self, *, commits: bool = True) -> None:
-        """End the dataset as `interrupted`; without any episode nothing is left of it.
-
-        Unless a write failed, what was written is committed; without `commits` only committed segments stay.
-        """
+        """End the dataset as `interrupted`, if it has episodes; without `commits` only committed segments stay."""
         if not self._is_open:
             return
         self._is_open = False

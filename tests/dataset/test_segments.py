@@ -34,12 +34,8 @@ def test_a_segment_ends_before_the_episode_that_would_pass_its_limits(
     episodes: list[tuple[int, int]], rows: int, nominal: int
 ) -> None:
     limits, (lengths, sizes) = SizeLimits(segment_rows=60, segment_bytes=60), np.array(episodes).T
-    expected, row, size = 0, rows, nominal
-    while (
-        expected < len(episodes) and (row := row + lengths[expected]) <= 60 and (size := size + sizes[expected]) <= 60
-    ):
-        expected += 1
-    assert expected == limits.count_fitting(lengths, sizes, rows=rows, nominal=nominal)
+    fits = (rows + np.cumsum(lengths) <= 60) & (nominal + np.cumsum(sizes) <= 60)
+    assert fits.sum() == limits.count_fitting(lengths, sizes, rows=rows, nominal=nominal)
 
 
 def test_partitions_share_the_bytes_of_a_segment_down_to_a_least_share() -> None:
