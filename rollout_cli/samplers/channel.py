@@ -67,10 +67,7 @@ class ReceiveMemory:
 
 
 class Channel:
-    """One end of a two-way channel between a sampler and a worker.
-
-    Its socket becomes non-blocking, and is closed with it. Large messages that arrive lie in `memory`.
-    """
+    """One end of a two-way channel between a sampler and a worker; large messages that arrive lie in `memory`."""
 
     def __init__(self, sock: socket.socket, memory: ReceiveMemory | None = None) -> None:
         sock.settimeout(0)
@@ -83,7 +80,6 @@ class Channel:
         self._filled = self._n_pieces = 0
 
     def fileno(self) -> int:
-        """Return the socket's descriptor, for a selector."""
         return self._sock.fileno()
 
     @property
@@ -92,11 +88,7 @@ class Channel:
         return sum(piece.nbytes for piece in self._outbox)
 
     def put_nowait(self, message: Any) -> None:
-        """Queue a message behind the unsent ones, and send what the socket takes now.
-
-        Raises:
-            ConnectionError: If the other end is closed.
-        """
+        """Queue a message behind the unsent ones, and send as `flush_nowait` does."""
         self._outbox += [memoryview(piece).cast("B") for piece in _to_frame(message) if len(piece)]
         self.flush_nowait()
 

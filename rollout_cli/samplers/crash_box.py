@@ -32,11 +32,7 @@ _LINE_LENGTH = 400
 
 
 def new_box() -> io.FileIO:
-    """Return the file of a new box, empty; it vanishes with the last process that has it open.
-
-    Raises:
-        OSError: If there can be no more files.
-    """
+    """Return the file of a new box, empty; it vanishes with the last process that has it open."""
     if hasattr(os, "memfd_create"):
         file = io.FileIO(os.memfd_create("rollout-crash-box"), "r+")
     else:
@@ -149,11 +145,7 @@ class Watch:
         return min(max(min(limits) / _LOOKS, _SHORTEST), _LONGEST) if limits else None
 
     def look(self, notes: Notes, now: float) -> tuple[str, tuple[int, ...]] | None:
-        """Take what a worker noted at the time `now` (seconds).
-
-        Returns:
-            None, or why it is to be killed, and the episodes that took too long (none where it was a step).
-        """
+        """Return None, or why the worker is to be killed, and the episodes that took too long (none for a step)."""
         tick, last = self.tick, self._last
         if tick is None or (last is not None and now - last[0] < tick):
             return None

@@ -61,12 +61,7 @@ class Status(IntEnum):
 
 
 class ForkServer:
-    """The sampler's side of one fork server. It may be used by several threads.
-
-    Raises:
-        WorkerError: If it cannot be started.
-        UsageError: If `fork` is asked for in a process that has threads.
-    """
+    """The sampler's side of one fork server. It may be used by several threads."""
 
     def __init__(self, method: StartMethod) -> None:
         with contextlib.ExitStack() as undo:

@@ -75,7 +75,6 @@ class _Process:
                 os.killpg(self.pid, signal.SIGKILL)
 
     def release(self) -> None:
-        """Close all that the sampler has of it."""
         for part in (self.channel, self.box, self.status):
             part.close()
 
@@ -101,8 +100,6 @@ class ProcessPool:
         for end in (self._woken, self._waker):
             end.settimeout(0)
         self._selector.register(self._woken, selectors.EVENT_READ)
-
-    # -- the protocol ----------------------------------------------------------------------------------------------
 
     def start(self, worker: int) -> None:
         """Start a worker; its process does not exist yet then. One that the system refuses is a `Died` event."""
