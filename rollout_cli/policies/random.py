@@ -31,7 +31,7 @@ _BLOCK_STEPS, _BLOCK_WORDS = 64, 2_048
 
 
 class RandomPolicy(SeededPolicy):
-    """Draws actions from an action space, which is only read. An episode without a seed goes on where the last ended."""
+    """Draws actions from a space, which is only read. Without a seed, an episode goes on where the last ended."""
 
     row_wise = trusted = True
 
