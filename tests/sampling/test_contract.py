@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pickle
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import partial
@@ -32,7 +30,6 @@ from rollout_cli.workers import VecWorker, WorkerFactory
 from tests.helpers.batches import assert_same_batches
 from tests.helpers.envs import FaultyEnv, OddError
 from tests.helpers.policies import CountingPolicy, FaultyPolicy, OwnNoisePolicy
-from tests.helpers.processes import ROOT
 from tests.helpers.sampled import AddToTask, ConstantPolicy, LargeEnv, TaskEnv, Unloadable, act, still, unloadable
 from tests.helpers.sampling import (
     MakeSampler,
@@ -109,14 +106,6 @@ def test_exact_episodes_are_run_by_their_own_worker(make_sampler: MakeSampler) -
         own = [number for number in numbers_of(chunks) if owners[number] == worker]
         assert list(range(5 * worker, 5 * worker + 5)) == own
     assert_same_batches(serial(Episodes(15, 27)), sampler.obtain_exact_episodes(4, None))
-
-
-def test_a_range_of_episodes_is_cut_from_the_same_run(make_sampler: MakeSampler) -> None:
-    """`Episodes(a, b)` gives episodes a to b - 1 as a run from the beginning has them."""
-    sampler = make_sampler()
-    batch = batch_of(sampler, sampler.stream(Episodes(4, 9)))
-    assert [4, 5, 6, 7, 8] == batch.numbers.tolist()
-    assert serial(Episodes(0, 9)).split()[4].rewards.tolist() == batch.split()[0].rewards.tolist()
 
 
 def test_starting_is_enough_to_know_the_environment(make_sampler: MakeSampler) -> None:
@@ -509,35 +498,6 @@ def test_the_callers_generators_stay_its_own(make_sampler: MakeSampler) -> None:
     found.append(float(np.random.random()))
     sampler.shutdown_worker()
     assert expected == [*found, float(np.random.random())]
-
-
-# -- the other start methods -------------------------------------------------------------------------------------------
-
-SMOKE = """
-import sys
-from rollout_cli.samplers import MinTimesteps, MultiprocessingSampler
-from tests.helpers.batches import assert_same_batches
-from tests.helpers.envs import FaultyEnv
-from tests.helpers.policies import OwnNoisePolicy
-
-with MultiprocessingSampler(OwnNoisePolicy(), FaultyEnv, n_workers=2, seed=5, start_method=sys.argv[1]) as sampler:
-    batch = sampler.obtain_samples(0, 200, None)
-    assert 2 == len(sampler.worker_pids())
-    again = sampler.obtain_exact_episodes(3, None)
-print(batch.rewards.tolist(), again.numbers.tolist())
-"""
-
-
-@pytest.mark.parametrize("method", ["spawn", "fork"])
-def test_the_other_start_methods_give_the_same(method: str) -> None:
-    """`spawn` and `fork`, each in a program without threads and without a guard of its main module."""
-    done = subprocess.run(
-        [sys.executable, "-c", SMOKE, method], cwd=ROOT, capture_output=True, text=True, timeout=100, check=False
-    )
-    expected = serial(MinTimesteps(200), OwnNoisePolicy())
-    first = len(expected)
-    assert ("", 0) == (done.stderr, done.returncode)
-    assert f"{expected.rewards.tolist()} {list(range(first, first + 6))}\n" == done.stdout
 
 
 @PROCESSES

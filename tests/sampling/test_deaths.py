@@ -470,7 +470,7 @@ def block_and_ignore_sigchld() -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
 
 
-@pytest.mark.parametrize("method", ["forkserver", "fork"])
+@pytest.mark.parametrize("method", ["forkserver", "spawn", "fork"])
 def test_a_sampler_that_was_started_with_sigchld_blocked_ends(method: str) -> None:
     """The mask is inherited by every process; the ends of workers are noticed all the same."""
     with program(300, method=method, more={"before": block_and_ignore_sigchld}) as run:
