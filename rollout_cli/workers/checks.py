@@ -7,6 +7,7 @@ comparison of an action with its bounds: an action outside of its space fails be
 from __future__ import annotations
 
 import copy
+import re
 import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -204,8 +205,10 @@ def blame(where: str, error: BaseException, place: str, numbers: tuple[int, ...]
 
 
 def _explained(where: str, error: BaseException) -> BaseException:
-    """Return a BadValueError in place of Python's own words for a result that this package could not unpack."""
-    if where not in _INTERFACES or not isinstance(error, TypeError | ValueError) or "unpack" not in str(error):
+    """Return a BadValueError for a result that this package could not unpack, or a flag in it that is an array."""
+    if where not in _INTERFACES or not isinstance(error, TypeError | ValueError):
+        return error
+    if not re.search("unpack|truth value", str(error)):
         return error
     *_, (frame, _) = traceback.walk_tb(error.__traceback__)
     if Path(frame.f_code.co_filename).parent != Path(__file__).parent:
