@@ -396,7 +396,8 @@ class VecWorker(DefaultWorker):
             row, error = error.row, error.__cause__ or error
         elif where in (RESET, STEP):
             row, error = self._rows.failed_row(error, self._numbers)
-        step, numbers = self._buffer.step, self.running_numbers
+        # With none at work, an environment that resets its rows itself failed on the way to the next one.
+        step, numbers = self._buffer.step, self.running_numbers or tuple(self._queue.lowest[:1])
         if row is not None and self._numbers[row] != NO_NUMBER:
             numbers = (int(self._numbers[row]),)
             seed = -1 if self._rows.resets_itself else env_seed(self._seed, numbers[0])

@@ -126,7 +126,7 @@ def test_a_signal_before_a_worker_has_started(tmp_path: Path) -> None:
         run.process.send_signal(signal.SIGTERM)
         ran = run.end()
     assert 143 == ran.code, ran.said
-    assert "ended by SIGTERM before a worker had started" in ran.stderr
+    assert "ended by SIGTERM before" in ran.stderr
     assert not (tmp_path / "out").exists()
 
 

@@ -463,6 +463,25 @@ def test_a_reset_that_raises(kind: str) -> None:
     failing(kind, make(kind, lambda: Raising(lambda: OSError("no"), "reset")), EnvError, f"{where} raised OSError: no")
 
 
+def test_a_row_that_cannot_reset_itself() -> None:
+    """No episode runs then: it is the error of the one that waits, so that this one can be left out."""
+
+    class Once(ChainEnv):
+        resets = 0
+
+        def reset(self, **given: Any) -> Any:
+            Once.resets += 1
+            if Once.resets == 2:
+                raise OSError("no")
+            return super().reset(**given)
+
+    worker = make("native next", Once, n_envs=1)
+    worker.assign([range(3)])
+    with pytest.raises(EnvError, match="env.step raised OSError: no") as caught:
+        worlds.advance(worker)
+    assert (1,) == caught.value.episodes
+
+
 @each_kind
 def test_ctrl_c_is_nobodys_fault(kind: str) -> None:
     """It leaves the worker as it is; the finished episodes can still be taken."""
