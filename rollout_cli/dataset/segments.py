@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from rollout_cli.dataset.commits import SegmentId, SegmentRecord, Written
-from rollout_cli.dataset.convert import Array
+from rollout_cli.dataset.convert import Array, decode
 from rollout_cli.dataset.files import FileStore
 from rollout_cli.dataset.parquet import MEMORY_HINT, parquet_file
 from rollout_cli.dataset.schema import DatasetSchema, is_big
@@ -144,7 +144,8 @@ def _row_groups(
 
 
 def _record(job: SegmentJob, episodes: pa.Table, *, dropped: Mapping[str, int], **facts: Any) -> SegmentRecord:
-    numbers, lengths, returns = (episodes[name].to_numpy() for name in ("episode_number", "length", "return"))
+    # pyarrow's own `to_numpy` imports pandas where it is installed, which takes longer than a short run.
+    numbers, lengths, returns = (decode(episodes[name]) for name in ("episode_number", "length", "return"))
     stop = int(numbers[-1]) + 1
     return SegmentRecord(
         start=job.start,

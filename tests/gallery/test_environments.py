@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 
 from tests.gallery.conftest import WHOLE
 from tests.helpers.datasets import assert_same_data, has_commit, info_of
-from tests.helpers.processes import rollout, running
+from tests.helpers.processes import called, rollout, running
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,18 +76,18 @@ def test_worlds(tmp_path: Path, name: str) -> None:
     often = [*words, "--workers", "3", "--flush-every", "0.01", "--output", str(three)]
     with running(often) as run:
         while run.process.poll() is None and not has_commit(three):
-            pass
+            time.sleep(0.002)
         run.process.send_signal(signal.SIGKILL)  # Of a run that is over by now nothing is left to resume: also good.
         run.end()
     rollout(*words, "--resume", "--workers", "3", "--output", three)
-    rollout("verify", three)
+    called("verify", three)
     verdict = info_of(one)["reproducible"]
     if not world.repeats:
         assert "no" == verdict["status"], verdict
         return
     assert verdict["status"] in ("yes", "unknown"), verdict
     assert_same_data(one, three)
-    rollout("replay", three, "--episodes", f"0:{world.replayed}")
+    called("replay", three, "--episodes", f"0:{world.replayed}")
 
 
 VECTORS = {"CartPole": ("CartPole-v1", ())} | ({"Pong": ("tests.gallery.worlds:pong_vector", ())} if WHOLE else {})
@@ -99,6 +100,6 @@ def test_native_vector_environments(tmp_path: Path, name: str) -> None:
     native = ("--vectorization", "native", "--envs-per-worker", "4")
     output = tmp_path / "out"
     rollout("collect", "--env", env, "--timesteps", "1000", *native, *options, "--workers", "2", "--output", output)
-    rollout("verify", output)
+    called("verify", output)
     assert 1000 <= info_of(output)["steps"]
     assert "no" == info_of(output)["reproducible"]["status"]
