@@ -18,7 +18,7 @@ def test_the_layers_hold() -> None:
 
 
 def test_a_run_does_not_load_pandas(tmp_path: Path) -> None:
-    """pyarrow does so in many of its conversions, where it is installed; it takes longer than a short run."""
+    """Many conversions of pyarrow do, where it is installed; that takes longer than a short run."""
     code = (
         "import sys, rollout_cli as r\n"
         f"r.collect(r.CollectConfig(episodes=3, sampler='local', seed=0, output={str(tmp_path / 'out')!r}))\n"

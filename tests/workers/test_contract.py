@@ -477,7 +477,7 @@ def test_a_row_that_cannot_reset_itself() -> None:
 
     worker = make("native next", Once, n_envs=1)
     worker.assign([range(3)])
-    with pytest.raises(EnvError, match="env.step raised OSError: no") as caught:
+    with pytest.raises(EnvError, match=r"env\.step raised OSError: no") as caught:
         worlds.advance(worker)
     assert (1,) == caught.value.episodes
 
