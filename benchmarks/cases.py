@@ -122,27 +122,15 @@ def _until_first_episode() -> float:
 
 
 def memory(name: str, what: str, side: Side) -> Case:
-    """Return a case: the parent's and the largest worker's peak memory after 10^5, 10^6 and 10^7 steps."""
+    """Return a case: the largest process's peak memory after 10^5, 10^6 and 10^7 steps."""
 
     def measure(pairs: int, seconds: float, say: Say) -> list[Figure]:
         del pairs, seconds
         usages = {steps: take(side, steps) for steps in (10**5, 10**6, 10**7)}
-        peaks = {
-            "parent": [usage.peak_main / 2**20 for usage in usages.values()],
-            "worker": [usage.peak_others / 2**20 for usage in usages.values()],
-        }
-        say(f"  {name}: {peaks}")
-        return [
-            Figure(
-                f"{what}: peak of the {who}",
-                "",
-                Spread.of(found[-1:]),
-                "MB",
-                "flat",
-                f"{found[0]:.0f}, {found[1]:.0f}, {found[2]:.0f} MB after 10^5, 10^6, 10^7 steps",
-            )
-            for who, found in peaks.items()
-        ]
+        found = [usage.peak / 2**20 for usage in usages.values()]
+        text = f"{found[0]:.0f}, {found[1]:.0f}, {found[2]:.0f} MB after 10^5, 10^6, 10^7 steps"
+        say(f"  {name}: {text}")
+        return [Figure(f"{what}: peak of the largest process", "", Spread.of(found[-1:]), "MB", "flat", text)]
 
     return Case(name, measure)
 

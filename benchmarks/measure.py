@@ -40,16 +40,14 @@ class Usage:
         wall: Seconds from its start to the end of its first process.
         cpu_main: CPU seconds of its first process.
         cpu_others: CPU seconds of all other processes that it started.
-        peak_main: Peak resident bytes of the first process.
-        peak_others: Peak resident bytes of the largest other process.
+        peak: Peak resident bytes of the largest process.
         document: The JSON object that it printed.
     """
 
     wall: float
     cpu_main: float
     cpu_others: float
-    peak_main: int
-    peak_others: int
+    peak: int
     document: Mapping[str, Any]
 
 
@@ -68,10 +66,14 @@ def run(command: Sequence[str], *, environment: Mapping[str, str] | None = None)
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=output, stderr=errors, cwd=ROOT, env=variables
         )
-        _, status, main = os.wait4(process.pid, 0)
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
         wall = time.perf_counter() - started
+        # `wait4` adds the processes that it waited for itself to its own time.
+        times = Path(f"/proc/{process.pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[11:15]
+        own, own_system, others, others_system = (int(ticks) / os.sysconf("SC_CLK_TCK") for ticks in times)
+        _, status, main = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
-        others = _reap_orphans()
+        orphans = _reap_orphans()
         output.seek(0)
         errors.seek(0)
         text = output.read().decode(errors="replace")
@@ -80,10 +82,9 @@ def run(command: Sequence[str], *, environment: Mapping[str, str] | None = None)
             raise CommandError(f"exit code {process.returncode} of {' '.join(command)}\n" + "\n".join(last_lines))
     return Usage(
         wall,
-        main.ru_utime + main.ru_stime,
-        sum(other.ru_utime + other.ru_stime for other in others),
-        main.ru_maxrss * 1024,
-        max((other.ru_maxrss for other in others), default=0) * 1024,
+        own + own_system,
+        others + others_system + sum(orphan.ru_utime + orphan.ru_stime for orphan in orphans),
+        max(used.ru_maxrss for used in (main, *orphans)) * 1024,
         _document(text),
     )
 
