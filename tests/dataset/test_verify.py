@@ -205,12 +205,13 @@ def test_harmless_things_are_noted(folder: Path, name: str, change: Harm, note: 
     assert [True] == [note in one for one in report.notes]
 
 
-def test_a_run_in_progress_verifies_as_far_as_it_is_committed(folder: Path) -> None:
-    """Its info.json is behind the files, and stats.json is written at the end."""
-    set_json(folder / INFO, status="collecting", episodes=0, steps=0, bytes=0, segments=0)
+@pytest.mark.parametrize("status", ["collecting", "interrupted"])
+def test_a_run_that_is_not_over_verifies_as_far_as_it_is_committed(folder: Path, status: str) -> None:
+    """Its info.json is behind the files, and stats.json is written at the end; a failing disk stops a run anywhere."""
+    set_json(folder / INFO, status=status, episodes=0, steps=0, bytes=0, segments=0)
     (folder / STATS).unlink()
     report = verify_dataset(folder)
-    assert ([], "collecting", 119) == (report.faults, report.document()["status"], report.document()["episodes"])
+    assert ([], status, 119) == (report.faults, report.document()["status"], report.document()["episodes"])
     assert any("it states 0 episodes" in note for note in report.notes)
 
 

@@ -34,18 +34,18 @@ class World:
 
 
 SHORT = ("--max-episode-length", "60")
-PLAIN = {
-    "CartPole": World("CartPole-v1"),
+FEW = {
     "CartPole, four rows": World("CartPole-v1", options=("--envs-per-worker", "4")),
     "Pendulum": World("Pendulum-v1", options=SHORT),
+    "FrozenLake": World("FrozenLake-v1"),
+}
+"""They need gymnasium alone, and are run with all other tests."""
+OTHERS = {
+    "CartPole": World("CartPole-v1"),
     "MountainCar": World("MountainCarContinuous-v0", options=SHORT),
     "Acrobot": World("Acrobot-v1", options=SHORT),
-    "FrozenLake": World("FrozenLake-v1"),
     "Blackjack": World("Blackjack-v1"),
     "Taxi": World("Taxi-v4", options=SHORT),
-}
-"""They need gymnasium alone."""
-INSTALLED = {
     "LunarLander": World("LunarLander-v3", options=SHORT),
     "LunarLander, continuous": World("LunarLander-v3", options=(*SHORT, "--env-kwargs", "continuous=true")),
     "LunarLander, four rows": World("LunarLander-v3", options=(*SHORT, "--envs-per-worker", "4")),
@@ -59,8 +59,8 @@ INSTALLED = {
     "MiniGrid": World("tests.gallery.worlds:minigrid", options=SHORT),
     "dm_control": World("tests.gallery.worlds:cartpole_swingup", options=SHORT),
 }
-"""They need the packages that `.ci/run` installs for the gallery."""
-WORLDS = PLAIN | (INSTALLED if WHOLE else {})
+"""Most of them need packages that `.ci/run` installs for the gallery."""
+WORLDS = FEW | (OTHERS if WHOLE else {})
 
 
 @pytest.mark.parametrize("name", WORLDS)
