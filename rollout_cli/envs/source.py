@@ -21,7 +21,7 @@ from typing import Any
 import gymnasium
 from gymnasium.envs.registration import EnvSpec as GymSpec
 from gymnasium.envs.registration import load_env_creator
-from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.vector import AutoresetMode, VectorEnv
 
 from rollout_cli.errors import EnvLoadError, RolloutError
 from rollout_cli.loading import Source, failure, first_line, import_module, is_file, is_module_attribute
@@ -253,13 +253,3 @@ def _built_native(build: Callable[..., Any], creator: Any, source: EnvSource, *,
             if not isinstance(error.__cause__, ValueError) or _MODE not in str(error.__cause__):
                 raise
     return call_builder(build, source.kwargs, source.label)
-
-
-def sync_vector(envs: Sequence[gymnasium.Env[Any, Any]]) -> Vector:
-    """Return gymnasium's vector environment of these rows, which are reset from outside; their spaces must be equal."""
-    first, *others = ((env.observation_space, env.action_space) for env in envs)
-    if any(other != first for other in others):
-        hint = "give each worker environments of one kind"
-        raise EnvLoadError("the environments of one worker have different spaces", hint=hint)
-    given = iter(envs)
-    return SyncVectorEnv([lambda: next(given)] * len(envs), autoreset_mode=AutoresetMode.DISABLED)

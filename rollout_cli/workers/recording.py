@@ -144,17 +144,14 @@ class _Column:
         least, greatest = (np.iinfo(kind).min, np.iinfo(kind).max) if rule == "warn" else (low, high)
 
         def record(value: Any) -> Any:
-            if type(value) is int and value in table:
-                append(value)
-                return value  # gymnasium checks Python's integers faster than numpy's.
-            number = integer(value)
+            number = value if type(value) is int else integer(value)
             found = table.get(number)
             if found is None:
                 if not least <= number <= greatest:
                     raise bad_action(leaf, number, rule)
                 found = kind(number)
             append(number)
-            return found
+            return found  # Not Python's integer: gymnasium's check of it takes longer, and `sample` gives numpy's.
 
         return record
 

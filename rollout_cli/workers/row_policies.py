@@ -16,18 +16,10 @@ from rollout_cli.workers.batches import RowInfos, leaf_batch
 from rollout_cli.workers.checks import BadValueError, bad_action, bounds_of, clipped, frozen_copy, shown
 from rollout_cli.workers.policy_holder import PolicyHolder
 from rollout_cli.workers.recording import SpaceRecorder
-from rollout_cli.workers.rows import NativeRows, resting_sample
+from rollout_cli.workers.rows import RowError, Rows, resting_sample
 from rollout_cli.workers.worker import NO_NUMBER, EpisodeRules
 
 Array = npt.NDArray[Any]
-
-
-class RowError(Exception):
-    """Something failed in one row; its cause says what."""
-
-    def __init__(self, row: int) -> None:
-        super().__init__(f"row {row}")
-        self.row = row
 
 
 class OnePolicy:
@@ -38,9 +30,7 @@ class OnePolicy:
         is_seeded: Whether the seeds of its episodes decide what it draws in each row.
     """
 
-    def __init__(
-        self, holder: PolicyHolder, env_spec: EnvSpec, rows: NativeRows, root: int, rules: EpisodeRules
-    ) -> None:
+    def __init__(self, holder: PolicyHolder, env_spec: EnvSpec, rows: Rows, root: int, rules: EpisodeRules) -> None:
         self._policy, self._rows, self._root = holder.policy, rows, root
         self._spaces = SpaceRows(env_spec.action_space)
         self._rule = holder.action_rule(rules)
@@ -65,7 +55,7 @@ class OnePolicy:
             self._row_seeders[row].seed_found(number)
         # Of rows that reset themselves the draws go on from one episode to the next.
         if self._policy.seed_rows is not None and (anew or not self._rows.resets_itself):
-            seeds = np.zeros(self._rows.env.num_envs, np.uint64)
+            seeds = np.zeros(self._rows.n_rows, np.uint64)
             seeds[rows] = [derive_seed(self._root, number, "policy") for number in numbers.tolist()]
             self._policy.seed_rows(self._mask(rows), seeds)
 
@@ -75,7 +65,7 @@ class OnePolicy:
             self._policy.reset(self._mask(rows))
 
     def _mask(self, rows: Array) -> Array:
-        mask = np.zeros(self._rows.env.num_envs, bool)
+        mask = np.zeros(self._rows.n_rows, bool)
         mask[rows] = True
         return mask
 
@@ -121,9 +111,7 @@ class OnePolicy:
 class PolicyEach(OnePolicy):
     """A policy for each row, for one that acts on one observation at a time: each row is then a DefaultWorker's."""
 
-    def __init__(
-        self, holder: PolicyHolder, env_spec: EnvSpec, rows: NativeRows, root: int, rules: EpisodeRules
-    ) -> None:
+    def __init__(self, holder: PolicyHolder, env_spec: EnvSpec, rows: Rows, root: int, rules: EpisodeRules) -> None:
         super().__init__(holder, env_spec, rows, root, rules)
         self.is_row_wise = self.is_seeded = True
         self._policies = holder.policies

@@ -11,10 +11,11 @@ import gymnasium
 import numpy as np
 import numpy.typing as npt
 from gymnasium.vector import AutoresetMode
+from gymnasium.vector.utils import batch_space, iterate
 
 from rollout_cli.envs import env_spec_of, time_limit_of
 from rollout_cli.envs.describe import autoreset_mode, vector_name
-from rollout_cli.envs.source import Vector, sync_vector
+from rollout_cli.envs.source import Vector
 from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.episodes.spaces import SpaceRows
 from rollout_cli.errors import EnvLoadError
@@ -32,11 +33,20 @@ _NO_INFO: dict[str, Any] = {}
 _FINAL = {"final_obs", "final_info", "_final_obs", "_final_info"}
 
 
+class RowError(Exception):
+    """Something failed in one row; its cause says what."""
+
+    def __init__(self, row: int) -> None:
+        super().__init__(f"row {row}")
+        self.row = row
+
+
 class NativeRows:
     """The rows of a vector environment.
 
     Attributes:
         env: The vector environment.
+        n_rows: How many rows it has.
         envs: The environment of each row; none where the rows are not environments of their own.
         mode: How it resets rows that ended; EnvLoadError where it does not say.
         own_limit: Steps after which it truncates episodes; infinity where no limit is known.
@@ -48,6 +58,7 @@ class NativeRows:
         self._root = root
         # Any: its `reset` takes a seed a row, which VectorEnv's own signature does not say.
         self.env: Any = env
+        self.n_rows: int = env.num_envs
         self.mode = autoreset_mode(env)
         self.own_limit = _limit_of(env)
         self._spaces = SpaceRows(env.single_observation_space)
@@ -62,10 +73,7 @@ class NativeRows:
     def specs(self, limit: float) -> list[EnvSpec]:
         """Return spaces and limit of each row, whose spaces are its own."""
         spec = env_spec_of(self.env, limit)
-        return [spec, *(copy.deepcopy(spec) for _ in range(self.env.num_envs - 1))]
-
-    def note(self, numbers: Array) -> None:
-        """Take note of the episodes that run, int64 (n,)."""
+        return [spec, *(copy.deepcopy(spec) for _ in range(self.n_rows - 1))]
 
     def reset(self, rows: Array, numbers: Array, before: Any) -> tuple[Any, Any, Array]:
         """Reset rows (k,) for the episodes `numbers` (n,), where `before` are the last observations.
@@ -109,99 +117,102 @@ class NativeRows:
                 )
         self._keeps_mask = True
 
-    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, Any]:
-        """Step all rows."""
+    def step(self, actions: Any, numbers: Array) -> tuple[Any, Any, Any, Any, Any]:
+        """Step all rows, also those that run none of the episodes `numbers` (n,)."""
+        del numbers
         observations, rewards, terminated, truncated, infos = self.env.step(actions)
         return observations, rewards, terminated, truncated, infos
 
-    def failed_row(self, error: BaseException, numbers: Array) -> tuple[int | None, BaseException]:
-        """Return in which row an error of the environment arose, if that is known, and the error."""
-        del numbers
-        return None, error
+    def close(self) -> None:
+        """Close the environment."""
+        self.env.close()
 
 
-class SyncRows(NativeRows):
-    """The rows of gymnasium's SyncVectorEnv, each of which runs its episodes as a DefaultWorker does.
+class SyncRows:
+    """Copies of an environment, stepped one after another, each as a DefaultWorker steps its own.
 
-    Infos go beside the vector environment, which would change their types by joining them. Environments with different
-    spaces or limits raise EnvLoadError.
+    A row that runs no episode rests: its environment is left alone. An error in one row raises RowError. The loop is our
+    own because gymnasium's SyncVectorEnv copies all rows to reset one, changes the types of infos, and takes longer.
+
+    Raises:
+        EnvLoadError: For environments with different spaces or limits.
     """
 
+    env: Any = None
+    mode, resets_itself = AutoresetMode.DISABLED, False
+
     def __init__(self, envs: Sequence[Env], root: int, reset_env: ResetEnv) -> None:
-        self.envs, self.reset_env = envs, reset_env
-        self.numbers = [NO_NUMBER] * len(envs)
-        self.infos = RowInfos([_NO_INFO] * len(envs))
-        self.observations: list[Any] = [None] * len(envs)
-        self.at_work: int | None = None
-        super().__init__(sync_vector([_RowEnv(env, row, self, root) for row, env in enumerate(envs)]), root)
+        self.envs, self.n_rows, self.reset_env, self._root = envs, len(envs), reset_env, root
+        hint = "give each worker environments of one kind"
+        first, *others = ((env.observation_space, env.action_space) for env in envs)
+        if any(other != first for other in others):
+            raise EnvLoadError("the environments of one worker have different spaces", hint=hint)
         limits = {_limit_of(env) for env in envs}
         if len(limits) > 1:
-            raise EnvLoadError("the environments of one worker have different limits", hint="give all the same limit")
+            raise EnvLoadError("the environments of one worker have different limits", hint=hint)
         (self.own_limit,) = limits
+        self._actions = batch_space(envs[0].action_space, len(envs))
+        self._recorder = SpaceRecorder(envs[0].observation_space, "the observation")
+        self._resting = resting_sample(envs[0].observation_space)
+        self._spaces = SpaceRows(envs[0].observation_space)
+        self._columns = self._spaces.columns(self._spaces.stack([self._resting] * len(envs)))
 
     def specs(self, limit: float) -> list[EnvSpec]:
+        """Return spaces and limit of each row."""
         return [env_spec_of(env, limit) for env in self.envs]
 
-    def note(self, numbers: Array) -> None:
-        self.numbers, self.at_work = numbers.tolist(), None
+    def close(self) -> None:
+        """Close all environments."""
+        for env in self.envs:
+            env.close()
 
-    def reset(self, rows: Array, numbers: Array, before: Any) -> tuple[Any, Any, Array]:
-        observations, _, seeds = super().reset(rows, numbers, before)
-        return observations, self.infos, seeds
+    def reset(self, rows: Array, numbers: Array, before: Any) -> tuple[Any, RowInfos, Array]:
+        """Reset rows (k,), as `NativeRows.reset` does."""
+        del before
+        infos, seeds = RowInfos([_NO_INFO] * self.n_rows), env_seeds(self._root, np.maximum(numbers[rows], 0))
+        rows_begun = []
+        self._recorder.truncate(0)
+        for row, number, seed in zip(rows.tolist(), numbers[rows].tolist(), seeds.tolist(), strict=True):
+            if number != NO_NUMBER:
+                try:
+                    seed_globals(self._root, number)
+                    observation, info = self.reset_env(self.envs[row], number, seed)
+                    self._recorder.record(observation)
+                    infos[row] = frozen_copy(info)
+                except BaseException as error:
+                    raise RowError(row) from error
+                rows_begun.append(row)
+        for column, fresh in zip(self._columns, self._recorder.cut(len(rows_begun)), strict=True):
+            column[rows_begun] = fresh  # Nobody has them: each step makes new ones.
+        return self._spaces.tree(self._columns), infos, seeds
 
-    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, Any]:
-        self.infos = RowInfos([_NO_INFO] * len(self.envs))
-        observations, rewards, terminated, truncated, _ = self.env.step(actions)
-        return observations, rewards, terminated, truncated, self.infos
-
-    def failed_row(self, error: BaseException, numbers: Array) -> tuple[int | None, BaseException]:
-        if self.at_work is not None:
-            return self.at_work, error
-        # gymnasium failed to join the observations: a row's is none of its space.
-        recorder = SpaceRecorder(self.envs[0].observation_space, "the observation")
-        for row in np.flatnonzero(numbers != NO_NUMBER).tolist():
+    def step(self, actions: Any, numbers: Array) -> tuple[Any, Array, Array, Array, RowInfos]:
+        """Step the rows that run the episodes `numbers` (n,)."""
+        infos = RowInfos([_NO_INFO] * self.n_rows)
+        rewards, terminated, truncated = [0.0] * self.n_rows, [False] * self.n_rows, [False] * self.n_rows
+        self._recorder.truncate(0)
+        record = self._recorder.record
+        pairs = zip(numbers.tolist(), iterate(self._actions, actions), strict=True)
+        for row, (number, action) in enumerate(pairs):
+            if number == NO_NUMBER:
+                record(self._resting)
+                continue
+            step: Any = self.envs[row].step  # What it gives may be of any type.
             try:
-                recorder.record(self.observations[row])
-            except BadValueError as fault:
-                return row, fault
-        return None, error
+                observation, reward, ends, is_cut, info = step(action)
+                record(observation)
+                if info or type(info) is not dict:
+                    infos[row] = frozen_copy(info)
+                rewards[row] = reward if type(reward) is float else as_reward(reward)
+                terminated[row] = ends if type(ends) is bool else as_flag("terminated", ends)
+                truncated[row] = is_cut if type(is_cut) is bool else as_flag("truncated", is_cut)
+            except BaseException as error:
+                raise RowError(row) from error
+        self._columns = self._recorder.cut(self.n_rows)
+        return self._spaces.tree(self._columns), np.array(rewards), np.array(terminated), np.array(truncated), infos
 
 
-class _RowEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """One row. Where it runs no episode it rests: its environment is left alone, whatever it is asked."""
-
-    def __init__(self, env: Env, row: int, rows: SyncRows, root: int) -> None:
-        super().__init__(env)
-        self._row, self._rows, self._root = row, rows, root
-        self._resting: Any = resting_sample(env.observation_space)
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        del options
-        rows, row = self._rows, self._row
-        if rows.numbers[row] == NO_NUMBER or seed is None:
-            return self._resting, _NO_INFO
-        rows.at_work = row
-        seed_globals(self._root, rows.numbers[row])
-        observation, info = rows.reset_env(self.env, rows.numbers[row], seed)
-        rows.infos[row] = frozen_copy(info)
-        rows.observations[row], rows.at_work = observation, None
-        return observation, _NO_INFO
-
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        rows, row = self._rows, self._row
-        if rows.numbers[row] == NO_NUMBER:
-            return self._resting, 0.0, False, False, _NO_INFO
-        rows.at_work = row
-        step: Any = self.env.step  # What it gives may be of any type.
-        observation, reward, terminated, truncated, info = step(action)
-        if info or type(info) is not dict:
-            rows.infos[row] = frozen_copy(info)
-        if type(reward) is not float:
-            reward = as_reward(reward)
-        if type(terminated) is not bool or type(truncated) is not bool:
-            terminated, truncated = as_flag("terminated", terminated), as_flag("truncated", truncated)
-        rows.observations[row], rows.at_work = observation, None
-        return observation, reward, terminated, truncated, _NO_INFO
+Rows = NativeRows | SyncRows
 
 
 def resting_sample(space: gymnasium.Space[Any]) -> Any:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import chain
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 import gymnasium
 import numpy as np
@@ -39,8 +39,8 @@ from rollout_cli.workers.checks import (
 from rollout_cli.workers.default_worker import DefaultWorker, close_env, updated_env
 from rollout_cli.workers.rollout_buffer import RolloutBuffer, new_episodes
 from rollout_cli.workers.row_numbers import RowNumbers
-from rollout_cli.workers.row_policies import OnePolicy, PolicyEach, RowError
-from rollout_cli.workers.rows import NativeRows, SyncRows, final_infos
+from rollout_cli.workers.row_policies import OnePolicy, PolicyEach
+from rollout_cli.workers.rows import NativeRows, RowError, Rows, SyncRows, final_infos
 from rollout_cli.workers.worker import NO_NUMBER
 
 Array = npt.NDArray[Any]
@@ -117,7 +117,7 @@ class VecWorker(DefaultWorker):
         )
 
     # Set once there is an environment, and once there is a policy, too.
-    _rows: NativeRows
+    _rows: Rows
     _row_specs: list[EnvSpec]
     _policies: OnePolicy
     _spaces: SpaceRows
@@ -142,8 +142,8 @@ class VecWorker(DefaultWorker):
         self._forget()
         seed_globals(self._seed, SETUP)
         is_native = self._vectorization == "native"
-        self._rows = rows = self._native_rows(env_update) if is_native else self._sync_rows(env_update)
-        self._env = rows.envs[0] if rows.envs else rows.env
+        rows: Rows = self._native_rows(env_update) if is_native else self._sync_rows(env_update)
+        self._rows, self._env = rows, rows.envs[0] if rows.envs else rows.env
         waiting, self._queue = self._queue.numbers, RowNumbers(1 if rows.resets_itself else self._n_envs)
         self._queue.add(waiting, self.number_stride)
         self._limit = min(self._max_episode_length, rows.own_limit) if rows.envs else self._max_episode_length
@@ -226,7 +226,7 @@ class VecWorker(DefaultWorker):
         running["number"][rows], running["seed"][rows] = numbers, -1
         running["start"][rows] = running["unsaved"][rows] = step
         running["began"][rows] = _clock()
-        self._note()
+        self.crash_box.note(self._numbers)
         runs = numbers != NO_NUMBER
         begun, its = rows[runs], numbers[runs]
         if len(begun):
@@ -246,11 +246,6 @@ class VecWorker(DefaultWorker):
         if not self._is_begun:
             self._is_begun = True
             self._policies.watch(self._seeder, self._row_seeders, self._row_specs)
-
-    def _note(self) -> None:
-        if self._env is not None:
-            self._rows.note(self._numbers)
-        self.crash_box.note(self._numbers)
 
     def step_episode(self) -> bool:
         """Take one step in every row; return whether an episode ended."""
@@ -286,7 +281,7 @@ class VecWorker(DefaultWorker):
         buffer.put_infos("agent", infos)
         states += [self._generator_states()] if looks else []
         self._where = STEP
-        observations, rewards, terminated, truncated, infos = self._rows.step(given)
+        observations, rewards, terminated, truncated, infos = self._rows.step(given, self._numbers)
         if looks:
             self._judge_draws([*states, self._generator_states()])
         buffer.put("reward", [reward_batch(rewards, n_envs)])
@@ -330,7 +325,7 @@ class VecWorker(DefaultWorker):
         if len(begun):
             self._begin_rows(begun, None if mode is AutoresetMode.DISABLED else infos)
         elif len(ended):
-            self._note()
+            self.crash_box.note(self._numbers)
 
     def _final_leaves(self, final: Any, over: Array) -> list[Array]:
         """Return the last observations, one array (n, *shape) a leaf, that mean something where `over`."""
@@ -390,12 +385,10 @@ class VecWorker(DefaultWorker):
                 self._give_up(self._where, error)
             raise
 
-    def _give_up(self, where: str, error: BaseException) -> None:
+    def _give_up(self, where: str, error: BaseException) -> NoReturn:
         row: int | None = None
         if isinstance(error, RowError):
             row, error = error.row, error.__cause__ or error
-        elif where in (RESET, STEP):
-            row, error = self._rows.failed_row(error, self._numbers)
         # With none at work, an environment that resets its rows itself failed on the way to the next one.
         step, numbers = self._buffer.step, self.running_numbers or tuple(self._queue.lowest[:1])
         if row is not None and self._numbers[row] != NO_NUMBER:
@@ -408,13 +401,14 @@ class VecWorker(DefaultWorker):
         self._forget()
         self._is_begun = False
         blame(where, error, place, numbers)
+        raise error
 
     def _forget(self, last: int = NO_NUMBER) -> None:
         """Give up the episodes that run, above the number `last`."""
         mask = self._numbers > last
         self._buffer.forget(self._numbers[mask].tolist())
         self._numbers[mask] = NO_NUMBER
-        self._note()
+        self.crash_box.note(self._numbers)
 
     # -- a sampler's questions ---------------------------------------------------------------------------------------
 
@@ -465,5 +459,5 @@ class VecWorker(DefaultWorker):
         return "; ".join(filter(None, reasons)) or None
 
     def shutdown(self) -> None:
-        env, self._env = None if self._env is None else self._rows.env, None
-        close_env(env)
+        rows, self._env = None if self._env is None else self._rows, None
+        close_env(rows)
