@@ -131,8 +131,8 @@ class NativeRows:
 class SyncRows:
     """Copies of an environment, stepped one after another, each as a DefaultWorker steps its own.
 
-    A row that runs no episode rests: its environment is left alone. An error in one row raises RowError. The loop is our
-    own because gymnasium's SyncVectorEnv copies all rows to reset one, changes the types of infos, and takes longer.
+    A row that runs no episode rests: its environment is left alone. An error in one row raises RowError. It is our own
+    loop because gymnasium's SyncVectorEnv copies all rows to reset one, changes the types of infos, and takes longer.
 
     Raises:
         EnvLoadError: For environments with different spaces or limits.
