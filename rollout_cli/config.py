@@ -243,12 +243,12 @@ class CollectConfig:
     resume: bool = _dataset(
         "Continue the dataset that the folder holds, with its own options where none are given.", default=False)
     segment_bytes: _Count = _dataset(
-        "Begin another data file before the episode that would take one past N bytes, counted before encoding.",
+        "Begin a new data file before an episode that would make one larger than N bytes, counted before encoding.",
         128 << 20, shown="128 MiB")
     next_observation: bool = _dataset(
         "Also store each step's next observation, which the following row holds anyway.", default=False)
     flush_every: _Seconds = _dataset(
-        "Commit the finished episodes this often: the most that a kill can lose.", 30.0)
+        "Commit the finished episodes this often, so that a kill loses little.", 30.0)
     drop_info: _Names = _dataset(
         "Do not record an info, given by its dotted path, such as episode.t, or a glob of it; may be given again.",
         (), metavar="KEY")
@@ -268,7 +268,7 @@ class CollectConfig:
     episode_timeout: _Limit | None = _fault(
         "An episode that takes longer is treated as one whose environment raised.", shown="no limit")
     grace: _Seconds = _fault(
-        "After Ctrl-C or SIGTERM, give episodes below the last finished one so long to end.", 5.0)
+        "After Ctrl-C or SIGTERM, wait at most this long for running episodes below the last finished one.", 5.0)
     # fmt: on
 
     def __post_init__(self) -> None:
