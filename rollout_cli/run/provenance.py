@@ -22,7 +22,7 @@ from rollout_cli.loading import Source
 from rollout_cli.policies.source import PolicySource
 
 CUT = "***"
-SEEDING = 2
+SEEDING = 3
 """Counts the changes of how seeds follow from the root seed: episodes of another one cannot be run again."""
 
 _SECRETS = {"password", "secret", "api_key", "access_token"}

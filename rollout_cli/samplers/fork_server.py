@@ -26,10 +26,12 @@ import traceback
 import warnings
 from collections.abc import Callable
 from enum import IntEnum
+from pathlib import Path
 from typing import Literal, NoReturn
 
 import setproctitle
 
+import rollout_cli
 from rollout_cli.errors import UsageError, WorkerError
 
 StartMethod = Literal["forkserver", "spawn", "fork"]
@@ -117,8 +119,11 @@ class ForkServer:
 
 def _executed(theirs: socket.socket, *, preload: bool) -> tuple[int, Callable[[], object]]:
     """Start a server in a process of its own; return its id, and a function that waits for its end."""
-    # A script's own folder comes last: it is where its user's modules lie, and the server needs none of these.
-    folders = map(os.path.abspath, (*sys.path[1:], *sys.path[:1]))
+    # A script's own folder comes last: it is where its user's modules lie, and the server needs none of these. Where
+    # this package was found first, it must be found first again.
+    folders = list(map(os.path.abspath, sys.path))
+    if folders[0] != str(Path(rollout_cli.__path__[0]).absolute().parent):
+        folders.append(folders.pop(0))
     process = subprocess.Popen(  # noqa: S603  This Python, with words of ours.
         [sys.executable, "-c", _PROGRAM, str(theirs.fileno()), "preload" if preload else "", *folders],
         stdin=subprocess.DEVNULL,

@@ -494,6 +494,17 @@ def test_the_working_folder_and_the_one_for_temporary_files_do_no_harm(tmp_path:
     assert [] == list(folder.iterdir())
 
 
+@pytest.mark.parametrize("flags", [[], ["-P"]])
+def test_workers_find_the_package_where_their_sampler_did(flags: list[str], tmp_path: Path) -> None:
+    """A copy that comes first on the path hides the installed one from both."""
+    (tmp_path / "rollout_cli").symlink_to(ROOT / "rollout_cli")
+    (tmp_path / "where.py").write_text("import rollout_cli\ndef act(_): raise OSError(rollout_cli.__file__)\n")
+    words = [sys.executable, *flags, "-m", "rollout_cli", "collect", "--policy", "where:act", "--timesteps", "5"]
+    path = {"PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])}
+    done = subprocess.run(words, cwd=tmp_path, env=os.environ | path, capture_output=True, text=True, check=False)
+    assert f"raised OSError: {tmp_path}/rollout_cli/__init__.py" in done.stderr
+
+
 LIMITED = """
 import resource
 from rollout_cli.errors import WorkerError

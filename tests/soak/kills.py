@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import shutil
 import signal
@@ -11,6 +12,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+
+import psutil
 
 from tests.helpers.datasets import assert_same_data, has_commit, info_of
 from tests.helpers.processes import ROOT, Running, rollout, running
@@ -189,13 +192,21 @@ def _kill_worker(run: Running, young: dict[str, int], rng: random.Random) -> boo
     """Kill one worker after a moment; return whether there was one."""
     until = time.monotonic() + rng.uniform(0, 0.25)
     while run.process.poll() is None:
-        ages = {one: time.time() - one.create_time() for one in run.workers() if one.is_running()}
-        names = {one: one.cmdline()[0].split()[0] for one in ages if one.is_running() and one.cmdline()}
-        known = [one for one in names if young.get(names[one], 0) < YOUNG_KILLS or ages[one] >= READY_SECONDS]
+        found = {one: name_and_age for one in run.workers() if (name_and_age := _name_and_age(one))}
+        known = [one for one, (name, age) in found.items() if young.get(name, 0) < YOUNG_KILLS or age >= READY_SECONDS]
         if known and time.monotonic() >= until:
-            chosen = rng.choice(sorted(known, key=lambda one: names[one]))
-            young[names[chosen]] = 0 if ages[chosen] >= READY_SECONDS else young.get(names[chosen], 0) + 1
-            chosen.kill()
-            return True
+            chosen = rng.choice(sorted(known, key=found.__getitem__))
+            name, age = found[chosen]
+            with contextlib.suppress(psutil.NoSuchProcess):  # It may just have ended by itself.
+                chosen.kill()
+                young[name] = 0 if age >= READY_SECONDS else young.get(name, 0) + 1
+                return True
         time.sleep(0.005)
     return False
+
+
+def _name_and_age(process: psutil.Process) -> tuple[str, float] | None:
+    """Return the first word of a worker's title, and its seconds; None once it has ended."""
+    with contextlib.suppress(psutil.Error):
+        return " ".join(process.cmdline()).partition(" ")[0], time.time() - process.create_time()
+    return None
