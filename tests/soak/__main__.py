@@ -9,6 +9,7 @@ import secrets
 import subprocess
 import sys
 import tempfile
+import traceback
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from functools import partial
@@ -37,7 +38,12 @@ def main() -> int:
         # Two at a time: a run that starts, is waited for or compared leaves most of the machine idle.
         running = [threads.submit(part) for part in _parts(Path(work), share, seed)]
         for done in as_completed(running):
-            print(done.result(), flush=True)
+            if error := done.exception():  # The other parts go on.
+                traceback.print_exception(error)
+            else:
+                print(done.result(), flush=True)
+    if any(done.exception() for done in running):
+        return 1
     print("nothing was lost")
     return 0
 
