@@ -425,7 +425,7 @@ class VecWorker(DefaultWorker):
 
     @property
     def has_work(self) -> bool:
-        return bool((self._numbers != NO_NUMBER).any() or self._queue)
+        return bool(self._queue or (self._numbers != NO_NUMBER).any())
 
     @property
     def running_numbers(self) -> tuple[int, ...]:
