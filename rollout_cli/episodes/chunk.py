@@ -29,7 +29,6 @@ class Part:
     index: int  # From 0.
     count: int  # Of parts.
     episode_length: int
-    variable_bytes: int  # Of the whole episode, see `episode_variable_bytes`.
 
     @property
     def is_last(self) -> bool:
@@ -144,8 +143,7 @@ def for_transport(chunk: Chunk, limit: int = PART_BYTES) -> list[Chunk]:
         return [piece for half in halves for piece in for_transport(half, limit)]
     count = min(-(-chunk.n_bytes // limit), chunk.n_steps)
     edges = [chunk.n_steps * at // count for at in range(count + 1)]
-    variable_bytes = int(episode_variable_bytes(chunk)[0])
     return [
-        replace(chunk.rows(start, stop), part=Part(at, count, chunk.n_steps, variable_bytes))
+        replace(chunk.rows(start, stop), part=Part(at, count, chunk.n_steps))
         for at, (start, stop) in enumerate(pairwise(edges))
     ]

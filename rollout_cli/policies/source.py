@@ -99,20 +99,6 @@ def policy_source(spec: str, *, sha256: str | None = None) -> PolicySource:
     raise PolicyLoadError(f"{spec!r} names no policy", hint=hint)
 
 
-def as_policy_source(policy: Any) -> PolicySource:
-    """Return a source of what the Python API was given: a source, a SPEC, or a policy object, which is pickled now.
-
-    Raises:
-        PolicyLoadError: If the SPEC names nothing, or the object cannot be pickled.
-    """
-    if isinstance(policy, PolicySource):
-        return policy
-    if isinstance(policy, str):
-        return policy_source(policy)
-    hint = "a policy crosses process borders: build what cannot be pickled in a factory, and name it as module:attr"
-    return UserPolicySource(Source.of(policy, PolicyLoadError, hint=hint))
-
-
 class PackedPolicy(NamedTuple):
     """The file that was written, and the dotted name of the packed class or function, or of the object's class."""
 

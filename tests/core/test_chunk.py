@@ -91,9 +91,7 @@ def test_parts_of_a_long_episode(space: Any, length: int, limit: int) -> None:
     if len(parts) > 1:
         seen = [part.part for part in parts if part.part]
         assert list(range(len(parts))) == [part.index for part in seen]
-        assert [(len(parts), length, episode_variable_bytes(whole).sum())] * len(parts) == [
-            (part.count, part.episode_length, part.variable_bytes) for part in seen
-        ]
+        assert {(len(parts), length)} == {(part.count, part.episode_length) for part in seen}
         assert [[part.n_steps] for part in parts] == [part.lengths.tolist() for part in parts]
         assert [False] * (len(parts) - 1) + [True] == [part.is_last for part in seen]
 

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from gymnasium import spaces
 
 from rollout_cli.episodes.batch import EnvSpec
-from rollout_cli.episodes.chunk import Chunk, Part, concatenate, episode_variable_bytes
+from rollout_cli.episodes.chunk import Chunk, Part, concatenate
 from rollout_cli.episodes.infos import tabulate
 from rollout_cli.episodes.spaces import Leaf, SpaceRows, space_leaves
 
@@ -88,8 +88,7 @@ def grouped(episodes: Sequence[Chunk], sizes: Sequence[int]) -> list[Chunk]:
 def in_parts(whole: Chunk, edges: Sequence[int]) -> list[Chunk]:
     """Return a chunk of one episode in parts that end at `edges`, the last of which is its length."""
     starts = [0, *edges[:-1]]
-    variable = int(episode_variable_bytes(whole).sum())
     return [
-        replace(whole.rows(start, stop), part=Part(at, len(edges), whole.n_steps, variable))
+        replace(whole.rows(start, stop), part=Part(at, len(edges), whole.n_steps))
         for at, (start, stop) in enumerate(zip(starts, edges, strict=True))
     ]

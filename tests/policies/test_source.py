@@ -15,9 +15,10 @@ from gymnasium import spaces
 
 from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.errors import PolicyLoadError, StorageError, UsageError
-from rollout_cli.policies import as_policy_source, policy_source
+from rollout_cli.loading import Source
+from rollout_cli.policies import policy_source
 from rollout_cli.policies.random import RandomPolicy
-from rollout_cli.policies.source import pack_policy
+from rollout_cli.policies.source import UserPolicySource, pack_policy
 from tests.helpers.projects import project, run_python, write_module
 
 __all__ = ["project"]
@@ -131,19 +132,14 @@ def test_what_cannot_be_loaded(project: Path, spec: str, message: str, hint: str
 
 
 def test_objects_of_the_python_api() -> None:
-    """An object is pickled at once, each load is a copy of it then; sources and SPECs stay what they are."""
+    """An object is pickled at once, and each load is a copy of it then."""
     policy = Constant(1)
-    source = as_policy_source(policy)
+    source = UserPolicySource(Source.of(policy, PolicyLoadError, hint=""))
     policy.action = 2
     first, second = source.load(ENV_SPEC), source.load(ENV_SPEC)
     assert first.wrapped is not second.wrapped
     assert (1, "a policy object") == (first_action(source), source.label)
     assert {"spec": None, "path": None, "sha256": None} == source.describe()
-    assert as_policy_source(source) is source
-    assert "random" == as_policy_source("random").label
-    with pytest.raises(PolicyLoadError, match="of type generator cannot be pickled") as caught:
-        as_policy_source(number for number in range(3))
-    assert "factory" in caught.value.hint
 
 
 # -- packing ---------------------------------------------------------------------------------------------------------
