@@ -279,6 +279,9 @@ def test_a_huge_replay_buffer_costs_no_time_and_hides_nothing_near() -> None:
     """The search is bounded, and the nearest come first."""
     policy = Holder([[object() for _ in range(10 * MAX_OBJECTS)], Slotted()], lambda item: item[1]())
     assert drawn(policy, 1) == drawn(policy, 1)
+    seeder = EpisodeSeeder(1)
+    seeder.watch(policy=[[np.random.default_rng(), *(object() for _ in range(10 * MAX_OBJECTS))]])
+    assert [] == seeder.generators
 
 
 def test_copies_in_other_processes_have_the_same_streams() -> None:

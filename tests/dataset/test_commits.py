@@ -136,6 +136,23 @@ def test_a_kill_at_any_moment_changes_no_byte_in_the_end(tmp_path: Path, part: i
     assert resumed
 
 
+def test_bytes_are_on_disk_before_their_name_and_that_before_the_next(tmp_path: Path) -> None:
+    """What a crash of the machine leaves is whole; a segment's data has its name before its commit has."""
+    before, after, names = set[str](), set[bool](), list[str]()
+
+    class Noting(FailingFiles):
+        def move(self, source: Path, target: Path) -> None:
+            at = len(self.operations)
+            before.add([kind for kind, path in self.operations if path == source][-1])
+            super().move(source, target)
+            after.add(("fsync", target.parent) in self.operations[at:])
+            names.extend([target.relative_to(tmp_path).parts[0]] if target.suffix == ".parquet" else [])
+
+    write_dataset(tmp_path, CHUNKS, limits=SMALL, flush_seconds=0.0, files=Noting())
+    assert ({"fsync"}, {True}) == (before, after)
+    assert ["data", "meta"] * (len(names) // 2) == names != []
+
+
 def test_rows_that_no_commit_states_do_not_come_back(tmp_path: Path) -> None:
     """A kill between the names of the two files leaves a data file with more rows than are committed."""
     write_dataset(tmp_path / "short", EPISODES[:100], limits=SMALL)

@@ -147,6 +147,24 @@ def test_retract_everything(kind: str) -> None:
     check_chain(chunk)
 
 
+def test_a_row_without_a_number_rests() -> None:
+    """Its environment is neither reset nor stepped."""
+    calls: list[str] = []
+
+    class Noting(ChainEnv):
+        def reset(self, **given: Any) -> Any:
+            calls.append("reset")
+            return super().reset(**given)
+
+        def step(self, action: Any) -> Any:
+            calls.append("step")
+            return super().step(action)
+
+    worker = make("sync", Noting)
+    steps = run(worker, range(2)).n_steps + run(worker, range(2, 9)).n_steps
+    assert (9, steps) == (calls.count("reset"), calls.count("step"))
+
+
 @pytest.mark.parametrize("kind", RESET_FROM_OUTSIDE)
 def test_an_episode_is_a_function_of_its_number(kind: str) -> None:
     """Whatever ran before it, and whatever was given up."""

@@ -64,7 +64,11 @@ def test_values_that_are_converted(kind: str, name: str) -> None:
     at, bend = GOOD[name]
     chunk = run(make(kind, bending(at, bend)), range(4))
     assert np.float32 == chunk.observations[0].dtype
-    assert [3] * 4 == chunk.lengths.tolist()
+    assert ([3] * 4, [True] * 4) == (chunk.lengths.tolist(), chunk.terminated.tolist())
+    assert (
+        np.where(chunk.actions[0] == 1, 1.0, 1.0 if name == "integer rewards" else 0.5).tolist()
+        == chunk.rewards.tolist()
+    )
     assert [0, 1, 2] * 4 == chunk.observations[0][:, 0].tolist()
 
 
@@ -250,6 +254,28 @@ def test_a_nan_action_is_named_where_the_reward_is_nan() -> None:
     assert "look at the policy" in error.hint
 
 
+@each_single
+def test_nothing_is_left_of_an_observation_that_was_refused(kind: str) -> None:
+    """Nor of those of its parts that were good: the episodes after it have their own last observations."""
+
+    class Halves(ChainEnv):
+        calls = 0
+
+        def __init__(self) -> None:
+            super().__init__(length=2)
+            self.observation_space = spaces.Dict(good=self.observation_space, other=self.observation_space)
+
+        def observe(self) -> Any:
+            Halves.calls, seen = Halves.calls + 1, super().observe()
+            return {"good": seen, "other": seen[:2] if Halves.calls == 3 else seen}
+
+    worker = make(kind, Halves, lambda spec: lambda seen: 0, n_envs=1)
+    with pytest.raises(EnvError, match=r"env\.step: the observation at 'other' is"):
+        run(worker, range(1))
+    good, other = run(worker, range(1, 4)).last_observations
+    assert good.tolist() == other.tolist()
+
+
 # -- batches -----------------------------------------------------------------------------------------------------------
 
 
@@ -372,9 +398,9 @@ def test_a_limit_that_nobody_can_keep() -> None:
 
 
 POLICIES: dict[str, tuple[Any, str]] = {
-    "few rows": ((np.zeros(2, int), {}), "2|rows"),
-    "ragged": (([[1], 1, 1], {}), "no array|rows"),
-    "long infos": ((np.zeros(3, int), {"x": np.zeros(5)}), "infos?|rows"),
+    "few rows": ((np.zeros(2, int), {}), "gave 2 actions for 3 observations"),
+    "ragged": (([[1], 1, 1], {}), "the batch is no array"),
+    "long infos": ((np.zeros(3, int), {"x": np.zeros(5)}), "gave 5 values of the info 'x'"),
     "no pair": (np.zeros(3, int), "expected the pair"),
 }
 
