@@ -17,7 +17,7 @@ import pyarrow as pa
 from tests.helpers.datasets import assert_same_data, episodes_of, info_of, numbers_of
 from tests.helpers.envs import HIDDEN, SIGNS
 from tests.helpers.policies import FAULT
-from tests.helpers.processes import Ran, Running, called, running
+from tests.helpers.processes import SECONDS, Ran, Running, called, running
 
 SPEC = "tests.helpers.envs:FaultyEnv"
 FORTY = ("collect", "--episodes", "40")
@@ -165,7 +165,7 @@ def _check_said(row: Row, ran: Ran) -> None:
 
 def wait_for_none(folder: Path) -> None:
     """Check that the folder for temporary files is empty; a fork server that has just ended may still clean up."""
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + SECONDS
     while left := [path.name for path in folder.iterdir()]:
         assert time.monotonic() < deadline, f"these temporary files are left: {left}"
         time.sleep(0.01)
