@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -135,7 +136,8 @@ def test_policy_pack(rollout: Caller, project: Path) -> None:
     write_module(project, "mine", "class Own:\n    def get_action(self, observation):\n        return 0, {}\n")
     ran = rollout("policy", "pack", "mine:Own", "-o", "own.pkl")
     assert "class   mine.Own" in ran.stdout
-    assert 0 == json.loads(rollout("policy", "pack", "mine:Own", "-o", "two.pkl", "--json").stdout).get("exit_code", 0)
+    document = json.loads(rollout("policy", "pack", "mine:Own", "-o", "two.pkl", "--json").stdout)
+    assert sha256(Path("two.pkl").read_bytes()).hexdigest() == document["sha256"]
     rollout("policy", "pack", "mine:Own", "-o", "own.pkl", code=5)
     assert "own.pkl\n" == rollout("policy", "pack", "mine:Own", "-o", "own.pkl", "--overwrite", "-q").stdout
     (project / "mine.py").unlink()

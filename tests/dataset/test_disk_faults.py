@@ -40,7 +40,7 @@ def operations(path: Path, **options: Any) -> list[tuple[str, Path]]:
 def test_a_full_disk_is_a_storage_error_and_keeps_what_was_committed(tmp_path: Path, for_good: bool) -> None:
     """At operations of all kinds; a resumed run has the bytes of one that met a working disk."""
     write_dataset(tmp_path / "whole", CHUNKS, limits=SMALL)
-    expected, kinds = data_files(tmp_path / "whole"), set()
+    expected, kinds, resumed = data_files(tmp_path / "whole"), set(), 0
     for fail_at, (kind, _) in list(enumerate(operations(tmp_path / "counted", flush_seconds=0.0)))[for_good::13]:
         path = tmp_path / f"d{fail_at}"
         files = FailingFiles(fail_at, for_good=for_good)
@@ -60,6 +60,8 @@ def test_a_full_disk_is_a_storage_error_and_keeps_what_was_committed(tmp_path: P
                 assert f"{committed.episodes:,} episodes" in caught.value.hint
             resume_dataset(path, CHUNKS, limits=SMALL)
             assert expected == data_files(path), fail_at
+            resumed += 1
+    assert resumed
     assert {"write", "fsync", "rename"} <= kinds
 
 

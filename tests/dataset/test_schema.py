@@ -248,8 +248,8 @@ def test_a_late_value_goes_into_its_column_if_it_is_exactly_of_that_type(kind: s
     assert [False, not fits, False] == table["env_info_extra"].is_valid().to_pylist()
     assert {} == dropped
     found = decode_infos("env_info", table)["k"][1]
-    expected = value.tolist() if isinstance(value, np.ndarray) else value
-    assert str(expected) == str(found.tolist() if isinstance(found, np.ndarray | np.generic) else found) or fits
+    expected, plain = (one.tolist() if isinstance(one, np.ndarray | np.generic) else one for one in (value, found))
+    assert expected == plain or str(expected) == str(plain)  # As texts, for nan and for numbers that JSON holds.
 
 
 def test_values_of_two_kinds_fill_one_column_in_the_order_of_their_rows() -> None:
@@ -269,7 +269,7 @@ def test_values_that_nothing_stores_are_counted() -> None:
     assert [None, '{"nan": ["NaN", [1, 2]]}'] == table["env_info_extra"].to_pylist()
 
 
-def test_large_infos_in_few_steps_take_memory_for_those_steps_only(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_infos_in_few_steps_take_memory_for_those_steps_only() -> None:
     """50 MB in 6 of 1,500 steps were 75 GB, had they been filled up."""
     infos: list[dict[Any, Any]] = [{} for _ in range(1_500)]
     for at in (0, 3, 700, 1_499):

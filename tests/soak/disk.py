@@ -61,6 +61,8 @@ def fail_everywhere(folder: Path, *, every: int = 1) -> str:
             collect(_config(output, resume=True))
             assert whole == data_hashes(output), f"{what}: the resumed run has other data"
             _check_prefix(output, f"{what}, resumed")
+    assert 0 < kept
+    assert 0 < failed
     return f"the disk failed at {len(changes)} changes: {failed} runs said so, {kept} had episodes"
 
 
@@ -111,4 +113,5 @@ def kill_everywhere(folder: Path, *, every: int = 1) -> str:
             expected = "complete" if again[0] == "collect" else "interrupted"
             assert expected == info_of(copy)["status"], f"{again[0]}, killed at {note.read_text()}"
             change += every
+        assert change > 1, f"{again[0]} was never killed"
     return f"repair and overwrite were killed {kills} times"
