@@ -143,11 +143,7 @@ BROKEN = {
         ("absent:Policy", "there is no module 'absent'", "working folder"),
         ("absent.inner:Policy", "there is no module 'absent.inner'", "working folder"),
         ("pack.other:Policy", "there is no module 'pack.other', which 'pack.other' names", "working folder"),
-        (
-            "needy:x",
-            "importing 'needy' failed: ModuleNotFoundError",
-            "provides 'not_installed'",
-        ),
+        ("needy:x", "importing 'needy' failed: ModuleNotFoundError", "provides 'not_installed'"),
         ("leaving:x", "importing 'leaving' failed: it ended with sys.exit", "__main__"),
         ("odd:x", "importing 'odd' failed: Odd: no Exception", "the traceback below"),
         ("syntax:x", "importing 'syntax' failed: SyntaxError", "the traceback below"),

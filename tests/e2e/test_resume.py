@@ -211,16 +211,7 @@ def test_a_folder_with_other_files_cannot_be_resumed_or_overwritten(tmp_path: Pa
 
 def test_overwrite_replaces_a_dataset(tmp_path: Path) -> None:
     """The new one alone is left; without the option the folder is refused."""
-    words = (
-        "collect",
-        "--episodes",
-        "20",
-        "--env",
-        "tests.helpers.envs:FaultyEnv",
-        *LOCAL,
-        "--output",
-        tmp_path / "out",
-    )
+    words = ("collect", "--episodes", "20", *ENV[:2], *LOCAL, "--output", tmp_path / "out")
     called(*words, "--seed", "1")
     old = contents(tmp_path)
     called(*words, "--seed", "2", code=5)

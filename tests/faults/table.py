@@ -170,10 +170,7 @@ ACTING = [
     acts("no batch of actions", "no batch", "get_actions", r"get_action\b", policy="FaultyBatchPolicy"),
 ]
 
-NATIVE: dict[str, Any] = {
-    "spec": VECTOR,
-    "kwargs": {"autoreset_mode": "NextStep"},
-}
+NATIVE: dict[str, Any] = {"spec": VECTOR, "kwargs": {"autoreset_mode": "NextStep"}}
 IN_BATCHES = [
     Row(
         *("a row raises in NEXT_STEP, skipped", 0, "skip"),

@@ -72,11 +72,7 @@ def test_files_are_named_by_their_absolute_paths(project: Path) -> None:
     assert str(project / "spec.json") == values["env"]
 
 
-SECRETS = {
-    "password": "hunter2",
-    "api_key": "k",
-    "deep": {"access_token": "t", "list": [{"secret": "s"}]},
-}
+SECRETS = {"password": "hunter2", "api_key": "k", "deep": {"access_token": "t", "list": [{"secret": "s"}]}}
 NO_SECRETS = {"start_token": 1, "secret": 3, "password": "", "auth": "x", "note": "api_key=1", "access_token": None}
 
 

@@ -152,7 +152,7 @@ def test_parts_become_an_episode() -> None:
     assert [9] == [chunk.n_steps for chunk in early.kept]
 
 
-def test_big_episodes_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_big_episodes_are_not_kept() -> None:
     """Nor any after one: they would be no early ones."""
     early = EarlyEpisodes(_free_bytes=2_000)
     for part in in_parts(episode(0, 900), [20, 900]):

@@ -22,11 +22,6 @@ from tests.helpers.contents import row_dicts
 from tests.workers import worlds
 from tests.workers.worlds import DISABLED, NEXT_STEP, SAME_STEP, SEED, SPACES, ChainEnv, make, run, space_env
 
-
-def _bare_action(policy: worlds.TablePolicy, observation: Any) -> Any:
-    return policy.get_action(observation)[0]
-
-
 POLICIES = {
     "table": worlds.TablePolicy,
     "counting": worlds.CountingPolicy,

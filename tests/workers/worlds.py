@@ -306,10 +306,9 @@ def make(
     limit: float | None = None,
     rules: EpisodeRules | None = None,
     n_envs: int = N_ENVS,
-    number: int = 2,
 ) -> DefaultWorker:
     """Return a worker of a kind, with environments that `env` makes (or the one it is), and a policy for them."""
-    common: dict[str, Any] = {"seed": SEED, "max_episode_length": limit, "worker_number": number}
+    common: dict[str, Any] = {"seed": SEED, "max_episode_length": limit, "worker_number": 2}
     if kind == "default":
         worker = DefaultWorker(**common)
     else:
