@@ -76,9 +76,9 @@ class Chunk:
         """Return the chunk's episodes at places `start` to `stop - 1`, as views."""
         if (start, stop) == (0, self.n_episodes):
             return self
-        edges = [0, *np.cumsum(self.lengths).tolist()]
         own = {name: _cut(getattr(self, name), start, stop) for name in _EPISODE_FIELDS}
-        return replace(self.rows(edges[start], edges[stop]), **own)
+        first_row = int(self.lengths[:start].sum())
+        return replace(self.rows(first_row, first_row + int(own["lengths"].sum())), **own)
 
     def rows(self, start: int, stop: int) -> Chunk:
         """Return rows `start` to `stop - 1` of a chunk of one episode, as views; its episode's own facts stay."""

@@ -6,7 +6,7 @@ pieces before the ring comes round to them, so memory is bounded by what the epi
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -107,11 +107,11 @@ class RolloutBuffer:
         return self.step % (self._n_slots // 2) == 0
 
     def make_room(self, running: Episodes) -> None:
-        """Put aside the episodes that ended, and older steps of those that run, before the rings come round to them."""
+        """Put aside older episodes that ended, and older steps of those that run, before the rings overwrite them."""
+        oldest = self.step - self._n_slots // 2
         if self._ended:
-            self._overdue.append(self._chunk(_joined(self._ended)))
-            self._ended = []
-        rows = np.flatnonzero((running["number"] >= 0) & (running["unsaved"] < self.step - self._n_slots // 2))
+            self._overdue += self._cut(lambda ended: ended["unsaved"] < oldest)
+        rows = np.flatnonzero((running["number"] >= 0) & (running["unsaved"] < oldest))
         episodes = {**_selected(running, rows), "stop": np.full(len(rows), self.step)}
         for number, steps in self._gathered_each(episodes):
             # A copy does not keep others' steps in memory.
@@ -156,16 +156,21 @@ class RolloutBuffer:
         """
         chunks, self._overdue = self._overdue, []
         if self._ended:
-            ended = _joined(self._ended)
-            ready = (ended["ended"] < ended_before) | (below is None or ended["number"] < below)
-            self._ended = [] if ready.all() else [_selected(ended, ~ready)]
-            if ready.any():
-                chunks.append(self._chunk(_selected(ended, ready)))
+            chunks += self._cut(
+                lambda ended: (ended["ended"] < ended_before) | (below is None or ended["number"] < below)
+            )
         if not chunks:
             return None
         chunk = in_order(concatenate(chunks))
         self.finished_rows -= chunk.n_steps
         return chunk
+
+    def _cut(self, is_meant: Callable[[Columns], Array]) -> list[Chunk]:
+        """Remove the episodes that ended and are meant, bool (k,), and return them."""
+        ended = _joined(self._ended)
+        meant = is_meant(ended)
+        self._ended = [] if meant.all() else [_selected(ended, ~meant)]
+        return [self._chunk(_selected(ended, meant))] if meant.any() else []
 
     def _chunk(self, ended: Columns) -> Chunk:
         ended = _selected(ended, np.argsort(ended["number"]))
