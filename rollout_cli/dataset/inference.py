@@ -66,7 +66,7 @@ class SchemaInference:
                 is_exact = column.values.dtype != object and bool(fits(column.values, np.dtype(np.float64)).all())
                 kinds[column.kind] = kinds.get(column.kind, True) and is_exact
         self._steps = int(ends[inside - 1])
-        if chunk.part is None or chunk.part.is_last:
+        if chunk.completes:
             self.decided = self._steps >= self._min_steps
             self._next_number = int(chunk.numbers[-1]) + 1
 

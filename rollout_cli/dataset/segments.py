@@ -107,7 +107,7 @@ def write_segment(settings: SegmentSettings, job: SegmentJob) -> Written:
     n_steps = first_row + sum(chunk.n_steps for chunk, _ in chunks)
     tables: tuple[pa.Table, pa.Table] | None = None
     if is_long := limits.is_over(n_steps, job.nominal):
-        pieces = _row_groups(schema, *chunks[0], edges=limits.group_edges(n_steps, job.nominal))
+        pieces = _row_groups(schema, chunks, edges=limits.group_edges(n_steps, job.nominal))
     else:
         steps, lost = step_table(schema, chunks)
         if before is not None and before.tables is not None:
@@ -132,9 +132,10 @@ def write_segment(settings: SegmentSettings, job: SegmentJob) -> Written:
 
 
 def _row_groups(
-    schema: DatasetSchema, chunk: Chunk, ids: Array, *, edges: Sequence[int]
+    schema: DatasetSchema, episode: Sequence[NumberedChunk], *, edges: Sequence[int]
 ) -> Iterator[tuple[pa.Table, dict[str, int]]]:
     """Yield the rows of one episode up to each edge, and by column how many info values are not in them."""
+    chunk, ids = concatenate([chunk for chunk, _ in episode]), episode[0][1]
     for start, stop in pairwise([0, *edges]):
         rows = chunk.rows(start, stop)
         if stop < chunk.n_steps:
@@ -237,7 +238,7 @@ class Partition:
         self._before: Written | Future[Written] | None = None
         self._episodes: list[NumberedChunk] = []
         # The parts of an episode that is not whole yet.
-        self._parts: list[Chunk] = []
+        self._parts: list[NumberedChunk] = []
         for last in committed[-1:]:
             self._segment, self._start, self._next = last.segment, last.record.start, last.record.stop
             self._rows, self._nominal, self._before = last.record.steps, last.record.nominal, last
@@ -246,25 +247,25 @@ class Partition:
 
     def write(self, chunk: Chunk, ids: Array) -> None:
         """Take the next episodes, whole or the next part of one, with their ids, int64 (N,)."""
-        self._parts.append(chunk)
-        if chunk.part is not None and not chunk.part.is_last:
+        self._parts.append((chunk, ids))
+        if not chunk.completes:
             return
-        chunk, self._parts = concatenate(self._parts), []
-        lengths, schema, at = chunk.lengths, self._schema, 0
+        parts, self._parts = self._parts, []
+        lengths, schema, at = chunk.episode_lengths, self._schema, 0
         # These depend on the episodes alone: not on how they were cut into chunks, or how well they compress.
-        sizes = lengths * schema.step_bytes + episode_variable_bytes(chunk) + schema.episode_bytes
+        variable = sum(episode_variable_bytes(part) for part, _ in parts)
+        sizes = lengths * schema.step_bytes + variable + schema.episode_bytes
         while at < len(lengths):
             fitting = self._limits.count_fitting(lengths[at:], sizes[at:], rows=self._rows, nominal=self._nominal)
             if not fitting and self._rows:
                 self._next_segment()
                 continue
             stop = at + max(fitting, 1)
-            some = chunk.episodes(at, stop)
             if self._start is None:
-                self._start = int(some.numbers[0])
-            self._next = int(some.numbers[-1]) + 1
-            self._episodes.append((some, ids[at:stop]))
-            self._rows += some.n_steps
+                self._start = int(chunk.numbers[at])
+            self._next = int(chunk.numbers[stop - 1]) + 1
+            self._episodes += parts if chunk.part else [(chunk.episodes(at, stop), ids[at:stop])]
+            self._rows += int(lengths[at:stop].sum())
             self._nominal += int(sizes[at:stop].sum())
             at = stop
             if not fitting:  # An episode over the limits has a segment of its own.

@@ -16,7 +16,7 @@ from rollout_cli.episodes.chunk import Chunk
 from rollout_cli.episodes.spaces import unflatten
 
 NumberedChunk = tuple[Chunk, Array]
-"""Whole episodes as a chunk, and the id of each, int64 (N,)."""
+"""Whole episodes, or one part of a long one, and the id of each, int64 (N,). Parts follow one another."""
 
 
 def step_table(
@@ -28,12 +28,13 @@ def step_table(
     its last row here, and whose flags are false unless it ends with that row.
     """
     chunks, spaces = [chunk for chunk, _ in episodes], schema.spaces
-    lengths, ids = _joined(chunks, "lengths"), joined([ids for _, ids in episodes])
+    whole, ids = _completed(episodes)
+    lengths = _joined(whole, "episode_lengths")
     ends = np.cumsum(lengths)
     starts = ends - lengths
     steps = np.arange(int(ends[-1]), dtype=np.int32)
     steps -= np.repeat((starts - first_step).astype(np.int32), lengths)
-    flags = _joined(chunks, "terminated"), _joined(chunks, "truncated")
+    flags = _joined(whole, "terminated"), _joined(whole, "truncated")
     types = derive_step_types(lengths, *flags)
     if first_step and types[0] == StepType.FIRST:
         types[0] = StepType.MID
@@ -50,12 +51,18 @@ def step_table(
         number_array(types),
     ]
     if spaces.next_observation:
-        last = joined_leaves([chunk.last_observations for chunk in chunks])
+        last = joined_leaves([chunk.last_observations for chunk in whole])
         following = tuple(np.roll(leaf, -1, axis=0) for leaf in joined_leaves(observations))
         for leaf, values in zip(following, last, strict=True):
             leaf[ends - 1] = values
         columns += _encode_leaves(spaces.next_observation, [following])
     return pa.Table.from_arrays([*columns, *env, *agent], schema=schema.data), env_lost | agent_lost
+
+
+def _completed(episodes: Sequence[NumberedChunk]) -> tuple[list[Chunk], Array]:
+    """Return the chunks in which episodes end, which have these episodes' own columns, and the ids of those."""
+    whole = [(chunk, ids) for chunk, ids in episodes if chunk.completes]
+    return [chunk for chunk, _ in whole], joined([ids for _, ids in whole])
 
 
 def _joined(chunks: Sequence[Chunk], name: str) -> Array:
@@ -86,15 +93,15 @@ def episode_table(
     Their steps follow one another in the data file `file` (chunk index and file index), from `first_row` on. Of their
     step columns only the rewards are read.
     """
-    chunks = [chunk for chunk, _ in episodes]
-    lengths = _joined(chunks, "lengths")
+    chunks, ids = _completed(episodes)
+    lengths = _joined(chunks, "episode_lengths")
     infos, lost = encode_infos("episode_info", schema.infos, [chunk.episode_infos for chunk in chunks])
     columns = [
-        joined([ids for _, ids in episodes]),
+        ids,
         _joined(chunks, "numbers"),
         np.full(len(lengths), root_seed, np.int64),
         lengths,
-        episode_returns([chunk.rewards for chunk in chunks], lengths),
+        episode_returns([chunk.rewards for chunk, _ in episodes], lengths),
         *(_joined(chunks, name) for name in ("terminated", "truncated", "seeds", "workers", "wall_times")),
         np.full(len(lengths), file[0], np.int32),
         np.full(len(lengths), file[1], np.int32),

@@ -145,7 +145,7 @@ class DatasetWriter:
         Blocks while writing is behind. An error of a write is raised by a later call.
         """
         self._check()
-        self.has_episodes = self.has_episodes or chunk.part is None or chunk.part.is_last
+        self.has_episodes = self.has_episodes or chunk.completes
         if self._settings is not None:
             self._partitions[partition].write(chunk, self._episode_ids(chunk))
         else:
@@ -250,7 +250,7 @@ class DatasetWriter:
         if len(self._firsts) > 1:
             return chunk.numbers
         ids = self._next_id + np.arange(chunk.n_episodes)
-        if chunk.part is None or chunk.part.is_last:
+        if chunk.completes:
             self._next_id += chunk.n_episodes
         return ids
 

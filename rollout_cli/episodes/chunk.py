@@ -67,6 +67,16 @@ class Chunk:
         return len(self.rewards)
 
     @property
+    def completes(self) -> bool:
+        """Return whether its last episode ends in it: not where it is an earlier part of one."""
+        return self.part is None or self.part.is_last
+
+    @property
+    def episode_lengths(self) -> Array:
+        """Return the rows of each episode, int64 (N,); of a part, those of all of its episode's parts."""
+        return self.lengths if self.part is None else np.array([self.part.episode_length], np.int64)
+
+    @property
     def n_bytes(self) -> int:
         """Return the bytes of its observations, actions and rewards, near enough to account for memory."""
         columns = (*self.observations, *self.actions, self.rewards, *self.last_observations)
@@ -125,11 +135,10 @@ def concatenate(chunks: Sequence[Chunk]) -> Chunk:
     if len(chunks) == 1 and chunks[0].part is None:
         return chunks[0]
     # An episode's own columns are taken from its last part alone.
-    whole = [chunk for chunk in chunks if chunk.part is None or chunk.part.is_last]
+    whole = [chunk for chunk in chunks if chunk.completes]
     fields = {name: _joined([getattr(chunk, name) for chunk in whole]) for name in _EPISODE_FIELDS}
     fields |= {name: _joined([getattr(chunk, name) for chunk in chunks]) for name in _STEP_FIELDS}
-    lengths = [[chunk.part.episode_length] if chunk.part else chunk.lengths for chunk in whole]
-    fields["lengths"] = np.concatenate(lengths).astype(np.int64)
+    fields["lengths"] = np.concatenate([chunk.episode_lengths for chunk in whole])
     return Chunk(**fields)
 
 

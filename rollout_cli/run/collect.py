@@ -224,7 +224,7 @@ def _fill(job: _Job, sampler: Sampler, writer: DatasetWriter) -> None:
             job.early.keep(chunk)
             number = int(chunk.numbers[0])
             writer.write(chunk, partition=number // config.episodes_per_worker if config.episodes_per_worker else 0)
-            episodes = chunk.n_episodes if chunk.part is None or chunk.part.is_last else 0
+            episodes = chunk.n_episodes if chunk.completes else 0
             return_sum = float(chunk.rewards.sum())
             job.steps += chunk.n_steps
             job.return_sum += return_sum

@@ -186,7 +186,7 @@ class EarlyEpisodes:
                 return
             self._free_bytes -= episode.n_bytes
             self._parts.append(copy.deepcopy(episode))  # A view would keep the whole message that it came in.
-            if chunk.part is None or chunk.part.is_last:
+            if chunk.completes:
                 self.kept.append(concatenate(self._parts))
                 self._parts = []
 

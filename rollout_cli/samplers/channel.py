@@ -13,14 +13,13 @@ import queue
 import select
 import socket
 import struct
-import weakref
 from collections import deque
 from itertools import islice
 from typing import Any
 
 import cloudpickle
-import numpy as np
-import numpy.typing as npt
+
+from rollout_cli.memory import ReusedMemory
 
 OUTBOX_BYTES = 32 << 20
 """A channel with more unsent bytes has no room: what a fast worker makes in the time of a lease."""
@@ -37,43 +36,14 @@ _PIECES_A_CALL = 512
 _NO_SIGPIPE = getattr(socket, "MSG_NOSIGNAL", 0)
 
 
-class ReceiveMemory:
-    """Memory for large messages, used again once no array lies in it any more; at most `keep` unused bytes are kept.
-
-    The kernel clears memory that a process touches for the first time. For messages of 4 MB that doubles what it costs
-    to receive them (470 against 270 us/MB). Whoever takes the arrays may keep them as long as it likes.
-    """
-
-    def __init__(self, keep: int = 128 << 20) -> None:
-        self._keep = keep
-        self._free: list[npt.NDArray[np.uint8]] = []
-
-    def take(self, size: int) -> memoryview:
-        """Return `size` writable bytes of any content."""
-        if size < 1 << 16:
-            return memoryview(bytearray(size))
-        at = next((at for at, block in enumerate(self._free) if size <= len(block) <= 2 * size), None)
-        # A little larger than asked for: blocks of messages that are nearly alike fit one another.
-        block = np.empty(size + size // 8, np.uint8) if at is None else self._free.pop(at)
-        view = block[:size]
-        # All arrays in a message are views of the memoryview, and so of `view`, which dies with the last of them.
-        weakref.finalize(view, self._release, block).atexit = False
-        return view.data
-
-    def _release(self, block: npt.NDArray[np.uint8]) -> None:
-        self._free.append(block)
-        while sum(map(len, self._free)) > self._keep:
-            self._free.pop(0)
-
-
 class Channel:
     """One end of a two-way channel between a sampler and a worker; large messages that arrive lie in `memory`."""
 
-    def __init__(self, sock: socket.socket, memory: ReceiveMemory | None = None) -> None:
+    def __init__(self, sock: socket.socket, memory: ReusedMemory | None = None) -> None:
         sock.settimeout(0)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)
         self._sock = sock
-        self._memory = memory or ReceiveMemory()
+        self._memory = memory or ReusedMemory()
         self._outbox: deque[memoryview] = deque()
         self._head = memoryview(bytearray(_HEAD.size))
         self._body: memoryview | None = None  # None while the head of a frame is not complete.

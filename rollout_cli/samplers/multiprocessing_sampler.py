@@ -22,7 +22,8 @@ import cloudpickle
 
 from rollout_cli.errors import UsageError, WorkerError
 from rollout_cli.loading import first_line, one_line
-from rollout_cli.samplers.channel import Channel, ReceiveMemory
+from rollout_cli.memory import ReusedMemory
+from rollout_cli.samplers.channel import Channel
 from rollout_cli.samplers.crash_box import Watch, how_it_ended, new_box, read_notes, read_story
 from rollout_cli.samplers.fork_server import NO_ROOM, ONE_THREAD, RECORD, ForkServer, StartMethod, Status, shared_server
 from rollout_cli.samplers.messages import Batch, Exit, Failed, Started, ToSampler, ToWorker
@@ -90,7 +91,7 @@ class ProcessPool:
         self._start_method: StartMethod = start_method
         self._processes: dict[int, _Process] = {}
         self._own_server: ForkServer | None = None
-        self._memory = ReceiveMemory()
+        self._memory = ReusedMemory()
         self._is_closed = False
         try:
             self._selector = selectors.DefaultSelector()

@@ -20,6 +20,7 @@ from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.episodes.chunk import Chunk, concatenate
 from rollout_cli.episodes.infos import InfoTable, tabulate
 from rollout_cli.episodes.spaces import Leaf, leaf_getters, space_leaves, unflatten
+from rollout_cli.memory import Frames
 from rollout_cli.workers.checks import BadValueError, bad_action, checked_text, clipped, inside_check, shown
 from rollout_cli.workers.worker import OnInvalidAction
 
@@ -29,6 +30,7 @@ Infos = dict[int, dict[Any, Any]]
 """Info dictionaries by row; rows with an empty one are missing."""
 
 _FEW_NUMBERS = 4_096  # A Discrete of at most so many values has a table of them.
+_FRAME_BYTES = 1 << 12  # From so many bytes a sample is copied to its place in one array, and not to bytes first.
 _NO_INFO: Mapping[Any, Any] = {}
 
 
@@ -59,7 +61,7 @@ class SpaceRecorder:
     def truncate(self, count: int) -> None:
         """Remove all rows but the first `count`; a sample that failed may be in some columns only."""
         for column in self._columns:
-            del column.rows[count:]
+            column.truncate(count)
 
 
 def _recording_tree(space: gymnasium.Space[Any], records: list[Record], name: str) -> Record:
@@ -80,18 +82,27 @@ def _recording_tree(space: gymnasium.Space[Any], records: list[Record], name: st
 
 
 class _Column:
-    """The rows of one leaf, as bytes, integers or texts."""
+    """The rows of one leaf, as bytes, integers or texts, or as frames."""
 
     def __init__(self, leaf: Leaf, name: str) -> None:
         self.leaf = leaf
-        self.rows: list[Any] = []
+        self._rows: list[Any] = []
         self._name = f"{name} at {leaf.name!r}" if leaf.path else name
         # A space that was pickled has a dtype object of its own; the usual one lets `is` take the place of `==`.
         self._dtype: np.dtype[Any] = np.dtype(leaf.dtype.type)
+        is_large = leaf.kind not in ("discrete", "text") and leaf.row_bytes >= _FRAME_BYTES
+        self._frames = Frames(self._dtype, leaf.shape) if is_large else None
+
+    def truncate(self, count: int) -> None:
+        del self._rows[count:]
+        if self._frames is not None:
+            self._frames.truncate(count)
 
     def cut(self, count: int) -> Array:
-        rows = self.rows[:count]
-        del self.rows[:count]
+        if self._frames is not None:
+            return self._frames.cut(count)
+        rows = self._rows[:count]
+        del self._rows[:count]
         if self.leaf.kind in ("discrete", "text"):
             return np.array(rows, self._dtype)
         # A bytearray rather than bytes, so that the arrays can be written to by whoever gets them.
@@ -99,13 +110,20 @@ class _Column:
 
     def recording(self) -> Record:
         """Return the function that appends one value."""
-        append, convert, integer, ndarray = self.rows.append, self._converted, self._integer, np.ndarray
+        append, convert, integer, ndarray = self._rows.append, self._converted, self._integer, np.ndarray
         dtype, shape, name, space = self._dtype, self.leaf.shape, self._name, self.leaf.space
+        frames: Any = self._frames
 
         def record_array(value: Any) -> Any:
             if type(value) is not ndarray or value.dtype is not dtype or value.shape != shape:
                 value = convert(value)
             append(value.tobytes())
+            return value
+
+        def record_frame(value: Any) -> Any:
+            if type(value) is not ndarray or value.dtype is not dtype or value.shape != shape:
+                value = convert(value)
+            frames.append(value)
             return value
 
         def record_integer(value: Any) -> Any:
@@ -116,7 +134,8 @@ class _Column:
             append(checked_text(name, value, space))
             return value
 
-        return {"discrete": record_integer, "text": record_text}.get(self.leaf.kind, record_array)
+        records = {"discrete": record_integer, "text": record_text}
+        return records.get(self.leaf.kind, record_array if frames is None else record_frame)
 
     def recording_actions(self, rule: OnInvalidAction) -> Record:
         """Return the function that appends one value before the environment gets what it returns."""
@@ -136,7 +155,7 @@ class _Column:
         return record_checked
 
     def _recording_numbers(self, rule: OnInvalidAction) -> Record:
-        leaf, append, integer = self.leaf, self.rows.append, self._integer
+        leaf, append, integer = self.leaf, self._rows.append, self._integer
         kind: Any = np.dtype(leaf.space.dtype).type
         low, high = leaf.bounds or (0, -1)
         # A number is looked up several times as fast as made.

@@ -14,7 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollout_cli.samplers.channel import OUTBOX_BYTES, Channel, ReceiveMemory
+from rollout_cli.memory import ReusedMemory
+from rollout_cli.samplers.channel import OUTBOX_BYTES, Channel
 
 Ends = tuple[Channel, Channel]
 
@@ -163,7 +164,7 @@ def test_classes_of_the_main_script_travel_whole(ends: Ends) -> None:
 
 def test_memory_is_used_again_when_its_last_array_dies() -> None:
     """Not while any view of a message lives, however it was made, and never more is kept than was asked for."""
-    memory = ReceiveMemory(keep=1 << 20)
+    memory = ReusedMemory(keep=1 << 20)
     view = memory.take(600_000)
     array = np.frombuffer(view, np.uint8)[100:200].reshape(2, 50)
     address = array.ctypes.data - 100

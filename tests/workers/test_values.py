@@ -255,7 +255,8 @@ def test_a_nan_action_is_named_where_the_reward_is_nan() -> None:
 
 
 @each_single
-def test_nothing_is_left_of_an_observation_that_was_refused(kind: str) -> None:
+@pytest.mark.parametrize("repeats", [1, 600])
+def test_nothing_is_left_of_an_observation_that_was_refused(kind: str, repeats: int) -> None:
     """Nor of those of its parts that were good: the episodes after it have their own last observations."""
 
     class Halves(ChainEnv):
@@ -263,10 +264,11 @@ def test_nothing_is_left_of_an_observation_that_was_refused(kind: str) -> None:
 
         def __init__(self) -> None:
             super().__init__(length=2)
-            self.observation_space = spaces.Dict(good=self.observation_space, other=self.observation_space)
+            part = spaces.Box(-1.0, 100_000.0, (3 * repeats,))
+            self.observation_space = spaces.Dict(good=part, other=part)
 
         def observe(self) -> Any:
-            Halves.calls, seen = Halves.calls + 1, super().observe()
+            Halves.calls, seen = Halves.calls + 1, np.tile(super().observe(), repeats)
             return {"good": seen, "other": seen[:2] if Halves.calls == 3 else seen}
 
     worker = make(kind, Halves, lambda spec: lambda seen: 0, n_envs=1)

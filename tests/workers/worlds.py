@@ -100,7 +100,7 @@ SPACES: dict[str, tuple[spaces.Space[Any], spaces.Space[Any]]] = {
     "multi discrete": (spaces.MultiDiscrete([3, 5, 2]), spaces.MultiDiscrete([2, 4])),
     "multi binary": (spaces.MultiBinary((2, 2)), spaces.MultiBinary(4)),
     "text": (spaces.Text(12, min_length=0), spaces.Text(4, charset="abc")),
-    "image": (spaces.Box(0, 255, (24, 32, 3), np.uint8), spaces.Box(0, 255, (2,), np.uint8)),
+    "image": (spaces.Box(0, 255, (48, 32, 3), np.uint8), spaces.Box(0, 255, (2,), np.uint8)),
     "empty box": (spaces.Box(-1.0, 1.0, (0,)), spaces.Discrete(2)),
     "dict": (
         spaces.Dict({"camera": _CAMERA, "speed": spaces.Box(-1.0, 1.0, (2,)), "mode": spaces.Discrete(4, start=1)}),
