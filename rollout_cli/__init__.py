@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from rollout_cli.samplers.plan import Episodes as Episodes
     from rollout_cli.samplers.plan import EpisodesPerWorker as EpisodesPerWorker
     from rollout_cli.samplers.plan import MinTimesteps as MinTimesteps
+    from rollout_cli.samplers.ray_sampler import RaySampler as RaySampler
     from rollout_cli.samplers.supervision import Supervision as Supervision
     from rollout_cli.workers.default_worker import DefaultWorker as DefaultWorker
     from rollout_cli.workers.default_worker import Worker as Worker
@@ -45,6 +46,7 @@ _HOMES = {
     "samplers.local_sampler": ("LocalSampler",),
     "samplers.multiprocessing_sampler": ("MultiprocessingSampler",),
     "samplers.plan": ("Episodes", "EpisodesPerWorker", "MinTimesteps"),
+    "samplers.ray_sampler": ("RaySampler",),
     "samplers.supervision": ("Supervision",),
     "workers.default_worker": ("DefaultWorker", "Worker"),
     "workers.factory": ("WorkerFactory",),

@@ -157,6 +157,7 @@ _Natural = Annotated[int, Field(ge=0, le=_LARGEST)]
 _Workers = Annotated[int, Field(ge=1, le=1_024)]
 _EnvsPerWorker = Annotated[int, Field(ge=1, le=65_536)]
 _Seconds = Annotated[float, Field(ge=0, le=_LARGEST, allow_inf_nan=False)]
+_Share = Annotated[float, Field(ge=0, le=1_024, allow_inf_nan=False)]
 _Limit = Annotated[float, Field(gt=0, le=_LARGEST, allow_inf_nan=False)]
 _Text = Annotated[str, Field(min_length=1)]
 _Names = Annotated[
@@ -226,9 +227,14 @@ class CollectConfig:
         "Step N copies of the environment in each worker, with one batched policy call a step.", 1, short="-m")
     vectorization: Literal["sync", "native"] = _worker(
         "Step copies of the environment one by one (sync), or its own vector environment (native).", "sync")
-    sampler: Literal["multiprocessing", "local"] = _worker(
-        "Run the workers as processes (multiprocessing) or inside this one (local).", "multiprocessing")
+    sampler: Literal["multiprocessing", "local", "ray"] = _worker(
+        "Run the workers as processes (multiprocessing), inside this one (local), or on a Ray cluster (ray).",
+        "multiprocessing")
     start_method: Literal["forkserver", "spawn", "fork"] = _worker("How worker processes are started.", "forkserver")
+    ray_address: _Text | None = _worker(
+        "The Ray cluster to join, such as auto.", shown="RAY_ADDRESS, or a new one on this machine")
+    cpus_per_worker: _Share = _worker("How many cores Ray reserves for a worker.", 1.0, metavar="N")
+    gpus_per_worker: _Share = _worker("How many GPUs Ray reserves for a worker.", 0.0, metavar="N")
     worker_class: _ClassName | None = _worker(
         "A worker class of your own.", metavar="MODULE:CLASS", shown="the built-in worker")
     worker_args: _Keywords = _worker(
@@ -340,6 +346,8 @@ def _check_together(config: CollectConfig) -> None:
     if config.sampler == "local" and (config.step_timeout or config.episode_timeout):
         message = "--step-timeout and --episode-timeout need worker processes, and --sampler local has none"
         raise ConfigError(message, hint="use --sampler multiprocessing")
+    if config.sampler != "ray" and config.ray_address is not None:
+        raise ConfigError("--ray-address names a Ray cluster, which no other sampler uses", hint="add --sampler ray")
     for name in _WORKERS_OWN & config.worker_args.keys():
         raise ConfigError(f"--worker-args cannot give {name}", hint="it follows from the options")
 

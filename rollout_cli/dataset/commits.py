@@ -191,7 +191,7 @@ def _read_segments(
         try:
             record = read_record(root, segment, start)
             size = sum(path.stat().st_size for path in segment.paths(root))
-            tables = _read_tables(root, schema, segment, record) if segment == segments[-1] else None
+            tables = read_tables(root, schema, segment, record) if segment == segments[-1] else None
         except DatasetFormatError as error:
             if segment != segments[-1]:
                 raise DatasetFormatError(
@@ -201,14 +201,14 @@ def _read_segments(
             damage = error
             if found:  # The one before is the last one now.
                 last = found.pop()
-                found.append(last._replace(tables=_read_tables(root, schema, last.segment, last.record)))
+                found.append(last._replace(tables=read_tables(root, schema, last.segment, last.record)))
         else:
             found.append(Written(segment, record, size, tables))
             start = record.stop
     return found, damage
 
 
-def _read_tables(
+def read_tables(
     root: Path, schema: DatasetSchema, segment: SegmentId, record: SegmentRecord
 ) -> tuple[pa.Table, pa.Table] | None:
     """Return both tables of a segment, each column contiguous: a Parquet page would end where a piece does."""

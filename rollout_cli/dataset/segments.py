@@ -17,14 +17,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from rollout_cli.dataset.commits import SegmentId, SegmentRecord, Written
+from rollout_cli.dataset.commits import SegmentId, SegmentRecord, Written, read_tables
 from rollout_cli.dataset.convert import Array, decode
 from rollout_cli.dataset.files import FileStore
 from rollout_cli.dataset.parquet import MEMORY_HINT, parquet_file
 from rollout_cli.dataset.schema import DatasetSchema, is_big
 from rollout_cli.dataset.stats import Place, TableStats, find_anomalies, merge_stats, table_stats
 from rollout_cli.dataset.tables import NumberedChunk, episode_table, step_table
-from rollout_cli.episodes.chunk import Chunk, concatenate, episode_variable_bytes
+from rollout_cli.episodes.chunk import AnyChunk, concatenate
 from rollout_cli.errors import StorageError, UsageError
 
 MOST_SEGMENT_BYTES = 1 << 30
@@ -90,7 +90,7 @@ class SegmentJob:
 
     segment: SegmentId
     before: Written | None  # Its last write, whose rows come first.
-    episodes: Sequence[NumberedChunk]  # The episodes after those.
+    episodes: Sequence[tuple[AnyChunk, Array]]  # The episodes after those, with their ids.
     start: int  # The first episode number that it covers.
     nominal: int  # Its nominal bytes.
 
@@ -98,7 +98,7 @@ class SegmentJob:
 def write_segment(settings: SegmentSettings, job: SegmentJob) -> Written:
     """Write the data file and the episodes file of a segment, under temporary names."""
     schema, limits, before = settings.schema, settings.limits, job.before
-    chunks, first_row, dropped = job.episodes, 0, Counter[str]()
+    chunks, first_row, dropped = [(chunk.load(), ids) for chunk, ids in job.episodes], 0, Counter[str]()
     if before is not None:
         first_row, dropped = before.record.steps, Counter(before.record.dropped_infos)
     file, root_seed = job.segment.file, settings.root_seed
@@ -110,8 +110,10 @@ def write_segment(settings: SegmentSettings, job: SegmentJob) -> Written:
         pieces = _row_groups(schema, chunks, edges=limits.group_edges(n_steps, job.nominal))
     else:
         steps, lost = step_table(schema, chunks)
-        if before is not None and before.tables is not None:
-            steps, episodes = map(_appended, before.tables, (steps, episodes))
+        if before is not None:
+            # Tables that another machine wrote are not here.
+            earlier = before.tables or read_tables(settings.root, schema, before.segment, before.record)
+            steps, episodes = map(_appended, earlier or (), (steps, episodes))
         tables, pieces = (steps, episodes), iter([(steps, lost)])
     data, meta = job.segment.temporary(settings.root)
     stats: list[TableStats] = []
@@ -236,16 +238,16 @@ class Partition:
         # The open segment: the rows and bytes of all of it, its last write, and the episodes after that.
         self._rows = self._nominal = 0
         self._before: Written | Future[Written] | None = None
-        self._episodes: list[NumberedChunk] = []
+        self._episodes: list[tuple[AnyChunk, Array]] = []
         # The parts of an episode that is not whole yet.
-        self._parts: list[NumberedChunk] = []
+        self._parts: list[tuple[AnyChunk, Array]] = []
         for last in committed[-1:]:
             self._segment, self._start, self._next = last.segment, last.record.start, last.record.stop
             self._rows, self._nominal, self._before = last.record.steps, last.record.nominal, last
             if last.record.is_long:
                 self._next_segment()
 
-    def write(self, chunk: Chunk, ids: Array) -> None:
+    def write(self, chunk: AnyChunk, ids: Array) -> None:
         """Take the next episodes, whole or the next part of one, with their ids, int64 (N,)."""
         self._parts.append((chunk, ids))
         if not chunk.completes:
@@ -253,7 +255,7 @@ class Partition:
         parts, self._parts = self._parts, []
         lengths, schema, at = chunk.episode_lengths, self._schema, 0
         # These depend on the episodes alone: not on how they were cut into chunks, or how well they compress.
-        variable = sum(episode_variable_bytes(part) for part, _ in parts)
+        variable = sum(part.variable_bytes for part, _ in parts)
         sizes = lengths * schema.step_bytes + variable + schema.episode_bytes
         while at < len(lengths):
             fitting = self._limits.count_fitting(lengths[at:], sizes[at:], rows=self._rows, nominal=self._nominal)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -35,7 +35,7 @@ from rollout_cli.dataset.schema import DatasetSchema, InfoColumns, SpaceSchema, 
 from rollout_cli.dataset.segments import Partition, SegmentJob, SegmentSettings, SizeLimits, WriteQueue, write_segment
 from rollout_cli.dataset.stats import merge_stats, stats_document
 from rollout_cli.episodes.batch import EnvSpec
-from rollout_cli.episodes.chunk import Chunk
+from rollout_cli.episodes.chunk import AnyChunk, Chunk
 from rollout_cli.errors import InternalError, InterruptedRunError, StorageError, TerminatedRunError, UsageError
 
 
@@ -58,6 +58,7 @@ class DatasetWriter:
         overwrite: Whether to replace a dataset in that folder. It stays in place until the new one's first commit.
         committed: The committed part of the dataset in that folder, to be resumed; see `Committed.can_resume`.
         lock: The lock on the folder, if the caller has it; released with the writer's end either way.
+        write_segment: What writes the files of a segment, here or on another machine that has the folder.
 
     Raises:
         DatasetExistsError: If the folder holds something that may not be replaced.
@@ -80,6 +81,7 @@ class DatasetWriter:
         flush_seconds: float = 30.0,
         files: FileStore | None = None,
         lock: FolderLock | None = None,
+        write_segment: Callable[[SegmentSettings, SegmentJob], Written] = write_segment,
     ) -> None:
         if not 0 <= root_seed < 2**63:
             raise UsageError(f"the root seed is {root_seed}", hint="give a seed from 0 to 2**63 - 1")
@@ -98,6 +100,7 @@ class DatasetWriter:
         self._info = metadata.new_info(self._spaces, settings, header or {}, committed.info if committed else None)
         self._inference = SchemaInference(self._firsts)
         self._queue = WriteQueue(self._commit)
+        self._write_segment = write_segment
         self._settings: SegmentSettings | None = None  # None until the columns are decided.
         self._partitions: list[Partition] = []
         self._segments: dict[SegmentId, Written] = {}
@@ -139,7 +142,7 @@ class DatasetWriter:
         """Let episodes take part in schema inference that are not written: those before a plan's first one."""
         self._inference.observe(chunk)
 
-    def write(self, chunk: Chunk, *, partition: int = 0) -> None:
+    def write(self, chunk: AnyChunk, *, partition: int = 0) -> None:
         """Take the next chunk of a partition: whole episodes in number order, or the next part of one.
 
         Blocks while writing is behind. An error of a write is raised by a later call.
@@ -149,7 +152,7 @@ class DatasetWriter:
         if self._settings is not None:
             self._partitions[partition].write(chunk, self._episode_ids(chunk))
         else:
-            self._inference.hold(chunk, partition)
+            self._inference.hold(chunk.load(), partition)
             if self._inference.decided:
                 self._write_held()
         if time.monotonic() >= self._next_flush:
@@ -246,7 +249,7 @@ class DatasetWriter:
         for chunk, partition in self._inference.release():
             self._partitions[partition].write(chunk, self._episode_ids(chunk))
 
-    def _episode_ids(self, chunk: Chunk) -> Array:
+    def _episode_ids(self, chunk: AnyChunk) -> Array:
         if len(self._firsts) > 1:
             return chunk.numbers
         ids = self._next_id + np.arange(chunk.n_episodes)
@@ -257,7 +260,7 @@ class DatasetWriter:
     def _commit(self, job: SegmentJob) -> Written:
         """Write a segment and give its files their names, in the thread that writes."""
         assert self._settings is not None
-        written = write_segment(self._settings, job)
+        written = self._write_segment(self._settings, job)
         if self._has_old:
             self._begin_replacing()
         segment = written.segment

@@ -1,8 +1,11 @@
-"""Chunk: flat columns of many short episodes, so that none has a cost of its own, or of one part of a long one."""
+"""Chunk: flat columns of many short episodes, so that none has a cost of its own, or of one part of a long one.
+
+ChunkRef stands for a chunk that lies elsewhere: it has what is needed to order episodes and to cut segments.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -36,8 +39,33 @@ class Part:
         return self.index == self.count - 1
 
 
+class _Episodes:
+    """What chunks and references to them have in common."""
+
+    __slots__ = ()
+
+    numbers: Array
+    lengths: Array
+    part: Part | None
+
+    @property
+    def n_episodes(self) -> int:
+        """Return how many episodes the chunk holds (1 for a part)."""
+        return len(self.numbers)
+
+    @property
+    def completes(self) -> bool:
+        """Return whether its last episode ends in it: not where it is an earlier part of one."""
+        return self.part is None or self.part.is_last
+
+    @property
+    def episode_lengths(self) -> Array:
+        """Return the rows of each episode, int64 (N,); of a part, those of all of its episode's parts."""
+        return self.lengths if self.part is None else np.array([self.part.episode_length], np.int64)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
-class Chunk:
+class Chunk(_Episodes):
     """N episodes in T rows; T is the sum of `lengths`."""
 
     numbers: Array  # Episode numbers, int64 (N,), rising.
@@ -57,30 +85,36 @@ class Chunk:
     part: Part | None = None  # Set where this is one part of a long episode (then N is 1).
 
     @property
-    def n_episodes(self) -> int:
-        """Return how many episodes the chunk holds (1 for a part)."""
-        return len(self.numbers)
-
-    @property
     def n_steps(self) -> int:
         """Return how many rows the chunk holds."""
         return len(self.rewards)
 
     @property
-    def completes(self) -> bool:
-        """Return whether its last episode ends in it: not where it is an earlier part of one."""
-        return self.part is None or self.part.is_last
-
-    @property
-    def episode_lengths(self) -> Array:
-        """Return the rows of each episode, int64 (N,); of a part, those of all of its episode's parts."""
-        return self.lengths if self.part is None else np.array([self.part.episode_length], np.int64)
+    def return_sum(self) -> float:
+        """Return the sum of its rewards."""
+        return float(self.rewards.sum())
 
     @property
     def n_bytes(self) -> int:
         """Return the bytes of its observations, actions and rewards, near enough to account for memory."""
         columns = (*self.observations, *self.actions, self.rewards, *self.last_observations)
         return sum(column.nbytes for column in columns)
+
+    @property
+    def variable_bytes(self) -> Array:
+        """Return the bytes that each episode's length does not tell, int64 (N,): those of its texts and info values."""
+        out = np.zeros(self.n_episodes, np.int64)
+        episodes = np.repeat(np.arange(self.n_episodes), self.lengths)
+        for column in (*self.observations, *self.actions):
+            if column.dtype == object:
+                np.add.at(out, episodes, _value_bytes(column))
+        for info in (*self.env_infos.columns, *self.agent_infos.columns):
+            np.add.at(out, episodes if info.rows is None else episodes[info.rows], _value_bytes(info.values))
+        return out
+
+    def load(self) -> Chunk:
+        """Return the chunk: it is here."""
+        return self
 
     def episodes(self, start: int, stop: int) -> Chunk:
         """Return the chunk's episodes at places `start` to `stop - 1`, as views."""
@@ -96,6 +130,44 @@ class Chunk:
         return replace(self, lengths=np.array([stop - start], np.int64), **own)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class ChunkRef(_Episodes):
+    """A chunk that lies elsewhere; it is picklable if `source` is."""
+
+    numbers: Array  # These are a Chunk's.
+    lengths: Array
+    variable_bytes: Array
+    part: Part | None
+    n_bytes: int
+    source: Callable[[], Chunk]  # Loads the chunk that this one was cut from.
+    start: int = 0  # The place of its first episode in that.
+    whole_sum: float | None = None  # The sum of its rewards; None where it was cut.
+
+    @property
+    def n_steps(self) -> int:
+        """Return how many rows the chunk holds."""
+        return int(self.lengths.sum())
+
+    @property
+    def return_sum(self) -> float:
+        """Return the sum of its rewards."""
+        return self.load().return_sum if self.whole_sum is None else self.whole_sum
+
+    def load(self) -> Chunk:
+        """Return the chunk; raises what its source does."""
+        return self.source().episodes(self.start, self.start + self.n_episodes)
+
+    def episodes(self, start: int, stop: int) -> ChunkRef:
+        """Return the chunk's episodes at places `start` to `stop - 1`."""
+        if (start, stop) == (0, self.n_episodes):
+            return self
+        own = {name: getattr(self, name)[start:stop] for name in ("numbers", "lengths", "variable_bytes")}
+        return replace(self, **own, start=self.start + start, whole_sum=None)
+
+
+AnyChunk = Chunk | ChunkRef
+
+
 def _cut(field: Any, start: int, stop: int) -> Any:
     if isinstance(field, InfoTable):
         return field.slice(start, stop)
@@ -107,18 +179,6 @@ def _joined(fields: Sequence[Any]) -> Any:
         return concatenate_tables(fields)
     is_tuple = isinstance(fields[0], tuple)
     return tuple(map(np.concatenate, zip(*fields, strict=True))) if is_tuple else np.concatenate(fields)
-
-
-def episode_variable_bytes(chunk: Chunk) -> Array:
-    """Return the bytes that each episode's length does not tell, int64 (N,): those of its texts and info values."""
-    out = np.zeros(chunk.n_episodes, np.int64)
-    episodes = np.repeat(np.arange(chunk.n_episodes), chunk.lengths)
-    for column in (*chunk.observations, *chunk.actions):
-        if column.dtype == object:
-            np.add.at(out, episodes, _value_bytes(column))
-    for info in (*chunk.env_infos.columns, *chunk.agent_infos.columns):
-        np.add.at(out, episodes if info.rows is None else episodes[info.rows], _value_bytes(info.values))
-    return out
 
 
 def _value_bytes(values: Array) -> Array:

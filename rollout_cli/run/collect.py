@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,7 @@ from rollout_cli.config import CollectConfig
 from rollout_cli.cores import usable_cores
 from rollout_cli.dataset.files import FileStore, FolderLock, check_folder, check_free_space
 from rollout_cli.envs.source import EnvSource, env_source
-from rollout_cli.episodes.chunk import Chunk
+from rollout_cli.episodes.chunk import AnyChunk
 from rollout_cli.episodes.infos import unmatched_patterns
 from rollout_cli.errors import InterruptedRunError, RolloutError, UserCodeError
 from rollout_cli.policies.source import PolicySource, policy_source
@@ -82,7 +83,7 @@ class _Job:
     early: reproduce.EarlyEpisodes = field(default_factory=reproduce.EarlyEpisodes)
     failure: RolloutError | None = None  # The error that ended the sampling early.
 
-    def until_failure(self, chunks: Iterator[Chunk]) -> Iterator[Chunk]:
+    def until_failure(self, chunks: Iterator[AnyChunk]) -> Iterator[AnyChunk]:
         """Keep the sampler's error; one of the writer's is raised in the loop that this serves, and not here."""
         try:
             yield from chunks
@@ -116,7 +117,7 @@ def collect(config: CollectConfig, *, progress: Progress | None = None) -> Colle
 def _prepare(config: CollectConfig, progress: Progress, signals: StopSignals) -> Iterator[_Job]:
     """Lock the folder, find policy and environment, and read what an earlier run committed."""
     started_at, cores = time.monotonic(), usable_cores()
-    if config.workers > _MANY_WORKERS * cores and config.command == "collect":
+    if config.workers > _MANY_WORKERS * cores and config.command == "collect" and config.sampler != "ray":
         progress.warn(f"{config.workers:,} workers share {cores:,} usable cores: fewer would be faster")
     if warning := check_free_space(config.output):
         progress.warn(warning)
@@ -170,7 +171,7 @@ def _start(job: _Job) -> Iterator[Sampler]:
 def _resume_or_begin(job: _Job, sampler: Sampler) -> DatasetWriter:
     """Wait for the workers, check that they fit the dataset, and open it."""
     # These load pyarrow and ask git, while the workers build.
-    from rollout_cli.dataset.segments import SizeLimits  # noqa: PLC0415
+    from rollout_cli.dataset.segments import SizeLimits, write_segment  # noqa: PLC0415
     from rollout_cli.dataset.writer import DatasetWriter  # noqa: PLC0415
 
     config, surrounding = job.config, provenance.surroundings()
@@ -203,6 +204,7 @@ def _resume_or_begin(job: _Job, sampler: Sampler) -> DatasetWriter:
         limits=SizeLimits(segment_bytes=config.segment_bytes),
         flush_seconds=config.flush_every,
         lock=job.lock,
+        write_segment=partial(sampler.execute, write_segment),
     )
     sampler.spill_folder = writer.path
     return writer
@@ -217,15 +219,15 @@ def _fill(job: _Job, sampler: Sampler, writer: DatasetWriter) -> None:
     if job.state.committed is None and isinstance(job.plan, Episodes) and job.plan.first > 0:
         # The first episodes of all decide the columns, wherever the dataset begins.
         for chunk in job.until_failure(sampler.stream(MinTimesteps(INFERENCE_STEPS))):
-            writer.observe(chunk)
+            writer.observe(chunk.load())
         sampler.skipped.clear()
     if job.state.plan is not None and job.failure is None:
-        for chunk in job.until_failure(sampler.stream(job.state.plan)):
+        for chunk in job.until_failure(sampler.stream_refs(job.state.plan)):
             job.early.keep(chunk)
             number = int(chunk.numbers[0])
             writer.write(chunk, partition=number // config.episodes_per_worker if config.episodes_per_worker else 0)
             episodes = chunk.n_episodes if chunk.completes else 0
-            return_sum = float(chunk.rewards.sum())
+            return_sum = chunk.return_sum
             job.steps += chunk.n_steps
             job.return_sum += return_sum
             job.progress.update(episodes=episodes, steps=chunk.n_steps, return_sum=return_sum)
@@ -348,5 +350,17 @@ def sampler_of(config: CollectConfig, policy: PolicySource, env: EnvSource) -> S
     supervision = Supervision(**{one.name: getattr(config, one.name) for one in fields(Supervision)})
     if config.sampler == "local":
         return LocalSampler(policy, env, worker_factory=factory, supervision=supervision)
+    if config.sampler == "ray":
+        from rollout_cli.samplers.ray_sampler import RaySampler  # noqa: PLC0415 - it loads Ray
+
+        return RaySampler(
+            policy,
+            env,
+            worker_factory=factory,
+            supervision=supervision,
+            address=config.ray_address,
+            cpus_per_worker=config.cpus_per_worker,
+            gpus_per_worker=config.gpus_per_worker,
+        )
     method = config.start_method
     return MultiprocessingSampler(policy, env, worker_factory=factory, supervision=supervision, start_method=method)

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rollout_cli.episodes.batch import EpisodeBatch
-from rollout_cli.episodes.chunk import Chunk, concatenate
+from rollout_cli.episodes.chunk import AnyChunk, Chunk, concatenate
 from rollout_cli.errors import InterruptedRunError, NotReproducibleError, RolloutError, UserCodeError
 from rollout_cli.samplers.plan import Episodes
 from rollout_cli.samplers.sampler import Sampler
@@ -176,8 +176,11 @@ class EarlyEpisodes:
     _parts: list[Chunk] = field(default_factory=list)
     _free_bytes: int = KEPT_BYTES
 
-    def keep(self, chunk: Chunk) -> None:
+    def keep(self, any_chunk: AnyChunk) -> None:
         """Copy the first episodes of a chunk; a part of one is kept until the episode is complete."""
+        if len(self.kept) == KEPT_EPISODES or not self._free_bytes:
+            return
+        chunk = any_chunk.load()
         for at in range(min(chunk.n_episodes, KEPT_EPISODES - len(self.kept))):
             episode = chunk.episodes(at, at + 1)
             if episode.n_bytes > self._free_bytes:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from rollout_cli.samplers.plan import EpisodesPerWorker as EpisodesPerWorker
     from rollout_cli.samplers.plan import MinTimesteps as MinTimesteps
     from rollout_cli.samplers.plan import Plan as Plan
+    from rollout_cli.samplers.ray_sampler import RaySampler as RaySampler
     from rollout_cli.samplers.sampler import Sampler as Sampler
     from rollout_cli.samplers.supervision import Supervision as Supervision
 
@@ -20,6 +21,7 @@ _HOMES = {
     **dict.fromkeys(("Episodes", "EpisodesPerWorker", "MinTimesteps", "Plan"), "plan"),
     "LocalSampler": "local_sampler",
     "MultiprocessingSampler": "multiprocessing_sampler",
+    "RaySampler": "ray_sampler",
     "Sampler": "sampler",
     "Supervision": "supervision",
 }

@@ -51,6 +51,15 @@ class _LocalWorker(NamedTuple):
     generators: BorrowedGenerators
 
 
+def last_events(loop: WorkerLoop, worker: int, error: BaseException) -> list[Event]:
+    """Close a worker in which user code raised what is no Exception; return what it had finished, and its death."""
+    reason, hint = f"was ended by {first_line(error)}", "let the user code raise an Exception"
+    death = Died(worker, reason, loop.running_numbers, traceback_text(error), hint)
+    rescued = loop.rescue()
+    loop.close()
+    return [*rescued, death]
+
+
 class LocalPool:
     """Workers in this process, which take turns while somebody waits for them; a `Pool`.
 
@@ -97,11 +106,8 @@ class LocalPool:
             except BaseException as error:
                 if is_interrupt(error):
                     raise
-                reason, hint = f"was ended by {first_line(error)}", "let the user code raise an Exception"
-                death = Died(number, reason, loop.running_numbers, traceback_text(error), hint)
-                rescued = loop.rescue()
-                self._workers.pop(number).loop.close()
-                return [*rescued, death]
+                del self._workers[number]
+                return last_events(loop, number, error)
 
     def wake(self) -> None:
         """Do nothing: `wait` returns after a turn in any case."""

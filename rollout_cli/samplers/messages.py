@@ -11,7 +11,7 @@ from typing import Any, Self
 
 import rollout_cli
 from rollout_cli.episodes.batch import EnvSpec
-from rollout_cli.episodes.chunk import Chunk
+from rollout_cli.episodes.chunk import AnyChunk
 from rollout_cli.errors import EnvError, InternalError, PolicyError, RolloutError, UserCodeError, WorkerError
 from rollout_cli.loading import first_line, traceback_text
 
@@ -77,7 +77,7 @@ class Batch:
 
     worker: int
     generation: int
-    chunk: Chunk
+    chunk: AnyChunk
     not_reproducible: str | None = None  # Why the worker's episodes cannot be reproduced, where it has seen that.
 
 

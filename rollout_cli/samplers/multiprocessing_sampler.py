@@ -11,11 +11,9 @@ import select
 import selectors
 import signal
 import socket
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import cloudpickle
@@ -25,7 +23,7 @@ from rollout_cli.loading import first_line, one_line
 from rollout_cli.memory import ReusedMemory
 from rollout_cli.samplers.channel import Channel
 from rollout_cli.samplers.crash_box import Watch, how_it_ended, new_box, read_notes, read_story
-from rollout_cli.samplers.fork_server import NO_ROOM, ONE_THREAD, RECORD, ForkServer, StartMethod, Status, shared_server
+from rollout_cli.samplers.fork_server import NO_ROOM, RECORD, ForkServer, StartMethod, Status, shared_server
 from rollout_cli.samplers.messages import Batch, Exit, Failed, Started, ToSampler, ToWorker
 from rollout_cli.samplers.pool import Died, Event, Pool
 from rollout_cli.samplers.sampler import Sampler
@@ -107,7 +105,7 @@ class ProcessPool:
         process = self._processes[worker] = self._forked(worker)
         self._selector.register(process.channel, selectors.EVENT_READ, process)
         self._selector.register(process.status, selectors.EVENT_READ, process)
-        self._send(process, self._birth(worker))
+        self._send(process, Birth.of(worker, self._titles[worker], self._factory))
 
     def send(self, worker: int, command: ToWorker) -> None:
         process = self._processes.get(worker)
@@ -194,15 +192,6 @@ class ProcessPool:
                 self._own_server.close()
             self._own_server = ForkServer(self._start_method)
         return self._own_server
-
-    def _birth(self, worker: int) -> Birth:
-        try:
-            folder = str(Path.cwd())
-        except FileNotFoundError:
-            folder = None
-        environment = {**ONE_THREAD, **os.environ}
-        path = [entry or folder or os.curdir for entry in sys.path]
-        return Birth(worker, self._titles[worker], self._factory, folder, list(sys.argv), path, environment)
 
     # -- messages --------------------------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from itertools import chain
 from pathlib import Path
 from typing import IO
 
-from rollout_cli.episodes.chunk import Chunk
+from rollout_cli.episodes.chunk import AnyChunk, Chunk, ChunkRef
 from rollout_cli.errors import StorageError
 from rollout_cli.samplers.plan import PlanState, contiguous_ranges
 
@@ -27,7 +27,7 @@ class _Entry:
     """Episodes without a gap that begin at one number, or the parts of one episode."""
 
     stop: int
-    kept: list[Chunk | int] = field(default_factory=list)  # In memory, or the place in the file.
+    kept: list[AnyChunk | int] = field(default_factory=list)  # In memory, or the place in the file.
     missing_parts: int = 0
 
 
@@ -49,8 +49,11 @@ class ReorderBuffer:
 
     @property
     def is_full(self) -> bool:
-        """Return whether memory and disk are used up: what is on disk is there because it had no place in memory."""
-        return self._on_disk >= DISK_BYTES
+        """Return whether memory and disk are used up: what is on disk is there because it had no place in memory.
+
+        References stay in memory, but what they stand for takes as much, and waits there or on a disk elsewhere.
+        """
+        return max(self._on_disk, self._in_memory) >= DISK_BYTES
 
     @property
     def n_waiting(self) -> int:
@@ -63,7 +66,7 @@ class ReorderBuffer:
         """Return whether an episode lies below the one that comes next."""
         return number < self._next[self._plan.partition(number)]
 
-    def add(self, chunk: Chunk) -> None:
+    def add(self, chunk: AnyChunk) -> None:
         """Take finished episodes that were not given before, or one part of a long one."""
         if chunk.part is not None:
             number = int(chunk.numbers[0])
@@ -91,7 +94,7 @@ class ReorderBuffer:
         for kept in entry.kept if entry else ():
             self._taken(kept)
 
-    def ready(self) -> Iterator[Chunk]:
+    def ready(self) -> Iterator[AnyChunk]:
         """Give every chunk whose turn it is, partition by partition."""
         for partition, end in enumerate(self._plan.stops):
             while (number := self._next[partition]) < end:
@@ -117,10 +120,10 @@ class ReorderBuffer:
 
     # -- memory and disk -------------------------------------------------------------------------------------------
 
-    def _put(self, chunk: Chunk, *, in_memory: bool = False) -> Chunk | int:
+    def _put(self, chunk: AnyChunk, *, in_memory: bool = False) -> AnyChunk | int:
         """Keep a chunk: in memory where there is room, or in any case; return it, or its place in the file."""
         size = _n_bytes(chunk)
-        if in_memory or self._in_memory + size <= MEMORY_BYTES:
+        if in_memory or isinstance(chunk, ChunkRef) or self._in_memory + size <= MEMORY_BYTES:
             self._in_memory += size
             return chunk
         with self._reporting():
@@ -134,9 +137,9 @@ class ReorderBuffer:
         self._n_in_file += 1
         return place
 
-    def _taken(self, kept: Chunk | int) -> Chunk:
+    def _taken(self, kept: AnyChunk | int) -> AnyChunk:
         """Return a kept chunk, and forget it."""
-        if isinstance(kept, Chunk):
+        if not isinstance(kept, int):
             self._in_memory -= _n_bytes(kept)
             return kept
         assert self._file is not None
@@ -161,7 +164,9 @@ class ReorderBuffer:
             ) from error
 
 
-def _n_bytes(chunk: Chunk) -> int:
+def _n_bytes(chunk: AnyChunk) -> int:
     """Return the bytes of a chunk, with those of its infos."""
+    if isinstance(chunk, ChunkRef):
+        return chunk.n_bytes
     tables = (chunk.env_infos, chunk.agent_infos, chunk.episode_infos)
     return chunk.n_bytes + sum(column.values.nbytes for column in chain(*(table.columns for table in tables)))

@@ -9,12 +9,12 @@ import abc
 import logging
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, TypeVar
 
 from rollout_cli.episodes.batch import EnvSpec, EpisodeBatch
-from rollout_cli.episodes.chunk import Chunk
+from rollout_cli.episodes.chunk import AnyChunk, Chunk
 from rollout_cli.errors import InternalError, InterruptedRunError, UsageError
 from rollout_cli.samplers.leases import Leases, LeaseSize
 from rollout_cli.samplers.messages import Update
@@ -28,6 +28,8 @@ from rollout_cli.workers.factory import WorkerFactory
 
 _log = logging.getLogger("rollout_cli")
 _clock = time.monotonic
+
+Result = TypeVar("Result")
 
 
 class Sampler(abc.ABC):
@@ -111,7 +113,15 @@ class Sampler(abc.ABC):
     # -- sampling --------------------------------------------------------------------------------------------------
 
     def stream(self, plan: Plan, *, agent_update: Any = None, env_update: Any = None) -> Generator[Chunk, None, None]:
-        """Run a plan; yield chunks in order as they come.
+        """Run a plan; yield chunks in order as they come: those of `stream_refs`, loaded."""
+        with closing(self.stream_refs(plan, agent_update=agent_update, env_update=env_update)) as chunks:
+            for chunk in chunks:
+                yield chunk.load()
+
+    def stream_refs(
+        self, plan: Plan, *, agent_update: Any = None, env_update: Any = None
+    ) -> Generator[AnyChunk, None, None]:
+        """Run a plan; yield chunks in order as they come, or references where they lie on other machines.
 
         Within a partition (all episodes, or one worker's under `EpisodesPerWorker`) episodes come in the order of their
         numbers; an episode of many bytes comes in parts. Closing the generator ends the run.
@@ -134,7 +144,7 @@ class Sampler(abc.ABC):
             finally:
                 self._end(call)
 
-    def _chunks(self, call: SamplerMachine) -> Iterator[Chunk]:
+    def _chunks(self, call: SamplerMachine) -> Iterator[AnyChunk]:
         """Yield a call's chunks in order until it is over."""
         while True:
             for chunk in call.buffer.ready():
@@ -170,6 +180,10 @@ class Sampler(abc.ABC):
         if ordered := sorted(chunks, key=lambda chunk: int(chunk.numbers[0])):
             return EpisodeBatch.from_chunks(self.env_spec, ordered)
         raise InterruptedRunError("the call was stopped before an episode had ended")
+
+    def execute(self, function: Callable[..., Result], *args: Any) -> Result:
+        """Return what a function returns that may run where the chunks lie; here it runs in this process."""
+        return function(*args)
 
     def request_stop(self, *, grace: float = 0.0) -> None:
         """Let the stream that runs, or else the next one, end early with what is finished; for signal handlers too.

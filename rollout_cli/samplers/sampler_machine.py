@@ -109,11 +109,11 @@ class SamplerMachine:
     def _batch(self, event: Batch, now: float) -> None:
         self.buffer.add(event.chunk)
         self.not_reproducible = self.not_reproducible or event.not_reproducible
-        chunk, part = event.chunk, event.chunk.part
-        if part is not None and not part.is_last:
+        chunk = event.chunk
+        if not chunk.completes:
             return
         # A copy: the lengths outlive the chunk, and as a view they would hold its memory.
-        lengths = np.array([part.episode_length] if part else chunk.lengths, np.int64)
+        lengths = np.array(chunk.episode_lengths)
         runs = contiguous_ranges(chunk.numbers)
         self.supervisor.n_skipped = 0
         self.leases.finished(event.worker, runs, now)

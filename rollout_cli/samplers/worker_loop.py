@@ -47,10 +47,11 @@ class WorkerLoop:
         *,
         owns_process: bool = True,
         turn_seconds: float = TURN_SECONDS,
+        flush_seconds: float = FLUSH_SECONDS,
     ) -> None:
         self.ended = False
         self._factory, self._number, self._box = factory, worker_number, crash_box
-        self._owns_process, self._turn_seconds = owns_process, turn_seconds
+        self._owns_process, self._turn_seconds, self._flush_seconds = owns_process, turn_seconds, flush_seconds
         self._entered = ExitStack()
         self._worker: Worker | None = None
         self._generation = 0
@@ -167,7 +168,7 @@ class WorkerLoop:
         """Return whether finished episodes are to be sent now."""
         rows, now = worker.finished_rows, _clock()
         if not rows:
-            self._flush_at = now + FLUSH_SECONDS
+            self._flush_at = now + self._flush_seconds
         return (
             not worker.has_work
             or rows - self._left[0] >= FLUSH_ROWS
@@ -180,7 +181,7 @@ class WorkerLoop:
         if chunk is not None:
             for part in for_transport(chunk):
                 self._messages.append(Batch(self._number, self._generation, part, worker.not_reproducible))
-        self._left, self._flush_at = (worker.finished_rows, worker.finished_bytes), _clock() + FLUSH_SECONDS
+        self._left, self._flush_at = (worker.finished_rows, worker.finished_bytes), _clock() + self._flush_seconds
         if error is not None:
             raise error
 

@@ -10,7 +10,8 @@ import socket
 import sys
 import traceback
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, Self
 
 import setproctitle
 
@@ -18,8 +19,10 @@ from rollout_cli.errors import UserCodeError
 from rollout_cli.loading import reporting
 from rollout_cli.samplers.channel import OUTBOX_BYTES, Channel
 from rollout_cli.samplers.crash_box import CrashBox
+from rollout_cli.samplers.fork_server import ONE_THREAD
 from rollout_cli.samplers.messages import Exit, Failed, Start
 from rollout_cli.samplers.worker_loop import WorkerLoop
+from rollout_cli.workers.factory import WorkerFactory
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +36,28 @@ class Birth:
     argv: list[str]
     path: list[str]
     environment: dict[str, str]
+
+    @classmethod
+    def of(cls, worker: int, title: str, factory: bytes) -> Self:
+        """Return the surroundings of this process."""
+        try:
+            folder = str(Path.cwd())
+        except FileNotFoundError:
+            folder = None
+        path = [entry or folder or os.curdir for entry in sys.path]
+        return cls(worker, title, factory, folder, list(sys.argv), path, {**ONE_THREAD, **os.environ})
+
+    def load_factory(self) -> WorkerFactory:
+        """Return the factory; UserCodeError where its pickle cannot be loaded."""
+        what = "the worker class, its arguments or its set-up cannot be unpickled"
+        with reporting(UserCodeError, what, hint="they must be importable in worker processes, too"):
+            factory: WorkerFactory = pickle.loads(self.factory)  # noqa: S301  Pickled by the sampler's own process.
+        return factory
+
+    def enter_folder(self) -> None:
+        """Work in the sampler's folder, if it is there."""
+        with contextlib.suppress(OSError):
+            os.chdir(self.folder or os.curdir)
 
 
 def worker_main(channel_descriptor: int, box_descriptor: int) -> None:
@@ -60,12 +85,9 @@ def _run(channel: Channel, box: CrashBox) -> None:
     os.environ.clear()
     os.environ.update(birth.environment)
     sys.argv[:], sys.path[:] = birth.argv, birth.path
-    with contextlib.suppress(OSError):  # It was deleted meanwhile.
-        os.chdir(birth.folder or os.curdir)
-    what = "the worker class, its arguments or its set-up cannot be unpickled"
+    birth.enter_folder()
     try:
-        with reporting(UserCodeError, what, hint="they must be importable in worker processes, too"):
-            factory = pickle.loads(birth.factory)  # noqa: S301  It was pickled by the sampler's own process.
+        factory = birth.load_factory()
     except UserCodeError as refusal:
         # Each `Start` gets this answer.
         while not isinstance(command := _next(channel), Exit):

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rollout_cli.episodes.batch import EnvSpec
-from rollout_cli.episodes.chunk import Chunk, concatenate, episode_variable_bytes, for_transport
+from rollout_cli.episodes.chunk import Chunk, concatenate, for_transport
 from tests.helpers.chunks import episode
 from tests.helpers.contents import chunk_contents
 from tests.helpers.strategies import any_space
@@ -110,17 +110,17 @@ def test_parts_stand_between_whole_episodes() -> None:
 def test_variable_bytes_are_those_of_texts_and_infos(lengths: list[int]) -> None:
     """They depend on an episode alone: however chunks are joined or cut, each episode counts the same."""
     single = episodes(lengths)
-    alone = [int(episode_variable_bytes(chunk)[0]) for chunk in single]
+    alone = [int(chunk.variable_bytes[0]) for chunk in single]
     whole = concatenate(single)
-    assert alone == episode_variable_bytes(whole).tolist()
-    assert alone[-1:] == episode_variable_bytes(whole.episodes(len(lengths) - 1, len(lengths))).tolist()
-    assert sum(alone) == episode_variable_bytes(whole).sum()
+    assert alone == whole.variable_bytes.tolist()
+    assert alone[-1:] == whole.episodes(len(lengths) - 1, len(lengths)).variable_bytes.tolist()
+    assert sum(alone) == whole.variable_bytes.sum()
 
 
 def test_variable_bytes_by_hand() -> None:
     """Texts count their UTF-8 bytes and numbers their width; what the length tells does not count."""
     chunk = episode(0, 2, env_info=lambda _, step: {"x": np.zeros(3, np.float32), "t": "äb"} if step else {})
-    assert 3 * 4 + 3 == episode_variable_bytes(chunk).sum()
+    assert 3 * 4 + 3 == chunk.variable_bytes.sum()
 
 
 def test_transport_keeps_a_small_chunk_whole() -> None:

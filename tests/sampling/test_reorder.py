@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollout_cli.episodes.chunk import Chunk, concatenate
+from rollout_cli.episodes.chunk import AnyChunk, Chunk, concatenate
 from rollout_cli.errors import StorageError
 from rollout_cli.samplers import reorder
 from rollout_cli.samplers.plan import Episodes, EpisodesPerWorker, MinTimesteps, PlanState
@@ -44,7 +44,7 @@ def given_by(of: ReorderBuffer) -> list[int]:
 def test_any_order_comes_out_in_order(data: st.DataObject, count: int, memory: int) -> None:
     """Chunks with gaps, in any order, in memory or on disk: each episode comes once, with its own rows."""
     left = data.draw(st.permutations(range(count)))
-    out: list[Chunk] = []
+    out: list[AnyChunk] = []
     with mock.patch.object(reorder, "MEMORY_BYTES", memory), closing(buffer(count)) as of:
         while left:
             size = data.draw(st.integers(1, 5))
@@ -53,7 +53,9 @@ def test_any_order_comes_out_in_order(data: st.DataObject, count: int, memory: i
             out += of.ready()
         assert 0 == of.n_waiting
     assert list(range(count)) == [int(number) for chunk in out for number in chunk.numbers]
-    assert [number for number in range(count) for _ in range(2)] == [r for chunk in out for r in chunk.rewards.tolist()]
+    assert [number for number in range(count) for _ in range(2)] == [
+        r for chunk in out for r in chunk.load().rewards.tolist()
+    ]
 
 
 def test_nothing_above_the_end_is_given() -> None:
@@ -104,7 +106,7 @@ def test_an_episode_in_parts_is_given_whole(memory: int, monkeypatch: pytest.Mon
         of.add(part)
     out = list(of.ready())
     assert [0, 1, 2] == [chunk.part.index for chunk in out if chunk.part is not None]
-    assert whole.rewards.tolist() == concatenate(out).rewards.tolist()
+    assert whole.rewards.tolist() == concatenate([chunk.load() for chunk in out]).rewards.tolist()
     of.close()
 
 

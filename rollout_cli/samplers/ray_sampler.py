@@ -1,0 +1,406 @@
+"""RaySampler, and its pool: workers as actors of a Ray cluster, whose episodes stay in its object store.
+
+The driver asks each actor for turns, and keeps two of them asked for. A turn gives what the driver must know, a few
+bytes an episode, and beside it one object with the episodes themselves, which only those load who need them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import logging
+import math
+import os
+import pickle
+import signal
+import sys
+import threading
+import time
+import zlib
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, NamedTuple, cast
+
+import cloudpickle
+import numpy as np
+
+from rollout_cli.cores import usable_cores
+from rollout_cli.episodes.chunk import Chunk, ChunkRef, concatenate, for_transport
+from rollout_cli.errors import InternalError, UsageError, UserCodeError, WorkerError
+from rollout_cli.loading import first_line, is_interrupt, one_line
+from rollout_cli.samplers.crash_box import Notes, Watch
+from rollout_cli.samplers.leases import LeaseSize
+from rollout_cli.samplers.local_sampler import last_events
+from rollout_cli.samplers.messages import Batch, Continue, Exit, Failed, Start, Started, ToWorker, Update
+from rollout_cli.samplers.plan import contiguous_ranges
+from rollout_cli.samplers.pool import Died, Event, Pool
+from rollout_cli.samplers.sampler import Result, Sampler
+from rollout_cli.samplers.supervision import Supervision
+from rollout_cli.samplers.worker_loop import WorkerLoop
+from rollout_cli.samplers.worker_main import Birth
+from rollout_cli.workers.factory import WorkerFactory
+
+TURN_SECONDS = 0.04
+FLUSH_SECONDS = 0.25
+"""Longer than in a process of this machine: an object under 100 kB would travel by way of the driver."""
+
+EXIT_SECONDS = 5.0
+"""How long actors may take to close their environments, before they are killed."""
+
+_TURNS_AHEAD = 2
+_LOOK_SECONDS = 0.1  # How long a call of the pool is noticed at the latest.
+_CLUSTER_HINT = "ask for fewer workers or less for each (cpus_per_worker, gpus_per_worker), or add nodes first"
+_INSTALL_HINT = "each node needs rollout-cli, and the packages of the policy and the environment"
+_clock = time.monotonic
+
+
+# -- on the nodes ------------------------------------------------------------------------------------------------------
+
+
+class _Reply(NamedTuple):
+    """What a turn gives the driver; each `Batch` in it has a ChunkRef in place of its chunk, without a source."""
+
+    events: list[Event]
+    idle: bool
+    running_numbers: tuple[int, ...]
+
+
+class _Actor:
+    """One worker."""
+
+    def __init__(self, birth: Birth) -> None:
+        self._birth = birth
+        self._loop: WorkerLoop | None = None
+
+    def turn(self, commands: Sequence[ToWorker]) -> tuple[bytes, list[Chunk]]:
+        """Take a turn; return the reply, packed, and the chunks of its batches, in their order."""
+        try:
+            loop = self._loop = self._loop or _new_loop(self._birth)
+        except UserCodeError as refusal:
+            starts = [command for command in commands if isinstance(command, Start)]
+            answers = [Failed(self._birth.worker, start.generation, refusal) for start in starts]
+            return _packed(_Reply([*answers], idle=True, running_numbers=())), []
+        try:
+            events: list[Event] = [*loop.turn(commands)]
+        except BaseException as error:
+            if is_interrupt(error):
+                raise
+            events, self._loop = last_events(loop, self._birth.worker, error), None
+        if loop.ended:
+            loop.close()
+        chunks = [event.chunk.load() for event in events if isinstance(event, Batch)]
+        light = [
+            replace(event, chunk=_reference(event.chunk)) if isinstance(event, Batch) else event for event in events
+        ]
+        return _packed(_Reply(light, loop.idle, loop.running_numbers)), chunks
+
+
+def _new_loop(birth: Birth) -> WorkerLoop:
+    sys.path += [entry for entry in birth.path if entry not in sys.path]
+    birth.enter_folder()
+    return WorkerLoop(birth.load_factory(), birth.worker, turn_seconds=TURN_SECONDS, flush_seconds=FLUSH_SECONDS)
+
+
+def _reference(chunk: Any) -> ChunkRef:
+    # Differences of numbers that rise by one are packed into nearly nothing.
+    return ChunkRef(
+        numbers=np.diff(chunk.numbers, prepend=0),
+        lengths=chunk.lengths,
+        variable_bytes=chunk.variable_bytes,
+        part=chunk.part,
+        n_bytes=chunk.n_bytes,
+        source=_unknown,
+        whole_sum=chunk.return_sum,
+    )
+
+
+def _unknown() -> Chunk:
+    raise InternalError("a chunk has no source before its reply is read")
+
+
+def _packed(reply: _Reply) -> bytes:
+    return zlib.compress(cloudpickle.dumps(reply), 1)
+
+
+class _Recipe(NamedTuple):
+    """What it takes to run a worker's episodes again."""
+
+    birth: Birth
+    updates: tuple[Update, ...] = ()
+    stride: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    """The source of one chunk of a turn. Where the store has lost it, its episodes are run again where it is called."""
+
+    objects: Any  # The reference to the chunks of the turn.
+    place: int
+    recipe: Any  # The reference to a _Recipe.
+    numbers: tuple[range, ...]
+    n_steps: int
+    part: int | None
+
+    def __call__(self) -> Chunk:
+        ray = _ray()
+        try:
+            chunk: Chunk = ray.get(self.objects)[self.place]
+        except (ray.exceptions.RayActorError, ray.exceptions.ObjectLostError):
+            chunk = self._run_again(ray.get(self.recipe))
+        return chunk
+
+    def _run_again(self, recipe: _Recipe) -> Chunk:
+        loop = _new_loop(recipe.birth)
+        messages = loop.turn([Start(0, recipe.updates, self.numbers, recipe.stride, rebuild=True)])
+        while not loop.idle:
+            messages += loop.turn()
+        loop.close()
+        for message in messages:
+            if isinstance(message, Failed):
+                raise message.error
+        chunk = concatenate([message.chunk.load() for message in messages if isinstance(message, Batch)])
+        if self.part is not None:
+            chunk = for_transport(chunk)[self.part]
+        if chunk.n_steps != self.n_steps:
+            raise WorkerError(
+                f"episodes {self.numbers[0].start} to {self.numbers[-1][-1]} were lost with a node of the cluster, and "
+                "had other lengths when they were run again",
+                hint="these episodes are not reproducible: collect them again",
+            )
+        return chunk
+
+
+# -- the driver --------------------------------------------------------------------------------------------------------
+
+
+def _ray() -> Any:
+    try:
+        return importlib.import_module("ray")
+    except ModuleNotFoundError as error:
+        raise UsageError(
+            "RaySampler needs Ray, which is not installed", hint="pip install 'rollout-cli[ray]'"
+        ) from error
+
+
+@dataclass(slots=True, eq=False)
+class _Handle:
+    """The driver's side of one actor."""
+
+    worker: int
+    actor: Any
+    watch: Watch
+    recipe: _Recipe
+    turns: deque[tuple[Any, Any]] = field(default_factory=deque)  # References to the reply and the chunks of each.
+    recipe_object: Any = None  # The reference to `recipe`; None before the first chunk that may need it.
+    starting: bool = True
+    n_replies: int = 0
+    numbers: tuple[int, ...] = ()  # Those that ran at its last reply, or the first that it was leased.
+    killed: str = ""
+    late: tuple[int, ...] = ()
+
+
+class RayPool:
+    """Workers 0 to n - 1 as actors, each with `resources` (options of `ray.remote`); a `Pool`."""
+
+    def __init__(self, factory: WorkerFactory, titles: Sequence[str], resources: Any, rules: Supervision) -> None:
+        self._ray = _ray()
+        self._factory, self._titles, self._rules = cloudpickle.dumps(factory), titles, rules
+        self._actor_class = self._ray.remote(**resources)(_Actor)
+        self._handles: dict[int, _Handle] = {}
+        self._woken = threading.Event()
+        self._is_closed = False
+
+    def start(self, worker: int) -> None:
+        birth = Birth.of(worker, self._titles[worker], self._factory)
+        watch = Watch(self._rules.step_timeout, self._rules.episode_timeout)
+        self._handles[worker] = _Handle(worker, self._actor_class.remote(birth), watch, _Recipe(birth))
+
+    def send(self, worker: int, command: ToWorker) -> None:
+        handle = self._handles.get(worker)
+        if handle is None:
+            return
+        if isinstance(command, Start):
+            handle.starting = True
+            earlier = () if command.rebuild else handle.recipe.updates
+            handle.recipe = _Recipe(handle.recipe.birth, (*earlier, *command.updates), command.stride)
+            handle.recipe_object = None
+        if isinstance(command, Start | Continue) and command.lease:
+            handle.numbers = handle.numbers or (command.lease[0].start,)
+        self._ask(handle, command)
+
+    def wait(self, timeout: float | None) -> list[Event]:
+        if self._is_closed:
+            raise UsageError("the workers were shut down while their stream was under way", hint="begin a new stream")
+        ends_at = math.inf if timeout is None else _clock() + timeout
+        while True:
+            events = self._take_replies(max(0.0, min(_LOOK_SECONDS, ends_at - _clock())))
+            self._kill_overdue()
+            if events or self._woken.is_set() or _clock() >= ends_at:
+                self._woken.clear()
+                return events
+
+    def wake(self) -> None:
+        self._woken.set()
+
+    def close(self) -> None:
+        if self._is_closed:
+            return
+        self._is_closed = True
+        if self._ray.is_initialized():
+            for handle in self._handles.values():
+                self._ask(handle, Exit())
+            last = [handle.turns[-1][0] for handle in self._handles.values()]
+            if last:
+                self._ray.wait(last, num_returns=len(last), timeout=EXIT_SECONDS, fetch_local=False)
+            for handle in self._handles.values():
+                self._ray.kill(handle.actor)
+        self._handles.clear()
+
+    def pids(self) -> list[int]:
+        return []
+
+    def _ask(self, handle: _Handle, *commands: ToWorker) -> None:
+        handle.turns.append(tuple(handle.actor.turn.options(num_returns=2).remote(commands)))
+
+    def _take_replies(self, seconds: float) -> list[Event]:
+        """Return what the replies say that have come; where there are none, wait for one, at most so long."""
+        first = {handle.turns[0][0]: handle for handle in self._handles.values() if handle.turns}
+        if not first:
+            self._woken.wait(seconds)
+            return []
+        ready, _ = self._ray.wait(list(first), num_returns=len(first), timeout=0, fetch_local=False)
+        if not ready:
+            ready, _ = self._ray.wait(list(first), num_returns=1, timeout=seconds, fetch_local=False)
+        return [event for reference in ready for event in self._events(first[reference])]
+
+    def _events(self, handle: _Handle) -> Iterator[Event]:
+        reply_reference, objects = handle.turns.popleft()
+        try:
+            reply: _Reply = pickle.loads(zlib.decompress(self._ray.get(reply_reference)))  # noqa: S301  Of our own actor.
+        except self._ray.exceptions.RayError as error:
+            yield self._buried(handle, error)
+            return
+        handle.n_replies += 1
+        handle.numbers = reply.running_numbers
+        place = 0
+        for event in reply.events:
+            if isinstance(event, Batch):
+                yield replace(event, chunk=self._stored(handle, cast("ChunkRef", event.chunk), objects, place))
+                place += 1
+                continue
+            if isinstance(event, Died):
+                self._ray.kill(handle.actor)
+                del self._handles[handle.worker]
+            handle.starting = handle.starting and not isinstance(event, Started | Failed)
+            yield event
+        while not reply.idle and len(handle.turns) < _TURNS_AHEAD:
+            self._ask(handle)
+
+    def _stored(self, handle: _Handle, light: ChunkRef, objects: Any, place: int) -> ChunkRef:
+        numbers = np.cumsum(light.numbers)
+        handle.recipe_object = handle.recipe_object or self._ray.put(handle.recipe)
+        ranges, part = tuple(contiguous_ranges(numbers)), light.part.index if light.part else None
+        source = _Stored(objects, place, handle.recipe_object, ranges, light.n_steps, part)
+        return replace(light, numbers=numbers, source=source)
+
+    def _kill_overdue(self) -> None:
+        for handle in self._handles.values():
+            if handle.watch.tick is not None and not handle.killed:
+                busy = bool(handle.turns) and not handle.starting
+                overdue = handle.watch.look(Notes(handle.n_replies, busy, handle.numbers), _clock())
+                if overdue is not None:
+                    handle.killed, handle.late = overdue
+                    self._ray.kill(handle.actor)
+
+    def _buried(self, handle: _Handle, error: Exception) -> Died:
+        del self._handles[handle.worker]
+        self._ray.kill(handle.actor)
+        if handle.killed:
+            return Died(handle.worker, handle.killed, handle.numbers, late=handle.late)
+        # Of the numbers that it had, nobody knows which ran.
+        return Died(handle.worker, f"was lost ({first_line(error)})", None, str(error), _INSTALL_HINT)
+
+
+class RaySampler(Sampler):
+    """Samples with the actors of a Ray cluster.
+
+    It joins the cluster that this process is connected to, or else the one at `address`; without one it starts Ray on
+    this machine, which ends with this process. An actor or node that is lost is replaced, and its episodes run again.
+
+    Args:
+        args: As in `Sampler`.
+        address: Of a running cluster, such as `auto`; None for that of `RAY_ADDRESS`, or a new one on this machine.
+        cpus_per_worker: How many cores of its node are reserved for a worker.
+        gpus_per_worker: How many GPUs.
+        kwargs: As in `Sampler`.
+
+    Raises:
+        UsageError: If Ray is not installed, or the cluster is too small.
+        WorkerError: If there is no cluster at `address`.
+    """
+
+    _lease_size: ClassVar[LeaseSize] = LeaseSize(seconds=0.5, ahead=2)
+
+    def __init__(
+        self,
+        *args: Any,
+        address: str | None = None,
+        cpus_per_worker: float = 1.0,
+        gpus_per_worker: float = 0.0,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        self._address = address
+        self._resources = {"num_cpus": cpus_per_worker, "num_gpus": gpus_per_worker}
+
+    def _make_pool(self) -> Pool:
+        ray = _ray()
+        if not ray.is_initialized():
+            self._connect(ray)
+        present = ray.cluster_resources()
+        for kind, each in (("CPU", self._resources["num_cpus"]), ("GPU", self._resources["num_gpus"])):
+            if each * self.n_workers > present.get(kind, 0):
+                message = f"{self.n_workers} workers need {each * self.n_workers:g} {kind}s, and the Ray cluster has "
+                raise UsageError(f"{message}{present.get(kind, 0):g}", hint=_CLUSTER_HINT)
+        titles = [f"worker:{number} {one_line(label)}" for number, label in enumerate(self._updates.labels)]
+        return RayPool(self._factory, titles, self._resources, self._supervision)
+
+    def _connect(self, ray: Any) -> None:
+        # More workers than cores are allowed on this machine, as for worker processes.
+        needed = math.ceil(self.n_workers * self._resources["num_cpus"])
+        is_new = not (self._address or os.environ.get("RAY_ADDRESS"))
+        options: dict[str, Any] = {"num_cpus": max(needed, usable_cores())} if is_new else {"address": self._address}
+        with _own_sigterm():
+            try:
+                ray.init(logging_level=logging.ERROR, include_dashboard=False, **options)
+            except Exception as error:
+                raise WorkerError(
+                    f"Ray cannot be reached: {first_line(error)}", hint="start it: ray start --head"
+                ) from error
+
+    def execute(self, function: Callable[..., Result], *args: Any) -> Result:
+        """Return what a function returns that runs as a Ray task on this node; raises what it raises."""
+        ray = _ray()
+        here = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(
+            node_id=ray.get_runtime_context().get_node_id(), soft=False
+        )
+        task = ray.remote(num_cpus=0, scheduling_strategy=here)(function)
+        try:
+            result: Result = ray.get(task.remote(*args))
+        except ray.exceptions.RayTaskError as error:
+            raise error.cause from error
+        except ray.exceptions.RayError as error:
+            raise WorkerError(f"a Ray task failed: {first_line(error)}", hint=_INSTALL_HINT) from error
+        return result
+
+
+@contextlib.contextmanager
+def _own_sigterm() -> Iterator[None]:
+    """Keep this process's own handler of SIGTERM, which `ray.init` replaces."""
+    handler = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread() and handler is not None:
+            signal.signal(signal.SIGTERM, handler)
