@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from rollout_cli.episodes.batch import EnvSpec as EnvSpec
     from rollout_cli.episodes.batch import EpisodeBatch as EpisodeBatch
     from rollout_cli.episodes.batch import StepType as StepType
+    from rollout_cli.episodes.batch import TrajectoryBatch as TrajectoryBatch
     from rollout_cli.errors import RolloutError as RolloutError
     from rollout_cli.run.collect import CollectResult as CollectResult
     from rollout_cli.run.collect import collect as collect
@@ -27,7 +28,9 @@ if TYPE_CHECKING:
     from rollout_cli.samplers.plan import Episodes as Episodes
     from rollout_cli.samplers.plan import EpisodesPerWorker as EpisodesPerWorker
     from rollout_cli.samplers.plan import MinTimesteps as MinTimesteps
+    from rollout_cli.samplers.queue_worker import run_worker as run_worker
     from rollout_cli.samplers.ray_sampler import RaySampler as RaySampler
+    from rollout_cli.samplers.sampler import Sampler as Sampler
     from rollout_cli.samplers.supervision import Supervision as Supervision
     from rollout_cli.workers.default_worker import DefaultWorker as DefaultWorker
     from rollout_cli.workers.default_worker import Worker as Worker
@@ -40,13 +43,15 @@ _HOMES = {
     "config": ("CollectConfig",),
     "dataset.reader": ("load",),
     "envs.updates": ("EnvUpdate", "ExistingEnvUpdate", "NewEnvUpdate", "SetTaskUpdate"),
-    "episodes.batch": ("EnvSpec", "EpisodeBatch", "StepType"),
+    "episodes.batch": ("EnvSpec", "EpisodeBatch", "StepType", "TrajectoryBatch"),
     "errors": ("RolloutError",),
     "run.collect": ("CollectResult", "collect"),
     "samplers.local_sampler": ("LocalSampler",),
     "samplers.multiprocessing_sampler": ("MultiprocessingSampler",),
     "samplers.plan": ("Episodes", "EpisodesPerWorker", "MinTimesteps"),
+    "samplers.queue_worker": ("run_worker",),
     "samplers.ray_sampler": ("RaySampler",),
+    "samplers.sampler": ("Sampler",),
     "samplers.supervision": ("Supervision",),
     "workers.default_worker": ("DefaultWorker", "Worker"),
     "workers.factory": ("WorkerFactory",),

@@ -24,14 +24,25 @@ class RolloutError(Exception):
         return partial(type(self), hint=self.hint, details=self.details), (self.message,)
 
 
-class InternalError(RolloutError):
-    """A fault of this package: a state that should be impossible."""
+class RemoteError(Exception):
+    """What was raised in a worker process, as the cause of an error of ours; its text is the traceback there."""
+
+    def __str__(self) -> str:
+        return f"\n{self.args[0]}"
+
+
+class InternalError(RolloutError, AssertionError):
+    """A fault of this package, or verbs called in an order that is not legal: a state that should be impossible."""
 
 
 class UsageError(RolloutError):
     """Arguments that cannot be used together, or with this input."""
 
     exit_code = 2
+
+
+class ArgumentError(UsageError, ValueError):
+    """An argument out of its range, or a list with another length than there are workers, or rows."""
 
 
 class ConfigError(UsageError):
@@ -51,6 +62,10 @@ class PolicyLoadError(UserCodeError):
 
 class EnvLoadError(UserCodeError):
     """An environment that cannot be found, read, or built."""
+
+
+class EnvTypeError(EnvLoadError, TypeError):
+    """An object that is no environment, and no update of one."""
 
 
 class UnsupportedSpaceError(EnvLoadError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import sys
 from collections.abc import Mapping, Sequence
 
@@ -15,6 +16,7 @@ from rollout_cli.cli.streams import MessageStream, writing_results
 from rollout_cli.loading import first_line, one_line, printable, traceback_text
 
 _MOST_LINES = 20
+_OTHER_NAMES = {"n_envs": "envs_per_worker", "n_workers": "workers"}
 _RED, _DIM, _PLAIN = "\x1b[1;31m", "\x1b[2m", "\x1b[0m"
 
 
@@ -66,9 +68,13 @@ def report(error: BaseException, *, as_json: bool, verbose: bool) -> int:
     with this process's own traceback.
     """
     known = _as_rollout_error(error)
+    hint = _with_flags(known.hint)
+    if known.details and isinstance(known.__cause__, errors.RemoteError):
+        known.__cause__ = None  # It shows the details, which are shown in any case.
+    known.__notes__ = []  # They hold the hint.
     details = "\n".join(filter(None, [known.details, traceback_text(error) if verbose else ""]))
     if as_json:
-        shown: dict[str, object] = {"class": type(known).__name__, "message": known.message, "hint": known.hint}
+        shown: dict[str, object] = {"class": type(known).__name__, "message": known.message, "hint": hint}
         shown |= {"exit_code": known.exit_code, **({"details": details} if details else {})}
         with contextlib.suppress(errors.StorageError):  # Then the lines below are all that is left.
             print_json({**(known.report if isinstance(known, errors.VerificationError) else {}), "error": shown})
@@ -76,10 +82,28 @@ def report(error: BaseException, *, as_json: bool, verbose: bool) -> int:
     is_coloured = sys.stderr.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
     red, dim, plain = (_RED, _DIM, _PLAIN) if is_coloured else ("", "", "")
     lines = [f"{red}rollout: error:{plain} {one_line(known.message)}"]
-    lines += [f"  hint: {one_line(known.hint)}"] if known.hint else []
+    lines += [f"  hint: {one_line(hint)}"] if hint else []
     lines += ["", dim + printable(details.rstrip("\n"), keep="\n") + plain] if details else []
     print_message("\n".join(lines))
     return known.exit_code
+
+
+def _with_flags(hint: str) -> str:
+    """Return a hint, which names arguments of the Python API (`n_envs=4`), with this command line's flags for them.
+
+    A value is a word, texts in double quotes, one item of a dict, `True`, or `…` where it is not said.
+    """
+
+    def as_flag(match: re.Match[str]) -> str:
+        from rollout_cli.config import OPTIONS  # noqa: PLC0415 - it loads pydantic
+
+        option = OPTIONS.get(_OTHER_NAMES.get(match[1], match[1]))
+        if option is None:
+            return match[0]
+        value = re.sub(r'\{"(\w+)": (\w+)\}', r"\1=\2", match[2])
+        return option.flag if value in {"True", "…"} else f"{option.flag} {value.replace(chr(34), '')}"
+
+    return re.sub(r'\b([a-z_]+)=("\w+"(?: or "\w+")*|\{"\w+": \w+\}|\w+|…)', as_flag, hint)
 
 
 def _as_rollout_error(error: BaseException) -> errors.RolloutError:

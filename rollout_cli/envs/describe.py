@@ -31,7 +31,7 @@ def env_spec_of(env: Any, max_episode_length: float | None = None) -> EnvSpec:
     space_leaves(observation_space)
     space_leaves(action_space)
     limit = min(time_limit_of(env) or math.inf, max_episode_length or math.inf)
-    return EnvSpec(observation_space, action_space, None if limit == math.inf else int(limit))
+    return EnvSpec(observation_space, action_space, None if limit == math.inf else math.ceil(limit))
 
 
 def time_limit_of(env: Any) -> int | None:

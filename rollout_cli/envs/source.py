@@ -23,7 +23,7 @@ from gymnasium.envs.registration import EnvSpec as GymSpec
 from gymnasium.envs.registration import load_env_creator
 from gymnasium.vector import AutoresetMode, VectorEnv
 
-from rollout_cli.errors import EnvLoadError, RolloutError
+from rollout_cli.errors import ArgumentError, EnvLoadError, EnvTypeError, RolloutError
 from rollout_cli.loading import Source, failure, first_line, import_module, is_file, is_module_attribute
 
 Env = gymnasium.Env[Any, Any]
@@ -123,7 +123,7 @@ def as_env_source(env: Any, kwargs: Mapping[str, Any] | None = None) -> EnvSourc
         return env_source(env, kwargs)
     if not isinstance(env, GymSpec | gymnasium.Env) and not callable(env):
         hint = "give a gymnasium id, EnvSpec, environment, its class, or a factory"
-        raise EnvLoadError(f"an object of type {type(env).__name__} is no environment", hint=hint)
+        raise EnvTypeError(f"an object of type {type(env).__name__} is no environment", hint=hint)
     named = env.spec or type(env.unwrapped) if isinstance(env, gymnasium.Env) else env
     name = named.id if isinstance(named, GymSpec) else name_of(named)
     hint = "give a gymnasium id, or a factory that builds the environment in each worker"
@@ -145,7 +145,7 @@ def one_for_each(update: Any, n_rows: int) -> list[Any]:
     """Return one environment update a row: a list as it is, else the same for all; no two rows share an environment."""
     updates: Sequence[Any] = update if isinstance(update, list) else [update] * n_rows
     if len(updates) != n_rows:
-        raise EnvLoadError(f"a list with one environment a row has {n_rows} entries, not {len(updates)}")
+        raise ArgumentError(f"a list with one environment a row has {n_rows} entries, not {len(updates)}")
     first_rows = {id(one): row for row, one in reversed(list(enumerate(updates)))}
     return [
         copy_env(one, "the environment") if isinstance(one, gymnasium.Env) and first_rows[id(one)] < row else one
@@ -220,7 +220,7 @@ def build_native(source: EnvSource, n_rows: int) -> Vector:
     found, name = source.resolve(), source.label
     creator: Any = found.vector_entry_point if isinstance(found, GymSpec) else found
     if creator is None or (isinstance(creator, type) and issubclass(creator, gymnasium.Env)):
-        hint = "omit --vectorization native: --envs-per-worker then steps that many copies of the environment"
+        hint = 'omit vectorization="native": n_envs=… then steps that many copies of the environment'
         raise EnvLoadError(f"{name!r} is a single environment, and has no vector entry point", hint=hint)
     if isinstance(found, GymSpec):
         creator = load_env_creator(creator) if isinstance(creator, str) else creator

@@ -22,7 +22,7 @@ from rollout_cli.episodes.chunk import concatenate as concatenate_chunks
 from rollout_cli.episodes.infos import all_masked, concatenate_arrays
 from rollout_cli.episodes.spaces import map_tree, space_leaves, unflatten
 
-__all__ = ["EnvSpec", "EpisodeBatch", "StepType", "Tree", "derive_step_types"]
+__all__ = ["EnvSpec", "EpisodeBatch", "StepType", "TrajectoryBatch", "Tree", "derive_step_types"]
 
 Array = npt.NDArray[Any]
 Tree = Any
@@ -260,6 +260,10 @@ class EpisodeBatch:
     def actions_list(self) -> list[Tree]:
         """Return one tree of arrays an episode."""
         return [episode.actions for episode in self.split()]
+
+
+TrajectoryBatch = EpisodeBatch
+"""Its older name."""
 
 
 def _one_row(value: Any) -> Array:

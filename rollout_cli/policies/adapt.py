@@ -210,7 +210,8 @@ def _check_infos(what: str, infos: Mapping[str, Any], n_rows: int, prefix: str =
 
 def _check_length(what: str, noun: str, column: Any, n_rows: int, key: str = "") -> None:
     try:
-        given: int | str = len(column)
+        # A text has a length, and a set no order.
+        given: int | str = f"{named(column)} as the" if isinstance(column, str | bytes | set) else len(column)
     except TypeError:
         given = f"{named(column)} as the"
     if given != n_rows:

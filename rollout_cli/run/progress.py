@@ -5,12 +5,15 @@ No thread redraws the bar, because threads and forked workers do not mix.
 
 from __future__ import annotations
 
+import os
+import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from functools import cached_property
 from typing import Any, TextIO
 
+from rollout_cli.episodes.chunk import Chunk
 from rollout_cli.loading import printable
 
 _BAR_EVERY, _LINE_EVERY = 0.1, 3.0
@@ -156,6 +159,22 @@ class BarProgress(LineProgress):
         _, done, total = self._measure()
         self._bar.update(0, total=total or None, completed=done, description=self._text())
         self._bar.refresh()
+
+
+def shown(
+    chunks: Iterator[Chunk], *, label: str, total_steps: int | None = None, total_episodes: int | None = None
+) -> Iterator[Chunk]:
+    """Hand chunks on, and show meanwhile on stderr how far they are; one of the totals is the end."""
+    progress = choose_progress(sys.stderr, wanted=True, quiet=False, environ=os.environ)
+    progress.start(label=label, total_steps=total_steps, total_episodes=total_episodes)
+    try:
+        progress.begin()
+        for chunk in chunks:
+            episodes = chunk.n_episodes if chunk.completes else 0
+            progress.update(episodes=episodes, steps=chunk.n_steps, return_sum=chunk.return_sum)
+            yield chunk
+    finally:
+        progress.finish()
 
 
 def choose_progress(stream: TextIO, *, wanted: bool | None, quiet: bool, environ: Mapping[str, str]) -> Progress:

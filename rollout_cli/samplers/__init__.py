@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from rollout_cli.samplers.plan import EpisodesPerWorker as EpisodesPerWorker
     from rollout_cli.samplers.plan import MinTimesteps as MinTimesteps
     from rollout_cli.samplers.plan import Plan as Plan
+    from rollout_cli.samplers.queue_worker import run_worker as run_worker
     from rollout_cli.samplers.ray_sampler import RaySampler as RaySampler
     from rollout_cli.samplers.sampler import Sampler as Sampler
     from rollout_cli.samplers.supervision import Supervision as Supervision
@@ -24,6 +25,7 @@ _HOMES = {
     "RaySampler": "ray_sampler",
     "Sampler": "sampler",
     "Supervision": "supervision",
+    "run_worker": "queue_worker",
 }
 __all__ = list(_HOMES)
 

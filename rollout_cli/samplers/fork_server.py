@@ -140,7 +140,7 @@ def _forked(ours: socket.socket, theirs: socket.socket) -> tuple[int, Callable[[
         raise UsageError(
             "the start method fork cannot be used in a process that has threads: a lock that one of them holds would "
             "stay locked in the worker for ever",
-            hint="use --start-method forkserver or spawn",
+            hint='use start_method="forkserver" or "spawn"',
         )
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):  # There is none, or it is closed.

@@ -12,7 +12,15 @@ from typing import Any, Self
 import rollout_cli
 from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.episodes.chunk import AnyChunk
-from rollout_cli.errors import EnvError, InternalError, PolicyError, RolloutError, UserCodeError, WorkerError
+from rollout_cli.errors import (
+    EnvError,
+    InternalError,
+    PolicyError,
+    RemoteError,
+    RolloutError,
+    UserCodeError,
+    WorkerError,
+)
 from rollout_cli.loading import first_line, traceback_text
 
 _OURS = Path(rollout_cli.__file__).parent
@@ -123,6 +131,15 @@ def as_reported(error: Exception) -> RolloutError:
     if reported is not error:
         reported.__cause__ = error
     return reported
+
+
+def as_raised(error: RolloutError) -> RolloutError:
+    """Return the error of a worker as Python shows it: with the user's own as its cause, and the hint as a note."""
+    if error.__cause__ is None and error.details:
+        error.__cause__ = RemoteError(error.details)
+    if error.hint and not hasattr(error, "__notes__"):
+        error.add_note(f"hint: {error.hint.replace('traceback below', 'traceback above')}")
+    return error
 
 
 def _users_traceback(error: BaseException) -> str:

@@ -5,19 +5,19 @@ What a call does, restarts, updates for new workers, order and recovery are here
 
 from __future__ import annotations
 
-import abc
+import importlib
 import logging
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Any, ClassVar, Literal, Self, TypeVar
 
 from rollout_cli.episodes.batch import EnvSpec, EpisodeBatch
 from rollout_cli.episodes.chunk import AnyChunk, Chunk
 from rollout_cli.errors import InternalError, InterruptedRunError, UsageError
 from rollout_cli.samplers.leases import Leases, LeaseSize
-from rollout_cli.samplers.messages import Update
+from rollout_cli.samplers.messages import Update, as_raised
 from rollout_cli.samplers.plan import EpisodesPerWorker, MinTimesteps, Plan, PlanState
 from rollout_cli.samplers.pool import Pool
 from rollout_cli.samplers.reorder import ReorderBuffer
@@ -32,8 +32,11 @@ _clock = time.monotonic
 Result = TypeVar("Result")
 
 
-class Sampler(abc.ABC):
+class Sampler:
     """Samples episodes with several workers.
+
+    A subclass gives a pool by `_make_pool`. A sampler of another kind overrides the documents' methods instead, all of
+    them: `__init__`, `start_worker`, `obtain_samples`, `obtain_exact_episodes`, `shutdown_worker`.
 
     Args:
         agents: A policy for all workers, or a list with one a worker: a SPEC, or whatever `adapt_policy` takes.
@@ -135,9 +138,10 @@ class Sampler(abc.ABC):
             RolloutError: What went wrong in a worker, after everything finished before it was yielded.
             UsageError: If a later call of the sampler began meanwhile.
         """
+        updates = self._updates.note(agent_update, env_update)
         if env_update is not None:
             self._env_spec = None  # The new environment may have other spaces.
-        call = self._begin(plan, self._updates.note(agent_update, env_update))
+        call = self._begin(plan, updates)
         with self._shut_down_on_error(call):
             try:
                 yield from self._chunks(call)
@@ -155,27 +159,47 @@ class Sampler(abc.ABC):
                     hint = "finish or close it first"
                     raise UsageError("this stream was overtaken by a later call of its sampler", hint=hint)
             if call.failure is not None:
-                raise call.failure
+                raise as_raised(call.failure)
             if self._ends_at is not None and not call.stopping:
                 call.stop()
             if call.plan.done or call.stopped or (self._ends_at is not None and _clock() >= self._ends_at):
                 return
             self._take(call)
 
-    def obtain_samples(self, itr: int, num_samples: int, agent_update: Any, env_update: Any = None) -> EpisodeBatch:
+    def obtain_samples(
+        self, itr: int, num_samples: int, agent_update: Any, env_update: Any = None, *, progress: bool = False
+    ) -> EpisodeBatch:
         """Return the shortest run of episodes from `next_number` on with at least `num_samples` (1 or more) steps.
 
-        `itr`, the caller's iteration, changes nothing; updates are as in `stream`.
+        `itr`, the caller's iteration, changes nothing; updates are as in `stream`. With `progress`, stderr shows a bar.
         """
         del itr
-        return self._batch(MinTimesteps(num_samples, self.next_number), agent_update, env_update)
+        plan = MinTimesteps(num_samples, self.next_number)
+        return self._batch(plan, agent_update, env_update, progress and {"total_steps": num_samples})
 
-    def obtain_exact_episodes(self, n_eps_per_worker: int, agent_update: Any, env_update: Any = None) -> EpisodeBatch:
-        """Return `n_eps_per_worker` (at least 1) episodes of each worker, in order; updates are as in `stream`."""
-        return self._batch(EpisodesPerWorker(n_eps_per_worker, self.next_number), agent_update, env_update)
+    def obtain_exact_episodes(
+        self, n_eps_per_worker: int, agent_update: Any, env_update: Any = None, *, progress: bool = False
+    ) -> EpisodeBatch:
+        """Return `n_eps_per_worker` (at least 1) episodes of each worker, in order; the rest as in `obtain_samples`."""
+        plan = EpisodesPerWorker(n_eps_per_worker, self.next_number)
+        return self._batch(
+            plan, agent_update, env_update, progress and {"total_episodes": n_eps_per_worker * self.n_workers}
+        )
 
-    def _batch(self, plan: Plan, agent_update: Any, env_update: Any) -> EpisodeBatch:
-        chunks = self.stream(plan, agent_update=agent_update, env_update=env_update)
+    def obtain_exact_trajectories(
+        self, n_traj_per_worker: int, agent_update: Any, env_update: Any = None
+    ) -> EpisodeBatch:
+        """Return what `obtain_exact_episodes` does, whose older name this is."""
+        return self.obtain_exact_episodes(n_traj_per_worker, agent_update, env_update)
+
+    def _batch(
+        self, plan: Plan, agent_update: Any, env_update: Any, totals: dict[str, int] | Literal[False]
+    ) -> EpisodeBatch:
+        chunks: Iterator[Chunk] = self.stream(plan, agent_update=agent_update, env_update=env_update)
+        if totals:
+            # By name: worker processes load this module too, and the bar's libraries are none of theirs.
+            shown = importlib.import_module("rollout_cli.run.progress").shown
+            chunks = shown(chunks, label=self._updates.labels[0], **totals)
         # Partitions interleave; sorting is stable, so the parts of one episode stay in their order.
         if ordered := sorted(chunks, key=lambda chunk: int(chunk.numbers[0])):
             return EpisodeBatch.from_chunks(self.env_spec, ordered)
@@ -197,9 +221,10 @@ class Sampler(abc.ABC):
 
     # -- workers ---------------------------------------------------------------------------------------------------
 
-    @abc.abstractmethod
     def _make_pool(self) -> Pool:
         """Return a pool of `n_workers` workers, none of them started."""
+        hint = "use LocalSampler, MultiprocessingSampler or RaySampler, or override the methods of the documents"
+        raise UsageError(f"{type(self).__name__} has no workers of its own", hint=hint)
 
     def start_worker(self) -> None:
         """Start the workers now rather than at the first call; does not wait for them."""
@@ -218,7 +243,7 @@ class Sampler(abc.ABC):
                 while call.started is None:
                     self._take(call)
                     if call.failure is not None:
-                        raise call.failure
+                        raise as_raised(call.failure)
                     if self._ends_at is not None:
                         raise InterruptedRunError("the run was ended before a worker had started")
         return self.env_spec
@@ -241,7 +266,8 @@ class Sampler(abc.ABC):
 
     def __getstate__(self) -> dict[str, Any]:
         """Return all but the workers; a copy starts its own, where this one's updates have brought them."""
-        return self.__dict__ | {"warn": _log.warning, "_pool": None, "_starting": None, "_env_spec": None}
+        own = {"warn": _log.warning, "_pool": None, "_starting": None, "_env_spec": None}
+        return self.__dict__ | {name: value for name, value in own.items() if name in self.__dict__}
 
     # -- one call --------------------------------------------------------------------------------------------------
 

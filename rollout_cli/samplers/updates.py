@@ -43,10 +43,10 @@ class UpdateLog:
 
     def note(self, agent_update: Any, env_update: Any) -> list[Update]:
         """Add one call's updates, as `Sampler.stream` has them; return them by worker."""
-        self.by_worker = self.by_worker or isinstance(agent_update, list) or isinstance(env_update, list)
         agents = self._factory.prepare_worker_messages(agent_update, _policy)
         envs = self._factory.prepare_worker_messages(env_update, partial(_env, as_it_is=(EnvUpdate, type(None))))
         updates = _updates(agents, envs)
+        self.by_worker = self.by_worker or isinstance(agent_update, list) or isinstance(env_update, list)
         for worker, update in enumerate(updates):
             if update.agent is not None:
                 # Parameters replace earlier parameters; a whole policy replaces everything.

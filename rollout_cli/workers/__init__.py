@@ -5,11 +5,10 @@ They know nothing of other workers, messages or files.
 
 from rollout_cli.workers.default_worker import DefaultWorker, Worker
 from rollout_cli.workers.factory import WorkerFactory, load_worker_class
-from rollout_cli.workers.vec_worker import DEFAULT_N_ENVS, VecWorker
+from rollout_cli.workers.vec_worker import VecWorker
 from rollout_cli.workers.worker import EpisodeRules
 
 __all__ = [
-    "DEFAULT_N_ENVS",
     "DefaultWorker",
     "EpisodeRules",
     "VecWorker",

@@ -31,7 +31,7 @@ _INTERFACES = {
 }
 _REWARD_HINT = "a reward is one real number that a float can hold: 0.0 where a step is worth nothing"
 ENDLESS_HINT = (
-    "--max-episode-length N truncates it; --episode-step-guard says how long an episode without a limit may get"
+    "max_episode_length=N truncates it; episode_step_guard=… says how long an episode without a limit may get"
 )
 
 
@@ -104,11 +104,11 @@ def bad_action(leaf: Leaf, value: Any, rule: str) -> BadValueError:
     """Return the error for an action that is not of its space."""
     where = f" at {leaf.name!r}" if leaf.path else ""
     numbers = np.asarray(value)
-    hint = "--invalid-action warn lets the environment have it"
+    hint = 'invalid_action="warn" lets the environment have it'
     if numbers.dtype.kind == "f" and np.isnan(numbers).any():
         hint = "nan has no nearest bound: look at the policy's parameters and at the observation it was given"
     elif leaf.kind == "box" and rule != "clip":
-        hint = f"--invalid-action clip moves it to the nearest bound, {hint}"
+        hint = f'invalid_action="clip" moves it to the nearest bound, {hint}'
     return BadValueError(f"the action{where} is not of its space: {numbers.tolist()!r:.80} of {leaf.space}", hint)
 
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from itertools import chain
 from typing import Any, NoReturn
 
@@ -18,7 +19,7 @@ from rollout_cli.envs import EnvSource, EnvUpdate, describe_env, env_spec_of, ti
 from rollout_cli.envs.describe import loaded_versions
 from rollout_cli.episodes.batch import EnvSpec, EpisodeBatch
 from rollout_cli.episodes.chunk import Chunk
-from rollout_cli.errors import EnvError, EnvLoadError, InternalError
+from rollout_cli.errors import EnvError, EnvTypeError, InternalError, UserCodeError
 from rollout_cli.loading import reporting
 from rollout_cli.policies import policy_class
 from rollout_cli.seeding.generators import EpisodeSeeder
@@ -31,6 +32,15 @@ from rollout_cli.workers.worker import NO_NUMBER, CrashBox, EpisodeRules
 
 Env = gymnasium.Env[Any, Any]
 
+VERBS = ("start_episode", "step_episode", "collect_episode", "rollout")
+PLACES = "reset_env, reset_agent, step_env, predecessors"
+"""What garage's workers override, and the smaller places of ours."""
+
+OWN_EPISODES = 1 << 24
+"""How many numbers lie between those that two workers run by their own verbs."""
+
+NOT_READY = "the worker needs both a policy and an environment: update_agent and update_env"
+
 _clock = time.perf_counter
 
 
@@ -41,8 +51,12 @@ class DefaultWorker:
     by `start_episode`, `step_episode` until it returns True, and `collect_episode`; `rollout` does these three. A
     sampler calls `assign`, `advance` and `take` in place of these, and may call both updates again between them.
 
-    A subclass may override the verbs, or two smaller places: `worker_init`, and `reset_env` for what an environment
-    must be given at an episode's start.
+    A worker takes the numbers of its own episodes from `worker_number * 2**24` on, so that no two workers run the same.
+
+    A subclass may override `worker_init`, `start_episode`, `step_episode`, and smaller places: `reset_env` and
+    `reset_agent` for what happens at an episode's start, `step_env` for what happens in a step, and `predecessors` for
+    episodes that build on others. Samplers do not call `rollout` and `collect_episode`, and refuse a class that
+    overrides them.
 
     Args:
         seed: The root seed of the run; every episode's seeds come from it and the episode's number.
@@ -76,7 +90,9 @@ class DefaultWorker:
         self._limit = math.inf
         self._most_steps = 0  # Then an episode ends or fails.
         self._waiting: deque[int] = deque()
-        self._next_own = 0
+        self._next_own = worker_number * OWN_EPISODES
+        self._last_run = NO_NUMBER  # The episode that ended last, if nothing came after it.
+        self._is_recorded = True
         self._met_first_reset = False
         # Of the episode that runs: its number, seed, the time of its beginning, and the observation to act on.
         self._number = NO_NUMBER
@@ -91,6 +107,12 @@ class DefaultWorker:
         del worker_args
         return 1
 
+    @classmethod
+    def places(cls, worker_args: dict[str, Any]) -> set[str]:
+        """Return the methods to override that a sampler calls of a worker with these arguments."""
+        del worker_args
+        return {"start_episode", "step_episode", *PLACES.split(", ")}
+
     def worker_init(self) -> None:
         """Prepare the process; called once, before the first update."""
 
@@ -98,15 +120,15 @@ class DefaultWorker:
         """Take a new environment, or an EnvUpdate to apply to the present one; None changes nothing.
 
         Raises:
+            EnvTypeError: If it is none of these (a TypeError, too).
             EnvLoadError: If it cannot be built, or has a space that cannot be recorded.
         """
         if env_update is None:
             return
+        check_env(env_update, gymnasium.Env, hint="VecWorker takes vector environments and lists", or_update=True)
         self._forget()
         seed_globals(self._seed, SETUP)
-        self._env = updated_env(self._env, env_update)
-        if not isinstance(self._env, gymnasium.Env):
-            raise EnvLoadError(f"{type(self._env).__name__} is no gymnasium.Env", hint="VecWorker takes vector ones")
+        self._env = updated_env(self._env, env_update, gymnasium.Env)
         own_limit = time_limit_of(self._env)
         self._limit = min(self._max_episode_length, math.inf if own_limit is None else own_limit)
         self._take_spec(env_spec_of(self._env, self._max_episode_length))
@@ -121,8 +143,9 @@ class DefaultWorker:
         if agent_update is None:
             return
         self._forget()
-        self._holder.update(agent_update)
-        self._make_ready()
+        with self._holder.restored_on_error():
+            self._holder.update(agent_update)
+            self._make_ready()
 
     def _take_spec(self, spec: EnvSpec) -> None:
         if spec != self._env_spec:
@@ -147,11 +170,30 @@ class DefaultWorker:
 
     def start_episode(self) -> None:
         """Begin the lowest assigned number; where none is assigned, the one after the last."""
-        self._forget()
+        self._discard()
+        number = self._waiting.popleft() if self._waiting else self._next_own
+        self._next_own = number + 1
+        before = self.predecessors(number)
+        if before and before[-1] != self._last_run:
+            self._run_unrecorded(before, number)
+        self._begin(number)
+
+    def _run_unrecorded(self, before: Sequence[int], number: int) -> None:
+        """Run the episodes that `number` builds on; where one fails, that is a failure of `number`."""
+        self._is_recorded = False
+        try:
+            for one in before:
+                self._begin(one, on_behalf_of=number)
+                while not self.step_episode():
+                    self.crash_box.step()
+        finally:
+            self._is_recorded = True
+
+    def _begin(self, number: int, *, on_behalf_of: int | None = None) -> None:
         recorder, policy, where = self._the_recorder(), self._holder.policy, "policy.seed"
-        self._number = number = self._waiting.popleft() if self._waiting else self._next_own
-        self._next_own, self._episode_seed, self._began = number + 1, env_seed(self._seed, number), _clock()
-        self.crash_box.begin(0, number)
+        self._number, self._last_run = number if on_behalf_of is None else on_behalf_of, NO_NUMBER
+        self._episode_seed, self._began = env_seed(self._seed, number), _clock()
+        self.crash_box.begin(0, self._number)
         self.crash_box.step()
         self._seeder.begin(number)
         try:
@@ -161,7 +203,7 @@ class DefaultWorker:
             self._observation, info = self.reset_env(self._env, number, self._episode_seed)
             recorder.reset_info = frozen_copy(info)
             where = "policy.reset"
-            policy.reset()
+            self.reset_agent(self.agent, number)
         except BaseException as error:
             self._give_up(where, error)
             raise
@@ -173,6 +215,24 @@ class DefaultWorker:
         """Reset the environment for episode `number`; return its first observation and info."""
         del number
         return env.reset(seed=seed)
+
+    def reset_agent(self, agent: Any, number: int) -> None:
+        """Reset the policy for episode `number`, after the environment was reset; `agent` is the user's own object."""
+        del agent, number
+        self._holder.policy.reset()
+
+    def step_env(self, env: Env, action: Any) -> Any:
+        """Take one step of the environment; return what `env.step` does. It is recorded."""
+        return env.step(action)
+
+    def predecessors(self, number: int) -> Sequence[int]:
+        """Return the episodes on which `number` builds: they come right before it, in this order.
+
+        Where they have not just been run by this worker (another one ran them, or an update came between), they are run
+        again before it, and not recorded: so the episode is a function of its number.
+        """
+        del number
+        return ()
 
     def step_episode(self) -> bool:
         """Take one step; return whether an episode ended."""
@@ -191,19 +251,31 @@ class DefaultWorker:
         while self.has_work:
             if self._number == NO_NUMBER:
                 self.start_episode()
+                self._expect(self._number != NO_NUMBER, "start_episode")
             if by_verb:
+                number, step = self._number, self._the_recorder().step
                 self.step_episode()
+                self._expect((number, step) != (self._number, self._the_recorder().step), "step_episode")
             else:
                 self._run(deadline)
             if _clock() >= deadline:
                 return
+
+    def _expect(self, is_done: bool, verb: str) -> None:  # noqa: FBT001
+        if not is_done:
+            message = f"{type(self).__name__}.{verb} did nothing that a sampler could record"
+            raise UserCodeError(message, hint=f"let it call super().{verb}(), or override a smaller place: {PLACES}")
+
+    def _stepper(self, env: Env) -> Callable[[Any], Any]:
+        """Return what takes a step of an environment: its own `step`, unless a subclass has a `step_env`."""
+        return env.step if type(self).step_env is DefaultWorker.step_env else partial(self.step_env, env)
 
     def _run(self, deadline: float) -> bool:
         """Step until the episode ends (True) or the deadline has passed (False); at least one step.
 
         An observation is recorded before the policy sees it, and an action before the environment does.
         """
-        recorder, act, step = self._the_recorder(), self._holder.policy.get_action, self._env.step
+        recorder, act, step = self._the_recorder(), self._holder.policy.get_action, self._stepper(self._env)
         record_observation, record_action = recorder.observations.record, recorder.actions.record
         agent_infos, env_infos, rewards = recorder.agent_infos, recorder.env_infos, recorder.rewards
         observation, where = self._observation, STEP if recorder.step else RESET
@@ -238,6 +310,10 @@ class DefaultWorker:
         if not (terminated or truncated):
             hint = checks.ENDLESS_HINT
             raise checks.BadValueError(f"the episode has no end: it is {recorder.step:,} steps long", hint)
+        if not self._is_recorded:
+            self._discard()
+            return
+        self._last_run = self._number
         facts = (self._number, self._episode_seed, recorder.step, terminated, truncated, _clock() - self._began)
         recorder.finish(facts, observation)
         self._number = NO_NUMBER
@@ -251,6 +327,11 @@ class DefaultWorker:
         blame(where, error, place, (number,))
 
     def _forget(self) -> None:
+        """Give up the episode that runs, and what was carried over from the last one."""
+        self._last_run = NO_NUMBER
+        self._discard()
+
+    def _discard(self) -> None:
         """Give up the episode that runs."""
         self._observation = None
         if self._number != NO_NUMBER:
@@ -275,8 +356,18 @@ class DefaultWorker:
     # -- a sampler's questions ---------------------------------------------------------------------------------------
 
     @property
+    def agent(self) -> Any:
+        """The policy, as the user made it; None before the first update."""
+        return self._holder.users_own
+
+    @property
+    def env(self) -> Any:
+        """The environment; of several rows the first one's, or the vector environment. None before the first update."""
+        return self._env
+
+    @property
     def env_spec(self) -> EnvSpec:
-        """Spaces and limit of its environment."""
+        """Spaces of its environment, and the limit in force: the lower one of the environment's and its own."""
         if self._env_spec is None:
             raise InternalError("the worker has no environment yet: call update_env first")
         return self._env_spec
@@ -328,7 +419,8 @@ class DefaultWorker:
         return {"policy_class": policy_class(self._holder.policy), **record}
 
     def shutdown(self) -> None:
-        """Close the environment; EnvError if that fails."""
+        """Close the environment, and give up the episode that runs; EnvError if that fails."""
+        self._forget()
         env, self._env = self._env, None
         close_env(env)
 
@@ -337,8 +429,8 @@ class DefaultWorker:
         raise InternalError(f"a {type(self).__name__} cannot be pickled", hint=hint)
 
     def _the_recorder(self) -> EpisodeRecorder:
-        if self._recorder is None:
-            raise InternalError("the worker needs both a policy and an environment: update_agent and update_env")
+        if self._recorder is None or self._env is None:
+            raise InternalError(NOT_READY)
         return self._recorder
 
 
@@ -353,10 +445,24 @@ def close_env(env: Any) -> None:
             env.close()
 
 
-def updated_env(old_env: Any, env_update: Any, build: Callable[[EnvSource], Any] = EnvSource.build) -> Any:
-    """Return the environment that an update (EnvUpdate, EnvSource or environment) gives; close one that it replaces."""
+def check_env(env: Any, kind: type[Any], *, hint: str, or_update: bool = False) -> None:
+    """Raise EnvTypeError unless `env` is of a kind (Env or VectorEnv), or with `or_update` is one or makes one."""
+    if not isinstance(env, kind) and not (or_update and isinstance(env, EnvUpdate | EnvSource)):
+        expected = f"no {kind.__module__.partition('.')[0]}.{kind.__name__}{', and no EnvUpdate' if or_update else ''}"
+        raise EnvTypeError(f"an object of type {type(env).__name__} is {expected}", hint=hint)
+
+
+def updated_env(
+    old_env: Any, env_update: Any, kind: type[Any], build: Callable[[EnvSource], Any] = EnvSource.build
+) -> Any:
+    """Return the environment of a kind that an update (EnvUpdate, EnvSource or environment) gives.
+
+    One that it replaces is closed.
+    """
     if isinstance(env_update, EnvUpdate):
-        return env_update(old_env)
+        env = env_update(old_env)
+        check_env(env, kind, hint=f"{type(env_update).__name__} gave it")
+        return env
     if old_env is not env_update:
         close_env(old_env)
     return build(env_update) if isinstance(env_update, EnvSource) else env_update

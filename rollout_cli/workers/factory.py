@@ -12,11 +12,12 @@ from typing import Any, TypeGuard
 from rollout_cli.cores import usable_cores
 from rollout_cli.episodes.chunk import Chunk
 from rollout_cli.episodes.infos import without_infos
-from rollout_cli.errors import RolloutError, UsageError, UserCodeError
+from rollout_cli.errors import ArgumentError, RolloutError, UsageError, UserCodeError
 from rollout_cli.loading import Source, is_module_attribute, reporting
 from rollout_cli.seeding.seeds import draw_root_seed
 from rollout_cli.workers.checks import sound_episodes
-from rollout_cli.workers.default_worker import DefaultWorker, Worker
+from rollout_cli.workers.default_worker import PLACES, VERBS, DefaultWorker, Worker
+from rollout_cli.workers.vec_worker import VecWorker
 from rollout_cli.workers.worker import EpisodeRules
 
 WorkerSetup = Callable[[], AbstractContextManager[Any]]
@@ -38,6 +39,22 @@ def load_worker_class(spec: str) -> type[Worker]:
     return found
 
 
+def refuse_overrides(kind: type[Worker], worker_args: dict[str, Any]) -> None:
+    """Raise UserCodeError where a worker class overrides what samplers would not call: its author would never know.
+
+    One that has an `advance` of its own is run by that, and may do as it likes.
+    """
+    base: type[Worker] = VecWorker if issubclass(kind, VecWorker) else DefaultWorker
+    if kind.advance is not base.advance:
+        return
+    called = kind.places(worker_args)
+    names = (*VERBS, *PLACES.split(", "))
+    if unused := [name for name in names if getattr(kind, name) is not getattr(base, name) and name not in called]:
+        used = ", ".join(name for name in names if name in called)
+        message = f"{kind.__name__} overrides {' and '.join(unused)}, which samplers do not call of it"
+        raise UserCodeError(message, hint=f"override one of {used}; a script may call all verbs of such a worker")
+
+
 def _is_worker_class(found: Any) -> TypeGuard[type[Worker]]:
     return isinstance(found, type) and issubclass(found, Worker)
 
@@ -57,8 +74,13 @@ class WorkerFactory:
         rules: What is done about user code that nearly keeps its contract.
         drop_infos: Infos that are not recorded: dotted paths or globs, see `without_infos`.
 
+    Attributes:
+        numbers_at_once: How many numbers a worker runs at once.
+
     Raises:
-        ValueError: If an argument is out of range, the class is no worker class, or two set-ups are given.
+        ArgumentError: If an argument is out of range, the class is no worker class, or two set-ups are given (a
+            ValueError, too).
+        UserCodeError: If the class overrides what no sampler calls, or cannot tell how many numbers it runs at once.
     """
 
     def __init__(
@@ -82,26 +104,23 @@ class WorkerFactory:
         self.worker_setup = tensorflow_session if is_tf_worker else worker_setup
         self.rules = rules or EpisodeRules()
         self._drop_infos = tuple(drop_infos)
+        if not _is_worker_class(worker_class):
+            raise ArgumentError(f"worker_class is {worker_class!r}, which is no Worker", hint=_SUBCLASS_HINT)
+        with reporting(UserCodeError, f"{worker_class.__name__}.numbers_at_once failed"):
+            self.numbers_at_once = worker_class.numbers_at_once(self.worker_args)
+        refuse_overrides(worker_class, self.worker_args)
         for name, least in (("n_workers", 1), ("seed", 0), ("max_episode_length", 1)):
             value = getattr(self, name)
             if value is not None and not value >= least:  # True of nan as well.
-                raise ValueError(f"{name} is {value}, must be at least {least}")
-        if not _is_worker_class(worker_class):
-            raise ValueError(f"worker_class is {worker_class!r}, which is no Worker: {_SUBCLASS_HINT}")
+                raise ArgumentError(f"{name} is {value}, must be at least {least}")
         if is_tf_worker and worker_setup is not None:
-            raise ValueError("is_tf_worker=True is a worker_setup itself: give one of the two")
-
-    @property
-    def numbers_at_once(self) -> int:
-        """How many numbers a worker runs at once; UserCodeError if the class cannot tell for its arguments."""
-        with reporting(UserCodeError, f"{self.worker_class.__name__}.numbers_at_once failed"):
-            return self.worker_class.numbers_at_once(self.worker_args)
+            raise ArgumentError("is_tf_worker=True is a worker_setup itself: give one of the two")
 
     def prepare_worker_messages(self, objs: Any, preprocess: Callable[[Any], Any] = lambda obj: obj) -> list[Any]:
         """Return one object a worker, each through `preprocess`: of a list, which has as many, or the same for all."""
         if isinstance(objs, list):
             if len(objs) != self.n_workers:
-                raise ValueError(f"a list with one entry a worker has {self.n_workers} entries, not {len(objs)}")
+                raise ArgumentError(f"a list with one entry a worker has {self.n_workers} entries, not {len(objs)}")
             return [preprocess(obj) for obj in objs]
         return [preprocess(objs)] * self.n_workers
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,23 @@ class PolicyHolder:
         self.policies: list[AdaptedPolicy] = []
         self._root, self._deterministic = root, deterministic
         self._given: Any = None
+
+    @property
+    def users_own(self) -> Any:
+        """The user's own object; None before the first update, and a source's before the spaces are known."""
+        if not self.policies:
+            return None if isinstance(self._given, PolicySource) else self._given
+        return self.policy if self.policy.wrapped is None else self.policy.wrapped
+
+    @contextmanager
+    def restored_on_error(self) -> Iterator[None]:
+        """Keep the policy that there was where a new one is refused."""
+        before = self._given, self.policies
+        try:
+            yield
+        except BaseException:
+            self._given, self.policies = before
+            raise
 
     @property
     def policy(self) -> AdaptedPolicy:

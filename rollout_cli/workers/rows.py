@@ -28,6 +28,7 @@ from rollout_cli.workers.worker import NO_NUMBER
 Array = npt.NDArray[Any]
 Env = gymnasium.Env[Any, Any]
 ResetEnv = Callable[[Env, int, int], tuple[Any, dict[str, Any]]]
+StepEnv = Callable[[Any], Any]
 
 _NO_INFO: dict[str, Any] = {}
 _FINAL = {"final_obs", "final_info", "_final_obs", "_final_info"}
@@ -141,8 +142,8 @@ class SyncRows:
     env: Any = None
     mode, resets_itself = AutoresetMode.DISABLED, False
 
-    def __init__(self, envs: Sequence[Env], root: int, reset_env: ResetEnv) -> None:
-        self.envs, self.n_rows, self.reset_env, self._root = envs, len(envs), reset_env, root
+    def __init__(self, envs: Sequence[Env], root: int, reset_env: ResetEnv, steps: Sequence[StepEnv]) -> None:
+        self.envs, self.n_rows, self.reset_env, self._steps, self._root = envs, len(envs), reset_env, steps, root
         hint = "give each worker environments of one kind"
         first, *others = ((env.observation_space, env.action_space) for env in envs)
         if any(other != first for other in others):
@@ -197,7 +198,7 @@ class SyncRows:
             if number == NO_NUMBER:
                 record(self._resting)
                 continue
-            step: Any = self.envs[row].step  # What it gives may be of any type.
+            step: Any = self._steps[row]  # What it gives may be of any type.
             try:
                 observation, reward, ends, is_cut, info = step(action)
                 record(observation)

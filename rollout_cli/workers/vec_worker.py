@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import chain
-from typing import Any, Literal, NoReturn
+from typing import Any, ClassVar, Literal, NoReturn
 
 import gymnasium
 import numpy as np
@@ -19,10 +19,10 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 
 from rollout_cli.envs.describe import vector_name
 from rollout_cli.envs.source import build_native, one_for_each
-from rollout_cli.episodes.batch import EnvSpec
+from rollout_cli.episodes.batch import EnvSpec, EpisodeBatch
 from rollout_cli.episodes.chunk import Chunk
 from rollout_cli.episodes.spaces import SpaceRows, space_leaves
-from rollout_cli.errors import EnvLoadError, InternalError, UserCodeError
+from rollout_cli.errors import ArgumentError, EnvLoadError, InternalError, UserCodeError
 from rollout_cli.seeding.generators import EpisodeSeeder
 from rollout_cli.seeding.seeds import SETUP, env_seed, seed_globals
 from rollout_cli.workers.batches import flag_batch, infos_of_rows, leaf_batch, reward_batch
@@ -36,7 +36,7 @@ from rollout_cli.workers.checks import (
     episode_place,
     shown,
 )
-from rollout_cli.workers.default_worker import DefaultWorker, close_env, updated_env
+from rollout_cli.workers.default_worker import NOT_READY, DefaultWorker, check_env, close_env, updated_env
 from rollout_cli.workers.rollout_buffer import RolloutBuffer, new_episodes
 from rollout_cli.workers.row_numbers import RowNumbers
 from rollout_cli.workers.row_policies import OnePolicy, PolicyEach
@@ -44,8 +44,6 @@ from rollout_cli.workers.rows import NativeRows, RowError, Rows, SyncRows, final
 from rollout_cli.workers.worker import NO_NUMBER
 
 Array = npt.NDArray[Any]
-
-DEFAULT_N_ENVS = 8
 
 HOLD_SECONDS = 0.25
 """How long a finished episode waits at most for lower numbers of its worker to end."""
@@ -69,6 +67,9 @@ class VecWorker(DefaultWorker):
     of its number and `n_envs`; for policies whose rows do not influence each other it is the very episode that a
     DefaultWorker runs.
 
+    A row begins its next number within a step, so a subclass overrides `step_episode` and, with `sync`, `reset_env` and
+    `step_env`; samplers refuse one that overrides more of what `DefaultWorker` lists.
+
     Args:
         seed: The root seed of the run.
         max_episode_length: Steps after which an episode is truncated; None or infinity for no limit.
@@ -79,8 +80,10 @@ class VecWorker(DefaultWorker):
         deterministic: Whether a policy that has a deterministic mode uses it.
 
     Raises:
-        ValueError: If `n_envs` or `vectorization` is none of these.
+        ArgumentError: If `n_envs` or `vectorization` is none of these (a ValueError, too).
     """
+
+    DEFAULT_N_ENVS: ClassVar[int] = 8
 
     def __init__(
         self,
@@ -92,10 +95,9 @@ class VecWorker(DefaultWorker):
         vectorization: Literal["sync", "native"] = "sync",
         deterministic: bool = False,
     ) -> None:
-        if n_envs < 1:
-            raise ValueError(f"n_envs is {n_envs}, must be at least 1")
+        self.numbers_at_once({"n_envs": n_envs})
         if vectorization not in ("sync", "native"):
-            raise ValueError(f"vectorization is {vectorization!r}, must be 'sync' or 'native'")
+            raise ArgumentError(f"vectorization is {vectorization!r}, must be 'sync' or 'native'")
         self._n_envs, self._vectorization = n_envs, vectorization
         self._queue = RowNumbers(n_envs)
         self._buffer = RolloutBuffer({}, n_envs, worker_number)
@@ -126,7 +128,14 @@ class VecWorker(DefaultWorker):
 
     @classmethod
     def numbers_at_once(cls, worker_args: dict[str, Any]) -> int:
-        return int(worker_args.get("n_envs", DEFAULT_N_ENVS))
+        n_envs = int(worker_args.get("n_envs", cls.DEFAULT_N_ENVS))
+        if n_envs < 1:
+            raise ArgumentError(f"n_envs is {n_envs}, must be at least 1")
+        return n_envs
+
+    @classmethod
+    def places(cls, worker_args: dict[str, Any]) -> set[str]:
+        return {"step_episode"} | ({"reset_env", "step_env"} if worker_args.get("vectorization") != "native" else set())
 
     # -- updates -----------------------------------------------------------------------------------------------------
 
@@ -134,14 +143,20 @@ class VecWorker(DefaultWorker):
         """Take new environments or apply updates: one for all rows, or for `sync` a list with one a row.
 
         Raises:
+            EnvTypeError: If one is neither an environment nor an update (a TypeError, too).
+            ArgumentError: If the list has another number of entries (a ValueError, too).
             EnvLoadError: If one cannot be built or recorded, has no vector form, has other spaces than the others, or
                 if its episodes cannot be limited as the run asks.
         """
         if env_update is None:
             return
+        is_native = self._vectorization == "native"
+        kind: type[Any] = VectorEnv if is_native else gymnasium.Env
+        hint = f"{'omit' if is_native else 'vector environments need'} vectorization='native'"
+        for one in env_update if isinstance(env_update, list) and not is_native else [env_update]:
+            check_env(one, kind, hint=hint, or_update=True)
         self._forget()
         seed_globals(self._seed, SETUP)
-        is_native = self._vectorization == "native"
         rows: Rows = self._native_rows(env_update) if is_native else self._sync_rows(env_update)
         self._rows, self._env = rows, rows.envs[0] if rows.envs else rows.env
         waiting, self._queue = self._queue.numbers, RowNumbers(1 if rows.resets_itself else self._n_envs)
@@ -149,7 +164,7 @@ class VecWorker(DefaultWorker):
         self._limit = min(self._max_episode_length, rows.own_limit) if rows.envs else self._max_episode_length
         if rows.resets_itself and rows.own_limit > self._limit:
             limits = f"its rows itself after {rows.own_limit:g} steps: none can be cut at {self._limit:g} steps"
-            hint = "give the limit to the environment, as in --env-kwargs max_episode_steps=N, or omit it"
+            hint = 'give the limit to the environment, as in env_kwargs={"max_episode_steps": N}, or omit it'
             raise EnvLoadError(f"{vector_name(rows.env)} resets {limits}", hint=hint)
         specs = rows.specs(self._max_episode_length)
         self._take_spec(specs[0])
@@ -158,8 +173,8 @@ class VecWorker(DefaultWorker):
         self._make_ready()
 
     def _native_rows(self, env_update: Any) -> NativeRows:
-        env = updated_env(self._env, env_update, lambda source: build_native(source, self._n_envs))
-        if not isinstance(env, VectorEnv) or env.num_envs != self._n_envs:
+        env = updated_env(self._env, env_update, VectorEnv, lambda source: build_native(source, self._n_envs))
+        if env.num_envs != self._n_envs:
             hint = "give an EnvSource, or omit vectorization='native'"
             raise EnvLoadError(f"{env!r} is no gymnasium.vector.VectorEnv of {self._n_envs} rows", hint=hint)
         return NativeRows(env, self._seed)
@@ -167,12 +182,8 @@ class VecWorker(DefaultWorker):
     def _sync_rows(self, env_update: Any) -> SyncRows:
         before = self._rows.envs if self._env is not None else [None] * self._n_envs
         updates = one_for_each(env_update, self._n_envs)
-        envs = [updated_env(old, update) for old, update in zip(before, updates, strict=True)]
-        for env in envs:
-            if not isinstance(env, gymnasium.Env):
-                hint = "vectorization='native' takes vector environments"
-                raise EnvLoadError(f"{type(env).__name__} is no gymnasium.Env", hint=hint)
-        return SyncRows(envs, self._seed, self.reset_env)
+        envs = [updated_env(old, update, gymnasium.Env) for old, update in zip(before, updates, strict=True)]
+        return SyncRows(envs, self._seed, self.reset_env, [self._stepper(env) for env in envs])
 
     def _make_ready(self) -> None:
         """Adapt the policy once both it and the spaces are known, and find the generators that both draw from."""
@@ -200,9 +211,9 @@ class VecWorker(DefaultWorker):
         self._queue.add(chain.from_iterable(numbers), self.number_stride)
 
     def start_episode(self) -> None:
-        """Begin an episode in each free row that has a number; the next number where none is assigned and none runs."""
+        """Begin an episode in each free row that has a number; in every row, where none is assigned and none runs."""
         if not self.has_work:
-            self.assign([range(self._next_own, self._next_own + 1)])
+            self.assign([range(self._next_own, self._next_own + self._n_envs)])
         with self._blaming():
             self._begin_waiting()
 
@@ -256,6 +267,13 @@ class VecWorker(DefaultWorker):
             self._step_rows()
         return self.finished_rows > before
 
+    def rollout(self) -> EpisodeBatch:
+        """Run one episode in every row (or the assigned ones) to its end, and return them: no short one wins a race."""
+        self.start_episode()
+        while self.has_work:
+            self.step_episode()
+        return self.collect_episode()
+
     def advance(self, deadline: float) -> None:
         self.crash_box.step()
         by_verb = type(self).step_episode is not VecWorker.step_episode
@@ -264,7 +282,9 @@ class VecWorker(DefaultWorker):
                 self._begin_waiting()
             while self.has_work:
                 if by_verb:
+                    self._where = "step_episode"
                     self.step_episode()
+                    self._expect(self._where != "step_episode", "step_episode")
                 else:
                     self._step_rows()
                 if _clock() >= deadline:
@@ -376,8 +396,8 @@ class VecWorker(DefaultWorker):
     @contextmanager
     def _blaming(self) -> Iterator[None]:
         """Raise the UserCodeError of the user's code that fails inside; all episodes that run are then given up."""
-        if not self._holder.policies:
-            raise InternalError("the worker needs both a policy and an environment: update_agent and update_env")
+        if not self._holder.policies or self._env is None:
+            raise InternalError(NOT_READY)
         try:
             yield
         except BaseException as error:
@@ -459,5 +479,6 @@ class VecWorker(DefaultWorker):
         return "; ".join(filter(None, reasons)) or None
 
     def shutdown(self) -> None:
+        self._forget()
         rows, self._env = None if self._env is None else self._rows, None
         close_env(rows)

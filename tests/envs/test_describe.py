@@ -141,8 +141,8 @@ def single_rows(num_envs: int) -> Any:
 @pytest.mark.parametrize(
     ("source", "message", "hint"),
     [
-        (env_source("Blackjack-v1"), "and has no vector entry point", "omit --vectorization native"),
-        (as_env_source(ChainEnv), "'ChainEnv' is a single environment", "omit --vectorization native"),
+        (env_source("Blackjack-v1"), "and has no vector entry point", 'omit vectorization="native"'),
+        (as_env_source(ChainEnv), "'ChainEnv' is a single environment", 'omit vectorization="native"'),
         (as_env_source(ChainEnv()), "'ChainEnv' gives no new vector environment, but a ChainEnv", "num_envs"),
         (as_env_source(lambda num_envs: 3), "gives no new vector environment, but a int", "num_envs"),
         (as_env_source(single_rows), "has 3 rows, but 2 were asked for", "num_envs"),

@@ -201,7 +201,7 @@ def test_past_the_budget_the_call_ends(make_sampler: MakeSampler, allowed: int) 
     assert caught.value.message.endswith(" after 1 restart" if allowed else "")
     assert 1 == caught.value.details.count("Segmentation fault")
     assert len(caught.value.details.splitlines()) < 40
-    assert "--max-worker-restarts" in caught.value.hint
+    assert "max_worker_restarts=" in caught.value.hint
 
 
 @pytest.mark.parametrize(("what", "verb"), [("environment", "obtain_samples"), ("policy", "wait_until_started")])
@@ -257,9 +257,9 @@ def test_an_episode_that_takes_too_long(make_sampler: MakeSampler, kind: Any, n_
 def test_an_episode_that_takes_too_long_is_an_error(make_sampler: MakeSampler) -> None:
     """By default it ends the call, and the hint says what to do."""
     sampler = make_sampler(act, crawling(3), supervision=Supervision(episode_timeout=2.0))
-    with pytest.raises(EnvError, match=r"^episode 3 \(seed \d+\) took longer than 2 s in worker \d$") as caught:
+    with pytest.raises(EnvError, match=r"^episode 3 \(seed \d+\) took longer than 2 s in worker \d") as caught:
         sampler.obtain_samples(0, 200, None)
-    assert "--max-episode-length" in caught.value.hint
+    assert "max_episode_length=" in caught.value.hint
 
 
 def test_only_time_within_turns_counts() -> None:

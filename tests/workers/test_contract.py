@@ -16,6 +16,7 @@ from rollout_cli.errors import EnvError, InternalError, PolicyError, UserCodeErr
 from rollout_cli.seeding.seeds import env_seed
 from rollout_cli.workers import DefaultWorker, EpisodeRules, VecWorker
 from rollout_cli.workers import rollout_buffer as buffers
+from rollout_cli.workers.default_worker import OWN_EPISODES
 from rollout_cli.workers.worker import CrashBox
 from tests.workers import worlds
 from tests.workers.worlds import KINDS, NATIVE, RESET_FROM_OUTSIDE, SEED, SINGLE, ChainEnv, check_chain, make, run
@@ -182,7 +183,7 @@ def test_the_verbs(kind: str) -> None:
     """`rollout` begins the number after the last; `start_episode` takes an assigned one where there is any."""
     worker = make(kind)
     first = worker.rollout()
-    assert 0 in first.numbers
+    assert 2 * OWN_EPISODES in first.numbers
     assert first.numbers.max() < worker.rollout().numbers.min()
     worker.assign([range(100, 101)])
     assert [100] == worker.rollout().numbers.tolist()
@@ -378,7 +379,7 @@ def test_an_episode_without_end_fails(kind: str) -> None:
     worker.assign([range(4)])
     with pytest.raises(EnvError, match="the episode has no end: it is ") as caught:
         worlds.advance(worker)
-    assert "--max-episode-length" in caught.value.hint
+    assert "max_episode_length=" in caught.value.hint
     assert 1 == len(caught.value.episodes)
 
 

@@ -47,7 +47,7 @@ def test_it_builds_workers_where_they_run() -> None:
         ({"seed": -1}, "seed is -1"),
         ({"max_episode_length": 0}, "max_episode_length is 0"),
         ({"max_episode_length": float("nan")}, "max_episode_length is nan"),
-        ({"worker_class": dict}, "derive it from rollout_cli.DefaultWorker"),
+        ({"worker_class": dict}, "which is no Worker"),
         ({"is_tf_worker": True, "worker_setup": lambda: None}, "give one of the two"),
     ],
 )

@@ -476,7 +476,7 @@ def test_environments_of_several_kinds() -> None:
     worker = VecWorker(seed=SEED, max_episode_length=None, worker_number=0, n_envs=2)
     with pytest.raises(EnvLoadError, match="have different spaces"):
         worker.update_env([ChainEnv(), worlds.space_env("box")()])
-    with pytest.raises(EnvLoadError, match="has 2 entries, not 3"):
+    with pytest.raises(ValueError, match="has 2 entries, not 3"):
         worker.update_env([ChainEnv()] * 3)
     limited = gymnasium.wrappers.TimeLimit(ChainEnv(), 5)
     with pytest.raises(EnvLoadError, match="have different limits"):
