@@ -13,6 +13,7 @@ import math
 import os
 import pickle
 import signal
+import socket
 import sys
 import threading
 import time
@@ -48,6 +49,7 @@ FLUSH_SECONDS = 0.25
 EXIT_SECONDS = 5.0
 """How long actors may take to close their environments, before they are killed."""
 
+_CONNECT_SECONDS = 10.0
 _TURNS_AHEAD = 2
 _LOOK_SECONDS = 0.1  # How long a call of the pool is noticed at the latest.
 _CLUSTER_HINT = "ask for fewer workers or less for each (cpus_per_worker, gpus_per_worker), or add nodes first"
@@ -282,7 +284,9 @@ class RayPool:
             yield self._buried(handle, error)
             return
         handle.n_replies += 1
-        handle.numbers = reply.running_numbers
+        # One that is not idle, or that has a command before it, is about to run the first that it was leased.
+        is_idle = reply.idle and not handle.turns
+        handle.numbers = reply.running_numbers or (() if is_idle else handle.numbers)
         place = 0
         for event in reply.events:
             if isinstance(event, Batch):
@@ -316,9 +320,9 @@ class RayPool:
     def _buried(self, handle: _Handle, error: Exception) -> Died:
         del self._handles[handle.worker]
         self._ray.kill(handle.actor)
-        if handle.killed:
-            return Died(handle.worker, handle.killed, handle.numbers, late=handle.late)
         # Of the numbers that it had, nobody knows which ran.
+        if handle.killed:
+            return Died(handle.worker, handle.killed, None, late=handle.late)
         return Died(handle.worker, f"was lost ({first_line(error)})", None, str(error), _INSTALL_HINT)
 
 
@@ -367,17 +371,20 @@ class RaySampler(Sampler):
         return RayPool(self._factory, titles, self._resources, self._supervision)
 
     def _connect(self, ray: Any) -> None:
-        # More workers than cores are allowed on this machine, as for worker processes.
-        needed = math.ceil(self.n_workers * self._resources["num_cpus"])
-        is_new = not (self._address or os.environ.get("RAY_ADDRESS"))
-        options: dict[str, Any] = {"num_cpus": max(needed, usable_cores())} if is_new else {"address": self._address}
-        with _own_sigterm():
-            try:
+        options: dict[str, Any] = {"address": self._address or os.environ.get("RAY_ADDRESS")}
+        if options["address"] is None:
+            # More workers than cores are allowed on this machine, as for worker processes.
+            needed = math.ceil(self.n_workers * self._resources["num_cpus"])
+            options = {"address": "local", "num_cpus": max(needed, usable_cores())}
+        host, _, port = (options["address"] or "").rpartition(":")
+        try:
+            if port.isdecimal():  # Ray itself would ask for more than a minute whether anybody is there.
+                socket.create_connection((host, int(port)), timeout=_CONNECT_SECONDS).close()
+            with _own_sigterm():
                 ray.init(logging_level=logging.ERROR, include_dashboard=False, **options)
-            except Exception as error:
-                raise WorkerError(
-                    f"Ray cannot be reached: {first_line(error)}", hint="start it: ray start --head"
-                ) from error
+        except Exception as error:
+            message = f"there is no Ray cluster at {options['address']}: {first_line(error)}"
+            raise WorkerError(message, hint="start one on its first node: ray start --head") from error
 
     def execute(self, function: Callable[..., Result], *args: Any) -> Result:
         """Return what a function returns that runs as a Ray task on this node; raises what it raises."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
@@ -11,13 +12,15 @@ import psutil
 
 from rollout_cli.episodes.batch import EpisodeBatch
 from rollout_cli.episodes.chunk import Chunk
-from rollout_cli.samplers import LocalSampler, MultiprocessingSampler, Plan, Sampler
+from rollout_cli.samplers import LocalSampler, MultiprocessingSampler, Plan, RaySampler, Sampler
 from rollout_cli.seeding.seeds import env_seed
 from tests.helpers.envs import FaultyEnv
 from tests.helpers.policies import GlobalNoisePolicy
 from tests.helpers.processes import is_worker
 
 SEED = 5
+BACKENDS = ("local", "forkserver", *(("ray",) if os.environ.get("ROLLOUT_TEST_GALLERY") == "1" else ()))
+"""Those that a suite for all samplers runs over; Ray takes seconds for each sampler."""
 MakeSampler = Callable[..., Sampler]
 
 
@@ -40,6 +43,8 @@ def sampler_of(backend: str, agents: Any = None, envs: Any = FaultyEnv, **option
     agents = GlobalNoisePolicy() if agents is None else agents
     if backend == "local":
         sampler: Sampler = LocalSampler(agents, envs, **options)
+    elif backend == "ray":
+        sampler = RaySampler(agents, envs, cpus_per_worker=0.05, **options)
     else:
         sampler = MultiprocessingSampler(agents, envs, start_method=backend, **options)  # type: ignore[arg-type]
     sampler.warn = lambda text: None

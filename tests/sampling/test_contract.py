@@ -32,6 +32,7 @@ from tests.helpers.envs import FaultyEnv, OddError
 from tests.helpers.policies import CountingPolicy, FaultyPolicy, OwnNoisePolicy
 from tests.helpers.sampled import AddToTask, ConstantPolicy, LargeEnv, TaskEnv, Unloadable, act, still, unloadable
 from tests.helpers.sampling import (
+    BACKENDS,
     MakeSampler,
     batch_of,
     faulty,
@@ -43,7 +44,6 @@ from tests.helpers.sampling import (
     workers_below_us,
 )
 
-BACKENDS = ("local", "forkserver")
 PROCESSES = pytest.mark.parametrize("backend", ["forkserver"], indirect=True)
 VECTORISED: dict[int, dict[str, Any]] = {1: {}, 3: {"worker_class": VecWorker, "worker_args": {"n_envs": 3}}}
 each_width = pytest.mark.parametrize("n_envs", VECTORISED)
@@ -344,7 +344,7 @@ def test_leaving_the_block_ends_the_workers(backend: str) -> None:
     """A `with` block ends with no worker left; a call after it starts new ones."""
     with sampler_of(backend) as sampler:
         first = sampler.obtain_samples(0, 50, None)
-        assert (0 if backend == "local" else 2) == len(workers_below_us()) == len(sampler.worker_pids())
+        assert (2 if backend == "forkserver" else 0) == len(workers_below_us()) == len(sampler.worker_pids())
     assert [] == workers_below_us()
     second = sampler.obtain_samples(0, 50, None)
     sampler.shutdown_worker()

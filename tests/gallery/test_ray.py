@@ -1,0 +1,179 @@
+"""RaySampler on simulated nodes: the bytes of one machine, also where a node dies; and a driver without data."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ray
+from ray.cluster_utils import Cluster
+
+from rollout_cli.episodes.chunk import ChunkRef
+from rollout_cli.errors import UsageError, WorkerError
+from rollout_cli.samplers import Episodes, MinTimesteps, RaySampler, Supervision
+from tests.helpers.batches import assert_same_batches
+from tests.helpers.datasets import assert_same_data, has_commit, info_of
+from tests.helpers.envs import FaultyEnv
+from tests.helpers.processes import rollout, running
+from tests.helpers.sampled import act, still
+from tests.helpers.sampling import batch_of, faulty, sampler_of, serial, warnings_of
+
+
+@pytest.fixture
+def cluster() -> Iterator[Cluster]:
+    """A head that runs no worker; this process is connected to it."""
+    ray.shutdown()
+    simulated = Cluster(initialize_head=True, head_node_args={"num_cpus": 0})
+    ray.init(address=simulated.address, logging_level="ERROR", log_to_driver=False)
+    yield simulated
+    ray.shutdown()
+    simulated.shutdown()
+
+
+def node_of(cluster: Cluster) -> Any:
+    """Add a node for one worker."""
+    return cluster.add_node(num_cpus=1)
+
+
+COLLECT = ("collect", "--timesteps", "400000", "--seed", "3", "--segment-bytes", "2000000", "--quiet")
+
+
+def test_a_node_dies_in_the_middle_of_a_run(cluster: Cluster, tmp_path: Path) -> None:
+    """What it had run, and what lay in its memory, is run again: the dataset is that of one local worker."""
+    nodes = [node_of(cluster) for _ in range(3)]
+    one, many = tmp_path / "one", tmp_path / "many"
+    where = ("--sampler", "ray", "--ray-address", cluster.address)
+    with running([*COLLECT, *where, "--workers", "3", "--output", str(many)]) as run:
+        run.wait_until(lambda: has_commit(many))
+        cluster.remove_node(nodes[0], allow_graceful=False)
+        node_of(cluster)
+        ran = run.end()
+    assert 0 == ran.code, ran.said
+    assert "was lost" in ran.stderr, ran.said
+    rollout(*COLLECT, "--sampler", "local", "--workers", "1", "--output", one)
+    assert_same_data(one, many)
+
+
+def test_what_a_dead_node_kept_is_run_again(cluster: Cluster) -> None:
+    """Chunks that were handed on as references, and lay in the memory of a node that died since."""
+    node = node_of(cluster)
+    with sampler_of("ray", act, partial(FaultyEnv, space="image"), n_workers=1) as sampler:
+        stream = sampler.stream_refs(MinTimesteps(20_000))
+        chunks = list(stream)
+        assert all(isinstance(chunk, ChunkRef) for chunk in chunks)
+        cluster.remove_node(node, allow_graceful=False)
+        loaded = [chunk.load() for chunk in chunks]
+        assert_same_batches(
+            serial(MinTimesteps(20_000), act, partial(FaultyEnv, space="image")), batch_of(sampler, loaded)
+        )
+
+
+class UnseededEnv(FaultyEnv):
+    """Its episodes end by chance."""
+
+    def step(self, action: Any) -> Any:
+        observation, reward, _, truncated, info = super().step(action)
+        return observation, reward, os.urandom(1)[0] < 64, truncated, info
+
+
+def test_lost_episodes_that_cannot_be_repeated(cluster: Cluster) -> None:
+    """They are never replaced by others without a word."""
+    node = node_of(cluster)
+    with sampler_of("ray", still, partial(UnseededEnv, space="image"), n_workers=1) as sampler:
+        chunks = list(sampler.stream_refs(MinTimesteps(20_000)))
+        cluster.remove_node(node, allow_graceful=False)
+        with pytest.raises(WorkerError, match="were lost with a node of the cluster, and had other lengths"):
+            _ = [chunk.load() for chunk in chunks]
+
+
+def test_the_driver_sees_no_data(cluster: Cluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """What its replies hold is under 1 % of the data, for the shortest episodes, which have most facts a byte."""
+    node_of(cluster)
+    seen: list[int] = []
+    get = ray.get
+
+    def counting(what: Any, **options: Any) -> Any:
+        value = get(what, **options)
+        seen.append(len(value) if isinstance(value, bytes) else 0)
+        return value
+
+    monkeypatch.setattr(ray, "get", counting)
+    with sampler_of("ray", "random", "CartPole-v1", n_workers=1) as sampler:
+        collected = sum(chunk.n_bytes for chunk in sampler.stream_refs(MinTimesteps(2_000_000)))
+    assert sum(seen) < 0.01 * collected, (sum(seen), collected)
+
+
+def test_a_ray_that_runs_is_joined_and_left_alone(cluster: Cluster) -> None:
+    """A sampler that ends leaves the connection, the cluster and other actors."""
+    node_of(cluster)
+    with sampler_of("ray", still, n_workers=1) as sampler:
+        sampler.obtain_samples(0, 50, None)
+    assert ray.is_initialized()
+    assert 7 == ray.get(ray.put(7))
+
+
+def test_a_stuck_step_and_a_kill_end_their_worker(tmp_path: Path) -> None:
+    """The worker is replaced, and no episode changes."""
+    supervision = Supervision(step_timeout=2.0)
+    for what in ("hang", "kill"):
+        signs = tmp_path / what
+        signs.mkdir()
+        env = faulty(what, 6, times=1, signs=signs)
+        with sampler_of("ray", still, env, supervision=supervision) as sampler:
+            warnings = warnings_of(sampler)
+            assert_same_batches(serial(Episodes(0, 12), still), batch_of(sampler, sampler.stream(Episodes(0, 12))))
+        told = "was killed, since a step took longer than 2 s" if what == "hang" else "was lost"
+        assert any(told in warning for warning in warnings), warnings
+
+
+def test_what_a_cluster_cannot_give(cluster: Cluster) -> None:
+    """Workers that it has no place for would wait for ever."""
+    node_of(cluster)
+    with pytest.raises(UsageError, match="9 workers need 9 CPUs, and the Ray cluster has 1"):
+        RaySampler(still, FaultyEnv, n_workers=9).start_worker()
+
+
+def test_nobody_at_the_address(tmp_path: Path) -> None:
+    """It is one line, and no dataset is left."""
+    where = ("--sampler", "ray", "--ray-address", "127.0.0.1:1", "--output", tmp_path / "out")
+    ran = rollout("collect", "--episodes", "1", *where, code=4)
+    assert "there is no Ray cluster at 127.0.0.1:1" in ran.stderr
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("name", ["LunarLander-v3", "HalfCheetah-v5", "tests.gallery.worlds:pong"])
+def test_worlds(name: str, tmp_path: Path) -> None:
+    """Real environments give the bytes of a local run, flushed as often as can be."""
+    for sampler in ("local", "ray"):
+        limits = ("--timesteps", "300", "--max-episode-length", "60", "--workers", "2", "--flush-every", "0.01")
+        words = ("--env", name, *limits, "--seed", "3", "--sampler", sampler, "--output", tmp_path / sampler)
+        rollout("collect", *words, "--cpus-per-worker", "0.5")
+    assert_same_data(tmp_path / "local", tmp_path / "ray")
+    assert "yes" == info_of(tmp_path / "ray")["reproducible"]["status"]
+
+
+def test_a_signal_ends_a_run_on_ray(tmp_path: Path) -> None:
+    """As everywhere: what was finished is committed, and the exit code is the signal's."""
+    output = tmp_path / "out"
+    words = [
+        "collect",
+        "--timesteps",
+        "100000000",
+        "--sampler",
+        "ray",
+        "--flush-every",
+        "0.01",
+        "--output",
+        str(output),
+    ]
+    with running(words) as run:
+        run.wait_until(lambda: has_commit(output))
+        run.process.send_signal(signal.SIGTERM)
+        ran = run.end()
+    assert 143 == ran.code, ran.said
+    assert "interrupted" == info_of(output)["status"]
