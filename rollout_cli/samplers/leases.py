@@ -63,12 +63,19 @@ class Leases:
         self._paces = [_Pace(now) for _ in range(n_workers)]
         # By worker, the numbers that it was leased and that did not end: rising ranges.
         self.in_flight: list[list[range]] = [[] for _ in range(n_workers)]
+        # How many these are, by worker and together: with a thousand workers nobody can count them for each lease.
+        self._counts, self._n_in_flight = [0] * n_workers, 0
         # By worker, numbers that it is to run one at a time, before all others: suspects of a death or failure.
         self._isolated: list[list[int]] = [[] for _ in range(n_workers)]
 
     def count(self, worker: int) -> int:
         """Return how many numbers the worker was leased that did not end."""
-        return sum(map(len, self.in_flight[worker]))
+        return self._counts[worker]
+
+    def _set(self, worker: int, runs: list[range]) -> None:
+        count = sum(map(len, runs))
+        self._n_in_flight += count - self._counts[worker]
+        self.in_flight[worker], self._counts[worker] = runs, count
 
     def began(self, worker: int, now: float) -> None:
         """Note that the worker began to run episodes."""
@@ -89,7 +96,7 @@ class Leases:
         elif count := self._wanted(worker, buffer_is_full=buffer_is_full):
             lease = self._plan.free(worker).lease(worker, count)
         if lease:
-            self.in_flight[worker] = sorted([*self.in_flight[worker], *lease], key=attrgetter("start"))
+            self._set(worker, sorted([*self.in_flight[worker], *lease], key=attrgetter("start")))
         return tuple(lease)
 
     def _wanted(self, worker: int, *, buffer_is_full: bool) -> int:
@@ -105,8 +112,7 @@ class Leases:
 
     def _share(self, worker: int, has: int) -> int:
         """Return how many numbers give the worker half of its equal share of what is left: so all end together."""
-        n_workers = len(self.in_flight)
-        in_flight = sum(map(self.count, range(n_workers)))
+        n_workers, in_flight = len(self.in_flight), self._n_in_flight
         left = self._plan.still_needed(in_flight)
         if left is None:
             return MAX_LEASE * self._size.ahead
@@ -115,7 +121,7 @@ class Leases:
 
     def _must_run_next(self, worker: int, *, buffer_is_full: bool) -> bool:
         """Return whether the worker's next number is the lowest missing one, which must run, or nothing would end."""
-        if any(self.in_flight) and not buffer_is_full:
+        if self._n_in_flight and not buffer_is_full:
             return False  # What is in flight moves the run on; only a full buffer asks whether it is the lowest.
         free = [self._plan.free(other).next_number(other) for other in range(len(self.in_flight))]
         taken = [runs[0].start for runs in self.in_flight if runs]
@@ -124,12 +130,12 @@ class Leases:
 
     def remove(self, worker: int, runs: Sequence[range]) -> None:
         """Forget numbers of the worker's: ranges without gaps, rising."""
-        self.in_flight[worker] = without(self.in_flight[worker], runs)
+        self._set(worker, without(self.in_flight[worker], runs))
 
     def release(self, worker: int) -> None:
         """Let all numbers of the worker's be leased again, to anybody who may run them."""
         self._plan.free(worker).release(worker, self.in_flight[worker])
-        self.in_flight[worker] = []
+        self._set(worker, [])
 
     def isolate(self, worker: int, numbers: Iterable[int]) -> None:
         """Take numbers from what the worker runs; it is to run them later, one at a time."""

@@ -7,44 +7,37 @@ bytes an episode, and beside it one object with the episodes themselves, which o
 from __future__ import annotations
 
 import contextlib
-import importlib
 import logging
 import math
 import os
-import pickle
 import signal
 import socket
-import sys
 import threading
 import time
-import zlib
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, NamedTuple, cast
+from typing import Any, cast
 
 import cloudpickle
-import numpy as np
 
 from rollout_cli.cores import usable_cores
-from rollout_cli.episodes.chunk import Chunk, ChunkRef, concatenate, for_transport
-from rollout_cli.errors import InternalError, UsageError, UserCodeError, WorkerError
-from rollout_cli.loading import first_line, is_interrupt, one_line
+from rollout_cli.episodes.chunk import ChunkRef
+from rollout_cli.errors import UsageError, WorkerError
+from rollout_cli.loading import first_line, one_line
 from rollout_cli.samplers.crash_box import Notes, Watch
 from rollout_cli.samplers.leases import LeaseSize
-from rollout_cli.samplers.local_sampler import last_events
-from rollout_cli.samplers.messages import Batch, Continue, Exit, Failed, Start, Started, ToWorker, Update
+from rollout_cli.samplers.messages import Batch, Continue, Exit, Failed, Start, Started, ToWorker
 from rollout_cli.samplers.plan import contiguous_ranges
 from rollout_cli.samplers.pool import Died, Event, Pool
+from rollout_cli.samplers.ray_actor import TURN_SECONDS, Actor, Recipe, Stored, load_ray, unpacked, unpacked_numbers
 from rollout_cli.samplers.sampler import Result, Sampler
 from rollout_cli.samplers.supervision import Supervision
-from rollout_cli.samplers.worker_loop import WorkerLoop
 from rollout_cli.samplers.worker_main import Birth
 from rollout_cli.workers.factory import WorkerFactory
 
-TURN_SECONDS = 0.04
-FLUSH_SECONDS = 0.25
-"""Longer than in a process of this machine: an object under 100 kB would travel by way of the driver."""
+MOST_TURNS = 1000
+"""A driver is given about so many replies a second: with more than 40 workers their turns are longer."""
 
 EXIT_SECONDS = 5.0
 """How long actors may take to close their environments, before they are killed."""
@@ -57,134 +50,6 @@ _INSTALL_HINT = "each node needs rollout-cli, and the packages of the policy and
 _clock = time.monotonic
 
 
-# -- on the nodes ------------------------------------------------------------------------------------------------------
-
-
-class _Reply(NamedTuple):
-    """What a turn gives the driver; each `Batch` in it has a ChunkRef in place of its chunk, without a source."""
-
-    events: list[Event]
-    idle: bool
-    running_numbers: tuple[int, ...]
-
-
-class _Actor:
-    """One worker."""
-
-    def __init__(self, birth: Birth) -> None:
-        self._birth = birth
-        self._loop: WorkerLoop | None = None
-
-    def turn(self, commands: Sequence[ToWorker]) -> tuple[bytes, list[Chunk]]:
-        """Take a turn; return the reply, packed, and the chunks of its batches, in their order."""
-        try:
-            loop = self._loop = self._loop or _new_loop(self._birth)
-        except UserCodeError as refusal:
-            starts = [command for command in commands if isinstance(command, Start)]
-            answers = [Failed(self._birth.worker, start.generation, refusal) for start in starts]
-            return _packed(_Reply([*answers], idle=True, running_numbers=())), []
-        try:
-            events: list[Event] = [*loop.turn(commands)]
-        except BaseException as error:
-            if is_interrupt(error):
-                raise
-            events, self._loop = last_events(loop, self._birth.worker, error), None
-        if loop.ended:
-            loop.close()
-        chunks = [event.chunk.load() for event in events if isinstance(event, Batch)]
-        light = [
-            replace(event, chunk=_reference(event.chunk)) if isinstance(event, Batch) else event for event in events
-        ]
-        return _packed(_Reply(light, loop.idle, loop.running_numbers)), chunks
-
-
-def _new_loop(birth: Birth) -> WorkerLoop:
-    sys.path += [entry for entry in birth.path if entry not in sys.path]
-    birth.enter_folder()
-    return WorkerLoop(birth.load_factory(), birth.worker, turn_seconds=TURN_SECONDS, flush_seconds=FLUSH_SECONDS)
-
-
-def _reference(chunk: Any) -> ChunkRef:
-    # Differences of numbers that rise by one are packed into nearly nothing.
-    return ChunkRef(
-        numbers=np.diff(chunk.numbers, prepend=0),
-        lengths=chunk.lengths,
-        variable_bytes=chunk.variable_bytes,
-        part=chunk.part,
-        n_bytes=chunk.n_bytes,
-        source=_unknown,
-        whole_sum=chunk.return_sum,
-    )
-
-
-def _unknown() -> Chunk:
-    raise InternalError("a chunk has no source before its reply is read")
-
-
-def _packed(reply: _Reply) -> bytes:
-    return zlib.compress(cloudpickle.dumps(reply), 1)
-
-
-class _Recipe(NamedTuple):
-    """What it takes to run a worker's episodes again."""
-
-    birth: Birth
-    updates: tuple[Update, ...] = ()
-    stride: int = 1
-
-
-@dataclass(frozen=True, slots=True)
-class _Stored:
-    """The source of one chunk of a turn. Where the store has lost it, its episodes are run again where it is called."""
-
-    objects: Any  # The reference to the chunks of the turn.
-    place: int
-    recipe: Any  # The reference to a _Recipe.
-    numbers: tuple[range, ...]
-    n_steps: int
-    part: int | None
-
-    def __call__(self) -> Chunk:
-        ray = _ray()
-        try:
-            chunk: Chunk = ray.get(self.objects)[self.place]
-        except (ray.exceptions.RayActorError, ray.exceptions.ObjectLostError):
-            chunk = self._run_again(ray.get(self.recipe))
-        return chunk
-
-    def _run_again(self, recipe: _Recipe) -> Chunk:
-        loop = _new_loop(recipe.birth)
-        messages = loop.turn([Start(0, recipe.updates, self.numbers, recipe.stride, rebuild=True)])
-        while not loop.idle:
-            messages += loop.turn()
-        loop.close()
-        for message in messages:
-            if isinstance(message, Failed):
-                raise message.error
-        chunk = concatenate([message.chunk.load() for message in messages if isinstance(message, Batch)])
-        if self.part is not None:
-            chunk = for_transport(chunk)[self.part]
-        if chunk.n_steps != self.n_steps:
-            raise WorkerError(
-                f"episodes {self.numbers[0].start} to {self.numbers[-1][-1]} were lost with a node of the cluster, and "
-                "had other lengths when they were run again",
-                hint="these episodes are not reproducible: collect them again",
-            )
-        return chunk
-
-
-# -- the driver --------------------------------------------------------------------------------------------------------
-
-
-def _ray() -> Any:
-    try:
-        return importlib.import_module("ray")
-    except ModuleNotFoundError as error:
-        raise UsageError(
-            "RaySampler needs Ray, which is not installed", hint="pip install 'rollout-cli[ray]'"
-        ) from error
-
-
 @dataclass(slots=True, eq=False)
 class _Handle:
     """The driver's side of one actor."""
@@ -192,7 +57,7 @@ class _Handle:
     worker: int
     actor: Any
     watch: Watch
-    recipe: _Recipe
+    recipe: Recipe
     turns: deque[tuple[Any, Any]] = field(default_factory=deque)  # References to the reply and the chunks of each.
     recipe_object: Any = None  # The reference to `recipe`; None before the first chunk that may need it.
     starting: bool = True
@@ -202,13 +67,19 @@ class _Handle:
     late: tuple[int, ...] = ()
 
 
+def turn_seconds(n_workers: int) -> float:
+    """Return how long a turn runs episodes where there are so many workers."""
+    return max(TURN_SECONDS, n_workers / MOST_TURNS)
+
+
 class RayPool:
     """Workers 0 to n - 1 as actors, each with `resources` (options of `ray.remote`); a `Pool`."""
 
     def __init__(self, factory: WorkerFactory, titles: Sequence[str], resources: Any, rules: Supervision) -> None:
-        self._ray = _ray()
+        self._ray = load_ray()
         self._factory, self._titles, self._rules = cloudpickle.dumps(factory), titles, rules
-        self._actor_class = self._ray.remote(**resources)(_Actor)
+        self._turn_seconds = turn_seconds(len(titles))
+        self._actor_class = self._ray.remote(**resources)(Actor)
         self._handles: dict[int, _Handle] = {}
         self._woken = threading.Event()
         self._is_closed = False
@@ -216,7 +87,9 @@ class RayPool:
     def start(self, worker: int) -> None:
         birth = Birth.of(worker, self._titles[worker], self._factory)
         watch = Watch(self._rules.step_timeout, self._rules.episode_timeout)
-        self._handles[worker] = _Handle(worker, self._actor_class.remote(birth), watch, _Recipe(birth))
+        self._handles[worker] = _Handle(
+            worker, self._actor_class.remote(birth, self._turn_seconds), watch, Recipe(birth)
+        )
 
     def send(self, worker: int, command: ToWorker) -> None:
         handle = self._handles.get(worker)
@@ -225,7 +98,7 @@ class RayPool:
         if isinstance(command, Start):
             handle.starting = True
             earlier = () if command.rebuild else handle.recipe.updates
-            handle.recipe = _Recipe(handle.recipe.birth, (*earlier, *command.updates), command.stride)
+            handle.recipe = Recipe(handle.recipe.birth, (*earlier, *command.updates), command.stride)
             handle.recipe_object = None
         if isinstance(command, Start | Continue) and command.lease:
             handle.numbers = handle.numbers or (command.lease[0].start,)
@@ -279,7 +152,7 @@ class RayPool:
     def _events(self, handle: _Handle) -> Iterator[Event]:
         reply_reference, objects = handle.turns.popleft()
         try:
-            reply: _Reply = pickle.loads(zlib.decompress(self._ray.get(reply_reference)))  # noqa: S301  Of our own actor.
+            reply: Reply = unpacked(self._ray.get(reply_reference))
         except self._ray.exceptions.RayError as error:
             yield self._buried(handle, error)
             return
@@ -302,11 +175,11 @@ class RayPool:
             self._ask(handle)
 
     def _stored(self, handle: _Handle, light: ChunkRef, objects: Any, place: int) -> ChunkRef:
-        numbers = np.cumsum(light.numbers)
+        whole = unpacked_numbers(light)
         handle.recipe_object = handle.recipe_object or self._ray.put(handle.recipe)
-        ranges, part = tuple(contiguous_ranges(numbers)), light.part.index if light.part else None
-        source = _Stored(objects, place, handle.recipe_object, ranges, light.n_steps, part)
-        return replace(light, numbers=numbers, source=source)
+        ranges, part = tuple(contiguous_ranges(whole.numbers)), light.part.index if light.part else None
+        source = Stored(objects, place, handle.recipe_object, ranges, light.n_steps, part)
+        return replace(whole, source=source)
 
     def _kill_overdue(self) -> None:
         for handle in self._handles.values():
@@ -344,8 +217,6 @@ class RaySampler(Sampler):
         WorkerError: If there is no cluster at `address`.
     """
 
-    _lease_size: ClassVar[LeaseSize] = LeaseSize(seconds=0.5, ahead=2)
-
     def __init__(
         self,
         *args: Any,
@@ -355,11 +226,12 @@ class RaySampler(Sampler):
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
+        self._lease_size = LeaseSize(seconds=max(0.5, 3 * turn_seconds(self.n_workers)), ahead=2)
         self._address = address
         self._resources = {"num_cpus": cpus_per_worker, "num_gpus": gpus_per_worker}
 
     def _make_pool(self) -> Pool:
-        ray = _ray()
+        ray = load_ray()
         if not ray.is_initialized():
             self._connect(ray)
         present = ray.cluster_resources()
@@ -388,7 +260,7 @@ class RaySampler(Sampler):
 
     def execute(self, function: Callable[..., Result], *args: Any) -> Result:
         """Return what a function returns that runs as a Ray task on this node; raises what it raises."""
-        ray = _ray()
+        ray = load_ray()
         here = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(
             node_id=ray.get_runtime_context().get_node_id(), soft=False
         )

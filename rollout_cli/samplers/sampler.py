@@ -62,7 +62,7 @@ class Sampler:
         spill_folder: Where episodes that wait for their turn are kept beyond 256 MB; None for `TMPDIR`.
     """
 
-    _lease_size: ClassVar[LeaseSize] = LeaseSize()
+    _lease_size: LeaseSize = LeaseSize()
     _is_parallel: ClassVar[bool] = True  # Otherwise one worker runs everything that anybody may run.
 
     def __init__(

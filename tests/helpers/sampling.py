@@ -19,7 +19,7 @@ from tests.helpers.policies import GlobalNoisePolicy
 from tests.helpers.processes import is_worker
 
 SEED = 5
-BACKENDS = ("local", "forkserver", *(("ray",) if os.environ.get("ROLLOUT_TEST_GALLERY") == "1" else ()))
+BACKENDS = ("local", "forkserver", *(("ray",) if os.environ.get("ROLLOUT_TEST_RAY") == "1" else ()))
 """Those that a suite for all samplers runs over; Ray takes seconds for each sampler."""
 MakeSampler = Callable[..., Sampler]
 

@@ -150,7 +150,7 @@ class SimulatedSampler(sampler.Sampler):
         self.simulated: SimulatedPool | None = None
         self._script, self._pool_options = script, pool_options or {}
         self._limits: dict[str, Any] = {"MEMORY_BYTES": memory_limit, "DISK_BYTES": disk_limit}
-        self._lease_size = lease_size or LeaseSize()  # type: ignore[misc]
+        self._lease_size = lease_size or LeaseSize()
 
     def _make_pool(self) -> SimulatedPool:
         self.simulated = SimulatedPool(self._script, self.n_workers, **self._pool_options)

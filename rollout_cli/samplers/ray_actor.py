@@ -1,0 +1,167 @@
+"""What runs on the nodes of a Ray cluster: a worker as an actor, and the source of the chunks that it leaves there."""
+
+from __future__ import annotations
+
+import importlib
+import pickle
+import sys
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import cloudpickle
+import numpy as np
+
+from rollout_cli.episodes.chunk import Chunk, ChunkRef, concatenate, for_transport
+from rollout_cli.errors import InternalError, UsageError, UserCodeError, WorkerError
+from rollout_cli.loading import is_interrupt
+from rollout_cli.samplers.local_sampler import last_events
+from rollout_cli.samplers.messages import Batch, Failed, Start, ToWorker, Update
+from rollout_cli.samplers.pool import Event
+from rollout_cli.samplers.worker_loop import WorkerLoop
+from rollout_cli.samplers.worker_main import Birth
+
+TURN_SECONDS = 0.04
+
+FLUSH_SECONDS = 0.25
+"""Longer than in a process of this machine: an object under 100 kB would travel by way of the driver."""
+
+
+def load_ray() -> Any:
+    """Return the module; UsageError where it is not installed."""
+    try:
+        return importlib.import_module("ray")
+    except ModuleNotFoundError as error:
+        raise UsageError(
+            "RaySampler needs Ray, which is not installed", hint="pip install 'rollout-cli[ray]'"
+        ) from error
+
+
+class Reply(NamedTuple):
+    """What a turn gives the driver; each `Batch` in it has a ChunkRef in place of its chunk, without a source."""
+
+    events: list[Event]
+    idle: bool
+    running_numbers: tuple[int, ...]
+
+
+class Actor:
+    """One worker."""
+
+    def __init__(self, birth: Birth, turn_seconds: float) -> None:
+        self._birth, self._turn_seconds = birth, turn_seconds
+        self._loop: WorkerLoop | None = None
+
+    def turn(self, commands: Sequence[ToWorker]) -> tuple[bytes, list[Chunk]]:
+        """Take a turn; return the reply, packed, and the chunks of its batches, in their order."""
+        try:
+            loop = self._loop = self._loop or _new_loop(self._birth, self._turn_seconds)
+        except UserCodeError as refusal:
+            starts = [command for command in commands if isinstance(command, Start)]
+            answers = [Failed(self._birth.worker, start.generation, refusal) for start in starts]
+            return _packed(Reply([*answers], idle=True, running_numbers=())), []
+        try:
+            events: list[Event] = [*loop.turn(commands)]
+        except BaseException as error:
+            if is_interrupt(error):
+                raise
+            events, self._loop = last_events(loop, self._birth.worker, error), None
+        if loop.ended:
+            loop.close()
+        chunks = [event.chunk.load() for event in events if isinstance(event, Batch)]
+        light = [
+            replace(event, chunk=_reference(event.chunk)) if isinstance(event, Batch) else event for event in events
+        ]
+        return _packed(Reply(light, loop.idle, loop.running_numbers)), chunks
+
+
+def _new_loop(birth: Birth, turn_seconds: float) -> WorkerLoop:
+    sys.path += [entry for entry in birth.path if entry not in sys.path]
+    birth.enter_folder()
+    flush_seconds = max(FLUSH_SECONDS, turn_seconds)
+    return WorkerLoop(birth.load_factory(), birth.worker, turn_seconds=turn_seconds, flush_seconds=flush_seconds)
+
+
+def packed_numbers(numbers: Any) -> Any:
+    """Return the differences of numbers, int64 (N,): where they rise by one, these are compressed to nearly nothing."""
+    return np.diff(numbers, prepend=0)
+
+
+def unpacked_numbers(light: ChunkRef) -> ChunkRef:
+    """Return a reference with the numbers that were packed."""
+    return replace(light, numbers=np.cumsum(light.numbers))
+
+
+def _reference(chunk: Any) -> ChunkRef:
+    return ChunkRef(
+        numbers=packed_numbers(chunk.numbers),
+        lengths=chunk.lengths,
+        variable_bytes=chunk.variable_bytes,
+        part=chunk.part,
+        n_bytes=chunk.n_bytes,
+        source=_unknown,
+        whole_sum=chunk.return_sum,
+    )
+
+
+def _unknown() -> Chunk:
+    raise InternalError("a chunk has no source before its reply is read")
+
+
+def _packed(reply: Reply) -> bytes:
+    return zlib.compress(cloudpickle.dumps(reply), 1)
+
+
+def unpacked(reply: bytes) -> Reply:
+    """Return the reply that an actor packed."""
+    found: Reply = pickle.loads(zlib.decompress(reply))  # noqa: S301  It was pickled by our own actor.
+    return found
+
+
+class Recipe(NamedTuple):
+    """What it takes to run a worker's episodes again."""
+
+    birth: Birth
+    updates: tuple[Update, ...] = ()
+    stride: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """The source of one chunk of a turn. Where the store has lost it, its episodes are run again where it is called."""
+
+    objects: Any  # The reference to the chunks of the turn.
+    place: int
+    recipe: Any  # The reference to a Recipe.
+    numbers: tuple[range, ...]
+    n_steps: int
+    part: int | None
+
+    def __call__(self) -> Chunk:
+        ray = load_ray()
+        try:
+            chunk: Chunk = ray.get(self.objects)[self.place]
+        except (ray.exceptions.RayActorError, ray.exceptions.ObjectLostError):
+            chunk = self._run_again(ray.get(self.recipe))
+        return chunk
+
+    def _run_again(self, recipe: Recipe) -> Chunk:
+        loop = _new_loop(recipe.birth, TURN_SECONDS)
+        messages = loop.turn([Start(0, recipe.updates, self.numbers, recipe.stride, rebuild=True)])
+        while not loop.idle:
+            messages += loop.turn()
+        loop.close()
+        for message in messages:
+            if isinstance(message, Failed):
+                raise message.error
+        chunk = concatenate([message.chunk.load() for message in messages if isinstance(message, Batch)])
+        if self.part is not None:
+            chunk = for_transport(chunk)[self.part]
+        if chunk.n_steps != self.n_steps:
+            raise WorkerError(
+                f"episodes {self.numbers[0].start} to {self.numbers[-1][-1]} were lost with a node of the cluster, and "
+                "had other lengths when they were run again",
+                hint="these episodes are not reproducible: collect them again",
+            )
+        return chunk
