@@ -152,7 +152,7 @@ class RayPool:
     def _events(self, handle: _Handle) -> Iterator[Event]:
         reply_reference, objects = handle.turns.popleft()
         try:
-            reply: Reply = unpacked(self._ray.get(reply_reference))
+            reply = unpacked(self._ray.get(reply_reference))
         except self._ray.exceptions.RayError as error:
             yield self._buried(handle, error)
             return
