@@ -246,8 +246,16 @@ class DefaultWorker:
         Raises:
             UserCodeError: If the policy or the environment fails; its `episodes` are the numbers where it may be.
         """
+        kind, ours = type(self), DefaultWorker
         # A subclass that counts or changes steps is asked for each of them.
-        by_verb = type(self).step_episode is not DefaultWorker.step_episode
+        by_verb = kind.step_episode is not ours.step_episode
+        if by_verb or kind.start_episode is not ours.start_episode or kind.predecessors is not ours.predecessors:
+            with reporting(UserCodeError, f"{kind.__name__} raised"):
+                self._advance(deadline, by_verb=by_verb)
+        else:
+            self._advance(deadline, by_verb=False)
+
+    def _advance(self, deadline: float, *, by_verb: bool) -> None:
         while self.has_work:
             if self._number == NO_NUMBER:
                 self.start_episode()

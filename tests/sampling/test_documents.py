@@ -235,6 +235,7 @@ def test_wrong_updates_leave_a_sampler_as_it_was(
     assert isinstance(caught.value, RolloutError)
     assert FaultyEnv().observation_space == sampler.env_spec.observation_space
     assert_same_batches(other.obtain_samples(1, 20, None), sampler.obtain_samples(1, 20, None))
+    assert other.n_started == sampler.n_started
 
 
 # -- workers of one's own ----------------------------------------------------------------------------------------------
@@ -299,10 +300,13 @@ def test_other_overrides_are_used(make_sampler: MakeSampler) -> None:
 @each_backend
 @pytest.mark.parametrize("verb", ["start_episode", "step_episode"])
 def test_a_verb_that_does_not_call_ours_is_named(make_sampler: MakeSampler, verb: str) -> None:
-    """It would record nothing, for ever."""
-    kind = type("Mine", (DefaultWorker,), {verb: lambda self: False})
-    with pytest.raises(UserCodeError, match=f"Mine.{verb} did nothing that a sampler could record"):
-        make_sampler(worker_class=kind).obtain_samples(0, 30, None)
+    """It would record nothing, for ever; so is one that raises."""
+    for own, message in (
+        (lambda self: False, f"{verb} did nothing that a sampler"),
+        (lambda self: 1 / 0, "raised: Zero"),
+    ):
+        with pytest.raises(UserCodeError, match=f"^Mine.*{message}"):
+            make_sampler(worker_class=type("Mine", (DefaultWorker,), {verb: own})).obtain_samples(0, 30, None)
 
 
 class Remembering:
@@ -365,6 +369,24 @@ def test_the_workers_of_rl2_and_pearl(make_sampler: MakeSampler, kind: Any, poli
     assert 1 == len(list(tmp_path.iterdir()))
 
 
+def test_predecessors_are_run_again_only_where_they_must() -> None:
+    """Not by the worker that has just run them; one that has not runs them first, and records none of them."""
+    begun: list[int] = []
+
+    class Noting(TrialWorker):
+        def reset_agent(self, agent: Any, number: int) -> None:
+            begun.append(number)
+
+    worker = Noting(seed=1, max_episode_length=None, worker_number=0, n_episodes_per_trial=3)
+    worker.update_env(ChainEnv())
+    worker.update_agent(BatchPolicy(worker.env_spec))
+    worker.assign([range(4, 9)])
+    while worker.has_work:
+        worker.advance(-1.0)
+    assert [3, 4, 5, 6, 7, 8] == begun
+    assert [4, 5, 6, 7, 8] == worker.collect_episode().numbers.tolist()
+
+
 # -- samplers of one's own ---------------------------------------------------------------------------------------------
 
 
@@ -392,7 +414,7 @@ class OwnSampler(Sampler):
 def test_a_sampler_of_ones_own() -> None:
     """It needs no more than the documents' methods; the rest is inherited and uses these."""
     with OwnSampler.from_worker_factory(WorkerFactory(seed=1, n_workers=1), still, FaultyEnv()) as sampler:
-        assert isinstance(pickle.loads(cloudpickle.dumps(sampler)), OwnSampler)
+        assert vars(sampler).keys() == vars(pickle.loads(cloudpickle.dumps(sampler))).keys()
         sampler.start_worker()
         assert [2, 3] == [len(sampler.obtain_samples(0, 2, None)), len(sampler.obtain_exact_trajectories(3, None))]
     with pytest.raises(RolloutError, match="Sampler has no workers of its own"):
@@ -438,7 +460,7 @@ def test_a_full_queue_ends_the_streaming() -> None:
             return super().get(block, timeout)
 
     commands, batches = Commands(), queue.Queue[Any](1)
-    for command in (("continue", ()), ("stop", ()), ("continue", ()), ("continue", ()), ("exit", ())):
+    for command in (("continue", ()), ("continue", ()), ("stop", ()), ("continue", ()), ("exit", ())):
         commands.put(command)
     run_worker(WorkerFactory(seed=3), commands, batches, 0, still, FaultyEnv())
     assert ["wait", "look", "wait", "wait", "wait"] == calls
