@@ -31,11 +31,13 @@ FLUSH_SECONDS = 0.25
 def load_ray() -> Any:
     """Return the module; UsageError where it is not installed."""
     try:
-        return importlib.import_module("ray")
-    except ModuleNotFoundError as error:
-        raise UsageError(
-            "RaySampler needs Ray, which is not installed", hint="pip install 'rollout-cli[ray]'"
-        ) from error
+        ray = importlib.import_module("ray")
+    except ModuleNotFoundError:
+        ray = None
+    if not hasattr(ray, "init"):  # A folder called `ray`, which Ray itself makes in /tmp, is a package of that name.
+        message = "RaySampler needs Ray, which is not installed"
+        raise UsageError(message, hint="pip install 'rollout-cli[ray]'")
+    return ray
 
 
 class Reply(NamedTuple):
