@@ -193,10 +193,11 @@ class RayPool:
     def _buried(self, handle: _Handle, error: Exception) -> Died:
         del self._handles[handle.worker]
         self._ray.kill(handle.actor)
-        # Of the numbers that it had, nobody knows which ran.
-        if handle.killed:
-            return Died(handle.worker, handle.killed, None, late=handle.late)
-        return Died(handle.worker, f"was lost ({first_line(error)})", None, str(error), _INSTALL_HINT)
+        # Of the numbers that it had, nobody knows which ran; and none of them brings a node down.
+        is_node = not isinstance(error, self._ray.exceptions.ActorDiedError) or "node has died" in str(error)
+        numbers = () if is_node and not handle.killed else None
+        reason, hint = f"was lost ({first_line(error)})", _INSTALL_HINT if handle.starting else ""
+        return Died(handle.worker, handle.killed or reason, numbers, str(error), hint, handle.late)
 
 
 class RaySampler(Sampler):
