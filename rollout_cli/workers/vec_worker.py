@@ -95,7 +95,7 @@ class VecWorker(DefaultWorker):
         vectorization: Literal["sync", "native"] = "sync",
         deterministic: bool = False,
     ) -> None:
-        self.numbers_at_once({"n_envs": n_envs})
+        VecWorker.numbers_at_once({"n_envs": n_envs})
         if vectorization not in ("sync", "native"):
             raise ArgumentError(f"vectorization is {vectorization!r}, must be 'sync' or 'native'")
         self._n_envs, self._vectorization = n_envs, vectorization
