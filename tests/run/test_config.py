@@ -182,7 +182,7 @@ def test_keyword_values_that_are_no_plain_literal_are_text(text: str) -> None:
         ({"timesteps": "1", "env_kwargs": ["size"]}, "--env-kwargs must be key=value"),
         ({"timesteps": "1", "env_kwargs": ["a-b=1"]}, "--env-kwargs must be key=value"),
         ({"timesteps": "1", "worker_args": ["size"]}, "--worker-args must be key=value"),
-        ({"timesteps": "1", "sampler": "ray"}, "--sampler must be 'multiprocessing' or 'local', got 'ray'"),
+        ({"timesteps": "1", "sampler": "dask"}, "--sampler must be 'multiprocessing', 'local' or 'ray', got 'dask'"),
         ({"timesteps": "1", "worker_class": "Worker"}, "--worker-class must match pattern"),
         ({"timesteps": "1", "policy": ""}, "--policy must have at least 1 character"),
         ({"timesteps": "1", "output": ""}, "--output must be the path of a folder, in UTF-8, got ''"),
