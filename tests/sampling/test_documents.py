@@ -32,11 +32,10 @@ from tests.helpers.batches import assert_same_batches
 from tests.helpers.envs import FaultyEnv
 from tests.helpers.processes import ROOT
 from tests.helpers.sampled import ConstantPolicy, act, still
-from tests.helpers.sampling import MakeSampler, batch_of, faulty, sampler_of
+from tests.helpers.sampling import BACKENDS, MakeSampler, batch_of, faulty, sampler_of
 from tests.samples.meta_workers import BeliefWorker, TrialWorker
 from tests.workers.worlds import NATIVE, BatchPolicy, ChainEnv, env_of
 
-BACKENDS = ("local", "forkserver")
 each_backend = pytest.mark.parametrize("backend", BACKENDS)
 
 
