@@ -43,6 +43,21 @@ class EpisodeRange(NamedTuple):
         return str(self.stop) if self.first == 0 else f"{self.first}:{self.stop}"
 
 
+class Shard(NamedTuple):
+    """Part `number` (from 1) of the `parts` of a run."""
+
+    number: int
+    parts: int
+
+    def __str__(self) -> str:
+        return f"{self.number}/{self.parts}"
+
+    def part_of(self, numbers: range) -> range:
+        """Return the numbers of this part."""
+        size = len(numbers)
+        return numbers[size * (self.number - 1) // self.parts : size * self.number // self.parts]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
     """An option as people see it."""
@@ -108,6 +123,16 @@ def _episode_range(value: object) -> EpisodeRange | None:
         if found.first < found.stop <= _LARGEST:
             return found
     raise PydanticCustomError("range", "Input should be a number of episodes, or A:B with 0 <= A < B")
+
+
+def _shard(value: object) -> Shard | None:
+    """Read `i/n`."""
+    if value is None or isinstance(value, Shard):
+        return value
+    match = re.fullmatch(r"(\d+)/(\d+)", value) if isinstance(value, str) else None
+    if match and 1 <= int(match[1]) <= int(match[2]) <= _LARGEST:
+        return Shard(int(match[1]), int(match[2]))
+    raise PydanticCustomError("shard", "Input should be i/n, the i-th of n parts, with 1 <= i <= n")
 
 
 def _folder(value: object) -> Path:
@@ -202,6 +227,8 @@ class CollectConfig:
         "Collect N episodes, or those numbered A to B-1.", metavar="N|A:B", commands=("collect",))
     episodes_per_worker: _Count | None = _amount(
         "Collect exactly N episodes from each worker.", short="-k", commands=("exact",))
+    shard: Annotated[Shard | None, PlainValidator(_shard)] = _amount(
+        "Collect the i-th of n parts, which `rollout merge` joins.", metavar="i/n")
     max_episode_length: _Count | None = _amount(
         "Truncate an episode after N steps.", shown="the environment's own limit")
     episode_step_guard: _Count = _amount(
@@ -277,6 +304,16 @@ class CollectConfig:
         "After Ctrl-C or SIGTERM, wait at most this long for running episodes below the last finished one.", 5.0)
     # fmt: on
 
+    @property
+    def whole(self) -> range:
+        """The episode numbers of `--episodes`; the numbers of the workers of `exact`."""
+        return range(*self.episodes) if self.episodes is not None else range(self.workers)
+
+    @property
+    def part(self) -> range:
+        """Those of `whole` that this run runs: all, or the ones of its shard."""
+        return self.whole if self.shard is None else self.shard.part_of(self.whole)
+
     def __post_init__(self) -> None:
         if self.command not in get_args(CommandName):
             raise ConfigError(f"command must be 'collect' or 'exact', got {self.command!r}")
@@ -346,10 +383,26 @@ def _check_together(config: CollectConfig) -> None:
     if config.sampler == "local" and (config.step_timeout or config.episode_timeout):
         message = "--step-timeout and --episode-timeout need worker processes, and --sampler local has none"
         raise ConfigError(message, hint="use --sampler multiprocessing")
+    if config.shard is not None:
+        _check_shard(config, config.shard)
     if config.sampler != "ray" and config.ray_address is not None:
         raise ConfigError("--ray-address names a Ray cluster, which no other sampler uses", hint="add --sampler ray")
     for name in _WORKERS_OWN & config.worker_args.keys():
         raise ConfigError(f"--worker-args cannot give {name}", hint="it follows from the options")
+
+
+def _check_shard(config: CollectConfig, shard: Shard) -> None:
+    if config.timesteps is not None:
+        raise ConfigError(
+            "--shard cannot divide --timesteps: which episodes these are is known when all before them have ended",
+            hint="give a number of episodes, and divide that: --episodes N --shard i/n",
+        )
+    if config.seed is None and not config.resume:
+        raise ConfigError("--shard needs --seed", hint="all parts of a run have one root seed: give each the same")
+    if shard.parts > len(config.whole):
+        what = "episodes" if config.command == "collect" else "workers"
+        message = f"--shard {shard} divides {len(config.whole)} {what}, which are fewer than the parts"
+        raise ConfigError(message, hint="divide into fewer parts")
 
 
 # The sources of values.
@@ -443,6 +496,8 @@ def config_to_dict(config: CollectConfig) -> dict[str, Any]:
 
 def plain_value(value: Any) -> Any:
     """Return an option's value as TOML holds it, and `Option.read` reads it back."""
+    if isinstance(value, Shard):
+        return str(value)
     if isinstance(value, EpisodeRange):
         return value.stop if value.first == 0 else str(value)
     return str(value) if isinstance(value, Path) else list(value) if isinstance(value, tuple) else value

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from rollout_cli.cli import collect, dataset, policy, replay
+from rollout_cli.cli import collect, dataset, merge, policy, replay
 from rollout_cli.cli.options import DECLARED, Command, Group, deferred
 from rollout_cli.cli.output import print_text, report
 from rollout_cli.cli.streams import flush_all, prepare_streams, writing_results
@@ -18,7 +18,7 @@ policy_app = typer.Typer(cls=Group, help="Make policy files.")
 for _declared in (collect.collect, collect.exact):
     DECLARED[_declared.__name__] = _declared
     app.command(_declared.__name__, cls=Command, help=getdoc(_declared))(lambda: None)  # Group replaces it.
-_bodies: tuple[Callable[..., None], ...] = (dataset.info, dataset.verify, dataset.repair, replay.replay)
+_bodies: tuple[Callable[..., None], ...] = (dataset.info, dataset.verify, dataset.repair, replay.replay, merge.merge)
 for _body in _bodies:
     app.command(_body.__name__, cls=Command)(deferred(_body))
 policy_app.callback()(lambda: None)

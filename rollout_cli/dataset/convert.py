@@ -272,16 +272,22 @@ def fits(values: Array, dtype: np.dtype[Any]) -> Array:
 
 def decode_infos(prefix: str, table: pa.Table) -> dict[str, Array]:
     """Return one array a dotted key that has any value, as `InfoTable.to_arrays` gives them."""
+    return dict(sorted(decode_info_table(prefix, table, {}).to_arrays().items()))
+
+
+def decode_info_table(prefix: str, table: pa.Table, infos: Mapping[str, tuple[InfoPath, str]]) -> InfoTable:
+    """Return the infos of a group; path and kind are those in `infos`, or else the dotted key and its dtype."""
     columns = []
     for name, column in zip(table.column_names, table.columns, strict=True):
         if name.startswith(f"{prefix}.") and column.null_count < len(column):
             rows = np.flatnonzero(column.is_valid()) if column.null_count else None
             values = decode(column)
-            columns.append(InfoColumn((name.removeprefix(f"{prefix}."),), values.dtype.name, rows, values))
+            path, kind = infos.get(name, ((name.removeprefix(f"{prefix}."),), values.dtype.name))
+            columns.append(InfoColumn(path, kind, rows, values))
     extra: dict[str, dict[int, str]] = {}
     for row, text in enumerate(table[f"{prefix}_extra"].to_pylist()):
         for key, value in json.loads(text).items() if text else ():
             extra.setdefault(key, {})[row] = json.dumps(value)
     for key, found in extra.items():
         columns.append(InfoColumn((key,), JSON, np.array(list(found)), object_array(list(found.values()))))
-    return dict(sorted(InfoTable(table.num_rows, tuple(columns)).to_arrays().items()))
+    return InfoTable(table.num_rows, tuple(columns))

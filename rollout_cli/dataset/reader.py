@@ -17,9 +17,10 @@ import pyarrow as pa
 from rollout_cli.dataset.convert import Array
 from rollout_cli.dataset.files import read_info
 from rollout_cli.dataset.parquet import open_parquet, reading
-from rollout_cli.dataset.schema import EPISODE_FIELDS, SpaceSchema, env_spec_of
-from rollout_cli.dataset.tables import decode_batch
+from rollout_cli.dataset.schema import EPISODE_FIELDS, DatasetSchema, SpaceSchema, env_spec_of
+from rollout_cli.dataset.tables import decode_batch, decode_chunk
 from rollout_cli.episodes.batch import EnvSpec, EpisodeBatch, Tree
+from rollout_cli.episodes.chunk import Chunk
 from rollout_cli.episodes.spaces import map_tree
 from rollout_cli.errors import DatasetFormatError, StorageError
 
@@ -244,6 +245,23 @@ class Dataset:
             hint = "read some episodes at a time: dataset[a:b].to_episode_batch()"
             raise StorageError(f"{len(self):,} episodes do not fit into memory: {error}", hint=hint) from error
         except (ValueError, KeyError, RecursionError) as error:
+            raise DatasetFormatError(f"{self.path} contradicts itself: {error}") from error
+
+    def chunks(self) -> Iterator[Chunk]:
+        """Read the episodes, in their order, as chunks that a writer writes as they are here: a row group at a time.
+
+        Raises:
+            DatasetFormatError: If the files are damaged, or contradict each other.
+        """
+        schema = DatasetSchema.from_info(self.info)
+        for block in self._blocks():
+            yield block._chunk(schema)  # noqa: SLF001 - it is one of this class
+
+    def _chunk(self, schema: DatasetSchema) -> Chunk:
+        episodes = self._rows("meta/episodes", self._source.places[self._ids])
+        try:
+            return decode_chunk(schema, self._rows("data", self._data_places()), episodes)
+        except (ValueError, KeyError) as error:
             raise DatasetFormatError(f"{self.path} contradicts itself: {error}") from error
 
     def _data_places(self) -> Array:

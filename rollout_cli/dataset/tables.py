@@ -9,7 +9,15 @@ import gymnasium
 import numpy as np
 import pyarrow as pa
 
-from rollout_cli.dataset.convert import Array, decode, decode_infos, encode_infos, joined, number_array
+from rollout_cli.dataset.convert import (
+    Array,
+    decode,
+    decode_info_table,
+    decode_infos,
+    encode_infos,
+    joined,
+    number_array,
+)
 from rollout_cli.dataset.schema import DatasetSchema, SpaceColumn, SpaceSchema, info_columns_of
 from rollout_cli.episodes.batch import EnvSpec, EpisodeBatch, StepType, Tree, derive_step_types
 from rollout_cli.episodes.chunk import Chunk
@@ -136,6 +144,27 @@ def decode_batch(spaces: SpaceSchema, steps: pa.Table, episodes: pa.Table) -> Ep
         truncated=_numbers(episodes, "truncated"),
         numbers=_numbers(episodes, "episode_number"),
         seeds=_numbers(episodes, "seed"),
+    )
+
+
+def decode_chunk(schema: DatasetSchema, steps: pa.Table, episodes: pa.Table) -> Chunk:
+    """Return whole episodes from their rows in both tables, so that a writer writes the same rows again."""
+    spaces, infos = schema.spaces, schema.infos
+    return Chunk(
+        numbers=decode(episodes["episode_number"]),
+        seeds=decode(episodes["seed"]),
+        lengths=decode(episodes["length"]),
+        terminated=decode(episodes["terminated"]),
+        truncated=decode(episodes["truncated"]),
+        workers=decode(episodes["worker"]),
+        wall_times=decode(episodes["wall_time_s"]),
+        rewards=decode(steps["reward"]),
+        observations=tuple(column.decode(steps) for column in spaces.observation),
+        actions=tuple(column.decode(steps) for column in spaces.action),
+        last_observations=tuple(column.decode(episodes) for column in spaces.last_observation),
+        env_infos=decode_info_table("env_info", steps, infos),
+        agent_infos=decode_info_table("agent_info", steps, infos),
+        episode_infos=decode_info_table("episode_info", episodes, infos),
     )
 
 

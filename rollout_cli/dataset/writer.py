@@ -58,6 +58,7 @@ class DatasetWriter:
         overwrite: Whether to replace a dataset in that folder. It stays in place until the new one's first commit.
         committed: The committed part of the dataset in that folder, to be resumed; see `Committed.can_resume`.
         lock: The lock on the folder, if the caller has it; released with the writer's end either way.
+        columns: The info columns, where they are known beforehand.
         write_segment: What writes the files of a segment, here or on another machine that has the folder.
 
     Raises:
@@ -81,6 +82,7 @@ class DatasetWriter:
         flush_seconds: float = 30.0,
         files: FileStore | None = None,
         lock: FolderLock | None = None,
+        columns: InfoColumns | None = None,
         write_segment: Callable[[SegmentSettings, SegmentJob], Written] = write_segment,
     ) -> None:
         if not 0 <= root_seed < 2**63:
@@ -116,6 +118,9 @@ class DatasetWriter:
         self._lock = lock or FolderLock(self._files, self.path)
         try:
             self._begin(committed, overwrite=overwrite)
+            if columns is not None:
+                self._inference.decided = True
+                self._decide(columns)
         except BaseException:
             self._lock.release()
             raise

@@ -182,10 +182,13 @@ def _joined(fields: Sequence[Any]) -> Any:
 
 
 def _value_bytes(values: Array) -> Array:
-    """Return the bytes of each of N values, int64 (N,); of a text, which is an object, those of its UTF-8."""
+    """Return the bytes of each of N values, int64 (N,): eight a number, and of a text those of its UTF-8.
+
+    Eight, whatever the type, so that the values have the same size once they were promoted to that of a column.
+    """
     if values.dtype == object:
         return np.array([len(text.encode("utf-8", "surrogatepass")) for text in values], np.int64)
-    return np.full(len(values), values.dtype.itemsize * int(np.prod(values.shape[1:], dtype=np.int64)))
+    return np.full(len(values), 8 * int(np.prod(values.shape[1:], dtype=np.int64)))
 
 
 def concatenate(chunks: Sequence[Chunk]) -> Chunk:

@@ -10,6 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from rollout_cli.config import CollectConfig
 from rollout_cli.cores import usable_cores
 from rollout_cli.dataset.files import FileStore, FolderLock, check_folder, check_free_space
@@ -129,9 +131,9 @@ def _prepare(config: CollectConfig, progress: Progress, signals: StopSignals) ->
         env = env_source(config.env, config.env_kwargs)
         plan: Plan = MinTimesteps(config.timesteps or 1)
         if config.episodes is not None:
-            plan = Episodes(*config.episodes)
+            plan = Episodes(config.part.start, config.part.stop)
         elif config.episodes_per_worker is not None:
-            plan = EpisodesPerWorker(config.episodes_per_worker)
+            plan = EpisodesPerWorker(config.episodes_per_worker, config.part.start * config.episodes_per_worker)
         sources = provenance.sources_record(config, policy, env)
         state = resume_state(config, plan, sources, progress)
         known = {one["episode_number"]: one["reason"] for one in state.info.get("skipped", {}).get("episodes", [])}
@@ -148,9 +150,8 @@ def _prepare(config: CollectConfig, progress: Progress, signals: StopSignals) ->
 def _start(job: _Job) -> Iterator[Sampler]:
     """Start the workers; the first signal ends the sampling politely from here on."""
     config, progress = job.config, job.progress
-    numbers = config.episodes
-    total_episodes = numbers.stop - numbers.first if numbers else (config.episodes_per_worker or 0) * config.workers
-    progress.start(label=job.env.label, total_steps=config.timesteps, total_episodes=total_episodes or None)
+    total_episodes = len(config.part) * (config.episodes_per_worker or 1) if config.timesteps is None else None
+    progress.start(label=job.env.label, total_steps=config.timesteps, total_episodes=total_episodes)
 
     def stop(name: str) -> None:
         sampler.request_stop(grace=config.grace)
@@ -190,7 +191,7 @@ def _resume_or_begin(job: _Job, sampler: Sampler) -> DatasetWriter:
         reproduce.require(reproduce.known_beforehand(sampler.worker_info))
     first_numbers = [job.plan.first]
     if isinstance(job.plan, EpisodesPerWorker):
-        first_numbers = [worker * job.plan.episodes for worker in range(config.workers)]
+        first_numbers = [worker * job.plan.episodes for worker in config.part]
     unknown = reproduce.Verdict("unknown", "the run has not ended yet")
     writer = DatasetWriter(
         config.output,
@@ -216,16 +217,19 @@ def _fill(job: _Job, sampler: Sampler, writer: DatasetWriter) -> None:
 
     began_at, config = time.monotonic(), job.config
     job.progress.begin(**job.state.totals)
-    if job.state.committed is None and isinstance(job.plan, Episodes) and job.plan.first > 0:
+    if job.state.committed is None and (job.plan.first > 0 or config.shard is not None):
         # The first episodes of all decide the columns, wherever the dataset begins.
         for chunk in job.until_failure(sampler.stream(MinTimesteps(INFERENCE_STEPS))):
-            writer.observe(chunk.load())
+            # A shard looks at none that the whole run does not have.
+            stop = np.searchsorted(chunk.numbers, _stop(config)) if config.shard else chunk.n_episodes
+            if stop:
+                writer.observe(chunk.load().episodes(0, int(stop)))
         sampler.skipped.clear()
     if job.state.plan is not None and job.failure is None:
         for chunk in job.until_failure(sampler.stream_refs(job.state.plan)):
             job.early.keep(chunk)
-            number = int(chunk.numbers[0])
-            writer.write(chunk, partition=number // config.episodes_per_worker if config.episodes_per_worker else 0)
+            worker = int(chunk.numbers[0]) // (config.episodes_per_worker or 1)
+            writer.write(chunk, partition=worker - config.part.start if config.episodes_per_worker else 0)
             episodes = chunk.n_episodes if chunk.completes else 0
             return_sum = chunk.return_sum
             job.steps += chunk.n_steps
@@ -243,6 +247,11 @@ def _fill(job: _Job, sampler: Sampler, writer: DatasetWriter) -> None:
                 f"all episodes were skipped, {count:,} of them; episode {number}: {job.skipped[number]}",
                 hint="without an option that skips them, the first error ends the run and is shown in full",
             )
+
+
+def _stop(config: CollectConfig) -> int:
+    """Return one past the last episode number of a run of which this one may be a shard."""
+    return config.whole.stop * (config.episodes_per_worker or 1)
 
 
 def _check(job: _Job, sampler: Sampler) -> reproduce.Verdict:
@@ -340,7 +349,7 @@ def sampler_of(config: CollectConfig, policy: PolicySource, env: EnvSource) -> S
         worker_class = load_worker_class(config.worker_class)
     factory = WorkerFactory(
         max_episode_length=config.max_episode_length,
-        n_workers=config.workers,
+        n_workers=len(config.part) if config.command == "exact" else config.workers,
         seed=config.seed,
         worker_class=worker_class,
         worker_args=arguments,

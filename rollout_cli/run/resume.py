@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _DECISIVE = (
     *("command", "env_kwargs", "max_episode_length", "deterministic", "invalid_action", "vectorization"),
-    *("envs_per_worker", "worker_class", "worker_args", "segment_bytes", "next_observation", "drop_info"),
+    *("envs_per_worker", "worker_class", "worker_args", "segment_bytes", "next_observation", "drop_info", "shard"),
 )
 """Options that decide the data. The others (amount, workers, sampler, faults, showing) may differ on resume."""
 

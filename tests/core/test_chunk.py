@@ -120,7 +120,7 @@ def test_variable_bytes_are_those_of_texts_and_infos(lengths: list[int]) -> None
 def test_variable_bytes_by_hand() -> None:
     """Texts count their UTF-8 bytes and numbers their width; what the length tells does not count."""
     chunk = episode(0, 2, env_info=lambda _, step: {"x": np.zeros(3, np.float32), "t": "äb"} if step else {})
-    assert 3 * 4 + 3 == chunk.variable_bytes.sum()
+    assert 3 * 8 + 3 == chunk.variable_bytes.sum()
 
 
 def test_transport_keeps_a_small_chunk_whole() -> None:

@@ -1,0 +1,127 @@
+"""Shards of a run, each collected by itself, and merged: the bytes of the single run."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rollout_cli.config import Shard
+from rollout_cli.seeding.seeds import env_seed
+from tests.helpers.datasets import assert_same_data, episodes_of, has_commit, info_of
+from tests.helpers.processes import called, running
+
+ENV = "tests.helpers.envs:FaultyEnv"
+RUNS: dict[str, tuple[str, ...]] = {
+    "episodes": ("collect", "--episodes", "400"),
+    "a range of episodes": ("collect", "--episodes", "100:500", "--next-observation"),
+    "exact": ("exact", "--episodes-per-worker", "80", "--workers", "5"),
+    "fewer steps than decide the columns": ("collect", "--episodes", "30"),
+    "rare infos": ("collect", "--episodes", "300", "--env-kwargs", "what=info late"),
+    "texts": ("collect", "--episodes", "300", "--env-kwargs", "space=dict"),
+}
+
+
+def shards(folder: Path, *words: str, parts: int = 3) -> list[Path]:
+    """Collect each part of a run."""
+    found = [folder / f"part{number}" for number in range(1, parts + 1)]
+    for number, path in enumerate(found, 1):
+        called(*words, "--shard", f"{number}/{parts}", "--output", path)
+    return found
+
+
+def run_words(name: str, seed: int = 3) -> tuple[str, ...]:
+    small = ("--segment-bytes", "20000", "--env", ENV)
+    return (*RUNS[name], *small, "--seed", str(seed), "--sampler", "local", "--quiet")
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_merged_shards_are_the_single_run(name: str, tmp_path: Path) -> None:
+    """Data files and the facts of episodes are the same, in any order of the parts; the whole verifies and replays."""
+    words = run_words(name)
+    called(*words, "--output", tmp_path / "one")
+    parts = shards(tmp_path, *words)
+    called("merge", *parts[1:], parts[0], "--output", tmp_path / "all", "--quiet")
+    assert_same_data(tmp_path / "one", tmp_path / "all")
+    if name == "exact":  # Each worker's own episodes, as in the single run.
+        assert [one // 80 for one in range(400)] == episodes_of(tmp_path / "all")["worker"].to_pylist()
+    called("verify", tmp_path / "all")
+    called("replay", tmp_path / "all", "--episodes", "20:25")
+    assert {"complete", "yes"} == {
+        info_of(tmp_path / "all")["status"],
+        info_of(tmp_path / "all")["reproducible"]["status"],
+    }
+
+
+def test_a_shard_is_resumed(tmp_path: Path) -> None:
+    """One that was killed is refused by name, with the command that finishes it, and merges after that."""
+    words = run_words("episodes")
+    called(*words, "--output", tmp_path / "one")
+    parts = shards(tmp_path, *words)
+    again = tmp_path / "again"
+    with running([*words, "--shard", "2/3", "--flush-every", "0", "--output", str(again)]) as run:
+        run.wait_until(lambda: has_commit(again))
+        run.process.send_signal(signal.SIGKILL)
+        run.end()
+    if info_of(again)["status"] != "complete":
+        refused = called("merge", parts[0], again, parts[2], "--output", tmp_path / "all", code=2)
+        assert f"finish it: rollout collect --resume --output {again}" in refused.stderr
+    called("collect", "--resume", "--output", again, "--quiet")
+    called("merge", parts[0], again, parts[2], "--output", tmp_path / "all", "--quiet")
+    assert_same_data(tmp_path / "one", tmp_path / "all")
+
+
+def test_parts_that_do_not_belong_together(tmp_path: Path) -> None:
+    """Missing, twice, of another run, or no shard at all: refused by name, and nothing is written."""
+    one, two, three = shards(tmp_path, *run_words("episodes"))
+    called(*run_words("episodes", seed=4), "--shard", "3/3", "--output", tmp_path / "foreign")
+    called(*run_words("episodes"), "--output", tmp_path / "whole")
+    for parts, message in (
+        ([one, three], "shard 2/3 is missing"),
+        ([one, two, two, three], "a shard is given twice"),
+        ([one, two, tmp_path / "foreign"], "are shards of different runs: root_seed differ"),
+        ([tmp_path / "whole"], "is no shard of a run"),
+    ):
+        refused = called("merge", *parts, "--output", tmp_path / "all", code=2)
+        assert message in refused.stderr, refused.said
+    assert not (tmp_path / "all").exists()
+
+
+def test_sizes_that_are_not_kept(tmp_path: Path) -> None:
+    """Values of other types than their column's would move the ends of segments: refused before anything is written."""
+    late = f"episodes=[{env_seed(3, 200)}]"
+    parts = shards(tmp_path, *run_words("rare infos"), "--env-kwargs", "what=info type", "--env-kwargs", late)
+    refused = called("merge", *parts, "--output", tmp_path / "all", code=5)
+    assert "part3 has infos with values of several types under one key" in refused.stderr, refused.said
+    assert not (tmp_path / "all").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("collect", "--timesteps", "10", "--seed", "1"), "--shard cannot divide --timesteps"),
+        (("collect", "--episodes", "10"), "--shard needs --seed"),
+        (
+            ("collect", "--episodes", "2", "--seed", "1"),
+            "--shard 3/3 divides 2 episodes, which are fewer than the parts",
+        ),
+        (
+            ("exact", "-k", "5", "-w", "2", "--seed", "1"),
+            "--shard 3/3 divides 2 workers, which are fewer than the parts",
+        ),
+    ],
+)
+def test_shards_that_are_refused(words: Any, message: str, tmp_path: Path) -> None:
+    """Each with one line that says why."""
+    refused = called(*words, "--shard", "3/3", "--output", tmp_path / "out", code=2)
+    assert message in refused.stderr, refused.said
+
+
+@pytest.mark.parametrize("count", [1, 2, 7, 10])
+def test_parts_cover_the_whole_once(count: int) -> None:
+    """Whatever the number of parts, in order."""
+    numbers = range(5, 26)
+    parts = [Shard(number, count).part_of(numbers) for number in range(1, count + 1)]
+    assert list(numbers) == [one for part in parts for one in part]
