@@ -10,7 +10,7 @@ from typing import Annotated, TextIO, cast
 
 import typer
 
-from rollout_cli.cli.options import JsonFlag, QuietFlag, VerboseFlag, shown
+from rollout_cli.cli.options import JsonFlag, QuietFlag, VerboseFlag
 from rollout_cli.cli.output import print_json, print_rows, print_text
 from rollout_cli.cli.streams import MessageStream
 from rollout_cli.loading import printable
@@ -19,7 +19,8 @@ _Parts = Annotated[list[Path], typer.Argument(metavar="DIR...", help="The shards
 _OutputFlag = Annotated[
     Path, typer.Option("--output", "-o", metavar="DIR", help="The folder of the whole dataset.", show_default=False)
 ]
-_OverwriteFlag = Annotated[bool, shown("--overwrite", text="Replace the dataset that the folder holds.")]
+_OVERWRITE = "Replace the dataset that the folder holds."
+_OverwriteFlag = Annotated[bool, typer.Option("--overwrite", help=_OVERWRITE, show_default=False)]
 
 
 def merge(
