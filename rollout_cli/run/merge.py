@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rollout_cli.config import CollectConfig
+from rollout_cli.dataset.files import check_folder, read_info
 from rollout_cli.errors import DatasetFormatError, UsageError
 from rollout_cli.run.progress import Progress
 from rollout_cli.run.provenance import changed_sources, changed_versions, recorded_values
@@ -38,6 +39,9 @@ def merge(parts: Sequence[Path], output: Path, *, overwrite: bool, progress: Pro
     from rollout_cli.dataset.segments import SizeLimits  # noqa: PLC0415
     from rollout_cli.dataset.writer import DatasetWriter  # noqa: PLC0415
 
+    check_folder(output, overwrite=overwrite)
+    if output.resolve() in [path.resolve() for path in parts]:
+        raise UsageError(f"{output} is a shard itself", hint="merge into another folder")
     found = [(load(path), _config_of(path)) for path in parts]
     found.sort(key=lambda one: one[1].shard or (0, 0))
     config = _checked(found, progress)
@@ -74,8 +78,6 @@ def merge(parts: Sequence[Path], output: Path, *, overwrite: bool, progress: Pro
 
 
 def _config_of(path: Path) -> CollectConfig:
-    from rollout_cli.dataset.files import read_info  # noqa: PLC0415 - as above
-
     info = read_info(path)
     values = recorded_values(info)
     config = CollectConfig(**values, output=path)

@@ -87,6 +87,9 @@ def test_parts_that_do_not_belong_together(tmp_path: Path) -> None:
         refused = called("merge", *parts, "--output", tmp_path / "all", code=2)
         assert message in refused.stderr, refused.said
     assert not (tmp_path / "all").exists()
+    refused = called("merge", one, two, three, "--output", three, "--overwrite", code=2)
+    assert "is a shard itself" in refused.stderr, refused.said
+    assert "complete" == info_of(three)["status"]
 
 
 def test_sizes_that_are_not_kept(tmp_path: Path) -> None:
