@@ -55,8 +55,12 @@ class Actor:
         self._birth, self._turn_seconds = birth, turn_seconds
         self._loop: WorkerLoop | None = None
 
-    def turn(self, commands: Sequence[ToWorker]) -> tuple[bytes, list[Chunk]]:
-        """Take a turn; return the reply, packed, and the chunks of its batches, in their order."""
+    def turn(self, commands: Sequence[ToWorker], updates: tuple[Update, ...] = ()) -> tuple[bytes, list[Chunk]]:
+        """Take a turn; return the reply, packed, and the chunks of its batches, in their order.
+
+        `updates` are those of a `Start` among the commands: an object of the store, which many actors share.
+        """
+        commands = [replace(one, updates=updates) if isinstance(one, Start) else one for one in commands]
         try:
             loop = self._loop = self._loop or _new_loop(self._birth, self._turn_seconds)
         except UserCodeError as refusal:
@@ -125,8 +129,8 @@ class Recipe(NamedTuple):
     """What it takes to run a worker's episodes again."""
 
     birth: Birth
-    updates: tuple[Update, ...] = ()
-    stride: int = 1
+    updates: Any  # The reference to all of them.
+    stride: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +154,8 @@ class Stored:
 
     def _run_again(self, recipe: Recipe) -> Chunk:
         loop = _new_loop(recipe.birth, TURN_SECONDS)
-        messages = loop.turn([Start(0, recipe.updates, self.numbers, recipe.stride, rebuild=True)])
+        updates = load_ray().get(recipe.updates)
+        messages = loop.turn([Start(0, updates, self.numbers, recipe.stride, rebuild=True)])
         while not loop.idle:
             messages += loop.turn()
         loop.close()

@@ -15,7 +15,7 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
@@ -24,15 +24,16 @@ import cloudpickle
 from rollout_cli.cores import usable_cores
 from rollout_cli.episodes.chunk import ChunkRef
 from rollout_cli.errors import UsageError, WorkerError
-from rollout_cli.loading import first_line, one_line
+from rollout_cli.loading import first_line
 from rollout_cli.samplers.crash_box import Notes, Watch
 from rollout_cli.samplers.leases import LeaseSize
-from rollout_cli.samplers.messages import Batch, Continue, Exit, Failed, Start, Started, ToWorker
+from rollout_cli.samplers.messages import Batch, Continue, Exit, Failed, Start, Started, ToWorker, Update
 from rollout_cli.samplers.plan import contiguous_ranges
 from rollout_cli.samplers.pool import Died, Event, Pool
 from rollout_cli.samplers.ray_actor import TURN_SECONDS, Actor, Recipe, Stored, load_ray, unpacked, unpacked_numbers
 from rollout_cli.samplers.sampler import Result, Sampler
 from rollout_cli.samplers.supervision import Supervision
+from rollout_cli.samplers.updates import UpdateLog
 from rollout_cli.samplers.worker_main import Birth
 from rollout_cli.workers.factory import WorkerFactory
 
@@ -57,9 +58,10 @@ class _Handle:
     worker: int
     actor: Any
     watch: Watch
-    recipe: Recipe
+    birth: Birth
     turns: deque[tuple[Any, Any]] = field(default_factory=deque)  # References to the reply and the chunks of each.
-    recipe_object: Any = None  # The reference to `recipe`; None before the first chunk that may need it.
+    stride: int = 1
+    recipe: Any = None  # The reference to a Recipe; None before the first chunk that may need it.
     starting: bool = True
     n_replies: int = 0
     numbers: tuple[int, ...] = ()  # Those that ran at its last reply, or the first that it was leased.
@@ -75,34 +77,38 @@ def turn_seconds(n_workers: int) -> float:
 class RayPool:
     """Workers 0 to n - 1 as actors, each with `resources` (options of `ray.remote`); a `Pool`."""
 
-    def __init__(self, factory: WorkerFactory, titles: Sequence[str], resources: Any, rules: Supervision) -> None:
+    def __init__(self, factory: WorkerFactory, log: UpdateLog, resources: Any, rules: Supervision) -> None:
         self._ray = load_ray()
-        self._factory, self._titles, self._rules = cloudpickle.dumps(factory), titles, rules
-        self._turn_seconds = turn_seconds(len(titles))
+        self._factory, self._log, self._rules = cloudpickle.dumps(factory), log, rules
+        self._turn_seconds = turn_seconds(factory.n_workers)
         self._actor_class = self._ray.remote(**resources)(Actor)
         self._handles: dict[int, _Handle] = {}
+        # Of this generation, by the identities of their parts, updates and the references to them.
+        self._put_before: dict[Any, tuple[tuple[Update, ...], Any]] = {}
+        self._generation = 0
         self._woken = threading.Event()
         self._is_closed = False
 
     def start(self, worker: int) -> None:
-        birth = Birth.of(worker, self._titles[worker], self._factory)
+        birth = Birth.of(worker, f"worker:{worker}", self._factory)
         watch = Watch(self._rules.step_timeout, self._rules.episode_timeout)
-        self._handles[worker] = _Handle(
-            worker, self._actor_class.remote(birth, self._turn_seconds), watch, Recipe(birth)
-        )
+        self._handles[worker] = _Handle(worker, self._actor_class.remote(birth, self._turn_seconds), watch, birth)
 
     def send(self, worker: int, command: ToWorker) -> None:
         handle = self._handles.get(worker)
         if handle is None:
             return
+        arguments: list[Any] = [[command]]
         if isinstance(command, Start):
             handle.starting = True
-            earlier = () if command.rebuild else handle.recipe.updates
-            handle.recipe = Recipe(handle.recipe.birth, (*earlier, *command.updates), command.stride)
-            handle.recipe_object = None
+            if command.generation != self._generation:
+                self._generation = command.generation
+                self._put_before.clear()
+            handle.stride, handle.recipe = command.stride, None
+            arguments = [[replace(command, updates=())], self._put(command.updates)]
         if isinstance(command, Start | Continue) and command.lease:
             handle.numbers = handle.numbers or (command.lease[0].start,)
-        self._ask(handle, command)
+        handle.turns.append(self._turn(handle, *arguments))
 
     def wait(self, timeout: float | None) -> list[Event]:
         if self._is_closed:
@@ -124,7 +130,7 @@ class RayPool:
         self._is_closed = True
         if self._ray.is_initialized():
             for handle in self._handles.values():
-                self._ask(handle, Exit())
+                handle.turns.append(self._turn(handle, [Exit()]))
             last = [handle.turns[-1][0] for handle in self._handles.values()]
             if last:
                 self._ray.wait(last, num_returns=len(last), timeout=EXIT_SECONDS, fetch_local=False)
@@ -135,8 +141,17 @@ class RayPool:
     def pids(self) -> list[int]:
         return []
 
-    def _ask(self, handle: _Handle, *commands: ToWorker) -> None:
-        handle.turns.append(tuple(handle.actor.turn.options(num_returns=2).remote(commands)))
+    def _turn(self, handle: _Handle, *arguments: Any) -> tuple[Any, Any]:
+        reply, chunks = handle.actor.turn.options(num_returns=2).remote(*arguments)
+        return reply, chunks
+
+    def _put(self, updates: tuple[Update, ...]) -> Any:
+        """Return the reference to updates, which are put into the store once for all workers that get the same."""
+        key = tuple((id(update.agent), id(update.env)) for update in updates)
+        if key not in self._put_before:
+            # Their bytes are kept as well, so that no others get their ids.
+            self._put_before[key] = updates, self._ray.put(updates)
+        return self._put_before[key][1]
 
     def _take_replies(self, seconds: float) -> list[Event]:
         """Return what the replies say that have come; where there are none, wait for one, at most so long."""
@@ -172,13 +187,15 @@ class RayPool:
             handle.starting = handle.starting and not isinstance(event, Started | Failed)
             yield event
         while not reply.idle and len(handle.turns) < _TURNS_AHEAD:
-            self._ask(handle)
+            handle.turns.append(self._turn(handle, []))
 
     def _stored(self, handle: _Handle, light: ChunkRef, objects: Any, place: int) -> ChunkRef:
         whole = unpacked_numbers(light)
-        handle.recipe_object = handle.recipe_object or self._ray.put(handle.recipe)
+        if handle.recipe is None:
+            updates = self._put(self._log.history(handle.worker))
+            handle.recipe = self._ray.put(Recipe(handle.birth, updates, handle.stride))
         ranges, part = tuple(contiguous_ranges(whole.numbers)), light.part.index if light.part else None
-        source = Stored(objects, place, handle.recipe_object, ranges, light.n_steps, part)
+        source = Stored(objects, place, handle.recipe, ranges, light.n_steps, part)
         return replace(whole, source=source)
 
     def _kill_overdue(self) -> None:
@@ -240,8 +257,7 @@ class RaySampler(Sampler):
             if each * self.n_workers > present.get(kind, 0):
                 message = f"{self.n_workers} workers need {each * self.n_workers:g} {kind}s, and the Ray cluster has "
                 raise UsageError(f"{message}{present.get(kind, 0):g}", hint=_CLUSTER_HINT)
-        titles = [f"worker:{number} {one_line(label)}" for number, label in enumerate(self._updates.labels)]
-        return RayPool(self._factory, titles, self._resources, self._supervision)
+        return RayPool(self._factory, self._updates, self._resources, self._supervision)
 
     def _connect(self, ray: Any) -> None:
         options: dict[str, Any] = {"address": self._address or os.environ.get("RAY_ADDRESS")}
