@@ -22,6 +22,7 @@ from pydantic_core import PydanticCustomError
 
 from rollout_cli.cores import usable_cores
 from rollout_cli.errors import ConfigError
+from rollout_cli.remote import folder_of
 
 CommandName = Literal["collect", "exact"]
 Values = dict[str, Any]
@@ -136,10 +137,10 @@ def _shard(value: object) -> Shard | None:
 
 
 def _folder(value: object) -> Path:
-    """Read a path; an empty one would mean the working folder without saying so."""
+    """Read a path or a URI; an empty one would mean the working folder without saying so."""
     if not isinstance(value, Path | str) or not str(value) or not _is_utf8(str(value)):
         raise PydanticCustomError("folder", "Input should be the path of a folder, in UTF-8")
-    return Path(value)
+    return folder_of(value)
 
 
 def _keywords(value: object) -> dict[str, Any]:
@@ -271,7 +272,7 @@ class CollectConfig:
         "The root seed, from which every episode's seeds follow.", shown="drawn, printed and recorded")
 
     output: Annotated[Path, PlainValidator(_folder)] = _dataset(
-        "The dataset's folder.", _UNSET_OUTPUT, short="-o", metavar="DIR")
+        "The dataset's folder, or its URI, such as s3://bucket/folder.", _UNSET_OUTPUT, short="-o", metavar="DIR")
     overwrite: bool = _dataset("Replace the dataset that the folder holds.", default=False)
     resume: bool = _dataset(
         "Continue the dataset that the folder holds, with its own options where none are given.", default=False)

@@ -14,10 +14,17 @@ from rollout_cli.cli.options import JsonFlag, QuietFlag, VerboseFlag
 from rollout_cli.cli.output import print_json, print_rows, print_text
 from rollout_cli.cli.streams import MessageStream
 from rollout_cli.loading import printable
+from rollout_cli.remote import folder_of
 
-_Parts = Annotated[list[Path], typer.Argument(metavar="DIR...", help="The shards, in any order.", show_default=False)]
+_Parts = Annotated[
+    list[Path],
+    typer.Argument(metavar="DIR...", help="The shards, in any order.", show_default=False, parser=folder_of),
+]
 _OutputFlag = Annotated[
-    Path, typer.Option("--output", "-o", metavar="DIR", help="The folder of the whole dataset.", show_default=False)
+    Path,
+    typer.Option(
+        "--output", "-o", metavar="DIR", help="The folder of the whole dataset.", show_default=False, parser=folder_of
+    ),
 ]
 _OVERWRITE = "Replace the dataset that the folder holds."
 _OverwriteFlag = Annotated[bool, typer.Option("--overwrite", help=_OVERWRITE, show_default=False)]

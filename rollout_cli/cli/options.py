@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from rollout_cli.remote import folder_of
+
 if TYPE_CHECKING:
     from rollout_cli.config import Option
 
@@ -25,7 +27,9 @@ def shown(*names: str, text: str, **more: Any) -> Any:
     return typer.Option(*names, help=text, rich_help_panel="Showing", show_default=False, **more)
 
 
-Folder = Annotated[Path, typer.Argument(metavar="DIR", help="A dataset's folder.", show_default=False)]
+Folder = Annotated[
+    Path, typer.Argument(metavar="DIR", help="A dataset's folder, or its URI.", show_default=False, parser=folder_of)
+]
 JsonFlag = Annotated[bool, shown("--json", text="Write one JSON document to stdout.")]
 VerboseFlag = Annotated[bool, shown("--verbose", "-v", text="Show tracebacks with errors.")]
 QuietFlag = Annotated[bool, shown("--quiet", "-q", text="Show warnings and errors only, and print the path alone.")]

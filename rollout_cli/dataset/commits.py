@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from rollout_cli.dataset.files import FORMAT_VERSION
+from rollout_cli.dataset.files import FORMAT_VERSION, has_rename
 from rollout_cli.dataset.parquet import open_parquet, reading
 from rollout_cli.dataset.reader import file_name, table_files
 from rollout_cli.dataset.schema import DatasetSchema
@@ -41,7 +41,9 @@ class SegmentId:
         return root / "data" / file_name(self.file), root / "meta" / "episodes" / file_name(self.file)
 
     def temporary(self, root: Path) -> tuple[Path, Path]:
-        """Return the paths of both files before the commit."""
+        """Return the paths of both files before the commit: their own, where no rename gives them those."""
+        if not has_rename(root):
+            return self.paths(root)
         # In the dataset's own folder: with --overwrite, `data` and `meta` are the old dataset's until the first commit.
         name = ".{{}}-{:05}-{:05}.parquet.tmp".format(*self.file)
         return root / name.format("data"), root / name.format("episodes")
@@ -158,7 +160,9 @@ def read_committed(root: Path, info: Mapping[str, Any]) -> Committed:
         firsts = info["first_numbers"] or [None] * n_partitions
     except (KeyError, TypeError, ValueError) as error:
         raise DatasetFormatError(f"info.json of {root} lacks what resuming needs: {error!r}") from error
-    present = {*segment_files(root / "data", n_partitions), *segment_files(root / "meta" / "episodes", n_partitions)}
+    present = set(segment_files(root / "meta" / "episodes", n_partitions))
+    if has_rename(root):  # Else a data file alone is a commit that was cut off, and the next one replaces it.
+        present |= set(segment_files(root / "data", n_partitions))
     found: list[Written] = []
     partitions: list[CommittedPartition] = []
     damaged: list[Path] = []

@@ -1,4 +1,4 @@
-"""The folder of a dataset on disk: every change to it, its lock, and what may be replaced.
+"""The folder of a dataset, on disk or by URI: every change to it, its lock, and what may be replaced.
 
 All changes go through one `FileStore`, so that a test can make each of them fail. A published file survives a crash of
 the machine: its bytes are on disk before its name is, and its name before anything that refers to it.
@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from rollout_cli.errors import DatasetExistsError, DatasetFormatError, DatasetLockedError, StorageError
+from rollout_cli.remote import RemotePath
 
 FORMAT = "rollout"
 FORMAT_VERSION = 2
@@ -51,9 +52,10 @@ class FileStore:
             self.before(name, path)
             yield
         except OSError as error:
+            hint = "check the free space of the disk and the permissions of the output folder"
             raise StorageError(
                 f"cannot write {path}: {error.strerror or error}",
-                hint="check the free space of the disk and the permissions of the output folder",
+                hint=path.hint if isinstance(path, RemotePath) else hint,
             ) from error
 
     def make_folder(self, path: Path) -> None:
@@ -108,6 +110,60 @@ class FileStore:
             else:
                 path.unlink(missing_ok=True)
 
+    @contextmanager
+    def output(self, path: Path) -> Iterator[Any]:
+        """Give what a Parquet file is written to."""
+        import pyarrow as pa  # noqa: PLC0415 - resuming looks at folders before it is needed
+
+        # As bytes: pyarrow encodes a text as UTF-8, and a path may have no UTF-8.
+        with pa.OSFile(os.fsencode(path), "wb") as sink:
+            yield sink
+
+
+class RemoteStore(FileStore):
+    """A file system by URI, which has renames, and nothing to wait for when a file is closed."""
+
+    def sync(self, path: Path) -> None:
+        """Do nothing: a file that was closed has reached the server."""
+
+    def remove(self, path: Path) -> None:
+        assert isinstance(path, RemotePath)
+        with self.operation("remove", path), suppress(FileNotFoundError):
+            if path.is_dir():
+                path.remove_tree()
+            else:
+                path.unlink(missing_ok=True)
+
+    @contextmanager
+    def output(self, path: Path) -> Iterator[Any]:
+        """Give a place in memory; the file is written whole when the block ends without an error."""
+        import pyarrow as pa  # noqa: PLC0415 - as above
+
+        sink = pa.BufferOutputStream()
+        yield sink
+        path.write_bytes(sink.getvalue())
+
+
+class ObjectStore(RemoteStore):
+    """An object store: objects are put whole under their names, and need no folder."""
+
+    def make_folder(self, path: Path) -> None:
+        """Do nothing."""
+
+    def replace(self, path: Path, content: bytes) -> None:
+        with self.operation("write", path):
+            path.write_bytes(content)
+
+
+def has_rename(root: Path) -> bool:
+    """Return whether files get their names by a rename, so that one that was not committed is never seen."""
+    return not (isinstance(root, RemotePath) and root.is_object)
+
+
+def file_store(root: Path) -> FileStore:
+    """Return the store of the folder `root`."""
+    return (RemoteStore() if has_rename(root) else ObjectStore()) if isinstance(root, RemotePath) else FileStore()
+
 
 def tidy_up(error: BaseException, action: Callable[[], object]) -> None:
     """Run `action` after `error`; if `action` fails too, that becomes a note of `error`."""
@@ -134,11 +190,13 @@ class FolderLock:
     """An exclusive lock on the dataset's folder `root`, which exists; the system releases it when the process ends.
 
     `DatasetLockedError` says that another writer has it, in this process or another one; a `UserWarning`, that the file
-    system has no locks.
+    system has no locks. There is none behind a URI.
     """
 
     def __init__(self, files: FileStore, root: Path) -> None:
-        self._path = root / LOCK_NAME
+        self._path, self._descriptor = root / LOCK_NAME, -1
+        if isinstance(root, RemotePath):
+            return
         while True:
             with files.operation("open", self._path):
                 self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
@@ -197,6 +255,8 @@ def read_info(root: Path) -> dict[str, Any]:
                 raise DatasetFormatError(f"{path} is not a regular file")
             document = json.loads(path.read_bytes())
     except OSError as error:
+        if isinstance(root, RemotePath):
+            root.check_server()
         message = "not a dataset: it has no meta/info.json"
         hint = f"give a dataset's folder; if it was one, {LOST_INFO}"
         if replaced.exists():
@@ -278,7 +338,15 @@ def _names(root: Path) -> list[str]:
 
 
 def move_to_replaced(files: FileStore, root: Path) -> None:
-    """Move the dataset in `root` to `REPLACED`, to make room for a new one in the same folder."""
+    """Move the dataset in `root` to `REPLACED`, to make room for a new one in the same folder.
+
+    Without renames it is removed, but for info.json and the card, which the new one's replace: whenever that ends, the
+    folder holds a dataset.
+    """
+    if not has_rename(root):
+        for path in (root / "meta" / "episodes", root / "data", stats_path(root)):
+            files.remove(path)
+        return
     for name in DATASET_ENTRIES:
         if (root / name).exists():
             files.move(root / name, root / REPLACED / name)
@@ -306,6 +374,9 @@ def remove_dataset(files: FileStore, root: Path) -> None:
 
 def check_free_space(root: Path) -> str | None:
     """Check that `root` can be written to, before workers start; return a warning where little space is free."""
+    if isinstance(root, RemotePath):
+        root.check_server()
+        return None
     with _reading(root):
         place = next(folder for folder in (root, *root.absolute().parents) if folder.exists())
         free = shutil.disk_usage(place).free

@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 from rollout_cli.dataset.files import FileStore
 from rollout_cli.dataset.schema import BIG_ROW_BYTES
 from rollout_cli.errors import DatasetFormatError, StorageError
+from rollout_cli.remote import RemotePath
 
 MEMORY_HINT = (
     "use a smaller --segment-bytes or fewer partitions, leave out large infos with --drop-info, or free memory"
@@ -29,10 +30,9 @@ def parquet_file(files: FileStore, path: Path, schema: pa.Schema) -> Iterator[pq
 
     Columns must be contiguous unless their rows are big, or pages would end where the pieces do.
     """
-    # As bytes: pyarrow encodes a text as UTF-8, and a path may have no UTF-8.
     with (
         files.operation("write", path),
-        pa.OSFile(os.fsencode(path), "wb") as sink,
+        files.output(path) as sink,
         pq.ParquetWriter(sink, schema, **_options(schema)) as writer,
     ):
         yield writer
@@ -85,8 +85,10 @@ def open_parquet(path: Path) -> pq.ParquetFile:
     if path.exists() and not path.is_file():
         raise DatasetFormatError(f"{path} is not a regular file")
     # As bytes: pyarrow encodes a text as UTF-8, and a path may have no UTF-8.
-    source = pa.OSFile(os.fsencode(path), "rb")
-    return pq.ParquetFile(source, page_checksum_verification=True, pre_buffer=False, arrow_extensions_enabled=False)
+    is_remote = isinstance(path, RemotePath)
+    source = path.open_input() if isinstance(path, RemotePath) else pa.OSFile(os.fsencode(path), "rb")
+    # Buffered, the columns of a row group are one request.
+    return pq.ParquetFile(source, page_checksum_verification=True, pre_buffer=is_remote, arrow_extensions_enabled=False)
 
 
 @contextmanager

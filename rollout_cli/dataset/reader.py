@@ -23,6 +23,7 @@ from rollout_cli.episodes.batch import EnvSpec, EpisodeBatch, Tree
 from rollout_cli.episodes.chunk import Chunk
 from rollout_cli.episodes.spaces import map_tree
 from rollout_cli.errors import DatasetFormatError, StorageError
+from rollout_cli.remote import folder_of
 
 CACHE_BYTES = 256 << 20
 """Row groups that stay in memory for the next reads, so that random access does not decode one for each episode."""
@@ -34,7 +35,7 @@ _FILE = re.compile(r"chunk-(\d{5}|[1-9]\d{5,})/file-(\d{5}|[1-9]\d{5,})\.parquet
 
 
 def load(path: Path | str) -> Dataset:
-    """Open the dataset in the folder `path`; only the table of its episodes is read.
+    """Open the dataset in the folder `path`, a path or a URI; only the table of its episodes is read.
 
     It warns (`UserWarning`) where there are fewer episodes than info.json states, as after files were lost.
 
@@ -42,7 +43,7 @@ def load(path: Path | str) -> Dataset:
         DatasetFormatError: If there is no dataset of this format, or it contradicts itself.
         StorageError: If it cannot be read.
     """
-    root = Path(path)
+    root = folder_of(path)
     info = current_info(root)
     spaces = SpaceSchema.of(env_spec_of(info))
     table, places = _read_episodes(root)

@@ -15,11 +15,20 @@ from pathlib import Path
 from typing import Any
 
 from rollout_cli.dataset.commits import Written
-from rollout_cli.dataset.files import FORMAT_VERSION, FileStore, FolderLock, info_path, read_info, stats_path
+from rollout_cli.dataset.files import (
+    FORMAT_VERSION,
+    FileStore,
+    FolderLock,
+    file_store,
+    info_path,
+    read_info,
+    stats_path,
+)
 from rollout_cli.dataset.metadata import count_segments, write_info
 from rollout_cli.dataset.stats import merge_stats, stats_document
 from rollout_cli.dataset.verify import VerifyReport, verify_dataset
 from rollout_cli.errors import DatasetFormatError
+from rollout_cli.remote import folder_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +64,8 @@ def repair_dataset(path: Path | str, *, dry_run: bool = False, files: FileStore 
         DatasetLockedError: If it is being written.
         StorageError: If it cannot be read or written.
     """
-    root, files = Path(path), files or FileStore()
+    root = folder_of(path)
+    files = files or file_store(root)
     if read_info(root)["format_version"] != FORMAT_VERSION:
         raise DatasetFormatError(
             f"{root} has the format of an earlier version, which can be read but not repaired",

@@ -23,6 +23,7 @@ from rollout_cli.dataset.stats import merge_stats, stats_document, table_stats
 from rollout_cli.dataset.tables import episode_returns
 from rollout_cli.episodes.batch import derive_step_types
 from rollout_cli.errors import DatasetFormatError
+from rollout_cli.remote import RemotePath, folder_of
 
 SHOWN = 20
 """So many faults, notes, and episodes of one fault are named; of the others, their number."""
@@ -105,7 +106,7 @@ def verify_dataset(path: Path | str, *, quick: bool = False) -> VerifyReport:
         DatasetFormatError: If there is no dataset of this format, or its info.json is damaged.
         StorageError: If it cannot be read.
     """
-    root = Path(path)
+    root = folder_of(path)
     info = current_info(root)
     wrong = [name for name in _NUMBERS if type(info.get(name)) is not int or info[name] < (name == "partitions")]
     wrong += ["status"] if info.get("status") not in _STATUSES else []
@@ -323,13 +324,18 @@ def _check_names(report: VerifyReport) -> None:
     ours = {*report.data_files.values(), *report.episodes_files.values(), info_path(root), stats_path(root)}
     for top in entries(root):
         if top.name in ("data", "meta") or top.name.endswith(".tmp"):
-            inside = (Path(folder) / name for folder, _, names in os.walk(top) for name in names)
-            report.unexpected += sorted({*(inside if top.is_dir() else [top])} - ours)
+            report.unexpected += sorted({*(_files_in(top) if top.is_dir() else [top])} - ours)
         elif top.name not in (*DATASET_ENTRIES, LOCK_NAME) and not top.name.startswith(".repair-"):
             report.notes.append(f"{top.name} does not belong to the dataset")
     report.notes += [f"{report.name(path)} does not belong to the dataset" for path in report.unexpected]
     if not (root / "README.md").is_file():
         report.notes.append("README.md, the dataset's card, is missing")
+
+
+def _files_in(folder: Path) -> Iterator[Path]:
+    if isinstance(folder, RemotePath):
+        return folder.rglob("*")
+    return (Path(inside) / name for inside, _, names in os.walk(folder) for name in names)
 
 
 def _same_stats(expected: Mapping[str, Any], found: Any) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
@@ -15,13 +16,15 @@ from typing import Any, Self
 import numpy as np
 
 from rollout_cli.dataset import metadata
-from rollout_cli.dataset.commits import Committed, SegmentId, Written
+from rollout_cli.dataset.commits import Committed, SegmentId, Written, segment_files
 from rollout_cli.dataset.convert import Array
 from rollout_cli.dataset.files import (
     REPLACED,
     FileStore,
     FolderLock,
     check_folder,
+    file_store,
+    has_rename,
     info_path,
     move_to_replaced,
     recover_replaced,
@@ -37,6 +40,7 @@ from rollout_cli.dataset.stats import merge_stats, stats_document
 from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.episodes.chunk import AnyChunk, Chunk
 from rollout_cli.errors import InternalError, InterruptedRunError, StorageError, TerminatedRunError, UsageError
+from rollout_cli.remote import folder_of
 
 
 class DatasetWriter:
@@ -49,7 +53,8 @@ class DatasetWriter:
     until then is held in memory too.
 
     Open segments are committed at the first write after `flush_seconds`, and at the end. So while no episode comes,
-    those that came since the last commit are not committed.
+    those that came since the last commit are not committed. In an object store they are committed when they are full,
+    and at the end.
 
     Args:
         first_numbers: The first episode number of each partition; each of several has a chunk folder of its own. None
@@ -87,8 +92,8 @@ class DatasetWriter:
     ) -> None:
         if not 0 <= root_seed < 2**63:
             raise UsageError(f"the root seed is {root_seed}", hint="give a seed from 0 to 2**63 - 1")
-        self.path = Path(path).resolve()
-        self._files = files or FileStore()
+        self.path = folder_of(path).resolve()
+        self._files = files or file_store(self.path)
         self._firsts = list(first_numbers)
         self._limits = limits or SizeLimits()
         self._spaces = SpaceSchema.of(env_spec, next_observation=next_observation)
@@ -109,8 +114,9 @@ class DatasetWriter:
         self._next_id = 0
         self._is_open = True
         self.has_episodes = False  # Whether any whole episode came, or was there.
-        self._flush_seconds = flush_seconds
-        self._next_flush = time.monotonic() + flush_seconds
+        # An object is put whole: a growing one would be sent again and again.
+        self._flush_seconds = flush_seconds if has_rename(self.path) else math.inf
+        self._next_flush = time.monotonic() + self._flush_seconds
         if committed is None:
             check_folder(self.path, overwrite=overwrite)
         self._made_folder = not self.path.exists()
@@ -265,12 +271,17 @@ class DatasetWriter:
     def _commit(self, job: SegmentJob) -> Written:
         """Write a segment and give its files their names, in the thread that writes."""
         assert self._settings is not None
+        renames = has_rename(self.path)
+        if self._has_old and not renames:
+            self._begin_replacing()
+            self._has_old = False  # It is gone.
         written = self._write_segment(self._settings, job)
         if self._has_old:
             self._begin_replacing()
         segment = written.segment
         for source, target in zip(segment.temporary(self.path), segment.paths(self.path), strict=True):
-            self._files.move(source, target)
+            if renames:
+                self._files.move(source, target)
         self._segments[segment] = written._replace(tables=None)
         self._end_replacing()
         return written
@@ -299,8 +310,10 @@ class DatasetWriter:
 
     def _present_segments(self) -> list[Written]:
         """Return the committed segments whose files nobody removed meanwhile, in the order of their episodes."""
-        ordered = sorted(self._segments.items())
-        return [found for segment, found in ordered if all(path.is_file() for path in segment.paths(self.path))]
+        # Each folder is listed once: a request for each object would take long.
+        folders = (self.path / "data", self.path / "meta" / "episodes")
+        present = set.intersection(*(set(segment_files(folder, len(self._firsts))) for folder in folders))
+        return [found for segment, found in sorted(self._segments.items()) if segment in present]
 
     def _end(self, status: Status, **facts: Any) -> None:
         written = self._present_segments()

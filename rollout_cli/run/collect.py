@@ -14,12 +14,13 @@ import numpy as np
 
 from rollout_cli.config import CollectConfig
 from rollout_cli.cores import usable_cores
-from rollout_cli.dataset.files import FileStore, FolderLock, check_folder, check_free_space
+from rollout_cli.dataset.files import FolderLock, check_folder, check_free_space, file_store
 from rollout_cli.envs.source import EnvSource, env_source
 from rollout_cli.episodes.chunk import AnyChunk
 from rollout_cli.episodes.infos import unmatched_patterns
 from rollout_cli.errors import InterruptedRunError, RolloutError, UserCodeError
 from rollout_cli.policies.source import PolicySource, policy_source
+from rollout_cli.remote import RemotePath
 from rollout_cli.run import provenance, reproduce
 from rollout_cli.run.progress import Progress
 from rollout_cli.run.resume import ResumeState, resume_state
@@ -125,7 +126,7 @@ def _prepare(config: CollectConfig, progress: Progress, signals: StopSignals) ->
         progress.warn(warning)
     if not config.resume:
         check_folder(config.output, overwrite=config.overwrite)
-    lock = FolderLock(FileStore(), config.output) if config.output.is_dir() else None
+    lock = FolderLock(file_store(config.output), config.output) if config.output.is_dir() else None
     try:
         policy = policy_source(config.policy, sha256=config.policy_sha256)
         env = env_source(config.env, config.env_kwargs)
@@ -205,9 +206,9 @@ def _resume_or_begin(job: _Job, sampler: Sampler) -> DatasetWriter:
         limits=SizeLimits(segment_bytes=config.segment_bytes),
         flush_seconds=config.flush_every,
         lock=job.lock,
-        write_segment=partial(sampler.execute, write_segment),
+        write_segment=partial(sampler.execute, write_segment, anywhere=isinstance(config.output, RemotePath)),
     )
-    sampler.spill_folder = writer.path
+    sampler.spill_folder = None if isinstance(writer.path, RemotePath) else writer.path
     return writer
 
 

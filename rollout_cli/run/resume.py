@@ -89,10 +89,11 @@ def resume_state(config: CollectConfig, plan: Plan, sources: Mapping[str, Any], 
     root = config.output
     if not config.resume:
         return ResumeState(config, plan, {})
-    files.recover_replaced(files.FileStore(), root)
+    store = files.file_store(root)
+    files.recover_replaced(store, root)
     if files.is_unbegun(root):
         progress.notice(f"there is nothing to resume in {root}: a new dataset begins")
-        files.remove_dataset(files.FileStore(), root)
+        files.remove_dataset(store, root)
         return ResumeState(config, plan, {})
     from rollout_cli.dataset.commits import read_committed  # noqa: PLC0415 - it loads pyarrow
 

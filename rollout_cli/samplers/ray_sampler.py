@@ -275,13 +275,13 @@ class RaySampler(Sampler):
             message = f"there is no Ray cluster at {options['address']}: {first_line(error)}"
             raise WorkerError(message, hint="start one on its first node: ray start --head") from error
 
-    def execute(self, function: Callable[..., Result], *args: Any) -> Result:
-        """Return what a function returns that runs as a Ray task on this node; raises what it raises."""
+    def execute(self, function: Callable[..., Result], *args: Any, anywhere: bool = False) -> Result:
+        """Return what a function returns that runs as a Ray task, on this node or on any; raises what it raises."""
         ray = load_ray()
         here = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(
             node_id=ray.get_runtime_context().get_node_id(), soft=False
         )
-        task = ray.remote(num_cpus=0, scheduling_strategy=here)(function)
+        task = ray.remote(num_cpus=0, scheduling_strategy="DEFAULT" if anywhere else here)(function)
         try:
             result: Result = ray.get(task.remote(*args))
         except ray.exceptions.RayTaskError as error:

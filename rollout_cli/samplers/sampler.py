@@ -205,8 +205,11 @@ class Sampler:
             return EpisodeBatch.from_chunks(self.env_spec, ordered)
         raise InterruptedRunError("the call was stopped before an episode had ended")
 
-    def execute(self, function: Callable[..., Result], *args: Any) -> Result:
-        """Return what a function returns that may run where the chunks lie; here it runs in this process."""
+    def execute(self, function: Callable[..., Result], *args: Any, anywhere: bool = False) -> Result:  # noqa: ARG002
+        """Return what a function returns that may run where the chunks lie; here it runs in this process.
+
+        `anywhere` says that it needs no folder of this machine.
+        """
         return function(*args)
 
     def request_stop(self, *, grace: float = 0.0) -> None:

@@ -1,0 +1,285 @@
+"""Folders by URI, such as `s3://bucket/folder?region=eu-west-1`: a path whose files pyarrow reads and writes.
+
+A `RemotePath` has all of its URI in its parts, so it can be pickled, compared and joined as any path. It holds no
+connection: each process makes its own when it first needs one, which loads `pyarrow.fs`.
+"""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import re
+import stat
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from functools import cache
+from pathlib import Path, PosixPath, PurePosixPath
+from typing import Any, Self
+from urllib.parse import parse_qsl, quote, unquote
+
+from rollout_cli.errors import StorageError, UsageError
+
+_OPTIONS = {
+    "s3": ("endpoint_override", "scheme", "region", "anonymous"),
+    "gs": ("endpoint_override", "scheme", "anonymous"),
+    "hdfs": ("user", "replication", "kerb_ticket"),
+}
+"""The schemes, and the options that their URIs may have."""
+_OBJECT_STORES = ("s3", "gs")
+"""An object appears whole or not at all, and cannot be renamed. The others are file systems."""
+_HINTS = {
+    "s3": "check the bucket, its region, the endpoint, and the credentials (AWS_ACCESS_KEY_ID and "
+    "AWS_SECRET_ACCESS_KEY, or a profile of ~/.aws)",
+    "gs": "check the bucket, and the credentials (GOOGLE_APPLICATION_CREDENTIALS)",
+    "hdfs": "check the name node, and HADOOP_HOME, JAVA_HOME and CLASSPATH",
+}
+_ATTEMPTS, _CONNECT_SECONDS, _RETRY_SECONDS = 4, 5.0, 30
+_LONGEST = 400  # Characters of a server's error.
+
+
+def folder_of(value: Path | str) -> Path:
+    """Return the folder that a path or a URI names; a `file:` URI is a local path.
+
+    Raises:
+        UsageError: For a URI of another scheme, or one with unknown options, or with credentials.
+    """
+    if isinstance(value, RemotePath):
+        return value
+    text = str(value)
+    if isinstance(value, Path) and text.startswith(tuple(f"{scheme}:/" for scheme in _OPTIONS)):
+        raise UsageError(f"{text} was a URI before it became a Path", hint="give the URI as a text")
+    match = re.match(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/?]*)([^?]*)\??(.*)", text, re.DOTALL)
+    if match is None:
+        return Path(value)
+    scheme, place, rest, query = match[1].lower(), match[2], match[3], match[4]
+    if "@" in place or "@" in unquote(query):
+        # Nothing of it is shown: it may be a password.
+        hint = f"leave out what stands before the @; {_HINTS.get(scheme, 'give them elsewhere')}"
+        raise UsageError(f"the {scheme}: URI holds a user name or credentials, which are not taken", hint=hint)
+    if scheme == "file" and place in ("", "localhost") and rest and not query:
+        return Path(unquote(rest))
+    if scheme not in _OPTIONS or (scheme in _OBJECT_STORES and not place):
+        known = ", ".join(f"{name}://" for name in ("file", *_OPTIONS))
+        raise UsageError(f"there is no storage at {scheme}://{place}", hint=f"give a folder, or a URI of {known}")
+    options = parse_qsl(query, keep_blank_values=True)
+    for name, _ in options:
+        if name not in _OPTIONS[scheme]:
+            known = ", ".join(_OPTIONS[scheme])
+            raise UsageError(f"URIs of {scheme}: have no option {name!r}", hint=f"the options are {known}")
+    asked = "&".join(f"{name}={quote(given, safe=':')}" for name, given in options)
+    return RemotePath(f"{scheme}:{place}?{asked}", *PurePosixPath(rest.lstrip("/")).parts)
+
+
+class RemotePath(PosixPath):
+    """A path below a URI; `folder_of` makes the first one.
+
+    The first part is scheme, bucket or host, and options. Errors of the server are `StorageError`; a name that does not
+    exist is `FileNotFoundError`, as on a disk. What is not defined here raises `TypeError`, since it has no local path.
+    """
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        if ":" not in self.parts[0]:
+            return "/".join(self.parts)  # It is relative to another one.
+        scheme, place, query = self._origin
+        return f"{scheme}://{'/'.join((place, *self.parts[1:]))}" + (f"?{query}" if query else "")
+
+    def __fspath__(self) -> str:
+        raise TypeError(f"{self} is not a path of this machine")
+
+    @property
+    def _origin(self) -> tuple[str, str, str]:
+        scheme, _, rest = self.parts[0].partition(":")
+        place, _, query = rest.partition("?")
+        return scheme, place, query
+
+    @property
+    def is_object(self) -> bool:
+        """Return whether it is in an object store, where a file is put whole under its name, and never renamed."""
+        return self._origin[0] in _OBJECT_STORES
+
+    @property
+    def hint(self) -> str:
+        """Return what to check where its server gives an error."""
+        return _HINTS[self._origin[0]]
+
+    @property
+    def _key(self) -> str:
+        """Return its name within its file system."""
+        return "/".join((self._origin[1] if self.is_object else "", *self.parts[1:])) or "/"
+
+    @contextmanager
+    def _server(self) -> Iterator[Any]:
+        """Give its file system; let its errors leave as `StorageError`."""
+        try:
+            yield _connect(self.parts[0])
+        except OSError as error:
+            # The store's own messages have no number.
+            if error.errno in (errno.ENOENT, errno.ENOTDIR):
+                raise
+            raise self._failure(error) from error
+        except ValueError as error:  # Arrow's own class for arguments that it does not take.
+            raise self._failure(error) from error
+
+    def _failure(self, error: Exception) -> StorageError:
+        return StorageError(f"{self} cannot be used: {' '.join(str(error).split())[:_LONGEST]}", hint=self.hint)
+
+    def check_server(self) -> None:
+        """Raise `StorageError` unless its bucket exists, and the server answers."""
+        top = RemotePath(self.parts[0])
+        if not top.exists():
+            raise StorageError(f"{top} does not exist", hint=f"make it first, or {self.hint}")
+
+    # What pathlib has, by its contracts.
+
+    def stat(self, *, follow_symlinks: bool = True) -> os.stat_result:  # noqa: ARG002 - there are none
+        with self._server() as server:
+            info = server.get_file_info(self._key)
+        if info.type.name == "NotFound":
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(self))
+        kind = stat.S_IFDIR if info.type.name == "Directory" else stat.S_IFREG
+        return os.stat_result((kind, 0, 0, 0, 0, 0, info.size or 0, 0, 0, 0))
+
+    def _kind(self) -> int:
+        try:
+            return stat.S_IFMT(self.stat().st_mode)
+        except (FileNotFoundError, NotADirectoryError):
+            return 0
+
+    def exists(self, *, follow_symlinks: bool = True) -> bool:  # noqa: ARG002 - as above
+        return self._kind() != 0
+
+    def is_file(self, *, follow_symlinks: bool = True) -> bool:  # noqa: ARG002
+        return self._kind() == stat.S_IFREG
+
+    def is_dir(self, *, follow_symlinks: bool = True) -> bool:  # noqa: ARG002
+        return self._kind() == stat.S_IFDIR
+
+    def is_symlink(self) -> bool:
+        return False
+
+    def absolute(self) -> Self:
+        return self
+
+    def resolve(self, strict: bool = False) -> Self:  # noqa: ARG002, FBT001, FBT002 - pathlib's
+        return self
+
+    def iterdir(self) -> Generator[Self, None, None]:
+        for info in self._listed(recursive=False):
+            yield self / info.base_name
+
+    def _listed(self, *, recursive: bool) -> list[Any]:
+        from pyarrow.fs import FileSelector  # noqa: PLC0415 - pyarrow is loaded where it is needed
+
+        with self._server() as server:
+            return list(server.get_file_info(FileSelector(self._key, allow_not_found=True, recursive=recursive)))
+
+    def glob(self, pattern: str, **_: Any) -> Iterator[Self]:  # type: ignore[override]
+        """Yield the files below it whose whole relative path matches."""
+        depth = len(PurePosixPath(pattern).parts)
+        found = self._files(pattern, recursive=depth > 1)
+        return (path for path in found if len(path.relative_to(self).parts) == depth)
+
+    def rglob(self, pattern: str, **_: Any) -> Iterator[Self]:  # type: ignore[override]
+        """Yield the files below it whose relative path ends in a match; folders are no more than their files here."""
+        return self._files(pattern, recursive=True)
+
+    def _files(self, pattern: str, *, recursive: bool) -> Iterator[Self]:
+        key = self._key.strip("/")
+        for info in self._listed(recursive=recursive):
+            path = PurePosixPath(info.path.strip("/")).relative_to(key)
+            if info.type.name == "File" and path.match(pattern):
+                yield self / path
+
+    def open_input(self) -> io.RawIOBase:
+        """Open a file for reading at any place."""
+        return _Input(self)
+
+    def read_bytes(self) -> bytes:
+        with self._server() as server, server.open_input_stream(self._key, compression=None) as stream:
+            return bytes(stream.read())
+
+    def write_bytes(self, data: Any) -> int:
+        """Write a file whole. In an object store, it then is there whole, or as it was before."""
+        with self._server() as server:
+            stream = server.open_output_stream(self._key, compression=None)
+            # Not as a context, which would also close it after an error, and so publish a part.
+            stream.write(data)
+            stream.close()
+        return len(data)
+
+    def mkdir(self, mode: int = 0o777, parents: bool = False, exist_ok: bool = False) -> None:  # noqa: ARG002, FBT001, FBT002
+        with self._server() as server:
+            server.create_dir(self._key, recursive=parents)
+
+    def replace(self, target: Any) -> Any:
+        """Rename a file or folder; an object is copied, and then removed."""
+        with self._server() as server:
+            server.move(self._key, target._key)  # noqa: SLF001 - it is one of this class
+        return target
+
+    def unlink(self, missing_ok: bool = False) -> None:  # noqa: FBT001, FBT002
+        try:
+            with self._server() as server:
+                server.delete_file(self._key)
+        except FileNotFoundError:
+            if not missing_ok:
+                raise
+
+    def rmdir(self) -> None:
+        if any(self.iterdir()):
+            raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), str(self))
+        self.remove_tree()
+
+    def remove_tree(self) -> None:
+        """Remove a folder and everything in it."""
+        with self._server() as server:
+            server.delete_dir(self._key)
+
+
+class _Input(io.RawIOBase):
+    """A remote file, whose errors of the server are `StorageError`: Parquet's reader would take them for damage."""
+
+    def __init__(self, path: RemotePath) -> None:
+        self._path = path
+        with path._server() as server:  # noqa: SLF001 - one class in two parts
+            self._file = server.open_input_file(path._key)  # noqa: SLF001
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        return int(self._file.seek(offset, whence))
+
+    def tell(self) -> int:
+        return int(self._file.tell())
+
+    def read(self, size: int = -1) -> bytes:
+        with self._path._server():  # noqa: SLF001
+            return bytes(self._file.read(None if size < 0 else size))
+
+
+@cache
+def _connect(origin: str) -> Any:
+    """Return the file system of the first part of a path. It gives up after some attempts, or half a minute."""
+    from pyarrow import fs  # noqa: PLC0415 - it takes a while
+
+    scheme, _, rest = origin.partition(":")
+    place, _, query = rest.partition("?")
+    options: dict[str, Any] = dict(parse_qsl(query))
+    if "anonymous" in options:
+        options["anonymous"] = options["anonymous"] == "true"
+    if scheme == "s3":
+        strategy = fs.AwsStandardS3RetryStrategy(max_attempts=_ATTEMPTS)
+        # A small file is then one request, which puts it whole.
+        fixed = {"allow_delayed_open": True, "connect_timeout": _CONNECT_SECONDS, "retry_strategy": strategy}
+        return fs.S3FileSystem(**fixed, **options)
+    if scheme == "gs":
+        return fs.GcsFileSystem(retry_time_limit=timedelta(seconds=_RETRY_SECONDS), **options)
+    return fs.HadoopFileSystem.from_uri(f"hdfs://{place}/" + (f"?{query}" if query else ""))
