@@ -6,7 +6,7 @@ import importlib
 import pickle
 import sys
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -22,7 +22,7 @@ from rollout_cli.samplers.pool import Event
 from rollout_cli.samplers.worker_loop import WorkerLoop
 from rollout_cli.samplers.worker_main import Birth
 
-TURN_SECONDS = 0.04
+TURN_SECONDS = 0.1
 
 FLUSH_SECONDS = 0.25
 """Longer than in a process of this machine: an object under 100 kB would travel by way of the driver."""
@@ -46,6 +46,14 @@ class Reply(NamedTuple):
     events: list[Event]
     idle: bool
     running_numbers: tuple[int, ...]
+
+
+class Executor:
+    """A process beside the workers that calls functions for the driver, such as the one that writes a segment."""
+
+    def call(self, function: Callable[..., Any], *args: Any) -> Any:
+        """Return what it returns."""
+        return function(*args)
 
 
 class Actor:

@@ -30,7 +30,16 @@ from rollout_cli.samplers.leases import LeaseSize
 from rollout_cli.samplers.messages import Batch, Continue, Exit, Failed, Start, Started, ToWorker, Update
 from rollout_cli.samplers.plan import contiguous_ranges
 from rollout_cli.samplers.pool import Died, Event, Pool
-from rollout_cli.samplers.ray_actor import TURN_SECONDS, Actor, Recipe, Stored, load_ray, unpacked, unpacked_numbers
+from rollout_cli.samplers.ray_actor import (
+    TURN_SECONDS,
+    Actor,
+    Executor,
+    Recipe,
+    Stored,
+    load_ray,
+    unpacked,
+    unpacked_numbers,
+)
 from rollout_cli.samplers.sampler import Result, Sampler
 from rollout_cli.samplers.supervision import Supervision
 from rollout_cli.samplers.updates import UpdateLog
@@ -38,13 +47,14 @@ from rollout_cli.samplers.worker_main import Birth
 from rollout_cli.workers.factory import WorkerFactory
 
 MOST_TURNS = 1000
-"""A driver is given about so many replies a second: with more than 40 workers their turns are longer."""
+"""A driver is given about so many replies a second: with more than 100 workers their turns are longer."""
 
 EXIT_SECONDS = 5.0
 """How long actors may take to close their environments, before they are killed."""
 
 _CONNECT_SECONDS = 10.0
 _TURNS_AHEAD = 2
+_RETRIES = 3
 _LOOK_SECONDS = 0.1  # How long a call of the pool is noticed at the latest.
 _CLUSTER_HINT = "ask for fewer workers or less for each (cpus_per_worker, gpus_per_worker), or add nodes first"
 _INSTALL_HINT = "each node needs rollout-cli, and the packages of the policy and the environment"
@@ -247,6 +257,7 @@ class RaySampler(Sampler):
         self._lease_size = LeaseSize(seconds=max(0.5, 3 * turn_seconds(self.n_workers)), ahead=2)
         self._address = address
         self._resources = {"num_cpus": cpus_per_worker, "num_gpus": gpus_per_worker}
+        self._executor: Any = None
 
     def _make_pool(self) -> Pool:
         ray = load_ray()
@@ -276,14 +287,19 @@ class RaySampler(Sampler):
             raise WorkerError(message, hint="start one on its first node: ray start --head") from error
 
     def execute(self, function: Callable[..., Result], *args: Any, anywhere: bool = False) -> Result:
-        """Return what a function returns that runs as a Ray task, on this node or on any; raises what it raises."""
+        """Return what a function returns that runs on this node, or (`anywhere`) on any; raises what it raises."""
         ray = load_ray()
-        here = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(
-            node_id=ray.get_runtime_context().get_node_id(), soft=False
-        )
-        task = ray.remote(num_cpus=0, scheduling_strategy="DEFAULT" if anywhere else here)(function)
+        if self._executor is None:
+            here = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(
+                node_id=ray.get_runtime_context().get_node_id(), soft=False
+            )
+            # An actor: Ray would end the process of a task before the next one, and start it again.
+            lasting = {"num_cpus": 0, "max_restarts": _RETRIES, "max_task_retries": _RETRIES}
+            self._executor = ray.remote(scheduling_strategy="DEFAULT" if anywhere else here, **lasting)(
+                Executor
+            ).remote()
         try:
-            result: Result = ray.get(task.remote(*args))
+            result: Result = ray.get(self._executor.call.remote(function, *args))
         except ray.exceptions.RayTaskError as error:
             raise error.cause from error
         except ray.exceptions.RayError as error:
