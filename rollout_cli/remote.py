@@ -35,7 +35,7 @@ _HINTS = {
     "gs": "check the bucket, and the credentials (GOOGLE_APPLICATION_CREDENTIALS)",
     "hdfs": "check the name node, and HADOOP_HOME, JAVA_HOME and CLASSPATH",
 }
-_ATTEMPTS, _CONNECT_SECONDS, _RETRY_SECONDS = 4, 5.0, 30
+_ATTEMPTS, _CONNECT_SECONDS, _SILENT_SECONDS, _RETRY_SECONDS = 4, 5.0, 15.0, 15
 _LONGEST = 400  # Characters of a server's error.
 
 
@@ -57,17 +57,21 @@ def folder_of(value: Path | str) -> Path:
     if "@" in place or "@" in unquote(query):
         # Nothing of it is shown: it may be a password.
         hint = f"leave out what stands before the @; {_HINTS.get(scheme, 'give them elsewhere')}"
-        raise UsageError(f"the {scheme}: URI holds a user name or credentials, which are not taken", hint=hint)
+        raise UsageError(f"the {scheme}:// URI holds a user name or credentials, which are not taken", hint=hint)
     if scheme == "file" and place in ("", "localhost") and rest and not query:
         return Path(unquote(rest))
     if scheme not in _OPTIONS or (scheme in _OBJECT_STORES and not place):
         known = ", ".join(f"{name}://" for name in ("file", *_OPTIONS))
         raise UsageError(f"there is no storage at {scheme}://{place}", hint=f"give a folder, or a URI of {known}")
     options = parse_qsl(query, keep_blank_values=True)
-    for name, _ in options:
+    for name, given in options:
         if name not in _OPTIONS[scheme]:
             known = ", ".join(_OPTIONS[scheme])
-            raise UsageError(f"URIs of {scheme}: have no option {name!r}", hint=f"the options are {known}")
+            raise UsageError(
+                f"a {scheme}:// URI has no option {name!r}", hint=f"the options are {known}; {_HINTS[scheme]}"
+            )
+        if name == "anonymous" and given not in ("true", "false"):
+            raise UsageError(f"anonymous is {given!r} in {text}", hint="give true or false")
     asked = "&".join(f"{name}={quote(given, safe=':')}" for name, given in options)
     return RemotePath(f"{scheme}:{place}?{asked}", *PurePosixPath(rest.lstrip("/")).parts)
 
@@ -168,31 +172,33 @@ class RemotePath(PosixPath):
         return self
 
     def iterdir(self) -> Generator[Self, None, None]:
-        for info in self._listed(recursive=False):
-            yield self / info.base_name
+        # Arrow does not list the folders of gs that are only a part of the names of files.
+        found = self._below(recursive=self._origin[0] == "gs")
+        yield from (self / name for name in {path.parts[0]: None for path, _ in found})
 
-    def _listed(self, *, recursive: bool) -> list[Any]:
+    def _below(self, *, recursive: bool) -> Iterator[tuple[PurePosixPath, bool]]:
+        """Yield what is below it, as relative paths, and whether each is a file."""
         from pyarrow.fs import FileSelector  # noqa: PLC0415 - pyarrow is loaded where it is needed
 
-        with self._server() as server:
-            return list(server.get_file_info(FileSelector(self._key, allow_not_found=True, recursive=recursive)))
+        try:
+            with self._server() as server:
+                listed = server.get_file_info(FileSelector(self._key, allow_not_found=True, recursive=recursive))
+        except NotADirectoryError:
+            return
+        key = self._key.strip("/")
+        for info in listed:
+            yield PurePosixPath(info.path.strip("/")).relative_to(key), info.type.name == "File"
 
     def glob(self, pattern: str, **_: Any) -> Iterator[Self]:  # type: ignore[override]
         """Yield the files below it whose whole relative path matches."""
         depth = len(PurePosixPath(pattern).parts)
-        found = self._files(pattern, recursive=depth > 1)
-        return (path for path in found if len(path.relative_to(self).parts) == depth)
+        for path, is_file in self._below(recursive=depth > 1):
+            if is_file and len(path.parts) == depth and path.match(pattern):
+                yield self / path
 
     def rglob(self, pattern: str, **_: Any) -> Iterator[Self]:  # type: ignore[override]
         """Yield the files below it whose relative path ends in a match; folders are no more than their files here."""
-        return self._files(pattern, recursive=True)
-
-    def _files(self, pattern: str, *, recursive: bool) -> Iterator[Self]:
-        key = self._key.strip("/")
-        for info in self._listed(recursive=recursive):
-            path = PurePosixPath(info.path.strip("/")).relative_to(key)
-            if info.type.name == "File" and path.match(pattern):
-                yield self / path
+        return (self / path for path, is_file in self._below(recursive=True) if is_file and path.match(pattern))
 
     def open_input(self) -> io.RawIOBase:
         """Open a file for reading at any place."""
@@ -267,7 +273,7 @@ class _Input(io.RawIOBase):
 
 @cache
 def _connect(origin: str) -> Any:
-    """Return the file system of the first part of a path. It gives up after some attempts, or half a minute."""
+    """Return the file system of the first part of a path. It gives up after some attempts, or within a minute."""
     from pyarrow import fs  # noqa: PLC0415 - it takes a while
 
     scheme, _, rest = origin.partition(":")
@@ -277,9 +283,9 @@ def _connect(origin: str) -> Any:
         options["anonymous"] = options["anonymous"] == "true"
     if scheme == "s3":
         strategy = fs.AwsStandardS3RetryStrategy(max_attempts=_ATTEMPTS)
-        # A small file is then one request, which puts it whole.
-        fixed = {"allow_delayed_open": True, "connect_timeout": _CONNECT_SECONDS, "retry_strategy": strategy}
-        return fs.S3FileSystem(**fixed, **options)
+        limits = {"connect_timeout": _CONNECT_SECONDS, "request_timeout": _SILENT_SECONDS, "retry_strategy": strategy}
+        # A small file is one request if its writing may be delayed.
+        return fs.S3FileSystem(allow_delayed_open=True, **limits, **options)
     if scheme == "gs":
         return fs.GcsFileSystem(retry_time_limit=timedelta(seconds=_RETRY_SECONDS), **options)
     return fs.HadoopFileSystem.from_uri(f"hdfs://{place}/" + (f"?{query}" if query else ""))

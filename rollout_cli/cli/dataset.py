@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -86,7 +87,7 @@ def verify(
     if report.faults:
         raise VerificationError(
             f"{report.path} does not hold what it states: {counted(len(report.faults), 'fault')}",
-            hint=f"keep the valid part with: rollout repair {report.path}",
+            hint=f"keep the valid part with: rollout repair {shlex.quote(str(report.path))}",
             details="\n".join(first_of(report.faults)),
             report=report.document(),
         )

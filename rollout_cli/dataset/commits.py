@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -200,7 +201,7 @@ def _read_segments(
             if segment != segments[-1]:
                 raise DatasetFormatError(
                     f"{error.message}, and later segments follow it",
-                    hint=f"restore that file, or keep the segments before it: rollout repair {root}",
+                    hint=f"restore that file, or keep the segments before it: rollout repair {shlex.quote(str(root))}",
                 ) from error
             damage = error
             if found:  # The one before is the last one now.

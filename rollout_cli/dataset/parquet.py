@@ -82,13 +82,16 @@ def _encodings(schema: pa.Schema) -> Iterator[tuple[str, str]]:
 
 def open_parquet(path: Path) -> pq.ParquetFile:
     """Open a Parquet file for reading; page checksums are verified as pages are read. Use it inside `reading`."""
-    if path.exists() and not path.is_file():
+    if isinstance(path, RemotePath):
+        source: Any = path.open_input()
+    elif path.exists() and not path.is_file():
         raise DatasetFormatError(f"{path} is not a regular file")
-    # As bytes: pyarrow encodes a text as UTF-8, and a path may have no UTF-8.
-    is_remote = isinstance(path, RemotePath)
-    source = path.open_input() if isinstance(path, RemotePath) else pa.OSFile(os.fsencode(path), "rb")
+    else:
+        # As bytes: pyarrow encodes a text as UTF-8, and a path may have no UTF-8.
+        source = pa.OSFile(os.fsencode(path), "rb")
     # Buffered, the columns of a row group are one request.
-    return pq.ParquetFile(source, page_checksum_verification=True, pre_buffer=is_remote, arrow_extensions_enabled=False)
+    buffered = isinstance(path, RemotePath)
+    return pq.ParquetFile(source, page_checksum_verification=True, pre_buffer=buffered, arrow_extensions_enabled=False)
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import warnings
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
@@ -50,7 +51,7 @@ def load(path: Path | str) -> Dataset:
     stated = info.get("episodes")
     if isinstance(stated, int) and table.num_rows < stated:
         text = f"{root} has {table.num_rows:,} episodes, but its info.json states {stated:,}"
-        warnings.warn(f"{text}; see: rollout verify {root}", UserWarning, stacklevel=2)
+        warnings.warn(f"{text}; see: rollout verify {shlex.quote(str(root))}", UserWarning, stacklevel=2)
     return Dataset(_Source(root, info, spaces, table, places, RowReader()), np.arange(table.num_rows))
 
 

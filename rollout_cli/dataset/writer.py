@@ -271,8 +271,7 @@ class DatasetWriter:
     def _commit(self, job: SegmentJob) -> Written:
         """Write a segment and give its files their names, in the thread that writes."""
         assert self._settings is not None
-        renames = has_rename(self.path)
-        if self._has_old and not renames:
+        if self._has_old and not has_rename(self.path):
             self._begin_replacing()
             self._has_old = False  # It is gone.
         written = self._write_segment(self._settings, job)
@@ -280,7 +279,7 @@ class DatasetWriter:
             self._begin_replacing()
         segment = written.segment
         for source, target in zip(segment.temporary(self.path), segment.paths(self.path), strict=True):
-            if renames:
+            if source != target:
                 self._files.move(source, target)
         self._segments[segment] = written._replace(tables=None)
         self._end_replacing()

@@ -20,11 +20,11 @@ from tests.helpers.writing import (
     CHUNKS,
     SMALL,
     FailingFiles,
-    Killed,
     KilledFiles,
     all_files,
     data_files,
     hidden_files,
+    kill_while_writing,
     resume_dataset,
     write_dataset,
 )
@@ -189,15 +189,7 @@ def test_a_kill_while_replacing_loses_neither_dataset(tmp_path: Path, old: Path)
     for kill_at in range(names.index(".replaced") - 3, names.index("file-00000.parquet", names.index(".replaced")) + 8):
         path = tmp_path / f"d{kill_at}"
         shutil.copytree(old, path)
-        writer = DatasetWriter(
-            path, env_spec=BOX_SPEC, root_seed=0, limits=SMALL, overwrite=True, files=KilledFiles(kill_at)
-        )
-        with pytest.raises(Killed):  # noqa: PT012
-            for chunk in CHUNKS:
-                writer.write(chunk)
-            writer.close(status="complete")
-        writer._queue.stop()
-        writer._lock.release()
+        kill_while_writing(path, KilledFiles(kill_at), overwrite=True)
         if (path / ".replaced").exists() and not (path / "meta/info.json").exists():
             in_between += 1
             with pytest.raises(StorageError, match="was killed while it replaced") as caught:

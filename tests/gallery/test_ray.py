@@ -22,6 +22,7 @@ from tests.helpers.envs import FaultyEnv
 from tests.helpers.processes import rollout, running
 from tests.helpers.sampled import act, still
 from tests.helpers.sampling import batch_of, faulty, sampler_of, serial, warnings_of
+from tests.helpers.servers import fetched, s3_server
 
 
 @pytest.fixture
@@ -71,6 +72,28 @@ def test_what_a_dead_node_kept_is_run_again(cluster: Cluster) -> None:
         assert_same_batches(
             serial(MinTimesteps(20_000), act, partial(FaultyEnv, space="image")), batch_of(sampler, loaded)
         )
+
+
+def _node() -> str:
+    return str(ray.get_runtime_context().get_node_id())
+
+
+def test_segments_for_a_bucket_are_written_on_other_nodes(cluster: Cluster, tmp_path: Path) -> None:
+    """So the driver's machine sends no data; a node that dies while it writes is another one from then on."""
+    nodes = [node_of(cluster), node_of(cluster)]
+    with sampler_of("ray", act, n_workers=1) as sampler:
+        assert _node() == sampler.execute(_node)
+    with sampler_of("ray", act, n_workers=1) as sampler:
+        first = sampler.execute(_node, anywhere=True)
+        assert first != _node()
+        cluster.remove_node(next(node for node in nodes if node.node_id == first), allow_graceful=False)
+        assert sampler.execute(_node, anywhere=True) != first
+    local = tmp_path / "local"
+    with s3_server() as (at, _):
+        where = ("--sampler", "ray", "--ray-address", cluster.address, "--workers", "1", "--output", at("d"))
+        rollout("collect", "--timesteps", "20000", "--seed", "3", "--segment-bytes", "100000", *where)
+        rollout("collect", "--timesteps", "20000", "--seed", "3", "--segment-bytes", "100000", "--output", local)
+        assert_same_data(local, fetched(at("d"), tmp_path / "copy"))
 
 
 class UnseededEnv(FaultyEnv):

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from gymnasium import spaces
 
 from rollout_cli.dataset.commits import Committed, read_committed
@@ -133,3 +134,16 @@ class KilledFiles(FileStore):
         self.count += 1
         if self.count > self._kill_at:
             raise Killed
+
+
+def kill_while_writing(path: Path, files: KilledFiles, **options: Any) -> None:
+    """Write `CHUNKS` until the process is killed. Only the lock is released, as the system would do it."""
+    with pytest.raises(Killed):  # noqa: PT012
+        writer = DatasetWriter(path, env_spec=BOX_SPEC, root_seed=0, limits=SMALL, files=files, **options)
+        try:
+            for chunk in CHUNKS:
+                writer.write(chunk)
+            writer.close(status="complete")
+        finally:
+            writer._queue.stop()
+            writer._lock.release()

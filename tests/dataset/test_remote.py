@@ -1,0 +1,154 @@
+"""URIs as paths, and a file system with renames behind one. The gallery has object stores."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyarrow import fs
+
+from rollout_cli import remote
+from rollout_cli.dataset.commits import read_committed
+from rollout_cli.dataset.files import RemoteStore, read_info
+from rollout_cli.dataset.reader import load
+from rollout_cli.dataset.repair import repair_dataset
+from rollout_cli.dataset.verify import verify_dataset
+from rollout_cli.dataset.writer import DatasetWriter
+from rollout_cli.errors import StorageError, UsageError
+from rollout_cli.remote import RemotePath, folder_of
+from tests.helpers.chunks import BOX_SPEC
+from tests.helpers.writing import (
+    CHUNKS,
+    SMALL,
+    FailingFiles,
+    KilledFiles,
+    all_files,
+    data_files,
+    kill_while_writing,
+    resume_dataset,
+    write_dataset,
+)
+
+URI = "s3://bucket/some/folder?region=eu-west-1&endpoint_override=127.0.0.1:9000"
+
+
+def test_a_uri_is_a_path_that_keeps_its_options() -> None:
+    path = folder_of(URI)
+    assert URI == str(path)
+    assert "s3://bucket/some/folder/meta/info.json?" in str(path / "meta" / "info.json")
+    assert (path / "meta" / "x").relative_to(path).as_posix() == "meta/x"
+    assert path == (path / "meta").parent == pickle.loads(pickle.dumps(path)) == copy.deepcopy(path) == folder_of(path)
+    assert {path, path / "a"} == {folder_of(URI), folder_of(URI) / "a"}
+    assert path != folder_of(URI.replace("eu-west", "eu-north"))
+    assert sorted([path / "b", path / "a"]) == [path / "a", path / "b"]
+    assert path == path.absolute() == path.resolve()
+
+
+def test_a_file_uri_and_a_plain_name_are_local_paths() -> None:
+    assert Path("/data/my runs") == folder_of("file:///data/my%20runs")
+    for name in ("runs/1", "c:x", "s3:", "a?b", "/x//y"):
+        assert type(folder_of(name)) is type(Path(name))
+        assert Path(name) == folder_of(name)
+
+
+def test_what_would_leave_the_uri_for_the_disk_of_this_machine_is_an_error() -> None:
+    path = folder_of(URI)
+    for use in (path.open, path.read_text, path.touch, lambda: path.write_text("x"), lambda: path.chmod(0)):
+        with pytest.raises(TypeError, match="not a path of this machine"):
+            use()
+
+
+@pytest.mark.parametrize(
+    ("uri", "said"),
+    [
+        ("s3://user:secret@bucket/x", "credentials"),
+        ("s3://bucket/x?endpoint_override=user:secret@host", "credentials"),
+        ("s3://bucket/x?access_key=a", "no option 'access_key'"),
+        ("gs://bucket/x?anonymous=1", "true or false"),
+        ("s3:///x", "no storage"),
+        ("http://host/x", "no storage"),
+        ("file://host/x", "no storage"),
+        (Path("s3://bucket/x"), "as a text"),
+    ],
+)
+def test_a_uri_that_cannot_be_used_is_a_usage_error(uri: Any, said: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        folder_of(uri)
+    assert said in f"{caught.value} {caught.value.hint}"
+    assert "secret" not in f"{caught.value} {caught.value.hint}"
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RemotePath:
+    """A folder of a file system with renames: pyarrow's local one stands in the place of Hadoop's."""
+    (tmp_path / "server").mkdir()
+    served = fs.SubTreeFileSystem(str(tmp_path / "server"), fs.LocalFileSystem())
+    monkeypatch.setattr(remote, "_connect", lambda _: served)
+    path = folder_of("hdfs://namenode:8020/user/me/runs")
+    assert isinstance(path, RemotePath)
+    path.mkdir(parents=True)
+    return path
+
+
+class FailingServer(FailingFiles, RemoteStore):
+    """A server on which an operation fails."""
+
+
+class KilledClient(KilledFiles, RemoteStore):
+    """A server whose client is killed."""
+
+
+def count_of(path: Path) -> int:
+    files = FailingServer()
+    write_dataset(path, CHUNKS, limits=SMALL, files=files)
+    return len(files.operations)
+
+
+def test_the_files_are_those_of_a_local_dataset(root: RemotePath, tmp_path: Path) -> None:
+    for path in (root / "d", tmp_path / "d"):
+        write_dataset(path, CHUNKS, limits=SMALL, flush_seconds=0.0)
+        assert not verify_dataset(path).faults
+    here, there = all_files(tmp_path / "d"), all_files(root / "d")
+    assert set(here) == set(there)
+    assert data_files(tmp_path / "d") == data_files(root / "d")
+    assert len(CHUNKS) - 2 == len(load(str(root / "d")))
+    last = max((root / "d" / "data").rglob("*.parquet"))
+    last.write_bytes(b"no Parquet")
+    assert verify_dataset(root / "d").faults
+    assert repair_dataset(root / "d").changed
+    assert not verify_dataset(root / "d").faults
+
+
+def test_a_kill_at_any_operation_loses_nothing_committed(root: RemotePath, tmp_path: Path) -> None:
+    write_dataset(tmp_path / "whole", CHUNKS, limits=SMALL)
+    resumed = 0
+    for kill_at in range(2, count_of(root / "counted"), 3):
+        path = root / f"d{kill_at}"
+        kill_while_writing(path, KilledClient(kill_at))
+        if (path / "meta/info.json").exists() and read_committed(path, read_info(path)).can_resume:
+            resume_dataset(path, CHUNKS, limits=SMALL)
+            assert data_files(tmp_path / "whole") == data_files(path), kill_at
+            resumed += 1
+    assert resumed > 5
+
+
+def test_an_operation_that_fails_has_the_hint_of_its_server(root: RemotePath) -> None:
+    for fail_at in range(2, count_of(root / "counted"), 11):
+        with pytest.raises(StorageError, match="No space left") as caught:
+            write_dataset(root / f"d{fail_at}", CHUNKS, limits=SMALL, files=FailingServer(fail_at))
+        assert "HADOOP_HOME" in caught.value.hint
+
+
+def test_replacing_keeps_the_old_dataset_until_a_commit(root: RemotePath) -> None:
+    write_dataset(root / "d", CHUNKS[:3], limits=SMALL)
+    before = data_files(root / "d")
+    writer = DatasetWriter(root / "d", env_spec=BOX_SPEC, root_seed=0, limits=SMALL, overwrite=True)
+    writer.write(CHUNKS[4])
+    assert before == data_files(root / "d")
+    writer.abort()
+    write_dataset(root / "d", CHUNKS[3:5], limits=SMALL, overwrite=True)
+    assert 2 == read_info(root / "d")["episodes"]
+    assert not verify_dataset(root / "d").notes
