@@ -78,16 +78,22 @@ def _node() -> str:
     return str(ray.get_runtime_context().get_node_id())
 
 
-def test_segments_for_a_bucket_are_written_on_other_nodes(cluster: Cluster, tmp_path: Path) -> None:
-    """So the driver's machine sends no data; a node that dies while it writes is another one from then on."""
-    nodes = [node_of(cluster), node_of(cluster)]
-    with sampler_of("ray", act, n_workers=1) as sampler:
-        assert _node() == sampler.execute(_node)
-    with sampler_of("ray", act, n_workers=1) as sampler:
-        first = sampler.execute(_node, anywhere=True)
-        assert first != _node()
-        cluster.remove_node(next(node for node in nodes if node.node_id == first), allow_graceful=False)
-        assert sampler.execute(_node, anywhere=True) != first
+def _node_at_last(mark: Path) -> str:
+    """Return the node, but end the process the first time."""
+    if not mark.exists():
+        mark.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return _node()
+
+
+def test_segments_for_a_bucket_are_written_on_any_node(cluster: Cluster, tmp_path: Path) -> None:
+    """Those for a folder are written on the driver's. What was under way in a process that died is done again."""
+    for _ in range(2):
+        node_of(cluster)
+    samplers = [sampler_of("ray", act, n_workers=1) for _ in range(4)]
+    assert _node() == samplers[0].execute(_node_at_last, tmp_path / "here")
+    places = {sampler.execute(_node_at_last, tmp_path / "there", anywhere=True) for sampler in samplers[1:]}
+    assert places - {_node()}
     local = tmp_path / "local"
     with s3_server() as (at, _):
         where = ("--sampler", "ray", "--ray-address", cluster.address, "--workers", "1", "--output", at("d"))
