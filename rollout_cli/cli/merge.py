@@ -18,7 +18,7 @@ from rollout_cli.remote import folder_of
 
 _Parts = Annotated[
     list[Path],
-    typer.Argument(metavar="DIR...", help="The shards, in any order.", show_default=False, parser=folder_of),
+    typer.Argument(metavar="DIR", help="The shards, in any order.", show_default=False, parser=folder_of),
 ]
 _OutputFlag = Annotated[
     Path,
