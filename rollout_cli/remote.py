@@ -86,8 +86,8 @@ class RemotePath(PosixPath):
     __slots__ = ()
 
     def __str__(self) -> str:
-        if ":" not in self.parts[0]:
-            return "/".join(self.parts)  # It is relative to another one.
+        if ":" not in "".join(self.parts[:1]):
+            return "/".join(self.parts) or "."  # It is relative to another one.
         scheme, place, query = self._origin
         return f"{scheme}://{'/'.join((place, *self.parts[1:]))}" + (f"?{query}" if query else "")
 

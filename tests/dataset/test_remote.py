@@ -40,6 +40,7 @@ def test_a_uri_is_a_path_that_keeps_its_options() -> None:
     assert URI == str(path)
     assert "s3://bucket/some/folder/meta/info.json?" in str(path / "meta" / "info.json")
     assert (path / "meta" / "x").relative_to(path).as_posix() == "meta/x"
+    assert "." == str(path.relative_to(path))
     assert path == (path / "meta").parent == pickle.loads(pickle.dumps(path)) == copy.deepcopy(path) == folder_of(path)
     assert {path, path / "a"} == {folder_of(URI), folder_of(URI) / "a"}
     assert path != folder_of(URI.replace("eu-west", "eu-north"))
