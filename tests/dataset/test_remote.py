@@ -82,6 +82,18 @@ def test_a_uri_that_cannot_be_used_is_a_usage_error(uri: Any, said: str) -> None
     assert "secret" not in f"{caught.value} {caught.value.hint}"
 
 
+def test_the_region_of_a_bucket_is_asked_for_unless_it_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fs, "resolve_s3_region", {"paris": "eu-west-3"}.__getitem__)
+    asked = {
+        "s3:paris?": "eu-west-3",
+        "s3:paris?region=us-east-2": "us-east-2",
+        "s3:mine?endpoint_override=127.0.0.1:9000": "us-east-1",
+    }
+    assert list(asked.values()) == [remote._connect(origin).region for origin in asked]
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://127.0.0.1:9000")
+    assert "us-east-1" == remote._connect("s3:other?").region
+
+
 @pytest.fixture
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RemotePath:
     """A folder of a file system with renames: pyarrow's local one stands in the place of Hadoop's."""
