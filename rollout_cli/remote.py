@@ -284,9 +284,7 @@ def _connect(origin: str) -> Any:
     if scheme == "s3":
         is_amazon = not any(name.startswith("AWS_ENDPOINT_URL") for name in os.environ)
         if is_amazon and not {"region", "endpoint_override"} & options.keys():
-            options["region"] = fs.resolve_s3_region(
-                place
-            )  # A request; a bucket of another region answers with an error.
+            options["region"] = fs.resolve_s3_region(place)  # Requests to another region would be refused.
         strategy = fs.AwsStandardS3RetryStrategy(max_attempts=_ATTEMPTS)
         limits = {"connect_timeout": _CONNECT_SECONDS, "request_timeout": _SILENT_SECONDS, "retry_strategy": strategy}
         # A small file is one request if its writing may be delayed.
