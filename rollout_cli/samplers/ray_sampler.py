@@ -287,17 +287,16 @@ class RaySampler(Sampler):
             raise WorkerError(message, hint="start one on its first node: ray start --head") from error
 
     def execute(self, function: Callable[..., Result], *args: Any, anywhere: bool = False) -> Result:
-        """Return what a function returns that runs on this node, or (`anywhere`) on any; raises what it raises."""
+        """Return what a function returns that runs on this node, or with `anywhere` on another; raises what it raises."""
         ray = load_ray()
         if self._executor is None:
-            here = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(
-                node_id=ray.get_runtime_context().get_node_id(), soft=False
-            )
+            node = ray.get_runtime_context().get_node_id()
+            if anywhere:  # So that this machine sends no data, where there is a second one.
+                node = next((one["NodeID"] for one in ray.nodes() if one["Alive"] and one["NodeID"] != node), node)
+            place = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node_id=node, soft=anywhere)
             # An actor: Ray would end the process of a task before the next one, and start it again.
-            lasting = {"num_cpus": 0, "max_restarts": _RETRIES, "max_task_retries": _RETRIES}
-            self._executor = ray.remote(scheduling_strategy="DEFAULT" if anywhere else here, **lasting)(
-                Executor
-            ).remote()
+            options = {"num_cpus": 0, "scheduling_strategy": place, "max_restarts": -1, "max_task_retries": _RETRIES}
+            self._executor = ray.remote(**options)(Executor).remote()
         try:
             result: Result = ray.get(self._executor.call.remote(function, *args))
         except ray.exceptions.RayTaskError as error:
