@@ -54,7 +54,7 @@ EXIT_SECONDS = 5.0
 
 _CONNECT_SECONDS = 10.0
 _TURNS_AHEAD = 2
-_RETRIES = 3
+_TRIES = 4
 _LOOK_SECONDS = 0.1  # How long a call of the pool is noticed at the latest.
 _CLUSTER_HINT = "ask for fewer workers or less for each (cpus_per_worker, gpus_per_worker), or add nodes first"
 _INSTALL_HINT = "each node needs rollout-cli, and the packages of the policy and the environment"
@@ -287,23 +287,38 @@ class RaySampler(Sampler):
             raise WorkerError(message, hint="start one on its first node: ray start --head") from error
 
     def execute(self, function: Callable[..., Result], *args: Any, anywhere: bool = False) -> Result:
-        """Return what a function returns that runs on this node, or with `anywhere` on another; raises what it raises."""
+        """Return what a function returns that runs on this node, or with `anywhere` on another.
+
+        Where its process or that node is lost, the function runs again, on this node.
+
+        Raises:
+            BaseException: What it raises.
+            WorkerError: If its process is lost time and again.
+        """
         ray = load_ray()
-        if self._executor is None:
-            node = ray.get_runtime_context().get_node_id()
-            if anywhere:  # So that this machine sends no data, where there is a second one.
-                node = next((one["NodeID"] for one in ray.nodes() if one["Alive"] and one["NodeID"] != node), node)
-            place = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node_id=node, soft=anywhere)
-            # An actor: Ray would end the process of a task before the next one, and start it again.
-            options = {"num_cpus": 0, "scheduling_strategy": place, "max_restarts": -1, "max_task_retries": _RETRIES}
-            self._executor = ray.remote(**options)(Executor).remote()
-        try:
-            result: Result = ray.get(self._executor.call.remote(function, *args))
-        except ray.exceptions.RayTaskError as error:
-            raise error.cause from error
-        except ray.exceptions.RayError as error:
-            raise WorkerError(f"a Ray task failed: {first_line(error)}", hint=_INSTALL_HINT) from error
-        return result
+        losses: list[Exception] = []
+        while len(losses) < _TRIES:
+            self._executor = self._executor or _new_executor(ray, elsewhere=anywhere and not losses)
+            try:
+                return cast("Result", ray.get(self._executor.call.remote(function, *args)))
+            except ray.exceptions.RayTaskError as error:
+                raise error.cause from error
+            except ray.exceptions.RayError as error:
+                self._executor = None
+                losses.append(error)
+        loss = losses[-1]
+        raise WorkerError(f"a call on the Ray cluster failed: {first_line(loss)}", hint=_INSTALL_HINT) from loss
+
+
+def _new_executor(ray: Any, *, elsewhere: bool) -> Any:
+    """Return an actor that calls functions on this node, or on another one if there is one."""
+    node = ray.get_runtime_context().get_node_id()
+    if elsewhere:  # So that this machine sends no data.
+        node = next((one["NodeID"] for one in ray.nodes() if one["Alive"] and one["NodeID"] != node), node)
+    # Not soft: Ray places an actor without a core at random where its strategy leaves it a choice.
+    place = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node_id=node, soft=False)
+    # An actor: Ray would end the process of a task before the next one, and start it again.
+    return ray.remote(num_cpus=0, scheduling_strategy=place)(Executor).remote()
 
 
 @contextlib.contextmanager

@@ -87,19 +87,39 @@ def _node_at_last(mark: Path) -> str:
 
 
 def test_segments_for_a_bucket_are_written_on_another_node(cluster: Cluster, tmp_path: Path) -> None:
-    """Those for a folder are written on the driver's. What was under way in a process that died is done again."""
-    for anywhere in (True, False):  # The first time there is no other node.
-        with sampler_of("ray", act, n_workers=1) as sampler:
-            assert _node() == sampler.execute(_node_at_last, tmp_path / f"{anywhere}", anywhere=anywhere)
+    """Where there is one; those for a folder are written on the driver's."""
+    with sampler_of("ray", act, n_workers=1) as sampler:
+        assert _node() == sampler.execute(_node, anywhere=True)
     node = node_of(cluster)
     with sampler_of("ray", act, n_workers=1) as sampler:
-        assert node.node_id == sampler.execute(_node_at_last, tmp_path / "there", anywhere=True)
+        assert _node() == sampler.execute(_node)
+    with sampler_of("ray", act, n_workers=1) as sampler:
+        assert node.node_id == sampler.execute(_node, anywhere=True)
     local = tmp_path / "local"
     with s3_server() as (at, _):
         where = ("--sampler", "ray", "--ray-address", cluster.address, "--workers", "1", "--output", at("d"))
         rollout("collect", "--timesteps", "20000", "--seed", "3", "--segment-bytes", "100000", *where)
         rollout("collect", "--timesteps", "20000", "--seed", "3", "--segment-bytes", "100000", "--output", local)
         assert_same_data(local, fetched(at("d"), tmp_path / "copy"))
+
+
+def _dies() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_call_that_is_lost_runs_again_on_this_node(cluster: Cluster, tmp_path: Path) -> None:
+    """With its process or its node; one that never comes to its end is given up."""
+    with sampler_of("ray", act, n_workers=1) as sampler:
+        assert _node() == sampler.execute(_node_at_last, tmp_path / "here")
+    node = node_of(cluster)
+    with sampler_of("ray", act, n_workers=1) as sampler:
+        assert _node() == sampler.execute(_node_at_last, tmp_path / "there", anywhere=True)
+    with sampler_of("ray", act, n_workers=1) as sampler:
+        assert node.node_id == sampler.execute(_node, anywhere=True)
+        cluster.remove_node(node, allow_graceful=False)
+        assert _node() == sampler.execute(_node_at_last, tmp_path / "gone", anywhere=True)
+        with pytest.raises(WorkerError, match="a call on the Ray cluster failed"):
+            sampler.execute(_dies)
 
 
 class UnseededEnv(FaultyEnv):
