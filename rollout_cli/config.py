@@ -15,48 +15,22 @@ from dataclasses import MISSING, dataclass, field, fields
 from datetime import UTC, datetime
 from functools import cache, partial
 from pathlib import Path, PurePath
-from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from pydantic import BeforeValidator, Field, PlainValidator, TypeAdapter, ValidationError
-from pydantic_core import PydanticCustomError
+from pydantic import TypeAdapter, ValidationError
 
+from rollout_cli import option_types as types
 from rollout_cli.cores import usable_cores
 from rollout_cli.errors import ConfigError
-from rollout_cli.remote import folder_of
+from rollout_cli.option_types import EpisodeRange, Shard
 
 CommandName = Literal["collect", "exact"]
 Values = dict[str, Any]
 
 AMOUNTS = frozenset({"timesteps", "episodes", "episodes_per_worker"})
 """The options that say how much: one of them is given."""
-_LARGEST = 2**63 - 1
 _LONGEST_SHOWN = _LONGEST_LABEL = 80
 _UNSET_OUTPUT = Path("rollouts/<env>-<UTC time>")
-
-
-class EpisodeRange(NamedTuple):
-    """The episode numbers first, first + 1, …, stop - 1."""
-
-    first: int
-    stop: int
-
-    def __str__(self) -> str:
-        return str(self.stop) if self.first == 0 else f"{self.first}:{self.stop}"
-
-
-class Shard(NamedTuple):
-    """Part `number` (from 1) of the `parts` of a run."""
-
-    number: int
-    parts: int
-
-    def __str__(self) -> str:
-        return f"{self.number}/{self.parts}"
-
-    def part_of(self, numbers: range) -> range:
-        """Return the numbers of this part."""
-        size = len(numbers)
-        return numbers[size * (self.number - 1) // self.parts : size * self.number // self.parts]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +71,7 @@ class Option:
             ConfigError: If the option does not allow it; `label` names its source, such as `ROLLOUT_WORKERS`.
         """
         if text and self.repeats:
-            raw = dict(_pair(one, label) for one in raw) if self.metavar == "KEY=VALUE" else tuple(raw)
+            raw = dict(types.keyword(one, label) for one in raw) if self.metavar == "KEY=VALUE" else tuple(raw)
         try:
             if text and isinstance(raw, str):
                 return _adapter(self.name).validate_strings(raw)
@@ -109,90 +83,6 @@ class Option:
             _, should, rest = found["msg"].partition(" should ")
             problem = f"{label} must {rest}" if should else f"{label}: {found['msg']}"
             raise ConfigError(f"{problem}, got {value}", hint=self.help) from error
-
-
-# The types of the values.
-
-
-def _episode_range(value: object) -> EpisodeRange | None:
-    """Read `N`, `A:B` or an integer."""
-    if value is None:
-        return None
-    text = str(value).strip() if type(value) in {str, int, EpisodeRange} else ""
-    if match := re.fullmatch(r"(?:(\d[\d_]*):)?(\d[\d_]*)", text):
-        found = EpisodeRange(int(match[1] or 0), int(match[2]))
-        if found.first < found.stop <= _LARGEST:
-            return found
-    raise PydanticCustomError("range", "Input should be a number of episodes, or A:B with 0 <= A < B")
-
-
-def _shard(value: object) -> Shard | None:
-    """Read `i/n`."""
-    if value is None or isinstance(value, Shard):
-        return value
-    match = re.fullmatch(r"(\d+)/(\d+)", value) if isinstance(value, str) else None
-    if match and 1 <= int(match[1]) <= int(match[2]) <= _LARGEST:
-        return Shard(int(match[1]), int(match[2]))
-    raise PydanticCustomError("shard", "Input should be i/n, the i-th of n parts, with 1 <= i <= n")
-
-
-def _folder(value: object) -> Path:
-    """Read a path or a URI; an empty one would mean the working folder without saying so."""
-    if not isinstance(value, Path | str) or not str(value) or not _is_utf8(str(value)):
-        raise PydanticCustomError("folder", "Input should be the path of a folder, in UTF-8")
-    return folder_of(value)
-
-
-def _keywords(value: object) -> dict[str, Any]:
-    """Accept keyword arguments that both TOML and JSON hold: a date would not come back equal."""
-    if not isinstance(value, Mapping) or not _is_plain(value):
-        raise PydanticCustomError(
-            "keywords", "Input should be key=value pairs, where a value is a TOML literal (no date) or plain text"
-        )
-    return dict(value)
-
-
-def _is_plain(value: object) -> bool:
-    if isinstance(value, Mapping):
-        return all(isinstance(key, str) and _is_plain(item) for key, item in value.items())
-    if isinstance(value, str):
-        return _is_utf8(value)
-    return all(map(_is_plain, value)) if isinstance(value, list) else isinstance(value, bool | int | float)
-
-
-def _is_utf8(text: str) -> bool:
-    """Return whether the text has no lone surrogates: TOML, JSON and Parquet hold none."""
-    return text.encode(errors="replace").decode() == text
-
-
-def _pair(text: str, label: str) -> tuple[str, object]:
-    """Split `key=value`; a value that is no plain TOML literal is text."""
-    key, equals, value = text.partition("=")
-    if not equals or not key.isidentifier():
-        raise ConfigError(f"{label} must be key=value, got {text!r}", hint="for example: --env-kwargs g=9.81")
-    try:
-        table = tomllib.loads(f"value = {value}")
-    except (tomllib.TOMLDecodeError, RecursionError):
-        return key, value
-    # A line break in the text could have smuggled in more keys, and a date cannot be passed on: both stay text.
-    return key, table["value"] if len(table) == 1 and _is_plain(table) else value
-
-
-_Count = Annotated[int, Field(ge=1, le=_LARGEST)]
-_Natural = Annotated[int, Field(ge=0, le=_LARGEST)]
-_Workers = Annotated[int, Field(ge=1, le=1_024)]
-_EnvsPerWorker = Annotated[int, Field(ge=1, le=65_536)]
-_Seconds = Annotated[float, Field(ge=0, le=_LARGEST, allow_inf_nan=False)]
-_Share = Annotated[float, Field(ge=0, le=1_024, allow_inf_nan=False)]
-_Limit = Annotated[float, Field(gt=0, le=_LARGEST, allow_inf_nan=False)]
-_Text = Annotated[str, Field(min_length=1)]
-_Names = Annotated[
-    tuple[Annotated[str, Field(pattern=r"\S")], ...],
-    BeforeValidator(lambda value: tuple(value) if isinstance(value, list) else value),
-]
-_Sha256 = Annotated[str, Field(pattern=r"^[0-9A-Fa-f]{64}$")]
-_ClassName = Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$")]
-_Keywords = Annotated[Mapping[str, Any], PlainValidator(_keywords)]
 
 
 # The options.
@@ -222,26 +112,26 @@ class CollectConfig:
     command: CommandName = "collect"
 
     # fmt: off
-    timesteps: _Count | None = _amount(
+    timesteps: types.Count | None = _amount(
         "Collect the shortest run of episodes that has at least N steps.", short="-n", commands=("collect",))
-    episodes: Annotated[EpisodeRange | None, PlainValidator(_episode_range)] = _amount(
+    episodes: types.Episodes = _amount(
         "Collect N episodes, or those numbered A to B-1.", metavar="N|A:B", commands=("collect",))
-    episodes_per_worker: _Count | None = _amount(
+    episodes_per_worker: types.Count | None = _amount(
         "Collect exactly N episodes from each worker.", short="-k", commands=("exact",))
-    shard: Annotated[Shard | None, PlainValidator(_shard)] = _amount(
+    shard: types.OneShard = _amount(
         "Collect the i-th of n parts, which `rollout merge` joins.", metavar="i/n")
-    max_episode_length: _Count | None = _amount(
+    max_episode_length: types.Count | None = _amount(
         "Truncate an episode after N steps.", shown="the environment's own limit")
-    episode_step_guard: _Count = _amount(
+    episode_step_guard: types.Count = _amount(
         "End the run at an episode of N steps in an environment that has no limit.", 1_000_000)
 
-    policy: _Text = _code("The policy: random, file.pkl, or module:attr.", "random", short="-p", metavar="SPEC")
-    policy_sha256: _Sha256 | None = _code(
+    policy: types.Text = _code("The policy: random, file.pkl, or module:attr.", "random", short="-p", metavar="SPEC")
+    policy_sha256: types.Sha256 | None = _code(
         "The SHA-256 that the policy's file must have, checked before anything of it is loaded.", metavar="HEX")
-    env: _Text = _code(
+    env: types.Text = _code(
         "The environment: a gymnasium id, spec.json, file.pkl, or module:attr.", "CartPole-v1",
         short="-e", metavar="SPEC")
-    env_kwargs: _Keywords = _code(
+    env_kwargs: types.Keywords = _code(
         "A keyword argument for the environment, the value a TOML literal or else text; may be given again.",
         dict, metavar="KEY=VALUE")
     deterministic: bool = _code(
@@ -249,9 +139,9 @@ class CollectConfig:
     invalid_action: Literal["error", "clip", "warn"] = _code(
         "An action outside of its space is an error, is moved to its nearest bound, or is only reported.", "error")
 
-    workers: _Workers = _worker(
+    workers: types.Workers = _worker(
         "How many workers step environments.", usable_cores, short="-w", shown="the usable cores")
-    envs_per_worker: _EnvsPerWorker = _worker(
+    envs_per_worker: types.EnvsPerWorker = _worker(
         "Step N copies of the environment in each worker, with one batched policy call a step.", 1, short="-m")
     vectorization: Literal["sync", "native"] = _worker(
         "Step copies of the environment one by one (sync), or its own vector environment (native).", "sync")
@@ -259,31 +149,31 @@ class CollectConfig:
         "Run the workers as processes (multiprocessing), inside this one (local), or on a Ray cluster (ray).",
         "multiprocessing")
     start_method: Literal["forkserver", "spawn", "fork"] = _worker("How worker processes are started.", "forkserver")
-    ray_address: _Text | None = _worker(
+    ray_address: types.Text | None = _worker(
         "The Ray cluster to join, such as auto.", shown="RAY_ADDRESS, or a new one on this machine")
-    cpus_per_worker: _Share = _worker("How many cores Ray reserves for a worker.", 1.0, metavar="N")
-    gpus_per_worker: _Share = _worker("How many GPUs Ray reserves for a worker.", 0.0, metavar="N")
-    worker_class: _ClassName | None = _worker(
+    cpus_per_worker: types.Share = _worker("How many cores Ray reserves for a worker.", 1.0, metavar="N")
+    gpus_per_worker: types.Share = _worker("How many GPUs Ray reserves for a worker.", 0.0, metavar="N")
+    worker_class: types.ClassName | None = _worker(
         "A worker class of your own.", metavar="MODULE:CLASS", shown="the built-in worker")
-    worker_args: _Keywords = _worker(
+    worker_args: types.Keywords = _worker(
         "A keyword argument for the worker class, the value a TOML literal or else text; may be given again.",
         dict, metavar="KEY=VALUE")
-    seed: _Natural | None = _worker(
+    seed: types.Natural | None = _worker(
         "The root seed, from which every episode's seeds follow.", shown="drawn, printed and recorded")
 
-    output: Annotated[Path, PlainValidator(_folder)] = _dataset(
+    output: types.Folder = _dataset(
         "The dataset's folder, or its URI, such as s3://bucket/folder.", _UNSET_OUTPUT, short="-o", metavar="DIR")
     overwrite: bool = _dataset("Replace the dataset that the folder holds.", default=False)
     resume: bool = _dataset(
         "Continue the dataset that the folder holds, with its own options where none are given.", default=False)
-    segment_bytes: _Count = _dataset(
+    segment_bytes: types.Count = _dataset(
         "Begin a new data file before an episode that would make one larger than N bytes, counted before encoding.",
         128 << 20, shown="128 MiB")
     next_observation: bool = _dataset(
         "Also store each step's next observation, which the following row holds anyway.", default=False)
-    flush_every: _Seconds = _dataset(
+    flush_every: types.Seconds = _dataset(
         "Commit the finished episodes this often, so that a kill loses little.", 30.0)
-    drop_info: _Names = _dataset(
+    drop_info: types.Names = _dataset(
         "Do not record an info, given by its dotted path, such as episode.t, or a glob of it; may be given again.",
         (), metavar="KEY")
     require_reproducible: bool = _dataset(
@@ -295,13 +185,13 @@ class CollectConfig:
     on_worker_death: Literal["fail", "skip"] = _fault(
         "An episode that kills its worker three times ends the run (fail), or is left out and reported (skip), which "
         "biases the data.", "fail")
-    max_worker_restarts: _Natural = _fault("Start worker processes that died again, N times in all.", 10)
-    step_timeout: _Limit | None = _fault(
+    max_worker_restarts: types.Natural = _fault("Start worker processes that died again, N times in all.", 10)
+    step_timeout: types.Limit | None = _fault(
         "Kill a worker whose step, with the reset before it, takes longer; that counts as its death. A step of several "
         "environments is one.", shown="no limit")
-    episode_timeout: _Limit | None = _fault(
+    episode_timeout: types.Limit | None = _fault(
         "An episode that takes longer is treated as one whose environment raised.", shown="no limit")
-    grace: _Seconds = _fault(
+    grace: types.Seconds = _fault(
         "After Ctrl-C or SIGTERM, wait at most this long for running episodes below the last finished one.", 5.0)
     # fmt: on
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rollout_cli.config import Shard
+from rollout_cli.option_types import Shard
 from rollout_cli.seeding.seeds import env_seed
 from tests.helpers.datasets import assert_same_data, episodes_of, has_commit, info_of
 from tests.helpers.processes import called, running

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 import rollout_cli
-from rollout_cli.config import CollectConfig, EpisodeRange
+from rollout_cli.config import CollectConfig
 from rollout_cli.errors import ConfigError, EnvError, NotReproducibleError, PolicyLoadError, UsageError, UserCodeError
+from rollout_cli.option_types import EpisodeRange
 from rollout_cli.run.collect import CollectResult, collect
 from rollout_cli.run.progress import Progress
 from rollout_cli.run.resume import recorded_options

@@ -19,13 +19,13 @@ from rollout_cli.config import (
     OPTIONS,
     CollectConfig,
     CommandName,
-    EpisodeRange,
     config_to_dict,
     default_output,
     options_of,
     resolve,
 )
 from rollout_cli.errors import ConfigError
+from rollout_cli.option_types import EpisodeRange
 
 
 def from_flags(flags: dict[str, object], command: CommandName = "collect") -> CollectConfig:

@@ -13,9 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollout_cli.config import CollectConfig, EpisodeRange
+from rollout_cli.config import CollectConfig
 from rollout_cli.envs.source import env_source
 from rollout_cli.errors import ConfigError, DatasetFormatError, UserCodeError
+from rollout_cli.option_types import EpisodeRange
 from rollout_cli.policies.source import policy_source
 from rollout_cli.run import provenance
 from rollout_cli.run.provenance import recorded_values, restored, run_record, sources_record, storable, surroundings

@@ -1,0 +1,126 @@
+"""What the values of options may be: their types, and how texts and values of TOML become them."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+from pydantic import BeforeValidator, Field, PlainValidator
+from pydantic_core import PydanticCustomError
+
+from rollout_cli.errors import ConfigError
+from rollout_cli.remote import folder_of
+
+_LARGEST = 2**63 - 1
+
+
+class EpisodeRange(NamedTuple):
+    """The episode numbers first, first + 1, …, stop - 1."""
+
+    first: int
+    stop: int
+
+    def __str__(self) -> str:
+        return str(self.stop) if self.first == 0 else f"{self.first}:{self.stop}"
+
+
+class Shard(NamedTuple):
+    """Part `number` (from 1) of the `parts` of a run."""
+
+    number: int
+    parts: int
+
+    def __str__(self) -> str:
+        return f"{self.number}/{self.parts}"
+
+    def part_of(self, numbers: range) -> range:
+        """Return the numbers of this part."""
+        size = len(numbers)
+        return numbers[size * (self.number - 1) // self.parts : size * self.number // self.parts]
+
+
+def _episode_range(value: object) -> EpisodeRange | None:
+    """Read `N`, `A:B` or an integer."""
+    if value is None:
+        return None
+    text = str(value).strip() if type(value) in {str, int, EpisodeRange} else ""
+    if match := re.fullmatch(r"(?:(\d[\d_]*):)?(\d[\d_]*)", text):
+        found = EpisodeRange(int(match[1] or 0), int(match[2]))
+        if found.first < found.stop <= _LARGEST:
+            return found
+    raise PydanticCustomError("range", "Input should be a number of episodes, or A:B with 0 <= A < B")
+
+
+def _shard(value: object) -> Shard | None:
+    """Read `i/n`."""
+    if value is None or isinstance(value, Shard):
+        return value
+    match = re.fullmatch(r"(\d+)/(\d+)", value) if isinstance(value, str) else None
+    if match and 1 <= int(match[1]) <= int(match[2]) <= _LARGEST:
+        return Shard(int(match[1]), int(match[2]))
+    raise PydanticCustomError("shard", "Input should be i/n, the i-th of n parts, with 1 <= i <= n")
+
+
+def _folder(value: object) -> Path:
+    """Read a path or a URI; an empty one would mean the working folder without saying so."""
+    if not isinstance(value, Path | str) or not str(value) or not _is_utf8(str(value)):
+        raise PydanticCustomError("folder", "Input should be the path of a folder, in UTF-8")
+    return folder_of(value)
+
+
+def _keywords(value: object) -> dict[str, Any]:
+    """Accept keyword arguments that both TOML and JSON hold: a date would not come back equal."""
+    if not isinstance(value, Mapping) or not _is_plain(value):
+        raise PydanticCustomError(
+            "keywords", "Input should be key=value pairs, where a value is a TOML literal (no date) or plain text"
+        )
+    return dict(value)
+
+
+def _is_plain(value: object) -> bool:
+    if isinstance(value, Mapping):
+        return all(isinstance(key, str) and _is_plain(item) for key, item in value.items())
+    if isinstance(value, str):
+        return _is_utf8(value)
+    return all(map(_is_plain, value)) if isinstance(value, list) else isinstance(value, bool | int | float)
+
+
+def _is_utf8(text: str) -> bool:
+    """Return whether the text has no lone surrogates: TOML, JSON and Parquet hold none."""
+    return text.encode(errors="replace").decode() == text
+
+
+def keyword(text: str, label: str) -> tuple[str, object]:
+    """Split `key=value`; a value that is no plain TOML literal is text."""
+    key, equals, value = text.partition("=")
+    if not equals or not key.isidentifier():
+        raise ConfigError(f"{label} must be key=value, got {text!r}", hint="for example: --env-kwargs g=9.81")
+    try:
+        table = tomllib.loads(f"value = {value}")
+    except (tomllib.TOMLDecodeError, RecursionError):
+        return key, value
+    # A line break in the text could have smuggled in more keys, and a date cannot be passed on: both stay text.
+    return key, table["value"] if len(table) == 1 and _is_plain(table) else value
+
+
+Count = Annotated[int, Field(ge=1, le=_LARGEST)]
+Natural = Annotated[int, Field(ge=0, le=_LARGEST)]
+Workers = Annotated[int, Field(ge=1, le=1_024)]
+EnvsPerWorker = Annotated[int, Field(ge=1, le=65_536)]
+Seconds = Annotated[float, Field(ge=0, le=_LARGEST, allow_inf_nan=False)]
+Share = Annotated[float, Field(ge=0, le=1_024, allow_inf_nan=False)]
+Limit = Annotated[float, Field(gt=0, le=_LARGEST, allow_inf_nan=False)]
+Text = Annotated[str, Field(min_length=1)]
+Names = Annotated[
+    tuple[Annotated[str, Field(pattern=r"\S")], ...],
+    BeforeValidator(lambda value: tuple(value) if isinstance(value, list) else value),
+]
+Sha256 = Annotated[str, Field(pattern=r"^[0-9A-Fa-f]{64}$")]
+ClassName = Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$")]
+Keywords = Annotated[Mapping[str, Any], PlainValidator(_keywords)]
+Episodes = Annotated[EpisodeRange | None, PlainValidator(_episode_range)]
+OneShard = Annotated[Shard | None, PlainValidator(_shard)]
+Folder = Annotated[Path, PlainValidator(_folder)]
