@@ -1,4 +1,4 @@
-"""How a sampler changes the environment of its workers: garage's EnvUpdate and its family."""
+"""How the environment of a worker changes: garage's EnvUpdate and its family, and how a worker applies one."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import Any, ClassVar
 import gymnasium
 from gymnasium.vector import VectorEnv
 
-from rollout_cli.envs.source import call_builder, name_of
-from rollout_cli.errors import EnvLoadError
-from rollout_cli.loading import Source
+from rollout_cli.envs.source import EnvSource, call_builder, name_of
+from rollout_cli.errors import EnvError, EnvLoadError, EnvTypeError
+from rollout_cli.loading import Source, reporting
 
 Env = gymnasium.Env[Any, Any]
 
@@ -116,3 +116,33 @@ def _built(constructor: Callable[..., Env], *arguments: Any) -> Env:
     if not isinstance(env, gymnasium.Env | VectorEnv):
         raise EnvLoadError(f"{name} gave {type(env).__name__}, not a gymnasium.Env", hint="return the environment")
     return env  # type: ignore[return-value]  # A worker with native vector environments takes those, too.
+
+
+def close_env(env: Any) -> None:
+    """Close an environment, if there is one; EnvError if that fails."""
+    if env is not None:
+        with reporting(EnvError, "env.close raised"):
+            env.close()
+
+
+def check_env(env: Any, kind: type[Any], *, hint: str, or_update: bool = False) -> None:
+    """Raise EnvTypeError unless `env` is of a kind (Env or VectorEnv), or with `or_update` is one or makes one."""
+    if not isinstance(env, kind) and not (or_update and isinstance(env, EnvUpdate | EnvSource)):
+        expected = f"no {kind.__module__.partition('.')[0]}.{kind.__name__}{', and no EnvUpdate' if or_update else ''}"
+        raise EnvTypeError(f"an object of type {type(env).__name__} is {expected}", hint=hint)
+
+
+def updated_env(
+    old_env: Any, env_update: Any, kind: type[Any], build: Callable[[EnvSource], Any] = EnvSource.build
+) -> Any:
+    """Return the environment of a kind that an update (EnvUpdate, EnvSource or environment) gives.
+
+    One that it replaces is closed.
+    """
+    if isinstance(env_update, EnvUpdate):
+        env = env_update(old_env)
+        check_env(env, kind, hint=f"{type(env_update).__name__} gave it")
+        return env
+    if old_env is not env_update:
+        close_env(old_env)
+    return build(env_update) if isinstance(env_update, EnvSource) else env_update

@@ -15,11 +15,12 @@ from typing import Any, NoReturn
 
 import gymnasium
 
-from rollout_cli.envs import EnvSource, EnvUpdate, describe_env, env_spec_of, time_limit_of
+from rollout_cli.envs import describe_env, env_spec_of, time_limit_of
 from rollout_cli.envs.describe import loaded_versions
+from rollout_cli.envs.updates import check_env, close_env, updated_env
 from rollout_cli.episodes.batch import EnvSpec, EpisodeBatch
 from rollout_cli.episodes.chunk import Chunk
-from rollout_cli.errors import EnvError, EnvTypeError, InternalError, UserCodeError
+from rollout_cli.errors import InternalError, UserCodeError
 from rollout_cli.loading import reporting
 from rollout_cli.policies import policy_class
 from rollout_cli.seeding.generators import EpisodeSeeder
@@ -444,33 +445,3 @@ class DefaultWorker:
 
 Worker = DefaultWorker
 """What garage calls the base of all workers."""
-
-
-def close_env(env: Any) -> None:
-    """Close an environment, if there is one; EnvError if that fails."""
-    if env is not None:
-        with reporting(EnvError, "env.close raised"):
-            env.close()
-
-
-def check_env(env: Any, kind: type[Any], *, hint: str, or_update: bool = False) -> None:
-    """Raise EnvTypeError unless `env` is of a kind (Env or VectorEnv), or with `or_update` is one or makes one."""
-    if not isinstance(env, kind) and not (or_update and isinstance(env, EnvUpdate | EnvSource)):
-        expected = f"no {kind.__module__.partition('.')[0]}.{kind.__name__}{', and no EnvUpdate' if or_update else ''}"
-        raise EnvTypeError(f"an object of type {type(env).__name__} is {expected}", hint=hint)
-
-
-def updated_env(
-    old_env: Any, env_update: Any, kind: type[Any], build: Callable[[EnvSource], Any] = EnvSource.build
-) -> Any:
-    """Return the environment of a kind that an update (EnvUpdate, EnvSource or environment) gives.
-
-    One that it replaces is closed.
-    """
-    if isinstance(env_update, EnvUpdate):
-        env = env_update(old_env)
-        check_env(env, kind, hint=f"{type(env_update).__name__} gave it")
-        return env
-    if old_env is not env_update:
-        close_env(old_env)
-    return build(env_update) if isinstance(env_update, EnvSource) else env_update

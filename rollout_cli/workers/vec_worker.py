@@ -19,6 +19,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 
 from rollout_cli.envs.describe import vector_name
 from rollout_cli.envs.source import build_native, one_for_each
+from rollout_cli.envs.updates import check_env, close_env, updated_env
 from rollout_cli.episodes.batch import EnvSpec, EpisodeBatch
 from rollout_cli.episodes.chunk import Chunk
 from rollout_cli.episodes.spaces import SpaceRows, space_leaves
@@ -36,7 +37,7 @@ from rollout_cli.workers.checks import (
     episode_place,
     shown,
 )
-from rollout_cli.workers.default_worker import NOT_READY, DefaultWorker, check_env, close_env, updated_env
+from rollout_cli.workers.default_worker import NOT_READY, DefaultWorker
 from rollout_cli.workers.rollout_buffer import RolloutBuffer, new_episodes
 from rollout_cli.workers.row_numbers import RowNumbers
 from rollout_cli.workers.row_policies import OnePolicy, PolicyEach
