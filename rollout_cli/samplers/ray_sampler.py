@@ -287,13 +287,13 @@ class RaySampler(Sampler):
             raise WorkerError(message, hint="start one on its first node: ray start --head") from error
 
     def execute(self, function: Callable[..., Result], *args: Any, anywhere: bool = False) -> Result:
-        """Return what a function returns that runs on this node, or with `anywhere` on another.
+        """Return what the function returns. It runs on this node, or with `anywhere` on another one if there is one.
 
-        Where its process or that node is lost, the function runs again, on this node.
+        If its process or that node is lost, it runs again, on this node.
 
         Raises:
-            BaseException: What it raises.
-            WorkerError: If its process is lost time and again.
+            BaseException: Whatever the function raises.
+            WorkerError: If its process is lost four times.
         """
         ray = load_ray()
         losses: list[Exception] = []

@@ -77,13 +77,15 @@ def test_a_dataset_in_an_object_store_is_that_of_a_folder(place: Places, tmp_pat
 
 def test_a_killed_run_is_resumed(place: Places, tmp_path: Path) -> None:
     uri, local = place("d"), tmp_path / "local"
-    with running([*COLLECT, "--output", uri]) as run:
+    # Long enough that it is still under way when its first commit is seen.
+    collect = ("collect", "--timesteps", "400000", "--seed", "3", "--segment-bytes", "1000000", "--quiet")
+    with running([*collect, "--output", uri]) as run:
         run.wait_until(lambda: has_commit(folder_of(uri)))
         run.process.send_signal(signal.SIGKILL)
         assert -signal.SIGKILL == run.end().code
     before = len(load(uri))
     called("collect", "--resume", "--quiet", "--output", uri)
-    called(*COLLECT, "--output", local)
+    called(*collect, "--output", local)
     assert 0 < before < len(load(uri))
     assert_same_data(local, fetched(uri, tmp_path / "copy"))
     assert "notes     0" in called("verify", uri).stdout
