@@ -57,7 +57,7 @@ class Option:
     @property
     def repeats(self) -> bool:
         """Whether a command line may give it more than once."""
-        return self.metavar in {"KEY=VALUE", "KEY"}
+        return self.metavar in {"KEY=VALUE", "KEY", "FILE"}
 
     @property
     def choices(self) -> tuple[str, ...]:
@@ -136,6 +136,11 @@ class CollectConfig:
         dict, metavar="KEY=VALUE")
     deterministic: bool = _code(
         "Ask the policy for its deterministic actions; one that has no such mode is refused.", default=False)
+    pin: types.Names = _code(
+        "Pin a file that the policy or environment reads by code in C, which no hook of Python sees; may be given "
+        "again.", (), metavar="FILE")
+    fresh_env: bool = _code(
+        "Build the environment anew for each episode, for one that keeps state over its resets.", default=False)
     invalid_action: Literal["error", "clip", "warn"] = _code(
         "An action outside of its space is an error, is moved to its nearest bound, or is only reported.", "error")
 
@@ -166,6 +171,9 @@ class CollectConfig:
     overwrite: bool = _dataset("Replace the dataset that the folder holds.", default=False)
     resume: bool = _dataset(
         "Continue the dataset that the folder holds, with its own options where none are given.", default=False)
+    accept_changes: bool = _dataset(
+        "With --resume, go on though files that the policy or environment reads have changed, and record that.",
+        default=False)
     segment_bytes: types.Count = _dataset(
         "Begin a new data file before an episode that would make one larger than N bytes, counted before encoding.",
         128 << 20, shown="128 MiB")
@@ -253,7 +261,7 @@ def default_output(env: str, now: datetime) -> Path:
     return Path("rollouts") / f"{label}-{time:%Y%m%dT%H%M%S}.{time.microsecond // 1000:03d}Z"
 
 
-_WORKERS_OWN = {"seed", "max_episode_length", "n_envs", "vectorization", "deterministic", "worker_number"}
+_WORKERS_OWN = {"seed", "max_episode_length", "n_envs", "vectorization", "deterministic", "fresh_env", "worker_number"}
 """Arguments of every worker that `worker_args` cannot hold, since they follow from other options."""
 
 
@@ -269,6 +277,11 @@ def _check_together(config: CollectConfig) -> None:
         )
     if config.resume and config.overwrite:
         raise ConfigError("--resume keeps the existing dataset and --overwrite replaces it", hint="give one of them")
+    if config.accept_changes and not config.resume:
+        raise ConfigError("--accept-changes is about a dataset that is resumed", hint="add --resume, or omit it")
+    if config.fresh_env and config.vectorization == "native":
+        message = "--fresh-env builds single environments anew, and --vectorization native has none"
+        raise ConfigError(message, hint="omit one of them")
     if config.worker_class is not None and config.vectorization == "native":
         raise ConfigError("--vectorization native has a worker class of its own", hint="omit --worker-class")
     if config.sampler == "local" and (config.step_timeout or config.episode_timeout):

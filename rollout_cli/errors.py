@@ -84,6 +84,10 @@ class NotReproducibleError(UserCodeError):
     """Episodes that do not come out the same when they are run again, where that was required."""
 
 
+class ChangedFilesError(UserCodeError):
+    """Files that the policy or the environment reads were changed while a run went on."""
+
+
 class WorkerError(RolloutError):
     """Worker processes that died or could not be started."""
 

@@ -7,6 +7,7 @@ import shlex
 import warnings
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from itertools import accumulate, pairwise
 from pathlib import Path
@@ -259,10 +260,14 @@ class Dataset:
         for block in self._blocks():
             yield block._chunk(schema)  # noqa: SLF001 - it is one of this class
 
-    def _chunk(self, schema: DatasetSchema) -> Chunk:
-        episodes = self._rows("meta/episodes", self._source.places[self._ids])
+    def _chunk(self, schema: DatasetSchema, most_steps: int | None = None) -> Chunk:
+        """Return these episodes as a chunk; of a single one perhaps no more than its first steps."""
+        episodes, places = self._rows("meta/episodes", self._source.places[self._ids]), self._data_places()
+        if most_steps is not None:
+            places[:, 3] = np.minimum(places[:, 3], places[:, 2] + most_steps)
         try:
-            return decode_chunk(schema, self._rows("data", self._data_places()), episodes)
+            chunk = decode_chunk(schema, self._rows("data", places), episodes)
+            return replace(chunk, lengths=places[:, 3] - places[:, 2])
         except (ValueError, KeyError) as error:
             raise DatasetFormatError(f"{self.path} contradicts itself: {error}") from error
 
@@ -330,6 +335,11 @@ class Episode:
 
     def __repr__(self) -> str:
         return f"<Episode {self.id}: {len(self)} steps, return {self.total_reward}>"
+
+    def beginning(self, most_steps: int) -> Chunk:
+        """Read its first steps, at most so many, as a chunk of one episode; the others are not read."""
+        place = self._block[self._at : self._at + 1]
+        return place._chunk(DatasetSchema.from_info(place.info), most_steps)  # noqa: SLF001 - as above
 
     @property
     def batch(self) -> EpisodeBatch:

@@ -153,6 +153,12 @@ class DatasetWriter:
         """Let episodes take part in schema inference that are not written: those before a plan's first one."""
         self._inference.observe(chunk)
 
+    def record(self, **facts: Any) -> None:
+        """Let info.json record these facts, from its next writing on."""
+        self._info |= metadata.plain_json(facts)
+        if self._settings is not None and not self._has_old:
+            metadata.write_info(self._files, self.path, self._info)
+
     def write(self, chunk: AnyChunk, *, partition: int = 0) -> None:
         """Take the next chunk of a partition: whole episodes in number order, or the next part of one.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.metadata
 import math
 import sys
 from collections.abc import Iterator
@@ -83,26 +82,10 @@ def _layers(env: Any) -> Iterator[Any]:
         yield layer
 
 
-_LIBRARIES = {"stable_baselines3": "stable-baselines3", "ale_py": "ale-py", "Box2D": "box2d"}
-_LIBRARIES |= {"torch": "torch", "mujoco": "mujoco"}
-"""Modules whose version decides episodes, and the names of their distributions."""
-
-
-def loaded_versions(env: Any) -> dict[str, str]:
-    """Return the versions of the packages that decide a process's episodes, where they have one.
-
-    These are the loaded ones of `_LIBRARIES`, and the packages that the layers of `env` come from.
-    """
-    found = {}
-    own = {type(layer).__module__.partition(".")[0] for layer in _layers(env)}
-    for module in own | (_LIBRARIES.keys() & sys.modules.keys()):
-        name = _LIBRARIES.get(module, module)
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            version = getattr(sys.modules.get(module), "__version__", None)
-            found |= {name: version} if isinstance(version, str) else {}
-    return dict(sorted(found.items()))
+def loaded_modules() -> tuple[str, ...]:
+    """Return the top-level modules that this process has loaded, without those of Python itself."""
+    names = {name.partition(".")[0] for name in list(sys.modules)}
+    return tuple(sorted(names - sys.stdlib_module_names - {"__main__"}))
 
 
 def autoreset_mode(env: VectorEnv[Any, Any, Any]) -> AutoresetMode:

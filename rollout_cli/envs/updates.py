@@ -132,6 +132,13 @@ def check_env(env: Any, kind: type[Any], *, hint: str, or_update: bool = False) 
         raise EnvTypeError(f"an object of type {type(env).__name__} is {expected}", hint=hint)
 
 
+def check_makes_new(env_update: Any) -> None:
+    """Raise EnvLoadError unless an update gives a new environment each time, as a fresh one for each episode needs."""
+    if not isinstance(env_update, EnvSource) and not (isinstance(env_update, EnvUpdate) and env_update.replaces_env):
+        message = f"fresh_env=True builds the environment anew, and {name_of(type(env_update))} builds none"
+        raise EnvLoadError(message, hint="give an EnvSource, a NewEnvUpdate, or an ExistingEnvUpdate")
+
+
 def updated_env(
     old_env: Any, env_update: Any, kind: type[Any], build: Callable[[EnvSource], Any] = EnvSource.build
 ) -> Any:

@@ -129,6 +129,16 @@ class Chunk(_Episodes):
         own = {name: _cut(getattr(self, name), start, stop) for name in _STEP_FIELDS}
         return replace(self, lengths=np.array([stop - start], np.int64), **own)
 
+    def truncated_at(self, limit: int) -> Chunk:
+        """Return a chunk of one whole episode as it would be under a limit of so many steps, in views."""
+        if self.n_steps < limit:
+            return self
+        cut = self
+        if self.n_steps > limit:
+            following = tuple(leaf[limit : limit + 1] for leaf in self.observations)
+            cut = replace(self.rows(0, limit), last_observations=following, terminated=np.zeros(1, bool))
+        return replace(cut, truncated=np.ones(1, bool))
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ChunkRef(_Episodes):

@@ -5,13 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from rollout_cli import pins
 from rollout_cli.config import CollectConfig
 from rollout_cli.cores import usable_cores
 from rollout_cli.dataset.files import FolderLock, check_folder, check_free_space, file_store
@@ -22,18 +23,12 @@ from rollout_cli.errors import InterruptedRunError, RolloutError, UserCodeError
 from rollout_cli.policies.source import PolicySource, policy_source
 from rollout_cli.remote import RemotePath
 from rollout_cli.run import provenance, reproduce
+from rollout_cli.run.build import check_pins, sampler_of
 from rollout_cli.run.progress import Progress
 from rollout_cli.run.resume import ResumeState, resume_state
 from rollout_cli.run.signals import StopSignals, stop_on_signals
-from rollout_cli.samplers.local_sampler import LocalSampler
-from rollout_cli.samplers.multiprocessing_sampler import MultiprocessingSampler
 from rollout_cli.samplers.plan import Episodes, EpisodesPerWorker, MinTimesteps, Plan
 from rollout_cli.samplers.sampler import Sampler
-from rollout_cli.samplers.supervision import Supervision
-from rollout_cli.workers.default_worker import DefaultWorker, Worker
-from rollout_cli.workers.factory import WorkerFactory, load_worker_class
-from rollout_cli.workers.vec_worker import VecWorker
-from rollout_cli.workers.worker import EpisodeRules
 
 if TYPE_CHECKING:
     from rollout_cli.dataset.metadata import DatasetSummary
@@ -85,6 +80,21 @@ class _Job:
     seconds: float = 0.0  # From when its workers were ready.
     early: reproduce.EarlyEpisodes = field(default_factory=reproduce.EarlyEpisodes)
     failure: RolloutError | None = None  # The error that ended the sampling early.
+    verdict: reproduce.Verdict | None = None  # On the whole dataset, where it is known before the check.
+    sampler: Sampler | None = None  # The one that samples now: a signal ends it.
+
+    def rebuild(self, limit: int | None) -> Sampler:
+        """Return a sampler of one new worker; see `reproduce.Rebuild`."""
+        seed = self.config.seed if self.sampler is None else self.sampler.seed
+        config = replace(self.config, seed=seed, on_env_error="fail", on_worker_death="fail")
+        self.sampler = sampler_of(config, self.policy, self.env, n_workers=1, limit=limit)
+        return self.sampler
+
+    def stop(self, name: str) -> None:
+        """Let the sampling end with what is finished; called in the handler of a signal."""
+        if self.sampler is not None:
+            self.sampler.request_stop(grace=self.config.grace)
+        self.progress.notice(f"{name}: the run is ending, and commits its finished episodes; again ends it at once")
 
     def until_failure(self, chunks: Iterator[AnyChunk]) -> Iterator[AnyChunk]:
         """Keep the sampler's error; one of the writer's is raised in the loop that this serves, and not here."""
@@ -109,6 +119,7 @@ def collect(config: CollectConfig, *, progress: Progress | None = None) -> Colle
             info, path = job.state.info, config.output.resolve()
             facts = {"path": path, "seed": info["root_seed"], "reproducible": info["reproducible"]}
             return _result(job, **job.state.totals, **facts, n_workers=config.workers)
+        _check_stored(job)
         with _start(job) as sampler, _resume_or_begin(job, sampler) as writer:
             _fill(job, sampler, writer)
             verdict = _check(job, sampler)
@@ -126,6 +137,7 @@ def _prepare(config: CollectConfig, progress: Progress, signals: StopSignals) ->
         progress.warn(warning)
     if not config.resume:
         check_folder(config.output, overwrite=config.overwrite)
+        check_pins(config.pin)
     lock = FolderLock(file_store(config.output), config.output) if config.output.is_dir() else None
     try:
         policy = policy_source(config.policy, sha256=config.policy_sha256)
@@ -147,6 +159,15 @@ def _prepare(config: CollectConfig, progress: Progress, signals: StopSignals) ->
             lock.release()
 
 
+def _check_stored(job: _Job) -> None:
+    """Before a dataset is extended, check that its first episode comes out as it did."""
+    if job.state.committed is None or job.state.plan is None:
+        return
+    from rollout_cli.run.stored import check_stored  # noqa: PLC0415 - it loads pyarrow
+
+    job.verdict = check_stored(job.state, job.rebuild, job.sources, provenance.surroundings(), job.progress)
+
+
 @contextmanager
 def _start(job: _Job) -> Iterator[Sampler]:
     """Start the workers; the first signal ends the sampling politely from here on."""
@@ -154,18 +175,14 @@ def _start(job: _Job) -> Iterator[Sampler]:
     total_episodes = len(config.part) * (config.episodes_per_worker or 1) if config.timesteps is None else None
     progress.start(label=job.env.label, total_steps=config.timesteps, total_episodes=total_episodes)
 
-    def stop(name: str) -> None:
-        sampler.request_stop(grace=config.grace)
-        progress.notice(f"{name}: the run is ending, and commits its finished episodes; again ends it at once")
-
     def warn(text: str) -> None:
         progress.warn(text)
         progress.update(failures=1)
 
     with sampler_of(config, job.policy, job.env) as sampler:
-        sampler.warn = warn
+        job.sampler, sampler.warn = sampler, warn
         sampler.start_worker()
-        job.signals.stop = stop
+        job.signals.stop = job.stop
         yield sampler
         job.signals.is_over = True
 
@@ -186,10 +203,11 @@ def _resume_or_begin(job: _Job, sampler: Sampler) -> DatasetWriter:
             "this environment has no known time limit: an episode that does not end would run for ever "
             "(--max-episode-length N truncates it)"
         )
-    record = provenance.run_record(job.sources, sampler.worker_info, surrounding)
-    job.state.check(record, spec, job.progress)
+    assert sampler.report is not None
+    record = provenance.run_record(job.sources, sampler.report, surrounding)
+    job.state.check(record, spec, job.progress, is_whole=False)
     if config.require_reproducible:
-        reproduce.require(reproduce.known_beforehand(sampler.worker_info))
+        reproduce.require(reproduce.known_beforehand(sampler.report))
     first_numbers = [job.plan.first]
     if isinstance(job.plan, EpisodesPerWorker):
         first_numbers = [worker * job.plan.episodes for worker in config.part]
@@ -199,7 +217,7 @@ def _resume_or_begin(job: _Job, sampler: Sampler) -> DatasetWriter:
         env_spec=spec,
         root_seed=sampler.seed,
         first_numbers=first_numbers,
-        header={**record, "reproducible": asdict(unknown)},
+        header={**record, **job.state.history(record), "reproducible": asdict(unknown)},
         next_observation=config.next_observation,
         overwrite=config.overwrite,
         committed=job.state.committed,
@@ -216,7 +234,7 @@ def _fill(job: _Job, sampler: Sampler, writer: DatasetWriter) -> None:
     """Write all episodes that are left; an error that ends the sampling is kept beside what was written before it."""
     from rollout_cli.dataset.inference import INFERENCE_STEPS  # noqa: PLC0415 - as above
 
-    began_at, config = time.monotonic(), job.config
+    began_at, config, report = time.monotonic(), job.config, sampler.report
     job.progress.begin(**job.state.totals)
     if job.state.committed is None and (job.plan.first > 0 or config.shard is not None):
         # The first episodes of all decide the columns, wherever the dataset begins.
@@ -236,8 +254,11 @@ def _fill(job: _Job, sampler: Sampler, writer: DatasetWriter) -> None:
             job.steps += chunk.n_steps
             job.return_sum += return_sum
             job.progress.update(episodes=episodes, steps=chunk.n_steps, return_sum=return_sum)
+            if sampler.report is not report:
+                report = sampler.report
+                writer.record(**job.state.history({"files": pins.record(report.files if report else ())}))
             if config.require_reproducible:
-                reproduce.require(reproduce.known_beforehand(sampler.worker_info))
+                reproduce.require(reproduce.known_beforehand(sampler.report))
     job.seconds = time.monotonic() - began_at
     job.progress.finish()
     if job.failure is None:
@@ -256,12 +277,16 @@ def _stop(config: CollectConfig) -> int:
 
 
 def _check(job: _Job, sampler: Sampler) -> reproduce.Verdict:
-    """Run early episodes again, unless the run was ended early."""
+    """Run early episodes again, unless the verdict is known or the run was ended early."""
+    if reasons := [change["what"] for change in job.state.changes]:
+        return reproduce.Verdict("no", "; ".join(reasons))
+    if job.verdict is not None:
+        return job.verdict
     if job.failure is not None or job.signals.received is not None:
-        known = reproduce.known_beforehand(sampler.worker_info)
+        known = reproduce.known_beforehand(sampler.report)
         return known or reproduce.Verdict("unknown", "the run was ended early")
     required = job.config.require_reproducible
-    return reproduce.check(sampler, job.early, steps=job.steps, seconds=job.seconds, required=required)
+    return reproduce.check(sampler, job.early, job.rebuild, steps=job.steps, seconds=job.seconds, required=required)
 
 
 def _close(job: _Job, sampler: Sampler, writer: DatasetWriter, verdict: reproduce.Verdict) -> DatasetSummary:
@@ -298,10 +323,6 @@ def _report(job: _Job, sampler: Sampler, verdict: reproduce.Verdict, summary: Da
         progress.notice(f"--drop-info {key}: there was no info of that name")
     for anomaly in summary.anomalies:
         progress.warn(str(anomaly))
-    if sampler.restarts:  # They loaded the code as it was by then.
-        again = policy_source(config.policy), env_source(config.env, config.env_kwargs)
-        for source in provenance.changed_sources(job.sources, provenance.sources_record(config, *again)):
-            progress.warn(f"{source} was changed during the run, so its episodes may not be reproducible")
     if config.require_reproducible:
         reproduce.require(verdict)
     if verdict.status == "no":
@@ -330,47 +351,3 @@ def _result(job: _Job, *, episodes: int, steps: int, return_sum: float, **facts:
         steps_per_second=job.steps / job.seconds if job.seconds else 0.0,
         **facts,
     )
-
-
-def sampler_of(config: CollectConfig, policy: PolicySource, env: EnvSource) -> Sampler:
-    """Return the sampler that a configuration asks for; no worker is started.
-
-    Raises:
-        UserCodeError: If the worker class cannot be found, or does not say how it wants its work.
-    """
-    arguments = dict(config.worker_args)
-    if config.deterministic:
-        arguments["deterministic"] = True
-    worker_class: type[Worker] = DefaultWorker
-    if config.envs_per_worker > 1 or config.vectorization == "native":
-        worker_class, arguments["n_envs"] = VecWorker, config.envs_per_worker
-    if config.vectorization == "native":
-        arguments["vectorization"] = "native"
-    if config.worker_class is not None:
-        worker_class = load_worker_class(config.worker_class)
-    factory = WorkerFactory(
-        max_episode_length=config.max_episode_length,
-        n_workers=len(config.part) if config.command == "exact" else config.workers,
-        seed=config.seed,
-        worker_class=worker_class,
-        worker_args=arguments,
-        drop_infos=config.drop_info,
-        rules=EpisodeRules(invalid_action=config.invalid_action, step_guard=config.episode_step_guard),
-    )
-    supervision = Supervision(**{one.name: getattr(config, one.name) for one in fields(Supervision)})
-    if config.sampler == "local":
-        return LocalSampler(policy, env, worker_factory=factory, supervision=supervision)
-    if config.sampler == "ray":
-        from rollout_cli.samplers.ray_sampler import RaySampler  # noqa: PLC0415 - it loads Ray
-
-        return RaySampler(
-            policy,
-            env,
-            worker_factory=factory,
-            supervision=supervision,
-            address=config.ray_address,
-            cpus_per_worker=config.cpus_per_worker,
-            gpus_per_worker=config.gpus_per_worker,
-        )
-    method = config.start_method
-    return MultiprocessingSampler(policy, env, worker_factory=factory, supervision=supervision, start_method=method)

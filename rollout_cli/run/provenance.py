@@ -10,36 +10,61 @@ import contextlib
 import importlib.metadata
 import json
 import platform
+import re
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from rollout_cli import __version__
+from rollout_cli import __version__, pins
 from rollout_cli.config import OPTIONS, CollectConfig, Values, options_of, plain_value
 from rollout_cli.envs.source import EnvSource
 from rollout_cli.errors import ConfigError, DatasetFormatError, UserCodeError
 from rollout_cli.loading import Source
 from rollout_cli.policies.source import PolicySource
+from rollout_cli.workers.worker import WorkerReport
 
 CUT = "***"
 SEEDING = 3
 """Counts the changes of how seeds follow from the root seed: episodes of another one cannot be run again."""
 
 _SECRETS = {"password", "secret", "api_key", "access_token"}
-_NOT_RECORDED = {"output", "overwrite", "resume", "seed"}
+_NOT_RECORDED = {"output", "overwrite", "resume", "seed", "accept_changes"}
 """Where a dataset lies, and what was there before, are no part of it; the root seed has a place of its own."""
 _PACKAGES = ("gymnasium", "numpy", "pyarrow", "cloudpickle")
+"""Loaded in each run, here or in its workers."""
 _GIT_SECONDS = 5
 
 
-def surroundings() -> dict[str, Any]:
-    """Return `versions`, and the `git` commit of the working folder; it takes a while, and needs nothing of the run."""
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a run records of the place where it runs.
+
+    Attributes:
+        versions: Of Python, the platform, this package, and the packages that each run uses.
+        git: The commit of the working folder, and whether it is dirty; None outside of a repository.
+        distributions: By top-level module, the installed distributions that it belongs to.
+    """
+
+    versions: Mapping[str, str]
+    git: Mapping[str, Any] | None
+    distributions: Mapping[str, Sequence[str]]
+
+    def versions_of(self, modules: Iterable[str]) -> dict[str, str]:
+        """Return the versions, and those of all distributions that these top-level modules belong to."""
+        names = {name for module in modules for name in self.distributions.get(module, ())}
+        loaded = {re.sub(r"[-_.]+", "-", name).lower(): importlib.metadata.version(name) for name in names}
+        return {**self.versions, **dict(sorted(loaded.items()))}
+
+
+def surroundings() -> Surroundings:
+    """Look at the place where a run runs; it takes a while, and needs nothing of the run."""
     packages = {name: importlib.metadata.version(name) for name in _PACKAGES}
     versions = {"python": platform.python_version(), "platform": platform.platform(), "rollout-cli": __version__}
     commit = _git("rev-parse", "HEAD")
     changes = _git("status", "--porcelain", "--untracked-files=no") if commit else None
     git = {"commit": commit, "dirty": None if changes is None else bool(changes)} if commit else None
-    return {"versions": versions | packages, "git": git}
+    return Surroundings(versions | packages, git, importlib.metadata.packages_distributions())
 
 
 def _git(*words: str) -> str | None:
@@ -67,23 +92,23 @@ def sources_record(config: CollectConfig, policy: PolicySource, env: EnvSource) 
     )
 
 
-def run_record(sources: Mapping[str, Any], info: Mapping[str, Any], surrounding: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the whole record of a run: `sources_record`, what a worker reported (`info`), and `surroundings`."""
-    loaded = storable(info)
+def run_record(sources: Mapping[str, Any], report: WorkerReport, surrounding: Surroundings) -> dict[str, Any]:
+    """Return the whole record of a run: `sources_record`, what its workers reported, and where it runs."""
     return {
         **sources,
-        "env": {**loaded.get("env", {}), **sources["env"]},
-        "policy": {**sources["policy"], "class": loaded.get("policy_class")},
-        "versions": {**surrounding["versions"], **loaded.get("versions", {})},
-        "git": surrounding["git"],
+        "env": {**storable(report.env), **sources["env"]},
+        "policy": {**sources["policy"], "class": report.policy_class},
+        "files": pins.record(report.files),
+        "versions": surrounding.versions_of(report.modules),
+        "git": surrounding.git,
     }
 
 
 def changed_sources(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Return which sources two records have with different hashes, such as `the source of the policy`."""
+    """Return which sources two records have with different hashes, as `the source of the policy has changed`."""
     names = {"policy": "policy", "env": "environment", "worker": "worker class"}
     changed = [name for name in names if before.get(name, {}).get("sha256") != now[name]["sha256"]]
-    return [f"the source of the {names[name]}" for name in changed]
+    return [f"the source of the {names[name]} has changed" for name in changed]
 
 
 def changed_versions(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

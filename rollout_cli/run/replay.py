@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from rollout_cli import pins
 from rollout_cli.config import CollectConfig
 from rollout_cli.dataset.reader import Dataset
 from rollout_cli.dataset.schema import SpaceSchema
@@ -14,8 +15,10 @@ from rollout_cli.envs.source import env_source
 from rollout_cli.errors import EnvLoadError, NotReproducibleError
 from rollout_cli.policies.source import policy_source
 from rollout_cli.run import provenance
-from rollout_cli.run.collect import sampler_of
-from rollout_cli.run.reproduce import Difference, first_difference, run_again
+from rollout_cli.run.build import sampler_of
+from rollout_cli.run.compare import Difference, first_difference
+from rollout_cli.run.provenance import changed_sources
+from rollout_cli.run.reproduce import run_again
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,20 +62,25 @@ def replay(
         sampler.start_worker()
         surrounding = provenance.surroundings()
         spec = sampler.wait_until_started()
-        record = provenance.run_record(sources, sampler.worker_info, surrounding)
+        assert sampler.report is not None
+        record = provenance.run_record(sources, sampler.report, surrounding)
         # A source may have changed in a comment only, so this is no error.
-        notices = [f"{one} has changed since the dataset was made" for one in provenance.changed_sources(info, record)]
-        notices += [f"since the dataset was made, {one}" for one in provenance.changed_versions(info, record)]
+        changed, _ = pins.changes(info["files"], record["files"], is_whole=False)
+        changed = [f"{change} since the dataset was made" for change in [*changed, *changed_sources(info, record)]]
+        notices = changed + [f"since the dataset was made, {one}" for one in provenance.changed_versions(info, record)]
         if SpaceSchema.of(spec).describe() != info["spaces"]:
             raise EnvLoadError(
                 "the environment has other spaces than those of the dataset",
                 hint="; ".join(notices) or "its code, or a package that it uses, has changed",
             )
-        if "not_reproducible" in sampler.worker_info:
-            raise NotReproducibleError(f"these episodes cannot be run again: {sampler.worker_info['not_reproducible']}")
+        if sampler.report.not_reproducible is not None:
+            raise NotReproducibleError(f"these episodes cannot be run again: {sampler.report.not_reproducible}")
         found = []
         for episode in (dataset[place] for place in places):
             again = stored_form(run_again(sampler, episode.number), dataset.env_spec, info["features"])
             facts = {"episode_id": episode.id, "episode_number": episode.number, "seed": episode.seed}
             found.append(Replayed({**facts, "steps": len(episode)}, first_difference(episode.batch, again)))
-        return found, notices
+        # What is read in an episode is known by now.
+        late, _ = pins.changes(info["files"], pins.record(sampler.report.files))
+        late = [f"{change} since the dataset was made" for change in late]
+        return found, [*(change for change in late if change not in changed), *notices]

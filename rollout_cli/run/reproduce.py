@@ -1,35 +1,33 @@
-"""Reproducing: an episode is run again from its seeds, and compared bit by bit with its first run or its stored rows.
+"""Reproducing: at the end of a run a few early episodes are run again from their seeds, and compared bit by bit.
 
-At the end of a run this is done with a few early episodes, each after another predecessor than before: state that is
-carried from one episode to the next shows up so. `rollout replay` does it with any episode of a dataset.
+This is done in a worker built anew, from the last episode to the first: each then has another predecessor than before,
+so state that is carried from one episode to the next shows up.
 """
 
 from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from rollout_cli.episodes.batch import EpisodeBatch
 from rollout_cli.episodes.chunk import AnyChunk, Chunk, concatenate
 from rollout_cli.errors import InterruptedRunError, NotReproducibleError, RolloutError, UserCodeError
+from rollout_cli.run.compare import Difference, first_difference
 from rollout_cli.samplers.plan import Episodes
 from rollout_cli.samplers.sampler import Sampler
-
-Array = npt.NDArray[Any]
+from rollout_cli.workers.worker import WorkerReport
 
 MOST_SECONDS, SHARE = 1.0, 0.01
-"""The check may take so many seconds, or this part of the run, whichever is longer."""
+"""The check may run episodes for so many seconds, or this part of the run, whichever is longer."""
 KEPT_BYTES, KEPT_EPISODES = 128 << 20, 8
 """How much of the first run is kept in memory to be compared."""
 MOST_EPISODES = 4
 """So many are run again: what BipedalWalker's physics keep shows after some predecessors, and not after others."""
-_LONGEST_TEXT = 80
 
 HINT = (
     "it keeps state from one episode to the next, or draws from a generator that nobody seeds (an info that holds the "
@@ -37,112 +35,8 @@ HINT = (
 )
 """The advice for every episode that differs."""
 
-
-# Comparing two runs of one episode.
-
-
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """The first place where one field of two runs of an episode differs."""
-
-    field: str  # Such as `observation.camera` or `env_info.episode.t`.
-    step: int  # One past the last step for the last observation.
-    values: list[Any]  # The first run's and the second one's, as JSON holds them; None where there is none.
-
-    @property
-    def place(self) -> str:
-        return f"{self.field} at step {self.step}"
-
-
-_Column = tuple[int, Array]
-"""The step that the first row belongs to, and the values of one field, rows (n, …)."""
-
-
-def first_difference(first: EpisodeBatch, again: EpisodeBatch) -> Difference | None:
-    """Return where two runs of one episode first differ, in the step and in the order of cause and effect.
-
-    Whatever is recorded is compared, except which worker ran it and how long that took.
-    """
-    columns, others = dict(_columns(first)), dict(_columns(again))
-    found = []
-    for name in dict.fromkeys([*columns, *others]):
-        start, values = columns.get(name) or others[name]
-        lacking = start, np.full(len(values), None, object)
-        found.append(_difference(name, columns.get(name, lacking), others.get(name, lacking)))
-    return min(filter(None, found), key=lambda difference: difference.step, default=None)
-
-
-def _columns(batch: EpisodeBatch) -> Iterator[tuple[str, _Column]]:
-    """Yield the fields of one episode in the order of cause and effect within a step."""
-    length = len(batch.rewards)
-    yield "seed", (0, batch.seeds)
-    yield from _leaves("observation", batch.observations)
-    yield from _leaves("last_observation", batch.last_observations, length)
-    yield from _leaves("episode_info", batch.episode_infos)
-    yield from _leaves("action", batch.actions)
-    yield from _leaves("agent_info", batch.agent_infos)
-    yield "reward", (0, batch.rewards)
-    yield "terminated", (length - 1, batch.terminated)
-    yield "truncated", (length - 1, batch.truncated)
-    yield from _leaves("env_info", batch.env_infos)
-    yield "length", (length - 1, batch.lengths)
-
-
-def _leaves(name: str, tree: Any, start: int = 0) -> Iterator[tuple[str, _Column]]:
-    if isinstance(tree, Mapping | tuple):
-        for key, branch in tree.items() if isinstance(tree, Mapping) else enumerate(tree):
-            yield from _leaves(f"{name}.{key}", branch, start)
-    else:
-        yield name, (start, tree)
-
-
-def _difference(name: str, one: _Column, other: _Column) -> Difference | None:
-    """Return where two columns first differ in the rows that both have; a missing row shows in the lengths."""
-    (start, left), (other_start, right) = one, other
-    if start != other_start and name != "length":
-        return None  # The ends of runs of different lengths are no pair.
-    row = _first_row(left, right)
-    if row is None:
-        return None
-    before, now = _value(left, row), _value(right, row)
-    if np.shape(before) == np.shape(now) != ():
-        element = _first_row(np.ravel(before), np.ravel(now)) or 0
-        before, now = np.ravel(before)[element], np.ravel(now)[element]
-    return Difference(name, min(start, other_start) + row, [_shown(before), _shown(now)])
-
-
-def _first_row(left: Array, right: Array) -> int | None:
-    """Return the first row of both that differs in type or bits; None where none does."""
-    n_rows = min(len(left), len(right))
-    if not any(np.ma.isMaskedArray(values) or values.dtype == object for values in (left, right)):
-        alike = (left.dtype, left.shape[1:]) == (right.dtype, right.shape[1:])
-        if alike and left[:n_rows].tobytes() == right[:n_rows].tobytes():
-            return None
-    return next((row for row in range(n_rows) if _bits(_value(left, row)) != _bits(_value(right, row))), None)
-
-
-def _value(values: Array, row: int) -> Any:
-    """Return the value of a row; None where it is masked."""
-    return None if np.ma.getmaskarray(values[row : row + 1]).any() else np.ma.getdata(values)[row]
-
-
-def _bits(value: Any) -> tuple[Any, ...]:
-    """Return what two values have in common if they are the same."""
-    if not isinstance(value, np.ndarray | np.generic):
-        return type(value), value
-    return value.dtype, value.shape, value.tolist() if value.dtype == object else value.tobytes()
-
-
-def _shown(value: Any) -> Any:
-    """Return a value as JSON holds it: numbers as they are, others as short texts."""
-    value = value.tolist() if isinstance(value, np.ndarray | np.generic) else value
-    if value is None or isinstance(value, bool | int) or (isinstance(value, float) and math.isfinite(value)):
-        return value
-    text = str(value)
-    return text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]}…"
-
-
-# The check at the end of a run.
+Rebuild = Callable[[int | None], Sampler]
+"""Makes a sampler of one new worker, whose episodes are truncated after so many steps (None: where the run's are)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,17 +56,22 @@ def described(document: Mapping[str, Any]) -> str:
     return f"{status} ({reason})" if reason else status
 
 
-def known_beforehand(info: Mapping[str, Any]) -> Verdict | None:
+def known_beforehand(report: WorkerReport | None) -> Verdict | None:
     """Return the verdict on a run that needs no check, from what its workers know; None where nothing is known."""
-    reason = info.get("not_reproducible")
-    return None if reason is None else Verdict("no", str(reason), info.get("scope", "any"))
+    if report is None or report.not_reproducible is None:
+        return None
+    return Verdict("no", report.not_reproducible, report.scope)
 
 
 @dataclass(slots=True)
 class EarlyEpisodes:
-    """Copies of a few of the first episodes of a run, the shortest of which are run again at its end."""
+    """Copies of a few of the first episodes of a run, some of which are run again at its end.
+
+    Of an episode with too many bytes the beginning is kept.
+    """
 
     kept: list[Chunk] = field(default_factory=list)
+    limit: int | None = None  # The steps of an episode of which the beginning is kept.
     _parts: list[Chunk] = field(default_factory=list)
     _free_bytes: int = KEPT_BYTES
 
@@ -184,51 +83,79 @@ class EarlyEpisodes:
         for at in range(min(chunk.n_episodes, KEPT_EPISODES - len(self.kept))):
             episode = chunk.episodes(at, at + 1)
             if episode.n_bytes > self._free_bytes:
-                self._free_bytes = 0  # Later ones would be no early ones; a part without the others is of no use.
-                self._parts.clear()
+                self._keep_beginning(episode)
                 return
-            self._free_bytes -= episode.n_bytes
             self._parts.append(copy.deepcopy(episode))  # A view would keep the whole message that it came in.
+            self._free_bytes -= episode.n_bytes
             if chunk.completes:
                 self.kept.append(concatenate(self._parts))
                 self._parts = []
 
-    def chosen(self, seconds_a_step: float, seconds: float) -> list[Chunk]:
-        """Return a few, in falling order: so none follows the episode that it followed before."""
-        found: list[Chunk] = []
-        for episode in sorted(self.kept, key=lambda kept: kept.n_steps)[:MOST_EPISODES]:
-            if sum(one.n_steps for one in [*found, episode]) * seconds_a_step <= seconds:
-                found.append(episode)
-        return sorted(found, key=lambda one: int(one.numbers[0]), reverse=True)
+    def _keep_beginning(self, episode: Chunk) -> None:
+        """Keep what there is room for of an episode, or of a part of one, and no later episode."""
+        n_rows = episode.n_steps * self._free_bytes // episode.n_bytes
+        self._parts.append(replace(copy.deepcopy(episode.rows(0, n_rows)), part=None))
+        self._free_bytes = 0
+        n_steps = sum(part.n_steps for part in self._parts)
+        if n_steps > 1:  # The row behind the last step that is kept has the observation after it.
+            joined = replace(concatenate(self._parts), lengths=np.array([n_steps]))
+            self.limit = n_steps - 1
+            self.kept.append(joined.truncated_at(self.limit))
+
+    def chosen(self, seconds_a_step: float, seconds: float) -> tuple[list[Chunk], int | None]:
+        """Return a few episodes, in falling order, and the limit in steps that they are cut at; None for no limit.
+
+        In falling order none follows the episode that it followed before. Where not even the shortest one can be run
+        within so many seconds, its beginning is.
+        """
+        taken: list[Chunk] = []
+        limit = self.limit
+        by_length = sorted(self.kept, key=lambda episode: episode.n_steps)
+        for episode in by_length[:MOST_EPISODES]:
+            if sum(other.n_steps for other in [*taken, episode]) * seconds_a_step <= seconds:
+                taken.append(episode)
+        if by_length and not taken:
+            taken, limit = by_length[:1], max(1, int(seconds / seconds_a_step))
+        if limit is not None:
+            taken = [episode.truncated_at(limit) for episode in taken]
+        return sorted(taken, key=lambda episode: int(episode.numbers[0]), reverse=True), limit
 
 
-def check(sampler: Sampler, early: EarlyEpisodes, *, steps: int, seconds: float, required: bool) -> Verdict:
-    """Run a few early episodes of a run again, and return the verdict on it; its data are not touched.
+def check(
+    sampler: Sampler, early: EarlyEpisodes, rebuild: Rebuild, *, steps: int, seconds: float, required: bool
+) -> Verdict:
+    """Run a few early episodes of a run again in a new worker, and return the verdict; the run's data are not touched.
 
     The run had so many `steps` and took so many `seconds`; where the check is `required`, it takes as long as it needs.
+    The run's own workers are shut down first: two of each policy might not fit into memory.
     """
-    scope = str(sampler.worker_info.get("scope", "any"))
+    report = sampler.report
+    known = known_beforehand(report)
+    if known is not None or report is None or not steps:
+        return known or Verdict("unknown", "no episode was run")
     allowed = math.inf if required else max(MOST_SECONDS, SHARE * seconds)
-    chosen = early.chosen(seconds * sampler.n_started / steps, allowed) if steps else []
+    chosen, limit = early.chosen(seconds * sampler.n_started / steps, allowed)
     if not chosen:
-        reason = f"no early episode of less than {KEPT_BYTES >> 20} MB can be run again within {allowed:.1f} s"
-        return Verdict("unknown", reason, scope)
+        return Verdict("unknown", f"not one step fits into the {KEPT_BYTES >> 20} MB of memory for it", report.scope)
+    sampler.shutdown_worker()
     numbers: list[int] = []
-    for first in chosen:
-        number = int(first.numbers[0])
-        try:
-            again = run_again(sampler, number)
-        except RolloutError as error:
-            status: Literal["no", "unknown"] = "no" if isinstance(error, UserCodeError) else "unknown"
-            return Verdict(status, f"episode {number} could not be run again: {error.message}", scope)
-        if (known := known_beforehand(sampler.worker_info)) is not None:
-            return known
-        numbers.append(number)
-        found = first_difference(*(EpisodeBatch.from_chunks(sampler.env_spec, [chunk]) for chunk in (first, again)))
-        if found is not None:
-            text = f"episode {number}: {found.place} is {found.values[0]}, then {found.values[1]}"
-            return Verdict("no", text, scope, numbers, found)
-    return Verdict("yes", scope=scope, episodes=numbers)
+    with rebuild(limit) as anew:
+        for first in chosen:
+            number = int(first.numbers[0])
+            try:
+                again = run_again(anew, number)
+            except RolloutError as error:
+                status: Literal["no", "unknown"] = "no" if isinstance(error, UserCodeError) else "unknown"
+                return Verdict(status, f"episode {number} could not be run again: {error.message}", report.scope)
+            if (known := known_beforehand(anew.report)) is not None:
+                return known
+            numbers.append(number)
+            batches = (EpisodeBatch.from_chunks(sampler.env_spec, [chunk]) for chunk in (first, again))
+            difference = first_difference(*batches)
+            if difference is not None:
+                text = f"episode {number}: {difference.place} is {difference.values[0]}, then {difference.values[1]}"
+                return Verdict("no", text, report.scope, numbers, difference)
+    return Verdict("yes", scope=report.scope, episodes=numbers)
 
 
 def run_again(sampler: Sampler, number: int) -> Chunk:

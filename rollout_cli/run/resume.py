@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rollout_cli import pins
 from rollout_cli.config import AMOUNTS, CollectConfig, CommandName, Values
 from rollout_cli.dataset import files
 from rollout_cli.episodes.batch import EnvSpec
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 _DECISIVE = (
     *("command", "env_kwargs", "max_episode_length", "deterministic", "invalid_action", "vectorization"),
     *("envs_per_worker", "worker_class", "worker_args", "segment_bytes", "next_observation", "drop_info", "shard"),
+    "fresh_env",
 )
 """Options that decide the data. The others (amount, workers, sampler, faults, showing) may differ on resume."""
 
@@ -48,12 +50,21 @@ def recorded_options(command: CommandName, given: Mapping[str, Any]) -> Values:
 
 @dataclass(frozen=True, slots=True)
 class ResumeState:
-    """What a run starts from: the committed episodes and the remaining plan; nothing committed for a new dataset."""
+    """What a run starts from: the committed episodes and the remaining plan; nothing committed for a new dataset.
+
+    Attributes:
+        config: The configuration, with the dataset's root seed.
+        plan: What is left to run; None where nothing is.
+        info: The dataset's info.json; empty for a new dataset.
+        committed: None for a new dataset.
+        accepted: In words, what has changed since the dataset was begun, where the user accepts that.
+    """
 
     config: CollectConfig
-    plan: Plan | None  # What is left to run; None where nothing is.
-    info: Mapping[str, Any]  # The dataset's info.json; empty for a new dataset.
-    committed: Committed | None = None  # None for a new dataset.
+    plan: Plan | None
+    info: Mapping[str, Any]
+    committed: Committed | None = None
+    accepted: list[str] = field(default_factory=list)
 
     @property
     def is_complete(self) -> bool:
@@ -65,18 +76,56 @@ class ResumeState:
         """Return the committed episodes, steps and sum of returns."""
         return {name: getattr(self.committed, name, 0) for name in ("episodes", "steps", "return_sum")}
 
-    def check(self, record: Mapping[str, Any], spec: EnvSpec, progress: Progress) -> None:
-        """Raise `UsageError` where this run's record or spaces do not fit the dataset; warn of other versions."""
+    def check(self, record: Mapping[str, Any], spec: EnvSpec, progress: Progress, *, is_whole: bool) -> None:
+        """Compare this run's record and spaces with the dataset's; warn of other versions.
+
+        Where the record is not `is_whole`, its files are those that were read at load.
+
+        Raises:
+            UsageError: If they do not fit.
+        """
         if self.committed is None:
             return
         from rollout_cli.dataset.schema import SpaceSchema  # noqa: PLC0415 - it loads pyarrow
 
+        self.accept(*pins.changes(self.info["files"], record["files"], is_whole=is_whole)[0])
         kept = {"env": "max_episode_length", "policy": "class"}
         fits = [self.info[part].get(name) == record[part].get(name) for part, name in kept.items()]
         if self.info["spaces"] != SpaceSchema.of(spec).describe() or not all(fits):
             _refuse(self.config.output, ["the environment's spaces or time limit, or the policy's class, are others"])
-        if changed := changed_versions(self.info, record):
-            progress.warn(f"the dataset was begun with other versions: {'; '.join(changed)}")
+        if is_whole:
+            for notice in pins.changes(self.info["files"], record["files"])[1]:
+                progress.notice(notice)
+            if changed := changed_versions(self.info, record):
+                progress.warn(f"the dataset was begun with other versions: {'; '.join(changed)}")
+
+    def accept(self, *changes: str) -> None:
+        """Note what has changed since the dataset was begun, where the user accepts that.
+
+        Raises:
+            UsageError: If the user does not.
+        """
+        if changes and not self.config.accept_changes:
+            hint = "put back what the dataset was begun with, or collect to another --output; --accept-changes goes on"
+            message = f"cannot resume {self.config.output}: {'; '.join(changes)}"
+            raise UsageError(message, hint=f"{hint}, and its episodes are then of both")
+        self.accepted.extend(change for change in changes if change not in self.accepted)
+
+    @property
+    def changes(self) -> list[Mapping[str, Any]]:
+        """Return what info.json records of accepted changes: those of earlier resumes, and this one's."""
+        before = list(self.info.get("changes", []))
+        if not self.accepted or self.committed is None:
+            return before
+        old = {name: self.info[name] for name in ("files", "versions")}
+        old |= {name: self.info[name].get("sha256") for name in ("policy", "env", "worker")}
+        numbers = [partition.next_number for partition in self.committed.partitions]
+        what = f"{'files changed: ' if self.config.accept_changes else ''}{'; '.join(self.accepted)}"
+        return [*before, {"what": what, "from_numbers": numbers, "before": old}]
+
+    def history(self, record: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the `files` of a run's record with those of earlier runs, and the accepted `changes`."""
+        return {"files": pins.joined(self.info.get("files", []), record["files"]), "changes": self.changes}
 
 
 def resume_state(config: CollectConfig, plan: Plan, sources: Mapping[str, Any], progress: Progress) -> ResumeState:
@@ -108,6 +157,7 @@ def resume_state(config: CollectConfig, plan: Plan, sources: Mapping[str, Any], 
     committed = read_committed(root, info)
     covered = [Covered(*one) for one in committed.partitions]
     state = ResumeState(config, remaining(plan, covered), info, committed)
+    state.accept(*changed_sources(info, sources))
     if state.is_complete or committed.can_resume:
         for notice in committed.notices:
             progress.warn(notice)
@@ -127,7 +177,6 @@ def _differences(info: Mapping[str, Any], sources: Mapping[str, Any], plan: Plan
         # A file may lie elsewhere now, with the same bytes.
         if (old["path"] is None or new["path"] is None) and old["spec"] != new["spec"]:
             yield f"{name} was {json.dumps(old['spec'])}, is {json.dumps(new['spec'])}"
-    yield from (f"{source} has changed" for source in changed_sources(info, sources))
     first = (info["first_numbers"] or [0])[0]
     if first != plan.first:
         yield f"the first episode was {first}, is {plan.first}"

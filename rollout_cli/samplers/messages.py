@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import rollout_cli
 from rollout_cli.episodes.batch import EnvSpec
@@ -22,6 +22,7 @@ from rollout_cli.errors import (
     WorkerError,
 )
 from rollout_cli.loading import first_line, traceback_text
+from rollout_cli.workers.worker import WorkerReport
 
 _OURS = Path(rollout_cli.__file__).parent
 
@@ -71,12 +72,21 @@ ToWorker = Start | Continue | Stop | Exit
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """The updates of a generation are applied; `info` is what only a worker knows, for info.json."""
+    """The updates of a generation are applied; the report names the files that were read meanwhile."""
 
     worker: int
     generation: int
     env_spec: EnvSpec
-    info: dict[str, Any] = field(default_factory=dict)
+    report: WorkerReport = field(default_factory=WorkerReport)
+
+
+@dataclass(frozen=True, slots=True)
+class Reported:
+    """A worker knows more than when it had started: its first episode has ended, or its episodes turn out otherwise."""
+
+    worker: int
+    generation: int
+    report: WorkerReport
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -86,7 +96,6 @@ class Batch:
     worker: int
     generation: int
     chunk: AnyChunk
-    not_reproducible: str | None = None  # Why the worker's episodes cannot be reproduced, where it has seen that.
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -105,7 +114,7 @@ class Failed:
         return cls(worker, generation, as_reported(error), numbers)
 
 
-ToSampler = Started | Batch | Failed
+ToSampler = Started | Reported | Batch | Failed
 
 
 def as_reported(error: Exception) -> RolloutError:

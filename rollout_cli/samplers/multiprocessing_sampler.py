@@ -24,7 +24,7 @@ from rollout_cli.memory import ReusedMemory
 from rollout_cli.samplers.channel import Channel
 from rollout_cli.samplers.crash_box import Watch, how_it_ended, new_box, read_notes, read_story
 from rollout_cli.samplers.fork_server import NO_ROOM, RECORD, ForkServer, StartMethod, Status, shared_server
-from rollout_cli.samplers.messages import Batch, Exit, Failed, Started, ToSampler, ToWorker
+from rollout_cli.samplers.messages import Batch, Exit, Failed, Reported, Started, ToSampler, ToWorker
 from rollout_cli.samplers.pool import Died, Event, Pool
 from rollout_cli.samplers.sampler import Sampler
 from rollout_cli.samplers.supervision import Supervision
@@ -274,7 +274,7 @@ def _death(process: _Process) -> Died:
 
 
 def _checked(message: object, worker: int) -> ToSampler:
-    if not isinstance(message, Started | Batch | Failed) or message.worker != worker:
+    if not isinstance(message, Started | Reported | Batch | Failed) or message.worker != worker:
         raise TypeError(f"worker {worker} sends no {type(message).__name__}")
     return message
 

@@ -94,7 +94,13 @@ def _new_loop(birth: Birth, turn_seconds: float) -> WorkerLoop:
     sys.path += [entry for entry in birth.path if entry not in sys.path]
     birth.enter_folder()
     flush_seconds = max(FLUSH_SECONDS, turn_seconds)
-    return WorkerLoop(birth.load_factory(), birth.worker, turn_seconds=turn_seconds, flush_seconds=flush_seconds)
+    return WorkerLoop(
+        birth.load_factory(),
+        birth.worker,
+        hashes_files=True,  # The driver's machine may not have them.
+        turn_seconds=turn_seconds,
+        flush_seconds=flush_seconds,
+    )
 
 
 def packed_numbers(numbers: Any) -> Any:

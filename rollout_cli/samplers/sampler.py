@@ -10,6 +10,7 @@ import logging
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self, TypeVar
 
@@ -17,7 +18,7 @@ from rollout_cli.episodes.batch import EnvSpec, EpisodeBatch
 from rollout_cli.episodes.chunk import AnyChunk, Chunk
 from rollout_cli.errors import InternalError, InterruptedRunError, UsageError
 from rollout_cli.samplers.leases import Leases, LeaseSize
-from rollout_cli.samplers.messages import Update, as_raised
+from rollout_cli.samplers.messages import Reported, Started, Update, as_raised
 from rollout_cli.samplers.plan import EpisodesPerWorker, MinTimesteps, Plan, PlanState
 from rollout_cli.samplers.pool import Pool
 from rollout_cli.samplers.reorder import ReorderBuffer
@@ -25,6 +26,7 @@ from rollout_cli.samplers.sampler_machine import SamplerMachine
 from rollout_cli.samplers.supervision import Supervision, Supervisor
 from rollout_cli.samplers.updates import UpdateLog
 from rollout_cli.workers.factory import WorkerFactory
+from rollout_cli.workers.worker import WorkerReport
 
 _log = logging.getLogger("rollout_cli")
 _clock = time.monotonic
@@ -57,7 +59,8 @@ class Sampler:
         skipped: By number, why an episode was left out.
         dropped_episodes: Episodes of the last call that ended and were not handed on, since it was stopped before one
             with a lower number had ended.
-        worker_info: What only a worker knows of its environment and policy, for info.json.
+        report: What only workers know of the environment and the policy, all of them together; None before the first
+            one has started.
         warn: Called with one line for each fault that did not end a call; writes to the log unless it is replaced.
         spill_folder: Where episodes that wait for their turn are kept beyond 256 MB; None for `TMPDIR`.
     """
@@ -90,7 +93,7 @@ class Sampler:
         self._env_spec: EnvSpec | None = None
         self._generation = 0
         self._ends_at: float | None = None  # Set when a stop is requested.
-        self.worker_info: dict[str, Any] = {}
+        self.report: WorkerReport | None = None
         self.skipped: dict[int, str] = {}
         self.warn: Callable[[str], None] = _log.warning
         self.spill_folder: Path | None = None
@@ -139,6 +142,8 @@ class Sampler:
             UsageError: If a later call of the sampler began meanwhile.
         """
         updates = self._updates.note(agent_update, env_update)
+        if agent_update is not None or env_update is not None:
+            self.report = None  # The new ones read other files.
         if env_update is not None:
             self._env_spec = None  # The new environment may have other spaces.
         call = self._begin(plan, updates)
@@ -306,11 +311,11 @@ class Sampler:
         """Wait until something happens in the pool, and handle it."""
         call.top_up_idle()
         for event in call.pool.wait(None if self._ends_at is None else max(0.0, self._ends_at - _clock())):
+            if isinstance(event, Started | Reported) and event.generation == call.generation:
+                self.report = (self.report or replace(event.report, files=())).joined(event.report)
             call.handle(event, _clock())
         if self._env_spec is None and call.started is not None:  # All workers know the same.
-            self._env_spec, self.worker_info = call.started.env_spec, dict(call.started.info)
-        if call.not_reproducible is not None:
-            self.worker_info.setdefault("not_reproducible", call.not_reproducible)
+            self._env_spec = call.started.env_spec
 
     def _end(self, call: SamplerMachine) -> None:
         """Let the workers stop, and forget what was not handed on."""

@@ -35,7 +35,6 @@ class SamplerMachine:
     supervisor: Supervisor
     warn: Callable[[str], None]  # Called with one line for each fault that does not end the call.
     started: Started | None = None  # What the first worker that was ready knows of its environment and policy.
-    not_reproducible: str | None = None  # Why the episodes cannot be reproduced, where a worker has seen that.
     skipped: dict[int, str] = field(default_factory=dict)  # By number, why an episode is left out.
     stopping: bool = False  # Whether the call is asked to end early, or has failed: no more numbers are leased.
     failure: RolloutError | None = None  # What ends the call, once the episodes before it were handed on.
@@ -108,7 +107,6 @@ class SamplerMachine:
 
     def _batch(self, event: Batch, now: float) -> None:
         self.buffer.add(event.chunk)
-        self.not_reproducible = self.not_reproducible or event.not_reproducible
         chunk = event.chunk
         if not chunk.completes:
             return

@@ -7,15 +7,28 @@ import pickle
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any
 
 from rollout_cli.episodes.chunk import for_transport
 from rollout_cli.errors import EnvLoadError, PolicyLoadError, UserCodeError
 from rollout_cli.loading import first_line, is_interrupt, reporting
-from rollout_cli.samplers.messages import Batch, Continue, Exit, Failed, Start, Started, Stop, ToSampler, ToWorker
+from rollout_cli.pins import FileWatch, hashed
+from rollout_cli.samplers.messages import (
+    Batch,
+    Continue,
+    Exit,
+    Failed,
+    Reported,
+    Start,
+    Started,
+    Stop,
+    ToSampler,
+    ToWorker,
+)
 from rollout_cli.workers.default_worker import Worker
 from rollout_cli.workers.factory import WorkerFactory
-from rollout_cli.workers.worker import CrashBox
+from rollout_cli.workers.worker import CrashBox, WorkerReport
 
 TURN_SECONDS = 0.004
 """How long a turn runs episodes: a look for commands after every step would cost as much as a small env's step."""
@@ -46,14 +59,18 @@ class WorkerLoop:
         crash_box: CrashBox | None = None,
         *,
         owns_process: bool = True,
+        hashes_files: bool = False,
         turn_seconds: float = TURN_SECONDS,
         flush_seconds: float = FLUSH_SECONDS,
     ) -> None:
         self.ended = False
         self._factory, self._number, self._box = factory, worker_number, crash_box
         self._owns_process, self._turn_seconds, self._flush_seconds = owns_process, turn_seconds, flush_seconds
+        self._hashes_files = hashes_files
         self._entered = ExitStack()
         self._worker: Worker | None = None
+        self._watch: FileWatch | None = None  # From before a policy is loaded until the first episode has ended.
+        self._not_reproducible: str | None = None  # As it was reported last.
         self._generation = 0
         self._failed = False
         self._flush_at = 0.0
@@ -104,6 +121,7 @@ class WorkerLoop:
     def close(self) -> None:
         """Close the environment and leave the set-up; what these raise is only logged, for the episodes are safe."""
         self._worker = None
+        self._end_watch()
         try:
             self._entered.close()
         except BaseException as error:
@@ -135,13 +153,16 @@ class WorkerLoop:
             self.close()  # After a failure nobody knows what state it is in.
         worker = self._worker = self._worker or self._built()
         worker.retract(above=None)
+        if start.updates:
+            self._end_watch()
+            self._watch = None if self._factory.pins is None else FileWatch(self._factory.pins)
         for update in start.updates:
             worker.update_env(_unpickled(update.env, "environment", EnvLoadError))
             worker.update_agent(_unpickled(update.agent, "policy", PolicyLoadError))
         if self._owns_process:
             self._factory.after_updates()
         worker.number_stride = start.stride
-        self._messages.append(Started(self._number, self._generation, worker.env_spec, worker.info()))
+        self._messages.append(Started(self._number, self._generation, worker.env_spec, self._report(worker)))
         worker.assign(start.lease)
 
     def _built(self) -> Worker:
@@ -179,11 +200,24 @@ class WorkerLoop:
     def _send_finished(self, worker: Worker, *, everything: bool) -> None:
         chunk, error = self._factory.take(worker, everything=everything)
         if chunk is not None:
-            for part in for_transport(chunk):
-                self._messages.append(Batch(self._number, self._generation, part, worker.not_reproducible))
+            # Before the episodes: the sampler takes none of a worker that read other files than the others.
+            if self._watch is not None or worker.not_reproducible != self._not_reproducible:
+                self._messages.append(Reported(self._number, self._generation, self._report(worker)))
+                self._end_watch()
+            self._messages += [Batch(self._number, self._generation, part) for part in for_transport(chunk)]
         self._left, self._flush_at = (worker.finished_rows, worker.finished_bytes), _clock() + self._flush_seconds
         if error is not None:
             raise error
+
+    def _report(self, worker: Worker) -> WorkerReport:
+        report, files = worker.report(), self._watch.files() if self._watch is not None else ()
+        self._not_reproducible = report.not_reproducible
+        return replace(report, files=tuple(map(hashed, files)) if self._hashes_files else files)
+
+    def _end_watch(self) -> None:
+        if self._watch is not None:
+            self._watch.end()
+            self._watch = None
 
 
 def _unpickled(data: bytes | None, what: str, kind: type[UserCodeError]) -> Any:

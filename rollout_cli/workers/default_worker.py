@@ -16,11 +16,11 @@ from typing import Any, NoReturn
 import gymnasium
 
 from rollout_cli.envs import describe_env, env_spec_of, time_limit_of
-from rollout_cli.envs.describe import loaded_versions
-from rollout_cli.envs.updates import check_env, close_env, updated_env
+from rollout_cli.envs.describe import loaded_modules
+from rollout_cli.envs.updates import check_env, check_makes_new, close_env, updated_env
 from rollout_cli.episodes.batch import EnvSpec, EpisodeBatch
 from rollout_cli.episodes.chunk import Chunk
-from rollout_cli.errors import InternalError, UserCodeError
+from rollout_cli.errors import EnvLoadError, InternalError, UserCodeError
 from rollout_cli.loading import reporting
 from rollout_cli.policies import policy_class
 from rollout_cli.seeding.generators import EpisodeSeeder
@@ -29,7 +29,7 @@ from rollout_cli.workers import checks
 from rollout_cli.workers.checks import RESET, STEP, as_flag, as_reward, blame, frozen_copy
 from rollout_cli.workers.policy_holder import PolicyHolder
 from rollout_cli.workers.recording import EpisodeRecorder
-from rollout_cli.workers.worker import NO_NUMBER, CrashBox, EpisodeRules
+from rollout_cli.workers.worker import NO_NUMBER, CrashBox, EpisodeRules, WorkerReport
 
 Env = gymnasium.Env[Any, Any]
 
@@ -64,6 +64,7 @@ class DefaultWorker:
         max_episode_length: Steps after which an episode is truncated; None or infinity for no limit.
         worker_number: Which of the run's workers this is, from 0.
         deterministic: Whether a policy that has a deterministic mode uses it.
+        fresh_env: Whether the environment is closed and built anew for each episode.
 
     Attributes:
         rules: What it does about user code that nearly keeps its contract; set before its first update.
@@ -75,7 +76,13 @@ class DefaultWorker:
     not_reproducible: str | None = None
 
     def __init__(
-        self, *, seed: int, max_episode_length: float | None, worker_number: int, deterministic: bool = False
+        self,
+        *,
+        seed: int,
+        max_episode_length: float | None,
+        worker_number: int,
+        deterministic: bool = False,
+        fresh_env: bool = False,
     ) -> None:
         self.worker_number = worker_number
         self.rules = EpisodeRules()
@@ -86,6 +93,9 @@ class DefaultWorker:
         self._holder = PolicyHolder(seed, deterministic=deterministic)
         self._seeder = EpisodeSeeder(seed)
         self._env: Any = None
+        self._fresh_env = fresh_env
+        self._env_update: Any = None  # The last one: with `fresh_env` it builds each environment.
+        self._is_used = False  # Whether an episode began in the environment.
         self._env_spec: EnvSpec | None = None
         self._recorder: EpisodeRecorder | None = None
         self._limit = math.inf
@@ -127,9 +137,12 @@ class DefaultWorker:
         if env_update is None:
             return
         check_env(env_update, gymnasium.Env, hint="VecWorker takes vector environments and lists", or_update=True)
+        if self._fresh_env:
+            check_makes_new(env_update)
         self._forget()
         seed_globals(self._seed, SETUP)
         self._env = updated_env(self._env, env_update, gymnasium.Env)
+        self._env_update, self._is_used = env_update, False
         own_limit = time_limit_of(self._env)
         self._limit = min(self._max_episode_length, math.inf if own_limit is None else own_limit)
         self._take_spec(env_spec_of(self._env, self._max_episode_length))
@@ -191,6 +204,9 @@ class DefaultWorker:
             self._is_recorded = True
 
     def _begin(self, number: int, *, on_behalf_of: int | None = None) -> None:
+        if self._fresh_env and self._is_used:
+            self._renew_env()
+        self._is_used = True
         recorder, policy, where = self._the_recorder(), self._holder.policy, "policy.seed"
         self._number, self._last_run = number if on_behalf_of is None else on_behalf_of, NO_NUMBER
         self._episode_seed, self._began = env_seed(self._seed, number), _clock()
@@ -211,6 +227,13 @@ class DefaultWorker:
         if not self._met_first_reset:
             self._met_first_reset = True
             self._seeder.watch(policy=policy, env=self._env)
+
+    def _renew_env(self) -> None:
+        seed_globals(self._seed, SETUP)
+        self._env = updated_env(self._env, self._env_update, gymnasium.Env)
+        check_same_spec(env_spec_of(self._env, self._max_episode_length), self.env_spec)
+        self._seeder.watch(env=self._env)
+        self._met_first_reset = False
 
     def reset_env(self, env: Env, number: int, seed: int) -> tuple[Any, dict[str, Any]]:
         """Reset the environment for episode `number`; return its first observation and info."""
@@ -422,10 +445,14 @@ class DefaultWorker:
         """About how many bytes it would give."""
         return self._recorder.first_row * self._recorder.row_bytes if self._recorder is not None else 0
 
-    def info(self) -> dict[str, Any]:
-        """Return what info.json says of the policy and environment that only a worker knows."""
-        record = {"env": describe_env(self._env), "versions": loaded_versions(self._env)}
-        return {"policy_class": policy_class(self._holder.policy), **record}
+    def report(self) -> WorkerReport:
+        """Return what only a worker knows of the policy and the environment; the files are not its business."""
+        return WorkerReport(
+            env=describe_env(self._env),
+            policy_class=policy_class(self._holder.policy),
+            modules=loaded_modules(),
+            not_reproducible=self.not_reproducible,
+        )
 
     def shutdown(self) -> None:
         """Close the environment, and give up the episode that runs; EnvError if that fails."""
@@ -441,6 +468,13 @@ class DefaultWorker:
         if self._recorder is None or self._env is None:
             raise InternalError(NOT_READY)
         return self._recorder
+
+
+def check_same_spec(spec: EnvSpec, before: EnvSpec) -> None:
+    """Raise EnvLoadError where an environment that was built anew is another one than before."""
+    if spec != before:
+        message = "the environment that was built anew for an episode has other spaces, or another limit, than before"
+        raise EnvLoadError(message, hint="build the same environment each time, or omit fresh_env=True")
 
 
 Worker = DefaultWorker

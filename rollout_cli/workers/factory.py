@@ -14,6 +14,7 @@ from rollout_cli.episodes.chunk import Chunk
 from rollout_cli.episodes.infos import without_infos
 from rollout_cli.errors import ArgumentError, RolloutError, UsageError, UserCodeError
 from rollout_cli.loading import Source, is_module_attribute, reporting
+from rollout_cli.pins import PinRules
 from rollout_cli.seeding.seeds import draw_root_seed
 from rollout_cli.workers.checks import sound_episodes
 from rollout_cli.workers.default_worker import PLACES, VERBS, DefaultWorker, Worker
@@ -72,6 +73,7 @@ class WorkerFactory:
         worker_setup: Makes a context manager that is entered in each worker before the policy is unpickled there, and
             left when the worker ends; in place of the default, which holds torch to one thread. It must be picklable.
         rules: What is done about user code that nearly keeps its contract.
+        pins: Which files of a policy and environment are pinned; None where workers do not look for any.
         drop_infos: Infos that are not recorded: dotted paths or globs, see `without_infos`.
 
     Attributes:
@@ -94,6 +96,7 @@ class WorkerFactory:
         is_tf_worker: bool = False,
         worker_setup: WorkerSetup | None = None,
         rules: EpisodeRules | None = None,
+        pins: PinRules | None = None,
         drop_infos: Sequence[str] = (),
     ) -> None:
         self.n_workers = usable_cores() if n_workers is None else n_workers
@@ -103,6 +106,7 @@ class WorkerFactory:
         self.worker_args = dict(worker_args or {})
         self.worker_setup = tensorflow_session if is_tf_worker else worker_setup
         self.rules = rules or EpisodeRules()
+        self.pins = pins
         self._drop_infos = tuple(drop_infos)
         if not _is_worker_class(worker_class):
             raise ArgumentError(f"worker_class is {worker_class!r}, which is no Worker", hint=_SUBCLASS_HINT)

@@ -49,14 +49,15 @@ class NativeRows:
         env: The vector environment.
         n_rows: How many rows it has.
         envs: The environment of each row; none where the rows are not environments of their own.
+        steps: What takes a step of each of these.
         mode: How it resets rows that ended; EnvLoadError where it does not say.
         own_limit: Steps after which it truncates episodes; infinity where no limit is known.
     """
 
-    envs: Sequence[Env] = ()
-
     def __init__(self, env: Vector, root: int) -> None:
         self._root = root
+        self.envs: list[Env] = []
+        self.steps: list[Any] = []
         # Any: its `reset` takes a seed a row, which VectorEnv's own signature does not say.
         self.env: Any = env
         self.n_rows: int = env.num_envs
@@ -143,7 +144,9 @@ class SyncRows:
     mode, resets_itself = AutoresetMode.DISABLED, False
 
     def __init__(self, envs: Sequence[Env], root: int, reset_env: ResetEnv, steps: Sequence[StepEnv]) -> None:
-        self.envs, self.n_rows, self.reset_env, self._steps, self._root = envs, len(envs), reset_env, steps, root
+        self.envs: list[Env] = list(envs)
+        self.n_rows, self.reset_env, self._root = len(envs), reset_env, root
+        self.steps: list[Any] = list(steps)  # What they give may be of any type.
         hint = "give each worker environments of one kind"
         first, *others = ((env.observation_space, env.action_space) for env in envs)
         if any(other != first for other in others):
@@ -198,9 +201,8 @@ class SyncRows:
             if number == NO_NUMBER:
                 record(self._resting)
                 continue
-            step: Any = self._steps[row]  # What it gives may be of any type.
             try:
-                observation, reward, ends, is_cut, info = step(action)
+                observation, reward, ends, is_cut, info = self.steps[row](action)
                 record(observation)
                 if info or type(info) is not dict:
                     infos[row] = frozen_copy(info)

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import chain
 from typing import Any, ClassVar, Literal, NoReturn
 
@@ -17,9 +18,9 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium.vector import AutoresetMode, VectorEnv
 
-from rollout_cli.envs.describe import vector_name
+from rollout_cli.envs.describe import env_spec_of, vector_name
 from rollout_cli.envs.source import build_native, one_for_each
-from rollout_cli.envs.updates import check_env, close_env, updated_env
+from rollout_cli.envs.updates import check_env, check_makes_new, close_env, updated_env
 from rollout_cli.episodes.batch import EnvSpec, EpisodeBatch
 from rollout_cli.episodes.chunk import Chunk
 from rollout_cli.episodes.spaces import SpaceRows, space_leaves
@@ -37,12 +38,12 @@ from rollout_cli.workers.checks import (
     episode_place,
     shown,
 )
-from rollout_cli.workers.default_worker import NOT_READY, DefaultWorker
+from rollout_cli.workers.default_worker import NOT_READY, DefaultWorker, check_same_spec
 from rollout_cli.workers.rollout_buffer import RolloutBuffer, new_episodes
 from rollout_cli.workers.row_numbers import RowNumbers
 from rollout_cli.workers.row_policies import OnePolicy, PolicyEach
 from rollout_cli.workers.rows import NativeRows, RowError, Rows, SyncRows, final_infos
-from rollout_cli.workers.worker import NO_NUMBER
+from rollout_cli.workers.worker import NO_NUMBER, WorkerReport
 
 Array = npt.NDArray[Any]
 
@@ -79,6 +80,7 @@ class VecWorker(DefaultWorker):
         vectorization: `sync` steps n_envs copies of the environment one after another; `native` steps the environment's
             own vector form, a vector entry point or a factory that is called with `num_envs`.
         deterministic: Whether a policy that has a deterministic mode uses it.
+        fresh_env: Whether a row's environment is closed and built anew for each episode; for `sync` alone.
 
     Raises:
         ArgumentError: If `n_envs` or `vectorization` is none of these (a ValueError, too).
@@ -95,10 +97,13 @@ class VecWorker(DefaultWorker):
         n_envs: int = DEFAULT_N_ENVS,
         vectorization: Literal["sync", "native"] = "sync",
         deterministic: bool = False,
+        fresh_env: bool = False,
     ) -> None:
         VecWorker.numbers_at_once({"n_envs": n_envs})
         if vectorization not in ("sync", "native"):
             raise ArgumentError(f"vectorization is {vectorization!r}, must be 'sync' or 'native'")
+        if fresh_env and vectorization == "native":
+            raise ArgumentError("fresh_env=True builds single environments anew, and vectorization='native' has none")
         self._n_envs, self._vectorization = n_envs, vectorization
         self._queue = RowNumbers(n_envs)
         self._buffer = RolloutBuffer({}, n_envs, worker_number)
@@ -117,10 +122,12 @@ class VecWorker(DefaultWorker):
             max_episode_length=max_episode_length,
             worker_number=worker_number,
             deterministic=deterministic,
+            fresh_env=fresh_env,
         )
 
     # Set once there is an environment, and once there is a policy, too.
     _rows: Rows
+    _used_rows: set[int]  # In whose environments an episode began.
     _row_specs: list[EnvSpec]
     _policies: OnePolicy
     _spaces: SpaceRows
@@ -183,6 +190,9 @@ class VecWorker(DefaultWorker):
     def _sync_rows(self, env_update: Any) -> SyncRows:
         before = self._rows.envs if self._env is not None else [None] * self._n_envs
         updates = one_for_each(env_update, self._n_envs)
+        for update in updates if self._fresh_env else ():
+            check_makes_new(update)
+        self._env_update, self._used_rows = updates, set()
         envs = [updated_env(old, update, gymnasium.Env) for old, update in zip(before, updates, strict=True)]
         return SyncRows(envs, self._seed, self.reset_env, [self._stepper(env) for env in envs])
 
@@ -241,6 +251,8 @@ class VecWorker(DefaultWorker):
         self.crash_box.note(self._numbers)
         runs = numbers != NO_NUMBER
         begun, its = rows[runs], numbers[runs]
+        if self._fresh_env:
+            self._renew_envs(begun.tolist())
         if len(begun):
             self._next_own = max(self._next_own, int(its.max()) + 1)
             self._where = "policy.seed"
@@ -258,6 +270,18 @@ class VecWorker(DefaultWorker):
         if not self._is_begun:
             self._is_begun = True
             self._policies.watch(self._seeder, self._row_seeders, self._row_specs)
+
+    def _renew_envs(self, rows: list[int]) -> None:
+        """Build the environments of these rows anew, but for the rows that have run no episode yet."""
+        envs = self._rows.envs
+        for row in self._used_rows.intersection(rows):
+            seed_globals(self._seed, SETUP)
+            env = envs[row] = updated_env(envs[row], self._env_update[row], gymnasium.Env)
+            check_same_spec(env_spec_of(env, self._max_episode_length), self.env_spec)
+            self._rows.steps[row] = self._stepper(env)
+            self._row_seeders[row].watch(env=env)
+        self._used_rows.update(rows)
+        self._env = envs[0]
 
     def step_episode(self) -> bool:
         """Take one step in every row; return whether an episode ended."""
@@ -460,15 +484,10 @@ class VecWorker(DefaultWorker):
     def finished_bytes(self) -> int:
         return self._buffer.finished_rows * self._buffer.row_bytes
 
-    def info(self) -> dict[str, Any]:
-        """Return what DefaultWorker does, and how far the episodes can be reproduced.
-
-        `scope` is there where an episode depends on `n_envs`, and `not_reproducible` where it says why nothing repeats.
-        """
-        info, reason = super().info(), self.not_reproducible
-        if not (self._rows.envs and self._policies.is_row_wise):
-            info["scope"] = "n_envs"
-        return info | ({"not_reproducible": reason} if reason else {})
+    def report(self) -> WorkerReport:
+        """Return what a DefaultWorker does, and whether an episode depends on `n_envs`."""
+        is_own = bool(self._rows.envs) and self._policies.is_row_wise
+        return replace(super().report(), scope="any" if is_own else "n_envs")
 
     @property
     def not_reproducible(self) -> str | None:  # type: ignore[override]  # Computed here, a plain attribute elsewhere.

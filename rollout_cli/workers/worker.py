@@ -1,12 +1,15 @@
-"""What every worker has: the rules for its episodes, and a box in which it notes what runs."""
+"""What every worker has: the rules for its episodes, its report, and a box in which it notes what runs."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
+
+from rollout_cli.pins import PinnedFile, agreed
 
 OnInvalidAction = Literal["error", "clip", "warn"]
 
@@ -30,6 +33,40 @@ class EpisodeRules:
     def most_steps(self, row_bytes: int) -> int:
         """Return how many steps an episode without a limit may have, where each has so many bytes of observations."""
         return max(1, min(self.step_guard, _GUARD_BYTES // max(1, row_bytes)))
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerReport:
+    """What only a worker knows of its policy and its environment.
+
+    Attributes:
+        env: The record of the environment, as `describe_env` makes it.
+        policy_class: The dotted name of the policy's class or function.
+        modules: The top-level modules that are loaded and no part of Python.
+        scope: `n_envs` where its episodes depend on how many environments a worker has, else `any`.
+        not_reproducible: Why its episodes cannot be reproduced, as far as it is known by now.
+        files: The files that its policy and its environment have read.
+    """
+
+    env: Mapping[str, Any] = field(default_factory=dict)
+    policy_class: str = ""
+    modules: tuple[str, ...] = ()
+    scope: Literal["any", "n_envs"] = "any"
+    not_reproducible: str | None = None
+    files: tuple[PinnedFile, ...] = ()
+
+    def joined(self, other: Self) -> Self:
+        """Return this report with what another worker, or this one later, knows beyond it.
+
+        Raises:
+            ChangedFilesError: If the other one read another content of a file.
+        """
+        return replace(
+            self,
+            modules=tuple(sorted({*self.modules, *other.modules})),
+            not_reproducible=self.not_reproducible or other.not_reproducible,
+            files=agreed(self.files, other.files),
+        )
 
 
 class CrashBox:

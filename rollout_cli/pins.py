@@ -1,0 +1,262 @@
+"""Pins: which files a policy and an environment read, and whether these are still the files of an earlier run.
+
+A worker watches what its process opens, from before the policy is loaded until its first episode has ended. An audit
+hook of Python reports each file that Python code opens. Code in C opens files without it (MuJoCo's XML, for example):
+such a file is pinned where it is named, and otherwise found by running a stored episode again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from hashlib import file_digest
+from pathlib import Path
+from typing import Any
+
+from rollout_cli.errors import ChangedFilesError
+
+_SYSTEM = ("/proc", "/sys", "/dev", "/etc", "/usr")
+_PACKAGES = ("site-packages", "dist-packages")
+_HUBS = (".cache/huggingface/hub", ".cache/torch/hub")
+"""The dot-folders of HOME that hold models; all others hold settings, caches and programs."""
+_OURS = str(Path(__file__).parent)
+_WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT
+_CHANGED_HINT = "put the files back that the run began with and resume it, or collect to another folder"
+
+
+@dataclass(frozen=True, slots=True)
+class PinRules:
+    """What is pinned beside the files that are seen to be opened, and what files are called.
+
+    Attributes:
+        named: Paths of further files; those that are not there are left out.
+        folders: Folders below which files are called by their relative paths, the innermost first; then comes the
+            working folder. A file elsewhere is called by its name.
+        ignored: Folders whose files are not pinned, such as the output.
+    """
+
+    named: tuple[str, ...] = ()
+    folders: tuple[str, ...] = ()
+    ignored: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PinnedFile:
+    """A file that user code read.
+
+    Attributes:
+        label: What a dataset calls it: a path relative to the SPEC's folder or the working folder, else its name.
+        key: What tells it apart in one run: the label where that is a relative path, else the absolute path.
+        path: Its absolute path, where it was read.
+        state: Its size and its time of modification in nanoseconds, when it was read.
+        at_load: Whether it was read before the first episode began.
+        sha256: The hash of its bytes; empty while nobody has computed it.
+    """
+
+    label: str
+    key: str
+    path: str
+    state: tuple[int, int]
+    at_load: bool = True
+    sha256: str = ""
+
+
+class FileWatch:
+    """Notes the files that this process opens, from its making until `end`."""
+
+    def __init__(self, rules: PinRules) -> None:
+        self._rules = rules
+        self._folder = _absolute(".")
+        self._read: dict[str, tuple[int, int]] = {}
+        self._written: set[str] = set()
+        self._at_load: dict[str, bool] = {}
+        self._has_begun = False
+        _watch(self)
+
+    def opened(self, path: str, *, writes: bool) -> None:
+        """Note an opened file; the bytecode of a module stands for its source."""
+        if writes:
+            self._written.add(path)
+            return
+        if path.endswith(".pyc"):
+            with contextlib.suppress(ValueError):  # Of bytecode without a source.
+                path = importlib.util.source_from_cache(path)
+        if path not in self._read and not path.startswith(_UNPINNED):
+            state = os.stat(path)  # noqa: PTH116 - in an audit hook, as little as possible
+            self._read[path] = (state.st_size, state.st_mtime_ns)
+
+    def files(self) -> tuple[PinnedFile, ...]:
+        """Return the files that were read so far; those of the first call are read at load."""
+        for path in map(_absolute, self._rules.named):
+            with contextlib.suppress(OSError):
+                self.opened(path, writes=False)
+        self._read = {**self._read, **_module_states()}
+        dropped = tuple(f"{_absolute(folder)}{os.sep}" for folder in self._rules.ignored)
+        kept = [
+            path
+            for path in sorted(self._read.keys() - self._written)
+            if not path.startswith(dropped) and self._is_pinned(path)
+        ]
+        is_first, self._has_begun = not self._has_begun, True
+        for path in kept:
+            self._at_load.setdefault(path, is_first)
+        return tuple(self._pinned(path) for path in kept)
+
+    def end(self) -> None:
+        """Stop noting files."""
+        _unwatch(self)
+
+    def _is_pinned(self, path: str) -> bool:
+        """Return whether a file is the user's: no part of Python, of a package or of the system."""
+        parts = Path(path).parts
+        if not os.path.isfile(path) or any(name in parts for name in _PACKAGES):  # noqa: PTH113 - it never raises
+            return False
+        home = f"{_absolute('~')}{os.sep}"
+        inside = path.removeprefix(home)
+        if inside == path or not inside.startswith(".") or inside.startswith(_HUBS):
+            return True
+        top = home + Path(inside).parts[0]
+        return f"{self._folder}{os.sep}".startswith(f"{top}{os.sep}")  # People work in it.
+
+    def _pinned(self, path: str) -> PinnedFile:
+        for folder in (*map(_absolute, self._rules.folders), self._folder):
+            if path.startswith(f"{folder}{os.sep}"):
+                label = path[len(folder) + 1 :]
+                return PinnedFile(label, label, path, self._read[path], self._at_load[path])
+        return PinnedFile(Path(path).name, path, path, self._read[path], self._at_load[path])
+
+
+def _absolute(path: str) -> str:
+    try:
+        return os.path.abspath(os.path.expanduser(path))  # noqa: PTH100, PTH111 - of a text, without a look at the disk
+    except FileNotFoundError:  # The working folder was deleted.
+        return path
+
+
+# Not `pathlib`: these are compared with each file that is opened.
+_UNPINNED = tuple(f"{_absolute(folder)}{os.sep}" for folder in {*_SYSTEM, sys.prefix, sys.base_prefix, _OURS})
+
+
+_modules: dict[str, tuple[int, int]] = {}
+"""By the source file of each module that was met, its state then: a module stays as it was loaded."""
+
+
+def _module_states() -> dict[str, tuple[int, int]]:
+    """Return the files of the loaded modules: one that was imported before a watch began opens no file."""
+    for name, module in list(sys.modules.items()):
+        file = getattr(module, "__file__", None)
+        path = _absolute(file) if isinstance(file, str) and name != "__main__" else ""
+        if path and path not in _modules and not path.startswith(_UNPINNED):
+            with contextlib.suppress(OSError):
+                state = os.stat(path)  # noqa: PTH116 - as above
+                _modules[path] = (state.st_size, state.st_mtime_ns)
+    return _modules
+
+
+_watches: list[FileWatch] = []
+_is_hooked = False
+
+
+def _watch(watch: FileWatch) -> None:
+    global _is_hooked  # noqa: PLW0603 - a hook can never be removed, so a process has one
+    _watches.append(watch)
+    if not _is_hooked:
+        sys.addaudithook(_note)
+        _is_hooked = True
+
+
+def _unwatch(watch: FileWatch) -> None:
+    if watch in _watches:
+        _watches.remove(watch)
+
+
+def _note(event: str, arguments: tuple[Any, ...]) -> None:
+    """Note an `open` event; whatever else is wrong with the path, the call that follows reports it."""
+    if event == "open" and _watches and not isinstance(arguments[0], int):
+        with contextlib.suppress(OSError, ValueError, TypeError):
+            path, mode, flags = os.path.abspath(os.fsdecode(arguments[0])), arguments[1], arguments[2]  # noqa: PTH100
+            writes = bool(isinstance(mode, str) and set("wax+") & set(mode)) or bool(flags & _WRITES)
+            for watch in _watches:
+                watch.opened(path, writes=writes)
+
+
+# Whether files are still the same.
+
+
+def hashed(file: PinnedFile) -> PinnedFile:
+    """Return a file with the hash of its bytes.
+
+    Raises:
+        ChangedFilesError: If it is not the file any more that was read.
+    """
+    try:
+        with Path(file.path).open("rb") as opened:
+            digest = file_digest(opened, "sha256").hexdigest()
+            state = os.fstat(opened.fileno())
+    except OSError as error:
+        raise _changed(file) from error
+    if (state.st_size, state.st_mtime_ns) != file.state:
+        raise _changed(file)
+    return replace(file, sha256=digest)
+
+
+def agreed(before: Iterable[PinnedFile], now: Iterable[PinnedFile]) -> tuple[PinnedFile, ...]:
+    """Return the files of several workers together, each with its hash.
+
+    Raises:
+        ChangedFilesError: If a worker read other bytes under one name than the workers before it.
+    """
+    joined = {file.key: file for file in before}
+    for file in now:
+        first = joined.get(file.key)
+        if first is not None and not file.sha256 and (first.path, first.state) == (file.path, file.state):
+            continue
+        new = file if file.sha256 else hashed(file)
+        if first is not None and first.sha256 != new.sha256:
+            raise _changed(file)
+        joined.setdefault(file.key, new)
+    return tuple(joined.values())
+
+
+def _changed(file: PinnedFile) -> ChangedFilesError:
+    return ChangedFilesError(f"{file.label} was changed during the run, which reads it", hint=_CHANGED_HINT)
+
+
+def record(files: Iterable[PinnedFile]) -> list[dict[str, str]]:
+    """Return what a dataset records of files: `path`, `sha256`, and when they were `read` (`load` or `episode`)."""
+    documents = (
+        {"path": file.label, "sha256": file.sha256, "read": "load" if file.at_load else "episode"} for file in files
+    )
+    return sorted(documents, key=lambda document: (document["path"], document["sha256"]))
+
+
+def joined(before: Sequence[Mapping[str, str]], now: Sequence[Mapping[str, str]]) -> list[Mapping[str, str]]:
+    """Return a record of files with those of an earlier one that it does not name."""
+    paths = {file["path"] for file in now}
+    return [*(file for file in before if file["path"] not in paths), *now]
+
+
+def changes(
+    before: Sequence[Mapping[str, str]], now: Sequence[Mapping[str, str]], *, is_whole: bool = True
+) -> tuple[list[str], list[str]]:
+    """Return in words what differs between two records of files: what matters, and what is only worth a notice.
+
+    Where `now` is not the whole record yet, a file may be read later.
+    """
+    new: dict[str, set[str]] = {}
+    for file in now:
+        new.setdefault(file["path"], set()).add(file["sha256"])
+    recorded = {file["path"] for file in before}
+    changed = []
+    for file in before:
+        others = new.get(file["path"])
+        if others is None:
+            # What an episode reads may depend on its seed.
+            changed += [f"{file['path']} is not read any more"] if is_whole and file["read"] == "load" else []
+        elif file["sha256"] not in others:
+            changed.append(f"{file['path']} has changed")
+    return changed, [f"{path} is read, and was not read before" for path in new if path not in recorded]

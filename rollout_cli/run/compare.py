@@ -1,0 +1,121 @@
+"""Comparing two runs of one episode, bit by bit."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rollout_cli.episodes.batch import EpisodeBatch
+
+Array = npt.NDArray[Any]
+
+_LONGEST_TEXT = 80
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """The first place where one field of two runs of an episode differs."""
+
+    field: str  # Such as `observation.camera` or `env_info.episode.t`.
+    step: int  # One past the last step for the last observation.
+    values: list[Any]  # The first run's and the second one's, as JSON holds them; None where there is none.
+
+    @property
+    def place(self) -> str:
+        return f"{self.field} at step {self.step}"
+
+
+_Column = tuple[int, Array]
+"""The step that the first row belongs to, and the values of one field, rows (n, …)."""
+
+
+def first_difference(first: EpisodeBatch, again: EpisodeBatch, *, only: Collection[str] = ()) -> Difference | None:
+    """Return where two runs of one episode first differ, in the step and in the order of cause and effect.
+
+    Whatever is recorded is compared, except which worker ran it and how long that took; or `only` these fields.
+    """
+    columns, others = (
+        {name: column for name, column in _columns(batch) if not only or name.partition(".")[0] in only}
+        for batch in (first, again)
+    )
+    found = []
+    for name in dict.fromkeys([*columns, *others]):
+        start, values = columns.get(name) or others[name]
+        lacking = start, np.full(len(values), None, object)
+        found.append(_difference(name, columns.get(name, lacking), others.get(name, lacking)))
+    return min(filter(None, found), key=lambda difference: difference.step, default=None)
+
+
+def _columns(batch: EpisodeBatch) -> Iterator[tuple[str, _Column]]:
+    """Yield the fields of one episode in the order of cause and effect within a step."""
+    length = len(batch.rewards)
+    yield "seed", (0, batch.seeds)
+    yield from _leaves("observation", batch.observations)
+    yield from _leaves("last_observation", batch.last_observations, length)
+    yield from _leaves("episode_info", batch.episode_infos)
+    yield from _leaves("action", batch.actions)
+    yield from _leaves("agent_info", batch.agent_infos)
+    yield "reward", (0, batch.rewards)
+    yield "terminated", (length - 1, batch.terminated)
+    yield "truncated", (length - 1, batch.truncated)
+    yield from _leaves("env_info", batch.env_infos)
+    yield "length", (length - 1, batch.lengths)
+
+
+def _leaves(name: str, tree: Any, start: int = 0) -> Iterator[tuple[str, _Column]]:
+    if isinstance(tree, Mapping | tuple):
+        for key, branch in tree.items() if isinstance(tree, Mapping) else enumerate(tree):
+            yield from _leaves(f"{name}.{key}", branch, start)
+    else:
+        yield name, (start, tree)
+
+
+def _difference(name: str, one: _Column, other: _Column) -> Difference | None:
+    """Return where two columns first differ in the rows that both have; a missing row shows in the lengths."""
+    (start, left), (other_start, right) = one, other
+    if start != other_start and name != "length":
+        return None  # The ends of runs of different lengths are no pair.
+    row = _first_row(left, right)
+    if row is None:
+        return None
+    before, now = _value(left, row), _value(right, row)
+    if np.shape(before) == np.shape(now) != ():
+        element = _first_row(np.ravel(before), np.ravel(now)) or 0
+        before, now = np.ravel(before)[element], np.ravel(now)[element]
+    return Difference(name, min(start, other_start) + row, [_shown(before), _shown(now)])
+
+
+def _first_row(left: Array, right: Array) -> int | None:
+    """Return the first row of both that differs in type or bits; None where none does."""
+    n_rows = min(len(left), len(right))
+    if not any(np.ma.isMaskedArray(values) or values.dtype == object for values in (left, right)):
+        alike = (left.dtype, left.shape[1:]) == (right.dtype, right.shape[1:])
+        if alike and left[:n_rows].tobytes() == right[:n_rows].tobytes():
+            return None
+    return next((row for row in range(n_rows) if _bits(_value(left, row)) != _bits(_value(right, row))), None)
+
+
+def _value(values: Array, row: int) -> Any:
+    """Return the value of a row; None where it is masked."""
+    return None if np.ma.getmaskarray(values[row : row + 1]).any() else np.ma.getdata(values)[row]
+
+
+def _bits(value: Any) -> tuple[Any, ...]:
+    """Return what two values have in common if they are the same."""
+    if not isinstance(value, np.ndarray | np.generic):
+        return type(value), value
+    return value.dtype, value.shape, value.tolist() if value.dtype == object else value.tobytes()
+
+
+def _shown(value: Any) -> Any:
+    """Return a value as JSON holds it: numbers as they are, others as short texts."""
+    value = value.tolist() if isinstance(value, np.ndarray | np.generic) else value
+    if value is None or isinstance(value, bool | int) or (isinstance(value, float) and math.isfinite(value)):
+        return value
+    text = str(value)
+    return text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]}…"
