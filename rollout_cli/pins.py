@@ -53,7 +53,7 @@ class PinnedFile:
         key: What tells it apart in one run: the label where that is a relative path, else the absolute path.
         path: Its absolute path, where it was read.
         state: Its size and its time of modification in nanoseconds, when it was read.
-        at_load: Whether it was read before the first episode began.
+        at_load: Whether it was certainly read before the first episode began.
         sha256: The hash of its bytes; empty while nobody has computed it.
     """
 
@@ -75,6 +75,8 @@ class FileWatch:
         self._written: set[str] = set()
         self._at_load: dict[str, bool] = {}
         self._has_begun = False
+        # Whether the policy uses a module that was imported before, nobody knows.
+        self._earlier = _module_states().keys()
         _watch(self)
 
     def opened(self, path: str, *, writes: bool) -> None:
@@ -86,8 +88,7 @@ class FileWatch:
             with contextlib.suppress(ValueError):  # Of bytecode without a source.
                 path = importlib.util.source_from_cache(path)
         if path not in self._read and not path.startswith(_UNPINNED):
-            state = os.stat(path)  # noqa: PTH116 - in an audit hook, as little as possible
-            self._read[path] = (state.st_size, state.st_mtime_ns)
+            self._read[path] = _state(path)
 
     def files(self) -> tuple[PinnedFile, ...]:
         """Return the files that were read so far; those of the first call are read at load."""
@@ -103,7 +104,7 @@ class FileWatch:
         ]
         is_first, self._has_begun = not self._has_begun, True
         for path in kept:
-            self._at_load.setdefault(path, is_first)
+            self._at_load.setdefault(path, is_first and path not in self._earlier)
         return tuple(self._pinned(path) for path in kept)
 
     def end(self) -> None:
@@ -141,20 +142,28 @@ def _absolute(path: str) -> str:
 _UNPINNED = tuple(f"{_absolute(folder)}{os.sep}" for folder in {*_SYSTEM, sys.prefix, sys.base_prefix, _OURS})
 
 
-_modules: dict[str, tuple[int, int]] = {}
-"""By the source file of each module that was met, its state then: a module stays as it was loaded."""
+_modules: dict[str, tuple[Any, tuple[int, int]]] = {}
+"""By file, the spec of the module that was met, and the file's state then: a module stays as it was loaded."""
 
 
 def _module_states() -> dict[str, tuple[int, int]]:
     """Return the files of the loaded modules: one that was imported before a watch began opens no file."""
+    states = {}
     for name, module in list(sys.modules.items()):
-        file = getattr(module, "__file__", None)
+        # Not by `getattr`, which lets a lazy module import something.
+        file, spec = (getattr(module, "__dict__", {}).get(key) for key in ("__file__", "__spec__"))
         path = _absolute(file) if isinstance(file, str) and name != "__main__" else ""
-        if path and path not in _modules and not path.startswith(_UNPINNED):
+        if path and not path.startswith(_UNPINNED):
             with contextlib.suppress(OSError):
-                state = os.stat(path)  # noqa: PTH116 - as above
-                _modules[path] = (state.st_size, state.st_mtime_ns)
-    return _modules
+                if path not in _modules or _modules[path][0] is not spec:
+                    _modules[path] = spec, _state(path)
+                states[path] = _modules[path][1]
+    return states
+
+
+def _state(path: str) -> tuple[int, int]:
+    status = os.stat(path)  # noqa: PTH116 - in an audit hook, as little as possible
+    return status.st_size, status.st_mtime_ns
 
 
 _watches: list[FileWatch] = []

@@ -52,6 +52,7 @@ def _summary(dataset: Dataset, facts: Mapping[str, Any]) -> dict[str, object]:
         # A writer that was used without `collect` may have recorded none of these.
         "environment": facts.get("env_source", {}).get("spec", "not recorded"),
         "policy": facts.get("policy", {}).get("spec", "not recorded"),
+        **{f"file {file['path']}": f"sha256 {file['sha256']}" for file in facts.get("files", [])},
         "root seed": facts["root_seed"],
         "reproducible": described(facts.get("reproducible", {})),
         "collected": f"{facts['times']['started']} to {facts['times']['ended'] or 'now'}",

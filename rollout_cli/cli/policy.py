@@ -31,9 +31,12 @@ def pack(
         packed = pack_policy(spec, output, overwrite=overwrite)
     if json:
         document = {"path": packed.path, "n_bytes": packed.n_bytes, "sha256": packed.sha256, "class": packed.class_name}
-        print_json(document)
+        print_json({**document, "reads": packed.reads})
     elif quiet:
         print_text(printable(str(packed.path)))
     else:
         rows = {"file": packed.path, "class": packed.class_name, "size": f"{packed.n_bytes:,} bytes"}
-        print_rows({**rows, "sha256": packed.sha256})
+        reads = "unknown: calling it without arguments failed here"
+        if packed.reads is not None:
+            reads = ", ".join(packed.reads) or "no file"
+        print_rows({**rows, "sha256": packed.sha256, "still reads": reads})

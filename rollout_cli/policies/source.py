@@ -13,13 +13,14 @@ from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import cloudpickle
 
 from rollout_cli.episodes.batch import EnvSpec
-from rollout_cli.errors import PolicyLoadError, StorageError, UsageError
+from rollout_cli.errors import PolicyLoadError, StorageError, UsageError, UserCodeError
 from rollout_cli.loading import PICKLE_SUFFIXES, Source, first_line, is_file, is_module_attribute, reporting
+from rollout_cli.pins import FileWatch, PinRules
 from rollout_cli.policies.adapt import adapt_policy, instantiate, policy_class
 from rollout_cli.policies.policy import AdaptedPolicy
 
@@ -100,12 +101,13 @@ def policy_source(spec: str, *, sha256: str | None = None) -> PolicySource:
 
 
 class PackedPolicy(NamedTuple):
-    """The file that was written, and the dotted name of the packed class or function, or of the object's class."""
+    """The file that was written."""
 
     path: Path
     n_bytes: int
     sha256: str
-    class_name: str
+    class_name: str  # The dotted name of the packed class or function, or of the object's class.
+    reads: tuple[str, ...] | None  # The files that it still reads where it is loaded; None where that is unknown.
 
 
 def pack_policy(spec: str, output: Path, *, overwrite: bool = False) -> PackedPolicy:
@@ -132,7 +134,21 @@ def pack_policy(spec: str, output: Path, *, overwrite: bool = False) -> PackedPo
     with reporting(PolicyLoadError, "the pickle that was made does not load", hint=hint):
         pickle.loads(data)  # noqa: S301 - the bytes were made just now
     _write_whole(output, data)
-    return PackedPolicy(output, len(data), sha256(data).hexdigest(), policy_class(found))
+    return PackedPolicy(output, len(data), sha256(data).hexdigest(), policy_class(found), _reads(found))
+
+
+def _reads(found: Any) -> tuple[str, ...] | None:
+    """Return the files that a class or factory reads when it is called; None where it cannot be called here."""
+    watch = FileWatch(PinRules())
+    try:
+        # One that takes the spaces is called with none: whatever it does then, what it has read is not all.
+        instantiate(found, cast("EnvSpec", None))
+    except UserCodeError:
+        return None
+    finally:
+        watch.end()
+    # Modules are in the pickle, or must be importable where it is loaded.
+    return tuple(file.label for file in watch.files() if not file.path.endswith(".py"))
 
 
 @contextlib.contextmanager

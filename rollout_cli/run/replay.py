@@ -83,4 +83,5 @@ def replay(
         # What is read in an episode is known by now.
         late, _ = pins.changes(info["files"], pins.record(sampler.report.files))
         late = [f"{change} since the dataset was made" for change in late]
+        notices += [f"from episode {min(change['from_numbers'])} on, {change['what']}" for change in info["changes"]]
         return found, [*(change for change in late if change not in changed), *notices]

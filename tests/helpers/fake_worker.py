@@ -16,6 +16,7 @@ from rollout_cli.episodes.chunk import Chunk, concatenate
 from rollout_cli.episodes.infos import InfoTable
 from rollout_cli.errors import EnvError
 from rollout_cli.workers import DefaultWorker, WorkerFactory
+from rollout_cli.workers.worker import WorkerReport
 from tests.helpers.chunks import BOX_SPEC
 
 
@@ -96,8 +97,8 @@ class FakeWorker(DefaultWorker):
     def update_env(self, env_update: Any) -> None:
         """Need none."""
 
-    def info(self) -> dict[str, Any]:
-        return {}
+    def report(self) -> WorkerReport:
+        return WorkerReport()
 
     def shutdown(self) -> None:
         self.is_closed = True

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import subprocess
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from rollout_cli.option_types import EpisodeRange
 from rollout_cli.policies.source import policy_source
 from rollout_cli.run import provenance
 from rollout_cli.run.provenance import recorded_values, restored, run_record, sources_record, storable, surroundings
+from rollout_cli.workers.worker import WorkerReport
 from tests.helpers.projects import project, write_module
 
 __all__ = ["project"]
@@ -133,11 +135,12 @@ def test_a_worker_class_is_recorded_by_its_source(project: Path) -> None:
 
 def test_versions() -> None:
     """Those of this process, and those that a worker's process has loaded."""
-    info = {"versions": {"mujoco": "4.0"}, "env": {"id": "X"}, "policy_class": "p.P"}
-    record = run_record(recorded(CollectConfig(timesteps=1)), info, surroundings())
+    report = WorkerReport(env={"id": "X"}, policy_class="p.P", modules=("_pytest", "no_distribution", "xdist"))
+    record = run_record(recorded(CollectConfig(timesteps=1)), report, surroundings())
     for name in ("python", "platform", "rollout-cli", "gymnasium", "numpy", "pyarrow", "cloudpickle"):
         assert record["versions"][name]
-    assert "4.0" == record["versions"]["mujoco"]
+    assert version("pytest-xdist") == record["versions"]["pytest-xdist"]
+    assert "hypothesis" not in record["versions"]
     assert ("X", "p.P") == (record["env"]["id"], record["policy"]["class"])
 
 
@@ -145,7 +148,7 @@ def test_git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The commit of the working folder, and whether its files differ from it; None outside of a repository."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
-    assert surroundings()["git"] is None
+    assert surroundings().git is None
 
     def git(*words: str) -> str:
         identity = ("-c", "user.name=x", "-c", "user.email=x@example.org", "-c", "commit.gpgsign=false")
@@ -158,8 +161,8 @@ def test_git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     git("commit", "--quiet", "--no-verify", "--message", "one")
     commit = git("rev-parse", "HEAD")
     (tmp_path / "untracked").touch()
-    assert {"commit": commit, "dirty": False} == surroundings()["git"]
+    assert {"commit": commit, "dirty": False} == surroundings().git
     (tmp_path / "file").write_text("two")
-    assert {"commit": commit, "dirty": True} == surroundings()["git"]
+    assert {"commit": commit, "dirty": True} == surroundings().git
     monkeypatch.setenv("PATH", "")
-    assert surroundings()["git"] is None
+    assert surroundings().git is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -13,8 +14,10 @@ from gymnasium import spaces
 from rollout_cli.episodes.batch import EnvSpec, EpisodeBatch
 from rollout_cli.episodes.chunk import Chunk, concatenate
 from rollout_cli.errors import EnvError, NotReproducibleError, RolloutError, WorkerError
-from rollout_cli.run.reproduce import EarlyEpisodes, Verdict, check, described, first_difference, require
+from rollout_cli.run.compare import first_difference
+from rollout_cli.run.reproduce import EarlyEpisodes, Verdict, check, described, require
 from rollout_cli.samplers.plan import Episodes, Plan
+from rollout_cli.workers.worker import WorkerReport
 from tests.helpers.chunks import BOX_SPEC, episode, in_parts
 
 TREE = EnvSpec(
@@ -152,13 +155,22 @@ def test_parts_become_an_episode() -> None:
     assert [9] == [chunk.n_steps for chunk in early.kept]
 
 
-def test_big_episodes_are_not_kept() -> None:
-    """Nor any after one: they would be no early ones."""
+def test_of_a_big_episode_the_beginning_is_kept() -> None:
+    """As a limit of its steps gives it; no later episode is kept, since it would be no early one."""
+    whole = episode(0, 900)
     early = EarlyEpisodes(_free_bytes=2_000)
-    for part in in_parts(episode(0, 900), [20, 900]):
+    for part in in_parts(whole, [20, 900]):
         early.keep(part)
     early.keep(episode(1, 5))
-    assert [] == early.kept
+    (kept,) = early.kept
+    assert 20 < kept.n_steps < 900
+    assert None is first_difference(batch(whole.truncated_at(kept.n_steps), BOX_SPEC), batch(kept, BOX_SPEC))
+    assert ([False], [True]) == (kept.terminated.tolist(), kept.truncated.tolist())
+    assert whole.observations[0][kept.n_steps].tolist() == kept.last_observations[0][0].tolist()
+    assert ([kept.n_steps], kept.n_steps) == (
+        [chunk.n_steps for chunk in early.chosen(0.1, 1e9)[0]],
+        early.chosen(0.1, 1e9)[1],
+    )
 
 
 def test_the_shortest_are_chosen_in_falling_order() -> None:
@@ -168,9 +180,18 @@ def test_the_shortest_are_chosen_in_falling_order() -> None:
         early.keep(episode(number, length))
 
     def chosen(seconds: float) -> list[int]:
-        return [int(chunk.numbers[0]) for chunk in early.chosen(0.1, seconds)]
+        return [int(chunk.numbers[0]) for chunk in early.chosen(0.1, seconds)[0]]
 
-    assert ([2, 1], [1], []) == (chosen(3.0), chosen(2.9), chosen(0.9))
+    assert ([2, 1], [1], [1]) == (chosen(3.0), chosen(2.9), chosen(0.9))
+
+
+def test_of_a_slow_episode_the_beginning_is_chosen() -> None:
+    """As many steps of the shortest as the time allows, at least one."""
+    early = EarlyEpisodes()
+    early.keep(concatenate([episode(0, 30), episode(1, 10)]))
+    for seconds, steps in ((0.95, 9), (0.35, 3), (0.0, 1)):
+        (chunk,), limit = early.chosen(0.1, seconds)
+        assert (1, steps, steps, [True]) == (chunk.numbers[0], chunk.n_steps, limit, chunk.truncated.tolist())
 
 
 # -- the verdict -------------------------------------------------------------------------------------------------------
@@ -181,10 +202,21 @@ class FakeSampler:
 
     env_spec, n_workers, n_started = BOX_SPEC, 64, 2
 
-    def __init__(self, again: Callable[[int], Chunk | RolloutError | None], **info: Any) -> None:
-        self.worker_info = info
+    def __init__(self, again: Callable[[int], Chunk | RolloutError | None], report: WorkerReport | None = None) -> None:
+        self.report = report or WorkerReport()
         self._again = again
         self.ran: list[int] = []
+        self.limits: list[int | None] = []
+        self.is_shut_down = False
+
+    def rebuild(self, limit: int | None) -> Any:
+        """Stand for a new worker, after the others were shut down."""
+        assert self.is_shut_down
+        self.limits.append(limit)
+        return nullcontext(self)
+
+    def shutdown_worker(self) -> None:
+        self.is_shut_down = True
 
     def stream(self, plan: Plan) -> Iterator[Chunk]:
         assert isinstance(plan, Episodes)
@@ -199,12 +231,13 @@ class FakeSampler:
 def verdict(sampler: FakeSampler, *, steps: int = 10, seconds: float = 0.1, required: bool = False) -> Verdict:
     early = EarlyEpisodes()
     early.keep(concatenate([episode(0, 5), episode(1, 5)]))
-    return check(sampler, early, steps=steps, seconds=seconds, required=required)  # type: ignore[arg-type]
+    fake: Any = sampler
+    return check(fake, early, fake.rebuild, steps=steps, seconds=seconds, required=required)
 
 
 def test_the_same_again_is_yes() -> None:
     """Both were run again, the later one first, and the sampler's totals are as before."""
-    sampler = FakeSampler(lambda number: episode(number, 5), scope="n_envs")
+    sampler = FakeSampler(lambda number: episode(number, 5), WorkerReport(scope="n_envs"))
     assert Verdict("yes", scope="n_envs", episodes=[1, 0]) == verdict(sampler)
     assert [1, 0] == sampler.ran
 
@@ -236,20 +269,26 @@ def test_an_episode_that_does_not_end_again(again: Any, status: str, part: str) 
 
 def test_time_is_limited() -> None:
     """To a second, or a hundredth of the run; whoever requires the check has it anyway."""
-    slow = FakeSampler(lambda number: episode(number, 5))
-    assert "unknown (no early episode of less than 128 MB can be run again within 1.0 s)" == described(
-        asdict(verdict(slow, steps=10, seconds=2.0))
-    )
+    slow = FakeSampler(lambda number: episode(number, 5).truncated_at(slow.limits[-1] or 9))
+    assert "yes" == verdict(slow, steps=10, seconds=4.0).status
     assert "yes" == verdict(slow, steps=10_000, seconds=1_000.0).status
     assert "yes" == verdict(slow, steps=10, seconds=2.0, required=True).status
+    assert [1, None, None] == slow.limits
+
+
+def test_what_is_known_needs_no_check() -> None:
+    """Nothing is run again, and no worker is built."""
+    sampler = FakeSampler(lambda _: None, WorkerReport(not_reproducible="it resets itself"))
+    assert "no (it resets itself)" == described(asdict(verdict(sampler, steps=10, seconds=100.0)))
+    assert ([], []) == (sampler.ran, sampler.limits)
 
 
 def test_no_episode_to_run_again() -> None:
     """A reason is given."""
     sampler: Any = FakeSampler(lambda _: None)
-    for steps in (0, 5):
-        found = check(sampler, EarlyEpisodes(), steps=steps, seconds=0.1, required=False)
-        assert ("unknown", True) == (found.status, found.reason.startswith("no early episode"))
+    for steps, reason in ((0, "no episode was run"), (5, "not one step fits into the 128 MB of memory for it")):
+        found = check(sampler, EarlyEpisodes(), sampler.rebuild, steps=steps, seconds=0.1, required=False)
+        assert ("unknown", reason) == (found.status, found.reason)
 
 
 def test_what_is_required() -> None:

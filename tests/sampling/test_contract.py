@@ -116,7 +116,8 @@ def test_starting_is_enough_to_know_the_environment(make_sampler: MakeSampler) -
     sampler.start_worker()
     spec = sampler.wait_until_started()
     assert FaultyEnv().observation_space == spec.observation_space == sampler.env_spec.observation_space
-    assert sampler.worker_info
+    assert sampler.report is not None
+    assert sampler.report.env["class"].endswith("FaultyEnv")
 
 
 def test_episodes_are_truncated_at_the_limit(make_sampler: MakeSampler) -> None:

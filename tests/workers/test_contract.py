@@ -341,11 +341,12 @@ def test_workers_are_not_pickled(kind: str) -> None:
 def test_what_only_a_worker_knows(kind: str) -> None:
     """The policy's class, the environment's record, and how far episodes can be reproduced."""
     worker = make(kind)
-    info = worker.info()
-    assert "tests.workers.worlds.BatchPolicy" == info["policy_class"]
-    assert info["env"]["class"].endswith("ChainEnv" if kind in ("default", "sync") else "SyncVectorEnv")
-    assert (kind in RESET_FROM_OUTSIDE) == (worker.not_reproducible is None)
-    assert worker.not_reproducible == info.get("not_reproducible")
+    report = worker.report()
+    assert "tests.workers.worlds.BatchPolicy" == report.policy_class
+    assert report.env["class"].endswith("ChainEnv" if kind in ("default", "sync") else "SyncVectorEnv")
+    assert (kind in RESET_FROM_OUTSIDE) == (report.not_reproducible is None)
+    assert {"gymnasium", "numpy", "rollout_cli"} <= {*report.modules}
+    assert "sys" not in report.modules
 
 
 # -- limits and flags --------------------------------------------------------------------------------------------------

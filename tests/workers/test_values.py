@@ -464,7 +464,7 @@ def test_a_batched_policy_that_draws() -> None:
     worker = make("sync", policy=Drawing)
     run(worker, range(5))
     assert "seed_rows" in (worker.not_reproducible or "")
-    assert "seed_rows" in worker.info()["not_reproducible"]
+    assert "seed_rows" in (worker.report().not_reproducible or "")
     worker = make("sync", policy=Seeded)
     whole = run(worker, range(9))
     assert worker.not_reproducible is None

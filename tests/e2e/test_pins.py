@@ -1,0 +1,343 @@
+"""What a run reads is pinned: one dataset never holds two policies or environments without saying so."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.helpers.datasets import data_hashes, info_of, numbers_of
+from tests.helpers.processes import called, rollout, running
+from tests.helpers.projects import project, write_module
+
+__all__ = ["project"]
+
+LEAN = """
+    import numpy as np
+
+    WEIGHTS = np.load("weights.npy")
+
+    def act(observation):
+        return int(observation @ WEIGHTS > 0)
+"""
+LAZY = """
+    import numpy as np
+
+    class Lazy:
+        weights = None
+
+        def get_action(self, observation):
+            if self.weights is None:
+                self.weights = np.load("weights.npy")
+            return int(observation @ self.weights > 0), {}
+"""
+IN_C = """
+    import ctypes
+
+    libc = ctypes.CDLL(None)
+
+    def read(name):
+        buffer, descriptor = ctypes.create_string_buffer(100), libc.open(name.encode(), 0)
+        libc.read(descriptor, buffer, 100)
+        libc.close(descriptor)
+        return buffer.value.decode()
+
+    SIDE = int(read("side.txt"))
+
+    def act(observation):
+        return SIDE
+"""
+WITH_HELPER = """
+    import helper
+
+    def act(observation):
+        return helper.side(observation)
+"""
+HELPER = """
+    def side(observation):
+        return int(observation[2] + observation[3] > 0)
+"""
+ENV_WITH_HELPER = """
+    from gymnasium.envs.classic_control import CartPoleEnv
+
+    import rewards
+
+    class Env(CartPoleEnv):
+        def step(self, action):
+            observation, _, *rest = super().step(action)
+            return observation, rewards.REWARD, *rest
+"""
+ENV_WITH_ARGUMENT = """
+    from gymnasium.envs.classic_control import CartPoleEnv
+
+    class Env(CartPoleEnv):
+        def __init__(self, settings):
+            super().__init__()
+"""
+OUT = ("-w", "1", "-o", "out")
+CHANGED = {
+    "weights behind a module": ("weights.npy", lambda: weights(0.0, 0.0, 1.0, -1.0)),
+    "weights read in the first step": ("weights.npy", lambda: weights(0.0, 0.0, 1.0, -1.0)),
+    "a module that the policy imports": ("helper.py", lambda: write_module(Path(), "helper", HELPER + "    # more\n")),
+    "a module that the environment imports": ("rewards.py", lambda: write_module(Path(), "rewards", "REWARD = 2.0")),
+    "a file that an argument names": ("weights.npy", lambda: weights(0.0, 0.0, 1.0, -1.0)),
+    "a file that is pinned": ("side.txt", lambda: Path("side.txt").write_text("0")),
+}
+
+
+def weights(*values: float) -> None:
+    np.save("weights.npy", np.array(values))
+
+
+def begin(case: str, *words: str) -> tuple[str, ...]:
+    """Write the files of a case; return the words that name its policy and environment."""
+    weights(0.0, 0.0, 1.0, 1.0)
+    Path("side.txt").write_text("1")
+    write_module(
+        Path(), "mine", {"weights read in the first step": LAZY, "a file that is pinned": IN_C}.get(case, LEAN)
+    )
+    named = {
+        "weights read in the first step": ("--policy", "mine:Lazy"),
+        "a file that is pinned": ("--policy", "mine:act", "--pin", "side.txt"),
+    }.get(case, ("--policy", "mine:act"))
+    if case == "a module that the policy imports":
+        write_module(Path(), "mine", WITH_HELPER)
+        write_module(Path(), "helper", HELPER)
+    elif case == "a module that the environment imports":
+        write_module(Path(), "world", ENV_WITH_HELPER)
+        write_module(Path(), "rewards", "REWARD = 1.0")
+        named = ("--env", "world:Env", "--max-episode-length", "200")
+    elif case == "a file that an argument names":
+        write_module(
+            Path(), "world", ENV_WITH_HELPER.replace("class Env", "class Plain").replace("rewards.REWARD", "1.0")
+        )
+        write_module(Path(), "rewards", "")
+        text = Path("world.py").read_text() + "\n    def __init__(self, settings):\n        super().__init__()\n"
+        Path("world.py").write_text(text)
+        named = ("--env", "world:Plain", "--env-kwargs", "settings=weights.npy", "--max-episode-length", "200")
+    return *named, *words
+
+
+def files_of(folder: str) -> dict[str, str]:
+    """Return when each file was read, by its name."""
+    return {file["path"]: file["read"] for file in info_of(Path(folder))["files"]}
+
+
+@pytest.mark.parametrize("case", CHANGED)
+def test_a_resume_after_a_change_is_refused_by_the_name_of_the_file(project: Path, case: str) -> None:
+    """Exit code 2, and the data are as they were; with --accept-changes it goes on and says so."""
+    named = begin(case)
+    file, change = CHANGED[case]
+    called("collect", *named, "-n", "1100", "--seed", "1", *OUT)
+    assert ("episode" if "first step" in case else "load") == files_of("out")[file]
+    before = data_hashes(project / "out")
+    change()
+    refused = called("collect", "--resume", "-n", "2000", *OUT, code=2)
+    assert f"{file} has changed" in refused.stderr
+    assert "--accept-changes" in refused.stderr
+    assert before == data_hashes(project / "out")
+    assert "complete" == info_of(project / "out")["status"]
+    n_before = len(numbers_of(project / "out"))
+    called("collect", "--resume", "-n", "2000", "--accept-changes", *OUT)
+    info = info_of(project / "out")
+    (entry,) = info["changes"]
+    assert ([n_before], "no", f"files changed: {file} has changed") == (
+        entry["from_numbers"],
+        info["reproducible"]["status"],
+        info["reproducible"]["reason"],
+    )
+    was, now = ({one["path"]: one["sha256"] for one in files} for files in (entry["before"]["files"], info["files"]))
+    assert was[file] != now[file]
+
+
+def test_accepted_changes_stay_known(project: Path) -> None:
+    """A later resume needs no acceptance, and neither it nor a replay forgets them."""
+    called("collect", *begin(""), "-n", "1100", "--seed", "1", *OUT)
+    CHANGED["weights behind a module"][1]()
+    called("collect", "--resume", "-n", "2000", "--accept-changes", *OUT)
+    called("collect", "--resume", "-n", "3000", *OUT)
+    assert "no" == info_of(project / "out")["reproducible"]["status"]
+    called("verify", "out")
+    assert "files changed: weights.npy has changed" in called("replay", "out", "--all", code=6).stderr
+    last = numbers_of(project / "out")[-1]
+    called("replay", "out", "--episode", str(last))
+
+
+@pytest.mark.parametrize("bytecode", ["1", ""], ids=["without bytecode", "with bytecode"])
+def test_a_module_is_pinned_by_its_source(project: Path, bytecode: str) -> None:
+    """Whether Python reads it or its bytecode."""
+    named, env = begin("a module that the policy imports"), {"PYTHONDONTWRITEBYTECODE": bytecode}
+    for more in (("--seed", "1"), ("--overwrite",)):  # The second time the bytecode is there.
+        rollout("collect", *named, "-n", "1100", *more, *OUT, cwd=project, env=env)
+    assert bool(bytecode) != (project / "__pycache__").exists()
+    CHANGED["a module that the policy imports"][1]()
+    refused = rollout("collect", "--resume", "-n", "2000", *OUT, cwd=project, env=env, code=2)
+    assert "helper.py has changed" in refused.stderr
+
+
+@pytest.mark.parametrize("case", ["weights behind a module", "weights read in the first step"])
+def test_a_replay_names_a_changed_file_first(project: Path, case: str) -> None:
+    """And not the state that an episode might carry on."""
+    called("collect", *begin(case), "-n", "1100", "--seed", "1", *OUT)
+    CHANGED[case][1]()
+    ran = called("replay", "out", "--all", code=6)
+    assert "notice: weights.npy has changed since the dataset was made" == ran.stderr.splitlines()[0]
+    assert "hint: weights.npy has changed since the dataset was made" in ran.stderr
+    assert "it keeps state" not in ran.stderr
+
+
+def test_what_no_hook_sees_is_found_by_the_stored_episode(project: Path) -> None:
+    """A file that is read in C; it runs again, differs twice alike, and the run is refused."""
+    write_module(project, "mine", IN_C)
+    Path("side.txt").write_text("1")
+    called("collect", "--policy", "mine:act", "-n", "1100", "--seed", "1", *OUT)
+    assert {"mine.py"} == {*files_of("out")}
+    before = data_hashes(project / "out")
+    Path("side.txt").write_text("0")
+    refused = called("collect", "--resume", "-n", "3000", *OUT, code=2)
+    assert (
+        "the policy or the environment has changed: the stored episode 0: action at step 0 was 1, is 0"
+        in refused.stderr
+    )
+    assert before == data_hashes(project / "out")
+    called("collect", "--resume", "-n", "3000", "--accept-changes", *OUT)
+    assert "no" == info_of(project / "out")["reproducible"]["status"]
+    called("collect", "--resume", "-n", "4000", *OUT)
+    Path("side.txt").write_text("1")
+    called("collect", "--resume", "-n", "5000", *OUT, code=2)
+
+
+def test_another_machine_with_other_last_bits_is_a_warning(project: Path) -> None:
+    """The pins are equal and the platform is another one: it goes on, and the verdict says why it is `no`."""
+    write_module(project, "mine", IN_C)
+    Path("side.txt").write_text("1")
+    called("collect", "--policy", "mine:act", "-n", "1100", "--seed", "1", *OUT)
+    Path("side.txt").write_text("0")
+    path = project / "out" / "meta" / "info.json"
+    path.write_text(
+        json.dumps({**(info := json.loads(path.read_text())), "versions": {**info["versions"], "platform": "X"}})
+    )
+    ran = called("collect", "--resume", "-n", "3000", *OUT)
+    assert "warning: with other versions, or on another machine, the stored episode 0: action at step 0" in ran.stderr
+    reason = info_of(project / "out")["reproducible"]["reason"]
+    assert reason.startswith("with other versions, or on another machine, episode 0: action at step 0 was 1, is 0")
+
+
+def test_a_run_that_cannot_be_reproduced_goes_on(project: Path) -> None:
+    """Its stored episode differs from two new ones, which differ from each other; the verdict is `no`."""
+    write_module(project, "mine", "import os\ndef act(observation):\n    return os.urandom(1)[0] % 2\n")
+    called("collect", "--policy", "mine:act", "-n", "1100", "--seed", "1", *OUT)
+    called("collect", "--resume", "-n", "3000", *OUT)
+    assert ("no", []) == (info_of(project / "out")["reproducible"]["status"], info_of(project / "out")["changes"])
+
+
+def test_files_that_a_policy_writes_are_not_pinned(project: Path) -> None:
+    """A log and a cache may change; so may a file that the policy does not read."""
+    write_module(
+        project,
+        "mine",
+        """
+        from pathlib import Path
+
+        def act(observation):
+            with open("log.txt", "a") as log:
+                log.write("acted\\n")
+            cache = Path("cache.txt")
+            if not cache.exists():
+                cache.write_text("cached")
+            return len(cache.read_text()) % 2
+        """,
+    )
+    called("collect", "--policy", "mine:act", "-n", "1100", "--seed", "1", "-w", "1", *OUT)
+    assert {"mine.py"} == {*files_of("out")}
+    Path("unread.txt").write_text("x")
+    called("collect", "--resume", "-n", "3000", *OUT)
+    assert "yes" == info_of(project / "out")["reproducible"]["status"]
+
+
+def test_a_worker_that_reads_other_files_than_the_others_ends_the_run(project: Path) -> None:
+    """It is killed after the weights were replaced: exit code 3, the file's name, and what was committed is safe."""
+    out = project / "out"
+    begin("")
+    write_module(
+        project, "slow", "import time\nimport mine\ndef act(o):\n    time.sleep(0.0005)\n    return mine.act(o)\n"
+    )
+    words = ["collect", "--policy", "slow:act", "--seed", "1", "-w", "2", "--flush-every", "0.05"]
+    with running([*words, "-n", "1000000", "--segment-bytes", "20000", "-o", str(out)]) as run:
+        run.wait_until(lambda: len(_numbers(out)) > 2)
+        weights(0.0, 0.0, 1.0, -1.0)
+        run.workers()[0].send_signal(signal.SIGKILL)
+        ran = run.end()
+    assert 3 == ran.code, ran.said
+    assert "weights.npy was changed during the run, which reads it" in ran.stderr
+    assert "--resume continues there" in ran.stderr
+    called("verify", out)
+    assert numbers_of(out) == list(range(len(numbers_of(out))))
+    called("collect", "--resume", "-n", "1000000", *OUT, code=2)
+    weights(0.0, 0.0, 1.0, 1.0)
+    steps = info_of(out)["steps"]
+    called("collect", "--resume", "-n", str(steps + 500), *OUT)
+    called("replay", "out", "--all")
+
+
+def _numbers(folder: Path) -> list[int]:
+    """Return the numbers that are committed; files may be replaced while we look."""
+    try:
+        return numbers_of(folder)
+    except (OSError, ValueError):
+        return []
+
+
+def test_of_a_slow_stored_episode_the_beginning_is_run_again(project: Path) -> None:
+    """As many steps as the check may take: a resume does not wait for a whole slow episode."""
+    write_module(
+        project,
+        "mine",
+        """
+        import os
+        import time
+
+        calls = []
+
+        def act(observation):
+            calls.append(0)
+            time.sleep(0.02 if len(calls) <= 200 else 0)
+            os.write(os.open(f"log-{os.getpid()}", os.O_WRONLY | os.O_CREAT | os.O_APPEND), b".")
+            return int(observation[2] + observation[3] > 0)
+        """,
+    )
+    words = ("--policy", "mine:act", "-w", "1", "-o", "out", "--max-episode-length", "200")
+    called("collect", *words, "--episodes", "5", "--seed", "1", "--flush-every", "0")
+    for log in project.glob("log-*"):
+        log.unlink()
+    called("collect", "--resume", "-w", "1", "--episodes", "6", *OUT)
+    counts = sorted(log.stat().st_size for log in project.glob("log-*"))
+    assert 2 <= len(counts)
+    assert counts[0] <= 60
+    assert "yes" == info_of(project / "out")["reproducible"]["status"]
+
+
+def test_a_file_to_be_pinned_must_be_there(project: Path) -> None:
+    """The error names it, before a worker starts."""
+    ran = called("collect", "--pin", "missing.xml", "-n", "10", code=2)
+    assert "--pin names no file: 'missing.xml'" in ran.stderr
+    assert [] == list(project.iterdir())
+
+
+def test_info_shows_the_files_and_pack_says_what_a_factory_still_reads(project: Path) -> None:
+    """With their hashes; a packed factory's weights are not in the pickle."""
+    begin("")
+    write_module(
+        project, "packed", "import numpy as np\ndef load():\n    w = np.load('weights.npy')\n    return lambda o: 0\n"
+    )
+    called("collect", "--policy", "packed:load", "-n", "50", *OUT)
+    shown = called("info", "out").stdout
+    for file in info_of(project / "out")["files"]:
+        assert f"sha256 {file['sha256']}" in next(line for line in shown.splitlines() if f"file {file['path']}" in line)
+    packed = json.loads(called("policy", "pack", "packed:load", "-o", "p.pkl", "--json").stdout)
+    assert ["weights.npy"] == packed["reads"]
+    assert "still reads  weights.npy" in called("policy", "pack", "packed:load", "-o", "q.pkl").stdout
+    assert "still reads  no file" in called("policy", "pack", "mine:act", "-o", "r.pkl").stdout
