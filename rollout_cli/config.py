@@ -153,7 +153,7 @@ class CollectConfig:
     sampler: Literal["multiprocessing", "local", "ray"] = _worker(
         "Run the workers as processes (multiprocessing), inside this one (local), or on a Ray cluster (ray).",
         "multiprocessing")
-    start_method: Literal["forkserver", "spawn", "fork"] = _worker("How worker processes are started.", "forkserver")
+    start_method: Literal["forkserver", "spawn"] = _worker("How worker processes are started.", "forkserver")
     ray_address: types.Text | None = _worker(
         "The Ray cluster to join, such as auto.", shown="RAY_ADDRESS, or a new one on this machine")
     cpus_per_worker: types.Share = _worker("How many cores Ray reserves for a worker.", 1.0, metavar="N")

@@ -212,7 +212,7 @@ def _resume_or_begin(job: _Job, sampler: Sampler) -> DatasetWriter:
     if isinstance(job.plan, EpisodesPerWorker):
         first_numbers = [worker * job.plan.episodes for worker in config.part]
     unknown = reproduce.Verdict("unknown", "the run has not ended yet")
-    writer = DatasetWriter(
+    return DatasetWriter(
         config.output,
         env_spec=spec,
         root_seed=sampler.seed,
@@ -226,8 +226,6 @@ def _resume_or_begin(job: _Job, sampler: Sampler) -> DatasetWriter:
         lock=job.lock,
         write_segment=partial(sampler.execute, write_segment, anywhere=isinstance(config.output, RemotePath)),
     )
-    sampler.spill_folder = None if isinstance(writer.path, RemotePath) else writer.path
-    return writer
 
 
 def _fill(job: _Job, sampler: Sampler, writer: DatasetWriter) -> None:

@@ -5,7 +5,7 @@ to kill a worker with all that its environment started. Nothing here has a name 
 behind, whoever is killed.
 
 The start methods differ in how the server is made: `forkserver` is one for the sampler's process, which imports ahead;
-`spawn` is one for a pool, which imports nothing; `fork` is forked from the sampler's process itself. This module loads
+`spawn` is one for a pool, which imports nothing. This module loads
 neither numpy nor gymnasium: who knows early that workers will come calls `shared_server` before it imports these.
 """
 
@@ -21,7 +21,6 @@ import socket
 import struct
 import subprocess
 import sys
-import threading
 import traceback
 import warnings
 from collections.abc import Callable
@@ -32,9 +31,9 @@ from typing import Literal, NoReturn
 import setproctitle
 
 import rollout_cli
-from rollout_cli.errors import UsageError, WorkerError
+from rollout_cli.errors import WorkerError
 
-StartMethod = Literal["forkserver", "spawn", "fork"]
+StartMethod = Literal["forkserver", "spawn"]
 
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS"), "1")
 """Workers share the cores already, so each uses one thread for linear algebra unless the user chose another number."""
@@ -71,10 +70,7 @@ class ForkServer:
                 self._control, theirs = socket.socketpair()
                 undo.callback(self._control.close)
                 with theirs:
-                    if method == "fork":
-                        self._pid, self._join = _forked(self._control, theirs)
-                    else:
-                        self._pid, self._join = _executed(theirs, preload=method == "forkserver")
+                    self._pid, self._join = _executed(theirs, preload=method == "forkserver")
             except OSError as error:
                 raise WorkerError(f"workers cannot be started: {error}", hint=NO_ROOM) from error
             undo.pop_all()
@@ -132,31 +128,6 @@ def _executed(theirs: socket.socket, *, preload: bool) -> tuple[int, Callable[[]
         start_new_session=True,  # A signal to the sampler's group leaves it, and so the workers, alone.
     )
     return process.pid, process.wait
-
-
-def _forked(ours: socket.socket, theirs: socket.socket) -> tuple[int, Callable[[], object]]:
-    """Fork a server from this process; return its id, and a function that waits for its end."""
-    if threading.active_count() > 1:
-        raise UsageError(
-            "the start method fork cannot be used in a process that has threads: a lock that one of them holds would "
-            "stay locked in the worker for ever",
-            hint='use start_method="forkserver" or "spawn"',
-        )
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(Exception):  # There is none, or it is closed.
-            stream.flush()  # What is buffered would be written twice.
-    sampler = os.getpid()
-    pid = os.fork()
-    if pid == 0:
-        os.setsid()
-        ours.close()
-        _serve(theirs, sampler)
-
-    def join() -> None:
-        with contextlib.suppress(ChildProcessError):  # Other code has asked for its end.
-            os.waitpid(pid, 0)
-
-    return pid, join
 
 
 _shared: ForkServer | None = None

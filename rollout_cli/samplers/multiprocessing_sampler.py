@@ -287,7 +287,7 @@ class MultiprocessingSampler(Sampler):
 
     Args:
         args: As in `Sampler`.
-        start_method: `forkserver`, `spawn`, or `fork` (only where the process has no threads).
+        start_method: `forkserver` or `spawn`.
         kwargs: As in `Sampler`.
     """
 

@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, ClassVar, Literal, Self, TypeVar
 
 from rollout_cli.episodes.batch import EnvSpec, EpisodeBatch
@@ -62,7 +61,6 @@ class Sampler:
         report: What only workers know of the environment and the policy, all of them together; None before the first
             one has started.
         warn: Called with one line for each fault that did not end a call; writes to the log unless it is replaced.
-        spill_folder: Where episodes that wait for their turn are kept beyond 256 MB; None for `TMPDIR`.
     """
 
     _lease_size: LeaseSize = LeaseSize()
@@ -96,7 +94,6 @@ class Sampler:
         self.report: WorkerReport | None = None
         self.skipped: dict[int, str] = {}
         self.warn: Callable[[str], None] = _log.warning
-        self.spill_folder: Path | None = None
         self.n_started = self.next_number = self.total_env_steps = self.dropped_episodes = 0
 
     @classmethod
@@ -297,7 +294,7 @@ class Sampler:
             generation=self._generation,
             pool=self._pool,
             plan=state,
-            buffer=ReorderBuffer(state, self.spill_folder),
+            buffer=ReorderBuffer(state),
             leases=Leases(state, n_workers=self.n_started, size=self._lease_size, block=block, now=_clock()),
             updates=self._updates,
             supervisor=self._supervisor,
@@ -331,7 +328,6 @@ class Sampler:
                 # A caller may have enough after the episodes that come before a failure, and never see it.
                 self.shutdown_worker()
             call.end()
-        call.buffer.close()
 
     @contextmanager
     def _shut_down_on_error(self, call: SamplerMachine) -> Iterator[None]:

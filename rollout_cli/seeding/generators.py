@@ -11,7 +11,7 @@ import random
 import sys
 import types
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable
 from itertools import islice
 from typing import Any, cast
 
@@ -124,45 +124,14 @@ def _search(root: Any, seen: dict[int, Any]) -> list[Any]:
                 if id(generator := item.np_random) not in seen:
                     seen[id(generator)] = generator
                     found.append(item)
-        waiting.extend(islice(_children(item, seen), MAX_OBJECTS - len(waiting)))
+        waiting.extend(islice(_children(item), MAX_OBJECTS - len(waiting)))
     return found
 
 
-def _children(item: Any, seen: dict[int, Any]) -> Iterator[Any]:
-    if type(item) is types.FunctionType:
-        yield from (vars(item), item.__closure__, item.__defaults__, item.__kwdefaults__)
-        yield from _named_globals(item)
-        return
-    yield from gc.get_referents(item)
-    # Of classes, only generators, spaces and the functions' globals: the rest is much, and seldom draws.
-    for owner in type(item).__mro__[:-1]:
-        if id(owner) not in seen:
-            seen[id(owner)] = owner
-            for member in list(vars(owner).values()):
-                function = member.fget if type(member) is property else member
-                if type(member) is staticmethod or type(member) is classmethod:
-                    function = member.__func__
-                if type(function) is types.FunctionType:
-                    yield from _named_globals(function)
-                elif _is_generator(member) or _is_kind(member, _HOLDERS):
-                    yield member
-
-
-def _named_globals(function: types.FunctionType) -> Iterator[Any]:
-    """Yield the generators among the globals that a function's code names, and the functions of its own module."""
-    for name in _names(function.__code__):
-        value = function.__globals__.get(name)
-        is_near = type(value) is types.FunctionType and value.__module__ == function.__module__
-        if is_near or _is_generator(value):
-            yield value
-
-
-def _names(code: types.CodeType) -> Iterator[str]:
-    """Yield the names that code may look up, also inside its lambdas and comprehensions."""
-    yield from code.co_names
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            yield from _names(constant)
+def _children(item: Any) -> Iterable[Any]:
+    if type(item) is types.FunctionType:  # Not its globals, which lead to everything that is loaded.
+        return vars(item), item.__closure__, item.__defaults__, item.__kwdefaults__
+    return gc.get_referents(item)
 
 
 def _generator_of(holder: Any) -> Any:

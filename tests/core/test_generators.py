@@ -19,8 +19,6 @@ from rollout_cli.seeding.seeds import seed_globals
 
 torch: Any = importlib.import_module("torch") if importlib.util.find_spec("torch") else None
 
-_OF_THE_MODULE = np.random.default_rng()
-
 
 class Slotted:
     __slots__ = ("rng",)
@@ -40,27 +38,6 @@ class Holder:
 
     def __call__(self) -> float:
         return float(self.draw(self.item))
-
-
-class ClassAttribute:
-    def __init__(self) -> None:
-        type(self).rng = np.random.default_rng()  # type: ignore[attr-defined]
-
-    def __call__(self) -> float:
-        return float(type(self).rng.random())  # type: ignore[attr-defined]
-
-
-class ModuleGlobal:
-    def __call__(self) -> float:
-        return self.drawn
-
-    @property
-    def drawn(self) -> float:
-        return float(_from_the_module())
-
-
-def _from_the_module() -> float:
-    return sum(_OF_THE_MODULE.random() for _ in range(2))
 
 
 def _closure() -> Callable[[], float]:
@@ -91,8 +68,6 @@ HOLDERS: dict[str, Callable[[], Callable[[], float]]] = {
     "default": _made_with_default,
     "partial": lambda: functools.partial(_with_default, np.random.default_rng()),
     "bound method": lambda: np.random.default_rng().random,
-    "class": ClassAttribute,
-    "global": ModuleGlobal,
     "nested": lambda: Holder({"a": [({1: np.random.default_rng()},)]}, lambda item: item["a"][0][0][1].random()),
     "space": lambda: Holder(spaces.Dict({"x": spaces.Box(0, 1, (), np.float64)}), lambda item: item.sample()["x"]),
     "legacy numpy": lambda: Holder(np.random.RandomState(), lambda item: item.random()),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -78,7 +79,7 @@ ENV_WITH_ARGUMENT = """
             super().__init__()
 """
 OUT = ("-w", "1", "-o", "out")
-CHANGED = {
+CHANGED: dict[str, tuple[str, Callable[[], object]]] = {
     "weights behind a module": ("weights.npy", lambda: weights(0.0, 0.0, 1.0, -1.0)),
     "weights read in the first step": ("weights.npy", lambda: weights(0.0, 0.0, 1.0, -1.0)),
     "a module that the policy imports": ("helper.py", lambda: write_module(Path(), "helper", HELPER + "    # more\n")),

@@ -18,7 +18,7 @@ from tests.helpers.datasets import (
     steps_of,
 )
 from tests.helpers.envs import HIDDEN, SIGNS
-from tests.helpers.processes import called, rollout
+from tests.helpers.processes import called
 
 ENV = ("--env", "tests.helpers.envs:FaultyEnv")
 VECTOR = ("--env", "tests.helpers.envs:vector", "--vectorization", "native", "--envs-per-worker", "4")
@@ -44,8 +44,7 @@ def collect(output: Path, *words: str, meet: int = 0) -> Path:
     signs.mkdir()
     together = {SIGNS: str(signs), HIDDEN: json.dumps({"meet": meet})}
     command = () if words[0] in ("collect", "exact") else ("collect",)
-    run = rollout if "fork" in words else called  # This process has threads, which a fork does not copy.
-    run(*command, *words, "--seed", "7", "--quiet", "--output", output, env=together)
+    called(*command, *words, "--seed", "7", "--quiet", "--output", output, env=together)
     # The check at the end has a worker of its own.
     assert meet <= len(list(signs.glob("met-*"))) <= meet + 1
     return output
@@ -67,7 +66,7 @@ def test_one_worker_process_and_other_start_methods_too(tmp_path: Path) -> None:
     """However the processes are started."""
     words = ("--timesteps", "300", *ENV)
     local = collect(tmp_path / "local", *words, *LOCAL)
-    for method in ("forkserver", "spawn", "fork"):
+    for method in ("forkserver", "spawn"):
         assert_same_data(local, collect(tmp_path / method, *words, "--workers", "1", "--start-method", method))
 
 

@@ -139,8 +139,7 @@ class SimulatedSampler(sampler.Sampler):
         *,
         policy: Any = 0.0,
         pool_options: dict[str, Any] | None = None,
-        memory_limit: int = 1 << 20,
-        disk_limit: int = 1 << 30,
+        memory_limit: int = 1 << 30,
         lease_size: LeaseSize | None = None,
         **kwargs: Any,
     ) -> None:
@@ -149,7 +148,7 @@ class SimulatedSampler(sampler.Sampler):
         self.warn = self.warnings.append
         self.simulated: SimulatedPool | None = None
         self._script, self._pool_options = script, pool_options or {}
-        self._limits: dict[str, Any] = {"MEMORY_BYTES": memory_limit, "DISK_BYTES": disk_limit}
+        self._limits: dict[str, Any] = {"MEMORY_BYTES": memory_limit, "ELSEWHERE_BYTES": memory_limit}
         self._lease_size = lease_size or LeaseSize()
 
     def _make_pool(self) -> SimulatedPool:

@@ -9,7 +9,6 @@ import os
 import re
 import select
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -23,8 +22,8 @@ import psutil
 import pytest
 
 from rollout_cli.episodes.batch import EpisodeBatch
-from rollout_cli.errors import EnvError, UsageError, UserCodeError, WorkerError
-from rollout_cli.samplers import Episodes, MinTimesteps, MultiprocessingSampler, Supervision
+from rollout_cli.errors import EnvError, UserCodeError, WorkerError
+from rollout_cli.samplers import Episodes, MinTimesteps, Supervision
 from rollout_cli.samplers.crash_box import CrashBox, Notes, Watch, how_it_ended, new_box, read_notes, read_story
 from rollout_cli.samplers.fork_server import RECORD, Status, _Server
 from rollout_cli.workers import VecWorker
@@ -372,7 +371,7 @@ def first_line(run: Running) -> list[int]:
 
 
 @pytest.mark.parametrize(
-    ("method", "sent"), [("forkserver", signal.SIGKILL), ("forkserver", signal.SIGTERM), ("fork", signal.SIGKILL)]
+    ("method", "sent"), [("forkserver", signal.SIGKILL), ("forkserver", signal.SIGTERM), ("spawn", signal.SIGKILL)]
 )
 def test_nothing_outlives_a_sampler_that_is_killed(method: str, sent: signal.Signals, tmp_path: Path) -> None:
     """Neither workers in the middle of an episode, nor a fork server, nor files; nothing is said.
@@ -470,7 +469,7 @@ def block_and_ignore_sigchld() -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
 
 
-@pytest.mark.parametrize("method", ["forkserver", "spawn", "fork"])
+@pytest.mark.parametrize("method", ["forkserver", "spawn"])
 def test_a_sampler_that_was_started_with_sigchld_blocked_ends(method: str) -> None:
     """The mask is inherited by every process; the ends of workers are noticed all the same."""
     with program(300, method=method, more={"before": block_and_ignore_sigchld}) as run:
@@ -558,24 +557,6 @@ def test_other_code_may_ask_for_the_end_of_any_child(make_sampler: MakeSampler) 
     warnings = warnings_of(sampler)
     sampler.obtain_exact_episodes(2, None)
     assert "was killed by SIGKILL" in warnings[0]
-
-
-def test_fork_is_refused_where_threads_are(make_sampler: MakeSampler) -> None:
-    """A process with threads cannot fork safely, and the hint names what to use in its place."""
-    left, right = socket.socketpair()
-    with left, right:
-        import threading
-
-        thread = threading.Thread(target=lambda: left.recv(1))
-        thread.start()
-        with (
-            MultiprocessingSampler(act, FaultyEnv, n_workers=1, start_method="fork") as sampler,
-            pytest.raises(UsageError, match="fork cannot be used in a process that has threads") as caught,
-        ):
-            sampler.obtain_samples(0, 10, None)
-        right.send(b"x")
-        thread.join()
-    assert "forkserver" in caught.value.hint
 
 
 def test_workers_share_the_samplers_surroundings(

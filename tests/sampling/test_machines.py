@@ -67,8 +67,7 @@ def samplers(draw: st.DrawFn, /, **options: Any) -> SimulatedSampler:
         n_workers,
         pool_options=pool_options,
         policy=[0.0] * n_workers if draw(st.booleans(), label="by worker") else 0.0,
-        memory_limit=draw(st.sampled_from([0, 2000, 1 << 20])),
-        disk_limit=draw(st.sampled_from([1, 4000, 1 << 20])),
+        memory_limit=draw(st.sampled_from([1, 4000, 1 << 20])),
         lease_size=LeaseSize(draw(st.sampled_from([0.01, 0.2, 5.0])), draw(st.sampled_from([1, 2]))),
         **options,
     )
@@ -202,8 +201,7 @@ def test_a_full_buffer_keeps_fast_workers_from_running_ahead(by_worker: bool, mo
         2,
         policy=[0.0, 0.0] if by_worker else 0.0,
         pool_options={"weights": (1.0, 0.01, 5.0), "capacity": 4},
-        memory_limit=3000,
-        disk_limit=3000,
+        memory_limit=6000,
         lease_size=LeaseSize(seconds=0.0, ahead=1),
     )
     waiting = []
