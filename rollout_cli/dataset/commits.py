@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from rollout_cli.dataset.files import FORMAT_VERSION, has_rename
+from rollout_cli.dataset.files import has_rename
 from rollout_cli.dataset.parquet import open_parquet, reading
 from rollout_cli.dataset.reader import file_name, table_files
 from rollout_cli.dataset.schema import DatasetSchema
@@ -148,13 +148,8 @@ class Committed:
 def read_committed(root: Path, info: Mapping[str, Any]) -> Committed:
     """Return what is committed of the dataset in `root`, whose info.json is `info`; nothing is changed.
 
-    `DatasetFormatError` says that it is of an earlier format, or that a file before the last one is missing or damaged.
+    `DatasetFormatError` says that a file before the last one is missing or damaged.
     """
-    if info.get("format_version") != FORMAT_VERSION:
-        raise DatasetFormatError(
-            f"{root} has the format of an earlier version, which can be read but not resumed",
-            hint="collect to another --output",
-        )
     schema = DatasetSchema.from_info(info)
     try:
         n_partitions = int(info["partitions"])

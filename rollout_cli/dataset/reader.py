@@ -45,7 +45,7 @@ def load(path: Path | str) -> Dataset:
         StorageError: If it cannot be read.
     """
     root = folder_of(path)
-    info = current_info(root)
+    info = read_info(root)
     spaces = SpaceSchema.of(env_spec_of(info))
     table, places = _read_episodes(root)
     stated = info.get("episodes")
@@ -53,15 +53,6 @@ def load(path: Path | str) -> Dataset:
         text = f"{root} has {table.num_rows:,} episodes, but its info.json states {stated:,}"
         warnings.warn(f"{text}; see: rollout verify {shlex.quote(str(root))}", UserWarning, stacklevel=2)
     return Dataset(_Source(root, info, spaces, table, places, RowReader()), np.arange(table.num_rows))
-
-
-def current_info(root: Path) -> dict[str, Any]:
-    """Return the info.json of a dataset, of format 1 with the keys of today; the errors are those of `read_info`."""
-    info = read_info(root)
-    if info["format_version"] == 1:
-        renamed = {"shards": "segments", "lanes": "partitions"}
-        info = {renamed.get(key, key): value for key, value in info.items()} | {"first_numbers": None}
-    return info
 
 
 def file_name(file: FileId) -> str:

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from rollout_cli.dataset.commits import SegmentId, SegmentRecord, read_committed, read_record
-from rollout_cli.dataset.files import FORMAT_VERSION, read_info
+from rollout_cli.dataset.files import read_info
 from rollout_cli.dataset.stats import column_stats, stats_to_json
 from rollout_cli.dataset.writer import DatasetWriter
 from rollout_cli.errors import DatasetFormatError, StorageError
@@ -262,7 +262,7 @@ def test_columns_that_were_not_decided_cannot_be_resumed(tmp_path: Path) -> None
 
 @pytest.mark.parametrize(
     "change",
-    [{"format_version": FORMAT_VERSION - 1}, {"partitions": None}, {"features": 3}, {"spaces": {}}],
+    [{"partitions": None}, {"features": 3}, {"spaces": {}}],
 )
 def test_an_info_that_does_not_say_enough_is_refused(dataset: Path, change: dict[str, Any]) -> None:
     info = read_info(dataset) | change
