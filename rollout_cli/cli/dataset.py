@@ -95,7 +95,10 @@ def verify(
         print_json(report.document())
     elif not quiet:
         facts = report.document()
-        rows = {"verified": "metadata and footers" if report.quick else "everything", "status": facts["status"]}
+        verified = "metadata and footers" if report.quick else "everything"
+        if facts["status"] == "collecting":  # The run goes on, or was killed.
+            verified += " so far"
+        rows = {"verified": verified, "status": facts["status"]}
         counts = {name: f"{facts[name]:,}" for name in ("episodes", "steps", "files")}
         print_rows({"dataset": report.path, **rows, **counts, "notes": f"{facts['n_notes']:,}"})
         for line in first_of(report.notes):

@@ -15,6 +15,7 @@ import pyarrow as pa
 from rollout_cli.dataset.commits import SegmentId, SegmentRecord, Written, segment_files
 from rollout_cli.dataset.convert import Array
 from rollout_cli.dataset.files import DATASET_ENTRIES, LOCK_NAME, LOST_INFO, info_path, read_info, stats_path
+from rollout_cli.dataset.fingerprint import Origin, check_origin, file_origin
 from rollout_cli.dataset.metadata import count_segments
 from rollout_cli.dataset.parquet import open_parquet, reading
 from rollout_cli.dataset.reader import entries
@@ -156,12 +157,14 @@ def _check_segment(
     # In place of a damaged record stands what the rows show.
     unknown: dict[str, Any] = {"start": 0, "stop": 0, "nominal": 0, "anomalies": {}, "dropped_infos": {}, "stats": {}}
     record = SegmentRecord(**held, **unknown, skipped=(), is_long=False)
+    origin = file_origin(report.info.get("run"), segment.partition, int(facts["episode_number"][0]))
     try:
+        check_origin(path, metadata.metadata, origin)
         record = SegmentRecord.from_footer(metadata.metadata or {})
         own += _record_checks(record, held, facts, next_number)
-    except ValueError as error:
-        report.add(path, str(error), segment)
-    steps = _read_steps(report, data_path, segment, facts) if n_steps else None
+    except (ValueError, DatasetFormatError) as error:
+        report.add(path, str(error).replace(f"{path} ", "it "), segment)
+    steps = _read_steps(report, data_path, segment, facts, origin) if n_steps else None
     if steps is not None:
         of_steps = list(_step_checks(report.schema, facts, steps, table))
     if steps is not None and record.stats:
@@ -208,10 +211,10 @@ def _record_checks(
     ]
 
 
-def _read_steps(report: VerifyReport, path: Path, segment: SegmentId, facts: Facts) -> pa.Table | None:
+def _read_steps(report: VerifyReport, path: Path, segment: SegmentId, facts: Facts, origin: Origin) -> pa.Table | None:
     """Return the committed rows of a data file; None where they are damaged, or not to be read."""
     ids, ends = facts["episode_id"], np.cumsum(facts["length"])
-    metadata, table = _read(report, path, report.schema.data, segment, ids=ids, footer_only=report.quick)
+    metadata, table = _read(report, path, report.schema.data, segment, origin, ids=ids, footer_only=report.quick)
     if table is None:
         return None
     rows = metadata.num_rows
@@ -261,6 +264,7 @@ def _read(
     path: Path,
     expected: pa.Schema,
     segment: SegmentId,
+    origin: Origin | None = None,
     *,
     ids: Any = (),
     footer_only: bool = False,
@@ -269,6 +273,7 @@ def _read(
     try:
         with reading(path), open_parquet(path) as file:
             metadata, schema = file.metadata, file.schema_arrow
+            check_origin(path, metadata.metadata, origin or {})
             table = file.read_row_groups([]) if footer_only else file.read()
             table.validate(full=True)
     except DatasetFormatError as error:

@@ -257,10 +257,13 @@ def test_values_of_two_kinds_fill_one_column_in_the_order_of_their_rows() -> Non
     assert [1.0, 0.5, None, 2.0, 3.0] == table["env_info.k"].to_pylist()
 
 
-def test_two_keys_that_are_equal_once_dotted_keep_the_first_and_count_the_other() -> None:
-    table, dropped = encode({}, [{"a.b": 1, "a": {"b": 2}}])
-    assert ['{"a.b": 2}'] == table["env_info_extra"].to_pylist()
-    assert {"env_info.a.b": 1} == dropped
+def test_two_keys_that_are_equal_once_dotted_are_both_kept() -> None:
+    """The later one in the order of their paths gets a number; written again they stay as they are."""
+    table, dropped = encode({}, [{"a.b": 1, "a": {"b": 2}}, {"a.b": 3}])
+    assert ['{"a.b": 2, "a.b#2": 1}', '{"a.b": 3}'] == table["env_info_extra"].to_pylist()
+    assert {} == dropped
+    again, _ = convert.encode_infos("env_info", {}, [convert.decode_info_table("env_info", table, {})])
+    assert table["env_info_extra"].to_pylist() == again[-1].to_pylist()
 
 
 def test_values_that_nothing_stores_are_counted() -> None:
