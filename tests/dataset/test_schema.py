@@ -102,6 +102,22 @@ def test_a_space_comes_back_from_json(space: Space) -> None:
     assert space.dtype == found.dtype
 
 
+def test_a_discrete_space_of_int64_needs_no_dtype(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in gymnasium 1.2.0 and 1.2.1; one of another type needs a later one, and the dataset is sound."""
+
+    class EarlyDiscrete(spaces.Discrete):
+        def __init__(self, n: int, seed: Any = None, start: int = 0) -> None:
+            super().__init__(n, seed, start)
+
+    documents = [space_to_json(spaces.Discrete(5, start=-2, dtype=kind)) for kind in (np.int64, np.int32)]
+    monkeypatch.setattr(spaces, "Discrete", EarlyDiscrete)
+    assert documents[0] == space_to_json(space_from_json(documents[0]))
+    with pytest.raises(DatasetFormatError, match=f"gymnasium {gymnasium.__version__} builds no .* 'dtype'") as caught:
+        space_from_json(documents[1])
+    assert "install the gymnasium that info.json names" in caught.value.hint
+    assert "collect" not in caught.value.hint
+
+
 def test_a_space_of_texts_of_its_own_comes_back_as_texts() -> None:
     document = space_to_json(Mission())
     assert document["class"].endswith("Mission")
