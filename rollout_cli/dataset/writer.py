@@ -46,11 +46,11 @@ from rollout_cli.remote import folder_of
 class DatasetWriter:
     """Writes chunks to the dataset in `path`; as a context manager it runs `abort` unless `close` was called.
 
-    The bytes of `data/` are a function of the episodes, the spaces, the limits, the root seed, the fingerprint and
-    `header["env"]` alone, so nothing in that may differ between two runs of one seed. Segments are written by a thread that is at most two behind, so memory
-    does not grow with the dataset. The first chunks are held until schema inference has decided the columns: 1,000
-    steps, to the end of an episode. Of several partitions it looks at the first one first, and what the others send
-    until then is held in memory too.
+    The bytes of `data/` are a function of the episodes, the spaces, the limits, the root seed and `header["env"]`
+    alone, so nothing in that may differ between two runs of one seed. Segments are written by a thread that is at most
+    two behind, so memory does not grow with the dataset. The first chunks are held until schema inference has decided
+    the columns: 1,000 steps, to the end of an episode. Of several partitions it looks at the first one first, and what
+    the others send until then is held in memory too.
 
     Open segments are committed at the first write after `flush_seconds`, and at the end. So while no episode comes,
     those that came since the last commit are not committed. In an object store they are committed when they are full,
