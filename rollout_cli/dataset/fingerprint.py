@@ -47,10 +47,10 @@ class FirstEpisode:
         It depends on this episode, the root seed and the environment's keyword arguments alone: not on workers,
         samplers, or the part of the run that is collected.
         """
-        # Keys are texts before they are sorted.
-        kwargs = json.loads(json.dumps((info.get("env") or {}).get("kwargs")))
-        head = json.dumps([info["root_seed"], kwargs], sort_keys=True).encode()
-        return hashlib.blake2b(b"".join([head, *(one.digest() for one in self._hashes)]), digest_size=16).hexdigest()
+        plain = json.loads(json.dumps([info["root_seed"], (info.get("env") or {}).get("kwargs")]))
+        # Keys are texts by now, so that they can be sorted.
+        parts = [json.dumps(plain, sort_keys=True).encode(), *(digest.digest() for digest in self._hashes)]
+        return hashlib.blake2b(b"".join(parts), digest_size=16).hexdigest()
 
 
 def _bytes(values: npt.NDArray[Any]) -> Any:

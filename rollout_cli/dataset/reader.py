@@ -15,7 +15,6 @@ from typing import Any, NamedTuple, overload
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from rollout_cli.dataset.convert import Array
 from rollout_cli.dataset.files import read_info
@@ -131,7 +130,7 @@ class RowReader:
         return RowReader, (self._origins,)
 
     @contextmanager
-    def _opened(self, path: Path) -> Iterator[tuple[pq.ParquetFile, list[int]]]:
+    def _opened(self, path: Path) -> Iterator[tuple[Any, list[int]]]:
         """Open a file; give it, and the rows at which its row groups begin, and its number of rows."""
         with reading(path), open_parquet(path) as file:
             check_origin(path, file.metadata.metadata, self._origins[path])

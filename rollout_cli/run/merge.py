@@ -103,8 +103,8 @@ def _checked(found: Sequence[tuple[Dataset, CollectConfig]], progress: Progress)
         raise UsageError(what, hint="give each shard of the run once")
     may_differ = _MAY_DIFFER - ({"workers"} if config.command == "exact" else set())
     for dataset, part in others:
-        names = [name for name in vars(config) if name not in (*_OF_THE_FOLDER, *may_differ)]
-        differing = [name for name in names if getattr(config, name) != getattr(part, name)]
+        compared = vars(config).keys() - {*_OF_THE_FOLDER, *may_differ}
+        differing = sorted(name for name in compared if getattr(config, name) != getattr(part, name))
         differing += changed_sources(one.info, dataset.info)
         differing += [name for name in ("root_seed", "spaces", "features") if one.info[name] != dataset.info[name]]
         if differing:
