@@ -96,7 +96,10 @@ def verify(
         print_json(report.document())
     elif not quiet:
         facts = report.document()
-        rows = {"verified": "metadata and footers" if report.quick else "everything", "status": facts["status"]}
+        part = "metadata and footers" if report.quick else "everything"
+        # A run that is collecting goes on, or was killed.
+        verified = f"{part} so far" if facts["status"] == "collecting" else part
+        rows = {"verified": verified, "status": facts["status"]}
         counts = {name: f"{facts[name]:,}" for name in ("episodes", "steps", "files")}
         print_rows({"dataset": report.path, **rows, **counts, "notes": f"{facts['n_notes']:,}"})
         for line in first_of(report.notes):

@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from rollout_cli.dataset.files import FORMAT_VERSION, has_rename
+from rollout_cli.dataset.files import has_rename
+from rollout_cli.dataset.fingerprint import check_origin, file_origin
 from rollout_cli.dataset.parquet import open_parquet, reading
 from rollout_cli.dataset.reader import file_name, table_files
 from rollout_cli.dataset.schema import DatasetSchema
@@ -148,17 +149,12 @@ class Committed:
 def read_committed(root: Path, info: Mapping[str, Any]) -> Committed:
     """Return what is committed of the dataset in `root`, whose info.json is `info`; nothing is changed.
 
-    `DatasetFormatError` says that it is of an earlier format, or that a file before the last one is missing or damaged.
+    `DatasetFormatError` says that a file before the last one is missing or damaged.
     """
-    if info.get("format_version") != FORMAT_VERSION:
-        raise DatasetFormatError(
-            f"{root} has the format of an earlier version, which can be read but not resumed",
-            hint="collect to another --output",
-        )
     schema = DatasetSchema.from_info(info)
     try:
         n_partitions = int(info["partitions"])
-        firsts = info["first_numbers"] or [None] * n_partitions
+        firsts, run = info["first_numbers"] or [None] * n_partitions, info["run"]
     except (KeyError, TypeError, ValueError) as error:
         raise DatasetFormatError(f"info.json of {root} lacks what resuming needs: {error!r}") from error
     present = set(segment_files(root / "meta" / "episodes", n_partitions))
@@ -171,7 +167,7 @@ def read_committed(root: Path, info: Mapping[str, Any]) -> Committed:
     for partition, first in zip(range(n_partitions), firsts, strict=True):
         count = max((one.number + 1 for one in present if one.partition == partition), default=0)
         segments = [SegmentId(n_partitions, partition, number) for number in range(count)]
-        own, damage = _read_segments(root, schema, segments, first)
+        own, damage = _read_segments(root, schema, run, segments, first)
         if damage is not None:
             damaged += [path for path in segments[-1].paths(root) if path.exists()]
             notices.append(f"{damage.message}: the files of this last segment are moved aside, its episodes run again")
@@ -187,14 +183,14 @@ def read_committed(root: Path, info: Mapping[str, Any]) -> Committed:
 
 
 def _read_segments(
-    root: Path, schema: DatasetSchema, segments: list[SegmentId], start: int | None
+    root: Path, schema: DatasetSchema, run: str, segments: list[SegmentId], start: int | None
 ) -> tuple[list[Written], DatasetFormatError | None]:
     """Return the segments of a partition that begins with episode `start`, and the damage of the last one."""
     found: list[Written] = []
     damage = None
     for segment in segments:
         try:
-            record = read_record(root, segment, start)
+            record = read_record(root, run, segment, start)
             size = sum(path.stat().st_size for path in segment.paths(root))
             tables = read_tables(root, schema, segment, record) if segment == segments[-1] else None
         except DatasetFormatError as error:
@@ -229,8 +225,8 @@ def read_tables(
     return tables[0].slice(0, record.steps).combine_chunks(), tables[1]
 
 
-def read_record(root: Path, segment: SegmentId, start: int | None = None) -> SegmentRecord:
-    """Return the commit record of a segment, which begins with episode `start` if that is not None.
+def read_record(root: Path, run: str, segment: SegmentId, start: int | None = None) -> SegmentRecord:
+    """Return the commit record of a segment of `run`, which begins with episode `start` if that is not None.
 
     `DatasetFormatError` says that a file is missing or damaged, or that the footers of both files do not agree.
     """
@@ -245,8 +241,12 @@ def read_record(root: Path, segment: SegmentId, start: int | None = None) -> Seg
         raise DatasetFormatError(f"{episodes} begins with episode {record.start}, expected {start}")
     if not rows or rows != record.episodes:
         raise DatasetFormatError(f"{episodes} has {rows} rows, but its footer states {record.episodes}")
+    first_number = min(set(range(record.start, record.stop)).difference(record.skipped), default=-1)
+    origin = file_origin(run, segment.partition, first_number)
+    check_origin(episodes, footer, origin)
     with reading(data), open_parquet(data) as file:
         rows = file.metadata.num_rows
+        check_origin(data, file.metadata.metadata, origin)
     if rows < record.steps:
         raise DatasetFormatError(f"{data} has {rows} rows, but {episodes} states {record.steps}")
     return record

@@ -7,10 +7,9 @@ pyarrow's own conversions and masks import pandas and pyarrow.compute, a tenth o
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from itertools import compress
+from itertools import compress, count
 from typing import Any
 
 import numpy as np
@@ -201,14 +200,13 @@ def encode_infos(
 ) -> tuple[list[pa.Array], dict[str, int]]:
     """Return the info columns of a group, then its JSON remainder; and by column how many values are in neither.
 
-    A value goes into its path's column if it is exactly of that type. A value is lost only if nothing could store it,
-    or if two keys of one row are equal once dotted (`{"a.b": 1}` and `{"a": {"b": 1}}`) and neither has a column.
+    A value goes into its path's column if it is exactly of that type. A value is lost only if nothing could store it:
+    where two keys of one row are equal once dotted (`{"a.b": 1}` and `{"a": {"b": 1}}`), the later one gets `#2`.
     """
     table = concatenate_tables(tables)
     kinds = {path: kind for name, (path, kind) in infos.items() if name.startswith(f"{prefix}.")}
     found: dict[InfoPath, list[tuple[Array, Array]]] = {path: [] for path in kinds}
     remainder: dict[int, dict[str, Any]] = {}
-    lost = Counter(table.dropped)
     # Tables list columns in the order in which they were first met, which depends on where chunks were cut.
     for source in sorted(table.columns, key=lambda source: (source.path, source.kind)):
         key, fit = ".".join(source.path), _fit(source, kinds.get(source.path))
@@ -216,15 +214,13 @@ def encode_infos(
             found[source.path].append((source.row_numbers()[fit], source.values[fit]))
         for row, value in () if fit.all() else compress(source.items(), ~fit):
             values = remainder.setdefault(row, {})
-            if key in values:
-                lost[key] += 1
-            else:
-                values[key] = plain_value(value)
+            names = (f"{key}#{number}" if number > 1 else key for number in count(1))
+            values[next(name for name in names if name not in values)] = plain_value(value)
     arrays = [_info_array(kinds[path], pairs, table.n_rows) for path, pairs in found.items()]
     texts = {row: json.dumps(values, sort_keys=True, allow_nan=False) for row, values in remainder.items()}
     extra = text_array([texts.get(row) for row in range(table.n_rows)]) if texts else None
     arrays.append(pa.nulls(table.n_rows, pa.string()) if extra is None else extra)
-    return arrays, {f"{prefix}.{key}": count for key, count in lost.items()}
+    return arrays, {f"{prefix}.{key}": dropped for key, dropped in table.dropped.items()}
 
 
 def _fit(source: InfoColumn, kind: str | None) -> Array:

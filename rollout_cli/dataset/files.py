@@ -268,10 +268,10 @@ def read_info(root: Path) -> dict[str, Any]:
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise DatasetFormatError(f"{path} does not describe a dataset of the format {FORMAT!r}")
     version = document.get("format_version")
-    if not isinstance(version, int) or version > FORMAT_VERSION:
+    if version != FORMAT_VERSION:
         raise DatasetFormatError(
-            f"{path} has format version {version}, but this program reads versions up to {FORMAT_VERSION}",
-            hint="install a newer rollout-cli",
+            f"{path} has format version {version}, and this program has version {FORMAT_VERSION} alone",
+            hint="a dataset needs the version of rollout-cli that made it",
         )
     return document
 

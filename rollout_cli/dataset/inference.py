@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from rollout_cli.dataset.convert import fits
+from rollout_cli.dataset.fingerprint import FirstEpisode
 from rollout_cli.dataset.schema import INFO_PREFIXES, InfoColumns
 from rollout_cli.episodes.chunk import Chunk
 from rollout_cli.episodes.infos import JSON, STRING, InfoPath, kind_type
@@ -28,6 +29,7 @@ class SchemaInference:
 
     def __init__(self, first_numbers: Sequence[int | None] = (None,), *, min_steps: int = INFERENCE_STEPS) -> None:
         self.decided = False
+        self.first_episode = FirstEpisode()
         self._firsts, self._min_steps = first_numbers, min_steps
         self._steps = self._next_number = 0
         # Of each group and path the kinds met, and whether all values of each are exact as float64.
@@ -59,6 +61,7 @@ class SchemaInference:
         ends = self._steps + np.cumsum(chunk.lengths)
         inside = min(int(np.searchsorted(ends, self._min_steps)) + 1, chunk.n_episodes)
         observed = chunk.episodes(0, inside)
+        self.first_episode.observe(observed)
         tables = (observed.env_infos, observed.agent_infos, observed.episode_infos)
         for met, table in zip(self._met, tables, strict=True):
             for column in table.columns:

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from rollout_cli.dataset.commits import Written
 from rollout_cli.dataset.files import FORMAT, FORMAT_VERSION, FileStore, info_path
-from rollout_cli.dataset.schema import SpaceSchema
+from rollout_cli.dataset.schema import DatasetSchema, SpaceSchema
 from rollout_cli.dataset.stats import Anomaly, Place, anomalies
 from rollout_cli.errors import InternalError
 
@@ -47,8 +47,9 @@ def new_info(
         **settings,
         "max_episode_length": spaces.env_spec.max_episode_length,
         "spaces": spaces.describe(),
-        "features": {column.name: column.describe() for column in spaces.columns},
+        "features": DatasetSchema.of(spaces, {}, {}).describe(),  # Without a column of an info so far.
         "info_columns": "inferring",
+        "run": None,
         "dropped_infos": {},
         "anomalies": [],
         "times": {"started": now, "updated": now, "ended": None},

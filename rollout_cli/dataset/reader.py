@@ -7,6 +7,7 @@ import shlex
 import warnings
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
 from itertools import accumulate, pairwise
@@ -18,6 +19,7 @@ import pyarrow as pa
 
 from rollout_cli.dataset.convert import Array
 from rollout_cli.dataset.files import read_info
+from rollout_cli.dataset.fingerprint import Origin, check_origin, file_origin
 from rollout_cli.dataset.parquet import open_parquet, reading
 from rollout_cli.dataset.schema import EPISODE_FIELDS, DatasetSchema, SpaceSchema, env_spec_of
 from rollout_cli.dataset.tables import decode_batch, decode_chunk
@@ -46,23 +48,16 @@ def load(path: Path | str) -> Dataset:
         StorageError: If it cannot be read.
     """
     root = folder_of(path)
-    info = current_info(root)
+    # Listed before info.json is read: a run names its fingerprint there before it commits the first file.
+    files = table_files(root / "meta" / "episodes")
+    info = read_info(root)
     spaces = SpaceSchema.of(env_spec_of(info))
-    table, places = _read_episodes(root)
+    table, places, origins = _read_episodes(root, info, files)
     stated = info.get("episodes")
     if isinstance(stated, int) and table.num_rows < stated:
         text = f"{root} has {table.num_rows:,} episodes, but its info.json states {stated:,}"
         warnings.warn(f"{text}; see: rollout verify {shlex.quote(str(root))}", UserWarning, stacklevel=2)
-    return Dataset(_Source(root, info, spaces, table, places, RowReader()), np.arange(table.num_rows))
-
-
-def current_info(root: Path) -> dict[str, Any]:
-    """Return the info.json of a dataset, of format 1 with the keys of today; the errors are those of `read_info`."""
-    info = read_info(root)
-    if info["format_version"] == 1:
-        renamed = {"shards": "segments", "lanes": "partitions"}
-        info = {renamed.get(key, key): value for key, value in info.items()} | {"first_numbers": None}
-    return info
+    return Dataset(_Source(root, info, spaces, table, places, RowReader(origins)), np.arange(table.num_rows))
 
 
 def file_name(file: FileId) -> str:
@@ -88,39 +83,66 @@ def entries(folder: Path) -> list[Path]:
         raise StorageError(f"cannot read {folder}: {error.strerror or error}", hint="check its permissions") from error
 
 
-def _read_episodes(root: Path) -> tuple[pa.Table, Array]:
-    """Return the columns `EPISODE_FIELDS` of all episodes, and the places of their rows as `_rows` takes them."""
+def _read_episodes(
+    root: Path, info: Mapping[str, Any], files: Mapping[FileId, Path]
+) -> tuple[pa.Table, Array, dict[Path, Origin]]:
+    """Read the episodes files.
+
+    Returns:
+        The columns `EPISODE_FIELDS` of all episodes, the places of their rows as `_rows` takes them, and by path the
+        origin of each episodes file and of its data file.
+    """
     schema = pa.schema(EPISODE_FIELDS)
     tables, places = [schema.empty_table()], [np.empty((0, 4), np.int64)]
-    for (chunk, file), path in table_files(root / "meta" / "episodes").items():
+    origins: dict[Path, Origin] = {}
+    for (chunk, file), path in files.items():
         with reading(path), open_parquet(path) as opened:
-            table = opened.read(columns=schema.names)
+            table, footer = opened.read(columns=schema.names), opened.metadata.metadata
         kinds = {field.name: field.type for field in table.schema}
         for field in EPISODE_FIELDS:
-            if kinds.get(field.name) != field.type or table[field.name].null_count:
+            if kinds.get(field.name) != field.type or table[field.name].null_count or not table.num_rows:
                 raise DatasetFormatError(f"{path} lacks values of type {field.type} in the column {field.name}")
+        named = (table["data_chunk_index"].to_numpy(), chunk), (table["data_file_index"].to_numpy(), file)
+        if any((indices != index).any() for indices, index in named):
+            raise DatasetFormatError(f"{path} names another data file than its own: it is in another file's place")
+        partition = 0 if info.get("partitions") == 1 else chunk
+        origin = file_origin(info.get("run"), partition, table["episode_number"][0].as_py())
+        check_origin(path, footer, origin)
+        origins |= dict.fromkeys((path, root / "data" / file_name((chunk, file))), origin)
         rows = np.arange(table.num_rows)
         places.append(np.stack(np.broadcast_arrays(chunk, file, rows, rows + 1), axis=1))
         tables.append(table.select(schema.names).cast(schema))
-    return pa.concat_tables(tables).combine_chunks(), np.concatenate(places)
+    return pa.concat_tables(tables).combine_chunks(), np.concatenate(places), origins
 
 
 class RowReader:
-    """Reads ranges of rows of Parquet files, and keeps the row groups read last. A pickled one begins anew."""
+    """Reads ranges of rows of Parquet files, and keeps the row groups read last. A pickled one begins anew.
 
-    def __init__(self) -> None:
+    Each file must have its origin in `origins`, and is checked against it whenever it is opened: a run may have
+    replaced the dataset meanwhile. It may have more rows than before, of episodes that a run has added.
+    """
+
+    def __init__(self, origins: Mapping[Path, Origin]) -> None:
+        self._origins = origins
         self._edges: dict[Path, list[int]] = {}
         self._groups: OrderedDict[tuple[Path, int], pa.Table] = OrderedDict()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return RowReader, ()
+        return RowReader, (self._origins,)
+
+    @contextmanager
+    def _opened(self, path: Path) -> Iterator[tuple[Any, list[int]]]:
+        """Open a file; give it, and the rows at which its row groups begin, and its number of rows."""
+        with reading(path), open_parquet(path) as file:
+            check_origin(path, file.metadata.metadata, self._origins[path])
+            sizes = [file.metadata.row_group(at).num_rows for at in range(file.metadata.num_row_groups)]
+            yield file, list(accumulate(sizes, initial=0))
 
     def edges(self, path: Path) -> list[int]:
         """Return the rows at which the row groups of a file begin, and its number of rows."""
         if path not in self._edges:
-            with reading(path), open_parquet(path) as file:
-                sizes = [file.metadata.row_group(at).num_rows for at in range(file.metadata.num_row_groups)]
-            self._edges[path] = list(accumulate(sizes, initial=0))
+            with self._opened(path) as (_, edges):
+                self._edges[path] = edges
         return self._edges[path]
 
     def read(self, path: Path, start: int, stop: int) -> list[pa.Table]:
@@ -137,7 +159,10 @@ class RowReader:
     def _group(self, path: Path, group: int) -> pa.Table:
         key = (path, group)
         if key not in self._groups:
-            with reading(path), open_parquet(path) as file:
+            start, stop = self._edges[path][group : group + 2]
+            with self._opened(path) as (file, edges):
+                if edges[group : group + 1] != [start] or edges[group + 1 : group + 2] < [stop]:
+                    raise DatasetFormatError(f"{path} was replaced while it was read", hint="load the dataset again")
                 self._groups[key] = file.read_row_group(group)
             while len(self._groups) > 1 and sum(table.nbytes for table in self._groups.values()) > CACHE_BYTES:
                 self._groups.popitem(last=False)

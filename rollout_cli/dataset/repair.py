@@ -16,7 +16,6 @@ from typing import Any
 
 from rollout_cli.dataset.commits import Written
 from rollout_cli.dataset.files import (
-    FORMAT_VERSION,
     FileStore,
     FolderLock,
     file_store,
@@ -27,7 +26,6 @@ from rollout_cli.dataset.files import (
 from rollout_cli.dataset.metadata import count_segments, write_info
 from rollout_cli.dataset.stats import merge_stats, stats_document
 from rollout_cli.dataset.verify import VerifyReport, verify_dataset
-from rollout_cli.errors import DatasetFormatError
 from rollout_cli.remote import folder_of
 
 
@@ -66,11 +64,7 @@ def repair_dataset(path: Path | str, *, dry_run: bool = False, files: FileStore 
     """
     root = folder_of(path)
     files = files or file_store(root)
-    if read_info(root)["format_version"] != FORMAT_VERSION:
-        raise DatasetFormatError(
-            f"{root} has the format of an earlier version, which can be read but not repaired",
-            hint="restore the damaged files from a copy; rollout_cli.load reads the other ones",
-        )
+    read_info(root)  # Without one there is nothing to lock.
     if dry_run:
         return _repair(root, None)
     lock = FolderLock(files, root)

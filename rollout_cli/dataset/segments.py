@@ -20,6 +20,7 @@ import pyarrow as pa
 from rollout_cli.dataset.commits import SegmentId, SegmentRecord, Written, read_tables
 from rollout_cli.dataset.convert import Array, decode
 from rollout_cli.dataset.files import FileStore
+from rollout_cli.dataset.fingerprint import file_origin
 from rollout_cli.dataset.parquet import MEMORY_HINT, parquet_file
 from rollout_cli.dataset.schema import DatasetSchema, is_big
 from rollout_cli.dataset.stats import Place, TableStats, find_anomalies, merge_stats, table_stats
@@ -80,6 +81,7 @@ class SegmentSettings:
     files: FileStore
     root: Path
     root_seed: int
+    run: str  # Its fingerprint.
     schema: DatasetSchema
     limits: SizeLimits
 
@@ -115,6 +117,7 @@ def write_segment(settings: SegmentSettings, job: SegmentJob) -> Written:
             earlier = before.tables or read_tables(settings.root, schema, before.segment, before.record)
             steps, episodes = map(_appended, earlier or (), (steps, episodes))
         tables, pieces = (steps, episodes), iter([(steps, lost)])
+    origin = file_origin(settings.run, job.segment.partition, episodes["episode_number"][0].as_py())
     data, meta = job.segment.temporary(settings.root)
     stats: list[TableStats] = []
     anomalies: dict[str, Place] = {}
@@ -126,10 +129,11 @@ def write_segment(settings: SegmentSettings, job: SegmentJob) -> Written:
             anomalies = find_anomalies(table, stats[-1], schema) | anomalies
             dropped.update(lost)
             written += table.num_rows
+        out.add_key_value_metadata(origin)
     record = _record(job, episodes, is_long=is_long, stats=merge_stats(stats), anomalies=anomalies, dropped=dropped)
     with parquet_file(settings.files, meta, schema.episodes) as out:
         out.write_table(episodes, row_group_size=limits.group_rows)
-        out.add_key_value_metadata(record.footer())
+        out.add_key_value_metadata({**record.footer(), **origin})
     return Written(job.segment, record, data.stat().st_size + meta.stat().st_size, tables)
 
 

@@ -6,11 +6,11 @@ import string
 from collections.abc import Mapping
 from typing import Any
 
+import gymnasium
 import numpy as np
 import numpy.typing as npt
 from gymnasium import spaces
 
-from rollout_cli.dataset.files import LOST_INFO
 from rollout_cli.episodes.spaces import space_leaves
 from rollout_cli.errors import DatasetFormatError
 
@@ -61,7 +61,10 @@ def space_from_json(document: Mapping[str, Any]) -> Space:
     try:
         return _build(document)
     except (KeyError, TypeError, ValueError, AttributeError, AssertionError, RecursionError) as error:
-        raise DatasetFormatError(f"info.json does not describe a space: {error!r}", hint=LOST_INFO) from error
+        raise DatasetFormatError(
+            f"gymnasium {gymnasium.__version__} builds no space as info.json describes it: {error!r}",
+            hint="install the gymnasium that info.json names in its versions, or restore meta/info.json from a copy",
+        ) from error
 
 
 def _build(of: Mapping[str, Any]) -> Space:
@@ -76,7 +79,9 @@ def _build(of: Mapping[str, Any]) -> Space:
             low, high = (_values(of[name], kind, of["shape"]) for name in ("low", "high"))
             space = spaces.Box(low, high, shape=of["shape"], dtype=kind)
         case "Discrete":
-            space = spaces.Discrete(of["n"], start=of["start"], dtype=kind)
+            # Before gymnasium 1.2.2 a Discrete takes no dtype, and all are int64.
+            dtype = {} if kind is np.int64 else {"dtype": kind}
+            space = spaces.Discrete(of["n"], start=of["start"], **dtype)
         case "MultiDiscrete":
             nvec, start = (_values(of[name], kind, of["shape"]) for name in ("nvec", "start"))
             space = spaces.MultiDiscrete(nvec, dtype=kind, start=start)

@@ -96,20 +96,22 @@ def table_stats(table: pa.Table, *, first_row: int = 0) -> TableStats:
     out = {}
     for field in table.schema:
         if field.name not in _NO_STATS and not pa.types.is_string(field.type):
-            values = _counted_values(table[field.name], -first_row % SAMPLE)
+            values = _counted_values(table[field.name], first_row)
             if len(values):
                 out[field.name] = column_stats(values)
     return out
 
 
-def _counted_values(column: pa.ChunkedArray, first: int) -> Array:
+def _counted_values(column: pa.ChunkedArray, first_row: int) -> Array:
+    """Return the values that count; the rows alone, nulls included, decide which ones are sampled."""
     if not pa.types.is_fixed_size_binary(column.type):
         values = decode(column)
-        return values[first::SAMPLE].reshape(-1) if math.prod(values.shape[1:]) > MAX_ELEMENTS else values
+        rows = first_row + (np.flatnonzero(column.is_valid()) if column.null_count else np.arange(len(values)))
+        return values[rows % SAMPLE == 0].reshape(-1) if math.prod(values.shape[1:]) > MAX_ELEMENTS else values
     taken = []
     for part in column.chunks:  # Joining them would cost more than the statistics.
-        taken.append(decode(pa.chunked_array([part]))[first::SAMPLE])
-        first = (first - len(part)) % SAMPLE
+        taken.append(decode(pa.chunked_array([part]))[-first_row % SAMPLE :: SAMPLE])
+        first_row += len(part)
     return np.concatenate(taken).reshape(-1)
 
 

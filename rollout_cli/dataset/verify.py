@@ -14,10 +14,11 @@ import pyarrow as pa
 
 from rollout_cli.dataset.commits import SegmentId, SegmentRecord, Written, segment_files
 from rollout_cli.dataset.convert import Array
-from rollout_cli.dataset.files import DATASET_ENTRIES, LOCK_NAME, LOST_INFO, info_path, stats_path
+from rollout_cli.dataset.files import DATASET_ENTRIES, LOCK_NAME, LOST_INFO, info_path, read_info, stats_path
+from rollout_cli.dataset.fingerprint import Origin, check_origin, file_origin
 from rollout_cli.dataset.metadata import count_segments
 from rollout_cli.dataset.parquet import open_parquet, reading
-from rollout_cli.dataset.reader import current_info, entries
+from rollout_cli.dataset.reader import entries
 from rollout_cli.dataset.schema import EPISODE_FIELDS, DatasetSchema
 from rollout_cli.dataset.stats import merge_stats, stats_document, table_stats
 from rollout_cli.dataset.tables import episode_returns
@@ -99,15 +100,14 @@ class VerifyReport:
 def verify_dataset(path: Path | str, *, quick: bool = False) -> VerifyReport:
     """Check everything that the dataset in the folder `path` states; one segment at a time is in memory.
 
-    With `quick`, info.json, the episodes files and the footers of data files are read, but no step. Format 1 had other
-    commit records, and statistics of other rows: these are not checked.
+    With `quick`, info.json, the episodes files and the footers of data files are read, but no step.
 
     Raises:
         DatasetFormatError: If there is no dataset of this format, or its info.json is damaged.
         StorageError: If it cannot be read.
     """
     root = folder_of(path)
-    info = current_info(root)
+    info = read_info(root)
     wrong = [name for name in _NUMBERS if type(info.get(name)) is not int or info[name] < (name == "partitions")]
     wrong += ["status"] if info.get("status") not in _STATUSES else []
     if wrong:
@@ -154,16 +154,17 @@ def _check_segment(
     n_steps = int(lengths.sum()) if lengths.min() > 0 else 0
     held: dict[str, Any] = {"episodes": len(ids), "steps": n_steps, "last_length": int(lengths[-1])}
     held["return_sum"] = float(facts["return"].sum())
-    # The record of format 1, and in place of a damaged one, is what the rows show.
+    # In place of a damaged record stands what the rows show.
     unknown: dict[str, Any] = {"start": 0, "stop": 0, "nominal": 0, "anomalies": {}, "dropped_infos": {}, "stats": {}}
     record = SegmentRecord(**held, **unknown, skipped=(), is_long=False)
-    if report.info["format_version"] > 1:
-        try:
-            record = SegmentRecord.from_footer(metadata.metadata or {})
-            own += _record_checks(record, held, facts, next_number)
-        except ValueError as error:
-            report.add(path, str(error), segment)
-    steps = _read_steps(report, data_path, segment, facts) if n_steps else None
+    origin = file_origin(report.info.get("run"), segment.partition, int(facts["episode_number"][0]))
+    try:
+        check_origin(path, metadata.metadata, origin)
+        record = SegmentRecord.from_footer(metadata.metadata or {})
+        own += _record_checks(record, held, facts, next_number)
+    except (ValueError, DatasetFormatError) as error:
+        report.add(path, str(error).replace(f"{path} ", "it "), segment)
+    steps = _read_steps(report, data_path, segment, facts, origin) if n_steps else None
     if steps is not None:
         of_steps = list(_step_checks(report.schema, facts, steps, table))
     if steps is not None and record.stats:
@@ -210,10 +211,10 @@ def _record_checks(
     ]
 
 
-def _read_steps(report: VerifyReport, path: Path, segment: SegmentId, facts: Facts) -> pa.Table | None:
+def _read_steps(report: VerifyReport, path: Path, segment: SegmentId, facts: Facts, origin: Origin) -> pa.Table | None:
     """Return the committed rows of a data file; None where they are damaged, or not to be read."""
     ids, ends = facts["episode_id"], np.cumsum(facts["length"])
-    metadata, table = _read(report, path, report.schema.data, segment, ids=ids, footer_only=report.quick)
+    metadata, table = _read(report, path, report.schema.data, segment, origin, ids=ids, footer_only=report.quick)
     if table is None:
         return None
     rows = metadata.num_rows
@@ -263,30 +264,30 @@ def _read(
     path: Path,
     expected: pa.Schema,
     segment: SegmentId,
+    origin: Origin | None = None,
     *,
     ids: Any = (),
     footer_only: bool = False,
 ) -> tuple[Any, pa.Table | None]:
     """Return the metadata and rows of a file; rows are None, and there is a fault, where it is damaged."""
-    is_old = report.info["format_version"] == 1
     try:
         with reading(path), open_parquet(path) as file:
             metadata, schema = file.metadata, file.schema_arrow
+            check_origin(path, metadata.metadata, origin or {})
             table = file.read_row_groups([]) if footer_only else file.read()
             table.validate(full=True)
     except DatasetFormatError as error:
         report.add(path, f"it {error.message.removeprefix(f'{path} ')}", segment, ids)
         return None, None
-    # Infos, which alone are nullable, had other types in format 1.
-    own, other = ([one.name if is_old and one.nullable else str(one) for one in of] for of in (expected, schema))
-    if own != other or not metadata.num_rows:
-        differing = "; ".join(sorted({*own} ^ {*other})) or "their order"
-        problem = "it has no row" if own == other else f"it has other columns than the dataset: {differing}"
+    stated, present = ([str(column) for column in columns] for columns in (expected, schema))
+    if stated != present or not metadata.num_rows:
+        differing = "; ".join(sorted({*stated} ^ {*present})) or "their order"
+        problem = "it has no row" if stated == present else f"it has other columns than the dataset: {differing}"
         report.add(path, problem, segment, ids)
         return metadata, None
     # Arrow keeps a copy of the footer's keys in its own schema, and readers take either.
     copies = (metadata.metadata or {}, schema.metadata or {})
-    for key, value in {} if is_old else expected.metadata.items():
+    for key, value in expected.metadata.items():
         if any(keys.get(key) != value for keys in copies):
             report.add(path, f"{key.decode()} in its footer is not that of the dataset", segment)
     return metadata, table
@@ -307,7 +308,7 @@ def _check_metadata(report: VerifyReport) -> None:
         elif stated != held:
             report.add(info, problem)
     parts = [one.record.stats for one in report.segments]
-    if status != "collecting" and report.info["format_version"] > 1:
+    if status != "collecting":
         with reading(stats):
             text = stats.read_bytes() if stats.is_file() else b""
         if not _same_stats(stats_document(merge_stats(parts), report.schema), text):

@@ -46,11 +46,11 @@ from rollout_cli.remote import folder_of
 class DatasetWriter:
     """Writes chunks to the dataset in `path`; as a context manager it runs `abort` unless `close` was called.
 
-    The bytes of `data/` are a function of the episodes, the spaces, the limits and `header["env"]` alone, so nothing in
-    that may differ between two runs of one seed. Segments are written by a thread that is at most two behind, so memory
-    does not grow with the dataset. The first chunks are held until schema inference has decided the columns: 1,000
-    steps, to the end of an episode. Of several partitions it looks at the first one first, and what the others send
-    until then is held in memory too.
+    The bytes of `data/` are a function of the episodes, the spaces, the limits, the root seed and `header["env"]`
+    alone, so nothing in that may differ between two runs of one seed. Segments are written by a thread that is at most
+    two behind, so memory does not grow with the dataset. The first chunks are held until schema inference has decided
+    the columns: 1,000 steps, to the end of an episode. Of several partitions it looks at the first one first, and what
+    the others send until then is held in memory too.
 
     Open segments are committed at the first write after `flush_seconds`, and at the end. So while no episode comes,
     those that came since the last commit are not committed. In an object store they are committed when they are full,
@@ -63,7 +63,7 @@ class DatasetWriter:
         overwrite: Whether to replace a dataset in that folder. It stays in place until the new one's first commit.
         committed: The committed part of the dataset in that folder, to be resumed; see `Committed.can_resume`.
         lock: The lock on the folder, if the caller has it; released with the writer's end either way.
-        columns: The info columns, where they are known beforehand.
+        decided: The info columns and the run's fingerprint, where they are known beforehand.
         write_segment: What writes the files of a segment, here or on another machine that has the folder.
 
     Raises:
@@ -87,7 +87,7 @@ class DatasetWriter:
         flush_seconds: float = 30.0,
         files: FileStore | None = None,
         lock: FolderLock | None = None,
-        columns: InfoColumns | None = None,
+        decided: tuple[InfoColumns, str] | None = None,
         write_segment: Callable[[SegmentSettings, SegmentJob], Written] = write_segment,
     ) -> None:
         if not 0 <= root_seed < 2**63:
@@ -124,9 +124,9 @@ class DatasetWriter:
         self._lock = lock or FolderLock(self._files, self.path)
         try:
             self._begin(committed, overwrite=overwrite)
-            if columns is not None:
+            if decided is not None:
                 self._inference.decided = True
-                self._decide(columns)
+                self._decide(*decided)
         except BaseException:
             self._lock.release()
             raise
@@ -147,7 +147,7 @@ class DatasetWriter:
         self.has_episodes = True
         self._next_id = committed.episodes
         self._segments = {one.segment: one._replace(tables=None) for one in committed.segments}
-        self._decide(info_columns_of(committed.info["features"]), committed.segments)
+        self._decide(info_columns_of(committed.info["features"]), committed.info["run"], committed.segments)
 
     def observe(self, chunk: Chunk) -> None:
         """Let episodes take part in schema inference that are not written: those before a plan's first one."""
@@ -247,22 +247,22 @@ class DatasetWriter:
             raise InternalError("the dataset's writer was used after it was closed")
         self._queue.check()
 
-    def _decide(self, infos: InfoColumns, segments: Sequence[Written] = ()) -> None:
+    def _decide(self, infos: InfoColumns, run: str, segments: Sequence[Written] = ()) -> None:
         schema = DatasetSchema.of(self._spaces, infos, self._info.get("env") or {})
         is_decided = self._inference.decided or bool(segments)
-        self._info.update(info_columns="decided" if is_decided else "partial", features=schema.describe())
+        self._info.update(info_columns="decided" if is_decided else "partial", run=run, features=schema.describe())
         if not self._has_old:
             metadata.write_info(self._files, self.path, self._info)
         count = len(self._firsts)
         limits = self._limits.for_partitions(count)
-        self._settings = SegmentSettings(self._files, self.path, self._info["root_seed"], schema, limits)
+        self._settings = SegmentSettings(self._files, self.path, self._info["root_seed"], run, schema, limits)
         for at, first in enumerate(self._firsts):
             own = [one for one in segments if one.segment.partition == at]
             segment = SegmentId(count, at, 0)
             self._partitions += [Partition(schema, limits, self._queue, segment, first_number=first, committed=own)]
 
     def _write_held(self) -> None:
-        self._decide(self._inference.result())
+        self._decide(self._inference.result(), self._inference.first_episode.fingerprint(self._info))
         for chunk, partition in self._inference.release():
             self._partitions[partition].write(chunk, self._episode_ids(chunk))
 

@@ -5,6 +5,7 @@ ChunkRef stands for a chunk that lies elsewhere: it has what is needed to order 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -13,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rollout_cli.episodes.infos import InfoTable, concatenate_tables
+from rollout_cli.episodes.infos import JSON, STRING, InfoTable, concatenate_tables, plain_bytes
 
 Array = npt.NDArray[Any]
 
@@ -107,9 +108,9 @@ class Chunk(_Episodes):
         episodes = np.repeat(np.arange(self.n_episodes), self.lengths)
         for column in (*self.observations, *self.actions):
             if column.dtype == object:
-                np.add.at(out, episodes, _value_bytes(column))
+                np.add.at(out, episodes, _value_bytes(column, STRING))
         for info in (*self.env_infos.columns, *self.agent_infos.columns):
-            np.add.at(out, episodes if info.rows is None else episodes[info.rows], _value_bytes(info.values))
+            np.add.at(out, episodes if info.rows is None else episodes[info.rows], _value_bytes(info.values, info.kind))
         return out
 
     def load(self) -> Chunk:
@@ -191,13 +192,10 @@ def _joined(fields: Sequence[Any]) -> Any:
     return tuple(map(np.concatenate, zip(*fields, strict=True))) if is_tuple else np.concatenate(fields)
 
 
-def _value_bytes(values: Array) -> Array:
-    """Return the bytes of each of N values, int64 (N,): eight a number, and of a text those of its UTF-8.
-
-    Eight, whatever the type, so that the values have the same size once they were promoted to that of a column.
-    """
+def _value_bytes(values: Array, kind: str) -> Array:
+    """Return the nominal bytes of each of N values of a kind, int64 (N,): those of `plain_bytes`."""
     if values.dtype == object:
-        return np.array([len(text.encode("utf-8", "surrogatepass")) for text in values], np.int64)
+        return np.array([plain_bytes(json.loads(text) if kind == JSON else text) for text in values], np.int64)
     return np.full(len(values), 8 * int(np.prod(values.shape[1:], dtype=np.int64)))
 
 

@@ -33,6 +33,8 @@ JSON = "json"
 DENSE_BYTES = 1 << 30
 """An info array that some rows lack is filled up to this size at most."""
 
+_NOT_FINITE = {"NaN", "Infinity", "-Infinity"}  # As `plain_value` writes them.
+
 MAX_NESTING = 16
 """Dictionaries nested deeper than this are JSON, so that one that holds itself ends (JSON refuses it)."""
 
@@ -269,6 +271,18 @@ def plain_value(value: Any) -> Any:
     if plain is not value and not isinstance(plain, np.generic):
         return plain_value(plain)
     raise TypeError(type(value).__name__)
+
+
+def plain_bytes(value: Any) -> int:
+    """Return the nominal bytes of a plain value: 8 a number, and of a text those of its UTF-8.
+
+    They are the same whether a value has a column or is stored as JSON: where a segment ends follows from what is
+    stored. So a number has 8 whatever its type, and the texts that stand for numbers in JSON have 8 too.
+    """
+    if isinstance(value, dict | list):
+        return sum(map(plain_bytes, [*value, *value.values()] if isinstance(value, dict) else value))
+    is_text = isinstance(value, str) and value not in _NOT_FINITE
+    return len(value.encode("utf-8", "backslashreplace")) if is_text else 8
 
 
 def without_infos(chunk: Chunk, patterns: Sequence[str]) -> Chunk:

@@ -12,7 +12,7 @@ import numpy as np
 
 from rollout_cli.config import CollectConfig
 from rollout_cli.dataset.files import check_folder, read_info
-from rollout_cli.errors import DatasetFormatError, UsageError
+from rollout_cli.errors import UsageError
 from rollout_cli.run.progress import Progress
 from rollout_cli.run.provenance import changed_sources, changed_versions, recorded_values
 
@@ -32,7 +32,7 @@ def merge(parts: Sequence[Path], output: Path, *, overwrite: bool, progress: Pro
 
     Raises:
         UsageError: If a shard is missing, has not ended, or belongs to another run.
-        DatasetFormatError: If a shard is damaged, or holds infos whose sizes cannot be known from it.
+        DatasetFormatError: If a shard is damaged.
     """
     from rollout_cli.dataset.reader import load  # noqa: PLC0415 - it loads pyarrow
     from rollout_cli.dataset.schema import info_columns_of  # noqa: PLC0415
@@ -45,8 +45,6 @@ def merge(parts: Sequence[Path], output: Path, *, overwrite: bool, progress: Pro
     found = [(load(path), _config_of(path)) for path in parts]
     found.sort(key=lambda one: one[1].shard or (0, 0))
     config = _checked(found, progress)
-    for dataset, _ in found:
-        _check_sizes(dataset)
     first = found[0][0].info
     per_worker = config.episodes_per_worker
     firsts = [worker * per_worker for worker in config.whole] if per_worker else [config.whole.start]
@@ -61,7 +59,7 @@ def merge(parts: Sequence[Path], output: Path, *, overwrite: bool, progress: Pro
         next_observation=config.next_observation,
         overwrite=overwrite,
         limits=SizeLimits(segment_bytes=config.segment_bytes),
-        columns=info_columns_of(first["features"]),
+        decided=(info_columns_of(first["features"]), first["run"]),
     ) as writer:
         n_steps = sum(dataset.info["steps"] for dataset, _ in found)
         progress.start(label=str(output), total_steps=n_steps, total_episodes=None)
@@ -69,11 +67,9 @@ def merge(parts: Sequence[Path], output: Path, *, overwrite: bool, progress: Pro
         for dataset, _ in found:
             _copy(dataset, writer, per_worker, progress)
         progress.finish()
-        skipped = [one for dataset, _ in found for one in dataset.info.get("skipped", {}).get("episodes", [])]
-        facts: dict[str, Any] = {}
-        if skipped:
-            note = next(dataset.info["skipped"]["note"] for dataset, _ in found if "skipped" in dataset.info)
-            facts["skipped"] = {"count": len(skipped), "note": note, "episodes": skipped}
+        skipped = [dataset.info["skipped"] for dataset, _ in found if "skipped" in dataset.info]
+        episodes = [episode for part in skipped for episode in part["episodes"]]
+        facts = {"skipped": {**skipped[0], "count": len(episodes), "episodes": episodes}} if skipped else {}
         return writer.close(status="complete", **facts)
 
 
@@ -95,51 +91,51 @@ def _checked(found: Sequence[tuple[Dataset, CollectConfig]], progress: Progress)
     (one, config), *others = found
     assert config.shard is not None
     here, count = [part.shard.number for _, part in found if part.shard], config.shard.parts
+    if others_divided := [pair for pair in others if pair[1].shard and pair[1].shard.parts != count]:
+        dataset, part = others_divided[0]
+        raise UsageError(
+            f"{one.path} is shard {config.shard}, and {dataset.path} is shard {part.shard} of another division",
+            hint="give the shards i/n of one n",
+        )
     missing = sorted(set(range(1, count + 1)) - set(here))
     if missing or len(here) != count:
         what = f"shard {missing[0]}/{count} is missing" if missing else "a shard is given twice"
         raise UsageError(what, hint="give each shard of the run once")
     may_differ = _MAY_DIFFER - ({"workers"} if config.command == "exact" else set())
     for dataset, part in others:
-        names = [name for name in vars(config) if name not in (*_OF_THE_FOLDER, *may_differ)]
-        differing = [name for name in names if getattr(config, name) != getattr(part, name)]
+        compared = vars(config).keys() - {*_OF_THE_FOLDER, *may_differ}
+        differing = sorted(name for name in compared if getattr(config, name) != getattr(part, name))
         differing += changed_sources(one.info, dataset.info)
         differing += [name for name in ("root_seed", "spaces", "features") if one.info[name] != dataset.info[name]]
         if differing:
             message = f"{dataset.path} and {one.path} are shards of different runs: {', '.join(differing)} differ"
             raise UsageError(message, hint="collect it again as the others were")
+        if one.info["run"] != dataset.info["run"]:
+            message = f"{dataset.path} was collected with another policy or environment than {one.path}"
+            if are_comparable(one.info, dataset.info):
+                raise UsageError(f"{message}: their first episode differs", hint="collect it again as the others were")
+            progress.warn(f"{message}, or is not reproducible: their first episode differs")
         if changed := changed_versions(one.info, dataset.info):
             progress.warn(f"{dataset.path} was collected with other versions than {one.path}: {'; '.join(changed)}")
     return replace(config, shard=None)
 
 
-def _check_sizes(dataset: Dataset) -> None:
-    """Raise DatasetFormatError unless the sizes by which segments were cut follow from what is stored.
+def are_comparable(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Return whether shards with these info.json's must have the same first episode, being parts of one run.
 
-    They do not where values fitted no column, and went to the JSON remainder as other values than they were.
+    Not where a run is known or suspected to differ from itself, nor where machines or packages may round otherwise.
     """
-    from rollout_cli.dataset.commits import read_committed  # noqa: PLC0415 - as above
-    from rollout_cli.dataset.schema import DatasetSchema  # noqa: PLC0415
-
-    committed, schema = read_committed(dataset.path, dataset.info), DatasetSchema.from_info(dataset.info)
-    size = committed.steps * schema.step_bytes + committed.episodes * schema.episode_bytes
-    size += sum(int(chunk.variable_bytes.sum()) for chunk in dataset.chunks())
-    if size != sum(one.record.nominal for one in committed.segments):
-        raise DatasetFormatError(
-            f"{dataset.path} has infos with values of several types under one key, whose sizes are not kept exactly",
-            hint="leave them out with --drop-info, or collect in one run",
-        )
+    verdicts = {info["reproducible"]["status"] for info in (one, other)}
+    return bool(verdicts == {"yes"} and one["versions"] == other["versions"])
 
 
 def _copy(dataset: Dataset, writer: DatasetWriter, per_worker: int | None, progress: Progress) -> None:
     """Write a shard's episodes behind those of the ones before it."""
-    for chunk in dataset.chunks():
+    for chunk in dataset.chunks():  # Each is of one file, and so of one partition.
         if per_worker:
-            workers = chunk.numbers // per_worker
-            for worker in np.unique(workers).tolist():
-                start, stop = np.searchsorted(workers, [worker, worker + 1]).tolist()
-                own = chunk.episodes(start, stop)
-                writer.write(replace(own, workers=np.full(own.n_episodes, worker, np.int32)), partition=worker)
+            worker = int(chunk.numbers[0]) // per_worker
+            workers = np.full(chunk.n_episodes, worker, np.int32)
+            writer.write(replace(chunk, workers=workers), partition=worker)
         else:
             writer.write(chunk)
         progress.update(episodes=chunk.n_episodes, steps=chunk.n_steps, return_sum=chunk.return_sum)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -118,9 +119,11 @@ def test_variable_bytes_are_those_of_texts_and_infos(lengths: list[int]) -> None
 
 
 def test_variable_bytes_by_hand() -> None:
-    """Texts count their UTF-8 bytes and numbers their width; what the length tells does not count."""
+    """Texts count their UTF-8 bytes and numbers eight; what the length tells does not count."""
     chunk = episode(0, 2, env_info=lambda _, step: {"x": np.zeros(3, np.float32), "t": "äb"} if step else {})
     assert 3 * 8 + 3 == chunk.variable_bytes.sum()
+    odd = {"json": [1, None, "äb", {"key": 0.5}], "nan": [math.nan, "NaN"], "escaped": "\udc80"}
+    assert (8 + 8 + 3 + 3 + 8) + (8 + 8) + 6 == episode(0, 1, env_info=lambda *_: odd).variable_bytes.sum()
 
 
 def test_transport_keeps_a_small_chunk_whole() -> None:

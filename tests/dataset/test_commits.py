@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from rollout_cli.dataset.commits import SegmentId, SegmentRecord, read_committed, read_record
-from rollout_cli.dataset.files import FORMAT_VERSION, read_info
+from rollout_cli.dataset.files import read_info
 from rollout_cli.dataset.stats import column_stats, stats_to_json
 from rollout_cli.dataset.writer import DatasetWriter
 from rollout_cli.errors import DatasetFormatError, StorageError
@@ -79,7 +79,8 @@ def test_a_footer_without_a_record_is_told_apart(footer: dict[bytes, bytes]) -> 
 
 
 def test_the_record_of_a_segment_states_its_episodes(whole: Path) -> None:
-    records = [read_record(whole, SegmentId(1, 0, number)) for number in range(8)]
+    run = read_info(whole)["run"]
+    records = [read_record(whole, run, SegmentId(1, 0, number)) for number in range(8)]
     assert 130 == sum(record.episodes for record in records)
     assert sum(one.n_steps for one in EPISODES) == sum(record.steps for record in records)
     assert [record.stop for record in records[:-1]] == [record.start for record in records[1:]]
@@ -247,6 +248,16 @@ def test_segments_of_two_runs_do_not_join(tmp_path: Path, dataset: Path) -> None
         read_committed(dataset, read_info(dataset))
 
 
+def test_a_last_data_file_of_another_run_is_moved_aside(tmp_path: Path, dataset: Path) -> None:
+    """Its rows would else be written again as if they were this run's."""
+    write_dataset(tmp_path / "other", EPISODES, limits=SMALL, header={"env": {"kwargs": {"a": 1}}})
+    last = max((dataset / "data").rglob("*.parquet"))
+    shutil.copy(tmp_path / "other" / last.relative_to(dataset), last)
+    committed = read_committed(dataset, read_info(dataset))
+    assert [last] == [path for path in committed.damaged if path.parts[-3] == "data"]
+    assert "rollout.run is" in committed.notices[0]
+
+
 def test_without_any_commit_there_is_nothing_to_resume(dataset: Path) -> None:
     shutil.rmtree(dataset / "meta/episodes")
     shutil.rmtree(dataset / "data")
@@ -262,7 +273,7 @@ def test_columns_that_were_not_decided_cannot_be_resumed(tmp_path: Path) -> None
 
 @pytest.mark.parametrize(
     "change",
-    [{"format_version": FORMAT_VERSION - 1}, {"partitions": None}, {"features": 3}, {"spaces": {}}],
+    [{"partitions": None}, {"features": 3}, {"spaces": {}}],
 )
 def test_an_info_that_does_not_say_enough_is_refused(dataset: Path, change: dict[str, Any]) -> None:
     info = read_info(dataset) | change

@@ -162,7 +162,8 @@ def test_a_run_that_came_to_nothing_removes_its_own_files_only(tmp_path: Path) -
     (b"", "not valid JSON"), (b"{", "not valid JSON"), (b"\xff", "not valid JSON"), (b"[" * 100_000, "not valid JSON"),
     (b"[]", "does not describe"), (b'{"format": "other"}', "does not describe"),
     (b'{"format": "rollout"}', "version None"),
-    (b'{"format": "rollout", "format_version": 99}', "up to 2"),
+    (b'{"format": "rollout", "format_version": 99}', "format version 99, and this program has version 2 alone"),
+    (b'{"format": "rollout", "format_version": 1}', "format version 1, and this program has version 2 alone"),
 ])  # fmt: skip
 def test_an_info_that_is_not_ours_is_a_format_error(tmp_path: Path, content: bytes, message: str) -> None:
     (tmp_path / "meta").mkdir()

@@ -6,6 +6,7 @@ import json
 import pickle
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,12 @@ import pytest
 
 from rollout_cli.dataset import reader
 from rollout_cli.dataset.reader import Dataset, load
+from rollout_cli.dataset.writer import DatasetWriter
 from rollout_cli.episodes.batch import EpisodeBatch
+from rollout_cli.episodes.chunk import Chunk
 from rollout_cli.errors import DatasetFormatError, StorageError
-from tests.helpers.damage import INFO, data, episodes, flip, make_fifo, make_folder
+from tests.helpers.chunks import BOX_SPEC, episode
+from tests.helpers.damage import INFO, ORIGIN_KEYS, data, episodes, flip, make_fifo, make_folder, set_footer
 from tests.helpers.writing import RICH_SPEC, SMALL, rich_episodes, write_dataset
 
 
@@ -154,6 +158,81 @@ def test_fewer_episodes_than_stated_are_a_warning(folder: Path) -> None:
     info = json.loads((folder / INFO).read_text())
     (folder / INFO).write_text(json.dumps(info | {"episodes": 0, "status": "collecting"}))
     assert len(dataset) == len(load(folder))
+
+
+def test_an_episodes_file_in_the_place_of_another_is_named_at_once(folder: Path) -> None:
+    """Its episodes are in another data file than its own name says."""
+    shutil.copy(folder / episodes(1), folder / episodes(2))
+    with pytest.raises(DatasetFormatError, match="another data file") as caught:
+        load(folder)
+    assert str(folder / episodes(2)) in caught.value.message
+
+
+def test_a_data_file_in_the_place_of_another_is_named_when_it_is_read(folder: Path) -> None:
+    shutil.copy(folder / data(1), folder / data(2))
+    with pytest.raises(DatasetFormatError, match=r"file-00002.*first_number is 6, not 12"):
+        load(folder).to_episode_batch()
+
+
+@pytest.mark.parametrize("file", [data(1), episodes(1)])
+@pytest.mark.parametrize("key", ORIGIN_KEYS)
+def test_a_file_that_does_not_say_where_it_belongs_is_refused(folder: Path, file: str, key: str) -> None:
+    set_footer(folder / file, key, None)
+    with pytest.raises(DatasetFormatError, match=f"file-00001.*{key} is missing"):
+        load(folder).to_episode_batch()
+
+
+def equal_episodes(seed: int, count: int = 60) -> list[Chunk]:
+    """Return episodes of one length, which a seed alone tells from others."""
+    return [replace(episode(100 * seed + n, 20), numbers=np.array([n])) for n in range(count)]
+
+
+@pytest.mark.parametrize("is_open", [False, True])
+def test_a_dataset_that_was_replaced_is_an_error_and_never_wrong_rows(tmp_path: Path, *, is_open: bool) -> None:
+    """A reader that had opened a file has the old one's row groups in its memory at most."""
+    write_dataset(tmp_path, equal_episodes(1), limits=SMALL)
+    dataset, expected = load(tmp_path), load(tmp_path)[0].rewards.tolist()
+    if is_open:
+        assert expected == dataset[0].rewards.tolist()
+    write_dataset(tmp_path, equal_episodes(2), limits=SMALL, overwrite=True)
+    if is_open:
+        assert expected == dataset[0].rewards.tolist()
+    for place in range(0 if not is_open else 9, 60):  # The first 50 rows are in memory.
+        with pytest.raises(DatasetFormatError, match=r"rollout\.run is") as caught:
+            dataset[place].rewards  # noqa: B018 - reading is the point
+        assert "load it again" in caught.value.hint
+
+
+def test_a_file_whose_row_groups_are_others_is_not_read_by_its_old_ones(tmp_path: Path) -> None:
+    """The same run, with another size of its row groups."""
+    write_dataset(tmp_path, equal_episodes(1), limits=replace(SMALL, group_rows=30))
+    dataset = load(tmp_path)
+    assert 20 == len(dataset[0].rewards)
+    write_dataset(tmp_path, equal_episodes(1), limits=SMALL, overwrite=True)
+    with pytest.raises(DatasetFormatError, match="was replaced while it was read"):
+        dataset[4].rewards  # noqa: B018 - as above
+
+
+def test_a_reader_goes_on_while_its_dataset_grows(tmp_path: Path) -> None:
+    """Each flush replaces the last files by longer ones; after a kill a data file is ahead of its episodes file."""
+    chunks = [episode(n, 60) for n in range(40)]
+    with DatasetWriter(tmp_path, env_spec=BOX_SPEC, root_seed=0, flush_seconds=0.0) as writer:
+        for chunk in chunks[:20]:
+            writer.write(chunk)
+        writer._queue.wait()
+        dataset = load(tmp_path)
+        assert chunks[0].rewards.tolist() == dataset[0].rewards.tolist()
+        older = (tmp_path / episodes(0)).read_bytes()
+        for chunk in chunks[20:]:
+            writer.write(chunk)
+        writer.close(status="complete")
+    for at in range(len(dataset)):
+        assert chunks[at].rewards.tolist() == dataset[at].rewards.tolist()
+    (tmp_path / episodes(0)).write_bytes(older)
+    with pytest.warns(UserWarning, match="states 40"):
+        ahead = load(tmp_path)
+    assert len(dataset) == len(ahead) < 40
+    assert chunks[5].rewards.tolist() == ahead[5].rewards.tolist()
 
 
 HARMS: list[tuple[str, Callable[[Path], object], str]] = [

@@ -241,10 +241,13 @@ def test_partitions_are_cut_by_themselves(tmp_path: Path) -> None:
     assert 0 < len([one for one in kept if 40 <= one < 80]) < 40
 
 
-def test_a_dataset_of_a_later_version_is_left_alone(folder: Path) -> None:
-    set_json(folder / INFO, format_version=99)
-    with pytest.raises(DatasetFormatError, match="format version 99"):
+@pytest.mark.parametrize("version", [1, 99])
+def test_a_dataset_of_another_version_is_left_alone(folder: Path, version: int) -> None:
+    """It needs the version that made it."""
+    set_json(folder / INFO, format_version=version)
+    with pytest.raises(DatasetFormatError, match=f"format version {version}") as caught:
         repair_dataset(folder)
+    assert "the version of rollout-cli that made it" in caught.value.hint
 
 
 def test_a_dataset_that_is_being_written_is_left_alone(folder: Path) -> None:

@@ -93,6 +93,33 @@ def test_every_info_comes_back_with_its_value(rows: list[list[dict[str, Any]]], 
         assert [] == verify_dataset(path).faults
 
 
+ODD_INFOS = st.fixed_dictionaries(
+    {},
+    optional={
+        "n": st.sampled_from([float("nan"), float("inf"), -float("inf"), "NaN", "-Infinity", "nan", 10**40]),
+        "a.b": st.integers(0, 3),
+        "t": st.sampled_from(["ä", "bad\udc80", "", {"key": ["ä", None]}, [], np.array([1.5, np.nan], np.float32)]),
+    },
+)
+
+
+@settings(max_examples=30, suppress_health_check=[HealthCheck.too_slow])
+@given(st.lists(st.tuples(info_dicts().filter(bool), ODD_INFOS), min_size=1, max_size=5), st.booleans())
+def test_the_nominal_sizes_of_episodes_follow_from_what_is_stored(
+    rows: list[tuple[list[dict[str, Any]], dict[str, Any]]], has_columns: bool
+) -> None:
+    """So shards are cut where the single run is, whether their infos have columns or are JSON."""
+    chunks = [
+        episode(number, len(infos), env_info=lambda n, s: {**rows[n][0][s], **rows[n][1]})
+        for number, (infos, _) in enumerate(rows)
+    ]
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "out"
+        write_dataset(path, chunks, decided=None if has_columns else ({}, "0" * 32))
+        stored = [size for chunk in load(path).chunks() for size in chunk.variable_bytes.tolist()]
+    assert [size for chunk in chunks for size in chunk.variable_bytes.tolist()] == stored
+
+
 def test_infos_come_back_as_they_are_typed(tmp_path: Path) -> None:
     """Plain where every step has a value, masked where some lack it, objects for texts and JSON."""
     episodes = [

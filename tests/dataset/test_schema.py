@@ -102,6 +102,22 @@ def test_a_space_comes_back_from_json(space: Space) -> None:
     assert space.dtype == found.dtype
 
 
+def test_a_discrete_space_of_int64_needs_no_dtype(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in gymnasium 1.2.0 and 1.2.1; one of another type needs a later one, and the dataset is sound."""
+
+    class EarlyDiscrete(spaces.Discrete):
+        def __init__(self, n: int, seed: Any = None, start: int = 0) -> None:
+            super().__init__(n, seed, start)
+
+    documents = [space_to_json(spaces.Discrete(5, start=-2, dtype=kind)) for kind in (np.int64, np.int32)]
+    monkeypatch.setattr(spaces, "Discrete", EarlyDiscrete)
+    assert documents[0] == space_to_json(space_from_json(documents[0]))
+    with pytest.raises(DatasetFormatError, match=f"gymnasium {gymnasium.__version__} builds no .* 'dtype'") as caught:
+        space_from_json(documents[1])
+    assert "install the gymnasium that info.json names" in caught.value.hint
+    assert "collect" not in caught.value.hint
+
+
 def test_a_space_of_texts_of_its_own_comes_back_as_texts() -> None:
     document = space_to_json(Mission())
     assert document["class"].endswith("Mission")
@@ -257,10 +273,13 @@ def test_values_of_two_kinds_fill_one_column_in_the_order_of_their_rows() -> Non
     assert [1.0, 0.5, None, 2.0, 3.0] == table["env_info.k"].to_pylist()
 
 
-def test_two_keys_that_are_equal_once_dotted_keep_the_first_and_count_the_other() -> None:
-    table, dropped = encode({}, [{"a.b": 1, "a": {"b": 2}}])
-    assert ['{"a.b": 2}'] == table["env_info_extra"].to_pylist()
-    assert {"env_info.a.b": 1} == dropped
+def test_two_keys_that_are_equal_once_dotted_are_both_kept() -> None:
+    """The later one in the order of their paths gets a number; written again they stay as they are."""
+    table, dropped = encode({}, [{"a.b": 1, "a": {"b": 2}}, {"a.b": 3}])
+    assert ['{"a.b": 2, "a.b#2": 1}', '{"a.b": 3}'] == table["env_info_extra"].to_pylist()
+    assert {} == dropped
+    again, _ = convert.encode_infos("env_info", {}, [convert.decode_info_table("env_info", table, {})])
+    assert table["env_info_extra"].to_pylist() == again[-1].to_pylist()
 
 
 def test_values_that_nothing_stores_are_counted() -> None:

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -16,6 +17,7 @@ import pytest
 from rollout_cli.dataset.files import REPLACED
 from rollout_cli.dataset.reader import load
 from rollout_cli.dataset.verify import verify_dataset
+from rollout_cli.dataset.writer import DatasetWriter
 from rollout_cli.errors import DatasetFormatError, StorageError
 from tests.helpers.chunks import episode
 from tests.helpers.damage import (
@@ -34,6 +36,7 @@ from tests.helpers.damage import (
     set_record,
     set_values,
 )
+from tests.helpers.datasets import stats_of
 from tests.helpers.writing import RICH_SPEC, SMALL, rich_episodes, write_dataset
 
 LIMITS = replace(SMALL, segment_rows=400, segment_bytes=64_000)
@@ -140,6 +143,11 @@ ROWS: list[Row] = [
     ("a skipped number", record(skipped=[1]), EPISODES, "are not the numbers", []),
     ("wrong counts", record(steps=3), EPISODES, "totals in its footer", []),
     ("wrong spaces", footer(DATA, "rollout.spaces", "{}"), DATA, "rollout.spaces", []),
+    ("a data file of another run", footer(DATA, "rollout.run", "0" * 32), DATA, "rollout.run is 000", None),
+    ("an episodes file of another run", footer(EPISODES, "rollout.run", "0"), EPISODES, "rollout.run is 0, not", []),
+    ("a data file without a run", footer(DATA, "rollout.run", None), DATA, "rollout.run is missing", None),
+    ("a data file of another partition", footer(DATA, "rollout.partition", "1"), DATA, "partition is 1, not 0", None),
+    ("a data file in another's place", lambda root: shutil.copy(root / data(2), root / DATA), DATA, "number is", None),
     ("more episodes stated", state(episodes=120), INFO, "120 episodes", []),
     ("fewer steps stated", state(steps=3), INFO, "it states 3 steps", []),
     ("other bytes stated", state(bytes=3), INFO, "it states 3 bytes", []),
@@ -162,6 +170,28 @@ def test_a_fault_is_named_with_its_file_and_episodes(folder: Path, row: Row) -> 
     else:
         assert faults[0].episodes
     assert file in str(faults[0])
+
+
+@pytest.mark.parametrize("shape", [(1_100,), (40, 30)])
+def test_large_infos_of_some_steps_of_a_long_episode_have_no_faults(tmp_path: Path, shape: tuple[int, ...]) -> None:
+    """One row in 100 counts, however the rows are divided into row groups and however many lack a value."""
+
+    def scan(number: int, step: int) -> dict[str, Any]:
+        return {"scan": np.full(shape, step, np.float64)} if step % 7 == 0 else {}
+
+    write_dataset(tmp_path / "out", [episode(n, 1_000, env_info=scan) for n in range(2)], limits=SMALL)
+    assert pq.read_metadata(tmp_path / "out" / data(0)).num_row_groups > 5
+    assert [] == verify_dataset(tmp_path / "out").faults
+    assert 2 * 2 * int(np.prod(shape)) == stats_of(tmp_path / "out")["env_info.scan"]["count"]
+
+
+@pytest.mark.parametrize("options", [{}, {"next_observation": True}])
+def test_a_run_that_has_not_decided_its_columns_verifies(tmp_path: Path, options: dict[str, Any]) -> None:
+    """Nothing is committed, and info.json says no more than that."""
+    with DatasetWriter(tmp_path / "out", env_spec=RICH_SPEC, root_seed=0, **options) as writer:
+        writer.write(rich_episodes()[0])
+        report = verify_dataset(tmp_path / "out")
+    assert ([], [], "collecting") == (report.faults, report.notes, report.document()["status"])
 
 
 def test_a_quick_verification_reads_no_step(folder: Path) -> None:

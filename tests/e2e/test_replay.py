@@ -8,11 +8,10 @@ from typing import Any
 
 import cloudpickle
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
-from tests.helpers.datasets import episodes_of, info_of
+from tests.helpers.damage import set_values
+from tests.helpers.datasets import episodes_of, info_of, steps_of
 from tests.helpers.policies import OwnNoisePolicy
 from tests.helpers.processes import ROOT, called, rollout
 
@@ -71,12 +70,8 @@ def edit_info(dataset: Path, **changes: Any) -> None:
 def test_a_changed_value_is_found(dataset: Path) -> None:
     """Exit code 6; field, step and both values are named; other episodes are identical."""
     (path,) = (dataset / "data").rglob("*.parquet")
-    table = pq.read_table(path)
     row = sum(episodes_of(dataset)["length"].to_pylist()[:3]) + 2
-    rewards = table["reward"].to_numpy().copy()
-    rewards[row] = np.nextafter(rewards[row], 2)
-    at = table.schema.get_field_index("reward")
-    pq.write_table(table.set_column(at, table.schema.field(at), pa.array(rewards)), path)
+    set_values(path, "reward", row, [np.nextafter(steps_of(dataset)["reward"][row].as_py(), 2)])
     called("replay", dataset, "--episode", "2", cwd=dataset.parent)
     ran = called("replay", dataset, "--episode", "3", cwd=dataset.parent, code=6)
     assert "reward" in ran.said

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 from pathlib import Path
 from typing import Any
@@ -10,16 +11,26 @@ import pytest
 
 from rollout_cli.option_types import Shard
 from rollout_cli.seeding.seeds import env_seed
+from tests.helpers.damage import INFO, set_json
 from tests.helpers.datasets import assert_same_data, episodes_of, has_commit, info_of
+from tests.helpers.envs import HIDDEN
+from tests.helpers.policies import WEIGHT
 from tests.helpers.processes import called, running
 
 ENV = "tests.helpers.envs:FaultyEnv"
+LATE = f"episodes={[env_seed(3, number) for number in range(200, 300, 3)]}"
+"""Episodes behind those that decide the columns."""
 RUNS: dict[str, tuple[str, ...]] = {
     "episodes": ("collect", "--episodes", "400"),
     "a range of episodes": ("collect", "--episodes", "100:500", "--next-observation"),
     "exact": ("exact", "--episodes-per-worker", "80", "--workers", "5"),
     "fewer steps than decide the columns": ("collect", "--episodes", "30"),
-    "rare infos": ("collect", "--episodes", "300", "--env-kwargs", "what=info late"),
+    "infos": ("collect", "--episodes", "300", "--env-kwargs", "what=info late"),
+    "late infos": ("collect", "--episodes", "300", "--env-kwargs", "what=info late", "--env-kwargs", LATE),
+    "late infos of other types": (
+        *("collect", "--episodes", "300", "--env-kwargs", "what=info mixed"),
+        *("--env-kwargs", LATE),
+    ),
     "texts": ("collect", "--episodes", "300", "--env-kwargs", "space=dict"),
 }
 
@@ -61,13 +72,16 @@ def test_a_shard_is_resumed(tmp_path: Path) -> None:
     called(*words, "--output", tmp_path / "one")
     parts = shards(tmp_path, *words)
     again = tmp_path / "again"
-    with running([*words, "--shard", "2/3", "--flush-every", "0", "--output", str(again)]) as run:
+    hang = {HIDDEN: json.dumps({"what": "hang", "episodes": [env_seed(3, 250)], "pace": 0.001})}
+    with running([*words, "--shard", "2/3", "--flush-every", "0.05", "--output", str(again)], env=hang) as run:
         run.wait_until(lambda: has_commit(again))
         run.process.send_signal(signal.SIGKILL)
-        run.end()
-    if info_of(again)["status"] != "complete":
-        refused = called("merge", parts[0], again, parts[2], "--output", tmp_path / "all", code=2)
-        assert f"finish it: rollout collect --resume --output {again}" in refused.stderr
+        assert -signal.SIGKILL == run.end().code
+    assert "collecting" == info_of(again)["status"]
+    refused = called("merge", parts[0], again, parts[2], "--output", tmp_path / "all", code=2)
+    assert f"finish it: rollout collect --resume --output {again}" in refused.stderr
+    verified = called("verify", again)
+    assert "everything so far" in verified.stdout
     called("collect", "--resume", "--output", again, "--quiet")
     called("merge", parts[0], again, parts[2], "--output", tmp_path / "all", "--quiet")
     assert_same_data(tmp_path / "one", tmp_path / "all")
@@ -78,9 +92,11 @@ def test_parts_that_do_not_belong_together(tmp_path: Path) -> None:
     one, two, three = shards(tmp_path, *run_words("episodes"))
     called(*run_words("episodes", seed=4), "--shard", "3/3", "--output", tmp_path / "foreign")
     called(*run_words("episodes"), "--output", tmp_path / "whole")
+    called(*run_words("episodes"), "--shard", "2/4", "--output", tmp_path / "quarter")
     for parts, message in (
         ([one, three], "shard 2/3 is missing"),
         ([one, two, two, three], "a shard is given twice"),
+        ([one, tmp_path / "quarter", three], f"{tmp_path / 'quarter'} is shard 2/4 of another division"),
         ([one, two, tmp_path / "foreign"], "are shards of different runs: root_seed differ"),
         ([tmp_path / "whole"], "is no shard of a run"),
     ):
@@ -92,13 +108,35 @@ def test_parts_that_do_not_belong_together(tmp_path: Path) -> None:
     assert "complete" == info_of(three)["status"]
 
 
-def test_sizes_that_are_not_kept(tmp_path: Path) -> None:
-    """Values of other types than their column's would move the ends of segments: refused before anything is written."""
-    late = f"episodes=[{env_seed(3, 200)}]"
-    parts = shards(tmp_path, *run_words("rare infos"), "--env-kwargs", "what=info type", "--env-kwargs", late)
-    refused = called("merge", *parts, "--output", tmp_path / "all", code=5)
-    assert "part3 has infos with values of several types under one key" in refused.stderr, refused.said
+def with_other_weights(folder: Path) -> list[Path]:
+    """Collect two shards by one policy, whose weights change in between; no hash of its source shows that."""
+    parts = [folder / f"part{number}" for number in (1, 2)]
+    words = (*run_words("fewer steps than decide the columns"), "--policy", "tests.helpers.policies:WeightedPolicy")
+    for number, path in enumerate(parts, 1):
+        called(*words, "--shard", f"{number}/2", "--output", path, env={WEIGHT: f"{number / 4}"})
+    return parts
+
+
+def test_shards_of_another_policy_under_the_same_name_are_refused(tmp_path: Path) -> None:
+    """Their first episode differs, though every shard looked at the same one."""
+    parts = with_other_weights(tmp_path)
+    refused = called("merge", *parts, "--output", tmp_path / "all", code=2)
+    assert f"{parts[1]} was collected with another policy or environment than {parts[0]}" in refused.stderr
+    assert "their first episode differs" in refused.stderr
     assert not (tmp_path / "all").exists()
+
+
+@pytest.mark.parametrize(
+    "change", [{"reproducible": {"status": "no", "reason": "the env draws"}}, {"versions": {"platform": "another"}}]
+)
+def test_shards_that_may_differ_by_themselves_are_merged_with_a_warning(tmp_path: Path, change: dict[str, Any]) -> None:
+    """A run that is not reproducible, or another machine, gives another first episode; the whole verifies."""
+    parts = with_other_weights(tmp_path)
+    set_json(parts[1] / INFO, **change)
+    merged = called("merge", *parts, "--output", tmp_path / "all")
+    assert "or is not reproducible: their first episode differs" in merged.stderr
+    called("verify", tmp_path / "all")
+    assert info_of(parts[0])["run"] == info_of(tmp_path / "all")["run"] != info_of(parts[1])["run"]
 
 
 @pytest.mark.parametrize(

@@ -8,43 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from rollout_cli import EpisodeBatch, load
+from rollout_cli import load
 from rollout_cli.cli.app import run
-from rollout_cli.dataset.commits import read_committed
-from rollout_cli.dataset.repair import repair_dataset
 from rollout_cli.dataset.verify import verify_dataset
-from rollout_cli.errors import DatasetFormatError
 from tests.golden.make_format2 import COMMAND, EPISODES, FORMAT2
 from tests.golden.runs import HASHES, RUNS, run_hashes
 from tests.golden.values import value_hashes
-
-FORMAT1 = Path(__file__).with_name("format1")
-"""Ten episodes made by the first version: Dict and Tuple spaces, a frame stack, an image, texts, infos of all sorts."""
-
-
-def test_a_dataset_of_the_first_version_has_the_values_that_it_read_itself() -> None:
-    """The hashes are of what its own reader gave."""
-    expected = json.loads(FORMAT1.with_suffix(".json").read_text())
-    dataset = load(FORMAT1)
-    assert expected == value_hashes(dataset.to_episode_batch())
-    one_by_one = EpisodeBatch.concatenate(*(dataset[at].batch for at in range(len(dataset))))
-    assert expected == value_hashes(one_by_one)
-
-
-def test_a_dataset_of_the_first_version_verifies() -> None:
-    """With all that it states, and nothing to note."""
-    report = verify_dataset(FORMAT1)
-    assert ([], []) == (report.faults, report.notes)
-    names = ("status", "episodes", "steps", "files")
-    assert ["complete", 10, 53, 4] == [report.document()[name] for name in names]
-
-
-def test_a_dataset_of_the_first_version_is_neither_repaired_nor_resumed() -> None:
-    """Both say so; its intact files are still read."""
-    with pytest.raises(DatasetFormatError, match="read but not repaired"):
-        repair_dataset(FORMAT1)
-    with pytest.raises(DatasetFormatError, match="read but not resumed"):
-        read_committed(FORMAT1, load(FORMAT1).info)
 
 
 def test_a_dataset_of_format_2_has_its_values_verifies_and_is_replayed() -> None:

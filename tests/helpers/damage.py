@@ -17,7 +17,8 @@ from rollout_cli.dataset.commits import record_checksum
 from rollout_cli.dataset.files import FileStore
 from rollout_cli.dataset.parquet import parquet_file
 
-RECORD_KEYS = ("rollout.segment", "rollout.stats", "rollout.checksum")
+ORIGIN_KEYS = ("rollout.run", "rollout.partition", "rollout.first_number")
+RECORD_KEYS = ("rollout.segment", "rollout.stats", "rollout.checksum", *ORIGIN_KEYS)
 INFO = "meta/info.json"
 STATS = "meta/stats.json"
 

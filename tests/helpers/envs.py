@@ -108,6 +108,9 @@ def _recursive() -> dict[str, Any]:
     return info
 
 
+COLLIDING = {"a.b": [1, math.inf], "a": {"b": "a text"}}
+"""Infos whose keys are equal once dotted."""
+
 GIVES: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "old reset": ("reset", lambda result: result[0]),
     "old step": ("step", lambda result: (*result[:3], result[4])),
@@ -129,6 +132,7 @@ GIVES: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "info unstorable": ("info", lambda info: {"steps": lambda: 1}),
     "info type": ("info", lambda info: {"steps": "three"}),
     "info late": ("info", lambda info: {**info, "late": 1.5}),
+    "info mixed": ("info", lambda info: {"steps": "three", "late": np.arange(3.0), "nan": math.nan, **COLLIDING}),
     "info keys": ("info", lambda info: {"": 1, 7: 2, "a.b": 3, ("t",): 4, "\n": 5, None: 6, "episode_id": 7}),
     "info surrogate": ("info", lambda info: {**info, "bad\ud800key": 1, "text": "bad\ud800text"}),
     "info recursive": ("info", lambda info: _recursive()),

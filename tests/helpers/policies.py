@@ -54,6 +54,17 @@ class FaultyBatchPolicy(FaultyPolicy):
         return self._fault.give("batch", moment, (actions, {"value": np.zeros(len(actions))}))
 
 
+WEIGHT = "ROLLOUT_TEST_WEIGHT"
+"""The variable with the weight of `WeightedPolicy`."""
+
+
+class WeightedPolicy:
+    """A policy whose weight neither its name nor its source tells, as that of a file that it reads."""
+
+    def get_action(self, observation: Any) -> tuple[npt.NDArray[np.float32], dict[str, Any]]:
+        return np.full(2, float(os.environ[WEIGHT]), np.float32), {}
+
+
 class OwnNoisePolicy:
     """Draws from a generator of its own, made without a seed."""
 
