@@ -7,9 +7,11 @@ carried from one episode to the next shows up so. `rollout replay` does it with 
 from __future__ import annotations
 
 import copy
+import glob
 import math
+import shlex
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -31,11 +33,10 @@ MOST_EPISODES = 4
 """So many are run again: what BipedalWalker's physics keep shows after some predecessors, and not after others."""
 _LONGEST_TEXT = 80
 
-HINT = (
+_HINT = (
     "it keeps state from one episode to the next, or draws from a generator that nobody seeds (an info that holds the "
     "time can be left out: --drop-info KEY)"
 )
-"""The advice for every episode that differs."""
 
 
 # Comparing two runs of one episode.
@@ -48,10 +49,17 @@ class Difference:
     field: str  # Such as `observation.camera` or `env_info.episode.t`.
     step: int  # One past the last step for the last observation.
     values: list[Any]  # The first run's and the second one's, as JSON holds them; None where there is none.
+    infos: tuple[str, ...] = ()  # The infos that differ, where nothing else does.
 
     @property
     def place(self) -> str:
         return f"{self.field} at step {self.step}"
+
+
+def advice(difference: Difference) -> str:
+    """Return the hint for an episode that differs so."""
+    options = " ".join(f"--drop-info {shlex.quote(glob.escape(name))}" for name in difference.infos)
+    return f"only infos differ, which can be left out: {options}" if options else _HINT
 
 
 _Column = tuple[int, Array]
@@ -69,7 +77,11 @@ def first_difference(first: EpisodeBatch, again: EpisodeBatch) -> Difference | N
         start, values = columns.get(name) or others[name]
         lacking = start, np.full(len(values), None, object)
         found.append(_difference(name, columns.get(name, lacking), others.get(name, lacking)))
-    return min(filter(None, found), key=lambda difference: difference.step, default=None)
+    differences = [difference for difference in found if difference is not None]
+    names = tuple(difference.field for difference in differences)
+    infos = names if all(name.startswith(("episode_info.", "agent_info.", "env_info.")) for name in names) else ()
+    earliest = min(differences, key=lambda difference: difference.step, default=None)
+    return earliest and replace(earliest, infos=infos)
 
 
 def _columns(batch: EpisodeBatch) -> Iterator[tuple[str, _Column]]:
@@ -246,5 +258,5 @@ def run_again(sampler: Sampler, number: int) -> Chunk:
 def require(verdict: Verdict | None) -> None:
     """Raise `NotReproducibleError` unless a verdict is `yes`, or none is known yet."""
     if verdict is not None and verdict.status != "yes":
-        hint = HINT if verdict.difference else ""
+        hint = advice(verdict.difference) if verdict.difference else ""
         raise NotReproducibleError(f"--require-reproducible: {described(asdict(verdict))}", hint=hint)
