@@ -22,6 +22,7 @@ from pydantic import TypeAdapter, ValidationError
 from rollout_cli import option_types as types
 from rollout_cli.cores import usable_cores
 from rollout_cli.errors import ConfigError
+from rollout_cli.loading import Source
 from rollout_cli.option_types import EpisodeRange, Shard
 
 CommandName = Literal["collect", "exact"]
@@ -80,9 +81,11 @@ class Option:
             found = error.errors(include_url=False)[0]
             value = repr(found["input"])
             value = value if len(value) <= _LONGEST_SHOWN else f"{value[:_LONGEST_SHOWN]}…"
-            _, should, rest = found["msg"].partition(" should ")
+            _, should, rest = re.sub(", unable to parse.*", "", found["msg"]).partition(" should ")
             problem = f"{label} must {rest}" if should else f"{label}: {found['msg']}"
-            raise ConfigError(f"{problem}, got {value}", hint=self.help) from error
+            raise ConfigError(
+                f"{problem}, got {value}", hint=f"use {' or '.join(self.choices) or types.ALLOWED[self.metavar]}"
+            ) from error
 
 
 # The options.
@@ -156,8 +159,8 @@ class CollectConfig:
     start_method: Literal["forkserver", "spawn"] = _worker("How worker processes are started.", "forkserver")
     ray_address: types.Text | None = _worker(
         "The Ray cluster to join, such as auto.", shown="RAY_ADDRESS, or a new one on this machine")
-    cpus_per_worker: types.Share = _worker("How many cores Ray reserves for a worker.", 1.0, metavar="N")
-    gpus_per_worker: types.Share = _worker("How many GPUs Ray reserves for a worker.", 0.0, metavar="N")
+    cpus_per_worker: types.Share = _worker("How many cores Ray reserves for a worker.", 1.0, metavar="SHARE")
+    gpus_per_worker: types.Share = _worker("How many GPUs Ray reserves for a worker.", 0.0, metavar="SHARE")
     worker_class: types.ClassName | None = _worker(
         "A worker class of your own.", metavar="MODULE:CLASS", shown="the built-in worker")
     worker_args: types.Keywords = _worker(
@@ -352,10 +355,7 @@ def _read_variable(option: Option, text: str) -> Any:
 def _values_from_file(command: str, path: Path) -> Values:
     """Read a TOML file, all of whose keys must be options of the command; its `command`, if any, must be this one."""
     try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        message = f"cannot read the configuration file {path}: {error.strerror}"
-        raise ConfigError(message, hint="check the path given to --config") from error
+        table = tomllib.loads((Source.read(str(path), ConfigError, most_bytes=1 << 20).data or b"").decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ConfigError(f"{path} is not valid TOML: {error}", hint="see https://toml.io for the syntax") from error
     written_for = table.pop("command", command)

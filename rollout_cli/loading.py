@@ -6,6 +6,7 @@ while code of the user's is loaded: a `random.py` there must never take the plac
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import importlib
 import importlib.util
@@ -20,7 +21,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from importlib.machinery import ModuleSpec, PathFinder
-from pathlib import Path
+from pathlib import Path, PurePath
 from types import ModuleType
 from typing import Any
 
@@ -109,6 +110,22 @@ def is_module_attribute(spec: str) -> bool:
 def is_file(spec: str, suffixes: tuple[str, ...] = PICKLE_SUFFIXES) -> bool:
     """Return whether `spec` looks like a file of these suffixes, so that a missing one is reported as missing."""
     return spec.lower().endswith(suffixes)
+
+
+def did_you_mean(module: str) -> str:
+    """Return a hint with `module:attr` for what a module of the working folder defines; empty where there is none.
+
+    The module, also as `module.py`, is parsed and not imported.
+    """
+    parts = ".".join(PurePath(module.removesuffix(".py")).parts).split(".")
+    try:
+        source = Source.read(f"{'/'.join(parts)}.py", RolloutError, most_bytes=1 << 20)
+        nodes = ast.parse(source.data or b"").body
+    except (RolloutError, ValueError, SyntaxError, RecursionError):
+        return ""
+    names = [node.name for node in nodes if isinstance(node, ast.ClassDef | ast.FunctionDef)]
+    specs = [f"{'.'.join(parts)}:{name}" for name in names if not name.startswith("_")]
+    return f"did you mean {' or '.join(specs)}?" if specs else ""
 
 
 def _working_folder() -> str:
@@ -200,14 +217,19 @@ class Source:
         return cls(spec, None, folder, None if file is None else sha256(file.read_bytes()).hexdigest())
 
     @classmethod
-    def read(cls, path: str, kind: ErrorKind) -> Source:
-        """Read a pickle file. Pipes and devices are refused: opening or reading one may never end."""
+    def read(cls, path: str, kind: type[RolloutError], *, most_bytes: int = sys.maxsize) -> Source:
+        """Read a file, such as a pickle. Pipes and devices are refused: opening or reading one may never end."""
         folder = _working_folder()
         try:
             # Opening a pipe would otherwise wait for somebody to write into it.
             with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
-                if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                status = os.fstat(file.fileno())
+                if not stat.S_ISREG(status.st_mode):
                     raise kind(f"{path!r} is not a regular file", hint="copy its content into a file, and name that")
+                if status.st_size > most_bytes:
+                    raise kind(
+                        f"{path!r} is larger than {most_bytes:,} bytes", hint="check that it is the file you mean"
+                    )
                 data = file.read()
         except FileNotFoundError as error:
             hint = f"paths are relative to the working folder, {folder}"
@@ -233,12 +255,13 @@ class Source:
         found: Any = import_module(module, kind, folder=self.folder)
         # A file of the user's that is named like a library in use is never imported: the path shows whose module it is.
         where = getattr(found, "__file__", None) or "part of Python"
-        for name in attribute.split("."):
-            if not hasattr(found, name):
-                public = [key for key in getattr(found, "__dict__", {}) if not key.startswith("_")]
-                hint = f"it has: {', '.join(sorted(public)[:12])}" if public else "check the name after the colon"
-                raise kind(f"{module!r} ({where}) has no attribute {attribute!r}", hint=hint)
-            found = getattr(found, name)
+        with reporting(kind, f"reading {attribute!r} of {module!r} failed"):
+            for name in attribute.split("."):
+                if not hasattr(found, name):
+                    public = [key for key in getattr(found, "__dict__", {}) if not key.startswith("_")]
+                    hint = f"it has: {', '.join(sorted(public)[:12])}" if public else "check the name after the colon"
+                    raise kind(f"{module!r} ({where}) has no attribute {attribute!r}", hint=hint)
+                found = getattr(found, name)
         return found
 
     def _unpickle(self, data: bytes, kind: ErrorKind) -> Any:

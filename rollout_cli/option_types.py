@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Mapping
+from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -42,11 +43,17 @@ class Shard(NamedTuple):
         return numbers[size * (self.number - 1) // self.parts : size * self.number // self.parts]
 
 
+def _whole(value: object) -> object:
+    """Return the digits of a text such as `1e5`; all other values are judged as they are."""
+    is_power = isinstance(value, str) and re.fullmatch(r"\d[\d_]*(\.\d+)?[eE]\+?\d\d?", value)
+    return f"{Decimal(str(value)):f}" if is_power else value
+
+
 def _episode_range(value: object) -> EpisodeRange | None:
     """Read `N`, `A:B` or an integer."""
     if value is None:
         return None
-    text = str(value).strip() if type(value) in {str, int, EpisodeRange} else ""
+    text = str(_whole(value)).strip() if type(value) in {str, int, EpisodeRange} else ""
     if match := re.fullmatch(r"(?:(\d[\d_]*):)?(\d[\d_]*)", text):
         found = EpisodeRange(int(match[1] or 0), int(match[2]))
         if found.first < found.stop <= _LARGEST:
@@ -106,10 +113,29 @@ def keyword(text: str, label: str) -> tuple[str, object]:
     return key, table["value"] if len(table) == 1 and _is_plain(table) else value
 
 
-Count = Annotated[int, Field(ge=1, le=_LARGEST)]
-Natural = Annotated[int, Field(ge=0, le=_LARGEST)]
-Workers = Annotated[int, Field(ge=1, le=1_024)]
-EnvsPerWorker = Annotated[int, Field(ge=1, le=65_536)]
+ALLOWED = {
+    "N": "a whole number, such as 16 or 100_000",
+    "SHARE": "a number, such as 0.5 or 2",
+    "N|A:B": "a number of episodes, such as 1000, or a range of their numbers, such as 1000:2000",
+    "i/n": "a part and the number of parts, such as 2/3",
+    "SECONDS": "a number of seconds, such as 0.5 or 30",
+    "KEY=VALUE": "names and values, such as size=4",
+    "KEY": "dotted paths, such as episode.t, or globs of them, such as *_time",
+    "MODULE:CLASS": "the name of a class, such as my_module:MyWorker",
+    "HEX": "64 hexadecimal digits, as sha256sum prints them",
+    "SPEC": "a text that is not empty, in UTF-8",
+    "NAME": "a text that is not empty, in UTF-8",
+    "DIR": "the path of a folder, or a URI such as s3://bucket/folder",
+    "": "true or false",
+}
+"""What an option with this placeholder takes, in words for its hint."""
+
+
+_Whole = Annotated[int, BeforeValidator(_whole)]
+Count = Annotated[_Whole, Field(ge=1, le=_LARGEST)]
+Natural = Annotated[_Whole, Field(ge=0, le=_LARGEST)]
+Workers = Annotated[_Whole, Field(ge=1, le=1_024)]
+EnvsPerWorker = Annotated[_Whole, Field(ge=1, le=65_536)]
 Seconds = Annotated[float, Field(ge=0, le=_LARGEST, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, le=1_024, allow_inf_nan=False)]
 Limit = Annotated[float, Field(gt=0, le=_LARGEST, allow_inf_nan=False)]

@@ -93,6 +93,7 @@ def _show_result(result: CollectResult) -> None:
     from rollout_cli.run.reproduce import described  # noqa: PLC0415 - as above
 
     pace = f"{result.steps_per_second:,.0f} steps/s with {counted(result.n_workers, 'worker')}"
+    sampling = f" (sampling {result.sampling_time_s:.1f} s, {pace})" if result.sampling_time_s else ""
     print_rows(
         {
             "dataset": result.path,
@@ -103,7 +104,7 @@ def _show_result(result: CollectResult) -> None:
             "mean length": f"{result.mean_length:.6g}",
             "seed": result.seed,
             "reproducible": described(result.reproducible),
-            "time": f"{result.wall_time_s:.1f} s, {pace}",
+            "time": f"{result.wall_time_s:.1f} s{sampling}",
         }
     )
     here = Path.cwd()

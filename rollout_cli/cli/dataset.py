@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from rollout_cli.cli.options import Folder, JsonFlag, VerboseFlag, shown
 from rollout_cli.cli.output import counted, first_of, print_json, print_message, print_rows
-from rollout_cli.errors import VerificationError
+from rollout_cli.errors import DatasetFormatError, VerificationError
 from rollout_cli.loading import printable
 
 if TYPE_CHECKING:
@@ -30,6 +30,11 @@ def info(
     """Print what a dataset holds; with --json its meta/info.json."""
     from rollout_cli.dataset.reader import load, table_files  # noqa: PLC0415 - it loads numpy and pyarrow
 
+    below = (
+        [] if (folder / "meta").exists() else sorted(str(path.parents[1]) for path in folder.glob("*/meta/info.json"))
+    )
+    if below:
+        raise DatasetFormatError(f"{folder} is no dataset, but holds some", hint=f"name one of: {', '.join(below)}")
     dataset = load(folder)
     facts = dict(dataset.info)
     if facts["status"] == "collecting":

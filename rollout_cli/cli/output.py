@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import re
@@ -16,6 +17,7 @@ from rollout_cli.cli.streams import MessageStream, writing_results
 from rollout_cli.loading import first_line, one_line, printable, traceback_text
 
 _MOST_LINES = 20
+_FIRST_DETAILS, _LAST_DETAILS = 10, 19
 _OTHER_NAMES = {"n_envs": "envs_per_worker", "n_workers": "workers"}
 _RED, _DIM, _PLAIN = "\x1b[1;31m", "\x1b[2m", "\x1b[0m"
 
@@ -72,7 +74,8 @@ def report(error: BaseException, *, as_json: bool, verbose: bool) -> int:
     if known.details and isinstance(known.__cause__, errors.RemoteError):
         known.__cause__ = None  # It shows the details, which are shown in any case.
     known.__notes__ = []  # They hold the hint.
-    details = "\n".join(filter(None, [known.details, traceback_text(error) if verbose else ""]))
+    whole = "\n".join(filter(None, [known.details, traceback_text(error) if verbose else ""]))
+    details = whole if verbose or as_json else _without_middle(whole)
     if as_json:
         shown: dict[str, object] = {"class": type(known).__name__, "message": known.message, "hint": hint}
         shown |= {"exit_code": known.exit_code, **({"details": details} if details else {})}
@@ -86,6 +89,14 @@ def report(error: BaseException, *, as_json: bool, verbose: bool) -> int:
     lines += ["", dim + printable(details.rstrip("\n"), keep="\n") + plain] if details else []
     print_message("\n".join(lines))
     return known.exit_code
+
+
+def _without_middle(details: str) -> str:
+    """Return a traceback that fits on a screen: its beginning, and its end, which says most."""
+    lines = details.splitlines()
+    if (count := len(lines) - _FIRST_DETAILS - _LAST_DETAILS) > 1:
+        lines[_FIRST_DETAILS:-_LAST_DETAILS] = [f"  … {count:,} lines left out: --verbose shows all …"]
+    return "\n".join(lines)
 
 
 def _with_flags(hint: str) -> str:
@@ -116,7 +127,9 @@ def _as_rollout_error(error: BaseException) -> errors.RolloutError:
         return errors.UsageError(error.format_message(), hint=f"see: {command} --help")
     if isinstance(error, KeyboardInterrupt | typer.Abort):
         return errors.InterruptedRunError("interrupted before anything was collected")
-    if isinstance(error, MemoryError):
+    # The dynamic loader has these words for it, and no class.
+    is_unmapped = isinstance(error, ImportError) and "failed to map segment" in str(error)
+    if is_unmapped or isinstance(error, MemoryError) or getattr(error, "errno", None) == errno.ENOMEM:
         hint = "run fewer workers, or fewer environments in each"
         return errors.WorkerError(f"out of memory: {first_line(error)}", hint=hint)
     if isinstance(error, OSError):

@@ -45,11 +45,14 @@ def replay(
     """
     from rollout_cli.config import OPTIONS  # noqa: PLC0415 - it loads pydantic
     from rollout_cli.dataset.reader import load  # noqa: PLC0415 - it loads numpy and pyarrow
+    from rollout_cli.run.compare import advice  # noqa: PLC0415 - as above
     from rollout_cli.run.replay import replay as run_again  # noqa: PLC0415 - as above
-    from rollout_cli.run.reproduce import HINT  # noqa: PLC0415 - as above
 
-    if (episode is not None) + (episodes is not None) + all_ != 1:
-        raise UsageError("say which episodes to replay", hint="one of: --episode ID, --episodes A:B, --all")
+    if (n_given := (episode is not None) + (episodes is not None) + all_) != 1:
+        raise UsageError(
+            "these options exclude each other" if n_given else "say which episodes to replay",
+            hint="give one of: --episode ID, --episodes A:B, --all",
+        )
     wanted = None if episode is None else range(episode, episode + 1)
     if episodes is not None:
         wanted = range(*OPTIONS["episodes"].read(episodes, "--episodes", text=True))
@@ -83,7 +86,7 @@ def replay(
         ]
         raise VerificationError(
             f"{which} is not as stored: {found.place} was {found.values[0]}, is {found.values[1]}",
-            hint="; ".join(notices) or f"the episode depends on more than its seeds: {HINT}",
+            hint="; ".join(notices) or f"the episode depends on more than its seeds: {advice(found)}",
             details="\n".join(first_of(lines)),
             report=document,
         )

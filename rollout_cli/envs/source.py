@@ -24,7 +24,15 @@ from gymnasium.envs.registration import load_env_creator
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from rollout_cli.errors import ArgumentError, EnvLoadError, EnvTypeError, RolloutError
-from rollout_cli.loading import Source, failure, first_line, import_module, is_file, is_module_attribute
+from rollout_cli.loading import (
+    Source,
+    did_you_mean,
+    failure,
+    first_line,
+    import_module,
+    is_file,
+    is_module_attribute,
+)
 
 Env = gymnasium.Env[Any, Any]
 Vector = VectorEnv[Any, Any, Any]
@@ -163,8 +171,8 @@ def _registered_spec(env_id: str) -> GymSpec:
     except gymnasium.error.Error as error:
         by_lower = {known.lower(): known for known in gymnasium.registry}
         similar = difflib.get_close_matches(name.lower(), by_lower, n=3, cutoff=0.7)
-        hint = f"did you mean {' or '.join(by_lower[one] for one in similar)}?"
-        if not similar:
+        hint = f"did you mean {' or '.join(by_lower[one] for one in similar)}?" if similar else did_you_mean(env_id)
+        if not hint:
             hint = "another package's environment is named with the module that registers it, as in ale_py:ALE/Pong-v5"
         raise EnvLoadError(f"there is no environment {env_id!r}", hint=hint) from error
 
@@ -177,16 +185,20 @@ def _make_env(spec: GymSpec, kwargs: Mapping[str, Any], name: str) -> Env:
     make = partial(gymnasium.make, disable_env_checker=True)
     if spec.additional_wrappers:
         # They were put around the TimeLimit, and one that repeats actions makes its steps others than ours.
-        return _checked(call_builder(partial(make, spec, max_episode_steps=limit or -1), options, name), name)
+        wrapped = partial(make, spec, max_episode_steps=limit or -1)
+        return _checked(call_builder(wrapped, options, name, spec.entry_point), name)
     bare = partial(make, replace(spec, order_enforce=False), max_episode_steps=-1)
-    env = _checked(call_builder(bare, options, name), name)
+    env = _checked(call_builder(bare, options, name, spec.entry_point), name)
     own = env.unwrapped.spec.kwargs if env.unwrapped.spec is not None else options
     env.unwrapped.spec = replace(copy.deepcopy(spec), kwargs=own, max_episode_steps=None if limit == -1 else limit)
     return env
 
 
-def call_builder(factory: Callable[..., Any], kwargs: Mapping[str, Any], name: str) -> Any:
-    """Return the result of a constructor or factory; where it raises, an EnvLoadError says what to install or check."""
+def call_builder(factory: Callable[..., Any], kwargs: Mapping[str, Any], name: str, creator: Any = None) -> Any:
+    """Return the result of a constructor or factory; where it raises, an EnvLoadError says what to install or check.
+
+    `creator` is the class, function or entry point that `factory` calls with the arguments, where that is another one.
+    """
     try:
         return factory(**kwargs)
     except RolloutError:
@@ -200,14 +212,38 @@ def call_builder(factory: Callable[..., Any], kwargs: Mapping[str, Any], name: s
         if isinstance(error, ModuleNotFoundError) and error.name:
             hint = f"install the package that provides {error.name!r}"
         elif isinstance(error, TypeError) and kwargs:
-            hint = f"check that it takes these arguments: {', '.join(kwargs)}"
+            _check_arguments(creator or factory, kwargs, name, error)
         raise failure(EnvLoadError, f"{name!r} cannot be built", error, hint=hint) from error
+
+
+def _check_arguments(creator: Any, kwargs: Mapping[str, Any], name: str, error: TypeError) -> None:
+    """Raise an EnvLoadError that names an argument that `creator` does not take, and those that it takes."""
+    taken = _parameters(load_env_creator(creator) if isinstance(creator, str) else creator)
+    unknown = [key for key in kwargs if key not in taken and "**" not in taken.values()]
+    if unknown:
+        similar = "".join(f"did you mean {key!r}? " for key in difflib.get_close_matches(unknown[0], taken, n=1))
+        hint = f"{similar}it takes {', '.join(taken) or 'none'}"
+        raise EnvLoadError(f"{name!r} takes no argument {unknown[0]!r}", hint=hint) from error
+
+
+def _parameters(creator: Any) -> Mapping[str, str]:
+    """Return the names that a class or function takes; the value of one that stands for any name is `**`."""
+    try:
+        parameters = inspect.signature(creator).parameters.values()
+    except (TypeError, ValueError):  # Built in a language that has no signatures.
+        return {"kwargs": "**"}
+    return {parameter.name: "**" if parameter.kind is parameter.VAR_KEYWORD else "" for parameter in parameters}
 
 
 def _checked(built: Any, name: str) -> Env:
     if isinstance(built, gymnasium.Env):
         return built
     hint = "name a single environment, its class, a factory or an EnvSpec; shimmy wraps those of the old gym package"
+    if hasattr(built, "possible_agents"):
+        raise EnvLoadError(
+            f"{name!r} is a multi-agent environment, as those of PettingZoo are, and `rollout` runs one agent",
+            hint="let a factory return a gymnasium.Env for one agent, which plays the others itself",
+        )
     raise EnvLoadError(f"{name!r} is no gymnasium.Env, but an object of type {type(built).__name__}", hint=hint)
 
 
@@ -241,15 +277,11 @@ def build_native(source: EnvSource, n_rows: int) -> Vector:
 
 
 def _built_native(build: Callable[..., Any], creator: Any, source: EnvSource, *, given: Mapping[str, Any]) -> Any:
-    try:
-        asks = _MODE not in given and _MODE in inspect.signature(creator).parameters
-    except (TypeError, ValueError):  # Built in a language that has no signatures.
-        asks = False
-    if asks:
+    if _MODE not in given and _MODE in _parameters(creator):
         try:
-            return call_builder(build, {**source.kwargs, _MODE: AutoresetMode.DISABLED}, source.label)
+            return call_builder(build, {**source.kwargs, _MODE: AutoresetMode.DISABLED}, source.label, creator)
         except EnvLoadError as error:
             # ALE up to 0.12 has the argument, and no such mode; the dataset says what comes of that.
             if not isinstance(error.__cause__, ValueError) or _MODE not in str(error.__cause__):
                 raise
-    return call_builder(build, source.kwargs, source.label)
+    return call_builder(build, source.kwargs, source.label, creator)

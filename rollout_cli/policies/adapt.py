@@ -16,12 +16,18 @@ from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.episodes.spaces import SpaceRows, count_rows, map_tree
 from rollout_cli.errors import PolicyError, PolicyLoadError
 from rollout_cli.loading import reporting
-from rollout_cli.policies.policy import AdaptedPolicy, Tree, is_action_and_info, name_of, named, own_method
+from rollout_cli.policies.policy import (
+    ACCEPTED,
+    AdaptedPolicy,
+    Tree,
+    is_action_and_info,
+    name_of,
+    named,
+    own_method,
+)
 from rollout_cli.policies.torch import TorchPolicy, is_torch_module
 
 Array = npt.NDArray[Any]
-
-_ACCEPTED = "give it get_action, get_actions or predict, or a torch.nn.Module, or a callable f(observation)"
 
 
 def adapt_policy(candidate: Any, env_spec: EnvSpec, *, deterministic: bool = False) -> AdaptedPolicy:
@@ -42,16 +48,22 @@ def adapt_policy(candidate: Any, env_spec: EnvSpec, *, deterministic: bool = Fal
     if isinstance(candidate, AdaptedPolicy):
         return candidate
     if inspect.isclass(candidate):
-        raise PolicyLoadError(f"the class {candidate.__name__} is not a policy", hint=_ACCEPTED)
-    if own_method(candidate, "get_action") or own_method(candidate, "get_actions"):
+        raise PolicyLoadError(f"the class {candidate.__name__} is not a policy", hint=ACCEPTED)
+    verbs = [own_method(candidate, verb) for verb in ("get_action", "get_actions", "predict", "__call__")]
+    if any(map(inspect.iscoroutinefunction, [candidate, *verbs])):
+        raise PolicyLoadError(
+            f"{name_of(candidate)} is asynchronous, which no policy may be: a worker calls it and awaits nothing",
+            hint="use `def` in place of `async def`, and return the action",
+        )
+    if verbs[0] or verbs[1]:
         return _CompletedPolicy(candidate, env_spec, deterministic=deterministic)
-    if own_method(candidate, "predict"):
+    if verbs[2]:
         return _PredictPolicy(candidate, env_spec, deterministic=deterministic)
     if is_torch_module(candidate):
         return TorchPolicy(candidate, env_spec, deterministic=deterministic)
     if callable(candidate):
         return _CallablePolicy(candidate, deterministic=deterministic)
-    raise PolicyLoadError(f"an object of type {type(candidate).__name__} is not a policy", hint=_ACCEPTED)
+    raise PolicyLoadError(f"an object of type {type(candidate).__name__} is not a policy", hint=ACCEPTED)
 
 
 def policy_class(policy: Any) -> str:
@@ -131,6 +143,7 @@ class _CompletedPolicy(AdaptedPolicy):
         super().__init__(wrapped)
         self._observations, self._actions = SpaceRows(env_spec.observation_space), SpaceRows(env_spec.action_space)
         get_action, get_actions = (own_method(wrapped, name) for name in ("get_action", "get_actions"))
+        self.methods = "get_action" if get_action else "get_actions", "get_actions" if get_actions else "get_action"
         if deterministic:
             if all(_takes_keyword(method, "deterministic") for method in (get_action, get_actions) if method):
                 get_action = get_action and partial(get_action, deterministic=True)

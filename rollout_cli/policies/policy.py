@@ -10,7 +10,8 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy.typing as npt
 
-from rollout_cli.errors import PolicyError
+from rollout_cli.errors import PolicyError, PolicyLoadError
+from rollout_cli.loading import first_line, traceback_text
 
 Array = npt.NDArray[Any]
 Tree = Any
@@ -53,6 +54,9 @@ class Policy(Protocol):
         """Take parameters over."""
 
 
+ACCEPTED = "give it get_action, get_actions or predict, or a torch.nn.Module, or a callable f(observation)"
+"""The hint for an object that is no policy."""
+
 _PARAMETER_VERBS = (
     ("get_param_values", "set_param_values"),
     ("get_parameters", "set_parameters"),  # Of Stable-Baselines3.
@@ -70,6 +74,7 @@ class AdaptedPolicy(Policy):
     row_wise: bool = False  # Row j of `get_actions` is what `get_action` gives, bit for bit, whatever others are.
     row_by_row: bool = False  # There is no `get_actions`: a worker with several rows then needs a policy a row.
     resets: bool = False  # `reset` does anything: only then must a worker call it at the beginning of each episode.
+    methods: tuple[str, str] = ("get_action", "get_actions")  # The user's own ones behind these two, for messages.
     trusted: bool = False  # Its actions are in the action space by construction, and need no check.
     seed: Callable[[int], Any] | None = None  # The policy's own method; None where it has none. So is `seed_rows`.
     seed_rows: Callable[[Array, Array], Any] | None = None
@@ -98,8 +103,21 @@ class AdaptedPolicy(Policy):
 
 
 def own_method(item: Any, name: str) -> Callable[..., Any] | None:
-    """Return a method of `item`; None where it has no such attribute, or one that cannot be called."""
-    method = getattr(item, name, None)
+    """Return a method of `item`; None where it has no such attribute, or one that cannot be called.
+
+    Raises:
+        PolicyLoadError: If the look-up raises anything but AttributeError: whether there is such a method is unknown
+            then, and the object must not be taken for another kind of policy.
+    """
+    try:
+        method = getattr(item, name, None)
+    except Exception as error:
+        raise PolicyLoadError(
+            f"an object of type {type(item).__name__} is not a policy: reading its {name} raised {first_line(error)}",
+            hint=ACCEPTED,
+            # The traceback of an endless recursion shows nothing but itself.
+            details="" if isinstance(error, RecursionError) else traceback_text(error),
+        ) from error
     return method if callable(method) else None
 
 

@@ -19,7 +19,15 @@ import cloudpickle
 
 from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.errors import PolicyLoadError, StorageError, UsageError, UserCodeError
-from rollout_cli.loading import PICKLE_SUFFIXES, Source, first_line, is_file, is_module_attribute, reporting
+from rollout_cli.loading import (
+    PICKLE_SUFFIXES,
+    Source,
+    did_you_mean,
+    first_line,
+    is_file,
+    is_module_attribute,
+    reporting,
+)
 from rollout_cli.pins import FileWatch, PinRules
 from rollout_cli.policies.adapt import adapt_policy, instantiate, policy_class
 from rollout_cli.policies.policy import AdaptedPolicy
@@ -97,7 +105,9 @@ def policy_source(spec: str, *, sha256: str | None = None) -> PolicySource:
     if is_module_attribute(spec):
         return UserPolicySource(Source.find(spec, PolicyLoadError))
     hint = f"use {', '.join(SCHEMES)}, a pickle ({' or '.join(PICKLE_SUFFIXES)}), or module:attr"
-    raise PolicyLoadError(f"{spec!r} names no policy", hint=hint)
+    if is_file(spec, (".zip", ".pt", ".pth", ".onnx", ".safetensors")):
+        hint = "load the model in a function of three lines, and name that as module:attr: docs/policies.md shows how"
+    raise PolicyLoadError(f"{spec!r} names no policy", hint=did_you_mean(spec) or hint)
 
 
 class PackedPolicy(NamedTuple):

@@ -51,6 +51,12 @@ class TorchPolicy(SeededPolicy):
             raise PolicyLoadError("the torch module has a reset, so it keeps a state between steps", hint=hint)
         self._space: Any = env_spec.action_space
         self._torch: Any = sys.modules["torch"]
+        if getattr(wrapped.forward, "__func__", None) is self._torch.nn.Module.forward:
+            verb = "get_action_and_value" if hasattr(wrapped, "get_action_and_value") else "its own method"
+            raise PolicyLoadError(
+                f"the torch module {type(wrapped).__name__} has no forward",
+                hint=f"give it a forward that returns logits or a distribution, or a get_action that calls {verb}",
+            )
         self._deterministic = deterministic
         parameter = next(iter(wrapped.parameters()), self._torch.zeros(0))
         self._device = parameter.device

@@ -24,6 +24,7 @@ from rollout_cli.policies.source import PolicySource, policy_source
 from rollout_cli.remote import RemotePath
 from rollout_cli.run import provenance, reproduce
 from rollout_cli.run.build import check_pins, sampler_of
+from rollout_cli.run.compare import advice
 from rollout_cli.run.progress import Progress
 from rollout_cli.run.resume import ResumeState, resume_state
 from rollout_cli.run.signals import StopSignals, stop_on_signals
@@ -56,7 +57,8 @@ class CollectResult:
     seed: int  # The root seed.
     n_workers: int  # How many ran.
     wall_time_s: float  # Seconds from the first check to the last commit.
-    steps_per_second: float  # The steps of this run over the time from when its workers were ready.
+    sampling_time_s: float  # From when its workers were ready to its last episode; 0 where nothing was left to run.
+    steps_per_second: float  # The steps of this run over that time.
     reproducible: Mapping[str, Any]  # Whether episodes were the same when they were run again, as info.json has it.
 
 
@@ -198,11 +200,6 @@ def _resume_or_begin(job: _Job, sampler: Sampler) -> DatasetWriter:
         spec = sampler.wait_until_started()
     except InterruptedRunError as error:
         raise job.signals.error(f"the run was ended by {job.signals.name} before a worker had started") from error
-    if spec.max_episode_length is None:
-        job.progress.notice(
-            "this environment has no known time limit: an episode that does not end would run for ever "
-            "(--max-episode-length N truncates it)"
-        )
     assert sampler.report is not None
     record = provenance.run_record(job.sources, sampler.report, surrounding)
     job.state.check(record, spec, job.progress, is_whole=False)
@@ -324,7 +321,7 @@ def _report(job: _Job, sampler: Sampler, verdict: reproduce.Verdict, summary: Da
     if config.require_reproducible:
         reproduce.require(verdict)
     if verdict.status == "no":
-        hint = f"; {reproduce.HINT}" if verdict.difference is not None else ""
+        hint = f"; {advice(verdict.difference)}" if verdict.difference is not None else ""
         progress.warn(f"these episodes are not reproducible: {verdict.reason}{hint}")
     return _result(
         job,
@@ -346,6 +343,7 @@ def _result(job: _Job, *, episodes: int, steps: int, return_sum: float, **facts:
         mean_return=return_sum / episodes,
         mean_length=steps / episodes,
         wall_time_s=time.monotonic() - job.started_at,
+        sampling_time_s=job.seconds,
         steps_per_second=job.steps / job.seconds if job.seconds else 0.0,
         **facts,
     )

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import glob
 import math
+import shlex
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +17,11 @@ from rollout_cli.episodes.batch import EpisodeBatch
 Array = npt.NDArray[Any]
 
 _LONGEST_TEXT = 80
+_INFOS = ("episode_info.", "agent_info.", "env_info.")
+_HINT = (
+    "it keeps state from one episode to the next, or draws from a generator that nobody seeds (an info that holds the "
+    "time can be left out: --drop-info KEY)"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,10 +31,17 @@ class Difference:
     field: str  # Such as `observation.camera` or `env_info.episode.t`.
     step: int  # One past the last step for the last observation.
     values: list[Any]  # The first run's and the second one's, as JSON holds them; None where there is none.
+    infos: tuple[str, ...] = ()  # The infos that differ, where nothing else does.
 
     @property
     def place(self) -> str:
         return f"{self.field} at step {self.step}"
+
+
+def advice(difference: Difference) -> str:
+    """Return the hint for an episode that differs so."""
+    options = " ".join(f"--drop-info {shlex.quote(glob.escape(name))}" for name in difference.infos)
+    return f"only infos differ, which can be left out: {options}" if options else _HINT
 
 
 _Column = tuple[int, Array]
@@ -48,7 +62,11 @@ def first_difference(first: EpisodeBatch, again: EpisodeBatch, *, only: Collecti
         start, values = columns.get(name) or others[name]
         lacking = start, np.full(len(values), None, object)
         found.append(_difference(name, columns.get(name, lacking), others.get(name, lacking)))
-    return min(filter(None, found), key=lambda difference: difference.step, default=None)
+    differences = [difference for difference in found if difference is not None]
+    names = tuple(difference.field for difference in differences)
+    infos = names if all(name.startswith(_INFOS) for name in names) else ()
+    earliest = min(differences, key=lambda difference: difference.step, default=None)
+    return earliest and replace(earliest, infos=infos)
 
 
 def _columns(batch: EpisodeBatch) -> Iterator[tuple[str, _Column]]:

@@ -17,6 +17,7 @@ from rollout_cli.episodes.chunk import Chunk
 from rollout_cli.loading import printable
 
 _BAR_EVERY, _LINE_EVERY = 0.1, 3.0
+_BAR_WIDTH, _WIDE = 20, 80  # A terminal narrower than _WIDE columns has no room for a bar beside the text.
 _clock = time.monotonic
 
 
@@ -85,21 +86,32 @@ class LineProgress(Progress):
             self._show()
         self._is_open = False
 
-    def _text(self) -> str:
-        """Return what a person reads, in the same words for lines and bar."""
+    def _text(self, width: int = sys.maxsize) -> str:
+        """Return what a person reads, in the same words for lines and bar; the less important parts as far as they fit.
+
+        How far the run is, and how long it still takes, are always there.
+        """
         new_steps, episodes, elapsed = self._done[0] - self._before[0], self._done[1], _clock() - self._began
         if new_steps == 0:
             return f"{self._label}: starting workers"
         counts = [f"{n:,}/{total:,}" if total else f"{n:,}" for n, total in zip(self._done, self._totals, strict=True)]
-        facts = [f"{counts[0]} steps", f"{counts[1]} episodes", f"{new_steps / elapsed if elapsed else 0:,.0f} steps/s"]
-        facts += [f"mean return {self._return_sum / episodes:.4g}"] if episodes else []
-        facts += [f"{self._failures:,} failures"] if self._failures else []
+        facts = {
+            "label": f"{self._label}:",
+            "steps": f"{counts[0]} steps,",
+            "episodes": f"{counts[1]} episodes,",
+            "pace": f"{new_steps / elapsed if elapsed else 0:,.0f} steps/s,",
+        }
+        facts |= {"return": f"mean return {self._return_sum / episodes:.4g},"} if episodes else {}
+        facts |= {"failures": f"{self._failures:,} failures,"} if self._failures else {}
         before, done, total = self._measure()
         if done >= total:
-            facts.append(f"in {timedelta(seconds=round(elapsed))}")
+            facts["time"] = f"in {timedelta(seconds=round(elapsed))}"
         elif done > before:
-            facts.append(f"ETA {timedelta(seconds=round(elapsed * (total - done) / (done - before)))}")
-        return f"{self._label}: {', '.join(facts)}"
+            facts["time"] = f"ETA {timedelta(seconds=round(elapsed * (total - done) / (done - before)))}"
+        dispensable = ["failures", "pace", "label", "episodes" if self._totals[0] else "steps", "return"]
+        while len(text := " ".join(facts.values()).rstrip(",")) > width and dispensable:
+            facts.pop(dispensable.pop(), None)
+        return text
 
     def _measure(self) -> tuple[int, int, int]:
         """Return what an earlier run did, what is done in all, and what ends the run (0: unknown), in one unit."""
@@ -127,8 +139,10 @@ class BarProgress(LineProgress):
         from rich import progress, table  # noqa: PLC0415 - loading rich takes as long as a worker takes to build
 
         super().start(label=label, total_steps=total_steps, total_episodes=total_episodes)
-        text = progress.TextColumn("{task.description}", markup=False, table_column=table.Column(overflow="fold"))
-        columns = (progress.SpinnerColumn(), progress.BarColumn(bar_width=20), text)
+        column = table.Column(no_wrap=True, overflow="ellipsis")  # The erasing of a line that wraps leaves a part.
+        text = progress.TextColumn("{task.description}", markup=False, table_column=column)
+        bar = [progress.BarColumn(bar_width=_BAR_WIDTH)] if self._console.width >= _WIDE else []
+        columns = (progress.SpinnerColumn(), *bar, text)
         streams = {"console": self._console, "redirect_stdout": False, "redirect_stderr": False}
         self._bar = progress.Progress(*columns, auto_refresh=False, **streams)
         self._bar.add_task(self._text(), total=None)
@@ -141,6 +155,8 @@ class BarProgress(LineProgress):
     def finish(self) -> None:
         super().finish()
         if self._bar is not None:
+            _, done, total = self._measure()
+            self._bar.live.transient = done < total  # Above an error it would look as if the run went on.
             self._bar.stop()
             self._bar = None
 
@@ -157,7 +173,9 @@ class BarProgress(LineProgress):
     def _show(self) -> None:
         self._shown_at = _clock()
         _, done, total = self._measure()
-        self._bar.update(0, total=total or None, completed=done, description=self._text())
+        # Spinner and bar stand before the text, and `^C` may come after it.
+        room = self._console.width - (_BAR_WIDTH + 6 if self._console.width >= _WIDE else 5)
+        self._bar.update(0, total=total or None, completed=done, description=self._text(room))
         self._bar.refresh()
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from rollout_cli.episodes.batch import EpisodeBatch
 from rollout_cli.episodes.chunk import AnyChunk, Chunk, concatenate
 from rollout_cli.errors import InterruptedRunError, NotReproducibleError, RolloutError, UserCodeError
-from rollout_cli.run.compare import Difference, first_difference
+from rollout_cli.run.compare import Difference, advice, first_difference
 from rollout_cli.samplers.plan import Episodes
 from rollout_cli.samplers.sampler import Sampler
 from rollout_cli.workers.worker import WorkerReport
@@ -28,12 +28,6 @@ KEPT_BYTES, KEPT_EPISODES = 128 << 20, 8
 """How much of the first run is kept in memory to be compared."""
 MOST_EPISODES = 4
 """So many are run again: what BipedalWalker's physics keep shows after some predecessors, and not after others."""
-
-HINT = (
-    "it keeps state from one episode to the next, or draws from a generator that nobody seeds (an info that holds the "
-    "time can be left out: --drop-info KEY)"
-)
-"""The advice for every episode that differs."""
 
 Rebuild = Callable[[int | None], Sampler]
 """Makes a sampler of one new worker, whose episodes are truncated after so many steps (None: where the run's are)."""
@@ -173,5 +167,5 @@ def run_again(sampler: Sampler, number: int) -> Chunk:
 def require(verdict: Verdict | None) -> None:
     """Raise `NotReproducibleError` unless a verdict is `yes`, or none is known yet."""
     if verdict is not None and verdict.status != "yes":
-        hint = HINT if verdict.difference else ""
+        hint = advice(verdict.difference) if verdict.difference else ""
         raise NotReproducibleError(f"--require-reproducible: {described(asdict(verdict))}", hint=hint)

@@ -66,11 +66,15 @@ def worker_main(channel_descriptor: int, box_descriptor: int) -> None:
     box.catch_signals()
     code = 0
     try:
-        _run(Channel(socket.socket(fileno=channel_descriptor)), box)
+        with socket.socket(fileno=channel_descriptor) as end:
+            _run(Channel(end), box)
     except (EOFError, ConnectionError):
         pass  # The sampler gave the worker up, or is gone.
     except BaseException as error:  # noqa: BLE001  SystemExit of user code among them.
-        box.write_story("".join(traceback.format_exception(error)))
+        try:
+            box.write_story("".join(traceback.format_exception(error)))
+        except OSError as refusal:
+            sys.stderr.write(f"a worker cannot report why it ends: user code closed its file descriptors ({refusal})\n")
         asked = error.code if isinstance(error, SystemExit) else 1
         code = asked & 0xFF if isinstance(asked, int) else int(asked is not None)
     for stream in (sys.stdout, sys.stderr):

@@ -42,7 +42,8 @@ def leaf_batch(name: str, leaf: Leaf, values: Any, n_rows: int) -> Array:
         where = f" at {leaf.name!r}" if leaf.path else ""
         got = f"{array.dtype}{array.shape}"
         raise BadValueError(f"the {name}{where} are {got}, expected {leaf.dtype}{shape} of {leaf.space}")
-    return array.astype(leaf.dtype, copy=False)
+    with np.errstate(over="ignore"):  # A number that is too large becomes inf, which the checks name.
+        return array.astype(leaf.dtype, copy=False)
 
 
 def reward_batch(rewards: Any, n_rows: int) -> Array:

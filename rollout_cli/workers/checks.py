@@ -24,7 +24,7 @@ from rollout_cli.loading import first_line, is_interrupt
 
 Array = npt.NDArray[Any]
 
-GET_ACTION, GET_ACTIONS, RESET, STEP = "policy.get_action", "policy.get_actions", "env.reset", "env.step"
+RESET, STEP = "env.reset", "env.step"
 _INTERFACES = {
     RESET: "(observation, info)",
     STEP: "(observation, reward, terminated, truncated, info)",

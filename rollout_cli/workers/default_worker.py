@@ -307,7 +307,8 @@ class DefaultWorker:
 
         An observation is recorded before the policy sees it, and an action before the environment does.
         """
-        recorder, act, step = self._the_recorder(), self._holder.policy.get_action, self._stepper(self._env)
+        policy, recorder, step = self._holder.policy, self._the_recorder(), self._stepper(self._env)
+        act, acting = policy.get_action, f"policy.{policy.methods[0]}"
         record_observation, record_action = recorder.observations.record, recorder.actions.record
         agent_infos, env_infos, rewards = recorder.agent_infos, recorder.env_infos, recorder.rewards
         observation, where = self._observation, STEP if recorder.step else RESET
@@ -315,7 +316,7 @@ class DefaultWorker:
         try:
             while True:
                 observation = record_observation(observation)
-                where = checks.GET_ACTION
+                where = acting
                 action, info = act(observation)
                 action = record_action(action)
                 if info or type(info) is not dict:

@@ -182,7 +182,8 @@ class _Column:
             raise self._refusal(value) from error
         if array.shape != self.leaf.shape or not np.can_cast(array.dtype, self._dtype, "same_kind"):
             raise self._refusal(value)
-        return np.asarray(array, self._dtype)
+        with np.errstate(over="ignore"):  # A number that is too large becomes inf, which the checks name.
+            return np.asarray(array, self._dtype)
 
     def _integer(self, value: Any) -> int:
         """Return Python's integer of a number, or of a comparison of numpy values, which gives numpy's bool."""

@@ -30,7 +30,6 @@ from rollout_cli.seeding.seeds import SETUP, env_seed, seed_globals
 from rollout_cli.workers.batches import flag_batch, infos_of_rows, leaf_batch, reward_batch
 from rollout_cli.workers.checks import (
     ENDLESS_HINT,
-    GET_ACTIONS,
     RESET,
     STEP,
     BadValueError,
@@ -319,7 +318,7 @@ class VecWorker(DefaultWorker):
         """Take one step in every row: observations are recorded before the policy sees them, actions before the env."""
         buffer, n_envs, looks = self._buffer, self._n_envs, self._looks_left > 0
         buffer.begin_step(self._leaves)
-        self._where = GET_ACTIONS
+        self._where = f"policy.{self._holder.policy.methods[1]}"
         states = [self._generator_states()] if looks else []
         given, actions, infos = self._policies.act(self._observations, self._numbers)
         buffer.put("action", actions)

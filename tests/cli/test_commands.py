@@ -31,7 +31,8 @@ class Result:
     mean_length: float = 46.02026
     seed: int = 7
     n_workers: int = 3
-    wall_time_s: float = 2.0
+    wall_time_s: float = 2.7
+    sampling_time_s: float = 2.0
     steps_per_second: float = 28394.5
     reproducible: dict[str, Any] = field(default_factory=lambda: {"status": "unknown", "reason": "no time"})
 
@@ -111,7 +112,7 @@ def test_the_result_is_on_stdout(rollout: Caller) -> None:
         "mean length   46.0203",
         "seed          7",
         "reproducible  unknown (no time)",
-        "time          2.0 s, 28,394 steps/s with 3 workers",
+        "time          2.7 s (sampling 2.0 s, 28,394 steps/s with 3 workers)",
     ] == ran.stdout.splitlines()
     notice, warning, progress, following = ran.stderr.splitlines()
     assert ("notice: a notice", "warning: a warning") == (notice, warning)
@@ -169,6 +170,8 @@ ERRORS: list[tuple[BaseException, int, str]] = [
     (TerminatedRunError("ended"), 143, "TerminatedRunError"),
     (KeyboardInterrupt(), 130, "InterruptedRunError"),
     (MemoryError(), 4, "WorkerError"),
+    (ImportError("libarrow.so: failed to map segment from shared object"), 4, "WorkerError"),
+    (OSError(errno.ENOMEM, "Cannot allocate memory"), 4, "WorkerError"),
     (OSError(errno.EMFILE, "Too many open files"), 5, "StorageError"),
     (FileNotFoundError(errno.ENOENT, "No such file or directory", "here"), 5, "StorageError"),
     (KeyError("x"), 1, "InternalError"),
@@ -230,11 +233,25 @@ def test_tracebacks(rollout: Caller, stand_in: StandIn) -> None:
     assert any(line.startswith("Traceback") for line in lines[at:])
 
 
+def test_a_long_traceback_is_cut(rollout: Caller, stand_in: StandIn) -> None:
+    """Its beginning and its end fit on a screen; --verbose and documents have all of it."""
+    whole = [f"line {number}" for number in range(250)]
+    stand_in.raises = PolicyError("the policy raised", details="\n".join(whole))
+    shown = rollout("collect", "--timesteps", "1", "-q", code=3).stderr.splitlines()[-30:]
+    mark = "  … 221 lines left out: --verbose shows all …"
+    assert [*whole[:10], mark, *whole[231:]] == shown
+    assert "\n".join(whole) in rollout("collect", "--timesteps", "1", "--verbose", code=3).stderr
+    document = json.loads(rollout("collect", "--timesteps", "1", "--json", code=3).stdout)
+    assert "\n".join(whole) == document["error"]["details"]
+    stand_in.raises = PolicyError("the policy raised", details="\n".join(whole[:30]))
+    assert whole[:30] == rollout("collect", "--timesteps", "1", "-q", code=3).stderr.splitlines()[-30:]
+
+
 USAGE_ERRORS = [
     (["collect"], "ConfigError", "needs --timesteps or --episodes, got none"),
     (["collect", "--timesteps", "0"], "ConfigError", "--timesteps must be"),
     (["collect", "--timesteps", "1", "--workers", "3000"], "ConfigError", "--workers must be"),
-    (["collect", "--timesteps", "1", "--config", "none.toml"], "ConfigError", "cannot read the configuration file"),
+    (["collect", "--timesteps", "1", "--config", "none.toml"], "ConfigError", "there is no file 'none.toml'"),
     (["collect", "--resume"], "ConfigError", "--resume needs a dataset"),
     (["collect", "--episodes-per-worker", "1"], "UsageError", "No such option: --episodes-per-worker"),
     (["collect", "--order", "arrival"], "UsageError", "No such option: --order"),
@@ -243,7 +260,8 @@ USAGE_ERRORS = [
     (["exact"], "ConfigError", "needs --episodes-per-worker, got none"),
     (["exact", "--timesteps", "1"], "UsageError", "No such option: --timesteps"),
     (["replay", "here"], "UsageError", "say which episodes"),
-    (["replay", "here", "--all", "--episodes", "1:2"], "UsageError", "say which episodes"),
+    (["replay", "here", "--all", "--episodes", "1:2"], "UsageError", "these options exclude each other"),
+    (["replay", "here", "--episode", "3", "--episodes", "1:2"], "UsageError", "these options exclude each other"),
     (["replay", "here", "--episodes", "2:1"], "ConfigError", "--episodes must be"),
     (["info"], "UsageError", "DIR"),
     (["colect"], "UsageError", "colect"),

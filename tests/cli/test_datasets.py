@@ -69,6 +69,22 @@ def test_a_folder_without_a_dataset(rollout: Caller, words: tuple[str, ...], tmp
     assert 5 == document["error"]["exit_code"]
 
 
+def test_info_of_a_folder_of_datasets(rollout: Caller, dataset: Path) -> None:
+    """They are listed; a dataset that lies in another one's folder hides nothing."""
+    ran = rollout("info", dataset.parent, code=5)
+    assert f"{dataset.parent} is no dataset, but holds some" in ran.stderr
+    assert f"hint: name one of: {dataset}" in ran.stderr
+    rollout(*MAKE, "--episodes", "1", "-o", dataset / "inner")
+    assert str(dataset) in rollout("info", dataset).stdout.splitlines()[0]
+
+
+def test_a_finished_run_that_is_resumed(rollout: Caller, dataset: Path) -> None:
+    """Nothing was sampled, so there is no pace."""
+    ran = rollout("collect", "--resume", "-o", dataset)
+    assert re.search(r"^time +\d+\.\d s$", ran.stdout, re.MULTILINE)
+    assert "there is nothing to do" in ran.stderr
+
+
 def test_verify(rollout: Caller, dataset: Path) -> None:
     """A whole dataset: what was looked at; --quiet says nothing."""
     ran = rollout("verify", dataset)

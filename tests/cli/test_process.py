@@ -69,6 +69,20 @@ def test_what_user_code_prints_is_on_stderr(tmp_path: Path, kind: str) -> None:
         assert line in ran.stderr
 
 
+@pytest.mark.parametrize("method", ["forkserver", "spawn", "fork"])
+def test_nothing_is_left_open(tmp_path: Path, method: str) -> None:
+    """With all warnings as errors, a worker reports no file or socket that it leaves behind."""
+    words = ("collect", "--episodes", "4", *ENV, *KINDS["processes"], "--start-method", method, "--quiet")
+    ran = subprocess.run(
+        [*command(), *words, "--output", str(tmp_path / "out")],
+        env=variables(PYTHONWARNINGS="error::ResourceWarning"),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "" == ran.stderr
+
+
 def test_a_reader_that_goes_is_no_error(rollout: Caller, tmp_path: Path) -> None:
     """`rollout … | head -1` ends well."""
     rollout("collect", "--episodes", "2", "--quiet", *KINDS["local"], "--output", tmp_path / "out")

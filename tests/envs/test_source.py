@@ -43,6 +43,10 @@ MODULE = """
         raise RuntimeError("no simulator")
     def needy():
         import not_installed
+    def anything(**kwargs):
+        return ChainEnv(**kwargs)
+    def several():
+        return type("ParallelEnv", (), {"possible_agents": ["first", "second"]})()
     gymnasium.register("Registered-v0", Mine, max_episode_steps=9)
 """
 
@@ -180,7 +184,15 @@ def test_an_environment_that_cannot_be_pickled() -> None:
         ("so bad!", {}, "there is no environment 'so bad!'", "module that registers it"),
         ("absent:Some-v0", {}, "there is no module 'absent'", "working folder"),
         ("absent:Some", {}, "there is no module 'absent'", "working folder"),
-        ("CartPole-v1", {"wheels": 4}, "cannot be built: TypeError", "wheels"),
+        ("CartPole-v1", {"wheels": 4}, "takes no argument 'wheels'", "it takes sutton_barto_reward, render_mode"),
+        ("CartPole-v1", {"render_mod": 4}, "takes no argument 'render_mod'", "did you mean 'render_mode'? it takes"),
+        ("mine:Mine", {"sizes": 4}, "'mine:Mine' takes no argument 'sizes'", "did you mean 'size'? it takes size"),
+        ("mine:nothing", {"size": 4}, "'mine:nothing' takes no argument 'size'", "it takes none"),
+        ("mine:anything", {"wheels": 4}, "cannot be built: TypeError: ChainEnv", "traceback"),
+        ("mine", {}, "there is no environment 'mine'", "did you mean mine:Mine or mine:make or"),
+        ("mine.py", {}, "there is no environment 'mine.py'", "did you mean mine:Mine or mine:make or"),
+        ("mine:several", {}, "'mine:several' is a multi-agent environment", "gymnasium.Env for one agent"),
+        ("lazy:Absent", {}, "reading 'Absent' of 'lazy' failed: ModuleNotFoundError", "traceback"),
         ("mine:Absent", {}, "no attribute 'Absent'", "it has: ChainEnv"),
         ("mine:number", {}, "'mine:number' is no gymnasium.Env, but an object of type int", "factory"),
         ("mine:nothing", {}, "'mine:nothing' is no gymnasium.Env, but an object of type int", "factory"),
@@ -200,6 +212,7 @@ def test_what_cannot_be_built(mine: Path, spec: str, kwargs: dict[str, Any], mes
     (mine / "cut.json").write_text('{"id": ')
     (mine / "idless.json").write_text("{}")
     (mine / "garbage.pkl").write_bytes(b"no pickle")
+    write_module(mine, "lazy", "def __getattr__(name):\n    import not_installed\n")
     with pytest.raises(EnvLoadError, match=message) as caught:
         env_source(spec, kwargs).build()
     assert hint in caught.value.hint

@@ -109,6 +109,7 @@ STEPPING = [
     Row("and skipped", 0, "SIGKILL", env=some("kill"), options=("--on-worker-death", "skip"), keeps="skips"),
     fails("env crashes each time", "segfault", ANY_OF + ".*SIGSEGV", code=4),
     Row("env aborts once", 0, "SIGABRT", env=once("abort")),
+    fails("env closes all files", "close files", "closed its file descriptors", code=4, lines=45),
     fails("no restart is allowed", "kill", "SIGKILL", code=4, options=("--max-worker-restarts", "0")),
     Row("env hangs once", 0, "2", env=once("hang"), options=("--step-timeout", "2")),
     refused("an episode takes too long", 3, "episode", kwargs={"pace": 1.0}, options=("--episode-timeout", "2")),
@@ -152,9 +153,13 @@ STEPPING = [
 ACTING = [
     acts("policy raises", "raise", "policy.get_action raised"),
     Row("policy crashes once", 0, "SIGSEGV", acts=once("segfault")),
+    acts("a batch policy raises", "raise", r"policy\.get_actions raised", policy="FaultyBatchPolicy"),
+    acts("one of rows raises", "raise", r"policy\.get_action raised", options=("--envs-per-worker", "2")),
     acts("an action is nan", "action nan", "action"),
     acts("an action leaves its space", "action outside", "--invalid-action"),
     acts("an action is infinite", "action inf", "action"),
+    acts("an action overflows its type", "action 1e300", r"\[inf, 0", "RuntimeWarning"),
+    acts("two of them overflow", "action 1e300", r"\[inf, 0", "RuntimeWarning", options=("--envs-per-worker", "2")),
     Row("actions are clipped", acts=some("action outside"), options=CLIP, keeps="whole"),
     Row("actions are only warned of", 0, "action", acts=some("action outside"), options=WARN, keeps="whole"),
     acts("nan cannot be clipped", "action nan", "action", "--invalid-action clip", options=CLIP),
@@ -249,6 +254,9 @@ SURROUNDINGS = [
     well("TMPDIR is long", variables=m.long_tmpdir),
     well("SIGCHLD is blocked", before=m.block_sigchld),
     well("the working folder is gone", code=(0, 2, 5), before=m.lose_working_folder, keeps="any"),
+    refused(
+        "too little memory for the libraries", 4, "error: out of memory", before=m.limit(resource.RLIMIT_AS, 200 << 20)
+    ),
     refused("12 open files", (4, 5), "file", before=m.limit(resource.RLIMIT_NOFILE, 12)),
     refused(
         *("too little memory for an episode", (3, 4, 5), "[Mm]emory"),

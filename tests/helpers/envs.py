@@ -98,6 +98,7 @@ HARMS: dict[str, Callable[[], Any]] = {
     "print": _print,
     "print much": _print_much,
     "close stdout": lambda: os.close(1),
+    "close files": lambda: os.closerange(3, 4_096),
 }
 """What user code may do to its process."""
 
@@ -140,6 +141,7 @@ GIVES: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "info 8 MB": ("info", lambda info: {**info, "huge": np.zeros(1 << 20)}),
     "action nan": ("action", lambda action: np.full_like(action, math.nan)),
     "action outside": ("action", lambda action: np.array([2, -7], np.float32)),
+    "action 1e300": ("action", lambda action: np.array([1e300, 0])),
     "action inf": ("action", lambda action: np.array([math.inf, 0], np.float32)),
     "action shape": ("action", lambda action: np.zeros(3, np.float32)),
     "action text": ("action", lambda action: "left"),

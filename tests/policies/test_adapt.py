@@ -416,6 +416,63 @@ def test_a_factory_that_raises(factory: Any, message: str) -> None:
     assert "Traceback" in caught.value.details
 
 
+# -- objects that are no policies -----------------------------------------------------------------------------------
+
+
+class Endless:
+    """Looks up what it lacks in an attribute that it lacks, as VecNormalize does once it is unpickled."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+
+class Broken:
+    """Can be called, and has a `get_action` that cannot be read."""
+
+    @property
+    def get_action(self) -> Any:
+        raise ValueError("no weights")
+
+    def __call__(self, observation: Any) -> Any:
+        return 0
+
+
+@pytest.mark.parametrize(("candidate", "raised"), [(Endless, "RecursionError: "), (Broken, "ValueError: no weights")])
+def test_an_attribute_that_cannot_be_read(candidate: type[Any], raised: str) -> None:
+    """The object is refused in one line, and is not taken for a policy of another kind."""
+    for call in (adapt_policy, instantiate):
+        with pytest.raises(PolicyLoadError) as caught:
+            call(candidate(), ENV_SPEC)
+        kind = candidate.__name__
+        assert caught.value.message.startswith(
+            f"an object of type {kind} is not a policy: reading its get_action raised"
+        )
+        assert raised in caught.value.message
+        assert (raised == "RecursionError: ") == (caught.value.details == "")
+
+
+async def act_later(observation: Any) -> Any:
+    return 0
+
+
+class ActsLater:
+    async def get_action(self, observation: Any) -> Any:
+        return 0, {}
+
+
+class CalledLater:
+    async def __call__(self, observation: Any) -> Any:
+        return 0
+
+
+@pytest.mark.parametrize("candidate", [act_later, ActsLater(), CalledLater()])
+def test_an_async_function_is_no_policy(candidate: Any) -> None:
+    """Nobody would await its action."""
+    with pytest.raises(PolicyLoadError, match="is asynchronous") as caught:
+        adapt_policy(candidate, ENV_SPEC)
+    assert "async def" in caught.value.hint
+
+
 # -- seeding --------------------------------------------------------------------------------------------------------
 
 

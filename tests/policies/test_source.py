@@ -114,7 +114,12 @@ def test_the_built_in_policy() -> None:
         ("absent:Policy", "there is no module 'absent'", "working folder"),
         ("absent.pkl", "there is no file 'absent.pkl'", "relative to the working folder"),
         ("number.pkl", "type int is not a policy", "get_action"),
-        ("weights.zip", "'weights.zip' names no policy", "use random, a pickle (.pkl or .pickle), or module:attr"),
+        ("weights.zip", "'weights.zip' names no policy", "module:attr: docs/policies.md shows how"),
+        ("lean", "'lean' names no policy", "did you mean lean:Lean or lean:make?"),
+        ("lean.py", "'lean.py' names no policy", "did you mean lean:Lean or lean:make?"),
+        ("./deep/lean.py", "names no policy", "did you mean deep.lean:Deep?"),
+        ("halved.py", "names no policy", "use random"),
+        ("empty.py", "names no policy", "use random"),
         ("rnadom", "'rnadom' names no policy", "use random, a pickle (.pkl or .pickle), or module:attr"),
         ("", "'' names no policy", "use random"),
         ("a" * 300, "names no policy", "use random"),
@@ -125,6 +130,11 @@ def test_what_cannot_be_loaded(project: Path, spec: str, message: str, hint: str
     """Every way to fail is one clear line of the policy kind, with what to do next."""
     (project / "number.pkl").write_bytes(pickle.dumps(3))
     (project / "weights.zip").write_bytes(b"PK")
+    # To import it would raise.
+    write_module(project, "lean", "import absent\nclass Lean: pass\ndef make(): pass\ndef _own(): pass\nx = 1\n")
+    write_module(project, "deep.lean", "class Deep: pass\n")
+    write_module(project, "halved", "class Halved(")
+    write_module(project, "empty", "")
     with pytest.raises(PolicyLoadError, match=message) as caught:
         policy_source(spec).load(ENV_SPEC)
     assert hint in caught.value.hint

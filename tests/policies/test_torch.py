@@ -247,6 +247,17 @@ def test_a_pickled_module_loads_where_torch_is_not_loaded_yet(project: Path) -> 
     assert "False TorchPolicy (2,)\n" == run_python(project, text)
 
 
+@pytest.mark.parametrize("verb", ["get_action_and_value", "act"])
+def test_a_module_without_forward(verb: str) -> None:
+    """It is refused when it is loaded; CleanRL's own method is named where it has that."""
+    module = type("Agent", (torch.nn.Module,), {verb: lambda self, x: x})()
+    with pytest.raises(PolicyLoadError, match="the torch module Agent has no forward") as caught:
+        adapt_policy(module, DISCRETE)
+    assert (verb == "get_action_and_value") == caught.value.hint.endswith("calls get_action_and_value")
+    module.forward = flat
+    assert isinstance(adapt_policy(module, DISCRETE), TorchPolicy)
+
+
 # -- Stable-Baselines3 -----------------------------------------------------------------------------------------------
 
 
@@ -269,3 +280,12 @@ def test_a_saved_sb3_model(project: Path) -> None:
     drawn = [adapt_policy(model, env_spec).get_action(one)[0] for one in observations]
     torch.manual_seed(3)
     assert drawn == [int(model.predict(one)[0]) for one in observations]
+
+
+def test_a_saved_vecnormalize(project: Path) -> None:
+    """Its statistics are no policy, and its endless look-up of attributes is one line."""
+    vec_env: Any = pytest.importorskip("stable_baselines3.common.vec_env")
+    gymnasium: Any = pytest.importorskip("gymnasium")
+    vec_env.VecNormalize(vec_env.DummyVecEnv([lambda: gymnasium.make("CartPole-v1")])).save("stats.pkl")
+    with pytest.raises(PolicyLoadError, match="an object of type VecNormalize is not a policy"):
+        policy_source("stats.pkl").load(DISCRETE)

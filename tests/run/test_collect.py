@@ -96,12 +96,33 @@ def test_a_later_part_has_the_columns_of_the_first_episodes(tmp_path: Path) -> N
 
 
 def test_what_may_spoil_the_data_is_reported(tmp_path: Path) -> None:
-    """No time limit, an info that is not there, observations outside of their space."""
+    """An info that is not there, observations outside of their space; but no limit that nothing has missed."""
     reports = Reports()
     run(tmp_path / "out", reports, episodes=EpisodeRange(0, 3), env_kwargs={"what": "obs outside"}, drop_info=("odd",))
-    assert any("no known time limit" in text for text in reports.notices)
-    assert any("--drop-info odd" in text for text in reports.notices)
+    assert ["--drop-info odd: there was no info of that name"] == reports.notices
     assert any("observation" in text for text in reports.warnings), reports.warnings
+
+
+def test_infos_that_are_not_reproducible_are_named_as_options(tmp_path: Path, project: Path) -> None:
+    """Where only infos differ, the warning has the options that leave them out, and these make the verdict `yes`."""
+    text = """
+        import itertools
+        from tests.helpers.envs import FaultyEnv
+
+        count = itertools.count()
+
+        class Counting(FaultyEnv):
+            def step(self, action):
+                *result, info = super().step(action)
+                return *result, {**info, "deep": {"count": next(count)}}
+    """
+    write_module(project, "mine", text)
+    reports = Reports()
+    options: dict[str, Any] = {"env": "mine:Counting", "episodes": EpisodeRange(0, 3)}
+    assert "no" == run(tmp_path / "out", reports, **options).reproducible["status"]
+    assert reports.warnings[0].endswith("only infos differ, which can be left out: --drop-info env_info.deep.count")
+    without = run(tmp_path / "without", **options, drop_info=("env_info.deep.count",))
+    assert "yes" == without.reproducible["status"]
 
 
 def test_too_many_workers_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import re
 from collections.abc import Callable
 from dataclasses import fields, replace
 from datetime import UTC, datetime
@@ -172,7 +174,10 @@ def test_keyword_values_that_are_no_plain_literal_are_text(text: str) -> None:
     ("flags", "part"),
     [
         ({"timesteps": "0"}, "--timesteps must be greater than or equal to 1, got '0'"),
-        ({"timesteps": "1e6"}, "got '1e6'"),
+        ({"timesteps": "1.5"}, "--timesteps must be a valid integer, got '1.5'"),
+        ({"timesteps": "1.25e1"}, "--timesteps must be a valid integer, got '12.5'"),
+        ({"timesteps": "1e-3"}, "--timesteps must be a valid integer, got '1e-3'"),
+        ({"timesteps": "1e99"}, "--timesteps must be less than or equal to 9223372036854775807"),
         ({"timesteps": str(2**63)}, "got '9223372036854775808'"),
         ({"timesteps": "9" * 5000}, "--timesteps: Unable to parse input string as an integer"),
         ({"timesteps": "1", "workers": "100000"}, "--workers must be less than or equal to 1024"),
@@ -195,6 +200,39 @@ def test_flags_that_are_refused(flags: dict[str, object], part: str) -> None:
     error = refusal(from_flags, flags)
     assert part in error.message
     assert error.hint
+    assert error.hint not in {option.help for option in OPTIONS.values()}
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [("1e5", 100_000), ("2.5e4", 25_000), ("1_000", 1_000), ("2_0E+3", 20_000), ("9.007199254740993e15", 2**53 + 1)],
+)
+def test_large_numbers(text: str, number: int) -> None:
+    """A flag takes a whole number in any form; its value is exact."""
+    assert number == from_flags({"timesteps": text}).timesteps
+    assert number == from_flags({"timesteps": "1", "seed": text}).seed
+    assert EpisodeRange(0, number) == from_flags({"episodes": text}).episodes
+
+
+@pytest.mark.parametrize(
+    ("flags", "hint"),
+    [
+        ({"timesteps": "0"}, "use a whole number, such as 16 or 100_000"),
+        ({"timesteps": "1", "cpus_per_worker": "x"}, "use a number, such as 0.5 or 2"),
+        ({"timesteps": "1", "sampler": "dask"}, "use multiprocessing or local or ray"),
+    ],
+)
+def test_the_hint_of_a_refusal(flags: dict[str, object], hint: str) -> None:
+    """It says what is allowed, and not what the option is for."""
+    assert hint == refusal(from_flags, flags).hint
+
+
+def test_every_option_has_a_hint() -> None:
+    """It says what a value may be."""
+    for option in OPTIONS.values():
+        hint = refusal(option.read, object(), option.name).hint
+        assert re.match(r"use \w", hint)
+        assert option.help != hint
 
 
 # -- variables, files, and which source wins ---------------------------------------------------------------------------
@@ -206,15 +244,16 @@ def test_flags_that_are_refused(flags: dict[str, object], part: str) -> None:
         ("timestep = 5", "there is no option 'timestep'", "did you mean 'timesteps'?"),
         ("max-episode-length = 5", "there is no option 'max-episode-length'", "did you mean 'max_episode_length'?"),
         ("qqqq = 5", "there is no option 'qqqq'", "the options are: timesteps, episodes"),
-        ("workers = 'two'", "workers must be a valid integer, got 'two'", "workers"),
-        ("workers = 2.0", "workers must be a valid integer, got 2.0", "workers"),
-        ("timesteps = true", "timesteps must be a valid integer, got True", "steps"),
-        ("overwrite = 1", "overwrite must be a valid boolean, got 1", "Replace"),
+        ("workers = 'two'", "workers must be a valid integer, got 'two'", "a whole number"),
+        ("workers = 2.0", "workers must be a valid integer, got 2.0", "a whole number"),
+        ("timesteps = 1e5", "timesteps must be a valid integer, got 100000.0", "a whole number"),
+        ("timesteps = true", "timesteps must be a valid integer, got True", "a whole number"),
+        ("overwrite = 1", "overwrite must be a valid boolean, got 1", "true or false"),
         ("output = 5", "output must be the path of a folder, in UTF-8, got 5", "folder"),
         ("episodes = true", "episodes must be", "episodes"),
-        ("drop_info = 'a'", "drop_info must be a valid tuple", "info"),
-        ("env_kwargs = 3", "env_kwargs must be key=value", "keyword"),
-        ("[env_kwargs]\nday = 2020-01-01", "env_kwargs must be key=value", "keyword"),
+        ("drop_info = 'a'", "drop_info must be a valid tuple", "dotted paths"),
+        ("env_kwargs = 3", "env_kwargs must be key=value", "names and values"),
+        ("[env_kwargs]\nday = 2020-01-01", "env_kwargs must be key=value", "names and values"),
         ("episodes_per_worker = 5", "`rollout collect` has no option episodes_per_worker", "`rollout exact`"),
         ("command = 'exact'", "is written for `rollout exact`, not for `rollout collect`", "command"),
         ("timesteps = 5\nworkers = \nseed = 1", "is not valid TOML: Invalid value (at line 2, column 11)", "toml.io"),
@@ -229,13 +268,27 @@ def test_files_that_are_refused(tmp_path: Path, text: str, message: str, hint: s
     assert hint in error.hint
 
 
-def test_files_that_cannot_be_read(tmp_path: Path) -> None:
-    """A missing file, a folder, or bytes that are no text are errors that name them."""
+@pytest.mark.timeout(20)  # A pipe and /dev/zero never end.
+@pytest.mark.parametrize(
+    ("name", "part"),
+    [
+        ("none.toml", "there is no file"),
+        ("", "Is a directory"),
+        ("binary.toml", "not valid TOML"),
+        ("pipe", "is not a regular file"),
+        ("/dev/zero", "is not a regular file"),
+        ("large.toml", "is larger than 1,048,576 bytes"),
+    ],
+)
+def test_files_that_cannot_be_read(tmp_path: Path, name: str, part: str) -> None:
+    """A missing file, a folder, a pipe, a device, or bytes that are no text are errors that name them."""
     (tmp_path / "binary.toml").write_bytes(b"\xff\xfe")
-    for name, part in (("none.toml", "No such file"), ("", "Is a directory"), ("binary.toml", "not valid TOML")):
-        error = refusal(resolve, "collect", flags={}, environ={}, file=tmp_path / name)
-        assert part in error.message
-        assert str(tmp_path) in error.message
+    (tmp_path / "large.toml").write_text("timesteps = 1 #" + "x" * (1 << 20))
+    os.mkfifo(tmp_path / "pipe")
+    error = refusal(resolve, "collect", flags={}, environ={}, file=tmp_path / name)
+    assert part in error.message
+    assert str(tmp_path / name) in error.message
+    assert error.hint
 
 
 def test_the_stronger_source_wins(tmp_path: Path) -> None:

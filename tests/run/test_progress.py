@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import subprocess
 import sys
 import threading
@@ -129,6 +130,46 @@ def test_the_bar(terminal: Terminal, clock: Clock) -> None:
     ):
         assert part in shown
     assert "\x07" not in shown
+
+
+@pytest.mark.parametrize(
+    ("width", "text"),
+    [
+        (40, "20,000/1,000,000 steps, ETA 0:00:49"),
+        (60, "20,000/1,000,000 steps, 20,000 steps/s, ETA 0:00:49"),
+        (80, "20,000/1,000,000 steps, 20,000 steps/s, ETA 0:00:49"),
+        (110, "Long-v0: 20,000/1,000,000 steps, 900 episodes, 20,000 steps/s, ETA 0:00:49"),
+        (130, "Long-v0: 20,000/1,000,000 steps, 900 episodes, 20,000 steps/s, mean return 22.22, ETA 0:00:49"),
+    ],
+)
+def test_the_bar_fits_on_one_line(
+    terminal: Terminal, clock: Clock, monkeypatch: pytest.MonkeyPatch, width: int, text: str
+) -> None:
+    """The narrower the terminal, the less stands beside steps and ETA; three columns stay free for `^C`."""
+    monkeypatch.setenv("COLUMNS", str(width))
+    progress = BarProgress(terminal)
+    progress.start(label="Long-v0", total_steps=1_000_000, total_episodes=None)
+    progress.begin()
+    clock.now += 1.0
+    progress.update(episodes=900, steps=20_000, return_sum=20_000.0)
+    line = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", terminal.getvalue()).replace("\r", "\n").splitlines()[-1]
+    assert line.rstrip().endswith(text)
+    assert len(line.rstrip()) <= width - 3
+    assert (width >= 80) == ("━" in line)
+    progress.finish()
+
+
+@pytest.mark.parametrize("steps", [50, 100])
+def test_a_bar_that_is_cut_short_is_erased(terminal: Terminal, clock: Clock, steps: int) -> None:
+    """Above an error it would look as if the run went on; one at its end stays."""
+    progress = BarProgress(terminal)
+    progress.start(label="Env", total_steps=100, total_episodes=None)
+    progress.begin()
+    clock.now += 1.0
+    progress.update(episodes=1, steps=steps, return_sum=7.0)
+    progress.finish()
+    after = terminal.getvalue().rpartition("1 episodes")[2]
+    assert (steps < 100) == ("\x1b[2K" in after)
 
 
 def test_the_bar_is_redrawn_ten_times_a_second_at_most(terminal: Terminal, clock: Clock) -> None:

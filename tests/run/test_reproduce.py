@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import asdict, replace
@@ -13,8 +14,9 @@ from gymnasium import spaces
 
 from rollout_cli.episodes.batch import EnvSpec, EpisodeBatch
 from rollout_cli.episodes.chunk import Chunk, concatenate
+from rollout_cli.episodes.infos import without_infos
 from rollout_cli.errors import EnvError, NotReproducibleError, RolloutError, WorkerError
-from rollout_cli.run.compare import first_difference
+from rollout_cli.run.compare import advice, first_difference
 from rollout_cli.run.reproduce import EarlyEpisodes, Verdict, check, described, require
 from rollout_cli.samplers.plan import Episodes, Plan
 from rollout_cli.workers.worker import WorkerReport
@@ -127,6 +129,21 @@ def test_infos_and_lengths(again: Chunk, place: str) -> None:
     found = first_difference(batch(one()), batch(again))
     assert found is not None
     assert place == found.place
+
+
+def test_the_advice_names_the_infos_that_differ() -> None:
+    """Where nothing else differs, it is the very options that leave them out; else they would not help."""
+    again = changed_info(np.float64(0.5), **{"sparse": 1.0, "odd [key]": 2})
+    found = first_difference(batch(one()), batch(again))
+    assert found is not None
+    options = "--drop-info agent_info.logit --drop-info env_info.sparse --drop-info 'env_info.odd [[]key]'"
+    assert advice(found).endswith(options)
+    found = first_difference(batch(one()), batch(replace(again, rewards=again.rewards + 1)))
+    assert found is not None
+    assert "keeps state" in advice(found)
+    patterns = [word for word in shlex.split(options) if word != "--drop-info"]
+    without = [batch(without_infos(chunk, patterns)) for chunk in (one(), again)]
+    assert None is first_difference(*without)
 
 
 # -- early episodes ----------------------------------------------------------------------------------------------------
