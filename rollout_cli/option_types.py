@@ -123,6 +123,7 @@ ALLOWED = {
     "KEY": "dotted paths, such as episode.t, or globs of them, such as *_time",
     "MODULE:CLASS": "the name of a class, such as my_module:MyWorker",
     "HEX": "64 hexadecimal digits, as sha256sum prints them",
+    "FILE": "the paths of files",
     "SPEC": "a text that is not empty, in UTF-8",
     "NAME": "a text that is not empty, in UTF-8",
     "DIR": "the path of a folder, or a URI such as s3://bucket/folder",

@@ -29,12 +29,16 @@ _OutputFlag = Annotated[
 _OVERWRITE = "Replace the dataset that the folder holds."
 _OverwriteFlag = Annotated[bool, typer.Option("--overwrite", help=_OVERWRITE, show_default=False)]
 
+_ACCEPT = "Merge shards of another policy or environment too, and record that."
+_AcceptFlag = Annotated[bool, typer.Option("--accept-changes", help=_ACCEPT, show_default=False)]
+
 
 def merge(
     parts: _Parts,
     *,
     output: _OutputFlag,
     overwrite: _OverwriteFlag = False,
+    accept_changes: _AcceptFlag = False,
     quiet: QuietFlag = False,
     verbose: VerboseFlag = False,  # noqa: ARG001 - read where all commands end
     json: JsonFlag = False,
@@ -46,7 +50,7 @@ def merge(
     stream = cast("TextIO", MessageStream(sys.stderr))
     progress = choose_progress(stream, wanted=None, quiet=quiet or json, environ=os.environ)
     try:
-        summary = run_merge(parts, output, overwrite=overwrite, progress=progress)
+        summary = run_merge(parts, output, overwrite=overwrite, accept_changes=accept_changes, progress=progress)
     finally:
         progress.finish()
     if json:

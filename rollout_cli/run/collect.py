@@ -273,10 +273,8 @@ def _stop(config: CollectConfig) -> int:
 
 def _check(job: _Job, sampler: Sampler) -> reproduce.Verdict:
     """Run early episodes again, unless the verdict is known or the run was ended early."""
-    if reasons := [change["what"] for change in job.state.changes]:
-        return reproduce.Verdict("no", "; ".join(reasons))
-    if job.verdict is not None:
-        return job.verdict
+    if (known := reproduce.verdict_of_changes(job.state.changes) or job.verdict) is not None:
+        return known
     if job.failure is not None or job.signals.received is not None:
         known = reproduce.known_beforehand(sampler.report)
         return known or reproduce.Verdict("unknown", "the run was ended early")

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
+from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from rollout_cli import pins
 from rollout_cli.config import CollectConfig
 from rollout_cli.dataset.files import check_folder, read_info
 from rollout_cli.errors import UsageError
 from rollout_cli.run.progress import Progress
 from rollout_cli.run.provenance import changed_sources, changed_versions, recorded_values
+from rollout_cli.run.reproduce import Verdict, verdict_of_changes
 
 if TYPE_CHECKING:
     from rollout_cli.dataset.metadata import DatasetSummary
@@ -24,11 +27,16 @@ if TYPE_CHECKING:
 _OF_THE_FOLDER = ("output", "shard", "seed")
 _RECORD = ("env", "env_source", "policy", "collector", "worker", "seeding", "versions", "git")
 _MAY_DIFFER = {"workers", "sampler", "start_method", "ray_address", "cpus_per_worker", "gpus_per_worker", "flush_every"}
+_MAY_DIFFER |= {"pin", "accept_changes"}
 """Options that one shard may have otherwise than another: they say where and how it ran. (`exact` divides workers.)"""
 
 
-def merge(parts: Sequence[Path], output: Path, *, overwrite: bool, progress: Progress) -> DatasetSummary:
+def merge(
+    parts: Sequence[Path], output: Path, *, overwrite: bool, progress: Progress, accept_changes: bool = False
+) -> DatasetSummary:
     """Write the dataset of the run whose shards are `parts`, in any order; its `data/` is as if one run had made it.
+
+    With `accept_changes` the policy or environment of one may be others than those of the first; that is recorded.
 
     Raises:
         UsageError: If a shard is missing, has not ended, or belongs to another run.
@@ -44,18 +52,20 @@ def merge(parts: Sequence[Path], output: Path, *, overwrite: bool, progress: Pro
         raise UsageError(f"{output} is a shard itself", hint="merge into another folder")
     found = [(load(path), _config_of(path)) for path in parts]
     found.sort(key=lambda one: one[1].shard or (0, 0))
-    config = _checked(found, progress)
-    first = found[0][0].info
+    config, changes = _checked(found, progress, accept_changes=accept_changes)
+    first, infos = found[0][0].info, [dataset.info for dataset, _ in found]
     per_worker = config.episodes_per_worker
     firsts = [worker * per_worker for worker in config.whole] if per_worker else [config.whole.start]
     record = {name: first[name] for name in _RECORD if name in first}
     record["collector"] = {**record["collector"], "shard": None}
+    record |= {"files": reduce(pins.joined, [info["files"] for info in infos]), "changes": changes}
+    record["reproducible"] = _verdict(infos, verdict_of_changes(changes))
     with DatasetWriter(
         output,
         env_spec=found[0][0].env_spec,
         root_seed=first["root_seed"],
         first_numbers=firsts,
-        header={**record, "reproducible": _verdict([dataset.info for dataset, _ in found])},
+        header=record,
         next_observation=config.next_observation,
         overwrite=overwrite,
         limits=SizeLimits(segment_bytes=config.segment_bytes),
@@ -86,8 +96,10 @@ def _config_of(path: Path) -> CollectConfig:
     return config
 
 
-def _checked(found: Sequence[tuple[Dataset, CollectConfig]], progress: Progress) -> CollectConfig:
-    """Return the configuration of the whole run; UsageError unless these are all of its shards."""
+def _checked(
+    found: Sequence[tuple[Dataset, CollectConfig]], progress: Progress, *, accept_changes: bool
+) -> tuple[CollectConfig, list[Mapping[str, Any]]]:
+    """Return the configuration of the whole run and the accepted changes; UsageError unless it has all its shards."""
     (one, config), *others = found
     assert config.shard is not None
     here, count = [part.shard.number for _, part in found if part.shard], config.shard.parts
@@ -102,22 +114,46 @@ def _checked(found: Sequence[tuple[Dataset, CollectConfig]], progress: Progress)
         what = f"shard {missing[0]}/{count} is missing" if missing else "a shard is given twice"
         raise UsageError(what, hint="give each shard of the run once")
     may_differ = _MAY_DIFFER - ({"workers"} if config.command == "exact" else set())
+    changes: list[Mapping[str, Any]] = []
     for dataset, part in others:
-        compared = vars(config).keys() - {*_OF_THE_FOLDER, *may_differ}
+        compared = vars(config).keys() - {*_OF_THE_FOLDER, *may_differ, *_in_files(one.info, dataset.info)}
         differing = sorted(name for name in compared if getattr(config, name) != getattr(part, name))
-        differing += changed_sources(one.info, dataset.info)
         differing += [name for name in ("root_seed", "spaces", "features") if one.info[name] != dataset.info[name]]
         if differing:
             message = f"{dataset.path} and {one.path} are shards of different runs: {', '.join(differing)} differ"
             raise UsageError(message, hint="collect it again as the others were")
-        if one.info["run"] != dataset.info["run"]:
-            message = f"{dataset.path} was collected with another policy or environment than {one.path}"
-            if are_comparable(one.info, dataset.info):
-                raise UsageError(f"{message}: their first episode differs", hint="collect it again as the others were")
-            progress.warn(f"{message}, or is not reproducible: their first episode differs")
-        if changed := changed_versions(one.info, dataset.info):
-            progress.warn(f"{dataset.path} was collected with other versions than {one.path}: {'; '.join(changed)}")
-    return replace(config, shard=None)
+        changed = _changed(one, dataset, progress)
+        if changed and not accept_changes:
+            raise UsageError(
+                f"{dataset.path} has another policy or environment than {one.path}: {'; '.join(changed)}",
+                hint="collect it again as the others were; --accept-changes merges both",
+            )
+        before = {"files": one.info["files"], "versions": one.info["versions"]}
+        entry = {"what": f"files changed: {'; '.join(changed)}", "from_numbers": dataset.info["first_numbers"]}
+        changes += [*dataset.info["changes"], *([{**entry, "before": before}] if changed else [])]
+    return replace(config, shard=None), [*one.info["changes"], *changes]
+
+
+def _in_files(one: Mapping[str, Any], other: Mapping[str, Any]) -> set[str]:
+    """Return the options whose SPECs name files, which may lie in another folder: their contents are compared."""
+    sources = {"policy": "policy", "env": "env_source"}
+    return {name for name, origin in sources.items() if one[origin]["path"] and other[origin]["path"]}
+
+
+def _changed(one: Dataset, other: Dataset, progress: Progress) -> list[str]:
+    """Return in words what shows that two shards were collected with different code or weights; warn of the rest."""
+    changed, notices = pins.changes(one.info["files"], other.info["files"])
+    changed += changed_sources(one.info, other.info)
+    for notice in notices:
+        progress.notice(f"{other.path}: {notice}")
+    if one.info["run"] != other.info["run"] and not changed:
+        if are_comparable(one.info, other.info):
+            return ["their first episode differs"]
+        message = f"the first episodes of {one.path} and {other.path} differ"
+        progress.warn(f"{message}: they were collected with different code or weights, or are not reproducible")
+    if versions := changed_versions(one.info, other.info):
+        progress.warn(f"{other.path} was collected with other versions than {one.path}: {'; '.join(versions)}")
+    return changed
 
 
 def are_comparable(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
@@ -141,7 +177,9 @@ def _copy(dataset: Dataset, writer: DatasetWriter, per_worker: int | None, progr
         progress.update(episodes=chunk.n_episodes, steps=chunk.n_steps, return_sum=chunk.return_sum)
 
 
-def _verdict(infos: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
-    """Return the weakest verdict of several: `no`, else `unknown`, else `yes`."""
+def _verdict(infos: Sequence[Mapping[str, Any]], known: Verdict | None) -> Mapping[str, Any]:
+    """Return the weakest verdict of several, `no`, else `unknown`, else `yes`, unless one is known of the whole."""
+    if known is not None:
+        return asdict(known)
     order = ("no", "unknown", "yes")
     return min((info["reproducible"] for info in infos), key=lambda one: order.index(one["status"]))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
@@ -55,6 +55,11 @@ def known_beforehand(report: WorkerReport | None) -> Verdict | None:
     if report is None or report.not_reproducible is None:
         return None
     return Verdict("no", report.not_reproducible, report.scope)
+
+
+def verdict_of_changes(changes: Sequence[Mapping[str, Any]]) -> Verdict | None:
+    """Return the verdict on a dataset with accepted changes, as info.json has them; None where there are none."""
+    return Verdict("no", "; ".join(change["what"] for change in changes)) if changes else None
 
 
 @dataclass(slots=True)
