@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from tests.helpers.datasets import data_hashes, info_of, numbers_of
+from tests.helpers.datasets import assert_same_data, data_hashes, info_of, numbers_of
 from tests.helpers.processes import called, rollout, running
 from tests.helpers.projects import project, write_module
 
@@ -342,3 +344,33 @@ def test_info_shows_the_files_and_pack_says_what_a_factory_still_reads(project: 
     assert ["weights.npy"] == packed["reads"]
     assert "still reads  weights.npy" in called("policy", "pack", "packed:load", "-o", "q.pkl").stdout
     assert "still reads  no file" in called("policy", "pack", "mine:act", "-o", "r.pkl").stdout
+
+
+def test_shards_are_merged_where_their_files_are_equal(project: Path) -> None:
+    """Wherever they lie; one with other weights is refused by the file's name, or merged and said to be so."""
+    words = ("--episodes", "4", "--seed", "1", "-w", "1")
+    for name in ("a", "b"):
+        (project / name).mkdir()
+        os.chdir(project / name)
+        named = begin("")
+        called("collect", *named, *words, "--shard", f"{'ab'.index(name) + 1}/2", "-o", project / name / "out")
+        sys.modules.pop("mine", None)
+    called("collect", *named, *words, "-o", project / "whole")
+    shards = (project / "a" / "out", project / "b" / "out")
+    called("merge", *shards, "-o", project / "merged")
+    assert_same_data(project / "whole", project / "merged")
+    assert {"mine.py", "weights.npy"} == {file["path"] for file in info_of(project / "merged")["files"]}
+    CHANGED["weights behind a module"][1]()
+    sys.modules.pop("mine", None)
+    called("collect", *named, *words, "--shard", "2/2", "--overwrite", "-o", shards[1])
+    refused = called("merge", *shards, "-o", project / "again", code=2)
+    assert "weights.npy has changed" in refused.stderr
+    assert not (project / "again").exists()
+    called("merge", *shards, "-o", project / "again", "--accept-changes")
+    info = info_of(project / "again")
+    assert ("no", "files changed: weights.npy has changed") == (
+        info["reproducible"]["status"],
+        info["reproducible"]["reason"],
+    )
+    assert [2] == info["changes"][0]["from_numbers"]
+    called("verify", project / "again")
