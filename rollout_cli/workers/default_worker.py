@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 
 import gymnasium
 
-from rollout_cli.envs import describe_env, env_spec_of, time_limit_of
+from rollout_cli.envs import describe_env, env_spec_of
 from rollout_cli.envs.describe import loaded_versions
 from rollout_cli.envs.updates import check_env, close_env, updated_env
 from rollout_cli.episodes.batch import EnvSpec, EpisodeBatch
@@ -88,7 +88,6 @@ class DefaultWorker:
         self._env: Any = None
         self._env_spec: EnvSpec | None = None
         self._recorder: EpisodeRecorder | None = None
-        self._limit = math.inf
         self._most_steps = 0  # Then an episode ends or fails.
         self._waiting: deque[int] = deque()
         self._next_own = worker_number * OWN_EPISODES
@@ -130,8 +129,6 @@ class DefaultWorker:
         self._forget()
         seed_globals(self._seed, SETUP)
         self._env = updated_env(self._env, env_update, gymnasium.Env)
-        own_limit = time_limit_of(self._env)
-        self._limit = min(self._max_episode_length, math.inf if own_limit is None else own_limit)
         self._take_spec(env_spec_of(self._env, self._max_episode_length))
         self._make_ready()
 
@@ -167,7 +164,7 @@ class DefaultWorker:
             rule = self._holder.action_rule(self.rules)
             self._recorder = EpisodeRecorder(self.env_spec, self.worker_number, rule)
         guard = self.rules.most_steps(self._the_recorder().observations.row_bytes)
-        self._most_steps = math.ceil(min(guard, self._limit))
+        self._most_steps = self.env_spec.max_episode_length or guard
 
     def start_episode(self) -> None:
         """Begin the lowest assigned number; where none is assigned, the one after the last."""
@@ -314,7 +311,7 @@ class DefaultWorker:
 
     def _finish(self, observation: Any, terminated: Any, truncated: Any) -> None:
         recorder = self._the_recorder()
-        at_limit = recorder.step >= self._limit
+        at_limit = recorder.step == self.env_spec.max_episode_length
         terminated, truncated = as_flag("terminated", terminated), as_flag("truncated", truncated) or at_limit
         if not (terminated or truncated):
             hint = checks.ENDLESS_HINT

@@ -121,6 +121,7 @@ class VecWorker(DefaultWorker):
 
     # Set once there is an environment, and once there is a policy, too.
     _rows: Rows
+    _limit: float
     _row_specs: list[EnvSpec]
     _policies: OnePolicy
     _spaces: SpaceRows
@@ -366,7 +367,7 @@ class VecWorker(DefaultWorker):
         self._numbers[rows] = NO_NUMBER
 
     def _make_room(self) -> None:
-        if math.isinf(self._limit):
+        if self.env_spec.max_episode_length is None:
             lengths = np.where(self._numbers != NO_NUMBER, self._buffer.step - self._starts, 0)
             if lengths.max() >= self.rules.most_steps(self._buffer.row_bytes):
                 error = BadValueError(f"the episode has no end: it is {lengths.max():,} steps long", ENDLESS_HINT)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from gymnasium import spaces
+from gymnasium.wrappers import TimeLimit
 
 from rollout_cli.errors import EnvError, InternalError, PolicyError, UserCodeError
 from rollout_cli.seeding.seeds import env_seed
@@ -381,6 +382,19 @@ def test_an_episode_without_end_fails(kind: str) -> None:
         worlds.advance(worker)
     assert "max_episode_length=" in caught.value.hint
     assert 1 == len(caught.value.episodes)
+
+
+@each_kind
+def test_an_episode_with_a_limit_may_be_longer_than_the_guard(kind: str) -> None:
+    """Also where the limit is the environment's own: the guard is for episodes that nothing ends."""
+    env = worlds.env_of(kind, lambda: TimeLimit(ChainEnv("never"), 3_000))
+    if kind not in SINGLE:
+        env.max_episode_steps = 3_000
+    chunk = run(make(kind, env, rules=EpisodeRules(step_guard=1_500)), range(3), steps=3_000)
+    assert [3_000] * 3 == chunk.lengths.tolist()
+    if kind in RESET_FROM_OUTSIDE:
+        worker = make(kind, lambda: ChainEnv("never"), limit=2_500, rules=EpisodeRules(step_guard=1_500))
+        assert [2_500] * 3 == run(worker, range(3), steps=3_000).lengths.tolist()
 
 
 # -- record first ------------------------------------------------------------------------------------------------------
