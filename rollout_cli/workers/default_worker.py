@@ -27,7 +27,7 @@ from rollout_cli.seeding.generators import EpisodeSeeder
 from rollout_cli.seeding.seeds import SETUP, derive_seed, env_seed, seed_globals
 from rollout_cli.workers import checks
 from rollout_cli.workers.checks import RESET, STEP, as_flag, as_reward, blame, frozen_copy
-from rollout_cli.workers.policy_holder import PolicyHolder
+from rollout_cli.workers.policy_holder import PolicyHolder, masks_of
 from rollout_cli.workers.recording import EpisodeRecorder
 from rollout_cli.workers.worker import NO_NUMBER, CrashBox, EpisodeRules
 
@@ -155,7 +155,7 @@ class DefaultWorker:
     def _make_ready(self) -> None:
         """Adapt the policy once both it and the spaces are known, and find the generators that both draw from."""
         if self._env_spec is not None:
-            self._holder.adapt([self._env_spec])
+            self._holder.adapt([self._env_spec], [self._env])
         if not self._holder.policies:
             return
         self._seeder.watch(policy=self._holder.policy, env=self._env)
@@ -281,7 +281,8 @@ class DefaultWorker:
 
         An observation is recorded before the policy sees it, and an action before the environment does.
         """
-        recorder, act, step = self._the_recorder(), self._holder.policy.get_action, self._stepper(self._env)
+        recorder, policy, step = self._the_recorder(), self._holder.policy, self._stepper(self._env)
+        act = self._act_masked if policy.takes_masks else policy.get_action
         record_observation, record_action = recorder.observations.record, recorder.actions.record
         agent_infos, env_infos, rewards = recorder.agent_infos, recorder.env_infos, recorder.rewards
         observation, where = self._observation, STEP if recorder.step else RESET
@@ -308,6 +309,10 @@ class DefaultWorker:
         except BaseException as error:
             self._give_up(where, error)
             raise
+
+    def _act_masked(self, observation: Any) -> tuple[Any, dict[str, Any]]:
+        self._holder.policy.masks = masks_of(self._env)
+        return self._holder.policy.get_action(observation)
 
     def _finish(self, observation: Any, terminated: Any, truncated: Any) -> None:
         recorder = self._the_recorder()

@@ -191,7 +191,7 @@ class VecWorker(DefaultWorker):
         """Adapt the policy once both it and the spaces are known, and find the generators that both draw from."""
         if self._env_spec is None or self._env is None:
             return
-        self._holder.adapt(self._row_specs)
+        self._holder.adapt(self._row_specs, self._rows.envs)
         if not self._holder.policies:
             return
         self._is_begun = False
