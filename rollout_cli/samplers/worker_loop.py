@@ -135,6 +135,7 @@ class WorkerLoop:
             self.close()  # After a failure nobody knows what state it is in.
         worker = self._worker = self._worker or self._built()
         worker.retract(above=None)
+        worker.salt = start.salt
         for update in start.updates:
             worker.update_env(_unpickled(update.env, "environment", EnvLoadError))
             worker.update_agent(_unpickled(update.agent, "policy", PolicyLoadError))

@@ -69,6 +69,8 @@ class DefaultWorker:
         rules: What it does about user code that nearly keeps its contract; set before its first update.
         crash_box: Where it notes which episodes run; set before its first update.
         number_stride: The step from one of its numbers to the next, where it owns every m-th number.
+        salt: Differs from one start of this worker to the next. The seed of a native vector environment follows from
+            it; set before an update of the environment.
         not_reproducible: Why its episodes cannot be reproduced, as far as it is known by now; None if nothing is.
     """
 
@@ -81,6 +83,7 @@ class DefaultWorker:
         self.rules = EpisodeRules()
         self.crash_box = CrashBox()
         self.number_stride = 1
+        self.salt: tuple[int, ...] = ()
         self._seed = seed
         self._max_episode_length = math.inf if max_episode_length is None else max_episode_length
         self._holder = PolicyHolder(seed, deterministic=deterministic)

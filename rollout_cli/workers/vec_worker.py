@@ -25,7 +25,7 @@ from rollout_cli.episodes.chunk import Chunk
 from rollout_cli.episodes.spaces import SpaceRows, space_leaves
 from rollout_cli.errors import ArgumentError, EnvLoadError, InternalError, UserCodeError
 from rollout_cli.seeding.generators import EpisodeSeeder
-from rollout_cli.seeding.seeds import SETUP, env_seed, seed_globals
+from rollout_cli.seeding.seeds import SETUP, derive_seed, env_seed, seed_globals
 from rollout_cli.workers.batches import flag_batch, infos_of_rows, leaf_batch, reward_batch
 from rollout_cli.workers.checks import (
     ENDLESS_HINT,
@@ -175,7 +175,9 @@ class VecWorker(DefaultWorker):
         self._make_ready()
 
     def _native_rows(self, env_update: Any) -> NativeRows:
-        env = updated_env(self._env, env_update, VectorEnv, lambda source: build_native(source, self._n_envs))
+        # Each start of each worker has a seed of its own: no two run the same episodes. It has 31 bits.
+        seed = derive_seed(self._seed, SETUP, f"native env {self.worker_number} {self.salt}") >> 33
+        env = updated_env(self._env, env_update, VectorEnv, lambda source: build_native(source, self._n_envs, seed))
         if env.num_envs != self._n_envs:
             hint = "give an EnvSource, or omit vectorization='native'"
             raise EnvLoadError(f"{env!r} is no gymnasium.vector.VectorEnv of {self._n_envs} rows", hint=hint)

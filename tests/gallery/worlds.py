@@ -38,6 +38,13 @@ def cartpole_swingup() -> Any:
     return DmControlCompatibilityV0(suite.load("cartpole", "swingup"))
 
 
+def cartpole_pool(num_envs: int, seed: int) -> Any:
+    """Make EnvPool's CartPole, whose rows draw from the seed that it is built with: it ignores that of `reset`."""
+    import envpool
+
+    return envpool.make_gymnasium("CartPole-v1", num_envs=num_envs, seed=seed)
+
+
 class ValidActions(gymnasium.Wrapper[Any, Any, Any, Any]):
     """Says in the infos whether the action of a step was valid."""
 
@@ -75,3 +82,8 @@ def masked_line() -> Any:
     from sb3_contrib.common.wrappers import ActionMasker
 
     return ValidActions(ActionMasker(_Line(), lambda env: np.array([env.unwrapped.place > 0, env.unwrapped.place < 9])))
+
+
+def always_left(observation: Any) -> int:
+    """Choose action 0."""
+    return 0
