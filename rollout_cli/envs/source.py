@@ -247,11 +247,12 @@ def _checked(built: Any, name: str) -> Env:
     raise EnvLoadError(f"{name!r} is no gymnasium.Env, but an object of type {type(built).__name__}", hint=hint)
 
 
-def build_native(source: EnvSource, n_rows: int) -> Vector:
+def build_native(source: EnvSource, n_rows: int, seed: int) -> Vector:
     """Build a vector environment of `n_rows` rows, or raise EnvLoadError.
 
     A gymnasium id or EnvSpec must have a vector entry point; a class or factory is called with `num_envs`. Where it
-    takes `autoreset_mode` and none is given, it is asked not to reset itself: only then can episodes be reproduced.
+    takes `seed` and the source's arguments have none, it gets `seed`, in [0, 2**31). Where it takes `autoreset_mode`
+    and none is given, it is asked not to reset itself: only then can episodes be reproduced.
     """
     found, name = source.resolve(), source.label
     creator: Any = found.vector_entry_point if isinstance(found, GymSpec) else found
@@ -261,9 +262,11 @@ def build_native(source: EnvSource, n_rows: int) -> Vector:
     if isinstance(found, GymSpec):
         creator = load_env_creator(creator) if isinstance(creator, str) else creator
         build = partial(gymnasium.make_vec, found, num_envs=n_rows, vectorization_mode="vector_entry_point")
-        built = _built_native(build, creator, source, given={**found.kwargs, **source.kwargs})
+        built = _built_native(build, creator, source, seed, given={**found.kwargs, **source.kwargs})
+        if "seed" not in (*found.kwargs, *source.kwargs):
+            built.unwrapped.spec.kwargs.pop("seed", None)  # It is no other worker's.
     elif callable(found):
-        built = _built_native(partial(found, num_envs=n_rows), creator, source, given=source.kwargs)
+        built = _built_native(partial(found, num_envs=n_rows), creator, source, seed, given=source.kwargs)
     else:
         built = found
     if not isinstance(built, VectorEnv) or built is found:
@@ -276,12 +279,16 @@ def build_native(source: EnvSource, n_rows: int) -> Vector:
     return built
 
 
-def _built_native(build: Callable[..., Any], creator: Any, source: EnvSource, *, given: Mapping[str, Any]) -> Any:
-    if _MODE not in given and _MODE in _parameters(creator):
+def _built_native(
+    build: Callable[..., Any], creator: Any, source: EnvSource, seed: int, *, given: Mapping[str, Any]
+) -> Any:
+    free = {*_parameters(creator)} - given.keys()
+    kwargs = {**source.kwargs, **({"seed": seed} if "seed" in free else {})}
+    if _MODE in free:
         try:
-            return call_builder(build, {**source.kwargs, _MODE: AutoresetMode.DISABLED}, source.label, creator)
+            return call_builder(build, {**kwargs, _MODE: AutoresetMode.DISABLED}, source.label, creator)
         except EnvLoadError as error:
             # ALE up to 0.12 has the argument, and no such mode; the dataset says what comes of that.
             if not isinstance(error.__cause__, ValueError) or _MODE not in str(error.__cause__):
                 raise
-    return call_builder(build, source.kwargs, source.label, creator)
+    return call_builder(build, kwargs, source.label, creator)

@@ -237,7 +237,11 @@ class _PredictPolicy(AdaptedPolicy):
     """Calls `predict(observation, state, episode_start, deterministic)` of Stable-Baselines3: it gives (action, state).
 
     The state is given back in the next step, with `episode_start`, bool (n,), true for the rows whose episode begins: a
-    recurrent policy clears those itself. The method gets only the keywords that it takes.
+    recurrent policy clears those itself. The method gets only the keywords that it takes. One that names
+    `action_masks`, as that of sb3_contrib's MaskablePPO does, gets the environment's masks.
+
+    A model that explores by gSDE keeps its noise from step to step. The noise is drawn anew for each episode, and
+    for one row at a time: the draws of a batch would belong to no episode.
     """
 
     resets = True
@@ -249,6 +253,11 @@ class _PredictPolicy(AdaptedPolicy):
         self._keywords = [name for name in keywords if _takes_keyword(self._predict, name)]
         if deterministic and "deterministic" not in self._keywords:
             raise _no_mode(f"{name_of(wrapped)}.predict")
+        self.takes_masks = _takes_keyword(self._predict, "action_masks", by_name=True)
+        self._keywords += ["action_masks"] if self.takes_masks else []
+        if not deterministic and (redraw_noise := _gsde_noise(wrapped)) is not None:
+            # It draws from torch's global generator, which is seeded for the episode right before.
+            self.row_by_row, self.seed = True, lambda _: redraw_noise()
         self._deterministic = deterministic
         self._is_discrete = isinstance(env_spec.action_space, spaces.Discrete)
         self._actions = SpaceRows(env_spec.action_space)
@@ -276,7 +285,12 @@ class _PredictPolicy(AdaptedPolicy):
     def _act(self, observation: Any, n_rows: int) -> Any:
         if len(self._starts) != n_rows:
             self._state, self._starts = None, np.ones(n_rows, bool)
-        options = {"state": self._state, "episode_start": self._starts, "deterministic": self._deterministic}
+        options = {
+            "state": self._state,
+            "episode_start": self._starts,
+            "deterministic": self._deterministic,
+            "action_masks": self.masks,
+        }
         result = self._predict(observation, **{name: options[name] for name in self._keywords})
         if not isinstance(result, tuple) or len(result) != 2:  # noqa: PLR2004
             message = f"{name_of(self.wrapped)}.predict gave {named(result)}, expected the pair (action, state)"
@@ -285,3 +299,11 @@ class _PredictPolicy(AdaptedPolicy):
         # Made anew, since the object may have kept the one it was given.
         self._starts = np.zeros(n_rows, bool)
         return result[0]
+
+
+def _gsde_noise(model: Any) -> Callable[[], Any] | None:
+    """Return what draws a Stable-Baselines3 model's or policy's noise anew; None where it has no gSDE."""
+    policy = getattr(model, "policy", model)
+    # An actor-critic policy knows whether it explores so; of SAC's and TQC's policies only the actor does.
+    is_gsde = any(getattr(part, "use_sde", False) for part in (policy, getattr(policy, "actor", None)))
+    return own_method(policy, "reset_noise") if is_gsde else None

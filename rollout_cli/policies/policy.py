@@ -72,12 +72,14 @@ class AdaptedPolicy(Policy):
     """
 
     row_wise: bool = False  # Row j of `get_actions` is what `get_action` gives, bit for bit, whatever others are.
-    row_by_row: bool = False  # There is no `get_actions`: a worker with several rows then needs a policy a row.
+    row_by_row: bool = False  # A batch does not act as its rows alone do: each row needs a policy of its own.
     resets: bool = False  # `reset` does anything: only then must a worker call it at the beginning of each episode.
     methods: tuple[str, str] = ("get_action", "get_actions")  # The user's own ones behind these two, for messages.
     trusted: bool = False  # Its actions are in the action space by construction, and need no check.
     seed: Callable[[int], Any] | None = None  # The policy's own method; None where it has none. So is `seed_rows`.
     seed_rows: Callable[[Array, Array], Any] | None = None
+    takes_masks: bool = False  # A worker must set `masks` before each step.
+    masks: Any = None  # What `env.action_masks()` returns, stacked to (n, ...) for n rows.
 
     def __init__(self, wrapped: Any = None) -> None:
         self.wrapped = wrapped  # The user's own object; None of a built-in policy.

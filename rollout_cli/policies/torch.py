@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import sys
 from typing import Any
@@ -61,7 +62,9 @@ class TorchPolicy(SeededPolicy):
         parameter = next(iter(wrapped.parameters()), self._torch.zeros(0))
         self._device = parameter.device
         self._dtype = parameter.dtype if parameter.is_floating_point() else self._torch.get_default_dtype()
-        super().__init__(wrapped.eval(), self._new_numbers)
+        with contextlib.suppress(NotImplementedError):  # An exported program has one mode.
+            wrapped.eval()
+        super().__init__(wrapped, self._new_numbers)
 
     def get_action(self, observation: Any) -> tuple[Any, dict[str, Any]]:
         batch = self._observations.stack([observation])

@@ -183,6 +183,8 @@ def _start(job: _Job) -> Iterator[Sampler]:
 
     with sampler_of(config, job.policy, job.env) as sampler:
         job.sampler, sampler.warn = sampler, warn
+        # A run that goes on, or a shard, does not begin where the other one did.
+        sampler.next_number = job.plan.first + job.state.totals["episodes"]
         sampler.start_worker()
         job.signals.stop = job.stop
         yield sampler

@@ -46,6 +46,7 @@ class Start:
     updates: tuple[Update, ...] = ()  # To be applied in this order.
     lease: Lease = ()
     stride: int = 1  # The step from one of the worker's numbers to the next, where it owns every m-th number.
+    salt: tuple[int, ...] = ()  # No other `Start` of this worker, in a run and those that resume it, has it.
     rebuild: bool = False  # Whether the worker first gives up all that it has built; then the updates are all of them.
 
 

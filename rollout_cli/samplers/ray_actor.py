@@ -169,7 +169,7 @@ class Stored:
     def _run_again(self, recipe: Recipe) -> Chunk:
         loop = _new_loop(recipe.birth, TURN_SECONDS)
         updates = load_ray().get(recipe.updates)
-        messages = loop.turn([Start(0, updates, self.numbers, recipe.stride, rebuild=True)])
+        messages = loop.turn([Start(0, updates, self.numbers, recipe.stride, (0, self.numbers[0].start), rebuild=True)])
         while not loop.idle:
             messages += loop.turn()
         loop.close()

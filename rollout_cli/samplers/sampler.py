@@ -299,6 +299,7 @@ class Sampler:
             updates=self._updates,
             supervisor=self._supervisor,
             warn=self.warn,
+            first_number=self.next_number,
         )
         with self._shut_down_on_error(call):
             call.begin(n_known, updates)

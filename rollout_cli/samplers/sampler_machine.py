@@ -34,10 +34,12 @@ class SamplerMachine:
     updates: UpdateLog
     supervisor: Supervisor
     warn: Callable[[str], None]  # Called with one line for each fault that does not end the call.
+    first_number: int = 0  # Of the call; one that resumes an earlier run has a higher one.
     started: Started | None = None  # What the first worker that was ready knows of its environment and policy.
     skipped: dict[int, str] = field(default_factory=dict)  # By number, why an episode is left out.
     stopping: bool = False  # Whether the call is asked to end early, or has failed: no more numbers are leased.
     failure: RolloutError | None = None  # What ends the call, once the episodes before it were handed on.
+    _n_rebuilt: int = 0  # How often a worker was brought up again.
     _ready: set[int] = field(default_factory=set)
     _highest: dict[int, int] = field(default_factory=dict)  # By partition, the highest number that ended.
 
@@ -51,8 +53,8 @@ class SamplerMachine:
             if is_new:
                 self.pool.start(worker)
             updates = self.updates.history(worker) if is_new else tuple(changes[worker : worker + 1])
-            lease = self.leases.lease(worker, buffer_is_full=False)
-            self.pool.send(worker, Start(self.generation, updates, lease, self.plan.stride, rebuild=is_new))
+            lease, salt = self.leases.lease(worker, buffer_is_full=False), (self.generation, self.first_number)
+            self.pool.send(worker, Start(self.generation, updates, lease, self.plan.stride, salt, rebuild=is_new))
 
     def handle(self, event: Event, now: float) -> None:
         """Take what happened; `now` is in seconds on any one clock.
@@ -141,8 +143,9 @@ class SamplerMachine:
             return
         if died:
             self.pool.start(worker)
-        history = self.updates.history(worker)
-        self.pool.send(worker, Start(self.generation, history, (), self.plan.stride, rebuild=True))
+        self._n_rebuilt += 1
+        history, salt = self.updates.history(worker), (self.generation, self.first_number, self._n_rebuilt)
+        self.pool.send(worker, Start(self.generation, history, (), self.plan.stride, salt, rebuild=True))
 
     def _top_up(self, worker: int) -> None:
         """Lease a worker more numbers, if it is ready for them."""

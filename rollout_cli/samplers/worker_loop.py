@@ -156,6 +156,7 @@ class WorkerLoop:
         if start.updates:
             self._end_watch()
             self._watch = None if self._factory.pins is None else FileWatch(self._factory.pins)
+        worker.salt = start.salt
         for update in start.updates:
             worker.update_env(_unpickled(update.env, "environment", EnvLoadError))
             worker.update_agent(_unpickled(update.agent, "policy", PolicyLoadError))

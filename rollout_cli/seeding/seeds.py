@@ -79,6 +79,12 @@ def _torch_generators() -> list[Any]:
     return [default, *(torch.cuda.default_generators if torch.cuda.is_initialized() else ())]
 
 
+def torch_has_drawn() -> bool:
+    """Return whether torch is loaded and its generator of the CPU has drawn since it was seeded."""
+    pairs = ((used, type(used)().manual_seed(used.initial_seed())) for used in _torch_generators()[:1])
+    return any(used.get_state().tolist() != fresh.get_state().tolist() for used, fresh in pairs)
+
+
 def _global_states() -> tuple[Any, Any, list[Any]]:
     return random.getstate(), np.random.get_state(), [generator.get_state() for generator in _torch_generators()]
 

@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 
 import gymnasium
 
-from rollout_cli.envs import describe_env, env_spec_of, time_limit_of
+from rollout_cli.envs import describe_env, env_spec_of
 from rollout_cli.envs.describe import loaded_modules
 from rollout_cli.envs.updates import check_env, check_makes_new, close_env, updated_env
 from rollout_cli.episodes.batch import EnvSpec, EpisodeBatch
@@ -27,7 +27,7 @@ from rollout_cli.seeding.generators import EpisodeSeeder
 from rollout_cli.seeding.seeds import SETUP, derive_seed, env_seed, seed_globals
 from rollout_cli.workers import checks
 from rollout_cli.workers.checks import RESET, STEP, as_flag, as_reward, blame, frozen_copy
-from rollout_cli.workers.policy_holder import PolicyHolder
+from rollout_cli.workers.policy_holder import PolicyHolder, masks_of
 from rollout_cli.workers.recording import EpisodeRecorder
 from rollout_cli.workers.worker import NO_NUMBER, CrashBox, EpisodeRules, WorkerReport
 
@@ -70,6 +70,8 @@ class DefaultWorker:
         rules: What it does about user code that nearly keeps its contract; set before its first update.
         crash_box: Where it notes which episodes run; set before its first update.
         number_stride: The step from one of its numbers to the next, where it owns every m-th number.
+        salt: Differs from one start of this worker to the next. The seed of a native vector environment follows from
+            it; set before an update of the environment.
         not_reproducible: Why its episodes cannot be reproduced, as far as it is known by now; None if nothing is.
     """
 
@@ -88,6 +90,7 @@ class DefaultWorker:
         self.rules = EpisodeRules()
         self.crash_box = CrashBox()
         self.number_stride = 1
+        self.salt: tuple[int, ...] = ()
         self._seed = seed
         self._max_episode_length = math.inf if max_episode_length is None else max_episode_length
         self._holder = PolicyHolder(seed, deterministic=deterministic)
@@ -98,7 +101,6 @@ class DefaultWorker:
         self._is_used = False  # Whether an episode began in the environment.
         self._env_spec: EnvSpec | None = None
         self._recorder: EpisodeRecorder | None = None
-        self._limit = math.inf
         self._most_steps = 0  # Then an episode ends or fails.
         self._waiting: deque[int] = deque()
         self._next_own = worker_number * OWN_EPISODES
@@ -143,8 +145,6 @@ class DefaultWorker:
         seed_globals(self._seed, SETUP)
         self._env = updated_env(self._env, env_update, gymnasium.Env)
         self._env_update, self._is_used = env_update, False
-        own_limit = time_limit_of(self._env)
-        self._limit = min(self._max_episode_length, math.inf if own_limit is None else own_limit)
         self._take_spec(env_spec_of(self._env, self._max_episode_length))
         self._make_ready()
 
@@ -171,7 +171,7 @@ class DefaultWorker:
     def _make_ready(self) -> None:
         """Adapt the policy once both it and the spaces are known, and find the generators that both draw from."""
         if self._env_spec is not None:
-            self._holder.adapt([self._env_spec])
+            self._holder.adapt([self._env_spec], [self._env])
         if not self._holder.policies:
             return
         self._seeder.watch(policy=self._holder.policy, env=self._env)
@@ -180,7 +180,7 @@ class DefaultWorker:
             rule = self._holder.action_rule(self.rules)
             self._recorder = EpisodeRecorder(self.env_spec, self.worker_number, rule)
         guard = self.rules.most_steps(self._the_recorder().observations.row_bytes)
-        self._most_steps = math.ceil(min(guard, self._limit))
+        self._most_steps = self.env_spec.max_episode_length or guard
 
     def start_episode(self) -> None:
         """Begin the lowest assigned number; where none is assigned, the one after the last."""
@@ -308,7 +308,8 @@ class DefaultWorker:
         An observation is recorded before the policy sees it, and an action before the environment does.
         """
         policy, recorder, step = self._holder.policy, self._the_recorder(), self._stepper(self._env)
-        act, acting = policy.get_action, f"policy.{policy.methods[0]}"
+        act = self._act_masked if policy.takes_masks else policy.get_action
+        acting = f"policy.{policy.methods[0]}"
         record_observation, record_action = recorder.observations.record, recorder.actions.record
         agent_infos, env_infos, rewards = recorder.agent_infos, recorder.env_infos, recorder.rewards
         observation, where = self._observation, STEP if recorder.step else RESET
@@ -336,9 +337,13 @@ class DefaultWorker:
             self._give_up(where, error)
             raise
 
+    def _act_masked(self, observation: Any) -> tuple[Any, dict[str, Any]]:
+        self._holder.policy.masks = masks_of(self._env)
+        return self._holder.policy.get_action(observation)
+
     def _finish(self, observation: Any, terminated: Any, truncated: Any) -> None:
         recorder = self._the_recorder()
-        at_limit = recorder.step >= self._limit
+        at_limit = recorder.step == self.env_spec.max_episode_length
         terminated, truncated = as_flag("terminated", terminated), as_flag("truncated", truncated) or at_limit
         if not (terminated or truncated):
             hint = checks.ENDLESS_HINT

@@ -129,7 +129,9 @@ class WorkerFactory:
         return [preprocess(objs)] * self.n_workers
 
     def __call__(self, worker_number: int) -> Worker:
-        """Build a worker, from number 0; UserCodeError if the class cannot be built with its arguments."""
+        """Build worker 0 to n_workers - 1, or raise ArgumentError; UserCodeError if its class cannot be built."""
+        if not 0 <= worker_number < self.n_workers:
+            raise ArgumentError(f"worker_number is {worker_number}, must be from 0 to {self.n_workers - 1}")
         common = {"seed": self.seed, "max_episode_length": self.max_episode_length, "worker_number": worker_number}
         arguments: dict[str, Any] = common | self.worker_args
         hint = f"it is called with {', '.join(arguments)}; the traceback below shows where"

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import sys
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
 from rollout_cli.episodes.batch import EnvSpec
-from rollout_cli.errors import InternalError, PolicyError, PolicyLoadError
+from rollout_cli.errors import EnvError, InternalError, PolicyError, PolicyLoadError
 from rollout_cli.loading import Source, reporting
 from rollout_cli.policies import AdaptedPolicy, PolicySource, adapt_policy
+from rollout_cli.policies.policy import name_of
 from rollout_cli.policies.source import UserPolicySource
-from rollout_cli.seeding.seeds import SETUP, seed_globals
+from rollout_cli.seeding.seeds import SETUP, seed_globals, torch_has_drawn
 from rollout_cli.workers.worker import EpisodeRules, OnInvalidAction
 
 
@@ -70,8 +72,10 @@ class PolicyHolder:
             with reporting(PolicyError, "policy.set_param_values raised", hint=hint):
                 policy.set_param_values(agent_update)
 
-    def adapt(self, env_specs: Iterable[EnvSpec]) -> None:
+    def adapt(self, env_specs: Iterable[EnvSpec], envs: Sequence[Any]) -> None:
         """Make the policy ready for these spaces, one spec a row, where there is one and it is not; or PolicyLoadError.
+
+        `envs` are the rows' environments, of which the policy may need action masks; none for a native one.
 
         A policy that acts on one observation at a time is copied for each of several rows, for its state and its draws
         belong to one episode; each copy has its row's own spaces, for it may draw from them.
@@ -79,7 +83,18 @@ class PolicyHolder:
         if self._given is None or self.policies:
             return
         source, (first, *others) = self._given, env_specs
+        had_torch = "torch" in sys.modules
         policies = [self._adapted(source, first)]
+        if not had_torch and torch_has_drawn():
+            # It imported torch, whose generator begins in another state in each process, and can be seeded now.
+            policies = [self._adapted(source, first)]
+        if policies[0].takes_masks and not (envs and all(env.has_wrapper_attr("action_masks") for env in envs)):
+            raise PolicyLoadError(
+                f"{name_of(policies[0].wrapped)} needs action masks, and the environment has none",
+                hint="give the environment a method action_masks(), or wrap it in sb3_contrib's ActionMasker"
+                if envs
+                else 'omit vectorization="native": n_envs=… then steps environments that have a method action_masks()',
+            )
         if others and policies[0].row_by_row:
             if not isinstance(source, PolicySource):
                 hint = "give the policy get_actions, which acts for all rows, or run one environment a worker"
@@ -92,3 +107,9 @@ class PolicyHolder:
         if isinstance(given, PolicySource):
             return given.load(env_spec, deterministic=self._deterministic)
         return adapt_policy(given, env_spec, deterministic=self._deterministic)
+
+
+def masks_of(env: Any) -> Any:
+    """Return the valid actions as the environment's `action_masks()` does; EnvError if that fails."""
+    with reporting(EnvError, "env.action_masks failed"):
+        return env.get_wrapper_attr("action_masks")()

@@ -14,7 +14,7 @@ from rollout_cli.seeding.generators import EpisodeSeeder
 from rollout_cli.seeding.seeds import derive_seed
 from rollout_cli.workers.batches import RowInfos, leaf_batch
 from rollout_cli.workers.checks import BadValueError, bad_action, bounds_of, clipped, frozen_copy, shown
-from rollout_cli.workers.policy_holder import PolicyHolder
+from rollout_cli.workers.policy_holder import PolicyHolder, masks_of
 from rollout_cli.workers.recording import SpaceRecorder
 from rollout_cli.workers.rows import RowError, Rows, resting_sample
 from rollout_cli.workers.worker import NO_NUMBER, EpisodeRules
@@ -75,6 +75,7 @@ class OnePolicy:
         Return the actions for the environment, the same as one array (n, *shape) a leaf, and infos of the whole batch.
         An action outside of the space, in a row that runs an episode, raises RowError.
         """
+        self._policy.masks = self._masks(numbers) if self._policy.takes_masks else None
         actions, infos = self._policy.get_actions(observations)
         try:
             given = self._spaces.columns(actions)
@@ -82,6 +83,12 @@ class OnePolicy:
             raise BadValueError(f"the actions lack {error!r}: {shown(actions)}") from error
         leaves = [self._checked(*one, numbers) for one in zip(self._spaces.leaves, self._bounds, given, strict=True)]
         return self._for_env(leaves), leaves, infos
+
+    def _masks(self, numbers: Array) -> Array:
+        """Return the rows' action masks (n, ...), all true for a row that rests: it is left alone."""
+        masks = {row: masks_of(self._rows.envs[row]) for row in np.flatnonzero(numbers != NO_NUMBER).tolist()}
+        resting = np.ones_like(next(iter(masks.values())))
+        return np.stack([masks.get(row, resting) for row in range(len(numbers))])
 
     def _checked(self, leaf: Leaf, bounds: tuple[Any, Any] | None, values: Any, numbers: Array) -> Array:
         if self._rule == "clip":
@@ -152,6 +159,8 @@ class PolicyEach(OnePolicy):
                 self._recorder.record(self._resting)
                 continue
             try:
+                if self._policies[row].takes_masks:
+                    self._policies[row].masks = masks_of(self._rows.envs[row])
                 action, info = self._policies[row].get_action(observation)
                 self._recorder.record(action)
                 infos[row] = frozen_copy(info)

@@ -62,7 +62,7 @@ class NativeRows:
         self.env: Any = env
         self.n_rows: int = env.num_envs
         self.mode = autoreset_mode(env)
-        self.own_limit = _limit_of(env)
+        self.own_limit = time_limit_of(env) or math.inf
         self._spaces = SpaceRows(env.single_observation_space)
         self._takes_list = True
         self._keeps_mask = False
@@ -151,7 +151,7 @@ class SyncRows:
         first, *others = ((env.observation_space, env.action_space) for env in envs)
         if any(other != first for other in others):
             raise EnvLoadError("the environments of one worker have different spaces", hint=hint)
-        limits = {_limit_of(env) for env in envs}
+        limits = {time_limit_of(env) or math.inf for env in envs}
         if len(limits) > 1:
             raise EnvLoadError("the environments of one worker have different limits", hint=hint)
         (self.own_limit,) = limits
@@ -232,8 +232,3 @@ def final_infos(infos: Mapping[Any, Any]) -> tuple[Any, Mapping[Any, Any], dict[
         raise BadValueError("infos has no 'final_obs' though episodes ended", hint)
     now = {key: value for key, value in infos.items() if key not in _FINAL}
     return infos["final_obs"], infos.get("final_info") or {}, now
-
-
-def _limit_of(env: Any) -> float:
-    limit = time_limit_of(env)
-    return math.inf if limit is None else limit

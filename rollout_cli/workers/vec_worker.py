@@ -26,7 +26,7 @@ from rollout_cli.episodes.chunk import Chunk
 from rollout_cli.episodes.spaces import SpaceRows, space_leaves
 from rollout_cli.errors import ArgumentError, EnvLoadError, InternalError, UserCodeError
 from rollout_cli.seeding.generators import EpisodeSeeder
-from rollout_cli.seeding.seeds import SETUP, env_seed, seed_globals
+from rollout_cli.seeding.seeds import SETUP, derive_seed, env_seed, seed_globals
 from rollout_cli.workers.batches import flag_batch, infos_of_rows, leaf_batch, reward_batch
 from rollout_cli.workers.checks import (
     ENDLESS_HINT,
@@ -127,6 +127,7 @@ class VecWorker(DefaultWorker):
     # Set once there is an environment, and once there is a policy, too.
     _rows: Rows
     _used_rows: set[int]  # In whose environments an episode began.
+    _limit: float
     _row_specs: list[EnvSpec]
     _policies: OnePolicy
     _spaces: SpaceRows
@@ -180,7 +181,9 @@ class VecWorker(DefaultWorker):
         self._make_ready()
 
     def _native_rows(self, env_update: Any) -> NativeRows:
-        env = updated_env(self._env, env_update, VectorEnv, lambda source: build_native(source, self._n_envs))
+        # Each start of each worker has a seed of its own: no two run the same episodes. It has 31 bits.
+        seed = derive_seed(self._seed, SETUP, f"native env {self.worker_number} {self.salt}") >> 33
+        env = updated_env(self._env, env_update, VectorEnv, lambda source: build_native(source, self._n_envs, seed))
         if env.num_envs != self._n_envs:
             hint = "give an EnvSource, or omit vectorization='native'"
             raise EnvLoadError(f"{env!r} is no gymnasium.vector.VectorEnv of {self._n_envs} rows", hint=hint)
@@ -199,7 +202,7 @@ class VecWorker(DefaultWorker):
         """Adapt the policy once both it and the spaces are known, and find the generators that both draw from."""
         if self._env_spec is None or self._env is None:
             return
-        self._holder.adapt(self._row_specs)
+        self._holder.adapt(self._row_specs, self._rows.envs)
         if not self._holder.policies:
             return
         self._is_begun = False
@@ -389,7 +392,7 @@ class VecWorker(DefaultWorker):
         self._numbers[rows] = NO_NUMBER
 
     def _make_room(self) -> None:
-        if math.isinf(self._limit):
+        if self.env_spec.max_episode_length is None:
             lengths = np.where(self._numbers != NO_NUMBER, self._buffer.step - self._starts, 0)
             if lengths.max() >= self.rules.most_steps(self._buffer.row_bytes):
                 error = BadValueError(f"the episode has no end: it is {lengths.max():,} steps long", ENDLESS_HINT)

@@ -126,12 +126,31 @@ def mode(env: VectorEnv[Any, Any, Any]) -> AutoresetMode:
 
 def test_a_native_environment_is_asked_not_to_reset_itself() -> None:
     """Only where it can be, and nothing else is asked for."""
-    assert AutoresetMode.DISABLED is mode(build_native(as_env_source(Modes), 3))
-    assert AutoresetMode.SAME_STEP is mode(build_native(as_env_source(Modes, {"autoreset_mode": "SameStep"}), 3))
-    assert AutoresetMode.NEXT_STEP is mode(build_native(as_env_source(OwnMode), 3))
-    assert AutoresetMode.SAME_STEP is mode(build_native(as_env_source(OtherModes), 3))
-    cartpole = build_native(env_source("CartPole-v1", {"max_episode_steps": 9}), 5)
+    assert AutoresetMode.DISABLED is mode(build_native(as_env_source(Modes), 3, 0))
+    assert AutoresetMode.SAME_STEP is mode(build_native(as_env_source(Modes, {"autoreset_mode": "SameStep"}), 3, 0))
+    assert AutoresetMode.NEXT_STEP is mode(build_native(as_env_source(OwnMode), 3, 0))
+    assert AutoresetMode.SAME_STEP is mode(build_native(as_env_source(OtherModes), 3, 0))
+    cartpole = build_native(env_source("CartPole-v1", {"max_episode_steps": 9}), 5, 0)
     assert (AutoresetMode.NEXT_STEP, 5, 9) == (mode(cartpole), cartpole.num_envs, time_limit_of(cartpole))
+
+
+def seeded(num_envs: int, seed: int = 42, **others: Any) -> Any:
+    env = OwnMode(num_envs)
+    env.metadata = {**env.metadata, "given": seed}
+    return env
+
+
+def test_a_native_environment_that_takes_a_seed_gets_one() -> None:
+    """Unless the arguments have it; what is recorded of an environment does not have it."""
+    built = [build_native(as_env_source(seeded, kwargs), 2, 7) for kwargs in ({}, {"seed": 3})]
+    assert [7, 3] == [env.metadata["given"] for env in built]
+    gymnasium.register("Seeded-v0", vector_entry_point="tests.envs.test_describe:seeded")
+    try:
+        built = [build_native(env_source("Seeded-v0", kwargs), 2, 7) for kwargs in ({}, {"seed": 3})]
+    finally:
+        gymnasium.registry.pop("Seeded-v0")
+    assert [7, 3] == [env.metadata["given"] for env in built]
+    assert [False, True] == ['"seed"' in describe_env(env)["spec_json"] for env in built]
 
 
 def single_rows(num_envs: int) -> Any:
@@ -152,6 +171,6 @@ def single_rows(num_envs: int) -> Any:
 def test_native_environments_that_are_refused(source: Any, message: str, hint: str) -> None:
     """Every way to fail is one clear line, with what to do next."""
     with pytest.raises(EnvLoadError, match=message) as caught:
-        build_native(source, 2)
+        build_native(source, 2, 0)
     assert "\n" not in caught.value.message
     assert hint in caught.value.hint or "traceback" in caught.value.hint

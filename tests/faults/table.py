@@ -115,6 +115,12 @@ STEPPING = [
     refused("an episode takes too long", 3, "episode", kwargs={"pace": 1.0}, options=("--episode-timeout", "2")),
     refused("env never ends", 3, "length", kwargs={"endless": True}, options=("--episode-step-guard", "500")),
     refused("env has the old step", 3, "step", env=always("old step")),
+    well(
+        "episodes are longer than the guard, and limited",
+        kwargs={"endless": True},
+        options=("--max-episode-length", "60", "--episode-step-guard", "50"),
+        keeps="whole",
+    ),
     fails("a reward is a text", "reward text", "reward"),
     fails("a reward is complex", "reward complex", "reward", "ComplexWarning"),
     fails("a reward is too large", "reward huge", "reward", "raised OverflowError"),

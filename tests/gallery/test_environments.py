@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from rollout_cli import load
 from tests.gallery.conftest import WHOLE
 from tests.helpers.datasets import assert_same_data, has_commit, info_of
 from tests.helpers.processes import called, rollout, running
@@ -88,6 +89,21 @@ def test_worlds(tmp_path: Path, name: str) -> None:
     assert verdict["status"] in ("yes", "unknown"), verdict
     assert_same_data(one, three)
     called("replay", three, "--episodes", f"0:{world.replayed}")
+
+
+if WHOLE:
+
+    @pytest.mark.parametrize("policy", ["random", "tests.gallery.worlds:always_left"])
+    def test_no_two_workers_of_envpool_run_the_same_episodes(tmp_path: Path, policy: str) -> None:
+        """Its rows draw from the seed that it was built with alone, and each worker builds it with another one."""
+        env = ("--env", "tests.gallery.worlds:cartpole_pool", "--vectorization", "native", "--envs-per-worker", "8")
+        words = ("exact", *env, "--policy", policy, "--episodes-per-worker", "60", "--seed", "3", "--quiet")
+        rollout(*words, "--workers", "2", "--output", tmp_path / "out")
+        called("verify", tmp_path / "out")
+        batch = load(tmp_path / "out").to_episode_batch()
+        episodes = {(one.observations.tobytes(), one.actions.tobytes()) for one in batch.split()}
+        assert 120 == len(batch) == len(episodes)
+        assert "no" == info_of(tmp_path / "out")["reproducible"]["status"]
 
 
 VECTORS = {"CartPole": ("CartPole-v1", ())} | ({"Pong": ("tests.gallery.worlds:pong_vector", ())} if WHOLE else {})

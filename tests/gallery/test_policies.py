@@ -36,6 +36,20 @@ MAKE_TORCH = """
     with open("net.pkl", "wb") as file:
         cloudpickle.dump(net, file)
 """
+MAKE_EXPORTED = """
+    import torch
+
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(torch.nn.Linear(4, 16), torch.nn.Tanh(), torch.nn.Linear(16, 2))
+    exported = torch.export.export(net, (torch.zeros(2, 4),), dynamic_shapes=[{0: torch.export.Dim.AUTO}])
+    torch.export.save(exported, "net.pt2")
+"""
+LOAD_EXPORTED = """
+    def policy():
+        import torch
+
+        return torch.export.load("net.pt2").module()
+"""
 MAKE_ONNX = """
     import numpy as np, onnx
     from onnx import TensorProto, helper, numpy_helper
@@ -65,6 +79,7 @@ POLICIES: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "Stable-Baselines3, deterministic": (MAKE_SB3, LOAD_SB3, ("mine:policy", "--deterministic")),
     "Stable-Baselines3, a pickled policy": (MAKE_SB3, "", ("ppo.pkl",)),
     "a torch module": (MAKE_TORCH, "", ("net.pkl",)),
+    "an exported program": (MAKE_EXPORTED, LOAD_EXPORTED, ("mine:policy",)),
     "an ONNX session": (MAKE_ONNX, LOAD_ONNX, ("mine:Policy",)),
 }
 """How the library saves it, the module that a user writes, and the spec with options."""
@@ -100,6 +115,103 @@ def test_policies(tmp_path: Path, name: str, rows: str) -> None:
     assert "no" != verdict["status"], verdict
     assert_same_data(tmp_path / "1", tmp_path / "2")
     rollout("replay", "2", "--all", cwd=tmp_path)
+
+
+MAKE_GSDE = """
+    import cloudpickle, gymnasium
+    from stable_baselines3 import {name}
+
+    model = {name}("MlpPolicy", gymnasium.make("Pendulum-v1"), use_sde=True, device="cpu")
+    model.save("model.zip")
+    with open("policy.pkl", "wb") as file:
+        cloudpickle.dump(model.policy, file)
+"""
+LOAD_GSDE = """
+    def policy():
+        from stable_baselines3 import {name}
+
+        return {name}.load("model.zip", device="cpu")
+"""
+
+
+@pytest.mark.parametrize(("name", "spec"), [("PPO", "mine:policy"), ("SAC", "mine:policy"), ("PPO", "policy.pkl")])
+def test_gsde_follows_from_the_number(tmp_path: Path, name: str, spec: str) -> None:
+    """Its noise is drawn when it is loaded, and kept; here anew for each episode, in any worker, process and row."""
+    python(MAKE_GSDE.format(name=name), tmp_path)
+    (tmp_path / "mine.py").write_text(dedent(LOAD_GSDE.format(name=name)))
+    words = (
+        "collect",
+        "--env",
+        "Pendulum-v1",
+        "--max-episode-length",
+        "40",
+        "--episodes",
+        "8",
+        "--seed",
+        "3",
+        "--quiet",
+    )
+    for output, options in {"one": ("1",), "two": ("2",), "rows": ("1", "--envs-per-worker", "3")}.items():
+        rollout(*words, "--policy", spec, "--workers", *options, "--output", output, cwd=tmp_path)
+        verdict = info_of(tmp_path / output)["reproducible"]
+        assert "yes" == verdict["status"], verdict
+        assert_same_data(tmp_path / "one", tmp_path / output)
+    rollout("replay", "two", "--all", cwd=tmp_path)
+    check = """
+        import rollout_cli
+
+        # Deterministic but for the noise: equal first observations would give equal actions.
+        batch = rollout_cli.load("one").to_episode_batch()
+        assert len(set(batch.actions[:, 0].tolist())) > 100
+    """
+    python(check, tmp_path)
+
+
+MAKE_MASKABLE = """
+    from sb3_contrib import MaskablePPO
+    from tests.gallery.worlds import masked_line
+
+    model = MaskablePPO("MlpPolicy", masked_line(), n_steps=64, batch_size=32, n_epochs=1, seed=0, device="cpu")
+    model.save("model.zip")
+"""
+LOAD_MASKABLE = """
+    def policy():
+        from sb3_contrib import MaskablePPO
+
+        return MaskablePPO.load("model.zip", device="cpu")
+"""
+
+
+# The first one draws from numpy's global generator, which rows would share.
+@pytest.mark.parametrize(("env", "rows"), [("invalid_actions", "1"), ("masked_line", "1"), ("masked_line", "3")])
+def test_a_maskable_model_takes_valid_actions_alone(tmp_path: Path, env: str, rows: str) -> None:
+    """By the masks of its environment, or of sb3_contrib's ActionMasker around it."""
+    python(MAKE_MASKABLE.replace("masked_line", env), tmp_path)
+    (tmp_path / "mine.py").write_text(dedent(LOAD_MASKABLE))
+    words = ("collect", "--policy", "mine:policy", "--episodes", "12", "--seed", "3", "--envs-per-worker", rows)
+    for workers in ("1", "2"):
+        options = ("--env", f"tests.gallery.worlds:{env}", "--workers", workers)
+        rollout(*words, *options, "--output", workers, cwd=tmp_path)
+    check = """
+        import rollout_cli
+
+        infos = rollout_cli.load("2").to_episode_batch().env_infos
+        assert len(infos["is_valid"]) > 100 and infos["is_valid"].all()
+    """
+    python(check, tmp_path)
+    if rows == "1":
+        assert_same_data(tmp_path / "1", tmp_path / "2")
+        rollout("replay", "2", "--all", cwd=tmp_path)
+
+
+def test_a_maskable_model_needs_masks(tmp_path: Path) -> None:
+    """In an environment that has none it is refused when it is loaded, and the hint names both ways to give it some."""
+    python(MAKE_MASKABLE, tmp_path)
+    (tmp_path / "mine.py").write_text(dedent(LOAD_MASKABLE))
+    words = ("collect", "--policy", "mine:policy", "--episodes", "2", "--workers", "1", "--output", "out")
+    ran = rollout(*words, cwd=tmp_path, code=3)
+    assert "MaskablePPO needs action masks, and the environment has none" in ran.stderr
+    assert "action_masks(), or wrap it in sb3_contrib's ActionMasker" in ran.stderr
 
 
 def test_sb3_gives_its_own_actions(tmp_path: Path) -> None:

@@ -323,3 +323,34 @@ def vector(num_envs: int, autoreset_mode: str = "Disabled", **kwargs: Any) -> Sy
 def stacked(**kwargs: Any) -> gymnasium.Env[Any, Any]:
     """Make a FaultyEnv whose observations are the last two frames, as for a network without memory."""
     return gymnasium.wrappers.FrameStackObservation(FaultyEnv(**kwargs), 2)
+
+
+class SelfSeedingEnv(gymnasium.Env[Any, Any]):
+    """Episodes of three steps, whose observations follow from the seed that it was built with, and no other.
+
+    No search finds its generator, as with environments in C++. The info of a reset is that seed.
+    """
+
+    observation_space = spaces.Box(0, 1, (1,), np.float64)
+    action_space = spaces.Discrete(2)
+
+    def __init__(self, seed: int) -> None:
+        self._built_with, self._state, self._steps = seed, seed, 0
+
+    def _observe(self) -> Any:
+        self._state = (self._state * 6364136223846793005 + 1442695040888963407) % 2**64
+        return np.full(1, self._state / 2**64)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        self._steps = 0
+        return self._observe(), {"built_with": self._built_with}
+
+    def step(self, action: Any) -> Any:
+        self._steps += 1
+        return self._observe(), 1.0, self._steps == 3, False, {}
+
+
+def self_seeding(num_envs: int, seed: int) -> SyncVectorEnv:
+    """Make environments that reset themselves, each with a seed of its own, as EnvPool does."""
+    makers = [functools.partial(SelfSeedingEnv, seed + row) for row in range(num_envs)]
+    return SyncVectorEnv(makers, autoreset_mode=AutoresetMode.NEXT_STEP)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -224,6 +225,56 @@ class Bare:
 
     def predict(self, observation: Any) -> Any:
         return self.result
+
+
+class Maskable(Predicting):
+    def predict(self, observation: Any, *given: Any, action_masks: Any = None) -> Any:
+        return np.argmax(action_masks, axis=-1), None
+
+
+def test_masks_go_to_a_predict_that_names_them() -> None:
+    """Those that the worker has set; one that takes any keyword is not given them."""
+
+    class Anything:
+        def predict(self, observation: Any, **given: Any) -> Any:
+            assert "action_masks" not in given
+            return np.int64(0), None
+
+    policy = adapt_policy(Maskable(), ENV_SPEC)
+    policy.masks = np.array([False, False, True, False])
+    assert (True, 2) == (policy.takes_masks, policy.get_action(OBSERVATION)[0])
+    policy.masks = np.array([[False, True, False, False], [True, False, False, False]])
+    assert [1, 0] == policy.get_actions(BATCH)[0].tolist()
+    other = adapt_policy(Anything(), ENV_SPEC)
+    assert (False, 0) == (other.takes_masks, other.get_action(OBSERVATION)[0])
+
+
+class Exploring(Predicting):
+    """A model of Stable-Baselines3 that explores by gSDE, where its policy or its actor says so."""
+
+    def __init__(self, *, use_sde: bool = False, actor: bool = False) -> None:
+        super().__init__()
+        self.draws = 0
+        self.policy = SimpleNamespace(use_sde=use_sde, reset_noise=self._reset_noise)
+        if actor:
+            self.policy = SimpleNamespace(actor=SimpleNamespace(use_sde=True), reset_noise=self._reset_noise)
+
+    def _reset_noise(self) -> None:
+        self.draws += 1
+
+
+@pytest.mark.parametrize("options", [{"use_sde": True}, {"actor": True}])
+def test_noise_that_is_kept_is_drawn_with_the_seed_of_each_episode(options: dict[str, bool]) -> None:
+    """Such a model acts row by row; its policy alone will do; a deterministic one draws none."""
+    model = Exploring(**options)
+    for candidate in (model, SimpleNamespace(predict=model.predict, **vars(model.policy))):
+        policy = adapt_policy(candidate, ENV_SPEC)
+        assert policy.row_by_row
+        assert policy.seed is not None
+        policy.seed(3)
+    assert 2 == model.draws
+    others = adapt_policy(model, ENV_SPEC, deterministic=True), adapt_policy(Exploring(), ENV_SPEC)
+    assert [(False, None)] * 2 == [(other.row_by_row, other.seed) for other in others]
 
 
 # -- deterministic ---------------------------------------------------------------------------------------------------

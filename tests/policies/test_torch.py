@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable
 from pathlib import Path
+from textwrap import dedent
 from typing import Any
 
 import cloudpickle
@@ -256,6 +257,42 @@ def test_a_module_without_forward(verb: str) -> None:
     assert (verb == "get_action_and_value") == caught.value.hint.endswith("calls get_action_and_value")
     module.forward = flat
     assert isinstance(adapt_policy(module, DISCRETE), TorchPolicy)
+
+
+def test_an_exported_program() -> None:
+    """It refuses a mode, for it has that of its export; it acts as the module does, in one row and in many."""
+    module = torch.nn.Linear(3, 4, dtype=torch.float64)
+    batch = torch.export.Dim.AUTO
+    exported = torch.export.export(module, (torch.zeros(2, 3, dtype=torch.float64),), dynamic_shapes=[{0: batch}])
+    own, other = (adapt_policy(held, DISCRETE, deterministic=True) for held in (module, exported.module()))
+    observations = np.random.default_rng(0).normal(size=(5, 3))
+    assert own.get_actions(observations)[0].tolist() == other.get_actions(observations)[0].tolist()
+    assert own.get_action(ONE)[0] == other.get_action(ONE)[0]
+
+
+def test_what_is_drawn_at_load_follows_from_the_root_seed(project: Path) -> None:
+    """Also where torch is imported by the policy alone, so that nobody could seed its generator before."""
+    (project / "mine.py").write_text(
+        "class Policy:\n"
+        "    def __init__(self):\n"
+        "        import torch\n"
+        "        self.weights = torch.rand(3)\n"
+        "    def get_action(self, observation):\n"
+        "        return 0, {}\n"
+    )
+    text = """
+        import gymnasium
+        from rollout_cli import DefaultWorker
+        from rollout_cli.policies import policy_source
+
+        worker = DefaultWorker(seed=5, max_episode_length=None, worker_number=0)
+        worker.update_env(gymnasium.make("CartPole-v1"))
+        for _ in range(2):
+            worker.update_agent(policy_source("mine:Policy"))
+            print(worker.agent.weights.tolist())
+    """
+    runs = [run_python(project, text), run_python(project, f"import torch\n{dedent(text)}")]
+    assert 1 == len({line for run in runs for line in run.splitlines()}), runs
 
 
 # -- Stable-Baselines3 -----------------------------------------------------------------------------------------------

@@ -56,6 +56,29 @@ def run(output: Path, reports: Reports | None = None, **options: Any) -> Collect
     return collect(CollectConfig(output=output, **LOCAL | options), progress=reports)
 
 
+def seeds_of(path: Path) -> list[int]:
+    """Return the seeds that the environments of the episodes were built with."""
+    seeds: list[int] = rollout_cli.load(path).to_episode_batch().episode_infos["built_with"].tolist()
+    return seeds
+
+
+def test_vector_environments_with_seeds_of_their_own(tmp_path: Path) -> None:
+    """No two workers, shards or runs of one dataset begin alike; the same run does."""
+    native: dict[str, Any] = {"vectorization": "native", "envs_per_worker": 2, "env": "tests.helpers.envs:self_seeding"}
+    run(tmp_path / "exact", command="exact", episodes_per_worker=4, **native | {"workers": 2})
+    assert 4 == len(set(seeds_of(tmp_path / "exact")))
+    for name in ("first", "more"):
+        run(tmp_path / name, episodes=400, **native)
+    run(tmp_path / "more", episodes=800, resume=True, **native)
+    for shard in ("1/2", "2/2"):
+        run(tmp_path / shard[0], episodes=20, shard=shard, **native)
+    first, more, *shards = (seeds_of(tmp_path / name) for name in ("first", "more", "1", "2"))
+    assert [400, 800, 10, 10] == [len(seeds) for seeds in (first, more, *shards)]
+    assert first == more[:400]
+    assert set() == {*first} & {*more[400:]}
+    assert set() == {*shards[0]} & {*shards[1]}
+
+
 def test_the_result_is_that_of_the_dataset(tmp_path: Path) -> None:
     """Totals, means, path and verdict; and the calls of the progress."""
     reports = Reports()

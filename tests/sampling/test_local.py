@@ -8,12 +8,14 @@ import threading
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from rollout_cli.episodes.chunk import Chunk
 from rollout_cli.errors import EnvError, InternalError, InterruptedRunError, PolicyLoadError, UsageError, WorkerError
@@ -21,7 +23,9 @@ from rollout_cli.samplers.local_sampler import LocalPool, LocalSampler
 from rollout_cli.samplers.plan import Episodes, EpisodesPerWorker, MinTimesteps
 from rollout_cli.samplers.supervision import Supervision
 from rollout_cli.seeding.seeds import env_seed
+from rollout_cli.workers import VecWorker
 from rollout_cli.workers.factory import WorkerFactory
+from tests.helpers.envs import SelfSeedingEnv
 from tests.helpers.fake_worker import FakeWorker, Script
 
 SEED = 3
@@ -89,6 +93,31 @@ def own_signal_handler() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+class Once(SelfSeedingEnv):
+    """Fails under the first seed that one was built with."""
+
+    def step(self, action: Any) -> Any:
+        if builds == [f"seed {self._built_with}"]:
+            raise OSError("the simulator is broken")
+        return super().step(action)
+
+
+def once(num_envs: int, seed: int) -> SyncVectorEnv:
+    """Make such environments step together."""
+    builds.append(f"seed {seed}")
+    return SyncVectorEnv([partial(Once, seed)] * num_envs, autoreset_mode=AutoresetMode.NEXT_STEP)
+
+
+def test_a_worker_that_is_built_again_does_not_repeat_itself() -> None:
+    """A vector environment that resets itself gets another seed, and so other episodes."""
+    builds.clear()
+    native: dict[str, Any] = {"worker_class": VecWorker, "worker_args": {"n_envs": 1, "vectorization": "native"}}
+    with local(once, supervision=Supervision(on_env_error="retry"), **native) as sampler:
+        chunks = list(sampler.stream(Episodes(0, 4)))
+    assert [0, 1, 2, 3] == numbers_of(chunks)
+    assert 2 == len(builds) == len(set(builds))
 
 
 # -- what garage's verbs give ------------------------------------------------------------------------------------------

@@ -267,7 +267,7 @@ def test_a_worker_that_failed_in_an_older_call_is_rebuilt() -> None:
     """It has ignored this call's `Start`, so it gets another one, which rebuilds it."""
     of, pool = machine()
     of.handle(Failed(1, 4, EnvError("broken"), (7,)), 0.0)
-    assert [call.send(1, Start(5, of.updates.history(1), rebuild=True))] == pool.mock_calls
+    assert [call.send(1, Start(5, of.updates.history(1), salt=(5, 0, 1), rebuild=True))] == pool.mock_calls
 
 
 def test_a_command_that_fails_does_not_take_the_next_one_along() -> None:

@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 from gymnasium import spaces
+from gymnasium.wrappers import TimeLimit
 
-from rollout_cli.errors import EnvError, InternalError, PolicyError, UserCodeError
+from rollout_cli.errors import EnvError, InternalError, PolicyError, PolicyLoadError, UserCodeError
 from rollout_cli.seeding.seeds import env_seed
 from rollout_cli.workers import DefaultWorker, EpisodeRules, VecWorker
 from rollout_cli.workers import rollout_buffer as buffers
@@ -382,6 +383,94 @@ def test_an_episode_without_end_fails(kind: str) -> None:
         worlds.advance(worker)
     assert "max_episode_length=" in caught.value.hint
     assert 1 == len(caught.value.episodes)
+
+
+@each_kind
+def test_an_episode_with_a_limit_may_be_longer_than_the_guard(kind: str) -> None:
+    """Also where the limit is the environment's own: the guard is for episodes that nothing ends."""
+    env = worlds.env_of(kind, lambda: TimeLimit(ChainEnv("never"), 3_000))
+    if kind not in SINGLE:
+        env.max_episode_steps = 3_000
+    chunk = run(make(kind, env, rules=EpisodeRules(step_guard=1_500)), range(3), steps=3_000)
+    assert [3_000] * 3 == chunk.lengths.tolist()
+    if kind in RESET_FROM_OUTSIDE:
+        worker = make(kind, lambda: ChainEnv("never"), limit=2_500, rules=EpisodeRules(step_guard=1_500))
+        assert [2_500] * 3 == run(worker, range(3), steps=3_000).lengths.tolist()
+
+
+# -- action masks ------------------------------------------------------------------------------------------------------
+
+
+class MaskedEnv(ChainEnv):
+    """Allows one of its two actions in each step; it may be asked in an episode only."""
+
+    is_running = False
+
+    def action_masks(self) -> Any:
+        if not self.is_running:
+            raise RuntimeError("no episode runs")
+        return np.arange(2) == (self._position + self.length // 2) % 2
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self.is_running = True
+        return super().reset(seed=seed)
+
+    def step(self, action: Any) -> Any:
+        assert self.action_masks()[action]
+        result = super().step(action)
+        self.is_running = not result[2]
+        return result
+
+
+class MaskedPolicy:
+    """Takes the first valid action of each row, as a maskable model of Stable-Baselines3 is called."""
+
+    def predict(self, observation: Any, action_masks: Any = None) -> Any:
+        assert np.ndim(observation) == np.ndim(action_masks)
+        return np.argmax(action_masks, axis=-1), None
+
+
+def masked(kind: str, env: Any = MaskedEnv) -> DefaultWorker:
+    return make(kind, env, lambda spec: MaskedPolicy())
+
+
+def test_masks_reach_a_policy_that_takes_them() -> None:
+    """At each step those of the row's own environment, also through wrappers; a row that rests is not asked."""
+    expected = run(masked("default"), range(12))
+    assert {0, 1} == set(expected.actions[0].tolist())
+    worlds.assert_same_episodes(expected, run(masked("sync"), range(12)))
+    for kind in SINGLE:
+        worlds.assert_same_episodes(expected, run(masked(kind, lambda: TimeLimit(MaskedEnv(), 50)), range(12)))
+
+
+@pytest.mark.parametrize("kind", SINGLE)
+def test_masks_are_those_of_a_new_environment(kind: str) -> None:
+    """An environment that takes the place of another one is asked from then on."""
+    worker = masked(kind)
+    run(worker, range(3))
+    worker.update_env(worlds.env_of(kind, MaskedEnv))
+    worlds.assert_same_episodes(run(masked(kind), range(3, 9)), run(worker, range(3, 9)))
+
+
+@each_kind
+def test_a_policy_that_takes_masks_needs_them(kind: str) -> None:
+    """It is refused where the environment has none, and in a vector environment of its own."""
+    with pytest.raises(
+        PolicyLoadError, match="MaskedPolicy needs action masks, and the environment has none"
+    ) as caught:
+        masked(kind, ChainEnv if kind in SINGLE else MaskedEnv)
+    assert ("action_masks()" if kind in SINGLE else 'omit vectorization="native"') in caught.value.hint
+
+
+@pytest.mark.parametrize("kind", SINGLE)
+def test_masks_that_cannot_be_had(kind: str) -> None:
+    """It is the environment's error, with its place."""
+
+    class Broken(MaskedEnv):
+        def action_masks(self) -> Any:
+            raise ValueError("which actions?")
+
+    failing(kind, masked(kind, Broken), EnvError, r"env\.action_masks failed: ValueError: which actions\?")
 
 
 # -- record first ------------------------------------------------------------------------------------------------------

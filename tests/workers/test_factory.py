@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from rollout_cli.errors import UsageError, UserCodeError
+from rollout_cli.errors import ArgumentError, UsageError, UserCodeError
 from rollout_cli.workers import DefaultWorker, EpisodeRules, VecWorker, WorkerFactory, load_worker_class
 from tests.helpers.projects import project, write_module
 from tests.workers import worlds
@@ -55,6 +55,13 @@ def test_arguments_that_are_refused(arguments: Any, message: str) -> None:
     """At once, with the value."""
     with pytest.raises(ValueError, match=message):
         WorkerFactory(**arguments)
+
+
+@pytest.mark.parametrize("number", [-1, 3, 4])
+def test_numbers_of_workers_that_there_are_not(number: int) -> None:
+    """Two workers of one number would run the same episodes."""
+    with pytest.raises(ArgumentError, match=f"worker_number is {number}, must be from 0 to 2"):
+        WorkerFactory(n_workers=3)(number)
 
 
 def test_messages_for_workers() -> None:
