@@ -262,7 +262,8 @@ class RaySampler(Sampler):
     def _make_pool(self) -> Pool:
         ray = load_ray()
         if not ray.is_initialized():
-            self._connect(ray)
+            with _signals_held():
+                self._connect(ray)
         present = ray.cluster_resources()
         for kind, each in (("CPU", self._resources["num_cpus"]), ("GPU", self._resources["num_gpus"])):
             if each * self.n_workers > present.get(kind, 0):
@@ -280,8 +281,7 @@ class RaySampler(Sampler):
         try:
             if port.isdecimal():  # Ray itself would ask for more than a minute whether anybody is there.
                 socket.create_connection((host, int(port)), timeout=_CONNECT_SECONDS).close()
-            with _own_sigterm():
-                ray.init(logging_level=logging.ERROR, include_dashboard=False, **options)
+            ray.init(logging_level=logging.ERROR, include_dashboard=False, **options)
         except Exception as error:
             message = f"there is no Ray cluster at {options['address']}: {first_line(error)}"
             raise WorkerError(message, hint="start one on its first node: ray start --head") from error
@@ -322,11 +322,22 @@ def _new_executor(ray: Any, *, elsewhere: bool) -> Any:
 
 
 @contextlib.contextmanager
-def _own_sigterm() -> Iterator[None]:
-    """Keep this process's own handler of SIGTERM, which `ray.init` replaces."""
-    handler = signal.getsignal(signal.SIGTERM)
+def _signals_held() -> Iterator[None]:
+    """Handle signals that come in the block at its end, by the handlers that were there before it.
+
+    Ray would take the error of a handler in `ray.init` for one of its own, and leave processes behind. Its own handler
+    of SIGTERM, which `ray.init` puts in place, raises SystemExit.
+    """
+    pending: list[int] = []
+    is_main = threading.current_thread() is threading.main_thread()  # It alone may have handlers.
+    names = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if is_main else ()
+    before = {name: signal.signal(name, lambda number, _: pending.append(number)) for name in names}
     try:
         yield
+    except SystemExit:
+        pending.append(signal.SIGTERM)
     finally:
-        if threading.current_thread() is threading.main_thread() and handler is not None:
-            signal.signal(signal.SIGTERM, handler)
+        for name, handler in before.items():
+            signal.signal(name, handler)
+        for number in pending:
+            signal.raise_signal(number)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
 import signal
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import ray
 from ray.cluster_utils import Cluster
@@ -19,7 +22,7 @@ from rollout_cli.samplers import Episodes, MinTimesteps, RaySampler, Supervision
 from tests.helpers.batches import assert_same_batches
 from tests.helpers.datasets import assert_same_data, has_commit, info_of
 from tests.helpers.envs import FaultyEnv
-from tests.helpers.processes import rollout, running
+from tests.helpers.processes import Running, marked, rollout, running
 from tests.helpers.sampled import act, still
 from tests.helpers.sampling import batch_of, faulty, sampler_of, serial, warnings_of
 from tests.helpers.servers import fetched, s3_server
@@ -226,3 +229,37 @@ def test_a_signal_ends_a_run_on_ray(tmp_path: Path) -> None:
         ran = run.end()
     assert 143 == ran.code, ran.said
     assert "interrupted" == info_of(output)["status"]
+
+
+def names(run: Running) -> set[str]:
+    """Return the names of the processes of a run."""
+    found = set()
+    for process in marked(run.mark):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            found.add(process.name())
+    return found
+
+
+@pytest.mark.parametrize("moment", ["gcs_server", "raylet"])
+def test_an_interrupt_while_ray_starts(moment: str, tmp_path: Path) -> None:
+    """It is an interrupted run, and no fault of the cluster's; no process of Ray is left, and no dataset."""
+    words = ["collect", "--episodes", "3000", "--sampler", "ray", "--output", str(tmp_path / "out")]
+    with running(words) as run:
+        run.wait_until(lambda: moment in names(run))
+        run.process.send_signal(signal.SIGINT)
+        ran = run.end()
+    assert 130 == ran.code, ran.said
+    assert re.search("^rollout: error: the run was ended .*SIGINT", ran.stderr, re.MULTILINE), ran.said
+    assert () == ran.left, ran.said
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_sigterm_while_ray_starts(tmp_path: Path) -> None:
+    """It is a terminated run, though Ray handles the signal itself by then."""
+    with running(["collect", "--episodes", "3000", "--sampler", "ray", "--output", str(tmp_path / "out")]) as run:
+        run.wait_until(lambda: "gcs_server" in names(run))
+        run.process.send_signal(signal.SIGTERM)
+        ran = run.end()
+    assert 143 == ran.code, ran.said
+    assert "rollout: error: the run was ended by SIGTERM" in ran.stderr
+    assert not (tmp_path / "out").exists()
