@@ -16,6 +16,7 @@ import pytest
 import ray
 from ray.cluster_utils import Cluster
 
+from rollout_cli.episodes.batch import EpisodeBatch
 from rollout_cli.episodes.chunk import ChunkRef
 from rollout_cli.errors import UsageError, WorkerError
 from rollout_cli.samplers import Episodes, MinTimesteps, RaySampler, Supervision
@@ -188,6 +189,66 @@ def test_what_a_cluster_cannot_give(cluster: Cluster) -> None:
     node_of(cluster)
     with pytest.raises(UsageError, match="9 workers need 9 CPUs, and the Ray cluster has 1"):
         RaySampler(still, FaultyEnv, n_workers=9).start_worker()
+
+
+class Holder:
+    """An actor that holds what it reserves."""
+
+    def ready(self) -> bool:
+        return True
+
+
+def test_workers_without_a_place_are_named(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While others hold the cores, one warning says what the workers wait for; they start once these are free."""
+    monkeypatch.setattr("rollout_cli.samplers.ray_sampler.PLACE_SECONDS", 0.5)
+    node_of(cluster)
+    holder = ray.remote(num_cpus=1)(Holder).remote()
+    assert ray.get(holder.ready.remote())
+    warnings: list[str] = []
+
+    def warned(text: str) -> None:
+        warnings.append(text)
+        ray.kill(holder)
+
+    with RaySampler(still, FaultyEnv, n_workers=1, seed=5) as sampler:
+        sampler.warn = warned
+        batch = sampler.obtain_samples(0, 50, None)
+    assert_same_batches(serial(MinTimesteps(50), still), batch)
+    assert [
+        "1 of 1 workers have not started after 0.5 s, and are waited for: 0 of 1 CPUs of the Ray cluster are free"
+    ] == warnings
+
+
+@pytest.mark.parametrize("connects", [False, True])
+def test_a_connection_that_the_caller_ends(cluster: Cluster, connects: bool) -> None:
+    """The next call says so and begins no Ray of its own, also where the caller has connected again.
+
+    The call after it starts new workers, and no episode is missing.
+    """
+    node_of(cluster)
+    with sampler_of("ray", still, n_workers=1, address=cluster.address) as sampler:
+        batches = [sampler.obtain_samples(0, 50, None)]
+        ray.shutdown()
+        if connects:
+            ray.init(address=cluster.address, logging_level="ERROR", log_to_driver=False)
+        with pytest.raises(WorkerError, match="the connection to the Ray cluster was ended") as caught:
+            sampler.obtain_samples(1, 50, None)
+        assert caught.value.hint
+        assert connects == ray.is_initialized()
+        batches.append(sampler.obtain_samples(1, 50, None))
+    expected = serial(Episodes(0, int(batches[-1].numbers[-1]) + 1), still)
+    assert_same_batches(expected, EpisodeBatch.concatenate(*batches))
+
+
+def test_a_connection_that_ends_under_a_stream(cluster: Cluster) -> None:
+    """The stream raises, and never waits for workers that nobody can reach."""
+    node_of(cluster)
+    with sampler_of("ray", still, n_workers=1, address=cluster.address) as sampler:
+        stream = sampler.stream_refs(MinTimesteps(10_000_000))
+        next(stream)
+        ray.shutdown()
+        with pytest.raises(WorkerError, match="the connection to the Ray cluster was ended"):
+            list(stream)
 
 
 def test_nobody_at_the_address(tmp_path: Path) -> None:
