@@ -158,6 +158,9 @@ def _start(job: _Job) -> Iterator[Sampler]:
         sampler.request_stop(grace=config.grace)
         progress.notice(f"{name}: the run is ending, and commits its finished episodes; again ends it at once")
 
+    def end_closing(name: str) -> None:
+        raise job.signals.error(f"closing the environment was ended by {name}; the dataset is complete")
+
     def warn(text: str) -> None:
         progress.warn(text)
         progress.update(failures=1)
@@ -167,7 +170,9 @@ def _start(job: _Job) -> Iterator[Sampler]:
         sampler.start_worker()
         job.signals.stop = stop
         yield sampler
-        job.signals.is_over = True
+        # Closing an environment in this process may take for ever: only a signal ends that.
+        job.signals.stop, job.signals.is_over = end_closing, config.sampler != "local"
+    job.signals.is_over = True
 
 
 def _resume_or_begin(job: _Job, sampler: Sampler) -> DatasetWriter:

@@ -201,6 +201,7 @@ LOCALLY = [
     Row("local: env raises at close", env=always("raise", "close"), **ALONE),
     Row("local: env interrupts at close", env=always("interrupt", "close"), **ALONE),
     Row("local: env leaves at close", env=always("sys.exit 3", "close"), **ALONE),
+    Row("local: env hangs at close", 0, "SIGINT", env=always("hang", "close"), meddle=m.interrupt_closing, **ALONE),
 ]
 
 CLOSING = [
