@@ -231,7 +231,7 @@ def _fill(job: _Job, sampler: Sampler, writer: DatasetWriter) -> None:
             if stop:
                 writer.observe(chunk.load().episodes(0, int(stop)))
         sampler.skipped.clear()
-    if job.state.plan is not None and job.failure is None:
+    if job.state.plan is not None and job.failure is None and job.signals.received is None:
         for chunk in job.until_failure(sampler.stream_refs(job.state.plan)):
             job.early.keep(chunk)
             worker = int(chunk.numbers[0]) // (config.episodes_per_worker or 1)

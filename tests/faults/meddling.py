@@ -143,6 +143,12 @@ def interrupt_blocked(run: Running, folder: Path) -> None:
     run.process.send_signal(signal.SIGINT)
 
 
+def interrupt_begun(run: Running, folder: Path) -> None:
+    """Send Ctrl-C once the dataset is begun, and before its columns can be decided."""
+    run.wait_until(lambda: begun(folder))
+    run.process.send_signal(signal.SIGINT)
+
+
 def interrupt_closing(run: Running, folder: Path) -> None:
     """Send Ctrl-C once the run says that it waits for an environment to close."""
     run.wait_to_say(r"close\(\)")
