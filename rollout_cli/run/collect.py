@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -84,6 +84,7 @@ class _Job:
     failure: RolloutError | None = None  # The error that ended the sampling early.
     verdict: reproduce.Verdict | None = None  # On the whole dataset, where it is known before the check.
     sampler: Sampler | None = None  # The one that samples now: a signal ends it.
+    closing: ExitStack = field(default_factory=ExitStack)  # Its samplers are closed when the dataset is complete.
 
     def rebuild(self, limit: int | None) -> Sampler:
         """Return a sampler of one new worker; see `reproduce.Rebuild`."""
@@ -91,6 +92,15 @@ class _Job:
         config = replace(self.config, seed=seed, on_env_error="fail", on_worker_death="fail")
         self.sampler = sampler_of(config, self.policy, self.env, n_workers=1, limit=limit)
         return self.sampler
+
+    def rebuild_at_end(self, limit: int | None) -> AbstractContextManager[Sampler]:
+        """Return the same in place of the run's own workers: two of each policy might not fit into memory."""
+        own, anew = self.sampler, self.rebuild(limit)
+        if self.config.sampler == "local":  # Closing an environment in this process may take for ever.
+            return nullcontext(self.closing.enter_context(anew))
+        if own is not None:
+            own.shutdown_worker()
+        return anew
 
     def stop(self, name: str) -> None:
         """Let the sampling end with what is finished; called in the handler of a signal."""
@@ -177,18 +187,24 @@ def _start(job: _Job) -> Iterator[Sampler]:
     total_episodes = len(config.part) * (config.episodes_per_worker or 1) if config.timesteps is None else None
     progress.start(label=job.env.label, total_steps=config.timesteps, total_episodes=total_episodes)
 
+    def end_closing(name: str) -> None:
+        raise job.signals.error(f"closing the environment was ended by {name}; the dataset is complete")
+
     def warn(text: str) -> None:
         progress.warn(text)
         progress.update(failures=1)
 
-    with sampler_of(config, job.policy, job.env) as sampler:
+    with job.closing:
+        sampler = job.closing.enter_context(sampler_of(config, job.policy, job.env))
         job.sampler, sampler.warn = sampler, warn
         # A run that goes on, or a shard, does not begin where the other one did.
         sampler.next_number = job.plan.first + job.state.totals["episodes"]
         sampler.start_worker()
         job.signals.stop = job.stop
         yield sampler
-        job.signals.is_over = True
+        # Closing an environment in this process may take for ever: only a signal ends that.
+        job.signals.stop, job.signals.is_over = end_closing, config.sampler != "local"
+    job.signals.is_over = True
 
 
 def _resume_or_begin(job: _Job, sampler: Sampler) -> DatasetWriter:
@@ -241,7 +257,7 @@ def _fill(job: _Job, sampler: Sampler, writer: DatasetWriter) -> None:
             if stop:
                 writer.observe(chunk.load().episodes(0, int(stop)))
         sampler.skipped.clear()
-    if job.state.plan is not None and job.failure is None:
+    if job.state.plan is not None and job.failure is None and job.signals.received is None:
         for chunk in job.until_failure(sampler.stream_refs(job.state.plan)):
             job.early.keep(chunk)
             worker = int(chunk.numbers[0]) // (config.episodes_per_worker or 1)
@@ -281,7 +297,9 @@ def _check(job: _Job, sampler: Sampler) -> reproduce.Verdict:
         known = reproduce.known_beforehand(sampler.report)
         return known or reproduce.Verdict("unknown", "the run was ended early")
     required = job.config.require_reproducible
-    return reproduce.check(sampler, job.early, job.rebuild, steps=job.steps, seconds=job.seconds, required=required)
+    return reproduce.check(
+        sampler, job.early, job.rebuild_at_end, steps=job.steps, seconds=job.seconds, required=required
+    )
 
 
 def _close(job: _Job, sampler: Sampler, writer: DatasetWriter, verdict: reproduce.Verdict) -> DatasetSummary:

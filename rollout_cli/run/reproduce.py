@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
@@ -29,7 +30,7 @@ KEPT_BYTES, KEPT_EPISODES = 128 << 20, 8
 MOST_EPISODES = 4
 """So many are run again: what BipedalWalker's physics keep shows after some predecessors, and not after others."""
 
-Rebuild = Callable[[int | None], Sampler]
+Rebuild = Callable[[int | None], AbstractContextManager[Sampler]]
 """Makes a sampler of one new worker, whose episodes are truncated after so many steps (None: where the run's are)."""
 
 
@@ -126,7 +127,6 @@ def check(
     """Run a few early episodes of a run again in a new worker, and return the verdict; the run's data are not touched.
 
     The run had so many `steps` and took so many `seconds`; where the check is `required`, it takes as long as it needs.
-    The run's own workers are shut down first: two of each policy might not fit into memory.
     """
     report = sampler.report
     known = known_beforehand(report)
@@ -136,7 +136,6 @@ def check(
     chosen, limit = early.chosen(seconds * sampler.n_started / steps, allowed)
     if not chosen:
         return Verdict("unknown", f"not one step fits into the {KEPT_BYTES >> 20} MB of memory for it", report.scope)
-    sampler.shutdown_worker()
     numbers: list[int] = []
     with rebuild(limit) as anew:
         for first in chosen:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import threading
 from collections import deque
 from contextlib import ExitStack
 from typing import Any, ClassVar, NamedTuple
@@ -18,6 +20,9 @@ from rollout_cli.workers.factory import WorkerFactory
 
 TURN_SECONDS = 0.02
 """Longer than in a process: nobody sends commands meanwhile, and each turn changes the global generators twice."""
+
+CLOSE_SECONDS = 3.0
+"""After so long an environment that is still closing is worth a warning: nothing else in this process can end it."""
 
 
 class LocalSampler(Sampler):
@@ -115,6 +120,14 @@ class LocalPool:
     def close(self) -> None:
         """Close the workers' environments, and leave the set-up; again does nothing."""
         self._is_closed = True
+        # Closed on this thread, since a window or a renderer may belong to it.
+        timer = threading.Timer(
+            CLOSE_SECONDS,
+            logging.getLogger("rollout_cli").warning,
+            ["an environment's close() has not returned for %g s, and is waited for: Ctrl-C ends it", CLOSE_SECONDS],
+        )
+        self._setup.callback(timer.cancel)
+        timer.start()
         with BorrowedGenerators(), self._setup:
             for worker in self._workers.values():
                 with worker.generators:

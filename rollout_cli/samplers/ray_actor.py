@@ -36,7 +36,7 @@ def load_ray() -> Any:
         ray = None
     if not hasattr(ray, "init"):  # A folder called `ray`, which Ray itself makes in /tmp, is a package of that name.
         message = "RaySampler needs Ray, which is not installed"
-        raise UsageError(message, hint="pip install 'rollout-cli[ray]'")
+        raise UsageError(message, hint='pip install "ray>=2.40"')
     return ray
 
 

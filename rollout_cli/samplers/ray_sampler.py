@@ -52,6 +52,9 @@ MOST_TURNS = 1000
 EXIT_SECONDS = 5.0
 """How long actors may take to close their environments, before they are killed."""
 
+PLACE_SECONDS = 20.0
+"""After so long a worker that has not started is worth a warning: its node may lack a free core."""
+
 _CONNECT_SECONDS = 10.0
 _TURNS_AHEAD = 2
 _TRIES = 4
@@ -85,10 +88,22 @@ def turn_seconds(n_workers: int) -> float:
 
 
 class RayPool:
-    """Workers 0 to n - 1 as actors, each with `resources` (options of `ray.remote`); a `Pool`."""
+    """Workers 0 to n - 1 as actors, each with `resources` (options of `ray.remote`); a `Pool`.
 
-    def __init__(self, factory: WorkerFactory, log: UpdateLog, resources: Any, rules: Supervision) -> None:
+    `warn` is called with one line where workers find no place on the cluster.
+    """
+
+    def __init__(
+        self,
+        factory: WorkerFactory,
+        log: UpdateLog,
+        resources: Any,
+        rules: Supervision,
+        warn: Callable[[str], None],
+    ) -> None:
         self._ray = load_ray()
+        self._session = _session(self._ray)
+        self._warn, self._warn_at = warn, math.inf
         self._factory, self._log, self._rules = cloudpickle.dumps(factory), log, rules
         self._turn_seconds = turn_seconds(factory.n_workers)
         self._actor_class = self._ray.remote(**resources)(Actor)
@@ -102,9 +117,12 @@ class RayPool:
     def start(self, worker: int) -> None:
         birth = Birth.of(worker, f"worker:{worker}", self._factory)
         watch = Watch(self._rules.step_timeout, self._rules.episode_timeout)
-        self._handles[worker] = _Handle(worker, self._actor_class.remote(birth, self._turn_seconds), watch, birth)
+        handle = _Handle(worker, self._actor_class.remote(birth, self._turn_seconds), watch, birth)
+        handle.turns.append(self._turn(handle, []))  # Its reply says that the worker has a place.
+        self._handles[worker], self._warn_at = handle, _clock() + PLACE_SECONDS
 
     def send(self, worker: int, command: ToWorker) -> None:
+        self._check_connection()
         handle = self._handles.get(worker)
         if handle is None:
             return
@@ -125,8 +143,10 @@ class RayPool:
             raise UsageError("the workers were shut down while their stream was under way", hint="begin a new stream")
         ends_at = math.inf if timeout is None else _clock() + timeout
         while True:
+            self._check_connection()
             events = self._take_replies(max(0.0, min(_LOOK_SECONDS, ends_at - _clock())))
             self._kill_overdue()
+            self._warn_of_waiting()
             if events or self._woken.is_set() or _clock() >= ends_at:
                 self._woken.clear()
                 return events
@@ -135,15 +155,10 @@ class RayPool:
         self._woken.set()
 
     def close(self) -> None:
-        if self._is_closed:
-            return
         self._is_closed = True
-        if self._ray.is_initialized():
-            for handle in self._handles.values():
-                handle.turns.append(self._turn(handle, [Exit()]))
-            last = [handle.turns[-1][0] for handle in self._handles.values()]
-            if last:
-                self._ray.wait(last, num_returns=len(last), timeout=EXIT_SECONDS, fetch_local=False)
+        if self._handles and _session(self._ray) == self._session:
+            last = [self._turn(handle, [Exit()])[0] for handle in self._handles.values()]
+            self._ray.wait(last, num_returns=len(last), timeout=EXIT_SECONDS, fetch_local=False)
             for handle in self._handles.values():
                 self._ray.kill(handle.actor)
         self._handles.clear()
@@ -151,9 +166,17 @@ class RayPool:
     def pids(self) -> list[int]:
         return []
 
-    def _turn(self, handle: _Handle, *arguments: Any) -> tuple[Any, Any]:
-        reply, chunks = handle.actor.turn.options(num_returns=2).remote(*arguments)
-        return reply, chunks
+    def _check_connection(self) -> None:
+        """Raise a WorkerError where the workers cannot be reached: Ray would begin a cluster of its own."""
+        if _session(self._ray) != self._session:
+            raise WorkerError(
+                "the connection to the Ray cluster was ended, and the workers with it",
+                hint="call ray.shutdown only after shutdown_worker; the next call of the sampler starts new workers",
+            )
+
+    def _turn(self, handle: _Handle, *arguments: Any) -> Any:
+        """Ask for a turn; return the references to its reply and to its chunks."""
+        return handle.actor.turn.options(num_returns=2).remote(*arguments)
 
     def _put(self, updates: tuple[Update, ...]) -> Any:
         """Return the reference to updates, which are put into the store once for all workers that get the same."""
@@ -217,6 +240,19 @@ class RayPool:
                     handle.killed, handle.late = overdue
                     self._ray.kill(handle.actor)
 
+    def _warn_of_waiting(self) -> None:
+        """Say it once of the workers that were started last."""
+        if _clock() >= self._warn_at and (n_waiting := sum(not handle.n_replies for handle in self._handles.values())):
+            self._warn_at = math.inf
+            present, free = self._ray.cluster_resources(), self._ray.available_resources()
+            facts = [
+                f"{free.get(kind, 0):g} of {present[kind]:g} {kind}s" for kind in ("CPU", "GPU") if kind in present
+            ]
+            self._warn(
+                f"{n_waiting} of {len(self._handles)} workers have not started after {PLACE_SECONDS:g} s, and are "
+                f"waited for: {' and '.join(facts)} of the Ray cluster are free"
+            )
+
     def _buried(self, handle: _Handle, error: Exception) -> Died:
         del self._handles[handle.worker]
         self._ray.kill(handle.actor)
@@ -262,13 +298,20 @@ class RaySampler(Sampler):
     def _make_pool(self) -> Pool:
         ray = load_ray()
         if not ray.is_initialized():
-            self._connect(ray)
+            with _signals_held():
+                self._connect(ray)
         present = ray.cluster_resources()
         for kind, each in (("CPU", self._resources["num_cpus"]), ("GPU", self._resources["num_gpus"])):
             if each * self.n_workers > present.get(kind, 0):
                 message = f"{self.n_workers} workers need {each * self.n_workers:g} {kind}s, and the Ray cluster has "
                 raise UsageError(f"{message}{present.get(kind, 0):g}", hint=_CLUSTER_HINT)
-        return RayPool(self._factory, self._updates, self._resources, self._supervision)
+        return RayPool(
+            self._factory,
+            self._updates,
+            self._resources,
+            self._supervision,
+            warn=lambda text: self.warn(text),  # noqa: PLW0108  The caller may replace it at any time.
+        )
 
     def _connect(self, ray: Any) -> None:
         options: dict[str, Any] = {"address": self._address or os.environ.get("RAY_ADDRESS")}
@@ -280,8 +323,7 @@ class RaySampler(Sampler):
         try:
             if port.isdecimal():  # Ray itself would ask for more than a minute whether anybody is there.
                 socket.create_connection((host, int(port)), timeout=_CONNECT_SECONDS).close()
-            with _own_sigterm():
-                ray.init(logging_level=logging.ERROR, include_dashboard=False, **options)
+            ray.init(logging_level=logging.ERROR, include_dashboard=False, **options)
         except Exception as error:
             message = f"there is no Ray cluster at {options['address']}: {first_line(error)}"
             raise WorkerError(message, hint="start one on its first node: ray start --head") from error
@@ -310,6 +352,13 @@ class RaySampler(Sampler):
         raise WorkerError(f"a call on the Ray cluster failed: {first_line(loss)}", hint=_INSTALL_HINT) from loss
 
 
+def _session(ray: Any) -> tuple[str, str] | None:
+    """Return what tells this connection to a cluster from others; None where there is none."""
+    if not ray.is_initialized():  # Else Ray would begin a cluster of its own to answer.
+        return None
+    return ray.get_runtime_context().get_job_id(), ray.get_runtime_context().get_node_id()
+
+
 def _new_executor(ray: Any, *, elsewhere: bool) -> Any:
     """Return an actor that calls functions on this node, or on another one if there is one."""
     node = ray.get_runtime_context().get_node_id()
@@ -322,11 +371,22 @@ def _new_executor(ray: Any, *, elsewhere: bool) -> Any:
 
 
 @contextlib.contextmanager
-def _own_sigterm() -> Iterator[None]:
-    """Keep this process's own handler of SIGTERM, which `ray.init` replaces."""
-    handler = signal.getsignal(signal.SIGTERM)
+def _signals_held() -> Iterator[None]:
+    """Handle signals that come in the block at its end, by the handlers that were there before it.
+
+    Ray would take the error of a handler in `ray.init` for one of its own, and leave processes behind. Its own handler
+    of SIGTERM, which `ray.init` puts in place, raises SystemExit.
+    """
+    pending: list[int] = []
+    is_main = threading.current_thread() is threading.main_thread()  # It alone may have handlers.
+    names = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if is_main else ()
+    before = {name: signal.signal(name, lambda number, _: pending.append(number)) for name in names}
     try:
         yield
+    except SystemExit:
+        pending.append(signal.SIGTERM)
     finally:
-        if threading.current_thread() is threading.main_thread() and handler is not None:
-            signal.signal(signal.SIGTERM, handler)
+        for name, handler in before.items():
+            signal.signal(name, handler)
+        for number in pending:
+            signal.raise_signal(number)

@@ -5,9 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import pickle
-import re
 import resource
-import select
 import shutil
 import signal
 import subprocess
@@ -141,14 +139,19 @@ def interrupt_blocked(run: Running, folder: Path) -> None:
     """Send Ctrl-C while a step blocks; when something is said, send it again."""
     run.wait_until(lambda: any((folder / "signs").iterdir()))
     run.process.send_signal(signal.SIGINT)
-    assert run.process.stderr is not None
-    said = b""
-    while not re.search(rb"SIGINT|Ctrl-C|interrupt", said):
-        ready, _, _ = select.select([run.process.stderr], [], [], SECONDS)
-        assert ready, f"nothing is said after Ctrl-C: {said!r}"
-        data = os.read(run.process.stderr.fileno(), 65_536)
-        assert data, f"it ended without a word: {said!r}"
-        said += data
+    run.wait_to_say("SIGINT|Ctrl-C|interrupt")
+    run.process.send_signal(signal.SIGINT)
+
+
+def interrupt_begun(run: Running, folder: Path) -> None:
+    """Send Ctrl-C once the dataset is begun, and before its columns can be decided."""
+    run.wait_until(lambda: begun(folder))
+    run.process.send_signal(signal.SIGINT)
+
+
+def interrupt_closing(run: Running, folder: Path) -> None:
+    """Send Ctrl-C once the run says that it waits for an environment to close."""
+    run.wait_to_say(r"close\(\)")
     run.process.send_signal(signal.SIGINT)
 
 

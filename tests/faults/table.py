@@ -212,6 +212,7 @@ LOCALLY = [
     Row("local: env raises at close", env=always("raise", "close"), **ALONE),
     Row("local: env interrupts at close", env=always("interrupt", "close"), **ALONE),
     Row("local: env leaves at close", env=always("sys.exit 3", "close"), **ALONE),
+    Row("local: env hangs at close", 0, "SIGINT", env=always("hang", "close"), meddle=m.interrupt_closing, **ALONE),
 ]
 
 CLOSING = [
@@ -222,6 +223,13 @@ CLOSING = [
 ENDING = [
     ended("Ctrl-C", 130, "SIGINT", m.send(signal.SIGINT)),
     ended("two signals", 130, "at once", m.interrupt_and_terminate, options=(*OFTEN, "--grace", "60")),
+    ended(
+        *("Ctrl-C while a shard sees the first episodes", 130, "no episode was finished", m.interrupt_begun),
+        env={"pace": 0.05},
+        command=("collect", "--episodes", "40", "--shard", "2/2"),
+        options=(),
+        keeps="none",
+    ),
     ended("SIGTERM", 143, "SIGTERM", m.send(signal.SIGTERM)),
     ended(
         "SIGTERM to all", 143, "SIGTERM", m.send_to_group(signal.SIGTERM), "exit code|was killed|started again|restart"

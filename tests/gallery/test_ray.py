@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
 import signal
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import ray
 from ray.cluster_utils import Cluster
 
+from rollout_cli.episodes.batch import EpisodeBatch
 from rollout_cli.episodes.chunk import ChunkRef
 from rollout_cli.errors import UsageError, WorkerError
 from rollout_cli.samplers import Episodes, MinTimesteps, RaySampler, Supervision
 from tests.helpers.batches import assert_same_batches
 from tests.helpers.datasets import assert_same_data, has_commit, info_of
 from tests.helpers.envs import FaultyEnv
-from tests.helpers.processes import rollout, running
+from tests.helpers.processes import Running, marked, rollout, running
 from tests.helpers.sampled import act, still
 from tests.helpers.sampling import batch_of, faulty, sampler_of, serial, warnings_of
 from tests.helpers.servers import fetched, s3_server
@@ -187,6 +191,66 @@ def test_what_a_cluster_cannot_give(cluster: Cluster) -> None:
         RaySampler(still, FaultyEnv, n_workers=9).start_worker()
 
 
+class Holder:
+    """An actor that holds what it reserves."""
+
+    def ready(self) -> bool:
+        return True
+
+
+def test_workers_without_a_place_are_named(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While others hold the cores, one warning says what the workers wait for; they start once these are free."""
+    monkeypatch.setattr("rollout_cli.samplers.ray_sampler.PLACE_SECONDS", 0.5)
+    node_of(cluster)
+    holder = ray.remote(num_cpus=1)(Holder).remote()
+    assert ray.get(holder.ready.remote())
+    warnings: list[str] = []
+
+    def warned(text: str) -> None:
+        warnings.append(text)
+        ray.kill(holder)
+
+    with RaySampler(still, FaultyEnv, n_workers=1, seed=5) as sampler:
+        sampler.warn = warned
+        batch = sampler.obtain_samples(0, 50, None)
+    assert_same_batches(serial(MinTimesteps(50), still), batch)
+    assert [
+        "1 of 1 workers have not started after 0.5 s, and are waited for: 0 of 1 CPUs of the Ray cluster are free"
+    ] == warnings
+
+
+@pytest.mark.parametrize("connects", [False, True])
+def test_a_connection_that_the_caller_ends(cluster: Cluster, connects: bool) -> None:
+    """The next call says so and begins no Ray of its own, also where the caller has connected again.
+
+    The call after it starts new workers, and no episode is missing.
+    """
+    node_of(cluster)
+    with sampler_of("ray", still, n_workers=1, address=cluster.address) as sampler:
+        batches = [sampler.obtain_samples(0, 50, None)]
+        ray.shutdown()
+        if connects:
+            ray.init(address=cluster.address, logging_level="ERROR", log_to_driver=False)
+        with pytest.raises(WorkerError, match="the connection to the Ray cluster was ended") as caught:
+            sampler.obtain_samples(1, 50, None)
+        assert caught.value.hint
+        assert connects == ray.is_initialized()
+        batches.append(sampler.obtain_samples(1, 50, None))
+    expected = serial(Episodes(0, int(batches[-1].numbers[-1]) + 1), still)
+    assert_same_batches(expected, EpisodeBatch.concatenate(*batches))
+
+
+def test_a_connection_that_ends_under_a_stream(cluster: Cluster) -> None:
+    """The stream raises, and never waits for workers that nobody can reach."""
+    node_of(cluster)
+    with sampler_of("ray", still, n_workers=1, address=cluster.address) as sampler:
+        stream = sampler.stream_refs(MinTimesteps(10_000_000))
+        next(stream)
+        ray.shutdown()
+        with pytest.raises(WorkerError, match="the connection to the Ray cluster was ended"):
+            list(stream)
+
+
 def test_nobody_at_the_address(tmp_path: Path) -> None:
     """It is one line, and no dataset is left."""
     where = ("--sampler", "ray", "--ray-address", "127.0.0.1:1", "--output", tmp_path / "out")
@@ -226,3 +290,37 @@ def test_a_signal_ends_a_run_on_ray(tmp_path: Path) -> None:
         ran = run.end()
     assert 143 == ran.code, ran.said
     assert "interrupted" == info_of(output)["status"]
+
+
+def names(run: Running) -> set[str]:
+    """Return the names of the processes of a run."""
+    found = set()
+    for process in marked(run.mark):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            found.add(process.name())
+    return found
+
+
+@pytest.mark.parametrize("moment", ["gcs_server", "raylet"])
+def test_an_interrupt_while_ray_starts(moment: str, tmp_path: Path) -> None:
+    """It is an interrupted run, and no fault of the cluster's; no process of Ray is left, and no dataset."""
+    words = ["collect", "--episodes", "3000", "--sampler", "ray", "--output", str(tmp_path / "out")]
+    with running(words) as run:
+        run.wait_until(lambda: moment in names(run))
+        run.process.send_signal(signal.SIGINT)
+        ran = run.end()
+    assert 130 == ran.code, ran.said
+    assert re.search("^rollout: error: the run was ended .*SIGINT", ran.stderr, re.MULTILINE), ran.said
+    assert () == ran.left, ran.said
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_sigterm_while_ray_starts(tmp_path: Path) -> None:
+    """It is a terminated run, though Ray handles the signal itself by then."""
+    with running(["collect", "--episodes", "3000", "--sampler", "ray", "--output", str(tmp_path / "out")]) as run:
+        run.wait_until(lambda: "gcs_server" in names(run))
+        run.process.send_signal(signal.SIGTERM)
+        ran = run.end()
+    assert 143 == ran.code, ran.said
+    assert "rollout: error: the run was ended by SIGTERM" in ran.stderr
+    assert not (tmp_path / "out").exists()

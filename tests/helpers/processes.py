@@ -6,6 +6,7 @@ import contextlib
 import io
 import os
 import re
+import select
 import shlex
 import signal
 import subprocess
@@ -82,6 +83,18 @@ class Running:
                 self.kill()
                 raise AssertionError(f"the moment did not come: {self.end().said}")
             time.sleep(0.005)
+
+    def wait_to_say(self, expression: str) -> str:
+        """Return what it says on stderr up to and with a match of the expression."""
+        stderr = self.process.stderr
+        assert stderr is not None
+        said = ""
+        while not re.search(expression, said):
+            ready, _, _ = select.select([stderr], [], [], SECONDS)
+            data = _text(os.read(stderr.fileno(), 65_536)) if ready else ""
+            assert data, f"it did not say {expression!r}: {said}"
+            said += data
+        return said
 
     def end(self) -> Ran:
         """Wait for its end. A run that hangs fails the test, and says what it had printed."""

@@ -485,12 +485,15 @@ class Terminal(io.StringIO):
 
 @each_backend
 def test_progress(make_sampler: MakeSampler, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a terminal a bar with the steps, or the episodes, that are asked for; without it nothing."""
+    """On a terminal a bar with the steps, or the episodes, that are asked for; without it none.
+
+    Ray's own lines may come on the same stream at any time.
+    """
     stream, sampler = Terminal(), make_sampler(still)
     monkeypatch.setattr(sys, "stderr", stream)
     monkeypatch.setenv("TERM", "xterm")
     sampler.obtain_samples(0, 40, None)
-    assert "" == stream.getvalue()
+    assert "━" not in stream.getvalue()
     sampler.obtain_samples(0, 40, None, progress=True)
     sampler.obtain_exact_episodes(3, None, progress=True)
     assert all(text in stream.getvalue() for text in ("/40 steps", "6/6 episodes", "━"))
