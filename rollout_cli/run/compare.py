@@ -19,8 +19,8 @@ Array = npt.NDArray[Any]
 _LONGEST_TEXT = 80
 _INFOS = ("episode_info.", "agent_info.", "env_info.")
 _HINT = (
-    "it keeps state from one episode to the next, or draws from a generator that nobody seeds (an info that holds the "
-    "time can be left out: --drop-info KEY)"
+    "it keeps state from one episode to the next, or draws from a generator that nobody seeds, or that several "
+    "environments of a worker share (an info that holds the time can be left out: --drop-info KEY)"
 )
 
 

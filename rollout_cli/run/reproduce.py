@@ -145,8 +145,6 @@ def check(
             except RolloutError as error:
                 status: Literal["no", "unknown"] = "no" if isinstance(error, UserCodeError) else "unknown"
                 return Verdict(status, f"episode {number} could not be run again: {error.message}", report.scope)
-            if (known := known_beforehand(anew.report)) is not None:
-                return known
             numbers.append(number)
             batches = (EpisodeBatch.from_chunks(sampler.env_spec, [chunk]) for chunk in (first, again))
             difference = first_difference(*batches)

@@ -83,7 +83,7 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class Reported:
-    """A worker knows more than when it had started: its first episode has ended, or its episodes turn out otherwise."""
+    """A worker's first episode has ended; the report names the files that were read until then."""
 
     worker: int
     generation: int

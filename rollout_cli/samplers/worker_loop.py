@@ -70,7 +70,6 @@ class WorkerLoop:
         self._entered = ExitStack()
         self._worker: Worker | None = None
         self._watch: FileWatch | None = None  # From before a policy is loaded until the first episode has ended.
-        self._not_reproducible: str | None = None  # As it was reported last.
         self._generation = 0
         self._failed = False
         self._flush_at = 0.0
@@ -202,7 +201,7 @@ class WorkerLoop:
         chunk, error = self._factory.take(worker, everything=everything)
         if chunk is not None:
             # Before the episodes: the sampler takes none of a worker that read other files than the others.
-            if self._watch is not None or worker.not_reproducible != self._not_reproducible:
+            if self._watch is not None:
                 self._messages.append(Reported(self._number, self._generation, self._report(worker)))
                 self._end_watch()
             self._messages += [Batch(self._number, self._generation, part) for part in for_transport(chunk)]
@@ -212,7 +211,6 @@ class WorkerLoop:
 
     def _report(self, worker: Worker) -> WorkerReport:
         report, files = worker.report(), self._watch.files() if self._watch is not None else ()
-        self._not_reproducible = report.not_reproducible
         return replace(report, files=tuple(map(hashed, files)) if self._hashes_files else files)
 
     def _end_watch(self) -> None:

@@ -72,10 +72,7 @@ class DefaultWorker:
         number_stride: The step from one of its numbers to the next, where it owns every m-th number.
         salt: Differs from one start of this worker to the next. The seed of a native vector environment follows from
             it; set before an update of the environment.
-        not_reproducible: Why its episodes cannot be reproduced, as far as it is known by now; None if nothing is.
     """
-
-    not_reproducible: str | None = None
 
     def __init__(
         self,
@@ -457,7 +454,6 @@ class DefaultWorker:
             env=describe_env(self._env),
             policy_class=policy_class(self._holder.policy),
             modules=loaded_modules(),
-            not_reproducible=self.not_reproducible,
         )
 
     def shutdown(self) -> None:

@@ -27,7 +27,6 @@ class OnePolicy:
 
     Attributes:
         is_row_wise: Whether an episode is the same with any number of rows.
-        is_seeded: Whether the seeds of its episodes decide what it draws in each row.
     """
 
     def __init__(self, holder: PolicyHolder, env_spec: EnvSpec, rows: Rows, root: int, rules: EpisodeRules) -> None:
@@ -35,7 +34,7 @@ class OnePolicy:
         self._spaces = SpaceRows(env_spec.action_space)
         self._rule = holder.action_rule(rules)
         self._bounds = [None if self._rule == "warn" else bounds_of(leaf) for leaf in self._spaces.leaves]
-        self.is_row_wise, self.is_seeded = self._policy.row_wise, self._policy.seed_rows is not None
+        self.is_row_wise = self._policy.row_wise
 
     def watch(self, seeder: EpisodeSeeder, row_seeders: Sequence[EpisodeSeeder], row_specs: Sequence[EnvSpec]) -> None:
         """Let `seeder` find the generators that all rows share, and the others those of one row each."""
@@ -120,7 +119,7 @@ class PolicyEach(OnePolicy):
 
     def __init__(self, holder: PolicyHolder, env_spec: EnvSpec, rows: Rows, root: int, rules: EpisodeRules) -> None:
         super().__init__(holder, env_spec, rows, root, rules)
-        self.is_row_wise = self.is_seeded = True
+        self.is_row_wise = True
         self._policies = holder.policies
         self._observations = SpaceRows(env_spec.observation_space)
         self._recorder = SpaceRecorder(env_spec.action_space, "the action", rules.invalid_action)

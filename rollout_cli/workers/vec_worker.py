@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import math
-import pickle
-import random
-import sys
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -48,15 +45,6 @@ Array = npt.NDArray[Any]
 
 HOLD_SECONDS = 0.25
 """How long a finished episode waits at most for lower numbers of its worker to end."""
-
-_LOOKS = 8
-"""Steps in which the worker looks whether the rows draw from a generator that they share."""
-
-_POLICY_DRAWS = (
-    "the policy draws from a random generator that all rows share: "
-    "let it offer seed_rows(mask, seeds), and draw each row's numbers from a generator of its own"
-)
-_ENV_DRAWS = "the environment draws from a global random generator, which all rows share"
 
 _clock = time.perf_counter
 
@@ -113,8 +101,6 @@ class VecWorker(DefaultWorker):
         self._resetting = np.empty(0, np.int64)
         """Rows that an environment of mode NEXT_STEP resets in the next step."""
         self._is_begun = False
-        self._looks_left = 0
-        self._shared_draws = ""
         self._where = RESET
         super().__init__(
             seed=seed,
@@ -214,8 +200,6 @@ class VecWorker(DefaultWorker):
         kind = PolicyEach if self._holder.policy.row_by_row else OnePolicy
         self._policies = kind(self._holder, self._env_spec, self._rows, self._seed, self.rules)
         self._policies.watch(self._seeder, self._row_seeders, self._row_specs)
-        self._shared_draws = ""
-        self._looks_left = _LOOKS if self._n_envs > 1 and not self._rows.resets_itself else 0
 
     # -- episodes ----------------------------------------------------------------------------------------------------
 
@@ -319,18 +303,14 @@ class VecWorker(DefaultWorker):
 
     def _step_rows(self) -> None:
         """Take one step in every row: observations are recorded before the policy sees them, actions before the env."""
-        buffer, n_envs, looks = self._buffer, self._n_envs, self._looks_left > 0
+        buffer, n_envs = self._buffer, self._n_envs
         buffer.begin_step(self._leaves)
         self._where = f"policy.{self._holder.policy.methods[1]}"
-        states = [self._generator_states()] if looks else []
         given, actions, infos = self._policies.act(self._observations, self._numbers)
         buffer.put("action", actions)
         buffer.put_infos("agent", infos)
-        states += [self._generator_states()] if looks else []
         self._where = STEP
         observations, rewards, terminated, truncated, infos = self._rows.step(given, self._numbers)
-        if looks:
-            self._judge_draws([*states, self._generator_states()])
         buffer.put("reward", [reward_batch(rewards, n_envs)])
         self._see(observations)
         terminated = flag_batch("terminated", terminated, n_envs)
@@ -398,25 +378,6 @@ class VecWorker(DefaultWorker):
                 error = BadValueError(f"the episode has no end: it is {lengths.max():,} steps long", ENDLESS_HINT)
                 raise RowError(int(lengths.argmax())) from error
         self._buffer.make_room(self._running)
-
-    def _generator_states(self) -> tuple[bytes, bytes]:
-        """Return the states of the global generators, and of those that a policy for all rows may draw from."""
-        found = [] if self._policies.is_seeded else self._seeder.generators
-        found = [getattr(sys.modules.get("torch"), "default_generator", None), *found]
-        torchs, *own = [one.get_state().tolist() if hasattr(one, "manual_seed") else one for one in found]
-        return pickle.dumps([random.getstate(), np.random.get_state(), torchs]), pickle.dumps(own)
-
-    def _judge_draws(self, states: list[tuple[bytes, bytes]]) -> None:
-        """Compare the states before and after the policy acted, and after the step."""
-        before, between, after = states
-        self._looks_left -= 1
-        if between != before:
-            self._shared_draws = _POLICY_DRAWS
-        if after[0] != between[0]:
-            self._shared_draws = _ENV_DRAWS
-            if self._rows.envs:
-                hint = "run one environment a worker and more workers, or let it draw from self.np_random"
-                raise BadValueError(_ENV_DRAWS, hint)
 
     # -- errors ------------------------------------------------------------------------------------------------------
 
@@ -487,18 +448,12 @@ class VecWorker(DefaultWorker):
         return self._buffer.finished_rows * self._buffer.row_bytes
 
     def report(self) -> WorkerReport:
-        """Return what a DefaultWorker does, and whether an episode depends on `n_envs`."""
-        is_own = bool(self._rows.envs) and self._policies.is_row_wise
-        return replace(super().report(), scope="any" if is_own else "n_envs")
-
-    @property
-    def not_reproducible(self) -> str | None:  # type: ignore[override]  # Computed here, a plain attribute elsewhere.
-        """Return why the episodes cannot be reproduced, as far as it is known by now."""
-        reasons = [self._shared_draws]
-        if self._env is not None and self._rows.resets_itself:
+        """Return what a DefaultWorker does, and how far the episodes can be reproduced."""
+        is_own, reason = bool(self._rows.envs) and self._policies.is_row_wise, None
+        if self._rows.resets_itself:
             mode = self._rows.mode.value
-            reasons.append(f"the vector environment resets a row by itself ({mode}), from no seed of the episode's own")
-        return "; ".join(filter(None, reasons)) or None
+            reason = f"the vector environment resets a row by itself ({mode}), from no seed of the episode's own"
+        return replace(super().report(), scope="any" if is_own else "n_envs", not_reproducible=reason)
 
     def shutdown(self) -> None:
         self._forget()

@@ -44,7 +44,7 @@ class WorkerReport:
         policy_class: The dotted name of the policy's class or function.
         modules: The top-level modules that are loaded and no part of Python.
         scope: `n_envs` where its episodes depend on how many environments a worker has, else `any`.
-        not_reproducible: Why its episodes cannot be reproduced, as far as it is known by now.
+        not_reproducible: Why its episodes cannot be reproduced, where that is known before they run.
         files: The files that its policy and its environment have read.
     """
 
@@ -64,7 +64,6 @@ class WorkerReport:
         return replace(
             self,
             modules=tuple(sorted({*self.modules, *other.modules})),
-            not_reproducible=self.not_reproducible or other.not_reproducible,
             files=agreed(self.files, other.files),
         )
 
