@@ -49,7 +49,8 @@ class PinnedFile:
     """A file that user code read.
 
     Attributes:
-        label: What a dataset calls it: a path relative to the SPEC's folder or the working folder, else its name.
+        label: What a dataset calls it: a path relative to the SPEC's folder or the working folder; elsewhere a module's
+            dotted name as a path, and the name of any other file.
         key: What tells it apart in one run: the label where that is a relative path, else the absolute path.
         path: Its absolute path, where it was read.
         state: Its size and its time of modification in nanoseconds, when it was read.
@@ -128,7 +129,8 @@ class FileWatch:
             if path.startswith(f"{folder}{os.sep}"):
                 label = path[len(folder) + 1 :]
                 return PinnedFile(label, label, path, self._read[path], self._at_load[path])
-        return PinnedFile(Path(path).name, path, path, self._read[path], self._at_load[path])
+        label = _module_label(path) if path in _modules else Path(path).name
+        return PinnedFile(label, path, path, self._read[path], self._at_load[path])
 
 
 def _absolute(path: str) -> str:
@@ -159,6 +161,13 @@ def _module_states() -> dict[str, tuple[int, int]]:
                     _modules[path] = spec, _state(path)
                 states[path] = _modules[path][1]
     return states
+
+
+def _module_label(path: str) -> str:
+    """Return the path of a module below the folder that it was found in, such as `package/helper.py`."""
+    name = Path(path).name
+    parents = getattr(_modules[path][0], "name", "").split(".")[: None if name == "__init__.py" else -1]
+    return "/".join([*parents, name])
 
 
 def _state(path: str) -> tuple[int, int]:

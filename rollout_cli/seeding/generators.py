@@ -131,7 +131,9 @@ def _search(root: Any, seen: dict[int, Any]) -> list[Any]:
 def _children(item: Any) -> Iterable[Any]:
     if type(item) is types.FunctionType:  # Not its globals, which lead to everything that is loaded.
         return vars(item), item.__closure__, item.__defaults__, item.__kwdefaults__
-    return gc.get_referents(item)
+    # Environments often have their spaces as attributes of the class.
+    shared = (member for owner in type(item).__mro__[:-1] for member in list(vars(owner).values()))
+    return (*gc.get_referents(item), *(member for member in shared if _is_kind(member, (gymnasium.Space,))))
 
 
 def _generator_of(holder: Any) -> Any:

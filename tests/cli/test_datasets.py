@@ -143,7 +143,8 @@ def test_episodes_that_differ(rollout: Caller, project: Path) -> None:
     document = json.loads(as_process("replay", "out", "--all", "--json", cwd=project, code=6).stdout)
     first = "3 of 3 episodes differ; the first, episode 0 of out, is not as stored: reward at step 0 was "
     assert document["error"]["message"].startswith(first)
-    assert document["error"]["hint"].startswith("the source of the environment has changed")
+    assert document["error"]["hint"].startswith("mine.py has changed since the dataset was made")
+    assert "the source of the environment has changed" in document["error"]["hint"]
     assert "reward" == document["different"][0]["difference"]["field"]
 
 
@@ -151,7 +152,7 @@ def test_policy_pack(rollout: Caller, project: Path) -> None:
     """The file runs without its module; it is not replaced unless that is asked for."""
     write_module(project, "mine", "class Own:\n    def get_action(self, observation):\n        return 0, {}\n")
     ran = rollout("policy", "pack", "mine:Own", "-o", "own.pkl")
-    assert "class   mine.Own" in ran.stdout
+    assert "class        mine.Own" in ran.stdout
     document = json.loads(rollout("policy", "pack", "mine:Own", "-o", "two.pkl", "--json").stdout)
     assert sha256(Path("two.pkl").read_bytes()).hexdigest() == document["sha256"]
     rollout("policy", "pack", "mine:Own", "-o", "own.pkl", code=5)

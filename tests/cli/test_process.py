@@ -69,7 +69,7 @@ def test_what_user_code_prints_is_on_stderr(tmp_path: Path, kind: str) -> None:
         assert line in ran.stderr
 
 
-@pytest.mark.parametrize("method", ["forkserver", "spawn", "fork"])
+@pytest.mark.parametrize("method", ["forkserver", "spawn"])
 def test_nothing_is_left_open(tmp_path: Path, method: str) -> None:
     """With all warnings as errors, a worker reports no file or socket that it leaves behind."""
     words = ("collect", "--episodes", "4", *ENV, *KINDS["processes"], "--start-method", method, "--quiet")

@@ -131,6 +131,20 @@ def test_labels_are_relative_to_the_folder_of_the_spec_or_the_working_folder(pro
         assert {**expected, name: file.name} == found
 
 
+def test_a_module_elsewhere_is_called_by_its_dotted_name(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many packages have an `__init__.py`, and where they lie does not matter."""
+    (project / "elsewhere").mkdir()
+    write_module(project / "elsewhere", "package.inner.helper", "")
+    for folder in ("package", "package/inner"):
+        (project / "elsewhere" / folder / "__init__.py").touch()
+    monkeypatch.syspath_prepend(project / "elsewhere")
+    (project / "here").mkdir()
+    os.chdir(project / "here")
+    with watching() as watch:
+        importlib.import_module("package.inner.helper")
+        assert {"package/__init__.py", "package/inner/__init__.py", "package/inner/helper.py"} == labels(watch)
+
+
 def test_files_of_the_first_call_are_read_at_load(project: Path) -> None:
     """Later ones are read in an episode."""
     for name in ("early", "late"):

@@ -213,7 +213,10 @@ def test_the_record_of_what_is_dropped_and_odd_is_of_what_stays(folder: Path, pr
     [
         (Path.unlink, "is not a dataset"),
         (lambda path: path.write_text("{"), "not valid JSON"),
-        (lambda path: set_json(path, spaces={"observation": {}, "action": {}}), "does not describe a space"),
+        (
+            lambda path: set_json(path, spaces={"observation": {}, "action": {}}),
+            "builds no space",
+        ),
         (lambda path: set_json(path, partitions=0), "is damaged: its partitions is 0"),
     ],
 )
