@@ -150,9 +150,10 @@ def interrupt_begun(run: Running, folder: Path) -> None:
 
 
 def interrupt_closing(run: Running, folder: Path) -> None:
-    """Send Ctrl-C once the run says that it waits for an environment to close."""
-    run.wait_to_say(r"close\(\)")
-    run.process.send_signal(signal.SIGINT)
+    """Send Ctrl-C each time the run says that it waits for an environment to close: its own, and that of the check."""
+    for _ in range(2):
+        run.wait_to_say(r"close\(\)")
+        run.process.send_signal(signal.SIGINT)
 
 
 def change_module(run: Running, folder: Path) -> None:
