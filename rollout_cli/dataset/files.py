@@ -26,7 +26,10 @@ FORMAT_VERSION = 2
 
 LOCK_NAME = ".lock"
 REPLACED = ".replaced"
-"""Holds the dataset that `--overwrite` replaces, from just before the new one's first commit until just after it."""
+"""Holds the dataset that another one replaces, while this takes its place."""
+
+NEXT = ".next.tmp"
+"""Holds a dataset that is to replace the one in the folder, until it has a commit, or all of that one's episodes."""
 
 DATASET_ENTRIES = ("meta", "data", "README.md")
 """The top of a dataset's folder, in the order in which they move to `REPLACED`: without `meta` nothing is committed."""
@@ -337,19 +340,26 @@ def _names(root: Path) -> list[str]:
         raise DatasetExistsError(f"{root} is a file", hint="choose another --output") from error
 
 
-def move_to_replaced(files: FileStore, root: Path) -> None:
-    """Move the dataset in `root` to `REPLACED`, to make room for a new one in the same folder.
-
-    Without renames it is removed, but for info.json and the card, which the new one's replace: whenever that ends, the
-    folder holds a dataset.
-    """
-    if not has_rename(root):
-        for path in (root / "meta" / "episodes", root / "data", stats_path(root)):
-            files.remove(path)
-        return
+def publish(files: FileStore, root: Path) -> None:
+    """Put the dataset in `NEXT` in the place of the one in `root`; `recover_replaced` ends this after a failure."""
     for name in DATASET_ENTRIES:
         if (root / name).exists():
             files.move(root / name, root / REPLACED / name)
+    # `meta` comes last, with all commits at once: from then on the new dataset counts.
+    for name in reversed(DATASET_ENTRIES):
+        if (root / NEXT / name).exists():
+            files.move(root / NEXT / name, root / name)
+    files.remove(root / REPLACED)
+    files.remove(root / NEXT)
+
+
+def remove_objects(files: FileStore, root: Path) -> None:
+    """Remove a dataset that has no renames, but for info.json and the card, which the new one's replace.
+
+    Whenever that ends, the folder holds a dataset.
+    """
+    for path in (root / "meta" / "episodes", root / "data", stats_path(root)):
+        files.remove(path)
 
 
 def recover_replaced(files: FileStore, root: Path) -> None:
@@ -368,7 +378,15 @@ def recover_replaced(files: FileStore, root: Path) -> None:
 
 def remove_dataset(files: FileStore, root: Path) -> None:
     """Remove a dataset and its unfinished files, and nothing else in the folder."""
-    for path in (*(root / name for name in DATASET_ENTRIES), *root.glob(".*.tmp")):
+    for name in DATASET_ENTRIES:
+        files.remove(root / name)
+    remove_temporary(files, root)
+
+
+def remove_temporary(files: FileStore, root: Path) -> None:
+    """Remove what a run left unfinished."""
+    # A remote folder lists files alone.
+    for path in {*root.glob(".*.tmp"), *([root / NEXT] if has_rename(root) else [])}:
         files.remove(path)
 
 

@@ -8,6 +8,7 @@ steps. A value that comes later under another key or type goes to the row's JSON
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import copy, deepcopy
 
 import numpy as np
 
@@ -41,6 +42,10 @@ class SchemaInference:
         self._held[partition].append(chunk)
         self._observe_held(at_end=False)
 
+    def finish(self) -> None:
+        """Look at all partitions: no more numbers come."""
+        self._observe_held(at_end=True)
+
     def _observe_held(self, *, at_end: bool) -> None:
         while not self.decided:
             here, following = self._held[self._partition], self._partition + 1
@@ -72,14 +77,21 @@ class SchemaInference:
 
     def result(self) -> InfoColumns:
         """Return the columns; those of all held chunks where too few steps came to decide them."""
-        self._observe_held(at_end=True)
-        groups = zip(INFO_PREFIXES, map(_info_columns, self._met), strict=True)
+        # What is looked at early must not decide later.
+        now = copy(self)
+        now._met = deepcopy(self._met)  # noqa: SLF001 - it is one of this class
+        now.finish()
+        groups = zip(INFO_PREFIXES, map(_info_columns, now._met), strict=True)  # noqa: SLF001
         return {f"{prefix}.{key}": column for prefix, columns in groups for key, column in columns.items()}
+
+    def held(self) -> list[tuple[Chunk, int]]:
+        """Return the held chunks with their partitions."""
+        return [(chunk, partition) for partition, chunks in enumerate(self._held) for chunk in chunks]
 
     def release(self) -> list[tuple[Chunk, int]]:
         """Give back the held chunks with their partitions."""
-        held, self._held = self._held, []
-        return [(chunk, partition) for partition, chunks in enumerate(held) for chunk in chunks]
+        held, self._held = self.held(), []
+        return held
 
 
 def _info_columns(met: Mapping[InfoPath, Mapping[str, bool]]) -> InfoColumns:

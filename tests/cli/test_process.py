@@ -106,7 +106,7 @@ def test_a_closed_terminal_ends_the_run_politely(rollout: Caller, tmp_path: Path
     """It is acknowledged, the finished episodes are kept and counted, and no process is left."""
     output = tmp_path / "out"
     words = ["collect", "--timesteps", "1000000", *ENV, "--env-kwargs", "pace=0.001", *KINDS["local"]]
-    with running([*words, "--output", str(output), "--flush-every", "0"]) as run:
+    with running([*words, "--output", str(output), "--flush-every", "0.02"]) as run:
         run.wait_until(lambda: bool(numbers_of(output)))
         run.process.send_signal(signal.SIGHUP)
         ran = run.end()

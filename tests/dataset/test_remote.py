@@ -122,7 +122,7 @@ def count_of(path: Path) -> int:
 
 def test_the_files_are_those_of_a_local_dataset(root: RemotePath, tmp_path: Path) -> None:
     for path in (root / "d", tmp_path / "d"):
-        write_dataset(path, CHUNKS, limits=SMALL, flush_seconds=0.0)
+        write_dataset(path, CHUNKS, limits=SMALL, flush=True)
         assert not verify_dataset(path).faults
     here, there = all_files(tmp_path / "d"), all_files(root / "d")
     assert set(here) == set(there)

@@ -61,7 +61,7 @@ def test_a_shard_is_resumed(tmp_path: Path) -> None:
     called(*words, "--output", tmp_path / "one")
     parts = shards(tmp_path, *words)
     again = tmp_path / "again"
-    with running([*words, "--shard", "2/3", "--flush-every", "0", "--output", str(again)]) as run:
+    with running([*words, "--shard", "2/3", "--flush-every", "0.02", "--output", str(again)]) as run:
         run.wait_until(lambda: has_commit(again))
         run.process.send_signal(signal.SIGKILL)
         run.end()
