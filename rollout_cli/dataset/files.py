@@ -263,8 +263,8 @@ def read_info(root: Path) -> dict[str, Any]:
         message = "not a dataset: it has no meta/info.json"
         hint = f"give a dataset's folder; if it was one, {LOST_INFO}"
         if replaced.exists():
-            message = "no dataset: a run with --overwrite was killed while it replaced the one that was here"
-            hint = f"run it again; or move the contents of {replaced} back to {root}"
+            message = "no dataset: a run was killed while it replaced the one that was here, or is just doing that"
+            hint = f"if it was killed, run it again, with --resume or --overwrite: the dataset is in {replaced}"
         raise DatasetFormatError(f"{root} is {message}", hint=hint) from error
     except (ValueError, RecursionError) as error:
         raise DatasetFormatError(f"{path} is not valid JSON: {error}", hint=LOST_INFO) from error
@@ -291,6 +291,12 @@ def _reading(path: Path, *expected: type[OSError]) -> Iterator[None]:
         raise StorageError(f"cannot read {path}: {error.strerror or error}", hint=hint) from error
 
 
+def standing_root(root: Path) -> Path:
+    """Return the folder that has the dataset of `root`: another one where a run was killed while it replaced that."""
+    was_killed = (root / REPLACED).exists() and not info_path(root).exists()
+    return root / REPLACED if was_killed else root
+
+
 def is_unbegun(root: Path) -> bool:
     """Return whether `root` is empty, or a run was killed in it before it wrote info.json."""
     return all(name.endswith(".tmp") or name in DATASET_ENTRIES for name in _names(root)) and not any(
@@ -313,9 +319,10 @@ def check_folder(root: Path, *, overwrite: bool) -> None:
                 f"{root} holds {name!r}, which is not part of a dataset, so it is not replaced",
                 hint="move it away, or choose another --output",
             )
-    was_killed = (root / REPLACED).exists() and not info_path(root).exists()
+    if is_unbegun(root):
+        return
     try:
-        read_info(root / REPLACED if was_killed else root)
+        read_info(standing_root(root))
     except DatasetFormatError as error:
         raise DatasetExistsError(
             f"{root} is not a dataset, so it is not replaced: {error.message}", hint="choose another --output"

@@ -162,8 +162,7 @@ class DatasetWriter:
 
     def observe(self, chunk: Chunk) -> None:
         """Let episodes take part in schema inference that are not written: those before a plan's first one."""
-        with self._changing:
-            self._inference.observe(chunk)
+        self._inference.observe(chunk)
 
     def write(self, chunk: AnyChunk, *, partition: int = 0) -> None:
         """Take the next chunk of a partition: whole episodes in number order, or the next part of one.
@@ -254,7 +253,8 @@ class DatasetWriter:
             stack.callback(self._raise_failure)
             stack.callback(self._end_aborted)
             stack.callback(remove_temporary, self._files, self.path)
-            stack.callback(self._stop_queue)
+            if self._build is not None:
+                stack.callback(self._build.queue.stop)
             if commits and self.has_episodes and failure is None:
                 self._commit_all()
 
@@ -268,10 +268,6 @@ class DatasetWriter:
             remove_dataset(self._files, self.path)
         elif build is not None and info_path(self.path).is_file():  # Else somebody removed the folder.
             build.end("interrupted")
-
-    def _stop_queue(self) -> None:
-        if self._build is not None:
-            self._build.queue.stop()
 
     def _remove_empty_folder(self) -> None:
         with suppress(OSError):  # The run has episodes, or another one has begun in it.
@@ -296,9 +292,10 @@ class DatasetWriter:
         """Return in words what `--resume` would find in the folder after an error."""
         try:
             info = read_info(self.path)
-            if info["times"]["started"] != self._info["times"]["started"] and not self._keep_until:
-                return "nothing was committed"
             committed = read_committed(self.path, info)
+            is_other = info["times"]["started"] != self._info["times"]["started"] and not self._keep_until
+            if is_other or not committed.episodes:
+                return "nothing was committed"
         except DatasetFormatError as error:
             if self._published is None or not self._published.segments:
                 return "nothing was committed"
@@ -324,12 +321,15 @@ class DatasetWriter:
     def _new_build(self, columns: InfoColumns, committed: Sequence[Written] = ()) -> DatasetBuild:
         is_aside = self._has_old and has_rename(self.path)
         schema = DatasetSchema.of(self._spaces, columns, self._info.get("env") or {})
-        info = deepcopy(self._info)
-        info["info_columns"] = "decided" if self._inference.decided else "partial"
-        info["features"] = schema.describe()
-        root = self.path / NEXT if is_aside else self.path
-        limits = self._limits.for_partitions(info["partitions"])
-        settings = SegmentSettings(self._files, root, info["root_seed"], schema, limits)
+        columns_are = "decided" if self._inference.decided else "partial"
+        info = deepcopy(self._info) | {"info_columns": columns_are, "features": schema.describe()}
+        settings = SegmentSettings(
+            files=self._files,
+            root=self.path / NEXT if is_aside else self.path,
+            root_seed=info["root_seed"],
+            schema=schema,
+            limits=self._limits.for_partitions(info["partitions"]),
+        )
         build = DatasetBuild(settings, info, self._write_segment, self._committing, committed)
         if is_aside or not self._has_old:
             build.write_info()
@@ -346,12 +346,9 @@ class DatasetWriter:
     def _commit_partial(self) -> None:
         """Commit the held episodes by themselves, unless the dataset in the folder has more of them."""
         build = self._new_build(self._inference.result())
-        try:
-            for chunk, partition in self._inference.held():
-                build.write(chunk, partition)
-            build.finish()
-        finally:
-            build.queue.stop()
+        for chunk, partition in self._inference.held():
+            build.write(chunk, partition)
+        build.finish()
         if self._published is build:
             self._has_old, self._keep_until = True, build.next_numbers()
         else:

@@ -36,7 +36,7 @@ def recorded_options(command: CommandName, given: Mapping[str, Any]) -> Values:
         raise ConfigError("--resume needs a dataset", hint="name its folder with --output DIR")
     if not AMOUNTS.isdisjoint(given) and files.is_unbegun(given["output"]):
         return {}
-    values = recorded_values(files.read_info(given["output"]))
+    values = recorded_values(files.read_info(files.standing_root(given["output"])))
     made_by = values.pop("command")
     if made_by != command:
         raise UsageError(
@@ -54,6 +54,7 @@ class ResumeState:
     plan: Plan | None  # What is left to run; None where nothing is.
     info: Mapping[str, Any]  # The dataset's info.json; empty for a new dataset.
     committed: Committed | None = None  # None for a new dataset.
+    keep_until: tuple[int, ...] = ()  # The next numbers of a dataset that the new one must reach to replace it.
 
     @property
     def is_complete(self) -> bool:
@@ -112,8 +113,12 @@ def resume_state(config: CollectConfig, plan: Plan, sources: Mapping[str, Any], 
         for notice in committed.notices:
             progress.warn(notice)
         return state
-    progress.notice(f"{root} has no committed episodes that can be continued: it begins anew, with the same seed")
-    return ResumeState(replace(config, overwrite=True, resume=False), plan, {})
+    progress.notice(
+        f"{root} has too few steps to be continued: it begins anew, with the same seed, and keeps its "
+        f"{committed.episodes:,} episodes until they are collected again"
+    )
+    keep_until = tuple(partition.next_number for partition in committed.partitions)
+    return ResumeState(replace(config, overwrite=True, resume=False), plan, {}, keep_until=keep_until)
 
 
 def _differences(info: Mapping[str, Any], sources: Mapping[str, Any], plan: Plan) -> Iterator[str]:

@@ -141,6 +141,17 @@ def test_a_run_that_was_killed_before_its_info_has_not_begun(tmp_path: Path, nam
     assert expected == is_unbegun(tmp_path)
 
 
+@pytest.mark.parametrize("name", [".data-00000-00000.parquet.tmp", "meta/.info.json.tmp"])
+def test_what_a_killed_start_left_is_overwritten(tmp_path: Path, name: str) -> None:
+    """Without `overwrite` the folder is refused, as each that is not empty."""
+    (tmp_path / "d/meta").mkdir(parents=True)
+    (tmp_path / "d" / name).touch()
+    with pytest.raises(DatasetExistsError, match="is not empty"):
+        write_dataset(tmp_path / "d", EPISODES)
+    write_dataset(tmp_path / "d", EPISODES, overwrite=True)
+    assert 6 == read_info(tmp_path / "d")["episodes"]
+
+
 def test_a_run_that_came_to_nothing_removes_its_own_files_only(tmp_path: Path) -> None:
     """The folder goes if it was made for it, and nothing else has come there since."""
     there, noted, gone = tmp_path / "there", tmp_path / "noted", tmp_path / "gone"
