@@ -132,6 +132,32 @@ def test_a_folder_that_others_remove_is_a_storage_error_that_promises_nothing(tm
     assert not (path / "meta/info.json").exists() or meddle == "remove the data"
 
 
+class RemovedFiles(FailingFiles):
+    """A folder that somebody removes just before an operation."""
+
+    def __init__(self, folder: Path, remove_at: int) -> None:
+        super().__init__()
+        self._folder, self._remove_at = folder, remove_at
+
+    def before(self, operation: str, path: Path) -> None:
+        super().before(operation, path)
+        if len(self.operations) == self._remove_at:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def test_a_folder_that_is_removed_at_any_moment_is_said_to_be_gone(tmp_path: Path) -> None:
+    """Not that episodes are safe in it."""
+    count, said = len(operations(tmp_path / "counted")), set[bool]()
+    for remove_at in range(count // 4, count - 25):
+        path = tmp_path / "d"
+        with pytest.raises(StorageError) as caught:
+            write_dataset(path, CHUNKS, limits=SMALL, files=RemovedFiles(path, remove_at))
+        assert "continues from there" not in caught.value.hint, remove_at
+        said.add("is gone, with what was committed" in caught.value.hint)
+        shutil.rmtree(path, ignore_errors=True)
+    assert True in said
+
+
 # Replacing a dataset.
 
 
