@@ -182,7 +182,7 @@ class CollectConfig:
         128 << 20, shown="128 MiB")
     next_observation: bool = _dataset(
         "Also store each step's next observation, which the following row holds anyway.", default=False)
-    flush_every: types.Seconds = _dataset(
+    flush_every: types.Limit = _dataset(
         "Commit the finished episodes this often, so that a kill loses little.", 30.0)
     drop_info: types.Names = _dataset(
         "Do not record an info, given by its dotted path, such as episode.t, or a glob of it; may be given again.",

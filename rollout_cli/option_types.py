@@ -73,8 +73,8 @@ def _shard(value: object) -> Shard | None:
 
 def _folder(value: object) -> Path:
     """Read a path or a URI; an empty one would mean the working folder without saying so."""
-    if not isinstance(value, Path | str) or not str(value) or not _is_utf8(str(value)):
-        raise PydanticCustomError("folder", "Input should be the path of a folder, in UTF-8")
+    if not isinstance(value, Path | str) or not str(value):
+        raise PydanticCustomError("folder", "Input should be the path of a folder")
     return folder_of(value)
 
 

@@ -11,6 +11,7 @@ import io
 import os
 import re
 import stat
+import time
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -36,6 +37,7 @@ _HINTS = {
     "hdfs": "check the name node, and HADOOP_HOME, JAVA_HOME and CLASSPATH",
 }
 _ATTEMPTS, _CONNECT_SECONDS, _SILENT_SECONDS, _RETRY_SECONDS = 4, 5.0, 15.0, 15
+_PAUSE_SECONDS = 60.0  # How long a server that did not answer is not asked again: each request would wait anew.
 _LONGEST = 400  # Characters of a server's error.
 
 
@@ -118,12 +120,17 @@ class RemotePath(PosixPath):
     @contextmanager
     def _server(self) -> Iterator[Any]:
         """Give its file system; let its errors leave as `StorageError`."""
+        began = time.monotonic()
+        if began < _silent_until.get(self.parts[0], began):
+            raise StorageError(f"{self} cannot be used: its server does not answer", hint=self.hint)
         try:
             yield _connect(self.parts[0])
         except OSError as error:
             # The store's own messages have no number.
             if error.errno in (errno.ENOENT, errno.ENOTDIR):
                 raise
+            if time.monotonic() - began >= _SILENT_SECONDS:
+                _silent_until[self.parts[0]] = time.monotonic() + _PAUSE_SECONDS
             raise self._failure(error) from error
         except ValueError as error:  # Arrow's own class for arguments that it does not take.
             raise self._failure(error) from error
@@ -269,6 +276,10 @@ class _Input(io.RawIOBase):
     def read(self, size: int = -1) -> bytes:
         with self._path._server():  # noqa: SLF001
             return bytes(self._file.read(None if size < 0 else size))
+
+
+_silent_until: dict[str, float] = {}
+"""By the first part of a path, the time on the monotonic clock before which its server is not asked."""
 
 
 @cache

@@ -22,11 +22,14 @@ from rollout_cli.errors import DatasetExistsError, DatasetFormatError, DatasetLo
 from rollout_cli.remote import RemotePath
 
 FORMAT = "rollout"
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 
 LOCK_NAME = ".lock"
 REPLACED = ".replaced"
-"""Holds the dataset that `--overwrite` replaces, from just before the new one's first commit until just after it."""
+"""Holds the dataset that another one replaces, while this takes its place."""
+
+NEXT = ".next.tmp"
+"""Holds a dataset that is to replace the one in the folder, until it has a commit, or all of that one's episodes."""
 
 DATASET_ENTRIES = ("meta", "data", "README.md")
 """The top of a dataset's folder, in the order in which they move to `REPLACED`: without `meta` nothing is committed."""
@@ -260,8 +263,8 @@ def read_info(root: Path) -> dict[str, Any]:
         message = "not a dataset: it has no meta/info.json"
         hint = f"give a dataset's folder; if it was one, {LOST_INFO}"
         if replaced.exists():
-            message = "no dataset: a run with --overwrite was killed while it replaced the one that was here"
-            hint = f"run it again; or move the contents of {replaced} back to {root}"
+            message = "no dataset: a run was killed while it replaced the one that was here, or is just doing that"
+            hint = f"if it was killed, run it again, with --resume or --overwrite: the dataset is in {replaced}"
         raise DatasetFormatError(f"{root} is {message}", hint=hint) from error
     except (ValueError, RecursionError) as error:
         raise DatasetFormatError(f"{path} is not valid JSON: {error}", hint=LOST_INFO) from error
@@ -288,6 +291,12 @@ def _reading(path: Path, *expected: type[OSError]) -> Iterator[None]:
         raise StorageError(f"cannot read {path}: {error.strerror or error}", hint=hint) from error
 
 
+def standing_root(root: Path) -> Path:
+    """Return the folder that has the dataset of `root`: another one where a run was killed while it replaced that."""
+    was_killed = (root / REPLACED).exists() and not info_path(root).exists()
+    return root / REPLACED if was_killed else root
+
+
 def is_unbegun(root: Path) -> bool:
     """Return whether `root` is empty, or a run was killed in it before it wrote info.json."""
     return all(name.endswith(".tmp") or name in DATASET_ENTRIES for name in _names(root)) and not any(
@@ -310,9 +319,10 @@ def check_folder(root: Path, *, overwrite: bool) -> None:
                 f"{root} holds {name!r}, which is not part of a dataset, so it is not replaced",
                 hint="move it away, or choose another --output",
             )
-    was_killed = (root / REPLACED).exists() and not info_path(root).exists()
+    if is_unbegun(root):
+        return
     try:
-        read_info(root / REPLACED if was_killed else root)
+        read_info(standing_root(root))
     except DatasetFormatError as error:
         raise DatasetExistsError(
             f"{root} is not a dataset, so it is not replaced: {error.message}", hint="choose another --output"
@@ -337,19 +347,26 @@ def _names(root: Path) -> list[str]:
         raise DatasetExistsError(f"{root} is a file", hint="choose another --output") from error
 
 
-def move_to_replaced(files: FileStore, root: Path) -> None:
-    """Move the dataset in `root` to `REPLACED`, to make room for a new one in the same folder.
-
-    Without renames it is removed, but for info.json and the card, which the new one's replace: whenever that ends, the
-    folder holds a dataset.
-    """
-    if not has_rename(root):
-        for path in (root / "meta" / "episodes", root / "data", stats_path(root)):
-            files.remove(path)
-        return
+def publish(files: FileStore, root: Path) -> None:
+    """Put the dataset in `NEXT` in the place of the one in `root`; `recover_replaced` ends this after a failure."""
     for name in DATASET_ENTRIES:
         if (root / name).exists():
             files.move(root / name, root / REPLACED / name)
+    # `meta` comes last, with all commits at once: from then on the new dataset counts.
+    for name in reversed(DATASET_ENTRIES):
+        if (root / NEXT / name).exists():
+            files.move(root / NEXT / name, root / name)
+    files.remove(root / REPLACED)
+    files.remove(root / NEXT)
+
+
+def remove_objects(files: FileStore, root: Path) -> None:
+    """Remove a dataset that has no renames, but for info.json and the card, which the new one's replace.
+
+    Whenever that ends, the folder holds a dataset.
+    """
+    for path in (root / "meta" / "episodes", root / "data", stats_path(root)):
+        files.remove(path)
 
 
 def recover_replaced(files: FileStore, root: Path) -> None:
@@ -368,7 +385,15 @@ def recover_replaced(files: FileStore, root: Path) -> None:
 
 def remove_dataset(files: FileStore, root: Path) -> None:
     """Remove a dataset and its unfinished files, and nothing else in the folder."""
-    for path in (*(root / name for name in DATASET_ENTRIES), *root.glob(".*.tmp")):
+    for name in DATASET_ENTRIES:
+        files.remove(root / name)
+    remove_temporary(files, root)
+
+
+def remove_temporary(files: FileStore, root: Path) -> None:
+    """Remove what a run left unfinished."""
+    # A remote folder lists files alone.
+    for path in {*root.glob(".*.tmp"), *([root / NEXT] if has_rename(root) else [])}:
         files.remove(path)
 
 

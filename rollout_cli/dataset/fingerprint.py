@@ -41,6 +41,12 @@ class FirstEpisode:
             digest.update(_bytes(values[:rows]))
         self._steps += FINGERPRINT_STEPS if chunk.completes else rows
 
+    def copy(self) -> FirstEpisode:
+        """Return another one, which has seen the same."""
+        other = FirstEpisode()
+        other._steps, other._hashes = self._steps, [digest.copy() for digest in self._hashes]
+        return other
+
     def fingerprint(self, info: Mapping[str, Any]) -> str:
         """Return the fingerprint of the run that `info` (info.json) describes, 32 hexadecimal digits.
 

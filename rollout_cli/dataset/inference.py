@@ -8,6 +8,8 @@ steps. A value that comes later under another key or type goes to the row's JSON
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import copy, deepcopy
+from typing import Any
 
 import numpy as np
 
@@ -43,6 +45,10 @@ class SchemaInference:
         self._held[partition].append(chunk)
         self._observe_held(at_end=False)
 
+    def finish(self) -> None:
+        """Look at all partitions: no more numbers come."""
+        self._observe_held(at_end=True)
+
     def _observe_held(self, *, at_end: bool) -> None:
         while not self.decided:
             here, following = self._held[self._partition], self._partition + 1
@@ -73,16 +79,27 @@ class SchemaInference:
             self.decided = self._steps >= self._min_steps
             self._next_number = int(chunk.numbers[-1]) + 1
 
-    def result(self) -> InfoColumns:
-        """Return the columns; those of all held chunks where too few steps came to decide them."""
-        self._observe_held(at_end=True)
-        groups = zip(INFO_PREFIXES, map(_info_columns, self._met), strict=True)
-        return {f"{prefix}.{key}": column for prefix, columns in groups for key, column in columns.items()}
+    def result(self, info: Mapping[str, Any]) -> tuple[InfoColumns, str]:
+        """Return the columns, and the fingerprint of the run that `info` (info.json) describes.
+
+        They are those of all held chunks where too few steps came to decide them.
+        """
+        # What is looked at early must not decide later.
+        now = copy(self)
+        now._met, now.first_episode = deepcopy(self._met), self.first_episode.copy()  # noqa: SLF001 - of this class
+        now.finish()
+        groups = zip(INFO_PREFIXES, map(_info_columns, now._met), strict=True)  # noqa: SLF001
+        columns = {f"{prefix}.{key}": column for prefix, columns in groups for key, column in columns.items()}
+        return columns, now.first_episode.fingerprint(info)
+
+    def held(self) -> list[tuple[Chunk, int]]:
+        """Return the held chunks with their partitions."""
+        return [(chunk, partition) for partition, chunks in enumerate(self._held) for chunk in chunks]
 
     def release(self) -> list[tuple[Chunk, int]]:
         """Give back the held chunks with their partitions."""
-        held, self._held = self._held, []
-        return [(chunk, partition) for partition, chunks in enumerate(held) for chunk in chunks]
+        held, self._held = self.held(), []
+        return held
 
 
 def _info_columns(met: Mapping[InfoPath, Mapping[str, bool]]) -> InfoColumns:

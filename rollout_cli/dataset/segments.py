@@ -134,7 +134,9 @@ def write_segment(settings: SegmentSettings, job: SegmentJob) -> Written:
     with parquet_file(settings.files, meta, schema.episodes) as out:
         out.write_table(episodes, row_group_size=limits.group_rows)
         out.add_key_value_metadata({**record.footer(), **origin})
-    return Written(job.segment, record, data.stat().st_size + meta.stat().st_size, tables)
+    with settings.files.operation("stat", data):
+        size = data.stat().st_size + meta.stat().st_size
+    return Written(job.segment, record, size, tables)
 
 
 def _row_groups(

@@ -236,6 +236,7 @@ def _resume_or_begin(job: _Job, sampler: Sampler) -> DatasetWriter:
         next_observation=config.next_observation,
         overwrite=config.overwrite,
         committed=job.state.committed,
+        keep_until=job.state.keep_until,
         limits=SizeLimits(segment_bytes=config.segment_bytes),
         flush_seconds=config.flush_every,
         lock=job.lock,

@@ -38,7 +38,7 @@ def recorded_options(command: CommandName, given: Mapping[str, Any]) -> Values:
         raise ConfigError("--resume needs a dataset", hint="name its folder with --output DIR")
     if not AMOUNTS.isdisjoint(given) and files.is_unbegun(given["output"]):
         return {}
-    values = recorded_values(files.read_info(given["output"]))
+    values = recorded_values(files.read_info(files.standing_root(given["output"])))
     made_by = values.pop("command")
     if made_by != command:
         raise UsageError(
@@ -58,6 +58,7 @@ class ResumeState:
         info: The dataset's info.json; empty for a new dataset.
         committed: None for a new dataset.
         accepted: In words, what has changed since the dataset was begun, where the user accepts that.
+        keep_until: The next number of each partition that the new dataset must reach before it replaces the old one.
     """
 
     config: CollectConfig
@@ -65,6 +66,7 @@ class ResumeState:
     info: Mapping[str, Any]
     committed: Committed | None = None
     accepted: list[str] = field(default_factory=list)
+    keep_until: tuple[int, ...] = ()
 
     @property
     def is_complete(self) -> bool:
@@ -162,8 +164,12 @@ def resume_state(config: CollectConfig, plan: Plan, sources: Mapping[str, Any], 
         for notice in committed.notices:
             progress.warn(notice)
         return state
-    progress.notice(f"{root} has no committed episodes that can be continued: it begins anew, with the same seed")
-    return ResumeState(replace(config, overwrite=True, resume=False), plan, {})
+    progress.notice(
+        f"{root} has too few steps to be continued: it begins anew, with the same seed, and keeps its "
+        f"{committed.episodes:,} episodes until they are collected again"
+    )
+    keep_until = tuple(partition.next_number for partition in committed.partitions)
+    return ResumeState(replace(config, overwrite=True, resume=False), plan, {}, keep_until=keep_until)
 
 
 def _differences(info: Mapping[str, Any], sources: Mapping[str, Any], plan: Plan) -> Iterator[str]:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.calling import Caller
-from tests.helpers.datasets import info_of, numbers_of
+from tests.helpers.datasets import has_commit, info_of, numbers_of
 from tests.helpers.processes import command, running, variables
 from tests.helpers.processes import rollout as as_process
 
@@ -120,8 +120,8 @@ def test_a_closed_terminal_ends_the_run_politely(rollout: Caller, tmp_path: Path
     """It is acknowledged, the finished episodes are kept and counted, and no process is left."""
     output = tmp_path / "out"
     words = ["collect", "--timesteps", "1000000", *ENV, "--env-kwargs", "pace=0.001", *KINDS["local"]]
-    with running([*words, "--output", str(output), "--flush-every", "0"]) as run:
-        run.wait_until(lambda: bool(numbers_of(output)))
+    with running([*words, "--output", str(output), "--flush-every", "0.02"]) as run:
+        run.wait_until(lambda: has_commit(output))
         run.process.send_signal(signal.SIGHUP)
         ran = run.end()
     assert (143, "", ()) == (ran.code, ran.stdout, ran.left), ran.said

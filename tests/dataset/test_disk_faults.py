@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,21 +12,29 @@ import pyarrow as pa
 import pytest
 
 from rollout_cli.dataset import segments
-from rollout_cli.dataset.commits import read_committed
-from rollout_cli.dataset.files import read_info
+from rollout_cli.dataset.commits import Committed, read_committed
+from rollout_cli.dataset.files import FileStore, is_unbegun, read_info, recover_replaced
+from rollout_cli.dataset.reader import load
+from rollout_cli.dataset.verify import verify_dataset
 from rollout_cli.dataset.writer import DatasetWriter
+from rollout_cli.episodes.chunk import Chunk
 from rollout_cli.errors import RolloutError, StorageError
 from tests.helpers.chunks import BOX_SPEC, episode, in_parts
+from tests.helpers.datasets import numbers_of
 from tests.helpers.writing import (
     CHUNKS,
     SMALL,
     FailingFiles,
+    Killed,
     KilledFiles,
     all_files,
     data_files,
     hidden_files,
     kill_while_writing,
     resume_dataset,
+    vanish,
+    wait_for_writes,
+    wait_until,
     write_dataset,
 )
 
@@ -41,11 +50,11 @@ def test_a_full_disk_is_a_storage_error_and_keeps_what_was_committed(tmp_path: P
     """At operations of all kinds; a resumed run has the bytes of one that met a working disk."""
     write_dataset(tmp_path / "whole", CHUNKS, limits=SMALL)
     expected, kinds, resumed = data_files(tmp_path / "whole"), set(), 0
-    for fail_at, (kind, _) in list(enumerate(operations(tmp_path / "counted", flush_seconds=0.0)))[for_good::13]:
+    for fail_at, (kind, _) in list(enumerate(operations(tmp_path / "counted", flush=True)))[for_good::13]:
         path = tmp_path / f"d{fail_at}"
         files = FailingFiles(fail_at, for_good=for_good)
         with pytest.raises(StorageError, match="No space left") as caught:
-            write_dataset(path, CHUNKS, limits=SMALL, flush_seconds=0.0, files=files)
+            write_dataset(path, CHUNKS, limits=SMALL, flush=True, files=files)
         assert 5 == caught.value.exit_code
         assert caught.value.hint
         kinds.add(kind)
@@ -67,12 +76,11 @@ def test_a_full_disk_is_a_storage_error_and_keeps_what_was_committed(tmp_path: P
 
 def test_an_error_of_a_write_is_raised_by_a_later_call_and_commits_nothing_after_it(tmp_path: Path) -> None:
     files = FailingFiles(40, for_good=True)
-    with DatasetWriter(
-        tmp_path / "d", env_spec=BOX_SPEC, root_seed=0, limits=SMALL, flush_seconds=0.0, files=files
-    ) as writer:
+    with DatasetWriter(tmp_path / "d", env_spec=BOX_SPEC, root_seed=0, limits=SMALL, files=files) as writer:
         with pytest.raises(StorageError):  # noqa: PT012
             for chunk in CHUNKS * 100:
                 writer.write(chunk)
+                writer.flush()
         with pytest.raises(StorageError):
             writer.write(CHUNKS[0])
         with pytest.raises(StorageError):
@@ -107,11 +115,12 @@ def test_a_folder_that_others_remove_is_a_storage_error_that_promises_nothing(tm
     path = tmp_path / "d"
     with (  # noqa: PT012
         pytest.raises(StorageError) as caught,
-        DatasetWriter(path, env_spec=BOX_SPEC, root_seed=0, limits=SMALL, flush_seconds=0.0) as writer,
+        DatasetWriter(path, env_spec=BOX_SPEC, root_seed=0, limits=SMALL) as writer,
     ):
         for chunk in CHUNKS[:20]:
             writer.write(chunk)
-        writer._queue.wait()
+            writer.flush()
+        wait_for_writes(writer)
         if meddle == "rename":
             path.rename(tmp_path / "renamed")
         else:
@@ -121,6 +130,32 @@ def test_a_folder_that_others_remove_is_a_storage_error_that_promises_nothing(tm
         writer.close(status="complete")
     assert "continues from there" not in caught.value.hint or (path / "data").exists()
     assert not (path / "meta/info.json").exists() or meddle == "remove the data"
+
+
+class RemovedFiles(FailingFiles):
+    """A folder that somebody removes just before an operation."""
+
+    def __init__(self, folder: Path, remove_at: int) -> None:
+        super().__init__()
+        self._folder, self._remove_at = folder, remove_at
+
+    def before(self, operation: str, path: Path) -> None:
+        super().before(operation, path)
+        if len(self.operations) == self._remove_at:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def test_a_folder_that_is_removed_at_any_moment_is_said_to_be_gone(tmp_path: Path) -> None:
+    """Not that episodes are safe in it."""
+    count, said = len(operations(tmp_path / "counted")), set[bool]()
+    for remove_at in range(count // 4, count - 25):
+        path = tmp_path / "d"
+        with pytest.raises(StorageError) as caught:
+            write_dataset(path, CHUNKS, limits=SMALL, files=RemovedFiles(path, remove_at))
+        assert "continues from there" not in caught.value.hint, remove_at
+        said.add("is gone, with what was committed" in caught.value.hint)
+        shutil.rmtree(path, ignore_errors=True)
+    assert True in said
 
 
 # Replacing a dataset.
@@ -185,8 +220,9 @@ def test_a_kill_while_replacing_loses_neither_dataset(tmp_path: Path, old: Path)
     before, in_between = visible(old), 0
     shutil.copytree(old, tmp_path / "counted")
     write_dataset(tmp_path / "whole", CHUNKS, limits=SMALL)
-    names = [path.name for _, path in operations(tmp_path / "counted", overwrite=True)]
-    for kill_at in range(names.index(".replaced") - 3, names.index("file-00000.parquet", names.index(".replaced")) + 8):
+    changes = operations(tmp_path / "counted", overwrite=True)
+    times = [at for at, (_, path) in enumerate(changes) if {".replaced", ".next.tmp"} & set(path.parts)]
+    for kill_at in range(times[0] - 3, times[-1] + 3):
         path = tmp_path / f"d{kill_at}"
         shutil.copytree(old, path)
         kill_while_writing(path, KilledFiles(kill_at), overwrite=True)
@@ -202,3 +238,194 @@ def test_a_kill_while_replacing_loses_neither_dataset(tmp_path: Path, old: Path)
         write_dataset(path, CHUNKS, limits=SMALL, overwrite=True)
         assert data_files(tmp_path / "whole") == data_files(path)
     assert in_between
+
+
+# Before the columns are decided.
+
+FEW = tuple(episode(n, 300, env_info=lambda n, step: {"a": step} if n else {"b": 1.5}) for n in range(5))
+"""The columns are decided behind the fourth one."""
+
+STRIDE = 7  # Of the operations at which a run is killed or its disk fails; 1 tries all of them in ten minutes.
+
+LAYOUTS: dict[str, dict[str, Any]] = {
+    "one partition": {"partitions": (0, 0, 0, 0, 0), "first_numbers": [0]},
+    "two partitions": {"partitions": (0, 1, 0, 1, 0), "first_numbers": [0, 3]},
+}
+"""The second one gets the episodes 0, 3, 1, 4, 2, each to its partition."""
+
+
+def few(layout: str) -> list[tuple[Chunk, int]]:
+    order = (0, 3, 1, 4, 2) if len(LAYOUTS[layout]["first_numbers"]) > 1 else range(5)
+    return list(zip([FEW[at] for at in order], LAYOUTS[layout]["partitions"], strict=True))
+
+
+def write_few(path: Path, layout: str, files: FileStore | None = None, *, count: int = 5, **options: Any) -> None:
+    """Write the first episodes, and flush after each; a kill leaves what it leaves."""
+    first_numbers = LAYOUTS[layout]["first_numbers"]
+    with suppress(Killed):
+        writer = DatasetWriter(
+            path, env_spec=BOX_SPEC, root_seed=0, first_numbers=first_numbers, files=files, **options
+        )
+        try:
+            with writer:
+                for chunk, partition in few(layout)[:count]:
+                    writer.write(chunk, partition=partition)
+                    writer.flush()
+                    wait_for_writes(writer)
+                writer.close(status="complete" if count == 5 else "interrupted")
+        except Killed:
+            vanish(writer)
+            raise
+
+
+def recovered(path: Path) -> Committed | None:
+    """Return what the next run finds, once it has ended a replacement that was cut off."""
+    recover_replaced(FileStore(), path)
+    if is_unbegun(path):
+        return None
+    assert () == tuple(map(str, verify_dataset(path).faults)) or "inferring" == read_info(path)["info_columns"]
+    return read_committed(path, read_info(path))
+
+
+def resume_few(path: Path, layout: str, files: FileStore | None = None) -> None:
+    """Go on as `--resume` does with a dataset whose columns are not decided."""
+    committed = recovered(path)
+    keep = [partition.next_number for partition in committed.partitions] if committed else ()
+    write_few(path, layout, files, overwrite=True, keep_until=keep)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_flush_of_few_episodes_is_a_dataset(tmp_path: Path, layout: str) -> None:
+    """Whose columns are those met so far; at the end `data/` is as without it."""
+    path = tmp_path / "d"
+    with DatasetWriter(path, env_spec=BOX_SPEC, root_seed=0, first_numbers=LAYOUTS[layout]["first_numbers"]) as writer:
+        for at, (chunk, partition) in enumerate(few(layout)):
+            writer.write(chunk, partition=partition)
+            writer.flush()
+            wait_for_writes(writer)
+            assert (
+                sorted(int(one.numbers[0]) for one, _ in few(layout)[: at + 1])
+                == load(path).episodes["episode_number"].to_pylist()
+            )
+            assert [] == verify_dataset(path).faults
+            expected = "partial" if at < 3 or (layout == "two partitions" and at < 4) else "decided"
+            assert ("collecting", expected) == tuple(read_info(path)[name] for name in ("status", "info_columns"))
+        writer.close(status="complete")
+    write_few_without_flush(tmp_path / "whole", layout)
+    assert all_files(tmp_path / "whole").keys() == all_files(path).keys()
+    assert data_files(tmp_path / "whole") == data_files(path)
+
+
+def write_few_without_flush(path: Path, layout: str) -> None:
+    chunks, partitions = zip(*few(layout), strict=True)
+    write_dataset(path, chunks, partitions=partitions, first_numbers=LAYOUTS[layout]["first_numbers"])
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("begins", ["new", "resumed", "over another"])
+def test_a_kill_at_any_moment_loses_no_episode_that_was_committed(tmp_path: Path, layout: str, begins: str) -> None:
+    """Neither while few episodes are replaced by more, nor by those with the decided columns, nor in a resumed run."""
+    before = tmp_path / "before"
+    write_few_without_flush(tmp_path / "whole", layout)
+    if begins == "resumed":
+        write_few(before, layout, count=2)
+    elif begins == "over another":
+        write_dataset(before, [episode(n, 50) for n in range(100, 130)])
+
+    def run(path: Path, files: FileStore) -> None:
+        if begins == "resumed":
+            resume_few(path, layout, files)
+        else:
+            write_few(path, layout, files, overwrite=begins == "over another")
+
+    path, most, counts, kill_at = tmp_path / "d", 0, set[int](), 0
+    while True:
+        shutil.rmtree(path, ignore_errors=True)
+        if before.exists():
+            shutil.copytree(before, path)
+        files = KilledFiles(kill_at)
+        run(path, files)
+        committed = recovered(path)
+        count = committed.episodes if committed is not None else 0
+        if begins == "over another" and committed is not None and committed.segments[0].record.start == 100:
+            assert most == 0, kill_at
+        else:
+            assert count >= most, kill_at
+            most = count
+        counts.add(count)
+        if files.count <= kill_at:
+            break
+        kill_at += STRIDE
+    assert {3, 4, 5} <= counts
+    assert data_files(tmp_path / "whole") == data_files(path)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_disk_that_fails_loses_no_episode_that_was_committed(tmp_path: Path, layout: str) -> None:
+    """At each operation of a run that continues two episodes; the error says how many are safe."""
+    before, path, fail_at, hints = tmp_path / "before", tmp_path / "d", 0, dict[str, str]()
+    write_few_without_flush(tmp_path / "whole", layout)
+    write_few(before, layout, count=2)
+    while True:
+        shutil.rmtree(path, ignore_errors=True)
+        shutil.copytree(before, path)
+        files = FailingFiles(fail_at)
+        try:
+            resume_few(path, layout, files)
+        except StorageError as error:
+            committed = recovered(path)
+            assert committed is not None
+            assert committed.episodes >= 2, fail_at
+            hints[f"{committed.episodes:,} episodes"] = error.hint
+            assert [] == hidden_files(path), fail_at
+        else:
+            break
+        fail_at += STRIDE
+    assert fail_at > 50
+    assert hints
+    for count, hint in hints.items():
+        assert count in hint
+    assert data_files(tmp_path / "whole") == data_files(path)
+
+
+def test_an_interrupted_run_that_got_less_far_leaves_what_there_was(tmp_path: Path) -> None:
+    """It says how many episodes there are, not how many it made."""
+    path = tmp_path / "d"
+    write_few(path, "one partition", count=3)
+    with DatasetWriter(
+        path, env_spec=BOX_SPEC, root_seed=0, first_numbers=[0], overwrite=True, keep_until=[3]
+    ) as writer:
+        writer.write(FEW[0])
+        writer.flush()
+        summary = writer.close(status="interrupted")
+    assert (3, 900, "interrupted") == (summary.episodes, summary.steps, summary.status)
+    assert 3 == len(load(path))
+    assert [] == hidden_files(path)
+    assert [] == verify_dataset(path).faults
+
+
+def test_an_end_at_once_keeps_what_was_flushed(tmp_path: Path) -> None:
+    with (  # noqa: PT012
+        pytest.raises(KeyboardInterrupt),
+        DatasetWriter(tmp_path / "d", env_spec=BOX_SPEC, root_seed=0) as writer,
+    ):
+        writer.write(FEW[0])
+        writer.flush()
+        writer.write(FEW[1])
+        raise KeyboardInterrupt
+    assert ([0], "interrupted") == (numbers_of(tmp_path / "d"), read_info(tmp_path / "d")["status"])
+    assert [] == verify_dataset(tmp_path / "d").faults
+
+
+def test_an_error_of_the_timer_is_raised_by_the_next_call(tmp_path: Path) -> None:
+    files = FailingFiles()
+    with (  # noqa: PT012
+        pytest.raises(StorageError, match="No space left"),
+        DatasetWriter(tmp_path / "d", env_spec=BOX_SPEC, root_seed=0, files=files, flush_seconds=0.01) as writer,
+    ):
+        files.fail_at = len(files.operations)
+        writer.write(FEW[0])
+        wait_until(lambda: writer._failure is not None)
+        writer.write(FEW[1])
+        raise AssertionError("the error was swallowed")
+    assert not (tmp_path / "d").exists()

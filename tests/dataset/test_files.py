@@ -141,6 +141,17 @@ def test_a_run_that_was_killed_before_its_info_has_not_begun(tmp_path: Path, nam
     assert expected == is_unbegun(tmp_path)
 
 
+@pytest.mark.parametrize("name", [".data-00000-00000.parquet.tmp", "meta/.info.json.tmp"])
+def test_what_a_killed_start_left_is_overwritten(tmp_path: Path, name: str) -> None:
+    """Without `overwrite` the folder is refused, as each that is not empty."""
+    (tmp_path / "d/meta").mkdir(parents=True)
+    (tmp_path / "d" / name).touch()
+    with pytest.raises(DatasetExistsError, match="is not empty"):
+        write_dataset(tmp_path / "d", EPISODES)
+    write_dataset(tmp_path / "d", EPISODES, overwrite=True)
+    assert 6 == read_info(tmp_path / "d")["episodes"]
+
+
 def test_a_run_that_came_to_nothing_removes_its_own_files_only(tmp_path: Path) -> None:
     """The folder goes if it was made for it, and nothing else has come there since."""
     there, noted, gone = tmp_path / "there", tmp_path / "noted", tmp_path / "gone"
@@ -162,8 +173,8 @@ def test_a_run_that_came_to_nothing_removes_its_own_files_only(tmp_path: Path) -
     (b"", "not valid JSON"), (b"{", "not valid JSON"), (b"\xff", "not valid JSON"), (b"[" * 100_000, "not valid JSON"),
     (b"[]", "does not describe"), (b'{"format": "other"}', "does not describe"),
     (b'{"format": "rollout"}', "version None"),
-    (b'{"format": "rollout", "format_version": 99}', "format version 99, and this program has version 2 alone"),
-    (b'{"format": "rollout", "format_version": 1}', "format version 1, and this program has version 2 alone"),
+    (b'{"format": "rollout", "format_version": 99}', "format version 99, and this program has version 3 alone"),
+    (b'{"format": "rollout", "format_version": 1}', "format version 1, and this program has version 3 alone"),
 ])  # fmt: skip
 def test_an_info_that_is_not_ours_is_a_format_error(tmp_path: Path, content: bytes, message: str) -> None:
     (tmp_path / "meta").mkdir()

@@ -216,10 +216,12 @@ def test_a_file_whose_row_groups_are_others_is_not_read_by_its_old_ones(tmp_path
 def test_a_reader_goes_on_while_its_dataset_grows(tmp_path: Path) -> None:
     """Each flush replaces the last files by longer ones; after a kill a data file is ahead of its episodes file."""
     chunks = [episode(n, 60) for n in range(40)]
-    with DatasetWriter(tmp_path, env_spec=BOX_SPEC, root_seed=0, flush_seconds=0.0) as writer:
+    with DatasetWriter(tmp_path, env_spec=BOX_SPEC, root_seed=0, flush_seconds=100.0) as writer:
         for chunk in chunks[:20]:
             writer.write(chunk)
-        writer._queue.wait()
+        writer.flush()
+        assert writer._build is not None
+        writer._build.queue.wait()
         dataset = load(tmp_path)
         assert chunks[0].rewards.tolist() == dataset[0].rewards.tolist()
         older = (tmp_path / episodes(0)).read_bytes()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,8 @@ from rollout_cli.dataset.verify import verify_dataset
 from rollout_cli.dataset.writer import DatasetWriter
 from rollout_cli.errors import StorageError, UsageError
 from rollout_cli.remote import RemotePath, folder_of
-from tests.helpers.chunks import BOX_SPEC
+from tests.helpers.chunks import BOX_SPEC, episode
+from tests.helpers.servers import SilentStore
 from tests.helpers.writing import (
     CHUNKS,
     SMALL,
@@ -29,6 +31,7 @@ from tests.helpers.writing import (
     data_files,
     kill_while_writing,
     resume_dataset,
+    wait_for_writes,
     write_dataset,
 )
 
@@ -122,7 +125,7 @@ def count_of(path: Path) -> int:
 
 def test_the_files_are_those_of_a_local_dataset(root: RemotePath, tmp_path: Path) -> None:
     for path in (root / "d", tmp_path / "d"):
-        write_dataset(path, CHUNKS, limits=SMALL, flush_seconds=0.0)
+        write_dataset(path, CHUNKS, limits=SMALL, flush=True)
         assert not verify_dataset(path).faults
     here, there = all_files(tmp_path / "d"), all_files(root / "d")
     assert set(here) == set(there)
@@ -165,3 +168,20 @@ def test_replacing_keeps_the_old_dataset_until_a_commit(root: RemotePath) -> Non
     write_dataset(root / "d", CHUNKS[3:5], limits=SMALL, overwrite=True)
     assert 2 == read_info(root / "d")["episodes"]
     assert not verify_dataset(root / "d").notes
+
+
+def test_a_server_that_answers_no_more_is_asked_for_one_thing_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four times, as the documents say; the rest of the ending does not wait for it again."""
+    monkeypatch.setattr(remote, "_SILENT_SECONDS", 0.2)
+    with closing(SilentStore()) as store, pytest.raises(StorageError) as caught:  # noqa: SIM117, PT012
+        with DatasetWriter(store.uri, env_spec=BOX_SPEC, root_seed=0, limits=SMALL) as writer:
+            for number in range(4):
+                writer.write(episode(number, 300))  # Each is a segment by itself.
+            wait_for_writes(writer)
+            store.fall_silent()
+            writer.close(status="complete")
+    assert "cannot be used" in caught.value.message
+    assert caught.value.hint.endswith(
+        f"what was committed stays in {folder_of(store.uri)}; --resume continues from there"
+    )
+    assert (4, 1) == (len(store.unanswered), len(set(store.unanswered)))

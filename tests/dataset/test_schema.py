@@ -174,7 +174,7 @@ def test_all_but_infos_are_never_null_and_other_tools_know_the_types(tmp_path: P
     features = json.loads(schema.metadata[b"huggingface"])["info"]["features"]
     assert {"dtype": "float64", "_type": "Value"} == features["reward"]
     assert schema.names == list(features)
-    assert b"2" == schema.metadata[b"rollout.format_version"]
+    assert b"3" == schema.metadata[b"rollout.format_version"]
     assert env_spec_of(read_info(tmp_path)).observation_space == RICH_SPEC.observation_space
 
 
@@ -199,7 +199,7 @@ def infer(chunks: list[Chunk], **options: Any) -> tuple[InfoColumns, bool]:
     inference = SchemaInference(**options)
     for chunk in chunks:
         inference.hold(chunk, 0)
-    return inference.result(), inference.decided
+    return inference.result({"root_seed": 0})[0], inference.decided
 
 
 def test_the_columns_depend_on_the_first_steps_alone(tmp_path: Path) -> None:
@@ -236,7 +236,7 @@ def test_several_partitions_are_looked_at_in_the_order_of_their_numbers() -> Non
         assert not inference.decided
         inference.hold(episode(number, 10, env_info=info), partition)
     assert inference.decided
-    assert ["env_info.key0", "env_info.key2", "env_info.key3"] == list(inference.result())
+    assert ["env_info.key0", "env_info.key2", "env_info.key3"] == list(inference.result({"root_seed": 0})[0])
     assert [(0, 0), (2, 0), (3, 1), (4, 1)] == [(int(c.numbers[0]), at) for c, at in inference.release()]
 
 

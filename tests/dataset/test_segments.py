@@ -76,17 +76,17 @@ def test_a_dataset_of_one_partition_has_a_thousand_files_a_folder_and_others_a_f
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a dataset that was written episode by episode, without a flush."""
     path = tmp_path_factory.mktemp("whole") / "dataset"
-    write_dataset(path, rich_episodes(), spec=RICH_SPEC, limits=SMALL, next_observation=True, flush_seconds=1e9)
+    write_dataset(path, rich_episodes(), spec=RICH_SPEC, limits=SMALL, next_observation=True)
     assert len(data_files(path)) > 5
     return path
 
 
 @pytest.mark.parametrize("sizes", [[1], [3, 1, 10], [120]])
-@pytest.mark.parametrize("flush_seconds", [0.0, 1e9])
-def test_chunks_and_flushes_change_no_byte(tmp_path: Path, whole: Path, sizes: list[int], flush_seconds: float) -> None:
+@pytest.mark.parametrize("flush", [True, False])
+def test_chunks_and_flushes_change_no_byte(tmp_path: Path, whole: Path, sizes: list[int], flush: bool) -> None:
     chunks = grouped(rich_episodes(), sizes)
     options: dict[str, Any] = {"spec": RICH_SPEC, "limits": SMALL, "next_observation": True}
-    write_dataset(tmp_path / "d", chunks, flush_seconds=flush_seconds, **options)
+    write_dataset(tmp_path / "d", chunks, flush=flush, **options)
     assert data_files(whole) == data_files(tmp_path / "d")
     assert (whole / "meta/stats.json").read_text() == (tmp_path / "d/meta/stats.json").read_text()
 
@@ -96,7 +96,7 @@ def test_episodes_that_come_in_parts_change_no_byte(tmp_path: Path, whole: Path)
     for one in rich_episodes():
         chunks += in_parts(one, [one.n_steps // 2, one.n_steps]) if one.n_steps > 1 else [one]
     options: dict[str, Any] = {"spec": RICH_SPEC, "limits": SMALL, "next_observation": True}
-    write_dataset(tmp_path / "d", chunks, flush_seconds=0.0, **options)
+    write_dataset(tmp_path / "d", chunks, flush=True, **options)
     assert data_files(whole) == data_files(tmp_path / "d")
 
 
@@ -104,7 +104,7 @@ def test_episodes_that_come_in_parts_change_no_byte(tmp_path: Path, whole: Path)
 def test_a_resumed_dataset_has_the_bytes_of_one_run(tmp_path: Path, whole: Path, stops: list[int]) -> None:
     """`meta/episodes` and the statistics too; the skipped episode is known all the time."""
     episodes, path = rich_episodes(), tmp_path / "d"
-    options: dict[str, Any] = {"limits": SMALL, "next_observation": True, "flush_seconds": 0.0}
+    options: dict[str, Any] = {"limits": SMALL, "next_observation": True, "flush": True}
     write_dataset(path, [one for one in episodes if one.numbers[0] < stops[0]], spec=RICH_SPEC, **options)
     for stop in (*stops[1:], 120):
         committed = resume_dataset(path, [one for one in episodes if one.numbers[0] < stop], spec=RICH_SPEC, **options)
@@ -117,10 +117,10 @@ def test_a_resumed_dataset_has_the_bytes_of_one_run(tmp_path: Path, whole: Path,
 def test_episodes_of_several_partitions_do_not_depend_on_who_comes_first(tmp_path: Path) -> None:
     episodes = [episode(number, 9 + number % 5) for number in range(200)]
     in_turn = [one for pair in zip(episodes[:100], episodes[100:], strict=True) for one in pair]
-    for name, chunks, flush in (("one", episodes, 1e9), ("other", in_turn, 0.0)):
+    for name, chunks, flush in (("one", episodes, False), ("other", in_turn, True)):
         partitions = [int(chunk.numbers[0]) // 100 for chunk in chunks]
         options: dict[str, Any] = {"first_numbers": [0, 100], "limits": SMALL}
-        write_dataset(tmp_path / name, chunks, partitions=partitions, flush_seconds=flush, **options)
+        write_dataset(tmp_path / name, chunks, partitions=partitions, flush=flush, **options)
     assert data_files(tmp_path / "one") == data_files(tmp_path / "other")
 
 
@@ -160,9 +160,9 @@ def test_a_long_episode_has_the_same_bytes_in_parts_and_whole(tmp_path: Path, ed
     """With next observations across parts and row groups, infos of several kinds, and flushes in between."""
     episodes = long_episodes()
     options: dict[str, Any] = {"spec": LONG_SPEC, "limits": SMALL, "next_observation": True}
-    write_dataset(tmp_path / "whole", episodes, flush_seconds=1e9, **options)
+    write_dataset(tmp_path / "whole", episodes, **options)
     chunks = [*episodes[:40], *in_parts(episodes[40], edges), episodes[41], *in_parts(episodes[42], [33, 333])]
-    write_dataset(tmp_path / "parts", [*chunks, *episodes[43:]], flush_seconds=0.0, **options)
+    write_dataset(tmp_path / "parts", [*chunks, *episodes[43:]], flush=True, **options)
     assert data_files(tmp_path / "whole") == data_files(tmp_path / "parts")
     for name in ("observation.v", "observation.t"):
         tables = [pq.read_table(file) for file in sorted((tmp_path / "whole/data").rglob("*.parquet"))]
@@ -196,7 +196,7 @@ def test_big_images_have_the_same_bytes_however_they_came(tmp_path: Path) -> Non
     """Their columns are written chunk by chunk, and pages are cut row by row."""
     spec = EnvSpec(spaces.Box(0, 255, (120, 100, 3), np.uint8), spaces.Discrete(3))
     episodes = [episode(number, 3 + number % 4, spec=spec) for number in range(12)]
-    for name, chunks, flush in (("one", episodes, 1e9), ("other", grouped(episodes, [5]), 0.0)):
-        write_dataset(tmp_path / name, chunks, spec=spec, limits=SizeLimits(segment_bytes=900_000), flush_seconds=flush)
+    for name, chunks, flush in (("one", episodes, False), ("other", grouped(episodes, [5]), True)):
+        write_dataset(tmp_path / name, chunks, spec=spec, limits=SizeLimits(segment_bytes=900_000), flush=flush)
     assert data_files(tmp_path / "one") == data_files(tmp_path / "other")
     assert len(data_files(tmp_path / "one")) > 1

@@ -90,7 +90,7 @@ def test_the_rows_are_not_changed() -> None:
 
 def test_the_statistics_of_a_dataset_are_those_of_its_rows(tmp_path: Path) -> None:
     """Of segments, flushes and a resume together; null infos are not counted, and images are sampled."""
-    options: dict[str, Any] = {"limits": SMALL, "flush_seconds": 0.0}
+    options: dict[str, Any] = {"limits": SMALL, "flush": True}
     write_dataset(tmp_path, rich_episodes()[:100], spec=RICH_SPEC, **options)
     resume_dataset(tmp_path, rich_episodes(), spec=RICH_SPEC, **options)
     found, whole = stats_of(tmp_path), concatenate(rich_episodes())
@@ -128,7 +128,7 @@ def test_the_first_number_that_is_not_finite_is_reported(tmp_path: Path, value: 
         chunks[number].rewards[step + 1] = value
     expected = [("observation", "not_finite", 41, 7), ("reward", "not_finite", 41, 8)]
     assert expected == collected(tmp_path / "whole", chunks, limits=SMALL)
-    assert expected == collected(tmp_path / "flushed", chunks, limits=SMALL, flush_seconds=0.0)
+    assert expected == collected(tmp_path / "flushed", chunks, limits=SMALL, flush=True)
     write_dataset(tmp_path / "resumed", chunks[:50], limits=SMALL)
     resume_dataset(tmp_path / "resumed", chunks, limits=SMALL)
     info = json.loads((tmp_path / "resumed/meta/info.json").read_text())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+import threading
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,17 @@ from rollout_cli.errors import (
 )
 from tests.helpers.chunks import BOX_SPEC, episode, in_parts
 from tests.helpers.datasets import info_of, numbers_of
-from tests.helpers.writing import RICH_SPEC, SMALL, hidden_files, rich_episodes, write_dataset
+from tests.helpers.writing import (
+    RICH_SPEC,
+    SMALL,
+    FailingFiles,
+    committed_numbers,
+    hidden_files,
+    rich_episodes,
+    wait_for_writes,
+    wait_until,
+    write_dataset,
+)
 
 # What it writes.
 
@@ -46,7 +56,7 @@ def test_a_summary_and_the_info_state_the_same(tmp_path: Path) -> None:
     files = list(tmp_path.rglob("file-*.parquet"))
     assert summary.bytes == sum(path.stat().st_size for path in files)
     assert {"env_info.f": 50 * 29, "episode_info.g": 50} == summary.dropped_infos
-    assert ("rollout", 2, "complete", 0, 1) == tuple(
+    assert ("rollout", 3, "complete", 0, 1) == tuple(
         found[name] for name in ("format", "format_version", "status", "root_seed", "partitions")
     )
     assert {"id": "X-v0"} == found["env"]
@@ -96,19 +106,35 @@ def test_episodes_that_are_only_observed_decide_columns_and_are_not_written(tmp_
     assert "decided" == read_info(tmp_path)["info_columns"]
 
 
-def test_open_segments_are_committed_when_the_time_has_come(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After 30 s, at the next write; not before."""
-    now = [100.0]
-    monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    with DatasetWriter(tmp_path, env_spec=BOX_SPEC, root_seed=0) as writer:
-        for number, seconds in enumerate([110.0, 129.0, 131.0, 140.0, 162.0]):
-            now[0] = seconds
+@pytest.mark.parametrize("count", [1, 3])
+def test_episodes_are_committed_while_the_next_one_takes_long(tmp_path: Path, count: int) -> None:
+    """By the timer, before and after 1,000 steps have decided the columns; the timer ends with the writer."""
+    with DatasetWriter(tmp_path, env_spec=BOX_SPEC, root_seed=0, flush_seconds=0.01) as writer:
+        for number in range(count):
             writer.write(episode(number, 600))
-            writer._queue.wait()
-            expected = {2: [0, 1, 2], 3: [0, 1, 2], 4: [0, 1, 2, 3, 4]}.get(number, [])
-            assert expected == numbers_of(tmp_path)
-        assert "collecting" == info_of(tmp_path)["status"]
-        writer.close(status="complete")
+        writer.write(in_parts(episode(count, 600), [300, 600])[0])
+        wait_until(lambda: list(range(count)) == committed_numbers(tmp_path))
+        assert ("collecting", "partial" if count == 1 else "decided") == tuple(
+            info_of(tmp_path)[name] for name in ("status", "info_columns")
+        )
+        assert any(thread.name == "rollout-flush" for thread in threading.enumerate())
+        writer.close(status="interrupted")
+    assert list(range(count)) == numbers_of(tmp_path)
+    assert not any(thread.name == "rollout-flush" for thread in threading.enumerate())
+
+
+def test_a_flush_without_new_episodes_does_nothing(tmp_path: Path) -> None:
+    files = FailingFiles()
+    with DatasetWriter(tmp_path, env_spec=BOX_SPEC, root_seed=0, files=files) as writer:
+        for chunk in (episode(0, 600), episode(1, 600)):
+            writer.write(chunk)
+            writer.flush()
+            wait_for_writes(writer)
+            before = len(files.operations)
+            writer.write(in_parts(episode(2, 600), [300, 600])[0])
+            writer.flush()
+            assert before == len(files.operations)
+            writer.write(in_parts(episode(2, 600), [300, 600])[1])
 
 
 # How it ends.

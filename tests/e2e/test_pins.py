@@ -313,7 +313,7 @@ def test_of_a_slow_stored_episode_the_beginning_is_run_again(project: Path) -> N
         """,
     )
     words = ("--policy", "mine:act", "-w", "1", "-o", "out", "--max-episode-length", "200")
-    called("collect", *words, "--episodes", "5", "--seed", "1", "--flush-every", "0")
+    called("collect", *words, "--episodes", "5", "--seed", "1")
     for log in project.glob("log-*"):
         log.unlink()
     called("collect", "--resume", "-w", "1", "--episodes", "6", *OUT)

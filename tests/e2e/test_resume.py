@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from rollout_cli import load
 from tests.helpers.breaks import contents
 from tests.helpers.datasets import assert_same_data, data_hashes, episodes_of, info_of, numbers_of, stats_of
 from tests.helpers.envs import HIDDEN, SIGNS
@@ -26,10 +27,7 @@ LOCAL = ("--sampler", "local", "--workers", "1")
 
 
 def end_in(episodes: list[int], output: Path, *words: str, more_than: int = 0, by: int = signal.SIGKILL) -> Ran:
-    """Run until the episodes with these seeds, which hang, and send a signal once more episodes are committed.
-
-    Nothing is committed before the columns are decided, which needs 1,000 steps.
-    """
+    """Run until the episodes with these seeds, which hang, and send a signal once more episodes are committed."""
     hang = {HIDDEN: json.dumps({"what": "hang", "episodes": episodes, "pace": 0.001})}
     with running([*words, "--flush-every", "0.05", "--output", str(output)], env=hang) as run:
         run.wait_until(lambda: len(_committed(output)) > more_than)
@@ -80,6 +78,36 @@ def test_a_run_that_was_asked_to_end_is_resumed(tmp_path: Path) -> None:
     assert (143, "interrupted") == (ran.code, info_of(out)["status"]), ran.said
     called("collect", "--resume", *LOCAL, "--output", out)
     assert_same_data(whole, out)
+
+
+@pytest.mark.parametrize("kind", ["collect", "exact"])
+def test_a_run_that_is_killed_in_its_first_steps_keeps_its_episodes(tmp_path: Path, kind: str) -> None:
+    """They are committed while another one hangs; a run that gets less far leaves them, and the last one has all."""
+    whole, out, signs = tmp_path / "whole", tmp_path / "out", tmp_path / "signs"
+    signs.mkdir()
+    words = (*RUNS[kind], *ENV, "--workers", "2")
+    called(*words, "--output", whole)
+    seeds = episodes_of(whole)["seed"].to_pylist()
+    assert -signal.SIGKILL == end_in(seeds[40:41], out, *words, more_than=30).code
+    first = numbers_of(out) or numbers_of(out / ".replaced")
+    assert len(first) > 30
+    if info_of(out):  # Else it was killed between two names, and the next run puts the older one back.
+        assert ("collecting", "partial") == tuple(info_of(out)[name] for name in ("status", "info_columns"))
+        assert first == load(out).to_episode_batch().numbers.tolist()
+        called("verify", out)
+        called("info", out)
+    again = (words[0], "--resume", "--quiet")
+    env = {HIDDEN: json.dumps({"what": "hang", "episodes": seeds[5:6]}), SIGNS: str(signs)}
+    with running([*again, "--flush-every", "0.05", "--output", str(out)], env=env) as run:
+        run.wait_until(lambda: any(signs.iterdir()))
+        run.process.kill()
+        run.end()
+    assert first == numbers_of(out)
+    called(*again, "--output", out)
+    assert_same_data(whole, out)
+    assert stats_of(whole) == stats_of(out)
+    called("verify", out)
+    assert [] == [path for path in out.rglob(".*") if path.is_file()]
 
 
 def test_a_kill_before_the_first_commit_begins_anew_with_the_same_seed(tmp_path: Path) -> None:

@@ -300,7 +300,7 @@ WRITING = [
         command=("collect", "--episodes", "600"),
         keeps="wreck",
     ),
-    refused("the folder's name is not UTF-8", 2, "UTF-8", output=b"b\xff"),
+    well("the folder's name is not UTF-8", output=b"b\xff"),
     refused("the folder's name is too long", (2, 5), "name|long", output="n" * 300),
 ]
 

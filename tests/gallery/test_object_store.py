@@ -129,7 +129,7 @@ def test_a_kill_between_any_two_requests_loses_nothing_committed(s3: Places, tmp
 def test_an_object_is_put_once(s3: Places) -> None:
     """A folder's open segments grow at each flush; an object would be sent again each time."""
     files = FailingObjects()
-    write_dataset(folder_of(s3("once/d")), CHUNKS, limits=SMALL, flush_seconds=0.0, files=files)
+    write_dataset(folder_of(s3("once/d")), CHUNKS, limits=SMALL, flush=True, files=files)
     put = [path for operation, path in files.operations if operation == "write" and path.suffix == ".parquet"]
     assert len(set(put)) == len(put) > 10
 

@@ -11,23 +11,23 @@ import pytest
 from rollout_cli import load
 from rollout_cli.cli.app import run
 from rollout_cli.dataset.verify import verify_dataset
-from tests.golden.make_format2 import COMMAND, EPISODES, FORMAT2
+from tests.golden.make_format3 import COMMAND, EPISODES, FORMAT3
 from tests.golden.runs import HASHES, RUNS, run_hashes
 from tests.golden.values import value_hashes
 
 
-def test_a_dataset_of_format_2_has_its_values_verifies_and_is_replayed() -> None:
+def test_a_dataset_of_format_3_has_its_values_verifies_and_is_replayed() -> None:
     """By the command line; the hashes were taken when it was made."""
-    assert json.loads(FORMAT2.with_suffix(".json").read_text()) == value_hashes(load(FORMAT2).to_episode_batch())
-    report = verify_dataset(FORMAT2)
+    assert json.loads(FORMAT3.with_suffix(".json").read_text()) == value_hashes(load(FORMAT3).to_episode_batch())
+    report = verify_dataset(FORMAT3)
     assert ([], [], EPISODES) == (report.faults, report.notes, report.document()["episodes"])
-    assert [0, 0] == [run(["verify", str(FORMAT2)]), run(["replay", str(FORMAT2), "--all"])]
+    assert [0, 0] == [run(["verify", str(FORMAT3)]), run(["replay", str(FORMAT3), "--all"])]
 
 
-def test_a_dataset_of_format_2_is_resumed(tmp_path: Path) -> None:
+def test_a_dataset_of_format_3_is_resumed(tmp_path: Path) -> None:
     """Its episodes stay, and those that follow are the ones that one longer run collects."""
     old, new = tmp_path / "old", tmp_path / "new"
-    shutil.copytree(FORMAT2, old)
+    shutil.copytree(FORMAT3, old)
     more = ["--episodes", str(EPISODES + 8)]
     assert [0, 0] == [run([*COMMAND, str(old), *more, "--resume"]), run([*COMMAND, str(new), *more])]
     assert value_hashes(load(new).to_episode_batch()) == value_hashes(load(old).to_episode_batch())

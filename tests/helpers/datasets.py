@@ -28,8 +28,11 @@ def stats_of(path: Path) -> Any:
 
 
 def has_commit(path: Path) -> bool:
-    """Return whether anything is committed."""
-    return any((path / "meta" / "episodes").rglob("file-*.parquet"))
+    """Return whether anything is committed; a run may be replacing it just now."""
+    try:
+        return any((path / "meta" / "episodes").rglob("file-*.parquet"))
+    except FileNotFoundError:
+        return False
 
 
 def data_hashes(path: Path) -> dict[str, str]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import socket
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 from pyarrow import fs
@@ -73,3 +75,61 @@ def fetched(uri: str, to: Path) -> Path:
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(path.read_bytes())
     return to
+
+
+_EMPTY = (
+    b"<ListBucketResult><Name>bucket</Name><KeyCount>0</KeyCount><IsTruncated>false</IsTruncated></ListBucketResult>"
+)
+
+
+class SilentStore:
+    """An S3 server in this process that takes objects, lists none, and answers nothing from `fall_silent` on.
+
+    Attributes:
+        unanswered: The requests that came since then.
+    """
+
+    def __init__(self) -> None:
+        self.unanswered: list[str] = []
+        self._is_silent, self._is_over = threading.Event(), threading.Event()
+        store, objects = self, dict[str, bytes]()
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def log_message(self, *_: object) -> None:
+                """Print nothing."""
+
+            def answer(self) -> None:
+                data = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+                if store._is_silent.is_set():
+                    store.unanswered.append(f"{self.command} {self.path}")
+                    store._is_over.wait()
+                    return
+                name = self.path.partition("?")[0]
+                if self.command == "PUT":
+                    objects[name], body = data, b""
+                else:
+                    body = objects.get(name, _EMPTY if self.command == "GET" else b"")
+                is_missing = self.command == "HEAD" and name != "/bucket" and name not in objects
+                self.send_response(404 if is_missing else 200)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                if self.command != "HEAD":
+                    self.wfile.write(body)
+
+            do_GET = do_PUT = do_HEAD = do_DELETE = answer  # noqa: N815 - the library's
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        options = f"endpoint_override=127.0.0.1:{self._server.server_port}&scheme=http&region=us-east-1&anonymous=true"
+        self.uri = f"s3://bucket/d?{options}"
+
+    def fall_silent(self) -> None:
+        self._is_silent.set()
+
+    def close(self) -> None:
+        self._is_over.set()
+        self._server.shutdown()
+        self._server.server_close()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from rollout_cli.dataset.writer import DatasetWriter
 from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.episodes.chunk import Chunk
 from tests.helpers.chunks import BOX_SPEC, episode, in_parts
+from tests.helpers.datasets import numbers_of
 
 SMALL = SizeLimits(segment_rows=200, segment_bytes=24_000, group_rows=50)
 """Limits under which some episodes make several segments of several row groups."""
@@ -67,24 +69,39 @@ def rich_episodes(count: int = 120) -> tuple[Chunk, ...]:
 
 
 def write_dataset(
-    path: Path, chunks: Iterable[Chunk], *, spec: EnvSpec = BOX_SPEC, partitions: Sequence[int] = (), **options: Any
+    path: Path,
+    chunks: Iterable[Chunk],
+    *,
+    spec: EnvSpec = BOX_SPEC,
+    partitions: Sequence[int] = (),
+    flush: bool = False,
+    **options: Any,
 ) -> DatasetSummary:
-    """Write `chunks` in turn, each to its partition, and close the dataset as complete."""
+    """Write `chunks` in turn, each to its partition, and close the dataset as complete.
+
+    With `flush` the timer's time has come after every third one.
+    """
     with DatasetWriter(path, env_spec=spec, root_seed=0, **options) as writer:
         for at, chunk in enumerate(chunks):
             writer.write(chunk, partition=partitions[at] if partitions else 0)
+            if flush and at % 3 == 0:
+                writer.flush()
         return writer.close(status="complete")
 
 
-def resume_dataset(path: Path, chunks: Iterable[Chunk], *, spec: EnvSpec = BOX_SPEC, **options: Any) -> Committed:
+def resume_dataset(
+    path: Path, chunks: Iterable[Chunk], *, spec: EnvSpec = BOX_SPEC, flush: bool = False, **options: Any
+) -> Committed:
     """Resume a dataset of one partition with those of the chunks that are missing; return the committed part."""
     committed = read_committed(path, read_info(path))
     next_number = committed.partitions[0].next_number
     with DatasetWriter(path, env_spec=spec, root_seed=0, committed=committed, **options) as writer:
-        for chunk in chunks:
+        for at, chunk in enumerate(chunks):
             first = int(np.searchsorted(chunk.numbers, next_number))
             if first < chunk.n_episodes:
                 writer.write(chunk.episodes(first, chunk.n_episodes))
+                if flush and at % 3 == 0:
+                    writer.flush()
         writer.close(status="complete")
     return committed
 
@@ -104,18 +121,26 @@ def hidden_files(path: Path) -> list[str]:
     return sorted(file.name for file in path.glob(".*"))
 
 
-class FailingFiles(FileStore):
+class QuickFiles(FileStore):
+    """A disk that is asked to keep what it has, and answers at once: no test takes its power away."""
+
+    def sync(self, path: Path) -> None:
+        with self.operation("fsync", path):
+            pass
+
+
+class FailingFiles(QuickFiles):
     """A disk on which operation number `fail_at` fails, or that one and all after it."""
 
     def __init__(self, fail_at: int | None = None, *, for_good: bool = False) -> None:
         self.operations: list[tuple[str, Path]] = []
-        self._fail_at = fail_at
+        self.fail_at = fail_at
         self._for_good = for_good
 
     def before(self, operation: str, path: Path) -> None:
         at = len(self.operations)
         self.operations.append((operation, path))
-        if self._fail_at is not None and (at == self._fail_at or (self._for_good and at > self._fail_at)):
+        if self.fail_at is not None and (at == self.fail_at or (self._for_good and at > self.fail_at)):
             raise OSError(errno.ENOSPC, "No space left on device")
 
 
@@ -123,7 +148,7 @@ class Killed(BaseException):
     """Stands for the end of the process: nothing after it reaches the disk."""
 
 
-class KilledFiles(FileStore):
+class KilledFiles(QuickFiles):
     """A disk of a process that is killed before operation number `kill_at`."""
 
     def __init__(self, kill_at: int) -> None:
@@ -136,14 +161,45 @@ class KilledFiles(FileStore):
             raise Killed
 
 
-def kill_while_writing(path: Path, files: KilledFiles, **options: Any) -> None:
+def kill_while_writing(path: Path, files: KilledFiles, *, flush: bool = False, **options: Any) -> None:
     """Write `CHUNKS` until the process is killed. Only the lock is released, as the system would do it."""
     with pytest.raises(Killed):  # noqa: PT012
         writer = DatasetWriter(path, env_spec=BOX_SPEC, root_seed=0, limits=SMALL, files=files, **options)
         try:
-            for chunk in CHUNKS:
+            for at, chunk in enumerate(CHUNKS):
                 writer.write(chunk)
+                if flush and at % 3 == 0:
+                    writer.flush()
             writer.close(status="complete")
         finally:
-            writer._queue.stop()
-            writer._lock.release()
+            vanish(writer)
+
+
+def committed_numbers(path: Path) -> list[int]:
+    """Return the committed numbers while a writer may replace files; none while it does so."""
+    try:
+        return numbers_of(path)
+    except (OSError, ValueError):
+        return []
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    """Wait for a condition that another thread makes true."""
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def vanish(writer: DatasetWriter) -> None:
+    """End the writer's threads and release its lock, as the end of the process would do it."""
+    writer._stop_timer()
+    if writer._build is not None:
+        writer._build.queue.stop()
+    writer._lock.release()
+
+
+def wait_for_writes(writer: DatasetWriter) -> None:
+    """Wait until everything that was handed to the writing thread is on the disk."""
+    if writer._build is not None:
+        writer._build.queue.wait()

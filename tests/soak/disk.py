@@ -26,7 +26,7 @@ def _config(output: Path, *, resume: bool = False) -> CollectConfig:
         sampler="local",
         output=output,
         segment_bytes=60_000,
-        flush_every=1e-6,
+        flush_every=0.01,
         resume=resume,
     )
 

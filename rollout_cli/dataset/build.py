@@ -1,0 +1,119 @@
+"""A dataset whose columns are fixed, while it is written below one root: its segments, totals and info.json."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import numpy as np
+
+from rollout_cli.dataset import metadata
+from rollout_cli.dataset.commits import SegmentId, Written, segment_files
+from rollout_cli.dataset.convert import Array
+from rollout_cli.dataset.files import stats_path
+from rollout_cli.dataset.metadata import Status
+from rollout_cli.dataset.segments import Partition, SegmentJob, SegmentSettings, WriteQueue
+from rollout_cli.dataset.stats import merge_stats, stats_document
+from rollout_cli.episodes.chunk import AnyChunk
+
+WriteSegment = Callable[[SegmentSettings, SegmentJob], Written]
+
+
+class DatasetBuild:
+    """The files of a dataset below `settings.root`, which is another one once they are published.
+
+    Args:
+        info: Its info.json, which is this object's own.
+        write_segment: Writes the files of a segment, under temporary names.
+        committing: Makes the context of each commit, in the thread that writes.
+        committed: Its segments that are there already.
+    """
+
+    def __init__(
+        self,
+        settings: SegmentSettings,
+        info: dict[str, Any],
+        write_segment: WriteSegment,
+        committing: Callable[[DatasetBuild], AbstractContextManager[None]],
+        committed: Sequence[Written] = (),
+    ) -> None:
+        self.settings, self.info = settings, info
+        self.segments = {written.segment: written._replace(tables=None) for written in committed}
+        self.queue = WriteQueue(self._commit)
+        self._write_segment, self._committing = write_segment, committing
+        self._next_id = sum(written.record.episodes for written in committed)
+        self._partitions = [
+            Partition(
+                settings.schema,
+                settings.limits,
+                self.queue,
+                SegmentId(len(info["first_numbers"]), partition, 0),
+                first_number=first,
+                committed=[written for written in committed if written.segment.partition == partition],
+            )
+            for partition, first in enumerate(info["first_numbers"])
+        ]
+
+    def write(self, chunk: AnyChunk, partition: int) -> None:
+        """Take the next chunk of a partition; blocks while writing is behind."""
+        self._partitions[partition].write(chunk, self._episode_ids(chunk))
+
+    def _episode_ids(self, chunk: AnyChunk) -> Array:
+        if len(self._partitions) > 1:
+            return chunk.numbers
+        ids = self._next_id + np.arange(chunk.n_episodes)
+        if chunk.completes:
+            self._next_id += chunk.n_episodes
+        return ids
+
+    def flush(self) -> None:
+        """Commit all whole episodes, perhaps after this returns."""
+        for partition in self._partitions:
+            partition.flush()
+
+    def finish(self) -> None:
+        """Commit all whole episodes; nothing can be written after that."""
+        try:
+            self.flush()
+        finally:
+            self.queue.stop(finish=True)
+        self.queue.check()
+
+    def _commit(self, job: SegmentJob) -> Written:
+        """Write a segment and give its files their names, in the thread that writes."""
+        with self._committing(self):
+            files, root = self.settings.files, self.settings.root
+            written = self._write_segment(self.settings, job)
+            for source, target in zip(job.segment.temporary(root), job.segment.paths(root), strict=True):
+                if source != target:
+                    files.move(source, target)
+            self.segments[job.segment] = written._replace(tables=None)
+        return written
+
+    def next_numbers(self) -> list[int]:
+        """Return of each partition the number behind its last committed episode."""
+        numbers = [first or 0 for first in self.info["first_numbers"]]
+        for segment, written in sorted(self.segments.items()):
+            numbers[segment.partition] = written.record.stop
+        return numbers
+
+    def present_segments(self) -> list[Written]:
+        """Return the committed segments whose files nobody removed meanwhile, in the order of their episodes."""
+        # Each folder is listed once: a request for each object would take long.
+        folders = (self.settings.root / "data", self.settings.root / "meta" / "episodes")
+        present = set.intersection(*(set(segment_files(folder, len(self._partitions))) for folder in folders))
+        return [written for segment, written in sorted(self.segments.items()) if segment in present]
+
+    def write_info(self) -> None:
+        """Write info.json and the card."""
+        metadata.write_info(self.settings.files, self.settings.root, self.info)
+
+    def end(self, status: Status, **facts: Any) -> None:
+        """Record how the dataset ended, its totals and its statistics."""
+        files, root, written = self.settings.files, self.settings.root, self.present_segments()
+        metadata.end_info(self.info, status, facts, written)
+        if written:
+            stats = merge_stats([segment.record.stats for segment in written])
+            files.write_json(stats_path(root), stats_document(stats, self.settings.schema))
+        self.write_info()
