@@ -350,7 +350,8 @@ def _names(root: Path) -> list[str]:
 def publish(files: FileStore, root: Path) -> None:
     """Put the dataset in `NEXT` in the place of the one in `root`; `recover_replaced` ends this after a failure."""
     for name in DATASET_ENTRIES:
-        if (root / name).exists():
+        # There is always a `meta`, unless somebody removed the folder.
+        if name == "meta" or (root / name).exists():
             files.move(root / name, root / REPLACED / name)
     # `meta` comes last, with all commits at once: from then on the new dataset counts.
     for name in reversed(DATASET_ENTRIES):

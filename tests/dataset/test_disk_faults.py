@@ -417,6 +417,20 @@ def test_an_end_at_once_keeps_what_was_flushed(tmp_path: Path) -> None:
     assert [] == verify_dataset(tmp_path / "d").faults
 
 
+def test_a_folder_that_is_renamed_before_the_columns_are_decided_is_not_begun_again(tmp_path: Path) -> None:
+    with DatasetWriter(tmp_path / "d", env_spec=BOX_SPEC, root_seed=0) as writer:
+        writer.write(FEW[0])
+        writer.flush()
+        (tmp_path / "d").rename(tmp_path / "elsewhere")
+        with pytest.raises(StorageError) as caught, writer:  # noqa: PT012
+            for chunk in FEW[1:]:
+                writer.write(chunk)
+            writer.close(status="complete")
+    assert "is gone, with what was committed" in caught.value.hint
+    assert not (tmp_path / "d").exists()
+    assert [0] == numbers_of(tmp_path / "elsewhere")
+
+
 def test_an_error_of_the_timer_is_raised_by_the_next_call(tmp_path: Path) -> None:
     files = FailingFiles()
     with (  # noqa: PT012

@@ -34,10 +34,10 @@ def committed(folder: Path) -> bool:
 
 
 def after_commit(act: Callable[[Running, Path], object]) -> Meddle:
-    """Do something once episodes are committed."""
+    """Do something once episodes are committed, and those of the first steps are not written anew any more."""
 
     def meddle(run: Running, folder: Path) -> None:
-        run.wait_until(lambda: committed(folder))
+        run.wait_until(lambda: committed(folder) and info_of(folder / "out").get("info_columns") == "decided")
         act(run, folder)
 
     return meddle

@@ -71,4 +71,6 @@ def steps_of(path: Path) -> pa.Table:
 
 
 def _read(folder: Path) -> pa.Table:
-    return pa.concat_tables([pq.read_table(file) for file in sorted(folder.rglob("file-*.parquet"))])
+    # As bytes: pyarrow takes no name that is not UTF-8.
+    files = sorted(folder.rglob("file-*.parquet"))
+    return pa.concat_tables([pq.read_table(pa.BufferReader(file.read_bytes())) for file in files])
