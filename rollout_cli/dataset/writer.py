@@ -306,7 +306,7 @@ class DatasetWriter:
             if is_other or not committed.episodes:
                 return "nothing was committed"
         except DatasetFormatError as error:
-            if self._published is None or not self._published.segments:
+            if not self._keep_until and not (self._published and self._published.segments):
                 return "nothing was committed"
             if not self.path.exists():
                 return f"{self.path} is gone, with what was committed: it was removed or renamed during the run"
