@@ -21,7 +21,7 @@ from rollout_cli.workers.factory import WorkerFactory
 TURN_SECONDS = 0.02
 """Longer than in a process: nobody sends commands meanwhile, and each turn changes the global generators twice."""
 
-CLOSE_SECONDS = 3.0
+CLOSE_SECONDS = 2.0
 """After so long an environment that is still closing is worth a warning: nothing else in this process can end it."""
 
 
