@@ -133,7 +133,7 @@ class Committed:
     info: Mapping[str, Any]
     partitions: tuple[CommittedPartition, ...]
     segments: tuple[Written, ...]  # In order; the last one of each partition with its tables.
-    damaged: tuple[Path, ...]  # Files behind these, which the writer moves aside when it resumes.
+    damaged: tuple[Path, ...]  # Files behind these, below the root, which the writer moves aside when it resumes.
     notices: tuple[str, ...]  # One sentence for each damaged segment, with the reason.
     skipped: tuple[int, ...]  # Numbers of episodes.
     episodes: int
@@ -169,7 +169,7 @@ def read_committed(root: Path, info: Mapping[str, Any]) -> Committed:
         segments = [SegmentId(n_partitions, partition, number) for number in range(count)]
         own, damage = _read_segments(root, schema, run, segments, first)
         if damage is not None:
-            damaged += [path for path in segments[-1].paths(root) if path.exists()]
+            damaged += [path.relative_to(root) for path in segments[-1].paths(root) if path.exists()]
             notices.append(f"{damage.message}: the files of this last segment are moved aside, its episodes run again")
         found += own
         covered = CommittedPartition(first or 0)

@@ -50,13 +50,18 @@ def load(path: Path | str) -> Dataset:
     root = folder_of(path)
     # Listed before info.json is read: a run names its fingerprint there before it commits the first file.
     files = table_files(root / "meta" / "episodes")
-    info = read_info(root)
+    dataset = dataset_of(root, read_info(root), files)
+    stated = dataset.info.get("episodes")
+    if isinstance(stated, int) and len(dataset) < stated:
+        text = f"{root} has {len(dataset):,} episodes, but its info.json states {stated:,}"
+        warnings.warn(f"{text}; see: rollout verify {shlex.quote(str(root))}", UserWarning, stacklevel=2)
+    return dataset
+
+
+def dataset_of(root: Path, info: Mapping[str, Any], files: Mapping[FileId, Path]) -> Dataset:
+    """Return the dataset in `root` as far as these episodes files go; the errors are those of `load`."""
     spaces = SpaceSchema.of(env_spec_of(info))
     table, places, origins = _read_episodes(root, info, files)
-    stated = info.get("episodes")
-    if isinstance(stated, int) and table.num_rows < stated:
-        text = f"{root} has {table.num_rows:,} episodes, but its info.json states {stated:,}"
-        warnings.warn(f"{text}; see: rollout verify {shlex.quote(str(root))}", UserWarning, stacklevel=2)
     return Dataset(_Source(root, info, spaces, table, places, RowReader(origins)), np.arange(table.num_rows))
 
 

@@ -156,7 +156,7 @@ class DatasetWriter:
             return
         aside = self.path / f".repair-{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}"
         for path in committed.damaged:
-            self._files.move(path, aside / path.relative_to(self.path))
+            self._files.move(self.path / path, aside / path)
         self.has_episodes = self._inference.decided = True
         columns, run = info_columns_of(committed.info["features"]), committed.info["run"]
         self._build = self._new_build(columns, run, committed.segments)

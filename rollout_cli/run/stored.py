@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from rollout_cli.dataset.reader import load
+from rollout_cli.dataset.reader import dataset_of
 from rollout_cli.episodes.batch import EpisodeBatch
 from rollout_cli.episodes.chunk import Chunk
 from rollout_cli.run import reproduce
@@ -76,7 +76,10 @@ def _stored_beginning(state: ResumeState) -> tuple[Chunk, int | None] | None:
     assert state.committed is not None
     changes = state.info.get("changes", [])
     firsts = changes[-1]["from_numbers"] if changes else state.info["first_numbers"]
-    dataset = load(state.config.output)
+    root = state.config.output
+    # Without a damaged segment at the end, which is moved aside when the dataset is extended.
+    files = {written.segment.file: written.segment.paths(root)[1] for written in state.committed.segments}
+    dataset = dataset_of(root, state.info, files)
     numbers, lengths, times = (
         dataset.episodes[name].to_numpy() for name in ("episode_number", "length", "wall_time_s")
     )

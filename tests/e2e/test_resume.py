@@ -110,6 +110,24 @@ def test_a_run_that_is_killed_in_its_first_steps_keeps_its_episodes(tmp_path: Pa
     assert [] == [path for path in out.rglob(".*") if path.is_file()]
 
 
+@pytest.mark.parametrize("damage", ["an episodes file is cut", "a data file is missing"])
+def test_a_damaged_last_segment_is_run_again(tmp_path: Path, damage: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its files are moved aside with a warning, and the bytes are those of one run; the folder has a relative name."""
+    monkeypatch.chdir(tmp_path)
+    words = ("collect", *ENV, *LOCAL)
+    called(*words, "--timesteps", "3000", "--output", "whole")
+    called(*words, "--timesteps", "2000", "--output", "out")
+    file = max(Path("out/data" if "data" in damage else "out/meta/episodes").rglob("file-*.parquet"))
+    if "missing" in damage:
+        file.unlink()
+    else:
+        file.write_bytes(file.read_bytes()[:100])
+    ran = called("collect", "--resume", "--timesteps", "3000", "--output", "out")
+    assert "the files of this last segment are moved aside" in ran.stderr
+    assert_same_data(tmp_path / "whole", tmp_path / "out")
+    assert [file.name] == sorted({path.name for path in Path("out").glob(".repair-*/**/file-*.parquet")})
+
+
 def test_a_kill_before_the_first_commit_begins_anew_with_the_same_seed(tmp_path: Path) -> None:
     """In the same folder, though the seed was drawn."""
     out, signs = tmp_path / "out", tmp_path / "signs"
