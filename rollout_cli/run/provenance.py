@@ -14,6 +14,7 @@ import re
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from rollout_cli import __version__, pins
@@ -64,7 +65,11 @@ def surroundings() -> Surroundings:
     commit = _git("rev-parse", "HEAD")
     changes = _git("status", "--porcelain", "--untracked-files=no") if commit else None
     git = {"commit": commit, "dirty": None if changes is None else bool(changes)} if commit else None
-    return Surroundings(versions | packages, git, importlib.metadata.packages_distributions())
+    return Surroundings(versions | packages, git, _distributions())
+
+
+# It reads the lists of files of all distributions: once a process is enough.
+_distributions = cache(importlib.metadata.packages_distributions)
 
 
 def _git(*words: str) -> str | None:

@@ -245,7 +245,7 @@ def test_a_kill_while_replacing_loses_neither_dataset(tmp_path: Path, old: Path)
 FEW = tuple(episode(n, 300, env_info=lambda n, step: {"a": step} if n else {"b": 1.5}) for n in range(5))
 """The columns are decided behind the fourth one."""
 
-STRIDE = 17  # Of the operations at which a run is killed or its disk fails; 1 tries all of them in ten minutes.
+STRIDE = 7  # Of the operations at which a run is killed or its disk fails; 1 tries all of them in ten minutes.
 
 LAYOUTS: dict[str, dict[str, Any]] = {
     "one partition": {"partitions": (0, 0, 0, 0, 0), "first_numbers": [0]},

@@ -165,7 +165,11 @@ ACTING = [
     acts("an action leaves its space", "action outside", "--invalid-action"),
     acts("an action is infinite", "action inf", "action"),
     acts("an action overflows its type", "action 1e300", r"\[inf, 0", "RuntimeWarning"),
-    acts("two of them overflow", "action 1e300", r"\[inf, 0", "RuntimeWarning", options=("--envs-per-worker", "2")),
+    acts(
+        *("two of them overflow", "action 1e300", r"\[inf, 0", "RuntimeWarning"),
+        options=("--envs-per-worker", "2"),
+        keeps="prefix",
+    ),
     Row("actions are clipped", acts=some("action outside"), options=CLIP, keeps="whole"),
     Row("actions are only warned of", 0, "action", acts=some("action outside"), options=WARN, keeps="whole"),
     acts("nan cannot be clipped", "action nan", "action", "--invalid-action clip", options=CLIP),
