@@ -168,7 +168,7 @@ ACTING = [
     acts(
         *("two of them overflow", "action 1e300", r"\[inf, 0", "RuntimeWarning"),
         options=("--envs-per-worker", "2"),
-        keeps="prefix",
+        keeps="any",
     ),
     Row("actions are clipped", acts=some("action outside"), options=CLIP, keeps="whole"),
     Row("actions are only warned of", 0, "action", acts=some("action outside"), options=WARN, keeps="whole"),
