@@ -159,9 +159,9 @@ def test_gsde_follows_from_the_number(tmp_path: Path, name: str, spec: str) -> N
     check = """
         import rollout_cli
 
-        # Deterministic but for the noise: equal first observations would give equal actions.
+        # Many actions are cut at a bound, but not all.
         batch = rollout_cli.load("one").to_episode_batch()
-        assert len(set(batch.actions[:, 0].tolist())) > 100
+        assert len(set(batch.actions[:, 0].tolist())) > 8
     """
     python(check, tmp_path)
 
