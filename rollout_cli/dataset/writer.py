@@ -122,6 +122,8 @@ class DatasetWriter:
         self.has_episodes = False  # Whether any whole episode came, or was there.
         # The timer and the caller share the state: whoever changes it has the lock.
         self._changing = threading.Lock()
+        # The thread that commits replaces the old dataset while a caller, who has the other lock, may wait for it.
+        self._placing = threading.Lock()
         self._has_new = False  # Whether whole episodes came since the last flush.
         self._failure: BaseException | None = None  # The error of a flush.
         self._is_open = True
@@ -170,8 +172,9 @@ class DatasetWriter:
         with self._changing:
             self._info |= metadata.plain_json(facts)
             if self._build is not None:
-                self._build.info |= metadata.plain_json(facts)
-                self._build.write_info()
+                with self._placing:
+                    self._build.info |= metadata.plain_json(facts)
+                    self._build.write_info()
 
     def write(self, chunk: AnyChunk, *, partition: int = 0) -> None:
         """Take the next chunk of a partition: whole episodes in number order, or the next part of one.
@@ -385,10 +388,11 @@ class DatasetWriter:
 
     def _replace_old(self, build: DatasetBuild) -> None:
         self._published = None  # Until this has ended, it is for `recover_replaced` to say which one it is.
-        if has_rename(self.path):
-            publish(self._files, self.path)
-            build.settings = replace(build.settings, root=self.path)
-        else:
-            remove_objects(self._files, self.path)
-            build.write_info()
+        with self._placing:
+            if has_rename(self.path):
+                publish(self._files, self.path)
+                build.settings = replace(build.settings, root=self.path)
+            else:
+                remove_objects(self._files, self.path)
+                build.write_info()
         self._published, self._has_old = build, False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import threading
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import pytest
 
 from rollout_cli.dataset import segments
 from rollout_cli.dataset.commits import Committed, read_committed
-from rollout_cli.dataset.files import FileStore, is_unbegun, read_info, recover_replaced
+from rollout_cli.dataset.files import REPLACED, FileStore, is_unbegun, read_info, recover_replaced
 from rollout_cli.dataset.reader import load
 from rollout_cli.dataset.verify import verify_dataset
 from rollout_cli.dataset.writer import DatasetWriter
@@ -27,6 +28,7 @@ from tests.helpers.writing import (
     FailingFiles,
     Killed,
     KilledFiles,
+    QuickFiles,
     all_files,
     data_files,
     hidden_files,
@@ -401,6 +403,34 @@ def test_an_interrupted_run_that_got_less_far_leaves_what_there_was(tmp_path: Pa
     assert (3, 900, "interrupted") == (summary.episodes, summary.steps, summary.status)
     assert 3 == len(load(path))
     assert [] == hidden_files(path)
+    assert [] == verify_dataset(path).faults
+
+
+class HeldWhileReplacing(QuickFiles):
+    """A disk on which the old dataset is removed late."""
+
+    def __init__(self) -> None:
+        self.replacing, self.recorded = threading.Event(), threading.Event()
+
+    def before(self, operation: str, path: Path) -> None:
+        if "remove" == operation and REPLACED == path.name:
+            self.replacing.set()
+            self.recorded.wait(0.5)  # In vain where the caller waits for the end, as it must.
+
+
+def test_facts_are_recorded_while_the_old_dataset_is_replaced(tmp_path: Path) -> None:
+    """By the thread that commits, which moves the new info.json meanwhile."""
+    path, files = tmp_path / "d", HeldWhileReplacing()
+    write_dataset(path, [episode(0, 20)])
+    with DatasetWriter(path, env_spec=BOX_SPEC, root_seed=0, limits=SMALL, overwrite=True, files=files) as writer:
+        for chunk in CHUNKS[:-1]:
+            writer.write(chunk)
+        assert files.replacing.wait(60)
+        writer.record(changes=[{"path": "a"}])
+        files.recorded.set()
+        assert [{"path": "a"}] == read_info(path)["changes"]
+        writer.write(CHUNKS[-1])
+        writer.close(status="complete")
     assert [] == verify_dataset(path).faults
 
 
