@@ -422,9 +422,10 @@ def test_facts_are_recorded_while_the_old_dataset_is_replaced(tmp_path: Path) ->
     """By the thread that commits, which moves the new info.json meanwhile."""
     path, files = tmp_path / "d", HeldWhileReplacing()
     write_dataset(path, [episode(0, 20)])
-    with DatasetWriter(path, env_spec=BOX_SPEC, root_seed=0, limits=SMALL, overwrite=True, files=files) as writer:
+    with DatasetWriter(path, env_spec=BOX_SPEC, root_seed=0, overwrite=True, files=files) as writer:
         for chunk in CHUNKS[:-1]:
             writer.write(chunk)
+        writer.flush()
         assert files.replacing.wait(60)
         writer.record(changes=[{"path": "a"}])
         files.recorded.set()
