@@ -27,7 +27,7 @@ from rollout_cli.samplers import Episodes, MinTimesteps, Supervision
 from rollout_cli.samplers.crash_box import CrashBox, Notes, Watch, how_it_ended, new_box, read_notes, read_story
 from rollout_cli.samplers.fork_server import RECORD, Status, _Server
 from rollout_cli.workers import VecWorker
-from rollout_cli.workers.worker import NO_NUMBER
+from rollout_cli.workers.values import NO_NUMBER
 from tests.helpers.batches import assert_same_batches
 from tests.helpers.envs import FaultyEnv
 from tests.helpers.processes import ROOT, Running, marked, running
