@@ -63,25 +63,14 @@ class Frames:
         self._rows[self._count] = frame
         self._count += 1
 
-    def last(self) -> Array:
-        """Return the last one, as a view."""
-        last: Array = self._rows[self._count - 1]
-        return last
-
-    def pop(self) -> Array:
-        """Remove the last one and return it, (1, *shape)."""
-        self._count -= 1
-        return self._rows[self._count : self._count + 1].copy()
-
-    def cut(self) -> Array:
-        """Remove all and return them, (count, *shape); there is room for as many again, for episodes are alike."""
-        rows = self._rows[: self._count]
-        self._rows, self._count = self._new_rows(max(self._least, self._count)), 0
-        return rows
+    def __getitem__(self, part: slice) -> Array:
+        """Return some of them, (count, *shape), as a view."""
+        return self._rows[: self._count][part]
 
     def clear(self) -> None:
-        """Remove all."""
-        self._count = 0
+        """Remove all, with room for as many again: whoever has a view keeps it."""
+        if self._count:
+            self._rows, self._count = self._new_rows(max(self._least, self._count)), 0
 
     def _new_rows(self, size: int) -> Array:
         return np.frombuffer(_FRAME_MEMORY.take(size * self._frame_bytes), self._dtype).reshape(size, *self._shape)

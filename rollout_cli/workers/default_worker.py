@@ -11,11 +11,10 @@ from rollout_cli.envs import env_spec_of, time_limit_of
 from rollout_cli.envs.updates import check_env, check_makes_new, updated_env
 from rollout_cli.errors import EnvLoadError
 from rollout_cli.seeding.seeds import SETUP, seed_globals
-from rollout_cli.workers.engine import Engine, Setting
 from rollout_cli.workers.rows.in_turn import RowsInTurn
 from rollout_cli.workers.rows.together import RowsTogether
 from rollout_cli.workers.rows.trials import TrialRows
-from rollout_cli.workers.worker import Env, Worker
+from rollout_cli.workers.worker import Engine, Env, Setting, Worker
 
 
 class DefaultWorker(Worker):
@@ -48,9 +47,9 @@ class DefaultWorker(Worker):
 
     def _new_engine(self, setting: Setting) -> Engine:
         kind: type[RowsInTurn | RowsTogether] = RowsTogether
-        if self._n_envs == 1 or setting.policy.row_by_row:
+        if self._n_envs == 1 or setting.policies[0].row_by_row:
             kind = RowsInTurn if type(self).predecessors is Worker.predecessors else TrialRows
-        return kind(setting, self._envs, self._env_updates if self._fresh_env else None, self._limit)
+        return kind(setting, self._envs, self._env_updates if self._fresh_env else None)
 
 
 def check_alike(envs: Sequence[Env]) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import chain
 
+from rollout_cli.workers.values import NO_NUMBER
+
 
 class RowQueues:
     """Queues of numbers; row j takes the lowest of queue j % n_queues.
@@ -47,14 +49,12 @@ class RowQueues:
         """Return whether a number waits for this row."""
         return bool(self._queues[row % len(self._queues)])
 
-    def take(self, row: int) -> int:
-        """Remove the lowest number for this row and return it."""
-        return self._queues[row % len(self._queues)].pop()
+    def take(self, rows: Iterable[int]) -> list[int]:
+        """Remove the lowest number of each of these rows and return them, NO_NUMBER where none waits."""
+        queues = [self._queues[row % len(self._queues)] for row in rows]
+        return [queue.pop() if queue else NO_NUMBER for queue in queues]
 
     def take_lowest(self) -> tuple[int, int]:
         """Remove the lowest number of all, and return its queue and the number."""
-        at = min(self._waiting(), key=lambda at: self._queues[at][-1])
+        at = min((at for at, queue in enumerate(self._queues) if queue), key=lambda at: self._queues[at][-1])
         return at, self._queues[at].pop()
-
-    def _waiting(self) -> list[int]:
-        return [at for at, queue in enumerate(self._queues) if queue]

@@ -15,10 +15,10 @@ from rollout_cli.episodes.batch import EnvSpec, EpisodeBatch
 from rollout_cli.errors import ArgumentError
 from rollout_cli.seeding.seeds import SETUP, derive_seed, seed_globals
 from rollout_cli.workers.default_worker import DefaultWorker
-from rollout_cli.workers.engine import Engine, Setting
 from rollout_cli.workers.native.engine import NativeEngine
 from rollout_cli.workers.native.rows import NativeRows
 from rollout_cli.workers.row_queues import RowQueues
+from rollout_cli.workers.worker import Engine, Setting
 
 
 class VecWorker(DefaultWorker):
@@ -114,7 +114,7 @@ class VecWorker(DefaultWorker):
     def _new_engine(self, setting: Setting) -> Engine:
         if self._native is None:
             return super()._new_engine(setting)
-        return NativeEngine(setting, self._native, self._row_specs, self._limit)
+        return NativeEngine(setting, self._native, self._row_specs)
 
     def rollout(self) -> EpisodeBatch:
         """Run one episode in every row (or the assigned ones) to its end, and return them: no short one wins a race."""

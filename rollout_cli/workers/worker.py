@@ -9,9 +9,10 @@ import abc
 import math
 import time
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import chain
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn, Protocol
 
 import gymnasium
 
@@ -22,12 +23,11 @@ from rollout_cli.episodes.batch import EnvSpec, EpisodeBatch
 from rollout_cli.episodes.chunk import Chunk
 from rollout_cli.errors import InternalError, UserCodeError
 from rollout_cli.loading import reporting
-from rollout_cli.policies import policy_class
+from rollout_cli.policies import AdaptedPolicy, policy_class
 from rollout_cli.seeding.generators import EpisodeSeeder
-from rollout_cli.workers.engine import Engine, Setting
 from rollout_cli.workers.policy_holder import NOT_READY, PolicyHolder
 from rollout_cli.workers.row_queues import RowQueues
-from rollout_cli.workers.values import NO_NUMBER, EpisodeRules, NullCrashBox, WorkerReport
+from rollout_cli.workers.values import NO_NUMBER, EpisodeRules, NullCrashBox, OnInvalidAction, WorkerReport
 
 Env = gymnasium.Env[Any, Any]
 
@@ -44,6 +44,70 @@ HOLD_SECONDS = 0.25
 """How long a finished episode waits at most for lower numbers of its worker to end."""
 
 _clock = time.perf_counter
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What an engine works with."""
+
+    root: int
+    worker: Worker  # Its hooks, its crash box, and what is its own.
+    policies: Sequence[AdaptedPolicy]  # One, or one for each row of a vector environment.
+    rule: OnInvalidAction
+    seeders: Sequence[EpisodeSeeder]  # One for each row, and one for what all rows share.
+    queue: RowQueues  # The numbers that wait; it is the worker's.
+    limit: float  # Steps after which the run truncates an episode.
+
+
+class Engine(Protocol):
+    """Runs episodes in rows, and keeps those that have ended until they are taken.
+
+    An error of the user's code leaves it as a UserCodeError with the place and the numbers where it may be, and all
+    episodes that run are given up.
+    """
+
+    @property
+    def in_turn(self) -> bool:
+        """Whether one episode runs at a time."""
+
+    @property
+    def n_steps(self) -> int:
+        """A number that differs after each `step`."""
+
+    @property
+    def finished_rows(self) -> int:
+        """How many steps the episodes have that have ended."""
+
+    @property
+    def row_bytes(self) -> int:
+        """The bytes of a step, without its infos and texts."""
+
+    @property
+    def scope(self) -> Literal["any", "n_envs"]:
+        """`n_envs` where an episode depends on how many rows there are, else `any`."""
+
+    @property
+    def not_reproducible(self) -> str | None:
+        """Why the episodes cannot be reproduced, where that is known."""
+
+    @property
+    def running_numbers(self) -> tuple[int, ...]:
+        """The numbers of the episodes that run."""
+
+    def begin(self) -> None:
+        """Begin numbers that wait, each in its row: one where rows take turns, else in all rows that are free."""
+
+    def step(self) -> bool:
+        """Take one step of all rows, or of one where they take turns; return whether an episode ended."""
+
+    def run(self, deadline: float) -> None:
+        """Run until the workers' clock passes `deadline`, or nothing is left; at least one step."""
+
+    def take(self, below: float, ended_before: float) -> list[Chunk]:
+        """Remove the ended episodes below a number, or that ended before a time; in order, in one chunk or several."""
+
+    def forget(self, above: int) -> None:
+        """Give up the episodes that run, above the number `above`."""
 
 
 class Worker(abc.ABC):
@@ -190,27 +254,16 @@ class Worker(abc.ABC):
         if not self._holder.policies:
             return
         self._end_engine()
-        self._engine = self._new_engine(
-            Setting(
-                root=self._seed,
-                worker_number=self.worker_number,
-                env_spec=self._env_spec,
-                rules=self.rules,
-                holder=self._holder,
-                seeders=self._seeders,
-                queue=self._queue,
-                crash_box=self.crash_box,
-                hooks=self,
-                stepper=self._stepper,
-            )
-        )
+        rule, policies = self._holder.action_rule(self.rules), self._holder.policies
+        setting = Setting(self._seed, self, policies, rule, self._seeders, self._queue, self._limit)
+        self._engine = self._new_engine(setting)
 
     def _end_engine(self) -> None:
         if self._engine is not None:
             self._finished += self._engine.take(math.inf, 0.0)
             self._engine = None
 
-    def _stepper(self, env: Env) -> Callable[[Any], Any]:
+    def stepper(self, env: Env) -> Callable[[Any], Any]:
         """Return what takes a step of an environment: its own `step`, unless a subclass has a `step_env`."""
         return env.step if type(self).step_env is Worker.step_env else partial(self.step_env, env)
 
@@ -293,9 +346,9 @@ class Worker(abc.ABC):
     def _advance_by_verbs(self, engine: Engine, deadline: float) -> None:
         """Do the same by the verbs of a subclass that counts or changes steps."""
         while self.has_work:
-            if not engine.is_under_way:
+            if not engine.running_numbers:
                 self.start_episode()
-                self._expect(engine.is_under_way, "start_episode")
+                self._expect(not engine.in_turn or bool(engine.running_numbers), "start_episode")
             before = engine.n_steps
             self.step_episode()
             self._expect(engine.n_steps != before, "step_episode")

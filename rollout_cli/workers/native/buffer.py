@@ -6,7 +6,7 @@ pieces before the ring comes round to them, so memory is bounded by what the epi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from operator import itemgetter
 from typing import Any, Literal, NamedTuple, Self
@@ -31,39 +31,29 @@ _FEWEST_STEPS, _MOST_STEPS = 16, 1024
 
 
 @dataclass(slots=True)
-class RunningRows:
-    """Facts of the episodes that run, an array (n,) each."""
+class Episodes:
+    """Facts of k episodes, an array (k,) each; of those that run in n rows, an array (n,) each."""
 
     number: Array  # -1 for none.
+    row: Array
     seed: Array  # Of the reset; -1 for none.
     start: Array  # The first step. Steps are counted over all that the buffer recorded.
+    stop: Array  # One after the last step.
     unsaved: Array  # The first step that was not put aside.
-    began: Array  # Time of the reset, in seconds of the workers' clock.
+    terminated: Array
+    truncated: Array
+    began: Array  # Times of the reset and of the end, in seconds of the workers' clock.
+    ended: Array
     info: Array  # Of the reset.
+    last: tuple[Array, ...] = ()  # The last observations, one array (k, *shape) a leaf.
 
     @classmethod
     def none(cls, n_rows: int) -> Self:
-        """Return rows that run no episode."""
-        number, seed, start, unsaved = (np.full(n_rows, -1) for _ in range(4))
-        return cls(number, seed, start, unsaved, np.zeros(n_rows), np.full(n_rows, None, object))
-
-
-@dataclass(frozen=True, slots=True)
-class Episodes:
-    """Facts of k episodes that have ended, an array (k,) each."""
-
-    number: Array
-    row: Array
-    seed: Array
-    start: Array
-    stop: Array  # One step after the last.
-    unsaved: Array
-    terminated: Array
-    truncated: Array
-    began: Array
-    ended: Array
-    info: Array
-    last: tuple[Array, ...]  # The last observations, one array (k, *shape) a leaf.
+        """Return the facts of rows that run no episode."""
+        number, seed, start, stop, unsaved = np.full((5, n_rows), -1)
+        (terminated, truncated), (began, ended) = np.zeros((2, n_rows), bool), np.zeros((2, n_rows))
+        row, info = np.arange(n_rows), np.full(n_rows, None, object)
+        return cls(number, row, seed, start, stop, unsaved, terminated, truncated, began, ended, info)
 
     def select(self, which: Array) -> Self:
         """Return some of them."""
@@ -83,51 +73,38 @@ class Episodes:
 _FACTS = [field.name for field in fields(Episodes) if field.name != "last"]
 
 
-class InfoId(NamedTuple):
-    """Which column of infos: whose they are, and path and kind."""
-
-    group: InfoGroup
-    key: InfoKey
-
-
-@dataclass(frozen=True, slots=True)
-class InfoRing:
-    """Values of one info, and which steps have one."""
+class Ring(NamedTuple):
+    """Values of one info, and which of them there are."""
 
     values: Array
     has: Array
 
 
-@dataclass(frozen=True, slots=True)
-class Steps:
-    """Columns (T, ...) of steps that were gathered: the leaves of observations, those of actions, rewards; infos."""
+@dataclass(slots=True)
+class Columns:
+    """Steps of n rows in rings (slots, width, ...), or steps (T, ...) that were gathered from them."""
 
-    leaves: list[Array]
-    infos: dict[InfoId, InfoRing]
+    leaves: list[Array]  # Those of observations, those of actions, and the rewards.
+    infos: dict[tuple[InfoGroup, InfoKey], Ring]
 
     def mapped(self, function: Callable[[Array], Array]) -> Self:
         """Return what a function makes of each column."""
-        infos = {key: InfoRing(function(ring.values), function(ring.has)) for key, ring in self.infos.items()}
+        infos = {key: Ring(*map(function, ring)) for key, ring in self.infos.items()}
         return type(self)([function(leaf) for leaf in self.leaves], infos)
 
     @classmethod
     def joined(cls, parts: Sequence[Self]) -> Self:
-        """Return the parts after one another; some may lack infos that others have."""
-        leaves = [np.concatenate(columns) for columns in zip(*(part.leaves for part in parts), strict=True)]
+        """Return the parts after one another; some may lack infos that others have, and get zeros that nobody reads."""
         examples = {key: ring for part in parts for key, ring in part.infos.items()}
-        rings = {
-            key: [part.infos.get(key) or _without_values(example, len(part.leaves[-1])) for part in parts]
-            for key, example in examples.items()
-        }
-        return cls(leaves, {key: _joined_rings(of_parts) for key, of_parts in rings.items()})
-
-
-def _without_values(example: InfoRing, count: int) -> InfoRing:
-    return InfoRing(np.zeros((count, *example.values.shape[1:]), example.values.dtype), np.zeros(count, bool))
-
-
-def _joined_rings(rings: Sequence[InfoRing]) -> InfoRing:
-    return InfoRing(np.concatenate([ring.values for ring in rings]), np.concatenate([ring.has for ring in rings]))
+        rings: dict[Any, list[Ring]] = {key: [] for key in examples}
+        for part in parts:
+            count = len(part.leaves[-1])
+            for key, (values, has) in examples.items():
+                missing = Ring(np.zeros((count, *values.shape[1:]), values.dtype), np.zeros(count, has.dtype))
+                rings[key].append(part.infos.get(key, missing))
+        infos = {key: Ring(*map(np.concatenate, zip(*each, strict=True))) for key, each in rings.items()}
+        leaves = zip(*(part.leaves for part in parts), strict=True)
+        return cls(list(map(np.concatenate, leaves)), infos)
 
 
 class RolloutBuffer:
@@ -144,11 +121,9 @@ class RolloutBuffer:
         self.row_bytes = sum(leaf.row_bytes for leaf in (*observations, *actions)) + 8
         fitting = _RING_BYTES // (self.row_bytes * self._width)
         self._n_slots = max(_FEWEST_STEPS, min(_MOST_STEPS, fitting))
-        self._observations = [self._ring(leaf.dtype, leaf.shape) for leaf in observations]
-        self._actions = [self._ring(leaf.dtype, leaf.shape) for leaf in actions]
-        self._rewards = self._ring(np.float64)
-        self._infos: dict[InfoId, InfoRing] = {}
-        self._pieces: dict[int, list[Steps]] = {}
+        leaves = [self._ring(leaf.dtype, leaf.shape) for leaf in (*observations, *actions)]
+        self._rings, self._n_observations = Columns([*leaves, self._ring(np.float64)], {}), len(observations)
+        self._pieces: dict[int, list[Columns]] = {}
         self._ended: list[Episodes] = []
         self._overdue: list[Chunk] = []
         self.step = self.finished_rows = 0
@@ -160,21 +135,22 @@ class RolloutBuffer:
 
     def begin_step(self, observations: Iterable[Array]) -> None:
         """Begin a step with its observations, one array (n, *shape) a leaf."""
-        slot = self.step % self._n_slots
-        for ring in self._infos.values():
-            ring.has[slot] = False
-        for leaf_ring, leaf in zip(self._observations, observations, strict=True):
-            leaf_ring[slot, : self._n_rows] = leaf
+        for ring in self._rings.infos.values():
+            ring.has[self.step % self._n_slots] = False
+        self._put(self._rings.leaves[: self._n_observations], observations)
 
     def put_actions(self, actions: Iterable[Array]) -> None:
         """Record the actions of the present step, one array (n, *shape) a leaf."""
-        slot = self.step % self._n_slots
-        for ring, leaf in zip(self._actions, actions, strict=True):
-            ring[slot, : self._n_rows] = leaf
+        self._put(self._rings.leaves[self._n_observations : -1], actions)
 
     def put_rewards(self, rewards: Array) -> None:
         """Record the rewards of the present step, (n,)."""
-        self._rewards[self.step % self._n_slots, : self._n_rows] = rewards
+        self._put(self._rings.leaves[-1:], [rewards])
+
+    def _put(self, rings: Iterable[Array], columns: Iterable[Array]) -> None:
+        slot = self.step % self._n_slots
+        for ring, column in zip(rings, columns, strict=True):
+            ring[slot, : self._n_rows] = column
 
     def put_infos(self, group: InfoGroup, infos: Any, within: Array | None = None) -> None:
         """Record infos of the present step, of the rows in the mask `within` (n,); None for all."""
@@ -182,12 +158,12 @@ class RolloutBuffer:
             return
         slot = self.step % self._n_slots
         for key, values, has in batch_columns(infos, self._n_rows):
-            ring = self._infos.get(InfoId(group, key))
-            if ring is None:
-                ring = InfoRing(self._ring(values.dtype, values.shape[1:]), self._ring(np.bool_))
-                self._infos[InfoId(group, key)] = ring
+            if (group, key) not in self._rings.infos:
+                ring = Ring(self._ring(values.dtype, values.shape[1:]), self._ring(np.bool_))
+                self._rings.infos[group, key] = ring
             mask = np.ones(self._n_rows, bool) if within is None else within
             mask = mask if has is None else mask & has
+            ring = self._rings.infos[group, key]
             ring.values[slot, : self._n_rows][mask] = values[mask]
             ring.has[slot, : self._n_rows] |= mask
 
@@ -196,23 +172,23 @@ class RolloutBuffer:
         self.step += 1
         return self.step % (self._n_slots // 2) == 0
 
-    def make_room(self, running: RunningRows) -> None:
+    def make_room(self, running: Episodes) -> None:
         """Put aside older episodes that ended, and older steps of those that run, before the rings overwrite them."""
         oldest = self.step - self._n_slots // 2
         if self._ended:
             self._overdue += self._cut(lambda ended: ended.unsaved < oldest)
         rows = np.flatnonzero((running.number >= 0) & (running.unsaved < oldest))
-        stops = np.full(len(rows), self.step)
-        for number, steps in self._gathered_each(running.number[rows], rows, running.unsaved[rows], stops):
+        running.stop[rows] = self.step
+        for number, steps in self._gathered_each(running.select(rows)):
             # A copy does not keep others' steps in memory.
             self._pieces.setdefault(number, []).append(steps.mapped(np.copy))
         running.unsaved[rows] = self.step
 
-    def _gathered(self, rows: Array, starts: Array, stops: Array) -> Steps:
-        """Return the steps of episodes from `starts` to before `stops`, by one index for all of them."""
-        lengths = stops - starts
+    def _gathered(self, episodes: Episodes) -> Columns:
+        """Return the steps of episodes that were not put aside, by one index for all of them."""
+        starts, lengths = episodes.unsaved, episodes.stop - episodes.unsaved
         begins = np.cumsum(lengths) - lengths
-        index = np.repeat((starts % self._n_slots - begins) * self._width + rows, lengths)
+        index = np.repeat((starts % self._n_slots - begins) * self._width + episodes.row, lengths)
         index += np.arange(0, len(index) * self._width, self._width)
 
         def gathered(ring: Array) -> Array:
@@ -220,12 +196,13 @@ class RolloutBuffer:
             flat = ring.reshape(self._n_slots * self._width, *ring.shape[2:])
             return flat.take(index, axis=0, mode="wrap")
 
-        return Steps([*self._observations, *self._actions, self._rewards], self._infos).mapped(gathered)
+        return self._rings.mapped(gathered)
 
-    def _gathered_each(self, numbers: Array, rows: Array, starts: Array, stops: Array) -> Iterator[tuple[int, Steps]]:
-        steps, edges = self._gathered(rows, starts, stops), np.cumsum(stops - starts).tolist()
-        for number, low, high in zip(numbers.tolist(), [0, *edges], edges, strict=False):
-            yield number, steps.mapped(itemgetter(slice(low, high)))
+    def _gathered_each(self, episodes: Episodes) -> Iterator[tuple[int, Columns]]:
+        steps = self._gathered(episodes)
+        stops = np.cumsum(episodes.stop - episodes.unsaved).tolist()
+        for number, start, stop in zip(episodes.number.tolist(), [0, *stops], stops, strict=False):
+            yield number, steps.mapped(itemgetter(slice(start, stop)))
 
     # -- episodes ----------------------------------------------------------------------------------------------------
 
@@ -264,11 +241,11 @@ class RolloutBuffer:
     def _chunk(self, ended: Episodes) -> Chunk:
         """Return episodes, in the order of their numbers, as a chunk."""
         if self._pieces.keys().isdisjoint(ended.number.tolist()):
-            steps = self._gathered(ended.row, ended.unsaved, ended.stop)
+            steps = self._gathered(ended)
         else:
-            each = self._gathered_each(ended.number, ended.row, ended.unsaved, ended.stop)
-            steps = Steps.joined([part for number, rest in each for part in (*self._pieces.pop(number, ()), rest)])
-        edge, rewards = len(self._observations), steps.leaves[-1]
+            each = self._gathered_each(ended)
+            steps = Columns.joined([part for number, rest in each for part in (*self._pieces.pop(number, ()), rest)])
+        *leaves, rewards = steps.leaves
         return Chunk(
             numbers=ended.number,
             seeds=ended.seed,
@@ -277,19 +254,20 @@ class RolloutBuffer:
             truncated=ended.truncated,
             workers=np.full(len(ended.number), self._worker_number, np.int32),
             wall_times=ended.ended - ended.began,
-            observations=tuple(steps.leaves[:edge]),
-            actions=tuple(steps.leaves[edge:-1]),
+            observations=tuple(leaves[: self._n_observations]),
+            actions=tuple(leaves[self._n_observations :]),
             rewards=rewards,
             last_observations=ended.last,
-            env_infos=_table(steps.infos, "env", len(rewards)),
-            agent_infos=_table(steps.infos, "agent", len(rewards)),
+            env_infos=_infos(steps, "env"),
+            agent_infos=_infos(steps, "agent"),
             episode_infos=tabulate(ended.info.tolist()),
         )
 
 
-def _table(infos: Mapping[InfoId, InfoRing], group: InfoGroup, count: int) -> InfoTable:
-    columns = {key: (ring.values, ring.has) for (whose, key), ring in infos.items() if whose == group}
-    return info_table(count, columns)
+def _infos(steps: Columns, group: InfoGroup) -> InfoTable:
+    return info_table(
+        len(steps.leaves[-1]), {key: ring for (whose, key), ring in steps.infos.items() if whose == group}
+    )
 
 
 def in_order(chunk: Chunk) -> Chunk:

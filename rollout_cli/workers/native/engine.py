@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
@@ -29,11 +30,11 @@ from rollout_cli.workers.checks import (
     rows_place,
     shown,
 )
-from rollout_cli.workers.engine import Setting
-from rollout_cli.workers.native.buffer import Episodes, RolloutBuffer, RunningRows
+from rollout_cli.workers.native.buffer import Episodes, RolloutBuffer
 from rollout_cli.workers.native.policies import OnePolicy, PolicyEach
 from rollout_cli.workers.native.rows import NativeRows, RowError, final_infos
 from rollout_cli.workers.values import NO_NUMBER
+from rollout_cli.workers.worker import Setting
 
 Array = npt.NDArray[Any]
 
@@ -47,34 +48,34 @@ class NativeEngine:
         setting: What it works with.
         rows: The vector environment.
         row_specs: Spaces and limit of each row, whose spaces are its own.
-        limit: Steps after which the run truncates an episode.
     """
 
     in_turn = False
+    scope: Literal["any", "n_envs"] = "n_envs"
 
-    def __init__(self, setting: Setting, rows: NativeRows, row_specs: Sequence[EnvSpec], limit: float) -> None:
-        self._setting, self._rows, self._n_rows = setting, rows, rows.n_rows
-        self._queue, self._crash_box = setting.queue, setting.crash_box
-        self._limit = limit
-        self._spaces = SpaceRows(setting.env_spec.observation_space)
-        actions = space_leaves(setting.env_spec.action_space)
-        self._buffer = RolloutBuffer(self._spaces.leaves, actions, self._n_rows, setting.worker_number)
-        self._running = RunningRows.none(self._n_rows)
+    def __init__(self, setting: Setting, rows: NativeRows, row_specs: Sequence[EnvSpec]) -> None:
+        self._worker, self._queue, self._limit, self._root = setting.worker, setting.queue, setting.limit, setting.root
+        self._rows, self._n_rows, self._crash_box = rows, rows.n_rows, setting.worker.crash_box
+        self._spec = setting.worker.env_spec
+        self._spaces, actions = SpaceRows(self._spec.observation_space), space_leaves(self._spec.action_space)
+        self._buffer = RolloutBuffer(self._spaces.leaves, actions, self._n_rows, setting.worker.worker_number)
+        self._running = Episodes.none(self._n_rows)
         self._resetting = np.empty(0, np.int64)  # Rows that an environment of mode NEXT_STEP resets in the next step.
         self._is_begun = False
         self._where = RESET
         self._observations: Any = None
         self._leaves: list[Array] = []
-        self._acting = f"policy.{setting.policy.methods[1]}"
-        kind = PolicyEach if setting.policy.row_by_row else OnePolicy
+        self._acting = f"policy.{setting.policies[0].methods[1]}"
+        kind = PolicyEach if setting.policies[0].row_by_row else OnePolicy
         self._policies = kind(setting, rows, row_specs)
         self._policies.watch()
-        self.scope: Literal["any", "n_envs"] = "n_envs"
-        self.not_reproducible = None
-        if rows.resets_itself:
-            mode = rows.mode.value
-            reason = f"the vector environment resets a row by itself ({mode}), from no seed of the episode's own"
-            self.not_reproducible = reason
+
+    @property
+    def not_reproducible(self) -> str | None:
+        if not self._rows.resets_itself:
+            return None
+        mode = self._rows.mode.value
+        return f"the vector environment resets a row by itself ({mode}), from no seed of the episode's own"
 
     # -- beginning ---------------------------------------------------------------------------------------------------
 
@@ -98,8 +99,7 @@ class NativeEngine:
 
         `infos` are those of the step in which the environment reset these rows; None where it is to be reset here.
         """
-        running, queue = self._running, self._queue
-        numbers = np.array([queue.take(row) if queue.has(row) else NO_NUMBER for row in rows.tolist()], np.int64)
+        running, numbers = self._running, np.array(self._queue.take(rows.tolist()), np.int64)
         running.number[rows], running.seed[rows] = numbers, -1
         running.start[rows] = running.unsaved[rows] = self._buffer.step
         running.began[rows] = _clock()
@@ -143,7 +143,7 @@ class NativeEngine:
         with self._blaming():
             if self._queue:
                 self._begin_waiting()
-            while self._queue or self.is_under_way:
+            while self._queue or (self._running.number != NO_NUMBER).any():
                 self._step()
                 if _clock() >= deadline:
                     break
@@ -216,28 +216,15 @@ class NativeEngine:
     def _end(self, rows: Array, terminated: Array, truncated: Array, leaves: list[Array]) -> None:
         """End the episodes that run in rows (k,); flags (n,) and last observations (n, *shape) are of all rows."""
         running = self._running
-        self._buffer.end(
-            Episodes(
-                number=running.number[rows],
-                row=rows,
-                seed=running.seed[rows],
-                start=running.start[rows],
-                stop=np.full(len(rows), self._buffer.step),
-                unsaved=running.unsaved[rows],
-                terminated=terminated[rows],
-                truncated=truncated[rows],
-                began=running.began[rows],
-                ended=np.full(len(rows), _clock()),
-                info=running.info[rows],
-                last=tuple([leaf[rows] for leaf in leaves]),
-            )
-        )
+        running.stop[rows], running.ended[rows] = self._buffer.step, _clock()
+        running.terminated, running.truncated = terminated, truncated
+        self._buffer.end(replace(running.select(rows), last=tuple([leaf[rows] for leaf in leaves])))
         running.number[rows] = NO_NUMBER
 
     def _make_room(self) -> None:
-        if self._setting.env_spec.max_episode_length is None:
+        if self._spec.max_episode_length is None:
             lengths = np.where(self._running.number != NO_NUMBER, self._buffer.step - self._running.start, 0)
-            if lengths.max() >= self._setting.rules.most_steps(self._buffer.row_bytes):
+            if lengths.max() >= self._worker.rules.most_steps(self._buffer.row_bytes):
                 error = BadValueError(f"the episode has no end: it is {lengths.max():,} steps long", ENDLESS_HINT)
                 raise RowError(int(lengths.argmax())) from error
         self._buffer.make_room(self._running)
@@ -253,12 +240,12 @@ class NativeEngine:
             row, cause = (error.row, error.__cause__ or error) if isinstance(error, RowError) else (None, error)
             # With none at work, an environment that resets its rows itself failed on the way to the next one.
             numbers, step = self.running_numbers or tuple(self._queue.lowest[:1]), self._buffer.step
-            place = rows_place(self._setting.worker_number, numbers, self._n_rows, step)
+            place = rows_place(self._worker.worker_number, numbers, self._n_rows, step)
             if row is not None and self._running.number[row] != NO_NUMBER:
                 numbers = (int(self._running.number[row]),)
-                seed = -1 if self._rows.resets_itself else env_seed(self._setting.root, numbers[0])
+                seed = -1 if self._rows.resets_itself else env_seed(self._root, numbers[0])
                 n_steps = step - int(self._running.start[row])
-                place = episode_place(self._setting.worker_number, numbers[0], seed, n_steps)
+                place = episode_place(self._worker.worker_number, numbers[0], seed, n_steps)
             self.forget(NO_NUMBER)
             self._is_begun = False
             blame(self._where, cause, place, numbers)
@@ -282,10 +269,6 @@ class NativeEngine:
     def running_numbers(self) -> tuple[int, ...]:
         numbers = self._running.number
         return tuple(numbers[numbers != NO_NUMBER].tolist())
-
-    @property
-    def is_under_way(self) -> bool:
-        return bool((self._running.number != NO_NUMBER).any())
 
     def take(self, below: float, ended_before: float) -> list[Chunk]:
         return self._buffer.take(below, ended_before)

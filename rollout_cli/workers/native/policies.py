@@ -13,11 +13,11 @@ from rollout_cli.episodes.spaces import Leaf, SpaceRows
 from rollout_cli.seeding.seeds import derive_seed
 from rollout_cli.workers.batches import RowInfos, leaf_batch
 from rollout_cli.workers.checks import BadValueError, bad_action, bounds_of, clipped, frozen_copy, shown
-from rollout_cli.workers.engine import Setting
 from rollout_cli.workers.native.rows import NativeRows, RowError
 from rollout_cli.workers.rows.recording import SpaceRecorder
 from rollout_cli.workers.rows.together import resting_sample
 from rollout_cli.workers.values import NO_NUMBER
+from rollout_cli.workers.worker import Setting
 
 Array = npt.NDArray[Any]
 
@@ -26,14 +26,14 @@ class OnePolicy:
     """One policy, called once a step with all rows; the action of a row that runs no episode means nothing."""
 
     def __init__(self, setting: Setting, rows: NativeRows, row_specs: Sequence[EnvSpec]) -> None:
-        self._setting, self._policy, self._rows, self._row_specs = setting, setting.policy, rows, row_specs
-        self._spaces = SpaceRows(setting.env_spec.action_space)
-        self._rule = setting.action_rule
+        self._root, self._seeders, self._rule = setting.root, setting.seeders, setting.rule
+        self._policy, self._rows, self._row_specs = setting.policies[0], rows, row_specs
+        self._spaces = SpaceRows(row_specs[0].action_space)
         self._bounds = [None if self._rule == "warn" else bounds_of(leaf) for leaf in self._spaces.leaves]
 
     def watch(self) -> None:
         """Search for generators, after a build, an update, or the first reset."""
-        self._setting.seeders[-1].watch(policy=self._policy, env=self._rows.env)
+        self._seeders[-1].watch(policy=self._policy, env=self._rows.env)
 
     def seed(self, rows: Array, numbers: Array, *, anew: bool) -> None:
         """Seed the episodes of rows (k,), before their reset; `anew`: these are all rows, and some begin no episode."""
@@ -41,11 +41,11 @@ class OnePolicy:
             return  # The draws go on from one episode to the next.
         lowest = int(numbers[numbers != NO_NUMBER].min())
         if anew:
-            self._setting.seeders[-1].begin(lowest)
+            self._seeders[-1].begin(lowest)
             numbers = np.where(numbers == NO_NUMBER, lowest + rows, numbers)
         if self._policy.seed_rows is not None:
             seeds = np.zeros(self._rows.n_rows, np.uint64)
-            seeds[rows] = [derive_seed(self._setting.root, number, "policy") for number in numbers.tolist()]
+            seeds[rows] = [derive_seed(self._root, number, "policy") for number in numbers.tolist()]
             self._policy.seed_rows(self._rows.mask(rows), seeds)
 
     def reset(self, rows: Array) -> None:
@@ -98,24 +98,24 @@ class PolicyEach(OnePolicy):
 
     def __init__(self, setting: Setting, rows: NativeRows, row_specs: Sequence[EnvSpec]) -> None:
         super().__init__(setting, rows, row_specs)
-        self._policies = setting.holder.policies
-        self._observations = SpaceRows(setting.env_spec.observation_space)
-        self._recorder = SpaceRecorder(setting.env_spec.action_space, "the action", setting.rules.invalid_action)
-        self._resting = resting_sample(setting.env_spec.action_space)
+        self._policies = setting.policies
+        self._observations = SpaceRows(row_specs[0].observation_space)
+        self._recorder = SpaceRecorder(row_specs[0].action_space, "the action", setting.rule)
+        self._resting = resting_sample(row_specs[0].action_space)
 
     def watch(self) -> None:
         # The spaces are the environment's, also where the policy holds them: as in a DefaultWorker.
-        for seeder, policy, spec in zip(self._setting.seeders, self._policies, self._row_specs, strict=False):
+        for seeder, policy, spec in zip(self._seeders, self._policies, self._row_specs, strict=False):
             seeder.watch(policy=policy, env=spec)
 
     def seed(self, rows: Array, numbers: Array, *, anew: bool) -> None:
         del anew
         for row, number in zip(rows.tolist(), numbers.tolist(), strict=True):
             if number != NO_NUMBER:
-                self._setting.seeders[row].begin(number)
+                self._seeders[row].begin(number)
                 if (seed := self._policies[row].seed) is not None:
                     try:
-                        seed(derive_seed(self._setting.root, number, "policy"))
+                        seed(derive_seed(self._root, number, "policy"))
                     except Exception as error:
                         raise RowError(row) from error
 

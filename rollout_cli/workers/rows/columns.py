@@ -8,8 +8,8 @@ meaning is lost, and refuses the rest.
 from __future__ import annotations
 
 import operator
-from array import array
 from collections.abc import Callable, Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -31,65 +31,72 @@ _MOST_UNPACKED = 1_024  # Steps of a running episode that are kept as objects of
 
 
 class Column:
-    """The samples of one leaf, as bytes.
-
-    Attributes:
-        leaf: The leaf.
-    """
+    """The samples of one leaf: bytes, integers or texts in a list, or frames in one array."""
 
     def __init__(self, leaf: Leaf, name: str) -> None:
         self.leaf = leaf
-        self._samples: Any = []
-        self._packed = bytearray()
         self._name = f"{name} at {leaf.name!r}" if leaf.path else name
         # A space that was pickled has a dtype object of its own; the usual one lets `is` take the place of `==`.
         self._dtype: np.dtype[Any] = np.dtype(leaf.dtype.type)
+        self._has_bytes = leaf.kind not in ("discrete", "text") and leaf.row_bytes < FRAME_BYTES
+        self._samples: Any = Frames(self._dtype, leaf.shape) if leaf.row_bytes >= FRAME_BYTES else []
 
-    def last(self) -> Any:
-        """Return the last sample, as `joined` takes it."""
-        return self._samples[-1]
-
-    def pop(self) -> Any:
-        """Remove the last sample and return it, as `joined` takes it."""
-        return self._samples.pop()
-
-    def cut(self) -> Any:
-        """Remove all samples and return them, as `joined` takes them."""
-        samples = b"".join((self._packed, *self._samples))
-        self.clear()
-        return samples
+    def cut(self, start: int | None, stop: int | None) -> Any:
+        """Return a piece, samples `start` to `stop - 1`; negative places count from the end."""
+        return self._samples[start:stop]
 
     def clear(self) -> None:
-        """Remove all samples; one that failed may be in some columns only."""
+        """Remove all samples."""
         self._samples.clear()
-        self._packed.clear()
 
     def pack(self) -> None:
         """Keep the samples of a long episode in a fifth of the memory, all but the last."""
-        if len(self._samples) > _MOST_UNPACKED:
-            self._packed += b"".join(self._samples[:-1])
-            del self._samples[:-1]
+        if self._has_bytes and len(self._samples) > _MOST_UNPACKED:
+            self._samples[:-1] = [b"".join(self._samples[:-1])]
 
     def joined(self, pieces: Sequence[Any], count: int) -> Array:
-        """Return what was cut, `count` samples in all, as an array (count, *shape)."""
-        # A bytearray rather than bytes, so that the arrays can be written to by whoever gets them.
-        return np.frombuffer(bytearray().join(pieces), self._dtype).reshape(count, *self.leaf.shape)
+        """Return pieces of any columns of this leaf, `count` samples in all, as one array (count, *shape)."""
+        if self._has_bytes:
+            # A bytearray rather than bytes, so that the arrays can be written to by whoever gets them.
+            samples: Any = np.frombuffer(bytearray().join(chain.from_iterable(pieces)), self._dtype)
+        elif isinstance(self._samples, Frames):
+            samples = pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+        else:
+            samples = np.array([*chain.from_iterable(pieces)], self._dtype)
+        return np.asarray(samples.reshape(count, *self.leaf.shape))
 
     def recording(self) -> Record:
         """Return the function that appends one sample, and returns it as its space has it."""
-        append, convert, ndarray = self._samples.append, self._converted, np.ndarray
-        dtype, shape = self._dtype, self.leaf.shape
+        append, convert, integer, ndarray = self._samples.append, self._converted, self._integer, np.ndarray
+        dtype, shape, name, space = self._dtype, self.leaf.shape, self._name, self.leaf.space
 
-        def record(value: Any) -> Any:
+        def record_bytes(value: Any) -> Any:
             if type(value) is not ndarray or value.dtype is not dtype or value.shape != shape:
                 value = convert(value)
             append(value.tobytes())
             return value
 
-        return record
+        def record_frame(value: Any) -> Any:
+            if type(value) is not ndarray or value.dtype is not dtype or value.shape != shape:
+                value = convert(value)
+            append(value)
+            return value
+
+        def record_integer(value: Any) -> Any:
+            append(value if type(value) is int else integer(value))
+            return value
+
+        def record_text(value: Any) -> Any:
+            append(checked_text(name, value, space))
+            return value
+
+        records = {"discrete": record_integer, "text": record_text}
+        return records.get(self.leaf.kind, record_bytes if self._has_bytes else record_frame)
 
     def recording_actions(self, rule: OnInvalidAction) -> Record:
         """Return the function that appends one sample before the environment gets what it returns."""
+        if self.leaf.kind == "discrete":
+            return self._recording_numbers(rule)
         leaf, record = self.leaf, self.recording()
         if rule == "warn":
             return record
@@ -103,99 +110,7 @@ class Column:
 
         return record_checked
 
-    def _converted(self, value: Any) -> Array:
-        """Return an array of the leaf's type and shape."""
-        try:
-            numbers = np.asarray(value)
-        except Exception as error:  # A foreign array (a tensor with a gradient) may refuse in any way.
-            raise self._refusal(value) from error
-        if numbers.shape != self.leaf.shape or not np.can_cast(numbers.dtype, self._dtype, "same_kind"):
-            raise self._refusal(value)
-        with np.errstate(over="ignore"):  # A number that is too large becomes inf, which the checks name.
-            return np.asarray(numbers, self._dtype)
-
-    def _refusal(self, value: Any) -> BadValueError:
-        got = f"{value.dtype}{value.shape}" if isinstance(value, np.ndarray) else shown(value)
-        leaf = self.leaf
-        return BadValueError(f"{self._name} is {got}, expected {leaf.dtype}{leaf.shape} of {leaf.space}")
-
-
-class FrameColumn(Column):
-    """The samples of a leaf whose samples are large, as one array."""
-
-    def __init__(self, leaf: Leaf, name: str) -> None:
-        super().__init__(leaf, name)
-        self._frames = Frames(self._dtype, leaf.shape)
-
-    def last(self) -> Any:
-        return self._frames.last()
-
-    def pop(self) -> Any:
-        return self._frames.pop()
-
-    def cut(self) -> Any:
-        return self._frames.cut()
-
-    def clear(self) -> None:
-        self._frames.clear()
-
-    def joined(self, pieces: Sequence[Any], count: int) -> Array:
-        frames = pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
-        return np.asarray(frames.reshape(count, *self.leaf.shape))
-
-    def recording(self) -> Record:
-        append, convert, ndarray = self._frames.append, self._converted, np.ndarray
-        dtype, shape = self._dtype, self.leaf.shape
-
-        def record(value: Any) -> Any:
-            if type(value) is not ndarray or value.dtype is not dtype or value.shape != shape:
-                value = convert(value)
-            append(value)
-            return value
-
-        return record
-
-
-class _ListColumn(Column):
-    """The samples of a leaf in a list of their own: integers or texts."""
-
-    def last(self) -> Any:
-        return self._samples[-1:]
-
-    def pop(self) -> Any:
-        last = self.last()
-        del self._samples[-1:]
-        return last
-
-    def cut(self) -> Any:
-        samples = self._samples[:]
-        self.clear()
-        return samples
-
-    def clear(self) -> None:
-        del self._samples[:]
-
-    def pack(self) -> None:
-        pass
-
-
-class IntegerColumn(_ListColumn):
-    """The samples of a Discrete leaf."""
-
-    def __init__(self, leaf: Leaf, name: str) -> None:
-        super().__init__(leaf, name)
-        self._samples = array("q")
-
-    def recording(self) -> Record:
-        append, integer = self._samples.append, self._integer
-
-        def record(value: Any) -> Any:
-            append(value if type(value) is int else integer(value))
-            return value
-
-        return record
-
-    def recording_actions(self, rule: OnInvalidAction) -> Record:
+    def _recording_numbers(self, rule: OnInvalidAction) -> Record:
         leaf, append, integer = self.leaf, self._samples.append, self._integer
         kind: Any = np.dtype(leaf.space.dtype).type
         low, high = leaf.bounds or (0, -1)
@@ -215,6 +130,17 @@ class IntegerColumn(_ListColumn):
 
         return record
 
+    def _converted(self, value: Any) -> Array:
+        """Return an array of the leaf's type and shape."""
+        try:
+            numbers = np.asarray(value)
+        except Exception as error:  # A foreign array (a tensor with a gradient) may refuse in any way.
+            raise self._refusal(value) from error
+        if numbers.shape != self.leaf.shape or not np.can_cast(numbers.dtype, self._dtype, "same_kind"):
+            raise self._refusal(value)
+        with np.errstate(over="ignore"):  # A number that is too large becomes inf, which the checks name.
+            return np.asarray(numbers, self._dtype)
+
     def _integer(self, value: Any) -> int:
         """Return Python's integer of a number, or of a comparison of numpy values, which gives numpy's bool."""
         try:
@@ -222,26 +148,7 @@ class IntegerColumn(_ListColumn):
         except TypeError as error:
             raise self._refusal(value) from error
 
-
-class TextColumn(_ListColumn):
-    """The samples of a leaf of texts."""
-
-    def joined(self, pieces: Sequence[Any], count: int) -> Array:
-        texts = np.array([text for piece in pieces for text in piece], object)
-        return texts.reshape(count)
-
-    def recording(self) -> Record:
-        append, name, space = self._samples.append, self._name, self.leaf.space
-
-        def record(value: Any) -> Any:
-            append(checked_text(name, value, space))
-            return value
-
-        return record
-
-
-def column_of(leaf: Leaf, name: str) -> Column:
-    """Return an empty column for a leaf; `name` is what messages call a sample."""
-    kinds: dict[str, type[Column]] = {"discrete": IntegerColumn, "text": TextColumn}
-    is_large = leaf.row_bytes >= FRAME_BYTES
-    return kinds.get(leaf.kind, FrameColumn if is_large else Column)(leaf, name)
+    def _refusal(self, value: Any) -> BadValueError:
+        got = f"{value.dtype}{value.shape}" if isinstance(value, np.ndarray) else shown(value)
+        leaf = self.leaf
+        return BadValueError(f"{self._name} is {got}, expected {leaf.dtype}{leaf.shape} of {leaf.space}")

@@ -28,11 +28,11 @@ from rollout_cli.workers.checks import (
     frozen_copy,
     rows_place,
 )
-from rollout_cli.workers.engine import Setting
 from rollout_cli.workers.rows.columns import FRAME_BYTES
 from rollout_cli.workers.rows.recording import EndedEpisode, EpisodeRecorder
 from rollout_cli.workers.rows.row import Row
 from rollout_cli.workers.values import NO_NUMBER
+from rollout_cli.workers.worker import Setting
 
 clock = time.perf_counter
 
@@ -44,31 +44,32 @@ class PythonRows:
         setting: What it works with.
         envs: The environment of each row; one that is built anew takes the place of the old one in this list.
         updates: What builds each row's environment anew for each episode; None where it is kept.
-        limit: Steps after which the run truncates an episode.
     """
 
     in_turn = False
     not_reproducible = None
     scope: Literal["any", "n_envs"] = "any"
 
-    def __init__(self, setting: Setting, envs: list[Any], updates: Sequence[Any] | None, limit: float) -> None:
-        self._setting, self._policy, self._hooks = setting, setting.policy, setting.hooks
-        self._queue, self._crash_box, self._root = setting.queue, setting.crash_box, setting.root
-        self._envs, self._updates, self._limit = envs, updates, limit
+    def __init__(self, setting: Setting, envs: list[Any], updates: Sequence[Any] | None) -> None:
+        self._root, self._worker, self._queue, self._limit = setting.root, setting.worker, setting.queue, setting.limit
+        self._policy, self._crash_box, self._spec = (
+            setting.policies[0],
+            setting.worker.crash_box,
+            setting.worker.env_spec,
+        )
+        self._envs, self._updates = envs, updates
         self._acting = f"policy.{self._policy.methods[0 if self.in_turn else 1]}"
         self.n_steps = self.finished_rows = 0
         self._ended: list[EndedEpisode] = []
-        recorders = [EpisodeRecorder(setting.env_spec, setting.action_rule) for _ in envs]
+        recorders = [EpisodeRecorder(self._spec, setting.rule) for _ in envs]
         self.row_bytes = recorders[0].row_bytes
-        most_steps = setting.env_spec.max_episode_length or setting.rules.most_steps(
-            recorders[0].observations.row_bytes
-        )
+        most_steps = self._spec.max_episode_length or self._worker.rules.most_steps(recorders[0].observations.row_bytes)
         self._rows = [
             Row(index, recorder, setting.seeders[index], self._acting, most_steps)
             for index, recorder in enumerate(recorders)
         ]
         for row, env in zip(self._rows, envs, strict=True):
-            row.use(env, setting.stepper(env))
+            row.use(env, self._worker.stepper(env))
         # In turn the first row's seeder has the policy, too: it may hold the spaces of that row's environment.
         self._seeder = setting.seeders[0 if self.in_turn else len(envs)]
         self._row: Row | None = None  # In whose step user code runs; None where it is that of all rows, and
@@ -91,9 +92,9 @@ class PythonRows:
             return
         seed_globals(self._root, SETUP)
         env = updated_env(row.env, self._updates[row.index], gymnasium.Env)
-        check_same_spec(env_spec_of(env, self._limit), self._setting.env_spec)
+        check_same_spec(env_spec_of(env, self._limit), self._spec)
         self._envs[row.index] = env
-        row.use(env, self._setting.stepper(env))
+        row.use(env, self._worker.stepper(env))
         if row.seeder is not self._seeder:
             row.seeder.watch(env=env)
         else:
@@ -108,7 +109,7 @@ class PythonRows:
         """Reset the environment of a row for the episode `number`, and record what that gives."""
         row.seed, row.began, row.is_used = env_seed(self._root, number), clock(), True
         row.where = RESET
-        result = self._hooks.reset_env(row.env, number, row.seed)
+        result = self._worker.reset_env(row.env, number, row.seed)
         row.where = RESET_RESULT
         observation, info = result
         row.recorder.reset_info = frozen_copy(info)
@@ -119,7 +120,7 @@ class PythonRows:
         """Keep the episode of a row, which is over."""
         n_steps, row.where = len(row.recorder.rewards), STEP_RESULT
         terminated, truncated = map(as_flag, ("terminated", "truncated"), row.flags)
-        truncated = truncated or n_steps == self._setting.env_spec.max_episode_length
+        truncated = truncated or n_steps == self._spec.max_episode_length
         if not (terminated or truncated):
             raise BadValueError(f"the episode has no end: it is {n_steps:,} steps long", ENDLESS_HINT)
         self._ended.append(row.recorder.end(row.number, row.seed, (terminated, truncated), (row.began, clock())))
@@ -142,10 +143,6 @@ class PythonRows:
     def running_numbers(self) -> tuple[int, ...]:
         return tuple([row.number for row in self._rows if row.number != NO_NUMBER])
 
-    @property
-    def is_under_way(self) -> bool:
-        return any(row.number != NO_NUMBER for row in self._rows)
-
     def take(self, below: float, ended_before: float) -> list[Chunk]:
         taken = [episode for episode in self._ended if episode.number < below or episode.ended < ended_before]
         if not taken:
@@ -156,7 +153,7 @@ class PythonRows:
         self.finished_rows -= sum(episode.length for episode in taken)
         # Large episodes are not copied once more, to lie in one array.
         groups = [[episode] for episode in taken] if self.row_bytes >= FRAME_BYTES else [taken]
-        return [self._rows[0].recorder.chunk(group, self._setting.worker_number) for group in groups]
+        return [self._rows[0].recorder.chunk(group, self._worker.worker_number) for group in groups]
 
     def forget(self, above: int) -> None:
         for row in self._rows:
@@ -169,7 +166,7 @@ class PythonRows:
         try:
             yield
         except BaseException as error:
-            row, numbers, worker_number = self._row, self.running_numbers, self._setting.worker_number
+            row, numbers, worker_number = self._row, self.running_numbers, self._worker.worker_number
             if row is not None and row.number != NO_NUMBER:
                 numbers = (row.number,)
                 place = episode_place(worker_number, row.number, row.seed, len(row.recorder.rewards))
@@ -179,7 +176,8 @@ class PythonRows:
             for each in self._rows:
                 self._rest(each)
                 each.restart()
-            if not (isinstance(error, UserCodeError) and error.episodes):  # Else it has its place.
+            # One of ours has its place, or is that of an environment that cannot be built anew, for no episode yet.
+            if not isinstance(error, UserCodeError) or (numbers and not error.episodes):
                 blame(where, error, place, numbers)
             raise
 

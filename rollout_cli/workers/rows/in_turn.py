@@ -83,7 +83,7 @@ class RowsInTurn(PythonRows):
             self._policy.seed(derive_seed(self._root, seeded_as, "policy"))
         self._reset(row, seeded_as)
         row.where = "policy.reset"
-        self._hooks.reset_agent(self._hooks.agent, seeded_as)
+        self._worker.reset_agent(self._worker.agent, seeded_as)
         row.where = row.acting
         if not row.is_watched:
             self._watch([row])

@@ -17,7 +17,7 @@ from rollout_cli.episodes.chunk import Chunk
 from rollout_cli.episodes.infos import InfoTable, tabulate
 from rollout_cli.episodes.spaces import leaf_getters, space_leaves, unflatten
 from rollout_cli.workers.checks import BadValueError
-from rollout_cli.workers.rows.columns import Record, column_of
+from rollout_cli.workers.rows.columns import Column, Record
 from rollout_cli.workers.values import OnInvalidAction
 
 Array = npt.NDArray[Any]
@@ -44,22 +44,14 @@ class SpaceRecorder:
     """
 
     def __init__(self, space: gymnasium.Space[Any], name: str, rule: OnInvalidAction | None = None) -> None:
-        self._columns = columns = [column_of(leaf, name) for leaf in space_leaves(space)]
+        self._columns = columns = [Column(leaf, name) for leaf in space_leaves(space)]
         self.row_bytes = sum(column.leaf.row_bytes for column in columns)
         records = [column.recording() if rule is None else column.recording_actions(rule) for column in columns]
         self.record = _recording_tree(space, records, name)
 
-    def last(self) -> Pieces:
-        """Return the last sample, as `joined` takes it."""
-        return tuple([column.last() for column in self._columns])
-
-    def pop(self) -> Pieces:
-        """Remove the last sample and return it, as `joined` takes it."""
-        return tuple([column.pop() for column in self._columns])
-
-    def cut(self) -> Pieces:
-        """Remove all samples and return them, as `joined` takes them."""
-        return tuple([column.cut() for column in self._columns])
+    def cut(self, start: int | None = None, stop: int | None = None) -> Pieces:
+        """Return samples `start` to `stop - 1` as `joined` takes them; negative places count from the end."""
+        return tuple([column.cut(start, stop) for column in self._columns])
 
     def clear(self) -> None:
         """Remove all samples."""
@@ -139,15 +131,14 @@ class EpisodeRecorder:
 
     def end(self, number: int, seed: int, flags: tuple[bool, bool], times: tuple[float, float]) -> EndedEpisode:
         """Remove the episode and return it; `flags` are terminated and truncated, `times` those of reset and end."""
-        last = self.observations.pop()
         ended = EndedEpisode(
             number,
             seed,
             len(self.rewards),
             *flags,
             *times,
-            self.observations.cut(),
-            last,
+            self.observations.cut(0, -1),
+            self.observations.cut(-1),
             self.actions.cut(),
             self.rewards[:],
             self.env_infos.copy(),

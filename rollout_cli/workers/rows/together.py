@@ -14,24 +14,24 @@ from rollout_cli.episodes.spaces import SpaceRows
 from rollout_cli.seeding.seeds import derive_seed, seed_globals
 from rollout_cli.workers.batches import infos_of_rows
 from rollout_cli.workers.checks import BadValueError, shown
-from rollout_cli.workers.engine import Setting
 from rollout_cli.workers.policy_holder import masks_of
 from rollout_cli.workers.rows.engine import PythonRows, clock
 from rollout_cli.workers.rows.row import Row
 from rollout_cli.workers.values import NO_NUMBER
+from rollout_cli.workers.worker import Setting
 
 Array = npt.NDArray[Any]
 
 
 class RowsTogether(PythonRows):
-    """A row takes its own next number before the step after its episode's end; without one it rests.
+    """A row takes its own next number in the step in which its episode ends; without one it rests.
 
     The environment of a row that rests is left alone, and what the policy does for it means nothing.
     """
 
-    def __init__(self, setting: Setting, envs: list[Any], updates: Sequence[Any] | None, limit: float) -> None:
-        super().__init__(setting, envs, updates, limit)
-        env_spec = setting.env_spec
+    def __init__(self, setting: Setting, envs: list[Any], updates: Sequence[Any] | None) -> None:
+        super().__init__(setting, envs, updates)
+        env_spec = self._spec
         self._observations, self._actions = SpaceRows(env_spec.observation_space), SpaceRows(env_spec.action_space)
         self._resting = resting_sample(env_spec.observation_space)
         for row in self._rows:
@@ -42,17 +42,19 @@ class RowsTogether(PythonRows):
 
     def begin(self) -> None:
         with self._blaming():
-            self._begin_waiting()
+            self._begin([row for row in self._rows if row.number == NO_NUMBER])
 
     def step(self) -> bool:
         before = len(self._ended)
+        self.begin()
         with self._blaming():
             self._step()
         return len(self._ended) > before
 
     def run(self, deadline: float) -> None:
+        self.begin()
         with self._blaming():
-            while self._queue or self.is_under_way:
+            while any(row.number != NO_NUMBER for row in self._rows):
                 self._step()
                 if clock() >= deadline:
                     break
@@ -60,8 +62,6 @@ class RowsTogether(PythonRows):
 
     def _step(self) -> None:
         """Take one step in every row: observations are recorded before the policy sees them, actions before the env."""
-        if self._queue:
-            self._begin_waiting()
         self._row, self._where = None, self._acting
         if self._policy.takes_masks:
             self._policy.masks = self._masks()
@@ -79,10 +79,12 @@ class RowsTogether(PythonRows):
             self._end(row)
             self._rest(row)
         self.n_steps += 1
+        if over:
+            self._begin(over)
 
     def _last_observations(self) -> Any:
         """Return the observations to act on, a tree of arrays (n, *shape)."""
-        last = [row.recorder.observations.last() for row in self._rows]
+        last = [row.recorder.observations.cut(-1) for row in self._rows]
         return self._observations.tree(self._rows[0].recorder.observations.joined(last, len(last)))
 
     def _each(self, actions: Any) -> list[Any]:
@@ -110,16 +112,17 @@ class RowsTogether(PythonRows):
 
     # -- beginning ---------------------------------------------------------------------------------------------------
 
-    def _begin_waiting(self) -> None:
-        """Begin the next number of each free row that has one."""
-        self._row = None
-        rows = [row for row in self._rows if row.number == NO_NUMBER and self._queue.has(row.index)]
+    def _begin(self, free: Sequence[Row]) -> None:
+        """Begin the next number of each of these rows that has one."""
+        rows = []
+        for row, number in zip(free, self._queue.take([row.index for row in free]), strict=True):
+            if number != NO_NUMBER:
+                self._row = row
+                self._renew(row)
+                self._note(row, number)
+                rows.append(row)
         if not rows:
             return
-        for row in rows:
-            self._row = row
-            self._renew(row)
-            self._note(row, self._queue.take(row.index))
         self._row, self._where = None, "policy.seed"
         self._seed(rows)
         for row in rows:

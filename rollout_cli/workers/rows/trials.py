@@ -16,15 +16,15 @@ class TrialRows(RowsInTurn):
     _is_recorded = True
 
     def _begin(self, row: Row, number: int, seeded_as: int) -> None:
-        with reporting(UserCodeError, f"{type(self._hooks).__name__}.predecessors raised"):
-            before = self._hooks.predecessors(number)
+        with reporting(UserCodeError, f"{type(self._worker).__name__}.predecessors raised"):
+            before = self._worker.predecessors(number)
         if before and before[-1] != self._last_run:
             self._is_recorded = False
             try:
                 for earlier in before:
                     # Where one fails, that is a failure of `number`.
                     super()._begin(row, number, earlier)
-                    while not self._hooks.step_episode():
+                    while not self._worker.step_episode():
                         self._crash_box.step()
             finally:
                 self._is_recorded = True
