@@ -38,7 +38,7 @@ TURN_SECONDS = 0.004
 FLUSH_SECONDS = 0.05
 """How long a finished episode waits at most for others to be sent with it."""
 
-FLUSH_ROWS = 8192
+FLUSH_ROWS = 1 << 16
 FLUSH_BYTES = 4 << 20
 """Finished episodes of so many rows or bytes are sent at once."""
 

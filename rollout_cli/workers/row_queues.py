@@ -56,5 +56,5 @@ class RowQueues:
 
     def take_lowest(self) -> tuple[int, int]:
         """Remove the lowest number of all, and return its queue and the number."""
-        at = min((at for at, queue in enumerate(self._queues) if queue), key=lambda at: self._queues[at][-1])
+        _, at = min((queue[-1], at) for at, queue in enumerate(self._queues) if queue)
         return at, self._queues[at].pop()

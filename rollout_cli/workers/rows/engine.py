@@ -119,7 +119,8 @@ class PythonRows:
     def _end(self, row: Row) -> None:
         """Keep the episode of a row, which is over."""
         n_steps, row.where = len(row.recorder.rewards), STEP_RESULT
-        terminated, truncated = map(as_flag, ("terminated", "truncated"), row.flags)
+        terminated, truncated = row.flags
+        terminated, truncated = as_flag("terminated", terminated), as_flag("truncated", truncated)
         truncated = truncated or n_steps == self._spec.max_episode_length
         if not (terminated or truncated):
             raise BadValueError(f"the episode has no end: it is {n_steps:,} steps long", ENDLESS_HINT)

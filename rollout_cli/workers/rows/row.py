@@ -64,10 +64,10 @@ class Row:
         rewards, infos = recorder.rewards, recorder.env_infos
         record_observation, record_action = recorder.observations.record, recorder.actions.record
         observation: Any = None
-        where = self.acting
+        where = acting = self.acting
         try:
             while True:
-                where = self.acting
+                where = acting
                 action = record_action((yield observation))
                 where = STEP
                 result = step(action)
