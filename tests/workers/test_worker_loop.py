@@ -30,11 +30,8 @@ def sent(env: Any, **options: Any) -> list[ToSampler]:
 
 def test_infos_to_drop() -> None:
     """They are in no chunk that is sent, those of the environment's resets are."""
-    chunks = [
-        message.chunk
-        for message in sent(ChainEnv, drop_infos=["position", "agent_info.*"])
-        if isinstance(message, Batch)
-    ]
+    messages = sent(ChainEnv, drop_infos=["position", "agent_info.*"])
+    chunks = [message.chunk.load() for message in messages if isinstance(message, Batch)]
     assert 20 == sum(chunk.n_episodes for chunk in chunks)
     for chunk in chunks:
         assert ((), ()) == (chunk.env_infos.columns, chunk.agent_infos.columns)
@@ -50,9 +47,8 @@ def test_a_reward_that_is_no_number() -> None:
             return observation, math.nan if self.length == 3 else reward, *rest
 
     messages = sent(Faulty)
-    numbers = [
-        number for message in messages if isinstance(message, Batch) for number in message.chunk.numbers.tolist()
-    ]
+    chunks = [message.chunk for message in messages if isinstance(message, Batch)]
+    numbers = [number for chunk in chunks for number in chunk.numbers.tolist()]
     failed = messages[-1]
     assert isinstance(failed, Failed)
     assert isinstance(failed.error, EnvError)
