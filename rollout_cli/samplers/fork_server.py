@@ -120,8 +120,9 @@ def _executed(theirs: socket.socket, *, preload: bool) -> tuple[int, Callable[[]
     folders = list(map(os.path.abspath, sys.path))
     if folders[0] != str(Path(rollout_cli.__path__[0]).absolute().parent):
         folders.append(folders.pop(0))
+    # Without -P, Python 3.13.0 cannot import `socket` where the working folder is gone.
     process = subprocess.Popen(  # noqa: S603  This Python, with words of ours.
-        [sys.executable, "-c", _PROGRAM, str(theirs.fileno()), "preload" if preload else "", *folders],
+        [sys.executable, "-P", "-c", _PROGRAM, str(theirs.fileno()), "preload" if preload else "", *folders],
         stdin=subprocess.DEVNULL,
         pass_fds=[theirs.fileno()],
         env={**ONE_THREAD, **os.environ},

@@ -60,7 +60,7 @@ _TURNS_AHEAD = 2
 _TRIES = 4
 _LOOK_SECONDS = 0.1  # How long a call of the pool is noticed at the latest.
 _CLUSTER_HINT = "ask for fewer workers or less for each (cpus_per_worker, gpus_per_worker), or add nodes first"
-_INSTALL_HINT = "each node needs rollout-cli, and the packages of the policy and the environment"
+_INSTALL_HINT = "each node needs rollout-collect, and the packages of the policy and the environment"
 _clock = time.monotonic
 
 

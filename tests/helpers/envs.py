@@ -24,7 +24,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 from gymnasium import spaces
-from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.vector import SyncVectorEnv
 
 SIGNS = "ROLLOUT_TEST_SIGNS"
 """The variable that names the folder of the signs, where the keyword argument does not."""
@@ -317,7 +317,7 @@ class FaultyEnv(gymnasium.Env[Any, Any]):
 def vector(num_envs: int, autoreset_mode: str = "Disabled", **kwargs: Any) -> SyncVectorEnv:
     """Make FaultyEnvs step together, as an environment with a vector entry point does."""
     makers = [lambda: FaultyEnv(**kwargs)] * num_envs
-    return SyncVectorEnv(makers, copy=False, autoreset_mode=AutoresetMode(autoreset_mode))
+    return SyncVectorEnv(makers, copy=False, autoreset_mode=autoreset_mode)
 
 
 def stacked(**kwargs: Any) -> gymnasium.Env[Any, Any]:
@@ -353,4 +353,4 @@ class SelfSeedingEnv(gymnasium.Env[Any, Any]):
 def self_seeding(num_envs: int, seed: int) -> SyncVectorEnv:
     """Make environments that reset themselves, each with a seed of its own, as EnvPool does."""
     makers = [functools.partial(SelfSeedingEnv, seed + row) for row in range(num_envs)]
-    return SyncVectorEnv(makers, autoreset_mode=AutoresetMode.NEXT_STEP)
+    return SyncVectorEnv(makers, autoreset_mode="NextStep")
