@@ -299,7 +299,7 @@ def _connect(origin: str) -> Any:
         strategy = fs.AwsStandardS3RetryStrategy(max_attempts=_ATTEMPTS)
         limits = {"connect_timeout": _CONNECT_SECONDS, "request_timeout": _SILENT_SECONDS, "retry_strategy": strategy}
         # A small file is one request if its writing may be delayed, which pyarrow up to 20 cannot.
-        delayed = {"allow_delayed_open": True} if int(__version__.partition(".")[0]) > 20 else {}
+        delayed = {"allow_delayed_open": True} if int(__version__.partition(".")[0]) > 20 else {}  # noqa: PLR2004
         return fs.S3FileSystem(**delayed, **limits, **options)
     if scheme == "gs":
         return fs.GcsFileSystem(retry_time_limit=timedelta(seconds=_RETRY_SECONDS), **options)
