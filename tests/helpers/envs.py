@@ -13,6 +13,7 @@ import math
 import os
 import random
 import signal
+import string
 import subprocess
 import sys
 import time
@@ -160,7 +161,8 @@ SPACES: dict[str, Callable[[], spaces.Space[Any]]] = {
     "stack": lambda: spaces.Box(-1, 1, (3, 4), np.float32),
     "image": lambda: spaces.Box(0, 255, (8, 6, 3), np.uint8),
     "huge": lambda: spaces.Box(0, 255, (1 << 28,), np.uint8),
-    "text": lambda: spaces.Text(8),
+    # gymnasium up to 1.2 draws from its own characters in the order of their hashes.
+    "text": lambda: spaces.Text(8, charset=string.digits + string.ascii_uppercase + string.ascii_lowercase),
     "discrete": lambda: spaces.Discrete(7, start=-2),
     "dict": lambda: spaces.Dict(
         {
