@@ -31,21 +31,19 @@ from typing import Literal, NoReturn
 import setproctitle
 
 import rollout_cli
+from rollout_cli.cores import ONE_THREAD
 from rollout_cli.errors import WorkerError
 
 StartMethod = Literal["forkserver", "spawn"]
-
-ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS"), "1")
-"""Workers share the cores already, so each uses one thread for linear algebra unless the user chose another number."""
 
 RECORD = struct.Struct("<qq")
 """What the server reports of a worker: a Status, and its value."""
 
 _REQUEST = struct.Struct("<q")  # A worker's id. With three descriptors it is to be forked, without any to be killed.
-_WORKER_MODULE = "rollout_cli.samplers.worker_main"
+_WORKER_MODULE = "rollout_cli.samplers.processes.worker_main"
 # Until `sys.path` is set, only `sys` is imported: a file random.py in the working folder must not be found.
 _PROGRAM = (
-    "import sys; sys.path[:] = sys.argv[3:]; from rollout_cli.samplers.fork_server import serve_new_process; "
+    "import sys; sys.path[:] = sys.argv[3:]; from rollout_cli.samplers.processes.fork_server import serve_new_process; "
     "serve_new_process(int(sys.argv[1]), sys.argv[2] == 'preload')"
 )
 _SECOND_MS = 1000
