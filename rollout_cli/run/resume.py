@@ -15,7 +15,7 @@ from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.errors import ConfigError, UsageError
 from rollout_cli.run.progress import Progress
 from rollout_cli.run.provenance import changed_sources, changed_versions, check_nothing_cut, recorded_values
-from rollout_cli.samplers.plan import Covered, Plan, remaining
+from rollout_cli.samplers.plan import Plan, remaining
 
 if TYPE_CHECKING:
     from rollout_cli.dataset.commits import Committed
@@ -157,8 +157,7 @@ def resume_state(config: CollectConfig, plan: Plan, sources: Mapping[str, Any], 
     elif config.seed != info["root_seed"]:
         _refuse(root, [f"seed was {info['root_seed']}, is {config.seed}"])
     committed = read_committed(root, info)
-    covered = [Covered(*one) for one in committed.partitions]
-    state = ResumeState(config, remaining(plan, covered), info, committed)
+    state = ResumeState(config, remaining(plan, committed.partitions), info, committed)
     state.accept(*changed_sources(info, sources))
     if state.is_complete or committed.can_resume:
         for notice in committed.notices:

@@ -10,7 +10,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -77,12 +77,9 @@ class EpisodesPerWorker:
 Plan = MinTimesteps | Episodes | EpisodesPerWorker
 
 
-class Covered(NamedTuple):
-    """How far an earlier run has covered a partition."""
-
-    next_number: int  # One past the last episode; the partition's first number where there is none.
-    steps: int = 0
-    last_length: int | None = None  # Steps of the last episode; None where nobody knows.
+Covered = tuple[int, int, int | None]
+"""How far an earlier run has covered a partition: one past its last episode (its first number where there is none), its
+steps, and those of the last episode (None where nobody knows)."""
 
 
 def remaining(plan: Plan, covered: Sequence[Covered]) -> Plan | None:
@@ -105,7 +102,7 @@ def remaining(plan: Plan, covered: Sequence[Covered]) -> Plan | None:
             if next_number > stop:
                 too_much = f"there are {next_number - first:,} episodes, more than the {stop - first:,} of this run"
         case EpisodesPerWorker(episodes, first):
-            done = tuple(row.next_number - first - worker * episodes for worker, row in enumerate(covered))
+            done = tuple(stop - first - worker * episodes for worker, (stop, _, _) in enumerate(covered))
             if min(done) < episodes:
                 return EpisodesPerWorker(episodes, first, done)
     if too_much:

@@ -79,10 +79,10 @@ class Sampler:
     ) -> None:
         if isinstance(agents, WorkerFactory):
             worker_factory, agents, envs = agents, envs, garage_envs
-        given = {name: value for name, value in options.items() if value is not None}
-        if worker_factory is not None and given:
-            raise UsageError(f"worker_factory decides about {', '.join(given)}", hint="give either, not both")
-        self._factory = worker_factory or WorkerFactory(**given)
+        options = {name: value for name, value in options.items() if value is not None}
+        if worker_factory is not None and options:
+            raise UsageError(f"worker_factory decides about {', '.join(options)}", hint="give either, not both")
+        self._factory = worker_factory or WorkerFactory(**options)
         self.n_workers, self.seed = self._factory.n_workers, self._factory.seed
         self._updates = UpdateLog(self._factory, agents, envs)
         self._supervision = supervision or Supervision()
@@ -263,8 +263,8 @@ class Sampler:
 
     def __getstate__(self) -> dict[str, Any]:
         """Return all but the workers; a copy starts its own, where this one's updates have brought them."""
-        own = {"_warn": _log.warning, "_pool": None, "_starting": None, "_failure": None, "_env_spec": None}
-        return self.__dict__ | {name: value for name, value in own.items() if name in self.__dict__}
+        reset = {"_warn": _log.warning, "_pool": None, "_starting": None, "_failure": None, "_env_spec": None}
+        return self.__dict__ | {name: value for name, value in reset.items() if name in self.__dict__}
 
     # -- one call --------------------------------------------------------------------------------------------------
 

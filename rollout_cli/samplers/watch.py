@@ -51,8 +51,8 @@ class Watch:
         self._stuck = self._stuck + elapsed if before == notes else 0.0
         if self.step_timeout is not None and self._stuck > self.step_timeout:
             return f"was killed, since a step took longer than {self.step_timeout:g} s,", ()
-        known = set(before.numbers or ())
-        self._running = {n: self._running.get(n, 0.0) + elapsed if n in known else 0.0 for n in notes.numbers}
+        ran_before = set(before.numbers or ())
+        self._running = {n: self._running.get(n, 0.0) + elapsed if n in ran_before else 0.0 for n in notes.numbers}
         limit = self.episode_timeout
         late = tuple(number for number, seconds in self._running.items() if limit is not None and seconds > limit)
         if not late:

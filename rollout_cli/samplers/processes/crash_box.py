@@ -106,5 +106,5 @@ def how_it_ended(status: int, story: str) -> tuple[str, str]:
     if -status == signal.SIGKILL:
         hint = "fewer workers need less memory; `dmesg` shows what the system killed for want of it"
         return "was killed by SIGKILL (maybe by the out-of-memory killer)", hint
-    known = {number.value: number.name for number in signal.Signals}
-    return f"was killed by {known.get(-status, f'signal {-status}')}", ""
+    names = {number.value: number.name for number in signal.Signals}
+    return f"was killed by {names.get(-status, f'signal {-status}')}", ""

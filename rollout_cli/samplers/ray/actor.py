@@ -47,7 +47,7 @@ class Actor:
 
         `updates` are those of a `Start` among the commands: an object of the store, which many actors share.
         """
-        commands = [replace(one, updates=updates) if isinstance(one, Start) else one for one in commands]
+        commands = [replace(each, updates=updates) if isinstance(each, Start) else each for each in commands]
         try:
             loop = self._loop = self._loop or _new_loop(self._setup, self._turn_seconds)
         except UserCodeError as refusal:
@@ -111,8 +111,8 @@ def _packed(reply: Reply) -> bytes:
 
 def unpacked(reply: bytes) -> Reply:
     """Return the reply that an actor packed."""
-    found: Reply = pickle.loads(zlib.decompress(reply))  # noqa: S301  It was pickled by our own actor.
-    return found
+    unpickled: Reply = pickle.loads(zlib.decompress(reply))  # noqa: S301  It was pickled by our own actor.
+    return unpickled
 
 
 class Recipe(NamedTuple):
