@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from rollout_cli.samplers.plan import Episodes as Episodes
     from rollout_cli.samplers.plan import EpisodesPerWorker as EpisodesPerWorker
     from rollout_cli.samplers.plan import MinTimesteps as MinTimesteps
-    from rollout_cli.samplers.processes.sampler import MultiprocessingSampler as MultiprocessingSampler
+    from rollout_cli.samplers.processes.pool import MultiprocessingSampler as MultiprocessingSampler
     from rollout_cli.samplers.queue_worker import run_worker as run_worker
     from rollout_cli.samplers.ray.sampler import RaySampler as RaySampler
     from rollout_cli.samplers.sampler import Sampler as Sampler
@@ -48,7 +48,7 @@ _HOMES = {
     "run.collect": ("CollectResult", "collect"),
     "samplers.local_sampler": ("LocalSampler",),
     "samplers.plan": ("Episodes", "EpisodesPerWorker", "MinTimesteps"),
-    "samplers.processes.sampler": ("MultiprocessingSampler",),
+    "samplers.processes.pool": ("MultiprocessingSampler",),
     "samplers.queue_worker": ("run_worker",),
     "samplers.ray.sampler": ("RaySampler",),
     "samplers.sampler": ("Sampler",),

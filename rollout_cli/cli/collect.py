@@ -72,9 +72,9 @@ def _recorded(command: CommandName, given: Values) -> Values:
 
 def _collect(config: CollectConfig, *, progress: bool | None, quiet: bool) -> CollectResult:
     if config.sampler == "multiprocessing" and config.start_method == "forkserver":
-        from rollout_cli.samplers.processes.fork_server import shared_server  # noqa: PLC0415 - it loads multiprocessing
+        from rollout_cli.samplers.processes.fork_server import running_server  # noqa: PLC0415 - it loads processes
 
-        shared_server()  # It imports the workers' modules while this process imports its own.
+        running_server("forkserver")  # It imports the workers' modules while this process imports its own.
     elif config.sampler == "local" and not faulthandler.is_enabled():
         # Where user code runs in this process, a crash of it leaves its stack on stderr: nothing else could report it.
         faulthandler.enable(file=2, all_threads=False)

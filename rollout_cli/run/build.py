@@ -15,7 +15,7 @@ from rollout_cli.pins import PinRules
 from rollout_cli.policies.source import PolicySource
 from rollout_cli.remote import RemotePath
 from rollout_cli.samplers.local_sampler import LocalSampler
-from rollout_cli.samplers.processes.sampler import MultiprocessingSampler
+from rollout_cli.samplers.processes.pool import MultiprocessingSampler
 from rollout_cli.samplers.sampler import Sampler
 from rollout_cli.samplers.supervision import Supervision
 from rollout_cli.workers.default_worker import DefaultWorker, Worker

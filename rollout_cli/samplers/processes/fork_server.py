@@ -4,9 +4,9 @@ It runs no user code and starts no thread, so it is always there to notice the e
 to kill a worker with all that its environment started. Nothing here has a name in a file system, so nothing is left
 behind, whoever is killed.
 
-The start methods differ in how the server is made: `forkserver` is one for the sampler's process, which imports ahead;
-`spawn` is one for a pool, which imports nothing. This module loads
-neither numpy nor gymnasium: who knows early that workers will come calls `shared_server` before it imports these.
+The sampler's process has one for each start method: that of `forkserver` imports ahead, that of `spawn` nothing. This
+module loads neither numpy nor gymnasium: who knows early that workers will come calls `running_server` before it
+imports these.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ import subprocess
 import sys
 import traceback
 import warnings
-from collections.abc import Callable
 from enum import IntEnum
 from pathlib import Path
 from typing import Literal, NoReturn
@@ -43,8 +42,8 @@ _REQUEST = struct.Struct("<q")  # A worker's id. With three descriptors it is to
 _WORKER_MODULE = "rollout_cli.samplers.processes.worker_main"
 # Until `sys.path` is set, only `sys` is imported: a file random.py in the working folder must not be found.
 _PROGRAM = (
-    "import sys; sys.path[:] = sys.argv[3:]; from rollout_cli.samplers.processes.fork_server import serve_new_process; "
-    "serve_new_process(int(sys.argv[1]), sys.argv[2] == 'preload')"
+    "import sys; sys.path[:] = sys.argv[3:]; from rollout_cli.samplers.processes.fork_server import serve; "
+    "serve(int(sys.argv[1]), sys.argv[2])"
 )
 _SECOND_MS = 1000
 NO_ROOM = "the system allows no more processes or open files (`ulimit -a` shows the limits); use fewer workers"
@@ -63,12 +62,23 @@ class ForkServer:
     """The sampler's side of one fork server. It may be used by several threads."""
 
     def __init__(self, method: StartMethod) -> None:
+        # A script's own folder comes last: it is where its user's modules lie, and the server needs none of these.
+        # Where this package was found first, it must be found first again.
+        folders = list(map(os.path.abspath, sys.path))
+        if folders[0] != str(Path(rollout_cli.__path__[0]).absolute().parent):
+            folders.append(folders.pop(0))
         with contextlib.ExitStack() as undo:
             try:
                 self._control, theirs = socket.socketpair()
                 undo.callback(self._control.close)
                 with theirs:
-                    self._pid, self._join = _executed(theirs, preload=method == "forkserver")
+                    self._process = subprocess.Popen(  # noqa: S603  This Python, with words of ours.
+                        [sys.executable, "-c", _PROGRAM, str(theirs.fileno()), method, *folders],
+                        stdin=subprocess.DEVNULL,
+                        pass_fds=[theirs.fileno()],
+                        env={**ONE_THREAD, **os.environ},
+                        start_new_session=True,  # A signal to the sampler's group leaves it, and so the workers, alone.
+                    )
             except OSError as error:
                 raise WorkerError(f"workers cannot be started: {error}", hint=NO_ROOM) from error
             undo.pop_all()
@@ -105,64 +115,41 @@ class ForkServer:
         self._control.close()
         if self._owner == os.getpid():
             if not self._is_needed:  # A program that ends early does not wait for its imports.
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(self._pid, signal.SIGKILL)
-            self._is_needed = True  # Once more would hit another process.
-            self._join()
+                self._process.kill()
+            self._process.wait()
 
 
-def _executed(theirs: socket.socket, *, preload: bool) -> tuple[int, Callable[[], object]]:
-    """Start a server in a process of its own; return its id, and a function that waits for its end."""
-    # A script's own folder comes last: it is where its user's modules lie, and the server needs none of these. Where
-    # this package was found first, it must be found first again.
-    folders = list(map(os.path.abspath, sys.path))
-    if folders[0] != str(Path(rollout_cli.__path__[0]).absolute().parent):
-        folders.append(folders.pop(0))
-    process = subprocess.Popen(  # noqa: S603  This Python, with words of ours.
-        [sys.executable, "-c", _PROGRAM, str(theirs.fileno()), "preload" if preload else "", *folders],
-        stdin=subprocess.DEVNULL,
-        pass_fds=[theirs.fileno()],
-        env={**ONE_THREAD, **os.environ},
-        start_new_session=True,  # A signal to the sampler's group leaves it, and so the workers, alone.
-    )
-    return process.pid, process.wait
+_servers: dict[StartMethod, ForkServer] = {}
 
 
-_shared: ForkServer | None = None
-
-
-def shared_server() -> ForkServer:
-    """Return this process's server for `forkserver`, started if there is none; does not wait for its imports."""
-    global _shared  # noqa: PLW0603  A process has one.
-    if _shared is None or not _shared.is_usable:
-        if _shared is not None:
-            _shared.close()
-        _shared = ForkServer("forkserver")
+def running_server(method: StartMethod) -> ForkServer:
+    """Return this process's server for a start method, started if there is none; does not wait for its imports."""
+    server = _servers.get(method)
+    if server is None or not server.is_usable:
+        if server is not None:
+            server.close()
+        server = _servers[method] = ForkServer(method)
         # It would end by itself, but a little later than this process.
-        atexit.register(_shared.close)
-    return _shared
+        atexit.register(server.close)
+    return server
 
 
 # -- in the server's process -------------------------------------------------------------------------------------------
 
 
-def serve_new_process(descriptor: int, preload: bool) -> NoReturn:  # noqa: FBT001  Called by the program above only.
-    """Serve in a process that was made for it: its control socket is `descriptor`."""
-    _serve(socket.socket(fileno=descriptor), os.getppid(), preload=preload)
-
-
-def _serve(control: socket.socket, sampler: int, *, preload: bool = False) -> NoReturn:
-    """Serve until the sampler's process ends; nothing of the caller's stack is run again."""
+def serve(descriptor: int, method: StartMethod) -> NoReturn:
+    """Serve in a process that was made for it, until the sampler's ends; its control socket is `descriptor`."""
+    sampler = os.getppid()
     try:
         # A terminal, or who ends a whole job, signals every process: the decision is the sampler's. The signals are not
         # set to be ignored, for a program that an environment starts would inherit that.
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD):
             signal.signal(number, lambda *_: None)
-        if preload:
+        if method == "forkserver":
             # A module that cannot be imported fails again in the worker, whose traceback reaches the user.
             with contextlib.suppress(Exception):
                 importlib.import_module(_WORKER_MODULE)
-        _Server(control, sampler).serve()
+        _Server(socket.socket(fileno=descriptor), sampler).serve()
     except BaseException:  # noqa: BLE001  The process ends here.
         traceback.print_exc()
     finally:
@@ -265,11 +252,10 @@ def _redirect_standard_streams() -> None:
     """Let workers read nothing, and write to standard error what they write to standard output."""
     nowhere = os.open(os.devnull, os.O_RDWR)
     os.dup2(nowhere, 0)
-    try:
-        os.dup2(2, 1)
-    except OSError:  # There is no standard error.
-        os.dup2(nowhere, 1)
+    os.dup2(nowhere, 1)
     os.close(nowhere)
+    with contextlib.suppress(OSError):  # There may be no standard error.
+        os.dup2(2, 1)
 
 
 def _report(status: int, kind: Status, value: int) -> None:

@@ -1,4 +1,4 @@
-"""ProcessPool: workers in processes of their own, their messages and their deaths."""
+"""MultiprocessingSampler and its ProcessPool: workers in processes of their own, their messages and their deaths."""
 
 from __future__ import annotations
 
@@ -19,13 +19,14 @@ from typing import Any
 import cloudpickle
 
 from rollout_cli.errors import WorkerError
-from rollout_cli.loading import first_line
+from rollout_cli.loading import first_line, one_line
 from rollout_cli.memory import ReusedMemory
 from rollout_cli.samplers.messages import Batch, Exit, Failed, Reported, Started, ToSampler, ToWorker
-from rollout_cli.samplers.pool import Died, Event
+from rollout_cli.samplers.pool import Died, Event, Pool
 from rollout_cli.samplers.processes.channel import Channel
 from rollout_cli.samplers.processes.crash_box import how_it_ended, new_box, read_notes, read_story
-from rollout_cli.samplers.processes.fork_server import NO_ROOM, RECORD, ForkServer, StartMethod, Status, shared_server
+from rollout_cli.samplers.processes.fork_server import NO_ROOM, RECORD, ForkServer, StartMethod, Status, running_server
+from rollout_cli.samplers.sampler import Sampler
 from rollout_cli.samplers.supervision import Supervision
 from rollout_cli.samplers.watch import Watch
 from rollout_cli.samplers.worker_setup import WorkerSetup
@@ -88,7 +89,6 @@ class ProcessPool:
         self._titles, self._rules = titles, rules
         self._start_method: StartMethod = start_method
         self._processes: dict[int, _Process] = {}
-        self._own_server: ForkServer | None = None
         self._memory = ReusedMemory()
         try:
             self._selector = selectors.DefaultSelector()
@@ -145,8 +145,6 @@ class ProcessPool:
         for process in self._processes.values():
             process.release()
         self._processes.clear()
-        if self._own_server is not None:
-            self._own_server.close()
         self._selector.close()
         self._woken.close()
         self._waker.close()
@@ -154,7 +152,7 @@ class ProcessPool:
     # -- starting --------------------------------------------------------------------------------------------------
 
     def _forked(self, worker: int) -> _Process:
-        server = self._server()
+        server = running_server(self._start_method)
         with contextlib.ExitStack() as undo:
             try:
                 ours, theirs = socket.socketpair()
@@ -171,15 +169,6 @@ class ProcessPool:
             undo.pop_all()
         watch = Watch(self._rules.step_timeout, self._rules.episode_timeout)
         return _Process(worker, name, server, channel, box, status, watch)
-
-    def _server(self) -> ForkServer:
-        if self._start_method == "forkserver":
-            return shared_server()
-        if self._own_server is None or not self._own_server.is_usable:
-            if self._own_server is not None:
-                self._own_server.close()
-            self._own_server = ForkServer(self._start_method)
-        return self._own_server
 
     # -- messages --------------------------------------------------------------------------------------------------
 
@@ -265,3 +254,24 @@ def _checked(message: object, worker: int) -> ToSampler:
     if not isinstance(message, Started | Reported | Batch | Failed) or message.worker != worker:
         raise TypeError(f"worker {worker} sends no {type(message).__name__}")
     return message
+
+
+class MultiprocessingSampler(Sampler):
+    """Samples with worker processes that avoid waiting as much as possible.
+
+    The sampler leases episode numbers to workers ahead of their need, hands each finished episode on in the order of
+    the numbers, and waits for messages and deaths at once. A worker never blocks on sending.
+
+    Args:
+        args: As in `Sampler`.
+        start_method: `forkserver` or `spawn`.
+        kwargs: As in `Sampler`.
+    """
+
+    def __init__(self, *args: Any, start_method: StartMethod = "forkserver", **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._start_method: StartMethod = start_method
+
+    def _make_pool(self) -> Pool:
+        titles = [f"worker:{number} {one_line(label)}" for number, label in enumerate(self._updates.labels)]
+        return ProcessPool(self._factory, titles, self._start_method, self._supervision)
