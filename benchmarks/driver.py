@@ -83,9 +83,6 @@ class SyntheticPool:
 
     def close(self) -> None: ...
 
-    def pids(self) -> list[int]:
-        return []
-
 
 SPEC = env_spec_of(gymnasium.make("CartPole-v1"), None)
 

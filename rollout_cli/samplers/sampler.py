@@ -270,6 +270,8 @@ class Sampler:
 
     def _begin(self, plan: Plan | None, changes: Sequence[Update] = ()) -> SamplerMachine:
         """Begin a call: new workers are started and get their whole history, the others the call's changes."""
+        if self._failure is not None:
+            self.shutdown_worker()  # Of a call that was left before its failure was seen.
         if self._pool is None:
             self._pool, self.n_started = self._make_pool(), 0
             self._supervisor = Supervisor(self._supervision, self.seed)

@@ -249,6 +249,17 @@ def test_what_gets_past_a_worker_counts_as_its_death() -> None:
     assert ["it is started again"] * 2 == [warning.split("; ")[1].split(" (")[0] for warning in warnings]
 
 
+def test_a_call_after_one_whose_failure_nobody_saw() -> None:
+    """The caller has the episodes before the failure, and begins another call: its workers are new ones."""
+    with local(Env(harm=ValueError("no"))) as sampler:
+        first = sampler.stream(Episodes(0, 20))
+        while 3 != next(first).numbers[-1]:
+            pass
+        assert [0, 1] == numbers_of(list(sampler.stream(Episodes(0, 2))))
+        with pytest.raises(UsageError, match="overtaken"):
+            next(first)
+
+
 def test_ctrl_c_is_raised_as_it_is() -> None:
     """Where nobody handles SIGINT, a KeyboardInterrupt is the user's Ctrl-C; a later call works."""
     with local(Env(harm=KeyboardInterrupt())) as sampler:

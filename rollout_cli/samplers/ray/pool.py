@@ -53,8 +53,7 @@ class _Handle:
     watch: Watch
     setup: WorkerSetup
     turns: deque[tuple[Any, Any]] = field(default_factory=deque)  # References to the reply and the chunks of each.
-    stride: int = 1
-    recipe: Any = None  # The reference to a Recipe; None before the first chunk that may need it.
+    recipe: Any = None  # The reference to the Recipe of what it runs.
     starting: bool = True
     n_replies: int = 0
     numbers: tuple[int, ...] = ()  # Those that ran at its last reply, or the first that it was leased.
@@ -101,7 +100,8 @@ class RayPool:
             if command.generation != self._generation:
                 self._generation = command.generation
                 self._put_before.clear()
-            handle.stride, handle.recipe = command.stride, None
+            updates = self._put(self._log.history(worker))
+            handle.recipe = self._ray.put(Recipe(handle.setup, updates, command.stride))
             arguments = [[replace(command, updates=())], self._put(command.updates)]
         if isinstance(command, Start | Continue) and command.lease:
             handle.numbers = handle.numbers or (command.lease[0].start,)
@@ -187,9 +187,6 @@ class RayPool:
 
     def _stored(self, handle: _Handle, light: ChunkRef, objects: Any, place: int) -> ChunkRef:
         whole = unpacked_numbers(light)
-        if handle.recipe is None:
-            updates = self._put(self._log.history(handle.worker))
-            handle.recipe = self._ray.put(Recipe(handle.setup, updates, handle.stride))
         ranges, part = tuple(contiguous_ranges(whole.numbers)), light.part.index if light.part else None
         source = Stored(objects, place, handle.recipe, ranges, light.n_steps, part)
         return replace(whole, source=source)
