@@ -19,10 +19,10 @@ from rollout_cli.seeding.seeds import BorrowedGenerators
 from rollout_cli.workers.factory import WorkerFactory
 
 TURN_SECONDS = 0.02
-"""Longer than in a process: nobody sends commands meanwhile, and each turn changes the global generators twice."""
+"""Longer than in a process: no command comes meanwhile, and each turn changes the global generators twice."""
 
 CLOSE_SECONDS = 2.0
-"""After so long an environment that is still closing is worth a warning: nothing else in this process can end it."""
+"""After so long a closing environment is worth a warning: nothing else in this process can end it."""
 
 
 class LocalSampler(Sampler):
@@ -49,7 +49,7 @@ class LocalSampler(Sampler):
 
 
 class _LocalWorker(NamedTuple):
-    """A worker, its commands, and the global generators of its episodes: between two of its turns others may run."""
+    """A worker, its commands, and the global generators of its episodes: other workers' turns come between."""
 
     loop: WorkerLoop
     commands: deque[ToWorker]

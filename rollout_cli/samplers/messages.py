@@ -32,7 +32,7 @@ Lease = tuple[range, ...]
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """What changes in a worker, the environment first; pickled, so that a failure to load it is reported as such."""
+    """What changes in a worker, the environment first; pickled, so that a failure to load it is reported."""
 
     agent: bytes | None = None  # A policy or parameters; None for no change.
     env: bytes | None = None  # An environment or EnvUpdate.
@@ -47,7 +47,7 @@ class Start:
     lease: Lease = ()
     stride: int = 1  # The step from one of the worker's numbers to the next, where it owns every m-th number.
     salt: tuple[int, ...] = ()  # No other `Start` of this worker, in a run and those that resume it, has it.
-    rebuild: bool = False  # Whether the worker first gives up all that it has built; then the updates are all of them.
+    rebuild: bool = False  # Whether the worker first gives up all that it has built; the updates are then all.
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,12 +101,12 @@ class Batch:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Failed:
-    """Something raised in the worker. It has no numbers any more, and waits for a `Start` that rebuilds it."""
+    """Something raised in the worker. It has no numbers left, and waits for a `Start` that rebuilds it."""
 
     worker: int
     generation: int
     error: RolloutError
-    numbers: tuple[int, ...] = ()  # The episodes in one of which the user's code failed; none if it was in no episode.
+    numbers: tuple[int, ...] = ()  # The user's code failed in one of these episodes, if in any.
 
     @classmethod
     def of(cls, worker: int, generation: int, error: Exception) -> Self:

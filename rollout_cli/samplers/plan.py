@@ -159,7 +159,7 @@ class PlanState:
         return self._free[worker if len(self._free) > 1 else 0]
 
     def complete(self, numbers: range, lengths: Array) -> None:
-        """Count episodes without a gap between them as run; `lengths` are their steps, int64 (N,), 0 if skipped."""
+        """Count episodes without gaps between them as run; `lengths` are their steps, int64 (N,), 0 if skipped."""
         self._missing -= len(numbers)
         if self._prefix is not None and not self.done:
             self.stops[0] = self._prefix.add(numbers, lengths)
@@ -177,7 +177,7 @@ class _Prefix:
 
     def __init__(self, target: int, first: int) -> None:
         self._target = self._missing = target
-        self._next = first  # The lowest number whose length is not known; `_missing` steps come from there on.
+        self._next = first  # The lowest number of unknown length; `_missing` steps come from there on.
         self._ahead: dict[int, Array] = {}  # By first number, lengths that are known above it.
         self._episodes = self._steps = 0  # All that are known.
 
@@ -189,7 +189,7 @@ class _Prefix:
         while (run := self._ahead.pop(self._next, None)) is not None:
             sums = np.cumsum(run)
             if sums[-1] >= self._missing:
-                # The first place at which it is reached, so that what follows with no steps (a skip) is left out.
+                # The first place that reaches it: what follows without steps (a skip) is left out.
                 return self._next + int(np.searchsorted(sums, self._missing)) + 1
             self._missing -= int(sums[-1])
             self._next += len(run)
@@ -203,8 +203,8 @@ class _Prefix:
 class FreeNumbers:
     """Gives out the numbers of `first` to `stop - 1`, lowest first, and takes them back.
 
-    With n `owners`, number i belongs to worker i % n; with one, anybody may run any number. New numbers are leased in
-    whole blocks of `block`, counted from 0 in steps of `owners`.
+    With n `owners`, number i belongs to worker i % n; with one, anybody may run any number. New numbers are
+    leased in whole blocks of `block`, counted from 0 in steps of `owners`.
     """
 
     def __init__(self, first: int, stop: int, *, owners: int = 1, block: int = 1) -> None:

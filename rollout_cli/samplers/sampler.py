@@ -58,8 +58,8 @@ class Sampler:
         skipped: By number, why an episode of the last call was left out.
         dropped_episodes: Episodes of the last call that ended and were not handed on, since it was stopped before one
             with a lower number had ended.
-        report: What only workers know of the environment and the policy, all of them together; None before the first
-            one has started.
+        report: What only workers know of the environment and the policy, all of them together; None before
+            the first one has started.
     """
 
     _lease_size: LeaseSize = LeaseSize()
@@ -90,7 +90,7 @@ class Sampler:
         self._warn = warn or _log.warning
         self._pool: Pool | None = None
         self._starting: SamplerMachine | None = None  # A call without episodes, in which the workers start.
-        self._failure: RolloutError | None = None  # What ends the call, once the episodes before it were handed on.
+        self._failure: RolloutError | None = None  # What ends the call, after the episodes before it.
         self._env_spec: EnvSpec | None = None
         self._generation = 0
         self._ends_at: float | None = None  # Set when a stop is requested.
@@ -115,7 +115,7 @@ class Sampler:
             raise InternalError("no worker has built the environment yet", hint="call wait_until_started first")
         return self._env_spec
 
-    # -- sampling --------------------------------------------------------------------------------------------------
+    # -- sampling ----------------------------------------------------------------------------------
 
     def stream(self, plan: Plan, *, agent_update: Any = None, env_update: Any = None) -> Generator[Chunk, None, None]:
         """Run a plan; yield chunks in order as they come: those of `stream_refs`, loaded."""
@@ -128,8 +128,8 @@ class Sampler:
     ) -> Generator[AnyChunk, None, None]:
         """Run a plan; yield chunks in order as they come, or references where they lie on other machines.
 
-        Within a partition (all episodes, or one worker's under `EpisodesPerWorker`) episodes come in the order of their
-        numbers; an episode of many bytes comes in parts. Closing the generator ends the run.
+        Within a partition (all episodes, or one worker's under `EpisodesPerWorker`) episodes come in the
+        order of their numbers; an episode of many bytes comes in parts. Closing the generator ends the run.
 
         Args:
             plan: Which episodes.
@@ -184,7 +184,7 @@ class Sampler:
     def obtain_exact_episodes(
         self, n_eps_per_worker: int, agent_update: Any, env_update: Any = None, *, progress: bool = False
     ) -> EpisodeBatch:
-        """Return `n_eps_per_worker` (at least 1) episodes of each worker, in order; the rest as in `obtain_samples`."""
+        """Return `n_eps_per_worker` (1 or more) episodes of each worker, in order; else as `obtain_samples`."""
         plan = EpisodesPerWorker(n_eps_per_worker, self.next_number)
         total = n_eps_per_worker * self.n_workers
         return self._batch(plan, agent_update, env_update, progress=progress, total_episodes=total)
@@ -207,7 +207,7 @@ class Sampler:
         raise InterruptedRunError("the call was stopped before an episode had ended")
 
     def segment_runner(self) -> SegmentRunner:
-        """Return what calls the function that writes a segment, where the references of `stream_refs` are loaded."""
+        """Return what calls the function that writes a segment, near what `stream_refs` refers to."""
         return LocalSegmentRunner()
 
     def request_stop(self, *, grace: float = 0.0) -> None:
@@ -220,7 +220,7 @@ class Sampler:
         if self._pool is not None:
             self._pool.wake()
 
-    # -- workers ---------------------------------------------------------------------------------------------------
+    # -- workers -----------------------------------------------------------------------------------
 
     def _make_pool(self) -> Pool:
         """Return a pool of `n_workers` workers, none of them started."""
@@ -266,10 +266,10 @@ class Sampler:
         reset = {"_warn": _log.warning, "_pool": None, "_starting": None, "_failure": None, "_env_spec": None}
         return self.__dict__ | {name: value for name, value in reset.items() if name in self.__dict__}
 
-    # -- one call --------------------------------------------------------------------------------------------------
+    # -- one call ----------------------------------------------------------------------------------
 
     def _begin(self, plan: Plan | None, changes: Sequence[Update] = ()) -> SamplerMachine:
-        """Begin a call: new workers are started and get their whole history, the others the call's changes."""
+        """Begin a call: new workers get their whole history, the others the call's changes."""
         if self._failure is not None:
             self.shutdown_worker()  # Of a call that was left before its failure was seen.
         if self._pool is None:
@@ -339,7 +339,7 @@ class Sampler:
 
     @contextmanager
     def _shut_down_on_error(self, call: SamplerMachine) -> Iterator[None]:
-        """End the workers after an error, since no later call could rely on their state; not under a later call."""
+        """End the workers after an error: no later call could rely on their state. Not under a later call."""
         try:
             yield
         except BaseException as error:

@@ -98,7 +98,7 @@ class SamplerMachine:
         self.n_workers = max(n_running, n_workers if is_parallel or not self._plan.is_shared else 1)
         self._leases = Leases(self._plan, n_workers=self.n_workers, size=lease_size, block=block, now=now)
         self._skipped: dict[int, str] = {}  # By number, why an episode is left out.
-        self._is_ending = False  # Whether the call is asked to end early, or has failed: no more numbers are leased.
+        self._is_ending = False  # Whether it was asked to end early, or has failed: no more numbers are leased.
         self._has_failed = False
         self._n_rebuilt = 0  # How often a worker was brought up again.
         self._ready: set[int] = set()
@@ -136,7 +136,7 @@ class SamplerMachine:
                 self._supervisor.false_starts.pop(worker, None)
                 self._ready.add(worker)
             case Failed(worker, generation, error, numbers) if not self._has_failed:
-                # One of an older call has ignored this call's `Start`, for what that call left may be in any state.
+                # One of an older call has ignored this call's `Start`: it may be in any state.
                 is_old = generation != self.generation
                 in_flight = self._leases.in_flight[worker]
                 decision = Decision() if is_old else self._supervisor.failed(error, numbers, in_flight)
@@ -148,15 +148,15 @@ class SamplerMachine:
         return []
 
     def top_up(self) -> list[Instruction]:
-        """Lease numbers to workers that have none: to be called after events, and after chunks were handed on."""
+        """Lease numbers to workers that have none: to be called after events, and after chunks were taken."""
         idle = [worker for worker, runs in enumerate(self._leases.in_flight) if not runs]
         return [instruction for worker in idle for instruction in self._lease(worker)]
 
     def stop(self) -> list[Instruction]:
         """Begin no more numbers, and drop those above the highest of their partition that ended; the others run on.
 
-        So nothing that ended is lost for want of an episode before it, if that ends soon; `is_over` says when. Again it
-        does nothing.
+        So nothing that ended is lost for want of an episode before it, if that ends soon; `is_over` says
+        when. Again it does nothing.
         """
         instructions: list[Instruction] = []
         for worker, runs in enumerate([] if self._is_ending else self._leases.in_flight):
@@ -170,7 +170,7 @@ class SamplerMachine:
         """End the call: every worker that has numbers stops."""
         return [Send(worker, Stop()) for worker, runs in enumerate(self._leases.in_flight) if runs]
 
-    # -- results ---------------------------------------------------------------------------------------------------
+    # -- results -----------------------------------------------------------------------------------
 
     def ready(self) -> Iterator[AnyChunk]:
         """Yield the chunks whose turn it is."""
@@ -178,7 +178,7 @@ class SamplerMachine:
 
     @property
     def is_over(self) -> bool:
-        """Whether every episode has ended, or the call was to stop and none runs that could still be handed on."""
+        """Whether every episode has ended, or the call was to stop and none runs that could be handed on."""
         return self._plan.done or (self._is_ending and not any(self._leases.in_flight))
 
     @property
@@ -191,7 +191,7 @@ class SamplerMachine:
         """By number, why an episode was left out; without those behind the end of what was handed on."""
         return {number: why for number, why in sorted(self._skipped.items()) if self._buffer.is_past(number)}
 
-    # -- transitions -----------------------------------------------------------------------------------------------
+    # -- transitions -------------------------------------------------------------------------------
 
     def _batch(self, event: Batch, now: float) -> list[Instruction]:
         chunk = event.chunk

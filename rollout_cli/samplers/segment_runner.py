@@ -1,4 +1,4 @@
-"""SegmentRunner: where the function runs that writes a segment, so that episodes need not cross the driver."""
+"""SegmentRunner: where segments are written, so that episodes need not cross the driver."""
 
 from __future__ import annotations
 

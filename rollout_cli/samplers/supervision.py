@@ -18,7 +18,7 @@ OnWorkerDeath = Literal["fail", "skip"]
 OnEnvError = Literal["fail", "retry", "skip"]
 
 MOST_TRIES = 3
-"""So many deaths under an episode, reruns of one that failed, or deaths before a worker was ready are enough."""
+"""So many deaths under an episode, reruns of one that failed, or deaths of a starting worker are enough."""
 
 MOST_SKIPPED = 100
 """After so many skipped episodes in a row, none of which ended, a run would never end."""
@@ -54,12 +54,12 @@ class Decision(NamedTuple):
 
     error: RolloutError | None = None  # Ends the call.
     skipped: tuple[int, str] | None = None  # The number of an episode that is left out, and why.
-    isolated: tuple[int, ...] = ()  # To be run one at a time by the worker when it is brought up, to see which it was.
+    isolated: tuple[int, ...] = ()  # To be run one at a time by the new worker, to see which it was.
     notice: str = ""  # What to warn the user of, one line.
 
 
 class Supervisor:
-    """Keeps account of deaths and failures from the start of a sampler's workers on; the root seed is for messages."""
+    """Keeps account of deaths and failures since a sampler's workers started; the seed is for messages."""
 
     def __init__(self, rules: Supervision, seed: int) -> None:
         self._rules, self._seed = rules, seed
@@ -68,16 +68,16 @@ class Supervisor:
         self.begin_call()
 
     def begin_call(self) -> None:
-        """Forget the episodes and starts of earlier calls: under another policy or environment they are others."""
+        """Forget the episodes and starts of earlier calls: these had another policy or environment."""
         self.false_starts: Counter[int] = Counter()  # By worker, how often it died before it was ready.
         self.n_skipped = 0  # Since the last episode that ended well.
         self._kills: Counter[int] = Counter()
         self._failures: Counter[int] = Counter()
 
-    # -- deaths ----------------------------------------------------------------------------------------------------
+    # -- deaths ------------------------------------------------------------------------------------
 
     def died(self, death: Died, in_flight: Sequence[range], *, starting: bool) -> Decision:
-        """Take a death of a worker that had these episodes in flight (rising ranges), or was not ready yet."""
+        """Take a death of a worker with these episodes in flight (rising ranges), or that was not ready yet."""
         running = _within(in_flight, death.numbers or ())
         what = f"worker {death.worker} {death.reason}"
         if place := _CRASHING.search(death.details):
@@ -127,10 +127,10 @@ class Supervisor:
         before = self._deaths if len(self._deaths) > 1 else []
         return WorkerError(message, hint=hint, details="\n".join([*before, death.details]).rstrip())
 
-    # -- failures --------------------------------------------------------------------------------------------------
+    # -- failures ----------------------------------------------------------------------------------
 
     def failed(self, error: RolloutError, numbers: Sequence[int], in_flight: Sequence[range]) -> Decision:
-        """Take an error that was raised in one of these episodes, or in none, in a worker that had these in flight."""
+        """Take an error of one of these episodes, or of none, in a worker that had these ranges in flight."""
         rule, suspects = self._rules.on_env_error, _within(in_flight, numbers)
         if numbers and not suspects:
             return Decision()  # They were dropped meanwhile, or ended just before their worker was killed.

@@ -1,8 +1,8 @@
 """Channel: messages over one end of a socket pair; neither sending nor receiving ever waits for the other end.
 
-A message is one frame: a header, the sizes of its pieces, and the pieces. The first piece is a pickle (protocol 5), the
-others are the arrays in it, which are neither copied nor pickled. What the socket does not take at once stays in the
-channel's outbox until `flush_nowait` sends it.
+A message is one frame: a header, the sizes of its pieces, and the pieces. The first piece is a pickle
+(protocol 5), the others are the arrays in it, which are neither copied nor pickled. What the socket does not
+take at once stays in the channel's outbox until `flush_nowait` sends it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _NO_SIGPIPE = getattr(socket, "MSG_NOSIGNAL", 0)
 
 
 class Channel:
-    """One end of a two-way channel between a sampler and a worker; large messages that arrive lie in `memory`."""
+    """One end of a two-way channel between a sampler and a worker; large messages arrive in `memory`."""
 
     def __init__(self, sock: socket.socket, memory: ReusedMemory | None = None) -> None:
         sock.settimeout(0)
@@ -122,8 +122,8 @@ class Channel:
 
 def _to_frame(message: Any) -> list[bytes | memoryview]:
     buffers: list[pickle.PickleBuffer] = []
-    # What a user gives may be of classes of the main script, which workers cannot import: cloudpickle sends them whole.
-    # Episodes are arrays and texts alone, so that plain pickle, in half of the time, is enough.
+    # What a user gives may be of classes of the main script, which workers cannot import: cloudpickle sends
+    # them whole. Episodes are arrays and texts alone, so that plain pickle, in half of the time, is enough.
     dumps = pickle.dumps if isinstance(message, Batch) else cloudpickle.dumps
     body = dumps(message, protocol=5, buffer_callback=buffers.append)
     pieces = [body, *(buffer.raw() for buffer in buffers)]

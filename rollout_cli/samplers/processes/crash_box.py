@@ -1,8 +1,9 @@
 """The crash box: what a worker leaves for its sampler to find after its death, and how a death is put into words.
 
-The box is a file without a name that both processes have open. Its first part is mapped into the worker's memory: there
-a worker notes which episodes run, by one word written an episode. Behind it follows the traceback of a fatal signal or
-of the exception that ended the process. The sampler reads it while the worker lives, too, to see one that is stuck.
+The box is a file without a name that both processes have open. Its first part is mapped into the worker's
+memory: there a worker notes which episodes run, by one word written an episode. Behind it follows the
+traceback of a fatal signal or of the exception that ended the process. The sampler reads it while the worker
+lives, too, to see one that is stuck.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ def new_box() -> io.FileIO:
 
 
 class CrashBox(worker.CrashBox):
-    """The worker's side of a file of `new_box`. Numbers are stored one higher: the zeros of a new box are none."""
+    """The worker's side of a file of `new_box`. Numbers are stored one higher: a new box is full of zeros."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -88,7 +89,7 @@ def read_notes(box: io.FileIO) -> Notes:
 
 
 def read_story(box: io.FileIO) -> str:
-    """Return the traceback that a dead worker left, cut to a length that people read; empty where it left none."""
+    """Return the traceback that a dead worker left, cut to a length that people read; empty for none."""
     text = os.pread(box.fileno(), _MOST_STORY, _NOTES_BYTES).decode(errors="backslashreplace")
     lines = [line[:_LINE_LENGTH] for line in text.strip().splitlines()]
     if len(lines) > _STORY_LINES:
@@ -99,7 +100,7 @@ def read_story(box: io.FileIO) -> str:
 
 
 def how_it_ended(status: int, story: str) -> tuple[str, str]:
-    """Return in words how a worker ended whose exit status (of `os.waitstatus_to_exitcode`) this is, and a hint."""
+    """Return how a worker with this exit status (of `os.waitstatus_to_exitcode`) ended, in words, and a hint."""
     if status >= 0:
         raised = story.rsplit("\n", 1)[-1][:200]
         return f"ended with exit code {status}" + (f" ({raised})" if raised else ""), ""

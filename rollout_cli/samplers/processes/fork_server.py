@@ -1,12 +1,12 @@
 """The fork server: a process that imports what workers need, forks them, and ends them when the sampler's process dies.
 
-It runs no user code and starts no thread, so it is always there to notice the end of a worker, or of the sampler, and
-to kill a worker with all that its environment started. Nothing here has a name in a file system, so nothing is left
-behind, whoever is killed.
+It runs no user code and starts no thread, so it is always there to notice the end of a worker, or of the
+sampler, and to kill a worker with all that its environment started. Nothing here has a name in a file system,
+so nothing is left behind, whoever is killed.
 
-The sampler's process has one for each start method: that of `forkserver` imports ahead, that of `spawn` nothing. This
-module loads neither numpy nor gymnasium: who knows early that workers will come calls `running_server` before it
-imports these.
+The sampler's process has one for each start method: that of `forkserver` imports ahead, that of `spawn`
+nothing. This module loads neither numpy nor gymnasium: who knows early that workers will come calls
+`running_server` before it imports these.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ NO_ROOM = "the system allows no more processes or open files (`ulimit -a` shows 
 
 
 class Status(IntEnum):
-    """What became of a worker, with its process id, its exit status, or why it could not be forked (errno)."""
+    """What became of a worker, with its process id, its exit status, or the errno of the fork."""
 
     FORKED = 0
     ENDED = 1
@@ -62,8 +62,8 @@ class ForkServer:
     """The sampler's side of one fork server. It may be used by several threads."""
 
     def __init__(self, method: StartMethod) -> None:
-        # A script's own folder comes last: it is where its user's modules lie, and the server needs none of these.
-        # Where this package was found first, it must be found first again.
+        # A script's own folder comes last: it is where its user's modules lie, and the server needs none of
+        # these. Where this package was found first, it must be found first again.
         folders = list(map(os.path.abspath, sys.path))
         if folders[0] != str(Path(rollout_cli.__path__[0]).absolute().parent):
             folders.append(folders.pop(0))
@@ -123,7 +123,7 @@ _servers: dict[StartMethod, ForkServer] = {}
 
 
 def running_server(method: StartMethod) -> ForkServer:
-    """Return this process's server for a start method, started if there is none; does not wait for its imports."""
+    """Return this process's server for a start method, started if there is none, without waiting for its imports."""
     server = _servers.get(method)
     if server is None or not server.is_usable:
         if server is not None:
@@ -134,15 +134,15 @@ def running_server(method: StartMethod) -> ForkServer:
     return server
 
 
-# -- in the server's process -------------------------------------------------------------------------------------------
+# -- in the server's process -----------------------------------------------------------------------
 
 
 def serve(descriptor: int, method: StartMethod) -> NoReturn:
-    """Serve in a process that was made for it, until the sampler's ends; its control socket is `descriptor`."""
+    """Serve in a process of its own, until the sampler's ends; the control socket is `descriptor`."""
     sampler = os.getppid()
     try:
-        # A terminal, or who ends a whole job, signals every process: the decision is the sampler's. The signals are not
-        # set to be ignored, for a program that an environment starts would inherit that.
+        # A terminal, or who ends a whole job, signals every process: the decision is the sampler's. The
+        # signals are not set to be ignored, for a program that an environment starts would inherit that.
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD):
             signal.signal(number, lambda *_: None)
         if method == "forkserver":
@@ -161,7 +161,7 @@ class _Server:
 
     def __init__(self, control: socket.socket, sampler: int) -> None:
         self._control, self._sampler = control, sampler
-        self._workers: dict[int, tuple[int, int]] = {}  # By a worker's id: its process's, and its status pipe.
+        self._workers: dict[int, tuple[int, int]] = {}  # By a worker's id: its pid and its status pipe.
         self._woken, self._waker = os.pipe()
         for descriptor in (self._woken, self._waker):
             os.set_blocking(descriptor, False)

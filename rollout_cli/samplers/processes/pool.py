@@ -1,4 +1,4 @@
-"""MultiprocessingSampler and its ProcessPool: workers in processes of their own, their messages and their deaths."""
+"""MultiprocessingSampler and its ProcessPool: workers in processes, their messages and their deaths."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class _Process:
 
 
 class ProcessPool:
-    """Worker processes 0 to n - 1, called by their titles; the rules say how long a step or an episode may take."""
+    """Worker processes, called by their titles; the rules say how long a step or an episode may take."""
 
     def __init__(
         self, factory: WorkerFactory, titles: Sequence[str], start_method: StartMethod, rules: Supervision
@@ -100,7 +100,7 @@ class ProcessPool:
         self._selector.register(self._woken, selectors.EVENT_READ)
 
     def start(self, worker: int) -> None:
-        """Start a worker; its process does not exist yet then. One that the system refuses is a `Died` event."""
+        """Start a worker, whose process does not exist yet then. One that the system refuses is a `Died` event."""
         process = self._processes[worker] = self._forked(worker)
         self._selector.register(process.channel, selectors.EVENT_READ, process)
         self._selector.register(process.status, selectors.EVENT_READ, process)
@@ -149,7 +149,7 @@ class ProcessPool:
         self._woken.close()
         self._waker.close()
 
-    # -- starting --------------------------------------------------------------------------------------------------
+    # -- starting ----------------------------------------------------------------------------------
 
     def _forked(self, worker: int) -> _Process:
         server = running_server(self._start_method)
@@ -170,7 +170,7 @@ class ProcessPool:
         watch = Watch(self._rules.step_timeout, self._rules.episode_timeout)
         return _Process(worker, name, server, channel, box, status, watch)
 
-    # -- messages --------------------------------------------------------------------------------------------------
+    # -- messages ----------------------------------------------------------------------------------
 
     def _send(self, process: _Process, *messages: Any) -> None:
         """Send as much of these messages, and of the unsent ones before them, as the socket takes now."""
@@ -208,7 +208,7 @@ class ProcessPool:
             process.is_silent = True
             self._selector.unregister(process.channel)
 
-    # -- deaths ----------------------------------------------------------------------------------------------------
+    # -- deaths ------------------------------------------------------------------------------------
 
     def _kill_overdue(self) -> None:
         for process in self._processes.values():
@@ -259,8 +259,8 @@ def _checked(message: object, worker: int) -> ToSampler:
 class MultiprocessingSampler(Sampler):
     """Samples with worker processes that avoid waiting as much as possible.
 
-    The sampler leases episode numbers to workers ahead of their need, hands each finished episode on in the order of
-    the numbers, and waits for messages and deaths at once. A worker never blocks on sending.
+    The sampler leases episode numbers to workers ahead of their need, hands each finished episode on in the
+    order of the numbers, and waits for messages and deaths at once. A worker never blocks on sending.
 
     Args:
         args: As in `Sampler`.

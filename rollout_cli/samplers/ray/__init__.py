@@ -1,4 +1,4 @@
-"""Workers as actors of a Ray cluster. Ray is imported by name where it is used: who samples without it needs none."""
+"""Workers as actors of a Ray cluster. Ray is imported where it is used: who samples without it needs none."""
 
 from __future__ import annotations
 

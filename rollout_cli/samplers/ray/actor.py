@@ -1,4 +1,4 @@
-"""What runs on the nodes of a Ray cluster: a worker as an actor, and the source of the chunks that it leaves there."""
+"""What runs on the nodes of a Ray cluster: a worker as an actor, and the source of the chunks that it leaves."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FLUSH_SECONDS = 0.25
 
 
 class Reply(NamedTuple):
-    """What a turn gives the driver; each `Batch` in it has a ChunkRef in place of its chunk, without a source."""
+    """What a turn gives the driver; each `Batch` in it has a ChunkRef without a source as its chunk."""
 
     events: list[Event]
     idle: bool
@@ -80,7 +80,7 @@ def _new_loop(setup: WorkerSetup, turn_seconds: float) -> WorkerLoop:
 
 
 def packed_numbers(numbers: Any) -> Any:
-    """Return the differences of numbers, int64 (N,): where they rise by one, these are compressed to nearly nothing."""
+    """Return the differences of numbers, int64 (N,): where these rise by one, they compress to nearly nothing."""
     return np.diff(numbers, prepend=0)
 
 
@@ -125,7 +125,7 @@ class Recipe(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """The source of one chunk of a turn. Where the store has lost it, its episodes are run again where it is called."""
+    """The source of one chunk of a turn. If the store has lost it, its episodes are run again where it is called."""
 
     objects: Any  # The reference to the chunks of the turn.
     place: int

@@ -52,7 +52,7 @@ class _Handle:
     actor: Any
     watch: Watch
     setup: WorkerSetup
-    turns: deque[tuple[Any, Any]] = field(default_factory=deque)  # References to the reply and the chunks of each.
+    turns: deque[tuple[Any, Any]] = field(default_factory=deque)  # References to reply and chunks of each.
     recipe: Any = None  # The reference to the Recipe of what it runs.
     starting: bool = True
     n_replies: int = 0
@@ -142,7 +142,7 @@ class RayPool:
         return handle.actor.turn.options(num_returns=2).remote(*arguments)
 
     def _put(self, updates: tuple[Update, ...]) -> Any:
-        """Return the reference to updates, which are put into the store once for all workers that get the same."""
+        """Return the reference to updates, which are in the store once for all workers that get the same."""
         key = tuple((id(update.agent), id(update.env)) for update in updates)
         if key not in self._put_before:
             # Their bytes are kept as well, so that no others get their ids.

@@ -130,8 +130,8 @@ def _new_actor(ray: Any, *, elsewhere: bool) -> Any:
 def _signals_held() -> Iterator[None]:
     """Handle signals that come in the block at its end, by the handlers that were there before it.
 
-    Ray would take the error of a handler in `ray.init` for one of its own, and leave processes behind. Its own handler
-    of SIGTERM, which `ray.init` puts in place, raises SystemExit.
+    Ray would take the error of a handler in `ray.init` for one of its own, and leave processes behind. Its
+    own handler of SIGTERM, which `ray.init` puts in place, raises SystemExit.
     """
     pending: list[int] = []
     is_main = threading.current_thread() is threading.main_thread()  # It alone may have handlers.
