@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
@@ -133,14 +134,21 @@ def as_reported(error: Exception) -> RolloutError:
     else:
         # A class of the user's own may not be importable in the caller's process, or want other arguments.
         kind = next(kind for kind in type(error).__mro__ if kind.__module__.startswith(f"{rollout_cli.__name__}."))
-        reported = error
-        if kind is not type(error):
-            reported = kind(str(error.message), hint=str(error.hint), details=str(error.details))
-        if isinstance(error, EnvError | PolicyError) and not error.details:
-            reported.details = _users_traceback(error)
-    if reported is not error:
-        reported.__cause__ = error
+        details = str(error.details)
+        if isinstance(error, EnvError | PolicyError) and not details:
+            details = _users_traceback(error)
+        if kind is type(error):
+            return _with_details(error, details)
+        reported = kind(str(error.message), hint=str(error.hint), details=details)
+    reported.__cause__ = error
     return reported
+
+
+def _with_details(error: RolloutError, details: str) -> RolloutError:
+    """Return a copy with these details, of the same cause."""
+    changed = copy.copy(error)
+    changed.details, changed.__cause__ = details, error.__cause__
+    return changed.with_traceback(error.__traceback__)
 
 
 def as_raised(error: RolloutError) -> RolloutError:

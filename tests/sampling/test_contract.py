@@ -472,6 +472,8 @@ def test_episodes_that_fail_are_skipped(make_sampler: MakeSampler, n_envs: int, 
     assert_same_batches(EpisodeBatch.concatenate(*good), batch)
     assert last == sampler.next_number
     assert verb == "exact" or 200 <= batch.lengths.sum() < 207
+    sampler.obtain_exact_episodes(1, None)
+    assert {} == sampler.skipped
 
 
 def test_a_policy_that_always_raises_ends_the_run(make_sampler: MakeSampler, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ import os
 import re
 import select
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -25,7 +26,7 @@ from rollout_cli import Episodes, MinTimesteps, Supervision
 from rollout_cli.episodes.batch import EpisodeBatch
 from rollout_cli.errors import EnvError, UserCodeError, WorkerError
 from rollout_cli.samplers.processes.crash_box import CrashBox, how_it_ended, new_box, read_notes, read_story
-from rollout_cli.samplers.processes.fork_server import RECORD, Status, _Server
+from rollout_cli.samplers.processes.fork_server import RECORD, Server, Status
 from rollout_cli.samplers.watch import Notes, Watch
 from rollout_cli.workers import VecWorker
 from rollout_cli.workers.worker import NO_NUMBER
@@ -540,12 +541,12 @@ def test_a_process_that_cannot_be_forked_is_reported(monkeypatch: pytest.MonkeyP
     def refuse() -> int:
         raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
 
-    server = _Server.__new__(_Server)
-    server._workers = {}
     monkeypatch.setattr(os, "fork", refuse)
     ends = [os.dup(2), os.dup(2)]
     read_end, write_end = os.pipe()
-    server._fork(1, ends[0], ends[1], write_end)
+    control, other = socket.socketpair()
+    with control, other:
+        Server(control, os.getpid()).fork(1, ends[0], ends[1], write_end)
     assert (Status.FAILED, errno.EAGAIN) == RECORD.unpack(os.read(read_end, RECORD.size))
     assert b"" == os.read(read_end, 1)
     os.close(read_end)

@@ -149,14 +149,14 @@ def serve(descriptor: int, method: StartMethod) -> NoReturn:
             # A module that cannot be imported fails again in the worker, whose traceback reaches the user.
             with contextlib.suppress(Exception):
                 importlib.import_module(_WORKER_MODULE)
-        _Server(socket.socket(fileno=descriptor), sampler).serve()
+        Server(socket.socket(fileno=descriptor), sampler).serve()
     except BaseException:  # noqa: BLE001  The process ends here.
         traceback.print_exc()
     finally:
         os._exit(1)
 
 
-class _Server:
+class Server:
     """Forks, kills and reaps workers."""
 
     def __init__(self, control: socket.socket, sampler: int) -> None:
@@ -165,14 +165,14 @@ class _Server:
         self._woken, self._waker = os.pipe()
         for descriptor in (self._woken, self._waker):
             os.set_blocking(descriptor, False)
+
+    def serve(self) -> NoReturn:
+        """Serve until the sampler's process has ended, then kill all workers, and exit."""
         setproctitle.setproctitle("rollout-fork-server")
         _redirect_standard_streams()
         # The sampler may have been started with signals blocked, which processes inherit.
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         signal.set_wakeup_fd(self._waker, warn_on_full_buffer=False)
-
-    def serve(self) -> NoReturn:
-        """Serve until the sampler's process has ended, then kill all workers, and exit."""
         poll = select.poll()
         poll.register(self._control, select.POLLIN)
         poll.register(self._woken, select.POLLIN)
@@ -198,12 +198,13 @@ class _Server:
             return False
         (worker_id,) = _REQUEST.unpack(request)
         if descriptors:
-            self._fork(worker_id, *descriptors)
+            self.fork(worker_id, *descriptors)
         elif worker_id in self._workers:
             _kill_group(self._workers[worker_id][0])
         return True
 
-    def _fork(self, worker_id: int, channel: int, box: int, status: int) -> None:
+    def fork(self, worker_id: int, channel: int, box: int, status: int) -> None:
+        """Fork a worker, which takes the descriptors, and report it; or report why the system refuses it."""
         try:
             with warnings.catch_warnings():
                 # The user may have chosen several threads for linear algebra, whose libraries can be forked.
