@@ -281,19 +281,19 @@ def _check_together(config: CollectConfig) -> None:
     if config.resume and config.overwrite:
         raise ConfigError("--resume keeps the existing dataset and --overwrite replaces it", hint="give one of them")
     if config.accept_changes and not config.resume:
-        raise ConfigError("--accept-changes is about a dataset that is resumed", hint="add --resume, or omit it")
+        raise ConfigError("--accept-changes is about a dataset that is resumed", hint="add {resume=True}, or omit it")
     if config.fresh_env and config.vectorization == "native":
         message = "--fresh-env builds single environments anew, and --vectorization native has none"
         raise ConfigError(message, hint="omit one of them")
     if config.worker_class is not None and config.vectorization == "native":
-        raise ConfigError("--vectorization native has a worker class of its own", hint="omit --worker-class")
+        raise ConfigError("--vectorization native has a worker class of its own", hint="omit {worker_class}")
     if config.sampler == "local" and (config.step_timeout or config.episode_timeout):
         message = "--step-timeout and --episode-timeout need worker processes, and --sampler local has none"
-        raise ConfigError(message, hint="use --sampler multiprocessing")
+        raise ConfigError(message, hint='use {sampler="multiprocessing"}')
     if config.shard is not None:
         _check_shard(config, config.shard)
     if config.sampler != "ray" and config.ray_address is not None:
-        raise ConfigError("--ray-address names a Ray cluster, which no other sampler uses", hint="add --sampler ray")
+        raise ConfigError("--ray-address names a Ray cluster, which no other sampler uses", hint='add {sampler="ray"}')
     for name in _WORKERS_OWN & config.worker_args.keys():
         raise ConfigError(f"--worker-args cannot give {name}", hint="it follows from the options")
 
@@ -302,7 +302,7 @@ def _check_shard(config: CollectConfig, shard: Shard) -> None:
     if config.timesteps is not None:
         raise ConfigError(
             "--shard cannot divide --timesteps: which episodes these are is known when all before them have ended",
-            hint="give a number of episodes, and divide that: --episodes N --shard i/n",
+            hint='give a number of episodes, and divide that: {episodes=N} {shard="i/n"}',
         )
     if config.seed is None and not config.resume:
         raise ConfigError("--shard needs --seed", hint="all parts of a run have one root seed: give each the same")

@@ -104,7 +104,7 @@ def keyword(text: str, label: str) -> tuple[str, object]:
     """Split `key=value`; a value that is no plain TOML literal is text."""
     key, equals, value = text.partition("=")
     if not equals or not key.isidentifier():
-        raise ConfigError(f"{label} must be key=value, got {text!r}", hint="for example: --env-kwargs g=9.81")
+        raise ConfigError(f"{label} must be key=value, got {text!r}", hint="for example: {env_kwargs=g=9.81}")
     try:
         table = tomllib.loads(f"value = {value}")
     except (tomllib.TOMLDecodeError, RecursionError):

@@ -6,7 +6,6 @@ import contextlib
 import errno
 import json
 import os
-import re
 import sys
 from collections.abc import Mapping, Sequence
 
@@ -18,7 +17,6 @@ from rollout_cli.loading import first_line, one_line, printable, traceback_text
 
 _MOST_LINES = 20
 _FIRST_DETAILS, _LAST_DETAILS = 10, 19
-_OTHER_NAMES = {"n_envs": "envs_per_worker", "n_workers": "workers"}
 _RED, _DIM, _PLAIN = "\x1b[1;31m", "\x1b[2m", "\x1b[0m"
 
 
@@ -70,7 +68,7 @@ def report(error: BaseException, *, as_json: bool, verbose: bool) -> int:
     with this process's own traceback.
     """
     known = _as_rollout_error(error)
-    hint = _with_flags(known.hint)
+    hint = errors.as_flags(known.marked_hint)
     if known.details and isinstance(known.__cause__, errors.RemoteError):
         known.__cause__ = None  # It shows the details, which are shown in any case.
     known.__notes__ = []  # They hold the hint.
@@ -97,24 +95,6 @@ def _without_middle(details: str) -> str:
     if (count := len(lines) - _FIRST_DETAILS - _LAST_DETAILS) > 1:
         lines[_FIRST_DETAILS:-_LAST_DETAILS] = [f"  … {count:,} lines left out: --verbose shows all …"]
     return "\n".join(lines)
-
-
-def _with_flags(hint: str) -> str:
-    """Return a hint, which names arguments of the Python API (`n_envs=4`), with this command line's flags for them.
-
-    A value is a word, texts in double quotes, one item of a dict, `True`, or `…` where it is not said.
-    """
-
-    def as_flag(match: re.Match[str]) -> str:
-        from rollout_cli.config import OPTIONS  # noqa: PLC0415 - it loads pydantic
-
-        option = OPTIONS.get(_OTHER_NAMES.get(match[1], match[1]))
-        if option is None:
-            return match[0]
-        value = re.sub(r'\{"(\w+)": (\w+)\}', r"\1=\2", match[2])
-        return option.flag if value in {"True", "…"} else f"{option.flag} {value.replace(chr(34), '')}"
-
-    return re.sub(r'\b([a-z_]+)=("\w+"(?: or "\w+")*|\{"\w+": \w+\}|\w+|…)', as_flag, hint)
 
 
 def _as_rollout_error(error: BaseException) -> errors.RolloutError:

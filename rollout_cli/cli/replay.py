@@ -51,7 +51,7 @@ def replay(
     if (n_given := (episode is not None) + (episodes is not None) + all_) != 1:
         raise UsageError(
             "these options exclude each other" if n_given else "say which episodes to replay",
-            hint="give one of: --episode ID, --episodes A:B, --all",
+            hint="give one of: --episode ID, {episodes=A:B}, --all",
         )
     wanted = None if episode is None else range(episode, episode + 1)
     if episodes is not None:

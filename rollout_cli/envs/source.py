@@ -257,7 +257,7 @@ def build_native(source: EnvSource, n_rows: int, seed: int) -> Vector:
     found, name = source.resolve(), source.label
     creator: Any = found.vector_entry_point if isinstance(found, GymSpec) else found
     if creator is None or (isinstance(creator, type) and issubclass(creator, gymnasium.Env)):
-        hint = 'omit vectorization="native": n_envs=… then steps that many copies of the environment'
+        hint = 'omit {vectorization="native"}: {envs_per_worker=…} then steps that many copies of the environment'
         raise EnvLoadError(f"{name!r} is a single environment, and has no vector entry point", hint=hint)
     if isinstance(found, GymSpec):
         creator = load_env_creator(creator) if isinstance(creator, str) else creator

@@ -151,7 +151,7 @@ class RandomSource(PolicySource):
 
     def load(self, env_spec: EnvSpec, *, deterministic: bool = False) -> RandomPolicy:
         if deterministic:
-            raise PolicyLoadError("the random policy has no deterministic mode", hint="omit deterministic=True")
+            raise PolicyLoadError("the random policy has no deterministic mode", hint="omit {deterministic=True}")
         return RandomPolicy(env_spec.action_space)
 
     def describe(self) -> dict[str, Any]:

@@ -133,7 +133,7 @@ def pack_policy(spec: str, output: Path, *, overwrite: bool = False) -> PackedPo
     if not is_module_attribute(spec):
         raise PolicyLoadError(f"{spec!r} is not module:attr", hint="name what to pack as my_module:MyPolicy")
     if os.path.exists(output) and not overwrite:  # noqa: PTH110 - Path.exists raises where a name is too long
-        raise StorageError(f"{str(output)!r} exists already", hint="give another --output, or --overwrite")
+        raise StorageError(f"{str(output)!r} exists already", hint="give another {output}, or {overwrite=True}")
     source = Source.find(spec, PolicyLoadError)
     found = source.load(PolicyLoadError)
     what = f"an object of type {type(found).__name__} cannot be pickled"

@@ -19,7 +19,7 @@ from rollout_cli.dataset.files import FolderLock, check_folder, check_free_space
 from rollout_cli.envs.source import EnvSource, env_source
 from rollout_cli.episodes.chunk import AnyChunk
 from rollout_cli.episodes.infos import unmatched_patterns
-from rollout_cli.errors import InterruptedRunError, RolloutError, UserCodeError
+from rollout_cli.errors import InterruptedRunError, RolloutError, UserCodeError, as_flags
 from rollout_cli.policies.source import PolicySource, policy_source
 from rollout_cli.remote import RemotePath
 from rollout_cli.run import provenance, reproduce
@@ -317,15 +317,14 @@ def _close(job: _Job, sampler: Sampler, writer: DatasetWriter, verdict: reproduc
     if writer.has_episodes:
         found = writer.close(status="interrupted", **facts)
         kept = f"{found.episodes:,} finished episodes ({found.steps:,} steps) are in {found.path}"
-        kept += ", and --resume continues there"
+        kept += ", and {resume=True} continues there"
     else:
         writer.abort()
     if job.failure is not None:
-        job.failure.hint = "; ".join(filter(None, [job.failure.hint, kept]))
-        raise job.failure
+        raise job.failure.with_hint("; ".join(filter(None, [job.failure.marked_hint, kept])))
     count = sampler.dropped_episodes
     dropped = f"; {count:,} more had ended before a lower-numbered one and were dropped" if count else ""
-    raise job.signals.error(f"the run was ended by {job.signals.name}: {kept}{dropped}")
+    raise job.signals.error(f"the run was ended by {job.signals.name}: {as_flags(kept)}{dropped}")
 
 
 def _report(job: _Job, sampler: Sampler, verdict: reproduce.Verdict, summary: DatasetSummary) -> CollectResult:
@@ -338,7 +337,7 @@ def _report(job: _Job, sampler: Sampler, verdict: reproduce.Verdict, summary: Da
     if config.require_reproducible:
         reproduce.require(verdict)
     if verdict.status == "no":
-        hint = f"; {advice(verdict.difference)}" if verdict.difference is not None else ""
+        hint = f"; {as_flags(advice(verdict.difference))}" if verdict.difference is not None else ""
         progress.warn(f"these episodes are not reproducible: {verdict.reason}{hint}")
     return _result(
         job,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import glob
 import math
-import shlex
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -20,7 +19,7 @@ _LONGEST_TEXT = 80
 _INFOS = ("episode_info.", "agent_info.", "env_info.")
 _HINT = (
     "it keeps state from one episode to the next, or draws from a generator that nobody seeds, or that several "
-    "environments of a worker share (an info that holds the time can be left out: --drop-info KEY)"
+    "environments of a worker share (an info that holds the time can be left out: {drop_info=KEY})"
 )
 
 
@@ -40,7 +39,7 @@ class Difference:
 
 def advice(difference: Difference) -> str:
     """Return the hint for an episode that differs so."""
-    options = " ".join(f"--drop-info {shlex.quote(glob.escape(name))}" for name in difference.infos)
+    options = " ".join(f'{{drop_info="{glob.escape(name)}"}}' for name in difference.infos)
     return f"only infos differ, which can be left out: {options}" if options else _HINT
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import reduce
@@ -88,10 +87,10 @@ def _config_of(path: Path) -> CollectConfig:
     values = recorded_values(info)
     config = CollectConfig(**values, output=path)
     if config.shard is None:
-        raise UsageError(f"{path} is no shard of a run", hint="collect its parts with --shard i/n")
+        raise UsageError(f"{path} is no shard of a run", hint='collect its parts with {shard="i/n"}')
     if info["status"] != "complete":
         message = f"{path}, shard {config.shard}, is not complete: its status is {info['status']!r}"
-        hint = f"finish it: rollout {config.command} --resume --output {shlex.quote(str(path))}"
+        hint = f'finish it: `rollout {config.command}` with {{resume=True}} {{output="{path}"}}'
         raise UsageError(message, hint=hint)
     return config
 
@@ -126,7 +125,7 @@ def _checked(
         if changed and not accept_changes:
             raise UsageError(
                 f"{dataset.path} has another policy or environment than {one.path}: {'; '.join(changed)}",
-                hint="collect it again as the others were; --accept-changes merges both",
+                hint="collect it again as the others were; {accept_changes=True} merges both",
             )
         before = {"files": one.info["files"], "versions": one.info["versions"]}
         entry = {"what": f"files changed: {'; '.join(changed)}", "from_numbers": dataset.info["first_numbers"]}

@@ -158,7 +158,7 @@ def check_nothing_cut(config: CollectConfig) -> None:
             if _is_cut(name, value):
                 raise ConfigError(
                     f"the dataset does not record {name!r} of {option.flag}, because its name is that of a secret",
-                    hint=f"give it again: {option.flag} {name}=…",
+                    hint=f"give it again: {{{option.name}={name}=…}}",
                 )
 
 

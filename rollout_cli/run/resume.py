@@ -35,7 +35,7 @@ def recorded_options(command: CommandName, given: Mapping[str, Any]) -> Values:
         RolloutError: If no dataset is named, there is none, or it was made by the other command.
     """
     if "output" not in given:
-        raise ConfigError("--resume needs a dataset", hint="name its folder with --output DIR")
+        raise ConfigError("--resume needs a dataset", hint="name its folder with {output=DIR}")
     if not AMOUNTS.isdisjoint(given) and files.is_unbegun(given["output"]):
         return {}
     values = recorded_values(files.read_info(files.standing_root(given["output"])))
@@ -43,7 +43,7 @@ def recorded_options(command: CommandName, given: Mapping[str, Any]) -> Values:
     if made_by != command:
         raise UsageError(
             f"{given['output']} was made by `rollout {made_by}`, not by `rollout {command}`",
-            hint=f"run: rollout {made_by} --resume --output {given['output']}",
+            hint=f"continue it with `rollout {made_by}`",
         )
     return values
 
@@ -108,9 +108,11 @@ class ResumeState:
             UsageError: If the user does not.
         """
         if changes and not self.config.accept_changes:
-            hint = "put back what the dataset was begun with, or collect to another --output; --accept-changes goes on"
-            message = f"cannot resume {self.config.output}: {'; '.join(changes)}"
-            raise UsageError(message, hint=f"{hint}, and its episodes are then of both")
+            raise UsageError(
+                f"cannot resume {self.config.output}: {'; '.join(changes)}",
+                hint="put back what the dataset was begun with, or collect to another {output}; {accept_changes=True} "
+                "goes on, and its episodes are then of both",
+            )
         self.accepted.extend(change for change in changes if change not in self.accepted)
 
     @property
@@ -190,5 +192,5 @@ def _differences(info: Mapping[str, Any], sources: Mapping[str, Any], plan: Plan
 
 def _refuse(root: Path, found: list[str]) -> None:
     if found:
-        hint = "give the same options and files (the dataset has those that are not given), or another --output"
+        hint = "give the same options and files (the dataset has those that are not given), or another {output}"
         raise UsageError(f"cannot resume {root}: {'; '.join(found)}", hint=hint)

@@ -135,7 +135,7 @@ def as_reported(error: Exception) -> RolloutError:
         kind = next(kind for kind in type(error).__mro__ if kind.__module__.startswith(f"{rollout_cli.__name__}."))
         reported = error
         if kind is not type(error):
-            reported = kind(str(error.message), hint=str(error.hint), details=str(error.details))
+            reported = kind(str(error.message), hint=str(error.marked_hint), details=str(error.details))
         if isinstance(error, EnvError | PolicyError) and not error.details:
             reported.details = _users_traceback(error)
     if reported is not error:

@@ -89,12 +89,12 @@ class PolicyHolder:
             # It imported torch, whose generator begins in another state in each process, and can be seeded now.
             policies = [self._adapted(source, first)]
         if policies[0].takes_masks and not (envs and all(env.has_wrapper_attr("action_masks") for env in envs)):
-            raise PolicyLoadError(
-                f"{name_of(policies[0].wrapped)} needs action masks, and the environment has none",
-                hint="give the environment a method action_masks(), or wrap it in sb3_contrib's ActionMasker"
-                if envs
-                else 'omit vectorization="native": n_envs=… then steps environments that have a method action_masks()',
-            )
+            omitted = 'omit {vectorization="native"}: {envs_per_worker=…} then steps'
+            hint = f"{omitted} environments that have a method action_masks()"
+            if envs:
+                hint = "give the environment a method action_masks(), or wrap it in sb3_contrib's ActionMasker"
+            message = f"{name_of(policies[0].wrapped)} needs action masks, and the environment has none"
+            raise PolicyLoadError(message, hint=hint)
         if others and policies[0].row_by_row:
             if not isinstance(source, PolicySource):
                 hint = "give the policy get_actions, which acts for all rows, or run one environment a worker"

@@ -218,7 +218,7 @@ def test_an_existing_file_stays(packing: Path, monkeypatch: pytest.MonkeyPatch) 
     output.write_bytes(b"precious")
     with pytest.raises(StorageError, match="exists already") as caught:
         pack_policy("packed_module:ready", output)
-    assert "--overwrite" in caught.value.hint
+    assert "overwrite=True" in caught.value.hint
 
     def no_space(_: int) -> None:
         raise OSError(28, "No space left on device")
