@@ -194,6 +194,11 @@ class Source:
     folder: str | None  # Where it was found from; None leaves imports alone, as for an object of the caller's.
     sha256: str | None  # The hash of the bytes, or of the module's source file; None for a module without one.
 
+    @property
+    def path(self) -> str | None:
+        """The absolute path of the file; None of a module or an object."""
+        return str(Path(self.folder or "", self.spec)) if self.spec and self.data is not None else None
+
     @classmethod
     def find(cls, spec: str, kind: ErrorKind) -> Source:
         """Look for the module of a `module:attr`, and import nothing.

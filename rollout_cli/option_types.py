@@ -134,6 +134,7 @@ ALLOWED = {
 
 _Whole = Annotated[int, BeforeValidator(_whole)]
 Count = Annotated[_Whole, Field(ge=1, le=_LARGEST)]
+SegmentBytes = Annotated[_Whole, Field(ge=1, le=1 << 30)]  # A segment is held in memory.
 Natural = Annotated[_Whole, Field(ge=0, le=_LARGEST)]
 Workers = Annotated[_Whole, Field(ge=1, le=1_024)]
 EnvsPerWorker = Annotated[_Whole, Field(ge=1, le=65_536)]

@@ -7,13 +7,17 @@ import errno
 import json
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TextIO, cast
 
 import typer
 
 from rollout_cli import errors
 from rollout_cli.cli.streams import MessageStream, writing_results
 from rollout_cli.loading import first_line, one_line, printable, traceback_text
+
+if TYPE_CHECKING:
+    from rollout_cli.progress import Progress
 
 _MOST_LINES = 20
 _FIRST_DETAILS, _LAST_DETAILS = 10, 19
@@ -48,6 +52,31 @@ def print_rows(rows: Mapping[str, object]) -> None:
     shown = {printable(name): printable(str(value)) for name, value in rows.items()}
     width = max(map(len, shown))
     print_text("\n".join(f"{name:<{width}}  {value}" for name, value in shown.items()))
+
+
+def show(
+    document: Mapping[str, object], rows: Mapping[str, object], *, as_json: bool, quiet: bool = False, path: Any = None
+) -> None:
+    """Write a result to stdout: its document, or its rows; with `quiet` its path alone, where it has one."""
+    if as_json:
+        print_json(document)
+    elif not quiet:
+        print_rows(rows)
+    elif path is not None:
+        print_text(printable(str(path)))
+
+
+@contextlib.contextmanager
+def showing_progress(*, wanted: bool | None = None, quiet: bool) -> Iterator[Progress]:
+    """Give what shows the progress of a run on stderr, and end it with the run."""
+    from rollout_cli.progress import choose_progress  # noqa: PLC0415 - it loads numpy
+
+    stream = cast("TextIO", MessageStream(sys.stderr))
+    progress = choose_progress(stream, wanted=wanted, quiet=quiet, environ=os.environ)
+    try:
+        yield progress
+    finally:
+        progress.finish()  # A bar that is left open would swallow an error's lines.
 
 
 def counted(count: int, noun: str) -> str:

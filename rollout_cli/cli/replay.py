@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rollout_cli.cli.options import Folder, JsonFlag, VerboseFlag, shown
-from rollout_cli.cli.output import counted, first_of, print_json, print_message, print_rows
+from rollout_cli.cli.options import Folder, JsonFlag, shown
+from rollout_cli.cli.output import counted, first_of, print_message, show
 from rollout_cli.cli.streams import user_output_on_stderr
 from rollout_cli.errors import UsageError, VerificationError
 from rollout_cli.loading import printable
@@ -36,7 +36,6 @@ def replay(
     policy: _PolicyFlag = None,
     env_kwargs: _KwargsFlag = None,
     quiet: _QuietFlag = False,
-    verbose: VerboseFlag = False,  # noqa: ARG001 - read where all commands end
     json: JsonFlag = False,
 ) -> None:
     """Run episodes of a dataset again from their seeds and compare them, bit by bit, with the stored ones.
@@ -90,11 +89,8 @@ def replay(
             details="\n".join(first_of(lines)),
             report=document,
         )
-    if json:
-        print_json(document)
-    elif not quiet:
-        rows = {"episode": _title(replayed[0])} if len(replayed) == 1 else {"episodes": f"{len(replayed):,}"}
-        print_rows({"dataset": folder, **rows, "replayed": "identical"})
+    rows = {"episode": _title(replayed[0])} if len(replayed) == 1 else {"episodes": f"{len(replayed):,}"}
+    show(document, {"dataset": folder, **rows, "replayed": "identical"}, as_json=json, quiet=quiet)
 
 
 def _title(one: Replayed) -> str:

@@ -16,16 +16,16 @@ from rollout_cli import pins
 from rollout_cli.config import CollectConfig
 from rollout_cli.cores import usable_cores
 from rollout_cli.dataset.files import FolderLock, check_folder, check_free_space, file_store
-from rollout_cli.envs.source import EnvSource, env_source
+from rollout_cli.envs.source import EnvSource
 from rollout_cli.episodes.chunk import AnyChunk
 from rollout_cli.episodes.infos import unmatched_patterns
 from rollout_cli.errors import InterruptedRunError, RolloutError, UserCodeError, as_flags
 from rollout_cli.policies.source import PolicySource, policy_source
+from rollout_cli.progress import Progress
 from rollout_cli.remote import RemotePath
 from rollout_cli.run import provenance, reproduce
-from rollout_cli.run.build import check_pins, sampler_of
+from rollout_cli.run.build import check_pins, env_of, sampler_of
 from rollout_cli.run.compare import advice
-from rollout_cli.run.progress import Progress
 from rollout_cli.run.resume import ResumeState, resume_state
 from rollout_cli.run.signals import StopSignals, stop_on_signals
 from rollout_cli.samplers.plan import Episodes, EpisodesPerWorker, MinTimesteps, Plan
@@ -153,12 +153,14 @@ def _prepare(config: CollectConfig, progress: Progress, signals: StopSignals) ->
     lock = FolderLock(file_store(config.output), config.output) if config.output.is_dir() else None
     try:
         policy = policy_source(config.policy, sha256=config.policy_sha256)
-        env = env_source(config.env, config.env_kwargs)
+        env = env_of(config)
         plan: Plan = MinTimesteps(config.timesteps or 1)
         if config.episodes is not None:
-            plan = Episodes(config.part.start, config.part.stop)
+            plan = Episodes(config.shard_numbers.start, config.shard_numbers.stop)
         elif config.episodes_per_worker is not None:
-            plan = EpisodesPerWorker(config.episodes_per_worker, config.part.start * config.episodes_per_worker)
+            plan = EpisodesPerWorker(
+                config.episodes_per_worker, config.shard_numbers.start * config.episodes_per_worker
+            )
         sources = provenance.sources_record(config, policy, env)
         state = resume_state(config, plan, sources, progress)
         known = {one["episode_number"]: one["reason"] for one in state.info.get("skipped", {}).get("episodes", [])}
@@ -184,7 +186,7 @@ def _check_stored(job: _Job) -> None:
 def _start(job: _Job) -> Iterator[Sampler]:
     """Start the workers; the first signal ends the sampling politely from here on."""
     config, progress = job.config, job.progress
-    total_episodes = len(config.part) * (config.episodes_per_worker or 1) if config.timesteps is None else None
+    total_episodes = len(config.shard_numbers) * (config.episodes_per_worker or 1) if config.timesteps is None else None
     progress.start(label=job.env.label, total_steps=config.timesteps, total_episodes=total_episodes)
 
     def end_closing(name: str) -> None:
@@ -225,7 +227,7 @@ def _resume_or_begin(job: _Job, sampler: Sampler) -> DatasetWriter:
         reproduce.require(reproduce.known_beforehand(sampler.report))
     first_numbers = [job.plan.first]
     if isinstance(job.plan, EpisodesPerWorker):
-        first_numbers = [worker * job.plan.episodes for worker in config.part]
+        first_numbers = [worker * job.plan.episodes for worker in config.shard_numbers]
     unknown = reproduce.Verdict("unknown", "the run has not ended yet")
     return DatasetWriter(
         config.output,
@@ -262,7 +264,7 @@ def _fill(job: _Job, sampler: Sampler, writer: DatasetWriter) -> None:
         for chunk in job.until_failure(sampler.stream_refs(job.state.plan)):
             job.early.keep(chunk)
             worker = int(chunk.numbers[0]) // (config.episodes_per_worker or 1)
-            writer.write(chunk, partition=worker - config.part.start if config.episodes_per_worker else 0)
+            writer.write(chunk, partition=worker - config.shard_numbers.start if config.episodes_per_worker else 0)
             episodes = chunk.n_episodes if chunk.completes else 0
             return_sum = chunk.return_sum
             job.steps += chunk.n_steps
@@ -285,7 +287,7 @@ def _fill(job: _Job, sampler: Sampler, writer: DatasetWriter) -> None:
 
 def _stop(config: CollectConfig) -> int:
     """Return one past the last episode number of a run of which this one may be a shard."""
-    return config.whole.stop * (config.episodes_per_worker or 1)
+    return config.run_numbers.stop * (config.episodes_per_worker or 1)
 
 
 def _check(job: _Job, sampler: Sampler) -> reproduce.Verdict:

@@ -14,7 +14,7 @@ from rollout_cli import pins
 from rollout_cli.config import CollectConfig
 from rollout_cli.dataset.files import check_folder, read_info
 from rollout_cli.errors import UsageError
-from rollout_cli.run.progress import Progress
+from rollout_cli.progress import Progress
 from rollout_cli.run.provenance import changed_sources, changed_versions, recorded_values
 from rollout_cli.run.reproduce import Verdict, verdict_of_changes
 
@@ -54,7 +54,7 @@ def merge(
     config, changes = _checked(found, progress, accept_changes=accept_changes)
     first, infos = found[0][0].info, [dataset.info for dataset, _ in found]
     per_worker = config.episodes_per_worker
-    firsts = [worker * per_worker for worker in config.whole] if per_worker else [config.whole.start]
+    firsts = [worker * per_worker for worker in config.run_numbers] if per_worker else [config.run_numbers.start]
     record = {name: first[name] for name in _RECORD if name in first}
     record["collector"] = {**record["collector"], "shard": None}
     record |= {"files": reduce(pins.joined, [info["files"] for info in infos]), "changes": changes}
@@ -136,7 +136,12 @@ def _checked(
 def _in_files(one: Mapping[str, Any], other: Mapping[str, Any]) -> set[str]:
     """Return the options whose SPECs name files, which may lie in another folder: their contents are compared."""
     sources = {"policy": "policy", "env": "env_source"}
-    return {name for name, origin in sources.items() if one[origin]["path"] and other[origin]["path"]}
+    pairs = {name: (one[origin], other[origin]) for name, origin in sources.items()}
+    return {
+        name
+        for name, (left, right) in pairs.items()
+        if left["path"] and right["path"] and left.get("scheme") == right.get("scheme")
+    }
 
 
 def _changed(one: Dataset, other: Dataset, progress: Progress) -> list[str]:

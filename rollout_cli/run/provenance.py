@@ -22,7 +22,7 @@ from rollout_cli.config import OPTIONS, CollectConfig, Values, options_of, plain
 from rollout_cli.envs.source import EnvSource
 from rollout_cli.errors import ConfigError, DatasetFormatError, UserCodeError
 from rollout_cli.loading import Source
-from rollout_cli.policies.source import PolicySource
+from rollout_cli.policies.source import PolicySource, recorded_spec
 from rollout_cli.workers.worker import WorkerReport
 
 CUT = "***"
@@ -88,8 +88,8 @@ def sources_record(config: CollectConfig, policy: PolicySource, env: EnvSource) 
         {
             # This part goes into every data file too, so it holds nothing that depends on where the run took place.
             "env": {"kwargs": source["kwargs"], "sha256": source["sha256"]},
-            "env_source": {"spec": source["spec"], "path": source["path"]},
-            "policy": dict(policy.describe()),
+            "env_source": {name: source[name] for name in ("spec", "path", "wrappers")},
+            "policy": {"spec": config.policy, **policy.describe()},
             "collector": {name: plain_value(getattr(config, name)) for name in ("command", *recorded)},
             "worker": {"sha256": None if worker is None else Source.find(worker, UserCodeError).sha256},
             "seeding": SEEDING,
@@ -112,8 +112,10 @@ def run_record(sources: Mapping[str, Any], report: WorkerReport, surrounding: Su
 def changed_sources(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """Return which sources two records have with different hashes, as `the source of the policy has changed`."""
     names = {"policy": "policy", "env": "environment", "worker": "worker class"}
-    changed = [name for name in names if before.get(name, {}).get("sha256") != now[name]["sha256"]]
-    return [f"the source of the {names[name]} has changed" for name in changed]
+    changed = [names[name] for name in names if before.get(name, {}).get("sha256") != now[name]["sha256"]]
+    wrappers = zip(before["env_source"]["wrappers"], now["env_source"]["wrappers"], strict=False)
+    changed += [f"wrapper {new['spec']}" for old, new in wrappers if old["sha256"] != new["sha256"]]
+    return [f"the source of the {name} has changed" for name in changed]
 
 
 def changed_versions(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
@@ -139,7 +141,7 @@ def recorded_values(info: Mapping[str, Any]) -> Values:
     try:
         recorded = restored(dict(info["collector"]))
         for name, source in (("policy", info["policy"]), ("env", info["env_source"])):
-            recorded[name] = source["path"] or recorded[name]
+            recorded[name] = recorded_spec(source)
         command = recorded.pop("command")
         options = {name: value for name, value in recorded.items() if value is not None}
         values = {name: OPTIONS[name].read(value, f"the dataset's {name}") for name, value in options.items()}

@@ -11,11 +11,10 @@ from rollout_cli.config import CollectConfig
 from rollout_cli.dataset.reader import Dataset
 from rollout_cli.dataset.schema import SpaceSchema
 from rollout_cli.dataset.tables import stored_form
-from rollout_cli.envs.source import env_source
 from rollout_cli.errors import EnvLoadError, NotReproducibleError
 from rollout_cli.policies.source import policy_source
 from rollout_cli.run import provenance
-from rollout_cli.run.build import sampler_of
+from rollout_cli.run.build import env_of, sampler_of
 from rollout_cli.run.compare import Difference, first_difference
 from rollout_cli.run.provenance import changed_sources
 from rollout_cli.run.reproduce import run_again
@@ -50,7 +49,7 @@ def replay(
     config = CollectConfig(**values)
     provenance.check_nothing_cut(config)
     policies = policy_source(config.policy, sha256=info["policy"]["sha256"] if info["policy"]["path"] else None)
-    envs = env_source(config.env, config.env_kwargs)
+    envs = env_of(config)
     sources = provenance.sources_record(config, policies, envs)
     if info["env_source"]["path"] and sources["env"]["sha256"] != info["env"]["sha256"]:
         raise EnvLoadError(

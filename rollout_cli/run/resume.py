@@ -13,7 +13,7 @@ from rollout_cli.config import AMOUNTS, CollectConfig, CommandName, Values
 from rollout_cli.dataset import files
 from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.errors import ConfigError, UsageError
-from rollout_cli.run.progress import Progress
+from rollout_cli.progress import Progress
 from rollout_cli.run.provenance import changed_sources, changed_versions, check_nothing_cut, recorded_values
 from rollout_cli.samplers.plan import Covered, Plan, remaining
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rollout_cli.dataset.commits import Committed
 
 _DECISIVE = (
-    *("command", "env_kwargs", "max_episode_length", "deterministic", "invalid_action", "vectorization"),
+    *("command", "env_kwargs", "wrapper", "max_episode_length", "deterministic", "invalid_action", "vectorization"),
     *("envs_per_worker", "worker_class", "worker_args", "segment_bytes", "next_observation", "drop_info", "shard"),
     "fresh_env",
 )
@@ -183,7 +183,8 @@ def _differences(info: Mapping[str, Any], sources: Mapping[str, Any], plan: Plan
     for name, origin in (("policy", "policy"), ("env", "env_source")):
         old, new = info[origin], sources[origin]
         # A file may lie elsewhere now, with the same bytes.
-        if (old["path"] is None or new["path"] is None) and old["spec"] != new["spec"]:
+        is_moved = None not in (old["path"], new["path"]) and old.get("scheme") == new.get("scheme")
+        if old["spec"] != new["spec"] and not is_moved:
             yield f"{name} was {json.dumps(old['spec'])}, is {json.dumps(new['spec'])}"
     first = (info["first_numbers"] or [0])[0]
     if first != plan.first:

@@ -73,7 +73,8 @@ def test_gymnasium_id() -> None:
     assert 7 == time_limit_of(env)
     assert "CartPole-v1" == source.label
     kwargs = {"sutton_barto_reward": True, "max_episode_steps": 7}
-    assert {"spec": "CartPole-v1", "kwargs": kwargs, "path": None, "sha256": None} == source.describe()
+    described: dict[str, Any] = {"spec": "CartPole-v1", "kwargs": kwargs, "path": None, "sha256": None, "wrappers": []}
+    assert described == source.describe()
 
 
 def test_id_of_a_module(mine: Path) -> None:
@@ -91,7 +92,7 @@ def test_module_attribute(mine: Path, spec: str, size: int) -> None:
     assert first is not second
     assert sys.modules["mine"].held is not first
     digest = sha256((mine / "mine.py").read_bytes()).hexdigest()
-    assert {"spec": spec, "kwargs": {}, "path": None, "sha256": digest} == source.describe()
+    assert {"spec": spec, "kwargs": {}, "path": None, "sha256": digest, "wrappers": []} == source.describe()
 
 
 def test_module_factory_and_spec(mine: Path) -> None:
@@ -148,7 +149,7 @@ def test_python_objects() -> None:
     assert env.length == source.build().length
     assert source.build() is not source.build()
     assert "ChainEnv" == source.label
-    assert {"spec": "ChainEnv", "kwargs": {}, "path": None, "sha256": None} == source.describe()
+    assert {"spec": "ChainEnv", "kwargs": {}, "path": None, "sha256": None, "wrappers": []} == source.describe()
     assert as_env_source(source) is source
     assert "CartPole-v1" == as_env_source("CartPole-v1").label
     assert "CartPole-v1" == as_env_source(gymnasium.spec("CartPole-v1")).label

@@ -17,16 +17,9 @@ import tomli_w
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollout_cli.config import (
-    OPTIONS,
-    CollectConfig,
-    CommandName,
-    config_to_dict,
-    default_output,
-    options_of,
-    resolve,
-)
+from rollout_cli.config import OPTIONS, CollectConfig, CommandName, config_to_dict, default_output, options_of
 from rollout_cli.errors import ConfigError
+from rollout_cli.option_sources import resolve
 from rollout_cli.option_types import EpisodeRange
 
 
