@@ -95,7 +95,7 @@ def _recorded(command: CommandName, given: Values) -> Values:
 
 def _collect(config: CollectConfig, *, progress: bool | None, quiet: bool) -> CollectResult:
     if config.sampler == "multiprocessing" and config.start_method == "forkserver":
-        from rollout_cli.samplers.fork_server import shared_server  # noqa: PLC0415 - it loads multiprocessing
+        from rollout_cli.samplers.processes.fork_server import shared_server  # noqa: PLC0415 - it loads multiprocessing
 
         shared_server()  # It imports the workers' modules while this process imports its own.
     elif config.sampler == "local" and not faulthandler.is_enabled():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from rollout_cli.pins import PinRules
 from rollout_cli.policies.source import PolicySource
 from rollout_cli.remote import RemotePath
 from rollout_cli.samplers.local_sampler import LocalSampler
-from rollout_cli.samplers.multiprocessing_sampler import MultiprocessingSampler
+from rollout_cli.samplers.processes.sampler import MultiprocessingSampler
 from rollout_cli.samplers.sampler import Sampler
 from rollout_cli.samplers.supervision import Supervision
 from rollout_cli.workers.default_worker import DefaultWorker, Worker
@@ -33,6 +33,7 @@ def sampler_of(
     *,
     n_workers: int | None = None,
     limit: int | None = None,
+    warn: Callable[[str], None] | None = None,
 ) -> Sampler:
     """Return the sampler that a configuration asks for; no worker is started.
 
@@ -42,6 +43,7 @@ def sampler_of(
         env: The environment that it names.
         n_workers: How many workers, where not as many as it says.
         limit: Steps after which episodes are truncated, where that is less than it says.
+        warn: Called with one line for each fault that does not end a call; None writes them to the log.
 
     Raises:
         UserCodeError: If the worker class cannot be found, or does not say how it wants its work.
@@ -70,22 +72,21 @@ def sampler_of(
         pins=_pin_rules(config, policy, env),
     )
     supervision = Supervision(**{one.name: getattr(config, one.name) for one in fields(Supervision)})
+    options: dict[str, Any] = {"worker_factory": factory, "supervision": supervision, "warn": warn}
     if config.sampler == "local":
-        return LocalSampler(policy, env, worker_factory=factory, supervision=supervision)
+        return LocalSampler(policy, env, **options)
     if config.sampler == "ray":
-        from rollout_cli.samplers.ray_sampler import RaySampler  # noqa: PLC0415 - it loads Ray
+        from rollout_cli.samplers.ray.sampler import RaySampler  # noqa: PLC0415 - it loads Ray
 
         return RaySampler(
             policy,
             env,
-            worker_factory=factory,
-            supervision=supervision,
+            **options,
             address=config.ray_address,
             cpus_per_worker=config.cpus_per_worker,
             gpus_per_worker=config.gpus_per_worker,
         )
-    method = config.start_method
-    return MultiprocessingSampler(policy, env, worker_factory=factory, supervision=supervision, start_method=method)
+    return MultiprocessingSampler(policy, env, **options, start_method=config.start_method)
 
 
 def env_of(config: CollectConfig) -> EnvSource:

@@ -197,8 +197,7 @@ def _start(job: _Job) -> Iterator[Sampler]:
         progress.update(failures=1)
 
     with job.closing:
-        sampler = job.closing.enter_context(sampler_of(config, job.policy, job.env))
-        job.sampler, sampler.warn = sampler, warn
+        sampler = job.sampler = job.closing.enter_context(sampler_of(config, job.policy, job.env, warn=warn))
         # A run that goes on, or a shard, does not begin where the other one did.
         sampler.next_number = job.plan.first + job.state.totals["episodes"]
         sampler.start_worker()
@@ -242,7 +241,9 @@ def _resume_or_begin(job: _Job, sampler: Sampler) -> DatasetWriter:
         limits=SizeLimits(segment_bytes=config.segment_bytes),
         flush_seconds=config.flush_every,
         lock=job.lock,
-        write_segment=partial(sampler.execute, write_segment, anywhere=isinstance(config.output, RemotePath)),
+        write_segment=partial(
+            sampler.segment_runner().run, write_segment, needs_folder=not isinstance(config.output, RemotePath)
+        ),
     )
 
 
@@ -259,7 +260,6 @@ def _fill(job: _Job, sampler: Sampler, writer: DatasetWriter) -> None:
             stop = np.searchsorted(chunk.numbers, _stop(config)) if config.shard else chunk.n_episodes
             if stop:
                 writer.observe(chunk.load().episodes(0, int(stop)))
-        sampler.skipped.clear()
     if job.state.plan is not None and job.failure is None and job.signals.received is None:
         for chunk in job.until_failure(sampler.stream_refs(job.state.plan)):
             job.early.keep(chunk)
@@ -273,16 +273,16 @@ def _fill(job: _Job, sampler: Sampler, writer: DatasetWriter) -> None:
             if sampler.report is not report:
                 report = sampler.report
                 writer.record(**job.state.history({"files": pins.record(report.files if report else ())}))
+        if job.failure is None:
+            job.skipped |= sampler.skipped
     job.seconds = time.monotonic() - began_at
     job.progress.finish()
-    if job.failure is None:
-        job.skipped |= sampler.skipped
-        if job.skipped and not writer.has_episodes:
-            number, count = min(job.skipped), len(job.skipped)
-            job.failure = UserCodeError(
-                f"all episodes were skipped, {count:,} of them; episode {number}: {job.skipped[number]}",
-                hint="without an option that skips them, the first error ends the run and is shown in full",
-            )
+    if job.failure is None and job.skipped and not writer.has_episodes:
+        number, count = min(job.skipped), len(job.skipped)
+        job.failure = UserCodeError(
+            f"all episodes were skipped, {count:,} of them; episode {number}: {job.skipped[number]}",
+            hint="without an option that skips them, the first error ends the run and is shown in full",
+        )
 
 
 def _stop(config: CollectConfig) -> int:

@@ -108,7 +108,9 @@ class Leases:
             # What came back lies below what others run: it must run first, or the buffer could never drain.
             count = max(self._plan.free(worker).n_released(worker), 0 if buffer_is_full else self._share(worker, has))
             count = min(count, self._size.ahead * size - has)
-        return count or self._must_run_next(worker, buffer_is_full=buffer_is_full)
+        if count == 0 and self._must_run_next(worker, buffer_is_full=buffer_is_full):
+            return 1
+        return count
 
     def _share(self, worker: int, has: int) -> int:
         """Return how many numbers give the worker half of its equal share of what is left: so all end together."""

@@ -24,7 +24,14 @@ class Died:
     late: tuple[int, ...] = ()  # The episodes that took longer than the episode time-out, where it was killed for that.
 
 
-Event = ToSampler | Died
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """What the user should know of the pool, one line."""
+
+    text: str
+
+
+Event = ToSampler | Died | Notice
 
 
 class Pool(Protocol):
@@ -41,17 +48,10 @@ class Pool(Protocol):
         """Send a command; never blocks. To a dead worker it is lost: the death is an event of its own."""
 
     def wait(self, timeout: float | None) -> list[Event]:
-        """Wait until something happened; return it, in order: nothing after the time-out (seconds), or `wake`.
-
-        Raises:
-            UsageError: If the pool was closed.
-        """
+        """Wait until something happened; return it, in order: nothing after the time-out (seconds), or `wake`."""
 
     def wake(self) -> None:
         """Let `wait` return; may be called from a signal handler or another thread."""
 
     def close(self) -> None:
-        """End all workers, politely at first; again does nothing."""
-
-    def pids(self) -> list[int]:
-        """Return the process ids of the running workers; none where they have no process of their own."""
+        """End all workers, politely at first; after it only `wake` may be called."""

@@ -66,7 +66,7 @@ class StandIn:
 def stand_in(monkeypatch: pytest.MonkeyPatch) -> StandIn:
     made = StandIn()
     monkeypatch.setattr("rollout_cli.run.collect.collect", made.collect)
-    monkeypatch.setattr("rollout_cli.samplers.fork_server.shared_server", lambda: None)
+    monkeypatch.setattr("rollout_cli.samplers.processes.fork_server.shared_server", lambda: None)
     return made
 
 

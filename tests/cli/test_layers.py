@@ -38,7 +38,7 @@ def test_no_import_goes_by_a_string(path: Path) -> None:
 LOADED = {
     "rollout_cli.load": ("samplers", "workers", "policies", "envs", "seeding", "run", "cli", "config"),
     "rollout_cli.samplers.sampler": ("dataset", "run", "cli", "config"),
-    "rollout_cli.samplers.worker_main": ("dataset", "run", "cli", "config", "progress"),
+    "rollout_cli.samplers.processes.worker_main": ("dataset", "run", "cli", "config", "progress"),
 }
 """By what a program loads, parts of the package that it does without."""
 

@@ -16,7 +16,7 @@ import numpy as np
 from gymnasium import spaces
 
 from rollout_cli.envs.updates import EnvUpdate
-from rollout_cli.samplers.channel import _HEAD, _MARK
+from rollout_cli.samplers.processes.channel import _HEAD, _MARK
 from tests.helpers.envs import FaultyEnv, leave_sign
 from tests.helpers.policies import push
 

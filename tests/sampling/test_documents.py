@@ -19,12 +19,11 @@ import numpy as np
 import pytest
 
 import rollout_cli
-from rollout_cli import DefaultWorker, EpisodeBatch, Sampler, VecWorker, WorkerFactory, run_worker
+from rollout_cli import DefaultWorker, EpisodeBatch, Episodes, Sampler, VecWorker, WorkerFactory, run_worker
 from rollout_cli.cli.output import report
 from rollout_cli.envs import env_spec_of
 from rollout_cli.envs.updates import EnvUpdate, NewEnvUpdate
 from rollout_cli.errors import EnvError, InternalError, PolicyError, PolicyLoadError, RolloutError, UserCodeError
-from rollout_cli.samplers import Episodes
 from rollout_cli.workers import EpisodeRules
 from rollout_cli.workers.default_worker import OWN_EPISODES
 from tests.helpers.batches import assert_same_batches

@@ -30,12 +30,10 @@ from typing import Literal, NoReturn
 import setproctitle
 
 import rollout_cli
+from rollout_cli.cores import ONE_THREAD
 from rollout_cli.errors import WorkerError
 
 StartMethod = Literal["forkserver", "spawn"]
-
-ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS"), "1")
-"""Workers share the cores already, so each uses one thread for linear algebra unless the user chose another number."""
 
 RECORD = struct.Struct("<qq")
 """What the server reports of a worker: a Status, and its value."""
@@ -43,7 +41,7 @@ RECORD = struct.Struct("<qq")
 _REQUEST = struct.Struct("<q")  # A worker's id. With three descriptors it is to be forked, without any to be killed.
 # Until `sys.path` is set, only `sys` is imported: a file random.py in the working folder must not be found.
 _PROGRAM = (
-    "import sys; sys.path[:] = sys.argv[3:]; from rollout_cli.samplers.fork_server import serve_new_process; "
+    "import sys; sys.path[:] = sys.argv[3:]; from rollout_cli.samplers.processes.fork_server import serve_new_process; "
     "serve_new_process(int(sys.argv[1]), sys.argv[2] == 'preload')"
 )
 _SECOND_MS = 1000
@@ -161,7 +159,7 @@ def _serve(control: socket.socket, sampler: int, *, preload: bool = False) -> No
         if preload:
             # A module that cannot be imported fails again in the worker, whose traceback reaches the user.
             with contextlib.suppress(Exception):
-                from rollout_cli.samplers import worker_main  # noqa: F401, PLC0415 - here, and not in who starts the server
+                from rollout_cli.samplers.processes import worker_main  # noqa: F401, PLC0415 - here, and not in who starts the server
         _Server(control, sampler).serve()
     except BaseException:  # noqa: BLE001  The process ends here.
         traceback.print_exc()
@@ -244,7 +242,7 @@ class _Server:
             self._control.close()
             for descriptor in (self._woken, self._waker, status, *(status for _, status in self._workers.values())):
                 os.close(descriptor)
-            from rollout_cli.samplers.worker_main import worker_main  # noqa: PLC0415 - as above
+            from rollout_cli.samplers.processes.worker_main import worker_main  # noqa: PLC0415 - as above
 
             worker_main(channel, box)
         except BaseException:  # noqa: BLE001  The process ends here.

@@ -1,4 +1,4 @@
-"""MultiprocessingSampler, and its pool: workers in processes of their own, their messages and their deaths."""
+"""ProcessPool: workers in processes of their own, their messages and their deaths."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from typing import Any
 
 import cloudpickle
 
-from rollout_cli.errors import UsageError, WorkerError
-from rollout_cli.loading import first_line, one_line
+from rollout_cli.errors import WorkerError
+from rollout_cli.loading import first_line
 from rollout_cli.memory import ReusedMemory
-from rollout_cli.samplers.channel import Channel
-from rollout_cli.samplers.crash_box import Watch, how_it_ended, new_box, read_notes, read_story
-from rollout_cli.samplers.fork_server import NO_ROOM, RECORD, ForkServer, StartMethod, Status, shared_server
 from rollout_cli.samplers.messages import Batch, Exit, Failed, Reported, Started, ToSampler, ToWorker
-from rollout_cli.samplers.pool import Died, Event, Pool
-from rollout_cli.samplers.sampler import Sampler
+from rollout_cli.samplers.pool import Died, Event
+from rollout_cli.samplers.processes.channel import Channel
+from rollout_cli.samplers.processes.crash_box import how_it_ended, new_box, read_notes, read_story
+from rollout_cli.samplers.processes.fork_server import NO_ROOM, RECORD, ForkServer, StartMethod, Status, shared_server
 from rollout_cli.samplers.supervision import Supervision
-from rollout_cli.samplers.worker_main import Birth
+from rollout_cli.samplers.watch import Watch
+from rollout_cli.samplers.worker_setup import WorkerSetup
 from rollout_cli.workers.factory import WorkerFactory
 
 EXIT_SECONDS = 2.0
@@ -90,7 +90,6 @@ class ProcessPool:
         self._processes: dict[int, _Process] = {}
         self._own_server: ForkServer | None = None
         self._memory = ReusedMemory()
-        self._is_closed = False
         try:
             self._selector = selectors.DefaultSelector()
             self._woken, self._waker = socket.socketpair()
@@ -105,7 +104,7 @@ class ProcessPool:
         process = self._processes[worker] = self._forked(worker)
         self._selector.register(process.channel, selectors.EVENT_READ, process)
         self._selector.register(process.status, selectors.EVENT_READ, process)
-        self._send(process, Birth.of(worker, self._titles[worker], self._factory))
+        self._send(process, WorkerSetup.of(worker, self._titles[worker], self._factory))
 
     def send(self, worker: int, command: ToWorker) -> None:
         process = self._processes.get(worker)
@@ -113,8 +112,6 @@ class ProcessPool:
             self._send(process, command)
 
     def wait(self, timeout: float | None) -> list[Event]:
-        if self._is_closed:
-            raise UsageError("the workers were shut down while their stream was under way", hint="begin a new stream")
         events: list[Event] = []
         ended = []
         ticks = (process.watch.tick for process in self._processes.values())
@@ -130,7 +127,7 @@ class ProcessPool:
                 self._send(process)
                 events += self._messages(process, _MESSAGES_A_TURN if ready & selectors.EVENT_READ else 0)
         for process in ended:
-            events += [*self._messages(process, None), self._buried(process)]
+            events += [*self._messages(process, None), self._reap(process)]
         self._kill_overdue()
         return events
 
@@ -139,9 +136,6 @@ class ProcessPool:
             self._waker.send(b"w")
 
     def close(self) -> None:
-        if self._is_closed:
-            return
-        self._is_closed = True
         for process in self._processes.values():
             self._send(process, Exit())
         self._await_ends(EXIT_SECONDS)
@@ -156,12 +150,6 @@ class ProcessPool:
         self._selector.close()
         self._woken.close()
         self._waker.close()
-
-    def pids(self) -> list[int]:
-        for process in self._processes.values():
-            while process.pid is None and process.end is None:
-                process.read_status()
-        return [process.pid for _, process in sorted(self._processes.items()) if process.pid is not None]
 
     # -- starting --------------------------------------------------------------------------------------------------
 
@@ -209,7 +197,7 @@ class ProcessPool:
             self._selector.modify(process.channel, events, process)
 
     def _messages(self, process: _Process, limit: int | None) -> Iterator[ToSampler]:
-        """Give the messages that a worker has sent, at most `limit`."""
+        """Yield the messages that a worker has sent, at most `limit`."""
         for _ in itertools.count() if limit is None else range(limit):
             if process.is_silent:
                 return
@@ -241,7 +229,7 @@ class ProcessPool:
                     reason, process.late = overdue
                     process.kill(reason)
 
-    def _buried(self, process: _Process) -> Died:
+    def _reap(self, process: _Process) -> Died:
         """Give up a worker that has ended; return how it did."""
         del self._processes[process.worker]
         self._silence(process)
@@ -277,24 +265,3 @@ def _checked(message: object, worker: int) -> ToSampler:
     if not isinstance(message, Started | Reported | Batch | Failed) or message.worker != worker:
         raise TypeError(f"worker {worker} sends no {type(message).__name__}")
     return message
-
-
-class MultiprocessingSampler(Sampler):
-    """Samples with worker processes that avoid waiting as much as possible.
-
-    The sampler leases episode numbers to workers ahead of their need, hands each finished episode on in the order of
-    the numbers, and waits for messages and deaths at once. A worker never blocks on sending.
-
-    Args:
-        args: As in `Sampler`.
-        start_method: `forkserver` or `spawn`.
-        kwargs: As in `Sampler`.
-    """
-
-    def __init__(self, *args: Any, start_method: StartMethod = "forkserver", **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._start_method: StartMethod = start_method
-
-    def _make_pool(self) -> Pool:
-        titles = [f"worker:{number} {one_line(label)}" for number, label in enumerate(self._updates.labels)]
-        return ProcessPool(self._factory, titles, self._start_method, self._supervision)
