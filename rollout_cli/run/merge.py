@@ -178,7 +178,7 @@ def _copy(dataset: Dataset, writer: DatasetWriter, per_worker: int | None, progr
             writer.write(replace(chunk, workers=workers), partition=worker)
         else:
             writer.write(chunk)
-        progress.update(episodes=chunk.n_episodes, steps=chunk.n_steps, return_sum=chunk.return_sum)
+        progress.add(chunk)
 
 
 def _verdict(infos: Sequence[Mapping[str, Any]], known: Verdict | None) -> Mapping[str, Any]:

@@ -28,6 +28,9 @@ _DECISIVE = (
 """Options that decide the data. The others (amount, workers, sampler, faults, showing) may differ on resume."""
 
 
+_UNRECORDED = "the run that skipped it was killed before it could record why"
+
+
 def recorded_options(command: CommandName, given: Mapping[str, Any]) -> Values:
     """Return the options of the dataset that `given` names; any other source of options is stronger.
 
@@ -77,6 +80,13 @@ class ResumeState:
     def totals(self) -> dict[str, Any]:
         """Return the committed episodes, steps and sum of returns."""
         return {name: getattr(self.committed, name, 0) for name in ("episodes", "steps", "return_sum")}
+
+    @property
+    def skipped(self) -> dict[int, str]:
+        """Return, by number, why earlier runs skipped an episode."""
+        episodes = self.info.get("skipped", {}).get("episodes", [])
+        recorded = {episode["episode_number"]: episode["reason"] for episode in episodes}
+        return dict.fromkeys(self.committed.skipped if self.committed else (), _UNRECORDED) | recorded
 
     def check(self, record: Mapping[str, Any], spec: EnvSpec, progress: Progress, *, is_whole: bool) -> None:
         """Compare this run's record and spaces with the dataset's; warn of other versions.
