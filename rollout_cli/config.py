@@ -321,11 +321,11 @@ def _check_together(config: CollectConfig) -> None:
     """Raise `ConfigError` unless one option says how much to collect, or where two options contradict each other."""
     amounts = {name: option for name, option in OPTIONS.items() if name in AMOUNTS}
     given = [option.flag for name, option in amounts.items() if getattr(config, name) is not None]
-    own = [option.flag for option in amounts.values() if config.command in option.commands]
-    if len(given) != 1 or given[0] not in own:
+    amount_flags = [option.flag for option in amounts.values() if config.command in option.commands]
+    if len(given) != 1 or given[0] not in amount_flags:
         raise ConfigError(
-            f"`rollout {config.command}` needs {' or '.join(own)}, got {' and '.join(given) or 'none'}",
-            hint=f"say how much to collect once, for example: rollout {config.command} {own[0]} 10",
+            f"`rollout {config.command}` needs {' or '.join(amount_flags)}, got {' and '.join(given) or 'none'}",
+            hint=f"say how much to collect once, for example: rollout {config.command} {amount_flags[0]} 10",
         )
     for contradicts, message, hint in _CONTRADICTIONS:
         if contradicts(config):

@@ -55,9 +55,9 @@ def _episode_range(value: object) -> EpisodeRange | None:
         return None
     text = str(_whole(value)).strip() if type(value) in {str, int, EpisodeRange} else ""
     if match := re.fullmatch(r"(?:(\d[\d_]*):)?(\d[\d_]*)", text):
-        found = EpisodeRange(int(match[1] or 0), int(match[2]))
-        if found.first < found.stop <= _LARGEST:
-            return found
+        episodes = EpisodeRange(int(match[1] or 0), int(match[2]))
+        if episodes.first < episodes.stop <= _LARGEST:
+            return episodes
     raise PydanticCustomError("range", "Input should be a number of episodes, or A:B with 0 <= A < B")
 
 

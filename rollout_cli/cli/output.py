@@ -96,26 +96,26 @@ def report(error: BaseException, *, as_json: bool, verbose: bool) -> int:
     With `as_json`, as one document on stdout, where that can be written to; else as lines on stderr. With `verbose`,
     with this process's own traceback.
     """
-    known = _as_rollout_error(error)
-    hint = errors.as_flags(known.marked_hint)
-    if known.details and isinstance(known.__cause__, errors.RemoteError):
-        known.__cause__ = None  # It shows the details, which are shown in any case.
-    known.__notes__ = []  # They hold the hint.
-    whole = "\n".join(filter(None, [known.details, traceback_text(error) if verbose else ""]))
+    reported = _as_rollout_error(error)
+    hint = errors.as_flags(reported.marked_hint)
+    if reported.details and isinstance(reported.__cause__, errors.RemoteError):
+        reported.__cause__ = None  # It shows the details, which are shown in any case.
+    reported.__notes__ = []  # They hold the hint.
+    whole = "\n".join(filter(None, [reported.details, traceback_text(error) if verbose else ""]))
     details = whole if verbose or as_json else _without_middle(whole)
     if as_json:
-        shown: dict[str, object] = {"class": type(known).__name__, "message": known.message, "hint": hint}
-        shown |= {"exit_code": known.exit_code, **({"details": details} if details else {})}
+        shown: dict[str, object] = {"class": type(reported).__name__, "message": reported.message, "hint": hint}
+        shown |= {"exit_code": reported.exit_code, **({"details": details} if details else {})}
         with contextlib.suppress(errors.StorageError):  # Then the lines below are all that is left.
-            print_json({**(known.report if isinstance(known, errors.VerificationError) else {}), "error": shown})
-            return known.exit_code
+            print_json({**(reported.report if isinstance(reported, errors.VerificationError) else {}), "error": shown})
+            return reported.exit_code
     is_coloured = sys.stderr.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
     red, dim, plain = (_RED, _DIM, _PLAIN) if is_coloured else ("", "", "")
-    lines = [f"{red}rollout: error:{plain} {one_line(known.message)}"]
+    lines = [f"{red}rollout: error:{plain} {one_line(reported.message)}"]
     lines += [f"  hint: {one_line(hint)}"] if hint else []
     lines += ["", dim + printable(details.rstrip("\n"), keep="\n") + plain] if details else []
     print_message("\n".join(lines))
-    return known.exit_code
+    return reported.exit_code
 
 
 def _without_middle(details: str) -> str:

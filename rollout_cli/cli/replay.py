@@ -58,7 +58,7 @@ def replay(
     kwargs = OPTIONS["env_kwargs"].read(env_kwargs or [], "--env-kwargs", text=True)
     dataset = load(folder)
     ids = dataset.episodes["episode_id"].to_pylist()
-    places = [place for place, one in enumerate(ids) if wanted is None or one in wanted]
+    places = [place for place, episode_id in enumerate(ids) if wanted is None or episode_id in wanted]
     if not places:
         hint = f"its episodes have ids from {min(ids)} to {max(ids)}" if ids else "it has no episode"
         raise UsageError(f"{folder} has no such episode", hint=hint)
@@ -66,26 +66,26 @@ def replay(
         replayed, notices = run_again(dataset, places, policy=policy, env_kwargs=kwargs)
     for notice in () if quiet else notices:
         print_message(f"notice: {printable(notice)}")
-    different = [(one, one.difference) for one in replayed if one.difference]
+    different = [(rerun, rerun.difference) for rerun in replayed if rerun.difference]
     document: dict[str, object] = {
         "path": str(folder),
         "replayed": len(replayed),
         "identical": len(replayed) - len(different),
-        "different": [{**one.facts, "difference": asdict(found)} for one, found in different],
+        "different": [{**rerun.facts, "difference": asdict(difference)} for rerun, difference in different],
         "notices": notices,
     }
     if different:
-        first, found = different[0]
+        first, difference = different[0]
         which = f"episode {first.facts['episode_id']} of {folder}"
         if len(replayed) > 1:
             which = f"{len(different):,} of {len(replayed):,} episodes differ; the first, {which},"
         lines = [
-            f"episode {_title(one)}: {place.place}: stored {place.values[0]}, replayed {place.values[1]}"
-            for one, place in different
+            f"episode {_title(rerun)}: {other.place}: stored {other.values[0]}, replayed {other.values[1]}"
+            for rerun, other in different
         ]
         raise VerificationError(
-            f"{which} is not as stored: {found.place} was {found.values[0]}, is {found.values[1]}",
-            hint="; ".join(notices) or f"the episode depends on more than its seeds: {advice(found)}",
+            f"{which} is not as stored: {difference.place} was {difference.values[0]}, is {difference.values[1]}",
+            hint="; ".join(notices) or f"the episode depends on more than its seeds: {advice(difference)}",
             details="\n".join(first_of(lines)),
             report=document,
         )
@@ -93,6 +93,6 @@ def replay(
     show(document, {"dataset": folder, **rows, "replayed": "identical"}, as_json=json, quiet=quiet)
 
 
-def _title(one: Replayed) -> str:
-    number, seed, steps = (one.facts[name] for name in ("episode_number", "seed", "steps"))
-    return f"{one.facts['episode_id']} (number {number}, seed {seed}, {counted(steps, 'step')})"
+def _title(rerun: Replayed) -> str:
+    number, seed, steps = (rerun.facts[name] for name in ("episode_number", "seed", "steps"))
+    return f"{rerun.facts['episode_id']} (number {number}, seed {seed}, {counted(steps, 'step')})"

@@ -31,6 +31,7 @@ from rollout_cli.loading import (
     import_module,
     is_file,
     is_module_attribute,
+    name_of,
 )
 
 Vector = VectorEnv[Any, Any, Any]
@@ -152,11 +153,6 @@ def as_env_source(env: Any, kwargs: Mapping[str, Any] | None = None) -> EnvSourc
     return EnvSource(name, name, dict(kwargs or {}), Source.of(env, EnvLoadError, hint=hint))
 
 
-def name_of(item: Any) -> str:
-    """Return the name of a class or function, or of an object's class."""
-    return str(getattr(item, "__name__", type(item).__name__))
-
-
 def copy_env(env: Env, name: str) -> Env:
     """Return a copy of an environment, so that no two workers or rows step the same one, or raise EnvLoadError."""
     hint = f"let {name} be a class or a factory, which builds an environment for each worker and row"
@@ -168,10 +164,10 @@ def one_for_each(update: Any, n_rows: int) -> list[Any]:
     updates: Sequence[Any] = update if isinstance(update, list) else [update] * n_rows
     if len(updates) != n_rows:
         raise ArgumentError(f"a list with one environment a row has {n_rows} entries, not {len(updates)}")
-    first_rows = {id(one): row for row, one in reversed(list(enumerate(updates)))}
+    first_rows = {id(env): row for row, env in reversed(list(enumerate(updates)))}
     return [
-        copy_env(one, "the environment") if isinstance(one, gymnasium.Env) and first_rows[id(one)] < row else one
-        for row, one in enumerate(updates)
+        copy_env(env, "the environment") if isinstance(env, gymnasium.Env) and first_rows[id(env)] < row else env
+        for row, env in enumerate(updates)
     ]
 
 
@@ -183,9 +179,9 @@ def _registered_spec(env_id: str) -> GymSpec:
     try:
         return gymnasium.spec(name)
     except gymnasium.error.Error as error:
-        by_lower = {known.lower(): known for known in gymnasium.registry}
+        by_lower = {registered.lower(): registered for registered in gymnasium.registry}
         similar = difflib.get_close_matches(name.lower(), by_lower, n=3, cutoff=0.7)
-        hint = f"did you mean {' or '.join(by_lower[one] for one in similar)}?" if similar else did_you_mean(env_id)
+        hint = f"did you mean {' or '.join(by_lower[key] for key in similar)}?" if similar else did_you_mean(env_id)
         if not hint:
             hint = "another package's environment is named with the module that registers it, as in ale_py:ALE/Pong-v5"
         raise EnvLoadError(f"there is no environment {env_id!r}", hint=hint) from error

@@ -15,13 +15,12 @@ from gymnasium import spaces
 from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.episodes.spaces import SpaceRows, count_rows, map_tree
 from rollout_cli.errors import PolicyError, PolicyLoadError
-from rollout_cli.loading import reporting
+from rollout_cli.loading import name_of, reporting
 from rollout_cli.policies.policy import (
     ACCEPTED,
     AdaptedPolicy,
     Tree,
     is_action_and_info,
-    name_of,
     named,
     own_method,
 )

@@ -71,7 +71,7 @@ def sampler_of(
         rules=EpisodeRules(invalid_action=config.invalid_action, step_guard=config.episode_step_guard),
         pins=_pin_rules(config, policy, env),
     )
-    supervision = Supervision(**{one.name: getattr(config, one.name) for one in fields(Supervision)})
+    supervision = Supervision(**{rule.name: getattr(config, rule.name) for rule in fields(Supervision)})
     options: dict[str, Any] = {"worker_factory": factory, "supervision": supervision, "warn": warn}
     if config.sampler == "local":
         return LocalSampler(policy, env, **options)

@@ -146,7 +146,7 @@ def _locked(config: CollectConfig, progress: Progress) -> Iterator[FolderLock | 
 
 
 def _check_stored(run: _Run) -> reproduce.Verdict | None:
-    """Before a dataset is extended, check that its first episode comes out as it did; return a verdict known by this."""
+    """Check, before a dataset is extended, that its first episode comes out as it did; return what that decides."""
     state = run.request.state
     if state.committed is None or state.plan is None:
         return None

@@ -56,12 +56,13 @@ def first_difference(first: EpisodeBatch, again: EpisodeBatch, *, only: Collecti
         {name: column for name, column in _columns(batch) if not only or name.partition(".")[0] in only}
         for batch in (first, again)
     )
-    found = []
+    differences = []
     for name in dict.fromkeys([*columns, *others]):
         start, values = columns.get(name) or others[name]
         lacking = start, np.full(len(values), None, object)
-        found.append(_difference(name, columns.get(name, lacking), others.get(name, lacking)))
-    differences = [difference for difference in found if difference is not None]
+        difference = _difference(name, columns.get(name, lacking), others.get(name, lacking))
+        if difference is not None:
+            differences.append(difference)
     names = tuple(difference.field for difference in differences)
     infos = names if all(name.startswith(_INFOS) for name in names) else ()
     earliest = min(differences, key=lambda difference: difference.step, default=None)
@@ -92,10 +93,10 @@ def _leaves(name: str, tree: Any, start: int = 0) -> Iterator[tuple[str, _Column
         yield name, (start, tree)
 
 
-def _difference(name: str, one: _Column, other: _Column) -> Difference | None:
+def _difference(name: str, first: _Column, again: _Column) -> Difference | None:
     """Return where two columns first differ in the rows that both have; a missing row shows in the lengths."""
-    (start, left), (other_start, right) = one, other
-    if start != other_start and name != "length":
+    (start, left), (again_start, right) = first, again
+    if start != again_start and name != "length":
         return None  # The ends of runs of different lengths are no pair.
     row = _first_row(left, right)
     if row is None:
@@ -104,7 +105,7 @@ def _difference(name: str, one: _Column, other: _Column) -> Difference | None:
     if np.shape(before) == np.shape(now) != ():
         element = _first_row(np.ravel(before), np.ravel(now)) or 0
         before, now = np.ravel(before)[element], np.ravel(now)[element]
-    return Difference(name, min(start, other_start) + row, [_shown(before), _shown(now)])
+    return Difference(name, min(start, again_start) + row, [_shown(before), _shown(now)])
 
 
 def _first_row(left: Array, right: Array) -> int | None:

@@ -74,10 +74,10 @@ _distributions = cache(importlib.metadata.packages_distributions)
 
 def _git(*words: str) -> str | None:
     try:
-        found = subprocess.run(["git", *words], capture_output=True, timeout=_GIT_SECONDS, check=False)  # noqa: S603, S607 - our words
+        ran = subprocess.run(["git", *words], capture_output=True, timeout=_GIT_SECONDS, check=False)  # noqa: S603, S607 - our words
     except (OSError, subprocess.TimeoutExpired):
         return None  # There is no git, for example.
-    return found.stdout.decode(errors="replace").strip() if found.returncode == 0 else None
+    return ran.stdout.decode(errors="replace").strip() if ran.returncode == 0 else None
 
 
 def sources_record(config: CollectConfig, policy: PolicySource, env: EnvSource) -> dict[str, Any]:
@@ -172,21 +172,21 @@ def _is_cut(name: str, value: Any) -> bool:
 
 def storable(document: Mapping[str, Any]) -> dict[str, Any]:
     """Return a document as plain JSON, with secrets cut; `restored` undoes the rest."""
-    found = json.loads(
+    plain = json.loads(
         json.dumps(document, default=str), object_hook=_cut, parse_constant=lambda name: {"float": str(float(name))}
     )
-    return dict(found)
+    return dict(plain)
 
 
-def _cut(found: dict[str, Any]) -> dict[str, Any]:
+def _cut(document: dict[str, Any]) -> dict[str, Any]:
     """Return a JSON object with its secrets cut, and those of texts that are JSON objects, as gymnasium's EnvSpec."""
-    for key, value in found.items():
+    for key, value in document.items():
         if isinstance(value, str) and value.startswith("{") and any(secret in value for secret in _SECRETS):
             with contextlib.suppress(ValueError, RecursionError):
-                found[key] = json.dumps(json.loads(value, object_hook=_cut))
+                document[key] = json.dumps(json.loads(value, object_hook=_cut))
         if key in _SECRETS and isinstance(value, str | list) and value:
-            found[key] = CUT
-    return found
+            document[key] = CUT
+    return document
 
 
 def restored(value: Any) -> Any:

@@ -66,7 +66,9 @@ def replay(
         # A source may have changed in a comment only, so this is no error.
         changed, _ = pins.changes(info["files"], record["files"], is_whole=False)
         changed = [f"{change} since the dataset was made" for change in [*changed, *changed_sources(info, record)]]
-        notices = changed + [f"since the dataset was made, {one}" for one in provenance.changed_versions(info, record)]
+        notices = changed + [
+            f"since the dataset was made, {version}" for version in provenance.changed_versions(info, record)
+        ]
         if SpaceSchema.of(spec).describe() != info["spaces"]:
             raise EnvLoadError(
                 "the environment has other spaces than those of the dataset",
@@ -74,13 +76,13 @@ def replay(
             )
         if sampler.report.not_reproducible is not None:
             raise NotReproducibleError(f"these episodes cannot be run again: {sampler.report.not_reproducible}")
-        found = []
+        replayed = []
         for episode in (dataset[place] for place in places):
-            again = stored_form(run_again(sampler, episode.number), dataset.env_spec, info["features"])
+            rerun = stored_form(run_again(sampler, episode.number), dataset.env_spec, info["features"])
             facts = {"episode_id": episode.id, "episode_number": episode.number, "seed": episode.seed}
-            found.append(Replayed({**facts, "steps": len(episode)}, first_difference(episode.batch, again)))
+            replayed.append(Replayed({**facts, "steps": len(episode)}, first_difference(episode.batch, rerun)))
         # What is read in an episode is known by now.
         late, _ = pins.changes(info["files"], pins.record(sampler.report.files))
         late = [f"{change} since the dataset was made" for change in late]
         notices += [f"from episode {min(change['from_numbers'])} on, {change['what']}" for change in info["changes"]]
-        return found, [*(change for change in late if change not in changed), *notices]
+        return replayed, [*(change for change in late if change not in changed), *notices]

@@ -169,7 +169,7 @@ def resume_state(config: CollectConfig, plan: Plan, sources: Mapping[str, Any], 
     elif config.seed != info["root_seed"]:
         _refuse(root, [f"seed was {info['root_seed']}, is {config.seed}"])
     committed = read_committed(root, info)
-    covered = [Covered(*one) for one in committed.partitions]
+    covered = [Covered(*partition) for partition in committed.partitions]
     state = ResumeState(config, remaining(plan, covered), info, committed)
     state.accept(*changed_sources(info, sources))
     if state.is_complete or committed.can_resume:
@@ -201,7 +201,7 @@ def _differences(info: Mapping[str, Any], sources: Mapping[str, Any], plan: Plan
         yield f"the first episode was {first}, is {plan.first}"
 
 
-def _refuse(root: Path, found: list[str]) -> None:
-    if found:
+def _refuse(root: Path, differences: list[str]) -> None:
+    if differences:
         hint = "give the same options and files (the dataset has those that are not given), or another {output}"
-        raise UsageError(f"cannot resume {root}: {'; '.join(found)}", hint=hint)
+        raise UsageError(f"cannot resume {root}: {'; '.join(differences)}", hint=hint)

@@ -11,9 +11,8 @@ import numpy as np
 
 from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.errors import EnvError, InternalError, PolicyError, PolicyLoadError
-from rollout_cli.loading import Source, reporting
+from rollout_cli.loading import Source, name_of, reporting
 from rollout_cli.policies import AdaptedPolicy, PolicySource, adapt_policy
-from rollout_cli.policies.policy import name_of
 from rollout_cli.policies.source import UserPolicySource
 from rollout_cli.seeding.seeds import SETUP, seed_globals, torch_has_drawn
 from rollout_cli.workers.worker import EpisodeRules, OnInvalidAction
