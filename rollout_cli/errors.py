@@ -1,26 +1,23 @@
 """The one error tree. Every error that leaves the package is one of these, and each class owns its exit code.
 
 A hint names an option by markup: `{output}`; with a value, `{overwrite=True}`, `{max_episode_length=N}`,
-`{on_env_error="skip"}`; with one item of a mapping, `{env_kwargs=size=4}`. Python programs read it as an argument, and
-people at the command line as a flag.
+`{on_env_error="skip"}`, a text as JSON has it; with one item of a mapping, `{env_kwargs=size=4}`. Python programs read
+it as an argument, and people at the command line as a flag.
 """
 
 from __future__ import annotations
 
 import copy
+import json
 import re
 import shlex
 from collections.abc import Mapping
 from typing import Any, ClassVar, Self
 
-_MARKUP = re.compile(r'\{([a-z][a-z_0-9]*)(?:=("[^"]*"|[^{}"]*))?\}')
+# Alone between spaces or signs: a folder of the user's may be called `data/{seed}`.
+MARKUP = re.compile(r'(?<![^\s(])\{([a-z][a-z_0-9]*)(?:=("(?:[^"\\]|\\.)*"|[^{}"]*))?\}(?=[\s),:;]|$)')
 _ARGUMENTS = {"envs_per_worker": "n_envs", "workers": "n_workers"}
 """Options whose arguments in the Python API have other names."""
-
-
-def options_in(hint: str) -> list[str]:
-    """Return the options that a hint names by markup."""
-    return [match[1] for match in _MARKUP.finditer(hint)]
 
 
 def as_arguments(hint: str) -> str:
@@ -34,7 +31,7 @@ def as_arguments(hint: str) -> str:
         is_item = equals and not value.startswith('"')
         return f'{name}={{"{key}": {item}}}' if is_item else f"{name}={value}"
 
-    return _MARKUP.sub(argument, hint)
+    return MARKUP.sub(argument, hint)
 
 
 def as_flags(hint: str) -> str:
@@ -44,9 +41,9 @@ def as_flags(hint: str) -> str:
         name, value = "--" + match[1].replace("_", "-"), match[2]
         if value in {None, "True", "…"}:
             return name
-        return f"{name} {shlex.quote(value[1:-1]) if value.startswith(chr(34)) else value}"
+        return f"{name} {shlex.quote(json.loads(value))}" if value.startswith('"') else f"{name} {value}"
 
-    return _MARKUP.sub(flag, hint)
+    return MARKUP.sub(flag, hint)
 
 
 class RolloutError(Exception):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import json
 import math
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -39,7 +40,7 @@ class Difference:
 
 def advice(difference: Difference) -> str:
     """Return the hint for an episode that differs so."""
-    options = " ".join(f'{{drop_info="{glob.escape(name)}"}}' for name in difference.infos)
+    options = " ".join(f"{{drop_info={json.dumps(glob.escape(name))}}}" for name in difference.infos)
     return f"only infos differ, which can be left out: {options}" if options else _HINT
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import reduce
@@ -90,7 +91,7 @@ def _config_of(path: Path) -> CollectConfig:
         raise UsageError(f"{path} is no shard of a run", hint='collect its parts with {shard="i/n"}')
     if info["status"] != "complete":
         message = f"{path}, shard {config.shard}, is not complete: its status is {info['status']!r}"
-        hint = f'finish it: `rollout {config.command}` with {{resume=True}} {{output="{path}"}}'
+        hint = f"finish it: `rollout {config.command}` with {{resume=True}} {{output={json.dumps(str(path))}}}"
         raise UsageError(message, hint=hint)
     return config
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
@@ -84,16 +84,18 @@ class RunSamplers:
     def own(self) -> Sampler:
         """Return the sampler of the run's own workers, which are not started."""
         request = self._request
-        sampler = self._of(request.config, warn=self._warn)
+        sampler = self._current = sampler_of(request.config, request.policy, request.env, warn=self._warn)
         # A run that goes on, or a shard, does not begin where the other one did.
         sampler.next_number = request.plan.first + request.state.totals["episodes"]
         return self.closing.enter_context(sampler)
 
     def rebuild(self, limit: int | None) -> Sampler:
         """Return a sampler of one new worker; see `reproduce.Rebuild`."""
-        seed = self._request.config.seed if self._current is None else self._current.seed
-        config = replace(self._request.config, seed=seed, on_env_error="fail", on_worker_death="fail")
-        return self._of(config, n_workers=1, limit=limit)
+        request = self._request
+        seed = request.config.seed if self._current is None else self._current.seed
+        config = replace(request.config, seed=seed, on_env_error="fail", on_worker_death="fail")
+        self._current = sampler_of(config, request.policy, request.env, n_workers=1, limit=limit)
+        return self._current
 
     def rebuild_at_end(self, limit: int | None) -> AbstractContextManager[Sampler]:
         """Return the same in place of the run's own workers: two of each policy might not fit into memory."""
@@ -109,18 +111,6 @@ class RunSamplers:
         if self._current is not None:
             self._current.request_stop(grace=self._request.config.grace)
         self._progress.notice(f"{name}: the run is ending, and commits its finished episodes; again ends it at once")
-
-    def _of(
-        self,
-        config: CollectConfig,
-        *,
-        n_workers: int | None = None,
-        limit: int | None = None,
-        warn: Callable[[str], None] | None = None,
-    ) -> Sampler:
-        request = self._request
-        self._current = sampler_of(config, request.policy, request.env, n_workers=n_workers, limit=limit, warn=warn)
-        return self._current
 
     def _warn(self, text: str) -> None:
         self._progress.warn(text)

@@ -13,7 +13,7 @@ import pytest
 import rollout_cli
 from rollout_cli import errors
 from rollout_cli.config import OPTIONS
-from rollout_cli.errors import EnvError, RolloutError, UserCodeError, VerificationError, as_flags, options_in
+from rollout_cli.errors import MARKUP, EnvError, RolloutError, UserCodeError, VerificationError, as_flags
 
 PACKAGE = Path(rollout_cli.__file__).parent
 
@@ -81,6 +81,8 @@ HINTS = {
     '{drop_info="a b=1"}': ('drop_info="a b=1"', "--drop-info 'a b=1'"),
     "{env_kwargs=size=N}": ('env_kwargs={"size": N}', "--env-kwargs size=N"),
     "{workers=2} and {envs_per_worker=4}": ("n_workers=2 and n_envs=4", "--workers 2 and --envs-per-worker 4"),
+    r'{drop_info="a \"b\" {c}"}': (r'drop_info="a \"b\" {c}"', """--drop-info 'a "b" {c}'"""),
+    "it is in data/{seed}": ("it is in data/{seed}", "it is in data/{seed}"),
     "return (action, {}), or {'a': 1}": ("return (action, {}), or {'a': 1}", "return (action, {}), or {'a': 1}"),
 }
 
@@ -118,4 +120,4 @@ def test_hints_name_options_by_markup(path: Path) -> None:
     flags = {option.flag for option in OPTIONS.values()}
     named = {flag for hint in _hints(tree) for flag in re.findall(r"(?<![\w-])--[a-z][a-z-]+", hint)}
     assert not named & flags
-    assert {name for hint in _hints(tree) for name in options_in(hint)} <= OPTIONS.keys()
+    assert {name for hint in _hints(tree) for name, _ in MARKUP.findall(hint)} <= OPTIONS.keys()
