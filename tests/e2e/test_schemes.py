@@ -164,6 +164,21 @@ def test_wrappers_are_built_again(tmp_path: Path) -> None:
     assert "wrapper was" in ran.stderr
 
 
+def test_shards_with_wrappers_are_merged(tmp_path: Path) -> None:
+    """The whole is the single run, and replays; a shard in other wrappers is no part of it."""
+    words = ("collect", "--env", "CartPole-v1", "--episodes", "90", "--sampler", "local", "--seed", "3", "--quiet")
+    for number in (1, 2):
+        called(*words, *WRAPPED, "--shard", f"{number}/2", "--output", tmp_path / f"part{number}")
+    called("merge", tmp_path / "part1", tmp_path / "part2", "--output", tmp_path / "all", "--quiet")
+    called(*words, *WRAPPED, "--output", tmp_path / "whole")
+    assert_same_data(tmp_path / "whole", tmp_path / "all")
+    ran = called("replay", tmp_path / "all", "--episodes", "60:63", "--json")
+    assert 3 == json.loads(ran.stdout)["identical"]
+    called(*words, *WRAPPED[:2], "--shard", "2/2", "--output", tmp_path / "other")
+    ran = called("merge", tmp_path / "part1", tmp_path / "other", "--output", tmp_path / "both", code=2)
+    assert "wrapper" in ran.stderr
+
+
 REFUSED = {
     "FrameStackObservaton": (3, "did you mean FrameStackObservation?"),
     "absent:Wrapper": (3, "there is no module 'absent'"),
