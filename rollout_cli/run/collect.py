@@ -109,9 +109,14 @@ def collect(config: CollectConfig, *, progress: Progress | None = None) -> Colle
         state, tally = request.state, _Tally(request.state.skipped)
         if state.is_complete:
             progress.notice(f"{config.output} is complete: there is nothing to do")
-            facts = {"seed": state.info["root_seed"], "reproducible": state.info["reproducible"]}
             return _result(
-                tally, started_at, **state.totals, path=config.output.resolve(), **facts, n_workers=config.workers
+                tally,
+                started_at,
+                **state.totals,
+                path=config.output.resolve(),
+                seed=state.info["root_seed"],
+                n_workers=config.workers,
+                reproducible=state.info["reproducible"],
             )
         run = _Run(request, tally, RunSamplers(request, progress), progress, signals)
         known = _check_stored(run)
@@ -120,10 +125,17 @@ def collect(config: CollectConfig, *, progress: Progress | None = None) -> Colle
             verdict = _check(run, sampler, known)
             summary = _close(run, sampler, writer, verdict)
         _warn(run, verdict, summary)
-        facts = {"path": summary.path, "episodes": summary.episodes, "steps": summary.steps}
-        return_sum = state.totals["return_sum"] + tally.return_sum
-        facts |= {"seed": sampler.seed, "n_workers": sampler.n_started, "reproducible": asdict(verdict)}
-        return _result(tally, started_at, return_sum=return_sum, **facts)
+        return _result(
+            tally,
+            started_at,
+            episodes=summary.episodes,
+            steps=summary.steps,
+            return_sum=state.totals["return_sum"] + tally.return_sum,
+            path=summary.path,
+            seed=sampler.seed,
+            n_workers=sampler.n_started,
+            reproducible=asdict(verdict),
+        )
 
 
 @contextmanager
