@@ -20,30 +20,27 @@ _ARGUMENTS = {"envs_per_worker": "n_envs", "workers": "n_workers"}
 """Options whose arguments in the Python API have other names."""
 
 
-def as_arguments(hint: str) -> str:
-    """Return a hint with its options as arguments of the Python API, such as `max_episode_length=N`."""
+def _argument(match: re.Match[str]) -> str:
+    """Return an option as an argument of the Python API, such as `max_episode_length=N`."""
+    name, value = _ARGUMENTS.get(match[1], match[1]), match[2]
+    if value is None:
+        return name
+    key, equals, item = value.partition("=")
+    is_item = equals and not value.startswith('"')
+    return f'{name}={{"{key}": {item}}}' if is_item else f"{name}={value}"
 
-    def argument(match: re.Match[str]) -> str:
-        name, value = _ARGUMENTS.get(match[1], match[1]), match[2]
-        if value is None:
-            return name
-        key, equals, item = value.partition("=")
-        is_item = equals and not value.startswith('"')
-        return f'{name}={{"{key}": {item}}}' if is_item else f"{name}={value}"
 
-    return MARKUP.sub(argument, hint)
+def _flag(match: re.Match[str]) -> str:
+    """Return an option as a flag of the command line, such as `--max-episode-length N`."""
+    name, value = "--" + match[1].replace("_", "-"), match[2]
+    if value in {None, "True", "…"}:
+        return name
+    return f"{name} {shlex.quote(json.loads(value))}" if value.startswith('"') else f"{name} {value}"
 
 
 def as_flags(hint: str) -> str:
-    """Return a hint with its options as flags of the command line, such as `--max-episode-length N`."""
-
-    def flag(match: re.Match[str]) -> str:
-        name, value = "--" + match[1].replace("_", "-"), match[2]
-        if value in {None, "True", "…"}:
-            return name
-        return f"{name} {shlex.quote(json.loads(value))}" if value.startswith('"') else f"{name} {value}"
-
-    return MARKUP.sub(flag, hint)
+    """Return a hint with its options as flags of the command line."""
+    return MARKUP.sub(_flag, hint)
 
 
 class RolloutError(Exception):
@@ -61,7 +58,7 @@ class RolloutError(Exception):
     @property
     def hint(self) -> str:
         """What to do next, in words of the Python API; `marked_hint` is the same with the markup of options."""
-        return as_arguments(self.marked_hint)
+        return MARKUP.sub(_argument, self.marked_hint)
 
     def with_hint(self, hint: str) -> Self:
         """Return a copy with another hint, of the same cause."""

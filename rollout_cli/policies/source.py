@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NamedTuple, Protocol, cast, runtime_checkable
+from typing import Any, NamedTuple, Protocol, TypeGuard, cast
 
 import cloudpickle
 
@@ -32,7 +32,6 @@ from rollout_cli.policies.policy import AdaptedPolicy
 from rollout_cli.policies.random import RandomSource
 
 
-@runtime_checkable
 class PolicySource(Protocol):
     """Where a policy comes from: small, picklable, and loaded in each worker."""
 
@@ -52,6 +51,11 @@ class PolicySource(Protocol):
         `scheme` is that of the SPEC, `path` its file's absolute path, `sha256` the hash of that file or of a module's
         source, each None where there is none; `options` are the arguments that the scheme was given.
         """
+
+
+def is_policy_source(item: Any) -> TypeGuard[PolicySource]:
+    """Return whether an object is a source; asked of its class, for a policy's own attributes may raise anything."""
+    return callable(getattr(type(item), "load", None)) and callable(getattr(type(item), "describe", None))
 
 
 SCHEMES: dict[str, Callable[[str, Mapping[str, Any]], PolicySource]] = {"random": RandomSource}

@@ -48,11 +48,8 @@ def sampler_of(
     Raises:
         UserCodeError: If the worker class cannot be found, or does not say how it wants its work.
     """
-    arguments = dict(config.worker_args)
-    if config.deterministic:
-        arguments["deterministic"] = True
-    if config.fresh_env:
-        arguments["fresh_env"] = True
+    switches = {name: True for name in ("deterministic", "fresh_env") if getattr(config, name)}
+    arguments: dict[str, Any] = {**config.worker_args, **switches}
     worker_class: type[Worker] = DefaultWorker
     if config.envs_per_worker > 1 or config.vectorization == "native":
         worker_class, arguments["n_envs"] = VecWorker, config.envs_per_worker

@@ -1,4 +1,4 @@
-"""collect(): the use case. Its steps are prepare -> start -> resume_or_begin -> fill -> check -> close -> report."""
+"""collect(): the use case. Its steps are request -> start -> resume_or_begin -> fill -> check -> close -> warn."""
 
 from __future__ import annotations
 
