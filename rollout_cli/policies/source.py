@@ -37,7 +37,7 @@ class PolicySource(Protocol):
 
     @property
     def label(self) -> str:
-        """Return a short text for people."""
+        """A short text for people."""
 
     def load(self, env_spec: EnvSpec, *, deterministic: bool = False) -> AdaptedPolicy:
         """Load a new copy of the policy and adapt it; where `deterministic`, to one that does not explore.

@@ -73,17 +73,17 @@ class ResumeState:
 
     @property
     def is_complete(self) -> bool:
-        """Return whether there is nothing to do."""
+        """Whether there is nothing to do."""
         return self.plan is None and self.info["status"] == "complete"
 
     @property
     def totals(self) -> dict[str, Any]:
-        """Return the committed episodes, steps and sum of returns."""
+        """The committed episodes, steps and sum of returns."""
         return {name: getattr(self.committed, name, 0) for name in ("episodes", "steps", "return_sum")}
 
     @property
     def skipped(self) -> dict[int, str]:
-        """Return, by number, why earlier runs skipped an episode."""
+        """By number, why earlier runs skipped an episode."""
         episodes = self.info.get("skipped", {}).get("episodes", [])
         recorded = {episode["episode_number"]: episode["reason"] for episode in episodes}
         return dict.fromkeys(self.committed.skipped if self.committed else (), _UNRECORDED) | recorded
@@ -127,7 +127,7 @@ class ResumeState:
 
     @property
     def changes(self) -> list[Mapping[str, Any]]:
-        """Return what info.json records of accepted changes: those of earlier resumes, and this one's."""
+        """What info.json records of accepted changes: those of earlier resumes, and this one's."""
         before = list(self.info.get("changes", []))
         if not self.accepted or self.committed is None:
             return before
