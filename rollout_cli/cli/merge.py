@@ -8,13 +8,19 @@ from typing import Annotated
 
 import typer
 
-from rollout_cli.cli.options import JsonFlag, OutputFlag, QuietFlag
+from rollout_cli.cli.options import JsonFlag, QuietFlag
 from rollout_cli.cli.output import show, showing_progress
 from rollout_cli.remote import folder_of
 
 _Parts = Annotated[
     list[Path],
     typer.Argument(metavar="DIR", help="The shards, in any order.", show_default=False, parser=folder_of),
+]
+_OutputFlag = Annotated[
+    Path,
+    typer.Option(
+        "--output", "-o", metavar="DIR", help="The folder of the whole dataset.", show_default=False, parser=folder_of
+    ),
 ]
 _OVERWRITE = "Replace the dataset that the folder holds."
 _OverwriteFlag = Annotated[bool, typer.Option("--overwrite", help=_OVERWRITE, show_default=False)]
@@ -26,7 +32,7 @@ _AcceptFlag = Annotated[bool, typer.Option("--accept-changes", help=_ACCEPT, sho
 def merge(
     parts: _Parts,
     *,
-    output: OutputFlag,
+    output: _OutputFlag,
     overwrite: _OverwriteFlag = False,
     accept_changes: _AcceptFlag = False,
     quiet: QuietFlag = False,

@@ -29,12 +29,6 @@ def shown(*names: str, text: str, **more: Any) -> Any:
 Folder = Annotated[
     Path, typer.Argument(metavar="DIR", help="A dataset's folder, or its URI.", show_default=False, parser=folder_of)
 ]
-OutputFlag = Annotated[
-    Path,
-    typer.Option(
-        "--output", "-o", metavar="DIR", help="The folder of the whole dataset.", show_default=False, parser=folder_of
-    ),
-]
 JsonFlag = Annotated[bool, shown("--json", text="Write one JSON document to stdout.")]
 QuietFlag = Annotated[bool, shown("--quiet", "-q", text="Show warnings and errors only, and print the path alone.")]
 
