@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from rollout_cli.config import CollectConfig
-from rollout_cli.envs.source import EnvSource
+from rollout_cli.envs.source import EnvSource, env_source
+from rollout_cli.envs.wrappers import wrapper_source
 from rollout_cli.errors import ConfigError
+from rollout_cli.option_types import keyword
 from rollout_cli.pins import PinRules
 from rollout_cli.policies.source import PolicySource
 from rollout_cli.remote import RemotePath
@@ -46,11 +48,8 @@ def sampler_of(
     Raises:
         UserCodeError: If the worker class cannot be found, or does not say how it wants its work.
     """
-    arguments = dict(config.worker_args)
-    if config.deterministic:
-        arguments["deterministic"] = True
-    if config.fresh_env:
-        arguments["fresh_env"] = True
+    switches = {name: True for name in ("deterministic", "fresh_env") if getattr(config, name)}
+    arguments: dict[str, Any] = {**config.worker_args, **switches}
     worker_class: type[Worker] = DefaultWorker
     if config.envs_per_worker > 1 or config.vectorization == "native":
         worker_class, arguments["n_envs"] = VecWorker, config.envs_per_worker
@@ -61,7 +60,7 @@ def sampler_of(
     limits = [steps for steps in (config.max_episode_length, limit) if steps is not None]
     factory = WorkerFactory(
         max_episode_length=min(limits, default=None),
-        n_workers=n_workers or (len(config.part) if config.command == "exact" else config.workers),
+        n_workers=n_workers or (len(config.shard_numbers) if config.command == "exact" else config.workers),
         seed=config.seed,
         worker_class=worker_class,
         worker_args=arguments,
@@ -69,7 +68,7 @@ def sampler_of(
         rules=EpisodeRules(invalid_action=config.invalid_action, step_guard=config.episode_step_guard),
         pins=_pin_rules(config, policy, env),
     )
-    supervision = Supervision(**{one.name: getattr(config, one.name) for one in fields(Supervision)})
+    supervision = Supervision(**{rule.name: getattr(config, rule.name) for rule in fields(Supervision)})
     options: dict[str, Any] = {"worker_factory": factory, "supervision": supervision, "warn": warn}
     if config.sampler == "local":
         return LocalSampler(policy, env, **options)
@@ -87,6 +86,21 @@ def sampler_of(
     return MultiprocessingSampler(policy, env, **options, start_method=config.start_method)
 
 
+def env_of(config: CollectConfig) -> EnvSource:
+    """Return the source of the environment that a configuration names, in its wrappers; nothing is built.
+
+    Raises:
+        EnvLoadError: If it names no environment, or no wrapper.
+        ConfigError: If an argument of a wrapper is not `key=value`.
+    """
+    wrappers = []
+    for spec in config.wrapper:
+        name, _, arguments = spec.partition("?")
+        pairs = (keyword(pair, f"an argument of --wrapper {name}") for pair in arguments.split("&") if pair)
+        wrappers.append(wrapper_source(name, dict(pairs)))
+    return env_source(config.env, config.env_kwargs, wrappers=tuple(wrappers))
+
+
 def check_pins(names: Sequence[str]) -> None:
     """Raise ConfigError where a file to be pinned is not there."""
     for name in names:
@@ -96,7 +110,8 @@ def check_pins(names: Sequence[str]) -> None:
 
 def _pin_rules(config: CollectConfig, policy: PolicySource, env: EnvSource) -> PinRules:
     # Relative paths, where they were given so: a worker on another machine has another working folder.
-    specs = [spec for spec, source in ((config.policy, policy), (config.env, env)) if source.describe()["path"]]
+    sources = ((config.policy, policy.describe()), (config.env, env.describe()))
+    specs = [spec.removeprefix(f"{record.get('scheme')}:") for spec, record in sources if record["path"]]
     return PinRules(
         named=(*_texts(config.env_kwargs), *_texts(config.worker_args), *config.pin),
         folders=tuple(folder for spec in specs if (folder := os.path.dirname(spec))),  # noqa: PTH120 - it stays relative

@@ -139,7 +139,7 @@ def as_reported(error: Exception) -> RolloutError:
             details = _users_traceback(error)
         if kind is type(error):
             return _with_details(error, details)
-        reported = kind(str(error.message), hint=str(error.hint), details=details)
+        reported = kind(str(error.message), hint=str(error.marked_hint), details=details)
     reported.__cause__ = error
     return reported
 

@@ -5,7 +5,6 @@ What a call does, restarts, updates for new workers, order and recovery are here
 
 from __future__ import annotations
 
-import importlib
 import logging
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -16,6 +15,7 @@ from typing import Any, ClassVar, Self
 from rollout_cli.episodes.batch import EnvSpec, EpisodeBatch
 from rollout_cli.episodes.chunk import AnyChunk, Chunk
 from rollout_cli.errors import InternalError, InterruptedRunError, RolloutError, UsageError
+from rollout_cli.progress import shown
 from rollout_cli.samplers.leases import LeaseSize
 from rollout_cli.samplers.messages import Reported, Started, Update, as_raised
 from rollout_cli.samplers.plan import EpisodesPerWorker, MinTimesteps, Plan
@@ -198,8 +198,6 @@ class Sampler:
     def _batch(self, plan: Plan, agent_update: Any, env_update: Any, *, progress: bool, **totals: int) -> EpisodeBatch:
         chunks: Iterator[Chunk] = self.stream(plan, agent_update=agent_update, env_update=env_update)
         if progress:
-            # By name: worker processes load this module too, and the bar's libraries are none of theirs.
-            shown = importlib.import_module("rollout_cli.run.progress").shown
             chunks = shown(chunks, label=self._updates.labels[0], **totals)
         # Partitions interleave; sorting is stable, so the parts of one episode stay in their order.
         if ordered := sorted(chunks, key=lambda chunk: int(chunk.numbers[0])):

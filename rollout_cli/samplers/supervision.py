@@ -90,7 +90,7 @@ class Supervisor:
         if death.late:
             late = _within(in_flight, death.late) or death.late
             limit = f"{self._rules.episode_timeout:g} s in worker {death.worker}"
-            hint = "episode_timeout=… says how long an episode may take, max_episode_length=… how many steps"
+            hint = "{episode_timeout=…} says how long an episode may take, {max_episode_length=…} how many steps"
             error = EnvError(f"{self._episode(late[0])} took longer than {limit}", hint=hint)
             return self.failed(error, late, in_flight)
         if starting:
@@ -101,7 +101,7 @@ class Supervisor:
         if len(suspects) != 1 or self._kills[suspects[0]] < MOST_TRIES:
             return self._restart(what, death, tuple(number for number in suspects if self._kills[number] > 1))
         message = f"{self._episode(suspects[0])} killed its worker {MOST_TRIES} times: {what}"
-        hint = 'the seed repeats it; on_worker_death="skip" leaves such an episode out'
+        hint = 'the seed repeats it; {on_worker_death="skip"} leaves such an episode out'
         fatal = self._fatal(message, hint, death)
         if self._rules.on_worker_death == "fail":
             return Decision(fatal)
@@ -116,7 +116,7 @@ class Supervisor:
             return Decision(self._fatal(what, hint, death))
         if self.restarts >= most:
             after = f" after {most} {'restart' if most == 1 else 'restarts'}" if most else ""
-            hint = f"{death.hint or _CRASH_HINT}; max_worker_restarts=… allows more restarts"
+            hint = f"{death.hint or _CRASH_HINT}; {{max_worker_restarts=…}} allows more restarts"
             return Decision(self._fatal(f"{what}{after}", hint, death))
         self.restarts += 1
         likely = f" ({death.hint})" if death.hint else ""
@@ -145,9 +145,8 @@ class Supervisor:
         self._failures[number] += 1
         count = self._failures[number]
         if count > MOST_TRIES:
-            advice = f'episode {number} failed {count} times; on_env_error="skip" leaves such an episode out'
-            error.hint = f"{error.hint}; {advice}" if error.hint else advice
-            return Decision(error)
+            advice = f'episode {number} failed {count} times; {{on_env_error="skip"}} leaves such an episode out'
+            return Decision(error.with_hint("; ".join(filter(None, [error.marked_hint, advice]))))
         notice = f"{error.message}; episode {number} is run again ({count} of {MOST_TRIES})"
         return Decision(isolated=(number,), notice=notice)
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import importlib
 import os
 import select
 import signal
@@ -39,7 +38,6 @@ RECORD = struct.Struct("<qq")
 """What the server reports of a worker: a Status, and its value."""
 
 _REQUEST = struct.Struct("<q")  # A worker's id. With three descriptors it is to be forked, without any to be killed.
-_WORKER_MODULE = "rollout_cli.samplers.processes.worker_main"
 # Until `sys.path` is set, only `sys` is imported: a file random.py in the working folder must not be found.
 _PROGRAM = (
     "import sys; sys.path[:] = sys.argv[3:]; from rollout_cli.samplers.processes.fork_server import serve; "
@@ -148,7 +146,7 @@ def serve(descriptor: int, method: StartMethod) -> NoReturn:
         if method == "forkserver":
             # A module that cannot be imported fails again in the worker, whose traceback reaches the user.
             with contextlib.suppress(Exception):
-                importlib.import_module(_WORKER_MODULE)
+                from rollout_cli.samplers.processes import worker_main  # noqa: F401, PLC0415 - not where one starts it
         Server(socket.socket(fileno=descriptor), sampler).serve()
     except BaseException:  # noqa: BLE001  The process ends here.
         traceback.print_exc()
@@ -232,7 +230,9 @@ class Server:
             self._control.close()
             for descriptor in (self._woken, self._waker, status, *(status for _, status in self._workers.values())):
                 os.close(descriptor)
-            importlib.import_module(_WORKER_MODULE).worker_main(channel, box)
+            from rollout_cli.samplers.processes.worker_main import worker_main  # noqa: PLC0415 - as above
+
+            worker_main(channel, box)
         except BaseException:  # noqa: BLE001  The process ends here.
             traceback.print_exc()
         finally:
