@@ -119,7 +119,7 @@ class Written(NamedTuple):
 
 
 class CommittedPartition(NamedTuple):
-    """How far a partition is committed; a dataset knows no plan, of which a run makes its own `Covered`."""
+    """How far a partition is committed."""
 
     next_number: int  # All lower numbers of it are in the dataset, or skipped.
     steps: int = 0

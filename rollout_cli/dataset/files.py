@@ -274,7 +274,7 @@ def read_info(root: Path) -> dict[str, Any]:
     if version != FORMAT_VERSION:
         raise DatasetFormatError(
             f"{path} has format version {version}, and this program has version {FORMAT_VERSION} alone",
-            hint="a dataset needs the version of rollout-cli that made it",
+            hint="a dataset needs the version of rollout-collect that made it",
         )
     return document
 

@@ -298,7 +298,7 @@ class DatasetWriter:
         at_once = isinstance(error, KeyboardInterrupt | InterruptedRunError | TerminatedRunError)
         tidy_up(error, partial(self.abort, commits=not at_once))
         if isinstance(error, StorageError):
-            error.hint = "; ".join(filter(None, [error.hint, self._what_is_left()]))
+            raise error.with_hint("; ".join(filter(None, [error.marked_hint, self._what_is_left()])))
 
     def _what_is_left(self) -> str:
         """Return in words what `--resume` would find in the folder after an error."""

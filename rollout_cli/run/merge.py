@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import shlex
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import reduce
@@ -15,7 +15,7 @@ from rollout_cli import pins
 from rollout_cli.config import CollectConfig
 from rollout_cli.dataset.files import check_folder, read_info
 from rollout_cli.errors import UsageError
-from rollout_cli.run.progress import Progress
+from rollout_cli.progress import Progress
 from rollout_cli.run.provenance import changed_sources, changed_versions, recorded_values
 from rollout_cli.run.reproduce import Verdict, verdict_of_changes
 
@@ -55,7 +55,7 @@ def merge(
     config, changes = _checked(found, progress, accept_changes=accept_changes)
     first, infos = found[0][0].info, [dataset.info for dataset, _ in found]
     per_worker = config.episodes_per_worker
-    firsts = [worker * per_worker for worker in config.whole] if per_worker else [config.whole.start]
+    firsts = [worker * per_worker for worker in config.run_numbers] if per_worker else [config.run_numbers.start]
     record = {name: first[name] for name in _RECORD if name in first}
     record["collector"] = {**record["collector"], "shard": None}
     record |= {"files": reduce(pins.joined, [info["files"] for info in infos]), "changes": changes}
@@ -88,10 +88,10 @@ def _config_of(path: Path) -> CollectConfig:
     values = recorded_values(info)
     config = CollectConfig(**values, output=path)
     if config.shard is None:
-        raise UsageError(f"{path} is no shard of a run", hint="collect its parts with --shard i/n")
+        raise UsageError(f"{path} is no shard of a run", hint='collect its parts with {shard="i/n"}')
     if info["status"] != "complete":
         message = f"{path}, shard {config.shard}, is not complete: its status is {info['status']!r}"
-        hint = f"finish it: rollout {config.command} --resume --output {shlex.quote(str(path))}"
+        hint = f"finish it: `rollout {config.command}` with {{resume=True}} {{output={json.dumps(str(path))}}}"
         raise UsageError(message, hint=hint)
     return config
 
@@ -126,7 +126,7 @@ def _checked(
         if changed and not accept_changes:
             raise UsageError(
                 f"{dataset.path} has another policy or environment than {one.path}: {'; '.join(changed)}",
-                hint="collect it again as the others were; --accept-changes merges both",
+                hint="collect it again as the others were; {accept_changes=True} merges both",
             )
         before = {"files": one.info["files"], "versions": one.info["versions"]}
         entry = {"what": f"files changed: {'; '.join(changed)}", "from_numbers": dataset.info["first_numbers"]}
@@ -137,7 +137,12 @@ def _checked(
 def _in_files(one: Mapping[str, Any], other: Mapping[str, Any]) -> set[str]:
     """Return the options whose SPECs name files, which may lie in another folder: their contents are compared."""
     sources = {"policy": "policy", "env": "env_source"}
-    return {name for name, origin in sources.items() if one[origin]["path"] and other[origin]["path"]}
+    pairs = {name: (one[origin], other[origin]) for name, origin in sources.items()}
+    return {
+        name
+        for name, (left, right) in pairs.items()
+        if left["path"] and right["path"] and left.get("scheme") == right.get("scheme")
+    }
 
 
 def _changed(one: Dataset, other: Dataset, progress: Progress) -> list[str]:
@@ -174,7 +179,7 @@ def _copy(dataset: Dataset, writer: DatasetWriter, per_worker: int | None, progr
             writer.write(replace(chunk, workers=workers), partition=worker)
         else:
             writer.write(chunk)
-        progress.update(episodes=chunk.n_episodes, steps=chunk.n_steps, return_sum=chunk.return_sum)
+        progress.add(chunk)
 
 
 def _verdict(infos: Sequence[Mapping[str, Any]], known: Verdict | None) -> Mapping[str, Any]:

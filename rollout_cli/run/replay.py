@@ -11,11 +11,10 @@ from rollout_cli.config import CollectConfig
 from rollout_cli.dataset.reader import Dataset
 from rollout_cli.dataset.schema import SpaceSchema
 from rollout_cli.dataset.tables import stored_form
-from rollout_cli.envs.source import env_source
 from rollout_cli.errors import EnvLoadError, NotReproducibleError
 from rollout_cli.policies.source import policy_source
 from rollout_cli.run import provenance
-from rollout_cli.run.build import sampler_of
+from rollout_cli.run.build import env_of, sampler_of
 from rollout_cli.run.compare import Difference, first_difference
 from rollout_cli.run.provenance import changed_sources
 from rollout_cli.run.reproduce import run_again
@@ -50,7 +49,7 @@ def replay(
     config = CollectConfig(**values)
     provenance.check_nothing_cut(config)
     policies = policy_source(config.policy, sha256=info["policy"]["sha256"] if info["policy"]["path"] else None)
-    envs = env_source(config.env, config.env_kwargs)
+    envs = env_of(config)
     sources = provenance.sources_record(config, policies, envs)
     if info["env_source"]["path"] and sources["env"]["sha256"] != info["env"]["sha256"]:
         raise EnvLoadError(
@@ -67,7 +66,9 @@ def replay(
         # A source may have changed in a comment only, so this is no error.
         changed, _ = pins.changes(info["files"], record["files"], is_whole=False)
         changed = [f"{change} since the dataset was made" for change in [*changed, *changed_sources(info, record)]]
-        notices = changed + [f"since the dataset was made, {one}" for one in provenance.changed_versions(info, record)]
+        notices = changed + [
+            f"since the dataset was made, {version}" for version in provenance.changed_versions(info, record)
+        ]
         if SpaceSchema.of(spec).describe() != info["spaces"]:
             raise EnvLoadError(
                 "the environment has other spaces than those of the dataset",
@@ -75,13 +76,13 @@ def replay(
             )
         if sampler.report.not_reproducible is not None:
             raise NotReproducibleError(f"these episodes cannot be run again: {sampler.report.not_reproducible}")
-        found = []
+        replayed = []
         for episode in (dataset[place] for place in places):
-            again = stored_form(run_again(sampler, episode.number), dataset.env_spec, info["features"])
+            rerun = stored_form(run_again(sampler, episode.number), dataset.env_spec, info["features"])
             facts = {"episode_id": episode.id, "episode_number": episode.number, "seed": episode.seed}
-            found.append(Replayed({**facts, "steps": len(episode)}, first_difference(episode.batch, again)))
+            replayed.append(Replayed({**facts, "steps": len(episode)}, first_difference(episode.batch, rerun)))
         # What is read in an episode is known by now.
         late, _ = pins.changes(info["files"], pins.record(sampler.report.files))
         late = [f"{change} since the dataset was made" for change in late]
         notices += [f"from episode {min(change['from_numbers'])} on, {change['what']}" for change in info["changes"]]
-        return found, [*(change for change in late if change not in changed), *notices]
+        return replayed, [*(change for change in late if change not in changed), *notices]

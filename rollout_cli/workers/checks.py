@@ -29,7 +29,7 @@ _INTERFACES = {
 }
 _REWARD_HINT = "a reward is one real number that a float can hold: 0.0 where a step is worth nothing"
 ENDLESS_HINT = (
-    "max_episode_length=N truncates it; episode_step_guard=… says how long an episode without a limit may get"
+    "{max_episode_length=N} truncates it; {episode_step_guard=…} says how long an episode without a limit may get"
 )
 
 
@@ -102,11 +102,11 @@ def bad_action(leaf: Leaf, value: Any, rule: str) -> BadValueError:
     """Return the error for an action that is not of its space."""
     where = f" at {leaf.name!r}" if leaf.path else ""
     numbers = np.asarray(value)
-    hint = 'invalid_action="warn" lets the environment have it'
+    hint = '{invalid_action="warn"} lets the environment have it'
     if numbers.dtype.kind == "f" and np.isnan(numbers).any():
         hint = "nan has no nearest bound: look at the policy's parameters and at the observation it was given"
     elif leaf.kind == "box" and rule != "clip":
-        hint = f'invalid_action="clip" moves it to the nearest bound, {hint}'
+        hint = f'{{invalid_action="clip"}} moves it to the nearest bound, {hint}'
     return BadValueError(f"the action{where} is not of its space: {numbers.tolist()!r:.80} of {leaf.space}", hint)
 
 
@@ -165,8 +165,7 @@ def sound_episodes(chunk: Chunk) -> tuple[Chunk | None, RolloutError | None]:
     if any(column.dtype.kind == "f" and np.isnan(column[row]).any() for column in chunk.actions):
         hint = "the action of this step is nan, too: look at the policy first"
     place = episode_place(int(chunk.workers[at]), number, int(chunk.seeds[at]), step)
-    error = EnvError(f"the reward is not a number (nan) ({place})", hint=hint)
-    error.episodes = (number,)
+    error = EnvError("the reward is not a number (nan)", hint=hint, place=place, episodes=(number,))
     sound = [chunk.episodes(one, one + 1) for one in np.setdiff1d(np.arange(chunk.n_episodes), faulty).tolist()]
     return concatenate(sound) if sound else None, error
 
@@ -196,18 +195,17 @@ def blame(where: str, error: BaseException, place: str, numbers: tuple[int, ...]
     call, interface = _INTERFACES.get(where, (where, ""))
     kind: type[UserCodeError] = PolicyError if call.startswith("policy") else EnvError
     if isinstance(error, UserCodeError):
-        blamed = type(error)(f"{error.message} ({place})", hint=error.hint, details=error.details)
-    elif isinstance(error, RolloutError):
+        raise error.placed(place, numbers) from error
+    if isinstance(error, RolloutError):
         return
-    elif isinstance(error, BadValueError):
-        blamed = kind(f"{call}: {error} ({place})", hint=error.hint)
+    if isinstance(error, BadValueError):
+        message, hint = f"{call}: {error}", error.hint
     elif interface and isinstance(error, TypeError | ValueError):
+        message = f"{call}: the result is not {interface}: {error}"
         hint = f"return {interface}; gym before gymnasium gave fewer: wrap an environment of its interface"
-        blamed = kind(f"{call}: the result is not {interface}: {error} ({place})", hint=hint)
     else:
         hint = "the traceback below shows where; the seed repeats it"
         if isinstance(error, SystemExit):
             hint = "let the code raise an exception, or return, instead of ending the process"
-        blamed = kind(f"{call} raised {first_line(error)} ({place})", hint=hint)
-    blamed.episodes = numbers
-    raise blamed from error
+        message = f"{call} raised {first_line(error)}"
+    raise kind(message, hint=hint, place=place, episodes=numbers) from error

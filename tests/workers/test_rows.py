@@ -9,7 +9,7 @@ import pytest
 
 from rollout_cli.errors import EnvError
 from rollout_cli.memory import Frames
-from rollout_cli.samplers.crash_box import MOST_ROWS, CrashBox, new_box, read_notes
+from rollout_cli.samplers.processes.crash_box import MOST_ROWS, CrashBox, new_box, read_notes
 from rollout_cli.workers.rows import columns
 from tests.workers import worlds
 from tests.workers.worlds import SINGLE, ChainEnv, make, run

@@ -11,8 +11,8 @@ from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
-from gymnasium.vector import AutoresetMode
 
+from rollout_cli.envs.describe import AutoresetMode
 from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.episodes.chunk import Chunk
 from rollout_cli.episodes.spaces import SpaceRows, space_leaves

@@ -8,10 +8,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from gymnasium.vector import AutoresetMode
 
 from rollout_cli.envs import time_limit_of
-from rollout_cli.envs.describe import autoreset_mode, vector_name
+from rollout_cli.envs.describe import AutoresetMode, autoreset_mode, vector_name
 from rollout_cli.envs.source import Vector
 from rollout_cli.episodes.spaces import SpaceRows
 from rollout_cli.errors import EnvLoadError
@@ -68,7 +67,7 @@ class NativeRows:
         own_limit = time_limit_of(self.env) or math.inf
         if self.resets_itself and own_limit > limit:
             limits = f"its rows itself after {own_limit:g} steps: none can be cut at {limit:g} steps"
-            hint = 'give the limit to the environment, as in env_kwargs={"max_episode_steps": N}, or omit it'
+            hint = "give the limit to the environment, as in {env_kwargs=max_episode_steps=N}, or omit it"
             raise EnvLoadError(f"{vector_name(self.env)} resets {limits}", hint=hint)
 
     def reset(self, rows: Array, numbers: Array, before: Any) -> tuple[Any, Array]:
