@@ -119,10 +119,8 @@ class Worker(abc.ABC):
 
     A worker takes the numbers of its own episodes from `worker_number * 2**24` on, so that no two workers run the same.
 
-    A subclass may override `worker_init`, `start_episode`, `step_episode`, and smaller places: `reset_env` and
-    `reset_agent` for what happens at an episode's start, `step_env` for what happens in a step, and `predecessors` for
-    episodes that build on others. Samplers do not call `rollout` and `collect_episode`, and refuse a class that
-    overrides them.
+    A subclass may override `worker_init`, `start_episode`, `step_episode`, and the smaller places that `OVERRIDABLE`
+    names. Samplers do not call `rollout` and `collect_episode`, and refuse a class that overrides them.
 
     Args:
         seed: The root seed of the run; every episode's seeds come from it and the episode's number.
@@ -199,10 +197,9 @@ class Worker(abc.ABC):
         return env.step(action)
 
     def predecessors(self, number: int) -> Sequence[int]:
-        """Return the episodes on which `number` builds: they come right before it, in this order.
+        """Return the episodes on which `number` builds, in their order.
 
-        Where they have not just been run by this worker (another one ran them, or an update came between), they are run
-        again before it, and not recorded: so the episode is a function of its number.
+        Where this worker has not just run them, it runs them right before it, and does not record them.
         """
         del number
         return ()

@@ -60,7 +60,7 @@ def test_long_episodes_are_kept_in_less_memory(kind: str, monkeypatch: pytest.Mo
 
     def counting(column: columns.Column) -> None:
         pack(column)
-        packed.append(len(column.cut(None, None)))
+        packed.append(len(column.samples))
 
     monkeypatch.setattr(columns.Column, "pack", counting)
     worlds.assert_same_episodes(expected, run(make(kind, worlds.space_env("dict")), range(9)))

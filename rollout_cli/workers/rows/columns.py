@@ -31,7 +31,12 @@ _MOST_UNPACKED = 1_024  # Steps of a running episode that are kept as objects of
 
 
 class Column:
-    """The samples of one leaf: bytes, integers or texts in a list, or frames in one array."""
+    """The samples of one leaf.
+
+    Attributes:
+        leaf: The leaf.
+        samples: Bytes, integers or texts in a list, or frames in one array; a slice of it is a piece.
+    """
 
     def __init__(self, leaf: Leaf, name: str) -> None:
         self.leaf = leaf
@@ -39,27 +44,23 @@ class Column:
         # A space that was pickled has a dtype object of its own; the usual one lets `is` take the place of `==`.
         self._dtype: np.dtype[Any] = np.dtype(leaf.dtype.type)
         self._has_bytes = leaf.kind not in ("discrete", "text") and leaf.row_bytes < FRAME_BYTES
-        self._samples: Any = Frames(self._dtype, leaf.shape) if leaf.row_bytes >= FRAME_BYTES else []
-
-    def cut(self, start: int | None, stop: int | None) -> Any:
-        """Return a piece, samples `start` to `stop - 1`; negative places count from the end."""
-        return self._samples[start:stop]
+        self.samples: Any = Frames(self._dtype, leaf.shape) if leaf.row_bytes >= FRAME_BYTES else []
 
     def clear(self) -> None:
         """Remove all samples."""
-        self._samples.clear()
+        self.samples.clear()
 
     def pack(self) -> None:
         """Keep the samples of a long episode in a fifth of the memory, all but the last."""
-        if self._has_bytes and len(self._samples) > _MOST_UNPACKED:
-            self._samples[:-1] = [b"".join(self._samples[:-1])]
+        if self._has_bytes and len(self.samples) > _MOST_UNPACKED:
+            self.samples[:-1] = [b"".join(self.samples[:-1])]
 
     def joined(self, pieces: Sequence[Any], count: int) -> Array:
         """Return pieces of any columns of this leaf, `count` samples in all, as one array (count, *shape)."""
         if self._has_bytes:
             # A bytearray rather than bytes, so that the arrays can be written to by whoever gets them.
             samples: Any = np.frombuffer(bytearray().join(chain.from_iterable(pieces)), self._dtype)
-        elif isinstance(self._samples, Frames):
+        elif isinstance(self.samples, Frames):
             samples = pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
         else:
             samples = np.array([*chain.from_iterable(pieces)], self._dtype)
@@ -67,7 +68,7 @@ class Column:
 
     def recording(self) -> Record:
         """Return the function that appends one sample, and returns it as its space has it."""
-        append, convert, integer, ndarray = self._samples.append, self._converted, self._integer, np.ndarray
+        append, convert, integer, ndarray = self.samples.append, self._converted, self._integer, np.ndarray
         dtype, shape, name, space = self._dtype, self.leaf.shape, self._name, self.leaf.space
 
         def record_bytes(value: Any) -> Any:
@@ -111,7 +112,7 @@ class Column:
         return record_checked
 
     def _recording_numbers(self, rule: OnInvalidAction) -> Record:
-        leaf, append, integer = self.leaf, self._samples.append, self._integer
+        leaf, append, integer = self.leaf, self.samples.append, self._integer
         kind: Any = np.dtype(leaf.space.dtype).type
         low, high = leaf.bounds or (0, -1)
         # A number is looked up several times as fast as made.

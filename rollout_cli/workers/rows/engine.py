@@ -52,11 +52,8 @@ class PythonRows:
 
     def __init__(self, setting: Setting, envs: list[Any], updates: Sequence[Any] | None) -> None:
         self._root, self._worker, self._queue, self._limit = setting.root, setting.worker, setting.queue, setting.limit
-        self._policy, self._crash_box, self._spec = (
-            setting.policies[0],
-            setting.worker.crash_box,
-            setting.worker.env_spec,
-        )
+        self._policy, self._spec = setting.policies[0], setting.worker.env_spec
+        self._crash_box = setting.worker.crash_box
         self._envs, self._updates = envs, updates
         self._acting = f"policy.{self._policy.methods[0 if self.in_turn else 1]}"
         self.n_steps = self.finished_rows = 0
@@ -95,10 +92,7 @@ class PythonRows:
         check_same_spec(env_spec_of(env, self._limit), self._spec)
         self._envs[row.index] = env
         row.use(env, self._worker.stepper(env))
-        if row.seeder is not self._seeder:
-            row.seeder.watch(env=env)
-        else:
-            self._seeder.watch(env=env)
+        row.seeder.watch(env=env)
 
     def _note(self, row: Row, number: int) -> None:
         """Note which number a row runs from now on, NO_NUMBER for none."""

@@ -33,6 +33,7 @@ class SpaceRecorder:
     """The samples of one space in one running episode.
 
     Attributes:
+        columns: One a leaf.
         record: Append one sample. Returns it as its space has it: the very same one where its type is right, else a
             converted one. Raises BadValueError for a sample that is none of the space.
         row_bytes: The bytes of one sample, without its texts.
@@ -44,32 +45,29 @@ class SpaceRecorder:
     """
 
     def __init__(self, space: gymnasium.Space[Any], name: str, rule: OnInvalidAction | None = None) -> None:
-        self._columns = columns = [Column(leaf, name) for leaf in space_leaves(space)]
+        self.columns = columns = [Column(leaf, name) for leaf in space_leaves(space)]
         self.row_bytes = sum(column.leaf.row_bytes for column in columns)
         records = [column.recording() if rule is None else column.recording_actions(rule) for column in columns]
         self.record = _recording_tree(space, records, name)
 
     def cut(self, start: int | None = None, stop: int | None = None) -> Pieces:
         """Return samples `start` to `stop - 1` as `joined` takes them; negative places count from the end."""
-        return tuple([column.cut(start, stop) for column in self._columns])
+        return tuple([column.samples[start:stop] for column in self.columns])
 
     def clear(self) -> None:
         """Remove all samples."""
-        for column in self._columns:
+        for column in self.columns:
             column.clear()
 
     def pack(self) -> None:
         """Keep the samples of a long episode in less memory."""
-        for column in self._columns:
+        for column in self.columns:
             column.pack()
 
     def joined(self, pieces: Sequence[Pieces], count: int) -> tuple[Array, ...]:
         """Return `count` samples that were cut, from any episodes, as one array (count, *leaf.shape) a leaf."""
         return tuple(
-            [
-                column.joined(parts, count)
-                for column, parts in zip(self._columns, zip(*pieces, strict=True), strict=True)
-            ]
+            [column.joined(parts, count) for column, parts in zip(self.columns, zip(*pieces, strict=True), strict=True)]
         )
 
 

@@ -33,6 +33,7 @@ class RowsTogether(PythonRows):
         super().__init__(setting, envs, updates)
         env_spec = self._spec
         self._observations, self._actions = SpaceRows(env_spec.observation_space), SpaceRows(env_spec.action_space)
+        self._columns = list(zip(*(row.recorder.observations.columns for row in self._rows), strict=True))
         self._resting = resting_sample(env_spec.observation_space)
         for row in self._rows:
             self._rest(row)
@@ -84,8 +85,9 @@ class RowsTogether(PythonRows):
 
     def _last_observations(self) -> Any:
         """Return the observations to act on, a tree of arrays (n, *shape)."""
-        last = [row.recorder.observations.cut(-1) for row in self._rows]
-        return self._observations.tree(self._rows[0].recorder.observations.joined(last, len(last)))
+        count = len(self._rows)
+        last = [columns[0].joined([column.samples[-1:] for column in columns], count) for columns in self._columns]
+        return self._observations.tree(last)
 
     def _each(self, actions: Any) -> list[Any]:
         try:
