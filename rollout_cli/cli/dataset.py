@@ -28,7 +28,8 @@ def info(
     json: JsonFlag = False,
 ) -> None:
     """Print what a dataset holds; with --json its meta/info.json."""
-    from rollout_cli.dataset.reader import load, table_files  # noqa: PLC0415 - it loads numpy and pyarrow
+    from rollout_cli.dataset.layout import table_files  # noqa: PLC0415 - it loads numpy and pyarrow
+    from rollout_cli.dataset.reader import load  # noqa: PLC0415 - it loads numpy and pyarrow
 
     below = (
         [] if (folder / "meta").exists() else sorted(str(path.parents[1]) for path in folder.glob("*/meta/info.json"))

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from rollout_cli.dataset import metadata
-from rollout_cli.dataset.commits import SegmentId, Written, segment_files
+from rollout_cli.dataset.commits import Written
 from rollout_cli.dataset.convert import Array
-from rollout_cli.dataset.files import stats_path
+from rollout_cli.dataset.layout import SegmentId, segment_files, stats_path
 from rollout_cli.dataset.metadata import Status
 from rollout_cli.dataset.segments import Partition, SegmentJob, SegmentSettings, WriteQueue
 from rollout_cli.dataset.stats import merge_stats, stats_document

@@ -12,52 +12,15 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from rollout_cli.dataset.files import has_rename
 from rollout_cli.dataset.fingerprint import check_origin, file_origin
+from rollout_cli.dataset.layout import SegmentId, segment_files
 from rollout_cli.dataset.parquet import open_parquet, reading
-from rollout_cli.dataset.reader import file_name, table_files
 from rollout_cli.dataset.schema import DatasetSchema
 from rollout_cli.dataset.stats import Place, TableStats, stats_from_json, stats_to_json
+from rollout_cli.dataset.store import has_rename
 from rollout_cli.errors import DatasetFormatError
 
-FILES_PER_CHUNK = 1_000  # Files in one chunk folder of a dataset with one partition.
-
 _RECORD, _STATS, _CHECKSUM = "rollout.segment", "rollout.stats", "rollout.checksum"
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class SegmentId:
-    """Segment `number` of one of `n_partitions` partitions; each of several has a chunk folder of its own."""
-
-    n_partitions: int
-    partition: int
-    number: int
-
-    @property
-    def file(self) -> tuple[int, int]:
-        """Return chunk index and file index."""
-        return divmod(self.number, FILES_PER_CHUNK) if self.n_partitions == 1 else (self.partition, self.number)
-
-    def paths(self, root: Path) -> tuple[Path, Path]:
-        """Return the paths of its data file, and of its episodes file, whose presence commits the segment."""
-        return root / "data" / file_name(self.file), root / "meta" / "episodes" / file_name(self.file)
-
-    def temporary(self, root: Path) -> tuple[Path, Path]:
-        """Return the paths of both files before the commit: their own, where no rename gives them those."""
-        if not has_rename(root):
-            return self.paths(root)
-        # In the dataset's own folder: with --overwrite, `data` and `meta` are the old dataset's until the first commit.
-        name = ".{{}}-{:05}-{:05}.parquet.tmp".format(*self.file)
-        return root / name.format("data"), root / name.format("episodes")
-
-
-def segment_files(folder: Path, n_partitions: int) -> dict[SegmentId, Path]:
-    """Return the files of a table by segment, in the order of their rows; `StorageError` for an unreadable folder."""
-    found = {}
-    for (chunk, file), path in table_files(folder).items():
-        place = (chunk, file) if n_partitions > 1 else (0, chunk * FILES_PER_CHUNK + file)
-        found[SegmentId(n_partitions, *place)] = path
-    return found
 
 
 @dataclass(frozen=True, slots=True)

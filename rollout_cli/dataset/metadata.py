@@ -5,16 +5,19 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
 from rollout_cli.dataset.commits import Written
-from rollout_cli.dataset.files import FORMAT, FORMAT_VERSION, FileStore, info_path
-from rollout_cli.dataset.schema import DatasetSchema, SpaceSchema
+from rollout_cli.dataset.layout import FORMAT, FORMAT_VERSION, info_path
+from rollout_cli.dataset.schema import DatasetSchema, InfoColumns, SpaceSchema
+from rollout_cli.dataset.segments import SizeLimits
 from rollout_cli.dataset.stats import Anomaly, Place, anomalies
-from rollout_cli.errors import InternalError
+from rollout_cli.dataset.store import FileStore
+from rollout_cli.episodes.batch import EnvSpec
+from rollout_cli.errors import InternalError, UsageError
 
 Status = Literal["complete", "interrupted"]
 
@@ -34,17 +37,44 @@ class DatasetSummary:
     anomalies: tuple[Anomaly, ...]
 
 
-def new_info(
-    spaces: SpaceSchema, settings: Mapping[str, Any], header: Mapping[str, Any], before: Mapping[str, Any] | None
-) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class DatasetSettings:
+    """Everything about a new dataset that is known before its first episode.
+
+    Attributes:
+        first_numbers: The first episode number of each partition; each of several has a chunk folder of its own. None
+            stands for the first number that comes, and then gaps before it are not recorded as skipped.
+        next_observation: Whether each step has the observation that followed it, in columns of their own.
+        header: What else info.json records; its `env` goes into every file's footer too.
+        decided: The info columns and the run's fingerprint, where they are known beforehand.
+    """
+
+    env_spec: EnvSpec
+    root_seed: int
+    first_numbers: Sequence[int | None] = (None,)
+    next_observation: bool = False
+    limits: SizeLimits = field(default_factory=SizeLimits)
+    header: Mapping[str, Any] = field(default_factory=dict)
+    decided: tuple[InfoColumns, str] | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.root_seed < 2**63:
+            raise UsageError(f"the root seed is {self.root_seed}", hint="give a seed from 0 to 2**63 - 1")
+
+
+def new_info(spaces: SpaceSchema, settings: DatasetSettings, before: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return the info.json of a dataset that begins, or is resumed if there is an info.json from `before`."""
-    now = _now()
-    ours = {
+    now = utc_now()
+    ours: dict[str, Any] = {
         "format": FORMAT,
         "format_version": FORMAT_VERSION,
         "status": "collecting",
         **dict.fromkeys(("episodes", "steps", "bytes", "segments"), 0),
-        **settings,
+        "root_seed": settings.root_seed,
+        "partitions": len(settings.first_numbers),
+        "first_numbers": list(settings.first_numbers),
+        "next_observation": settings.next_observation,
+        "limits": asdict(settings.limits),
         "max_episode_length": spaces.env_spec.max_episode_length,
         "spaces": spaces.describe(),
         "features": DatasetSchema.of(spaces, {}, {}).describe(),  # Without a column of an info so far.
@@ -54,12 +84,12 @@ def new_info(
         "anomalies": [],
         "times": {"started": now, "updated": now, "ended": None},
     }
-    if taken := sorted(ours.keys() & header.keys()):
+    if taken := sorted(ours.keys() & settings.header.keys()):
         raise InternalError(f"the header of a dataset has keys that are the writer's own: {', '.join(taken)}")
     if before is not None:
         times = before.get("times") or {}
         ours["times"] |= {"started": times.get("started", now), "resumed": [*times.get("resumed", []), now]}
-    return {**ours, **plain_json(header)}
+    return {**ours, **plain_json(settings.header)}
 
 
 def count_segments(info: dict[str, Any], written: Sequence[Written]) -> None:
@@ -78,12 +108,12 @@ def end_info(info: dict[str, Any], status: Status, facts: Mapping[str, Any], wri
     """Record how the dataset ended, and what its segments hold."""
     count_segments(info, written)
     info |= {**plain_json(facts), "status": status}
-    info["times"]["ended"] = _now()
+    info["times"]["ended"] = utc_now()
 
 
 def write_info(files: FileStore, root: Path, info: dict[str, Any]) -> None:
     """Write info.json and the card."""
-    info["times"]["updated"] = _now()
+    info["times"]["updated"] = utc_now()
     files.write_json(info_path(root), info)
     files.replace(root / "README.md", render_card(info).encode(errors="backslashreplace"))
 
@@ -104,7 +134,8 @@ def plain_json(value: Any) -> Any:
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _now() -> str:
+def utc_now() -> str:
+    """Return the time as info.json has it."""
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 

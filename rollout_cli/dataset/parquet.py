@@ -12,8 +12,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from rollout_cli.dataset.files import FileStore
 from rollout_cli.dataset.schema import BIG_ROW_BYTES
+from rollout_cli.dataset.store import FileStore
 from rollout_cli.errors import DatasetFormatError, StorageError
 from rollout_cli.remote import RemotePath
 

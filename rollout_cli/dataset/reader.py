@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 import warnings
 from collections import OrderedDict
@@ -18,8 +17,8 @@ import numpy as np
 import pyarrow as pa
 
 from rollout_cli.dataset.convert import Array
-from rollout_cli.dataset.files import read_info
 from rollout_cli.dataset.fingerprint import Origin, check_origin, file_origin
+from rollout_cli.dataset.layout import FileId, file_name, read_info, table_files
 from rollout_cli.dataset.parquet import open_parquet, reading
 from rollout_cli.dataset.schema import EPISODE_FIELDS, DatasetSchema, SpaceSchema, env_spec_of
 from rollout_cli.dataset.tables import decode_batch, decode_chunk
@@ -31,11 +30,6 @@ from rollout_cli.remote import folder_of
 
 CACHE_BYTES = 256 << 20
 """Row groups that stay in memory for the next reads, so that random access does not decode one for each episode."""
-
-FileId = tuple[int, int]
-"""Chunk index and file index."""
-
-_FILE = re.compile(r"chunk-(\d{5}|[1-9]\d{5,})/file-(\d{5}|[1-9]\d{5,})\.parquet", re.ASCII)
 
 
 def load(path: Path | str) -> Dataset:
@@ -63,29 +57,6 @@ def dataset_of(root: Path, info: Mapping[str, Any], files: Mapping[FileId, Path]
     spaces = SpaceSchema.of(env_spec_of(info))
     table, places, origins = _read_episodes(root, info, files)
     return Dataset(_Source(root, info, spaces, table, places, RowReader(origins)), np.arange(table.num_rows))
-
-
-def file_name(file: FileId) -> str:
-    """Return the path of a file of `data` or `meta/episodes`, below that folder."""
-    return f"chunk-{file[0]:05}/file-{file[1]:05}.parquet"
-
-
-def table_files(folder: Path) -> dict[FileId, Path]:
-    """Return the files of a table, in the order of their rows; none where there is no such folder.
-
-    Links are followed: the cache of the Hugging Face hub consists of them.
-    """
-    paths = [path for chunk in entries(folder) for path in entries(chunk)]
-    found = ((_FILE.fullmatch(f"{path.parent.name}/{path.name}"), path) for path in paths)
-    return dict(sorted(((int(match[1]), int(match[2])), path) for match, path in found if match))
-
-
-def entries(folder: Path) -> list[Path]:
-    """Return what a folder holds, sorted by name; nothing where there is none, `StorageError` for an unreadable one."""
-    try:
-        return sorted(folder.iterdir()) if folder.is_dir() else []
-    except OSError as error:
-        raise StorageError(f"cannot read {folder}: {error.strerror or error}", hint="check its permissions") from error
 
 
 def _read_episodes(

@@ -9,22 +9,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
-from itertools import count
 from pathlib import Path
 from typing import Any
 
 from rollout_cli.dataset.commits import Written
-from rollout_cli.dataset.files import (
-    FileStore,
-    FolderLock,
-    file_store,
-    info_path,
-    read_info,
-    stats_path,
-)
-from rollout_cli.dataset.metadata import count_segments, write_info
+from rollout_cli.dataset.folder import FolderLock
+from rollout_cli.dataset.layout import aside_path, info_path, read_info, stats_path
+from rollout_cli.dataset.metadata import count_segments, utc_now, write_info
 from rollout_cli.dataset.stats import merge_stats, stats_document
+from rollout_cli.dataset.store import FileStore, file_store
 from rollout_cli.dataset.verify import VerifyReport, verify_dataset
 from rollout_cli.remote import folder_of
 
@@ -88,8 +81,6 @@ def _repair(root: Path, files: FileStore | None) -> RepairReport:
     count_segments(info, kept)
     is_whole = all(info[name] == found.info[name] for name in ("episodes", "steps"))
     info["status"] = "complete" if is_whole and info["status"] == "complete" else "interrupted"
-    name = f".repair-{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
-    names = (root / (f"{name}-{number}" if number else name) for number in count())
     report = RepairReport(
         path=root,
         changed=bool(moved or found.faults or info["status"] != found.info["status"]),
@@ -97,15 +88,14 @@ def _repair(root: Path, files: FileStore | None) -> RepairReport:
         episodes=info["episodes"],
         steps=info["steps"],
         dropped_episodes=sum(one.record.episodes for one in found.segments) - info["episodes"],
-        aside=next(path for path in names if not path.exists()) if moved else None,
+        aside=aside_path(root) if moved else None,
         moved=tuple(found.name(path) for path in moved),
     )
     if files is not None and report.changed:
         if report.aside is not None:
             _move_aside(files, root, moved, report.aside)
-        now = datetime.now(UTC).isoformat(timespec="milliseconds")
         times = info.get("times") or {}
-        info["times"] = {**times, "repaired": [*times.get("repaired", []), now]}
+        info["times"] = {**times, "repaired": [*times.get("repaired", []), utc_now()]}
         stats = merge_stats([one.record.stats for one in kept])
         files.write_json(stats_path(root), stats_document(stats, found.schema))
         write_info(files, root, info)

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from rollout_cli.dataset.convert import Array, decode, encode_leaf, info_type, joined, leaf_type
-from rollout_cli.dataset.files import FORMAT_VERSION, LOST_INFO
+from rollout_cli.dataset.layout import FORMAT_VERSION, LOST_INFO
 from rollout_cli.dataset.spaces_json import space_from_json, space_to_json
 from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.episodes.infos import InfoPath

@@ -17,13 +17,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from rollout_cli.dataset.commits import SegmentId, SegmentRecord, Written, read_tables
+from rollout_cli.dataset.commits import SegmentRecord, Written, read_tables
 from rollout_cli.dataset.convert import Array, decode
-from rollout_cli.dataset.files import FileStore
 from rollout_cli.dataset.fingerprint import file_origin
+from rollout_cli.dataset.layout import SegmentId
 from rollout_cli.dataset.parquet import MEMORY_HINT, parquet_file
 from rollout_cli.dataset.schema import DatasetSchema, is_big
 from rollout_cli.dataset.stats import Place, TableStats, find_anomalies, merge_stats, table_stats
+from rollout_cli.dataset.store import FileStore
 from rollout_cli.dataset.tables import NumberedChunk, episode_table, step_table
 from rollout_cli.episodes.chunk import AnyChunk, concatenate
 from rollout_cli.errors import StorageError, UsageError

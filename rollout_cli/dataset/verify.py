@@ -12,13 +12,23 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from rollout_cli.dataset.commits import SegmentId, SegmentRecord, Written, segment_files
+from rollout_cli.dataset.commits import SegmentRecord, Written
 from rollout_cli.dataset.convert import Array
-from rollout_cli.dataset.files import DATASET_ENTRIES, LOCK_NAME, LOST_INFO, info_path, read_info, stats_path
 from rollout_cli.dataset.fingerprint import Origin, check_origin, file_origin
+from rollout_cli.dataset.layout import (
+    ASIDE,
+    DATASET_ENTRIES,
+    LOCK_NAME,
+    LOST_INFO,
+    SegmentId,
+    entries,
+    info_path,
+    read_info,
+    segment_files,
+    stats_path,
+)
 from rollout_cli.dataset.metadata import count_segments
 from rollout_cli.dataset.parquet import open_parquet, reading
-from rollout_cli.dataset.reader import entries
 from rollout_cli.dataset.schema import EPISODE_FIELDS, DatasetSchema
 from rollout_cli.dataset.stats import merge_stats, stats_document, table_stats
 from rollout_cli.dataset.tables import episode_returns
@@ -326,7 +336,7 @@ def _check_names(report: VerifyReport) -> None:
     for top in entries(root):
         if top.name in ("data", "meta") or top.name.endswith(".tmp"):
             report.unexpected += sorted({*(_files_in(top) if top.is_dir() else [top])} - ours)
-        elif top.name not in (*DATASET_ENTRIES, LOCK_NAME) and not top.name.startswith(".repair-"):
+        elif top.name not in (*DATASET_ENTRIES, LOCK_NAME) and not top.name.startswith(ASIDE):
             report.notes.append(f"{top.name} does not belong to the dataset")
     report.notes += [f"{report.name(path)} does not belong to the dataset" for path in report.unexpected]
     if not (root / "README.md").is_file():

@@ -15,7 +15,8 @@ import numpy as np
 from rollout_cli import pins
 from rollout_cli.config import CollectConfig
 from rollout_cli.cores import usable_cores
-from rollout_cli.dataset.files import FolderLock, check_folder, check_free_space, file_store
+from rollout_cli.dataset.folder import FolderLock, OutputFolder, check_folder, check_free_space
+from rollout_cli.dataset.store import file_store
 from rollout_cli.envs.source import EnvSource, env_source
 from rollout_cli.episodes.chunk import AnyChunk
 from rollout_cli.episodes.infos import unmatched_patterns
@@ -210,6 +211,7 @@ def _start(job: _Job) -> Iterator[Sampler]:
 def _resume_or_begin(job: _Job, sampler: Sampler) -> DatasetWriter:
     """Wait for the workers, check that they fit the dataset, and open it."""
     # These load pyarrow and ask git, while the workers build.
+    from rollout_cli.dataset.metadata import DatasetSettings  # noqa: PLC0415
     from rollout_cli.dataset.segments import SizeLimits, write_segment  # noqa: PLC0415
     from rollout_cli.dataset.writer import DatasetWriter  # noqa: PLC0415
 
@@ -227,19 +229,20 @@ def _resume_or_begin(job: _Job, sampler: Sampler) -> DatasetWriter:
     if isinstance(job.plan, EpisodesPerWorker):
         first_numbers = [worker * job.plan.episodes for worker in config.part]
     unknown = reproduce.Verdict("unknown", "the run has not ended yet")
-    return DatasetWriter(
-        config.output,
-        env_spec=spec,
-        root_seed=sampler.seed,
-        first_numbers=first_numbers,
-        header={**record, **job.state.history(record), "reproducible": asdict(unknown)},
+    folder = OutputFolder(config.output, overwrite=config.overwrite, keep_until=job.state.keep_until, lock=job.lock)
+    settings = DatasetSettings(
+        spec,
+        sampler.seed,
+        first_numbers,
         next_observation=config.next_observation,
-        overwrite=config.overwrite,
-        committed=job.state.committed,
-        keep_until=job.state.keep_until,
         limits=SizeLimits(segment_bytes=config.segment_bytes),
+        header={**record, **job.state.history(record), "reproducible": asdict(unknown)},
+    )
+    return DatasetWriter(
+        folder,
+        settings,
+        committed=job.state.committed,
         flush_seconds=config.flush_every,
-        lock=job.lock,
         write_segment=partial(sampler.execute, write_segment, anywhere=isinstance(config.output, RemotePath)),
     )
 

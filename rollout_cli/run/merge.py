@@ -13,7 +13,8 @@ import numpy as np
 
 from rollout_cli import pins
 from rollout_cli.config import CollectConfig
-from rollout_cli.dataset.files import check_folder, read_info
+from rollout_cli.dataset.folder import OutputFolder, check_folder
+from rollout_cli.dataset.layout import read_info
 from rollout_cli.errors import UsageError
 from rollout_cli.run.progress import Progress
 from rollout_cli.run.provenance import changed_sources, changed_versions, recorded_values
@@ -42,7 +43,8 @@ def merge(
         UsageError: If a shard is missing, has not ended, or belongs to another run.
         DatasetFormatError: If a shard is damaged.
     """
-    from rollout_cli.dataset.reader import load  # noqa: PLC0415 - it loads pyarrow
+    from rollout_cli.dataset.metadata import DatasetSettings  # noqa: PLC0415 - it loads pyarrow
+    from rollout_cli.dataset.reader import load  # noqa: PLC0415
     from rollout_cli.dataset.schema import info_columns_of  # noqa: PLC0415
     from rollout_cli.dataset.segments import SizeLimits  # noqa: PLC0415
     from rollout_cli.dataset.writer import DatasetWriter  # noqa: PLC0415
@@ -60,17 +62,16 @@ def merge(
     record["collector"] = {**record["collector"], "shard": None}
     record |= {"files": reduce(pins.joined, [info["files"] for info in infos]), "changes": changes}
     record["reproducible"] = _verdict(infos, verdict_of_changes(changes))
-    with DatasetWriter(
-        output,
-        env_spec=found[0][0].env_spec,
-        root_seed=first["root_seed"],
-        first_numbers=firsts,
-        header=record,
+    settings = DatasetSettings(
+        found[0][0].env_spec,
+        first["root_seed"],
+        firsts,
         next_observation=config.next_observation,
-        overwrite=overwrite,
         limits=SizeLimits(segment_bytes=config.segment_bytes),
+        header=record,
         decided=(info_columns_of(first["features"]), first["run"]),
-    ) as writer:
+    )
+    with DatasetWriter(OutputFolder(output, overwrite=overwrite), settings) as writer:
         n_steps = sum(dataset.info["steps"] for dataset, _ in found)
         progress.start(label=str(output), total_steps=n_steps, total_episodes=None)
         progress.begin()

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from rollout_cli import pins
 from rollout_cli.config import AMOUNTS, CollectConfig, CommandName, Values
-from rollout_cli.dataset import files
+from rollout_cli.dataset.folder import is_unbegun, recover_replaced, remove_dataset, standing_root
+from rollout_cli.dataset.layout import read_info
+from rollout_cli.dataset.store import file_store
 from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.errors import ConfigError, UsageError
 from rollout_cli.run.progress import Progress
@@ -36,9 +38,9 @@ def recorded_options(command: CommandName, given: Mapping[str, Any]) -> Values:
     """
     if "output" not in given:
         raise ConfigError("--resume needs a dataset", hint="name its folder with --output DIR")
-    if not AMOUNTS.isdisjoint(given) and files.is_unbegun(given["output"]):
+    if not AMOUNTS.isdisjoint(given) and is_unbegun(given["output"]):
         return {}
-    values = recorded_values(files.read_info(files.standing_root(given["output"])))
+    values = recorded_values(read_info(standing_root(given["output"])))
     made_by = values.pop("command")
     if made_by != command:
         raise UsageError(
@@ -140,15 +142,15 @@ def resume_state(config: CollectConfig, plan: Plan, sources: Mapping[str, Any], 
     root = config.output
     if not config.resume:
         return ResumeState(config, plan, {})
-    store = files.file_store(root)
-    files.recover_replaced(store, root)
-    if files.is_unbegun(root):
+    store = file_store(root)
+    recover_replaced(store, root)
+    if is_unbegun(root):
         progress.notice(f"there is nothing to resume in {root}: a new dataset begins")
-        files.remove_dataset(store, root)
+        remove_dataset(store, root)
         return ResumeState(config, plan, {})
     from rollout_cli.dataset.commits import read_committed  # noqa: PLC0415 - it loads pyarrow
 
-    info = files.read_info(root)
+    info = read_info(root)
     recorded_values(info)  # It raises where the dataset records no run that can be resumed.
     check_nothing_cut(config)
     _refuse(root, list(_differences(info, sources, plan)))

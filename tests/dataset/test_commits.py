@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rollout_cli.dataset.commits import SegmentId, SegmentRecord, read_committed, read_record
-from rollout_cli.dataset.files import read_info
+from rollout_cli.dataset.commits import SegmentRecord, read_committed, read_record
+from rollout_cli.dataset.layout import SegmentId, read_info
 from rollout_cli.dataset.stats import column_stats, stats_to_json
 from rollout_cli.dataset.writer import DatasetWriter
 from rollout_cli.errors import DatasetFormatError, StorageError
-from tests.helpers.chunks import BOX_SPEC, episode
+from tests.helpers.chunks import episode
 from tests.helpers.damage import data, episodes, flip, make_folder
 from tests.helpers.writing import (
     CHUNKS,
@@ -29,6 +29,7 @@ from tests.helpers.writing import (
     all_files,
     data_files,
     hidden_files,
+    open_writer,
     resume_dataset,
     vanish,
     write_dataset,
@@ -98,7 +99,7 @@ def kill(path: Path, kill_at: int) -> None:
     files = KilledFiles(kill_at)
     writer: DatasetWriter | None = None
     with suppress(Killed):
-        writer = DatasetWriter(path, env_spec=BOX_SPEC, root_seed=0, limits=SMALL, files=files)
+        writer = open_writer(path, limits=SMALL, files=files)
         for at, chunk in enumerate(CHUNKS):
             writer.write(chunk)
             if at % 3 == 0:

@@ -15,13 +15,12 @@ import pytest
 
 from rollout_cli.dataset import reader
 from rollout_cli.dataset.reader import Dataset, load
-from rollout_cli.dataset.writer import DatasetWriter
 from rollout_cli.episodes.batch import EpisodeBatch
 from rollout_cli.episodes.chunk import Chunk
 from rollout_cli.errors import DatasetFormatError, StorageError
-from tests.helpers.chunks import BOX_SPEC, episode
+from tests.helpers.chunks import episode
 from tests.helpers.damage import INFO, ORIGIN_KEYS, data, episodes, flip, make_fifo, make_folder, set_footer
-from tests.helpers.writing import RICH_SPEC, SMALL, rich_episodes, write_dataset
+from tests.helpers.writing import RICH_SPEC, SMALL, open_writer, rich_episodes, write_dataset
 
 
 @pytest.fixture(scope="module")
@@ -216,7 +215,7 @@ def test_a_file_whose_row_groups_are_others_is_not_read_by_its_old_ones(tmp_path
 def test_a_reader_goes_on_while_its_dataset_grows(tmp_path: Path) -> None:
     """Each flush replaces the last files by longer ones; after a kill a data file is ahead of its episodes file."""
     chunks = [episode(n, 60) for n in range(40)]
-    with DatasetWriter(tmp_path, env_spec=BOX_SPEC, root_seed=0, flush_seconds=100.0) as writer:
+    with open_writer(tmp_path, flush_seconds=100.0) as writer:
         for chunk in chunks[:20]:
             writer.write(chunk)
         writer.flush()

@@ -12,10 +12,12 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from rollout_cli.dataset.files import FileStore, FolderLock, read_info
+from rollout_cli.dataset.folder import FolderLock
+from rollout_cli.dataset.layout import read_info
 from rollout_cli.dataset.reader import load
 from rollout_cli.dataset.repair import repair_dataset
 from rollout_cli.dataset.segments import SizeLimits
+from rollout_cli.dataset.store import FileStore
 from rollout_cli.dataset.verify import verify_dataset
 from rollout_cli.errors import DatasetFormatError, DatasetLockedError, StorageError
 from tests.helpers.batches import assert_same_steps

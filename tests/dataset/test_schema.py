@@ -15,8 +15,8 @@ from gymnasium import spaces
 
 from rollout_cli.dataset import convert
 from rollout_cli.dataset.convert import decode_infos, encode_sparse_tensor, text_array
-from rollout_cli.dataset.files import read_info
 from rollout_cli.dataset.inference import SchemaInference, choose_kind
+from rollout_cli.dataset.layout import read_info
 from rollout_cli.dataset.reader import load
 from rollout_cli.dataset.schema import DatasetSchema, InfoColumns, SpaceSchema, env_spec_of, space_columns
 from rollout_cli.dataset.spaces_json import space_from_json, space_to_json
