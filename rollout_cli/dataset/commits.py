@@ -18,6 +18,7 @@ from rollout_cli.dataset.parquet import open_parquet, reading
 from rollout_cli.dataset.schema import DatasetSchema
 from rollout_cli.dataset.stats import Place, TableStats, stats_from_json, stats_to_json
 from rollout_cli.dataset.store import has_rename
+from rollout_cli.episodes.plain import plain_json
 from rollout_cli.errors import DatasetFormatError
 
 _RECORD, _STATS, _CHECKSUM = "rollout.segment", "rollout.stats", "rollout.checksum"
@@ -43,8 +44,7 @@ class SegmentRecord:
     def footer(self) -> dict[str, str]:
         """Return the record as metadata of a Parquet file."""
         record = {name: getattr(self, name) for name in _FIELDS}
-        record["return_sum"] = repr(self.return_sum)  # JSON has no infinity.
-        texts = (json.dumps(record), json.dumps(stats_to_json(self.stats)))
+        texts = (json.dumps(plain_json(record)), json.dumps(plain_json(stats_to_json(self.stats))))
         # Parquet has checksums for pages, and none for footers.
         return {_RECORD: texts[0], _STATS: texts[1], _CHECKSUM: record_checksum(*texts)}
 

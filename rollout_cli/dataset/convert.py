@@ -24,8 +24,8 @@ from rollout_cli.episodes.infos import (
     InfoTable,
     concatenate_tables,
     kind_type,
-    plain_value,
 )
+from rollout_cli.episodes.plain import plain_value
 from rollout_cli.episodes.spaces import Leaf
 from rollout_cli.errors import StorageError, UnsupportedSpaceError
 

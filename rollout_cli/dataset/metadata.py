@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -17,6 +16,7 @@ from rollout_cli.dataset.segments import SizeLimits
 from rollout_cli.dataset.stats import Anomaly, Place, anomalies
 from rollout_cli.dataset.store import FileStore
 from rollout_cli.episodes.batch import EnvSpec
+from rollout_cli.episodes.plain import plain_json
 from rollout_cli.errors import InternalError, UsageError
 
 Status = Literal["complete", "interrupted"]
@@ -107,7 +107,7 @@ def count_segments(info: dict[str, Any], written: Sequence[Written]) -> None:
 def end_info(info: dict[str, Any], status: Status, facts: Mapping[str, Any], written: Sequence[Written]) -> None:
     """Record how the dataset ended, and what its segments hold."""
     count_segments(info, written)
-    info |= {**plain_json(facts), "status": status}
+    info |= {**facts, "status": status}
     info["times"]["ended"] = utc_now()
 
 
@@ -123,15 +123,6 @@ def summary_of(root: Path, info: Mapping[str, Any]) -> DatasetSummary:
     names = ("status", "episodes", "steps", "bytes", "segments", "info_columns", "dropped_infos")
     found = tuple(Anomaly(**one) for one in info["anomalies"])
     return DatasetSummary(root, anomalies=found, **{name: info[name] for name in names})
-
-
-def plain_json(value: Any) -> Any:
-    """Return `value` with numbers that JSON lacks as the texts inf, -inf and nan."""
-    if isinstance(value, Mapping):
-        return {key: plain_json(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain_json(item) for item in value]
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def utc_now() -> str:

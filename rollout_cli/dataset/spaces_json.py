@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium import spaces
 
+from rollout_cli.episodes.plain import plain_value
 from rollout_cli.episodes.spaces import space_leaves
 from rollout_cli.errors import DatasetFormatError
 
@@ -51,9 +52,8 @@ def space_to_json(space: Space) -> dict[str, Any]:
 
 def _bound(bound: npt.NDArray[Any]) -> Any:
     """Return a bound as one number where all its values are equal (an image's are), else as nested lists."""
-    plain, is_finite = bound.astype(object), np.isfinite(bound)
-    plain[~is_finite] = bound[~is_finite].astype(str)  # JSON has no infinity.
-    return plain.flat[0] if bound.size and (bound == bound.flat[0]).all() else plain.tolist()
+    is_one = bound.size and (bound == bound.flat[0]).all()
+    return plain_value(bound.flat[0] if is_one else bound)
 
 
 def space_from_json(document: Mapping[str, Any]) -> Space:

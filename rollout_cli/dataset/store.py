@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from rollout_cli.episodes.plain import plain_json
 from rollout_cli.errors import StorageError
 from rollout_cli.remote import RemotePath
 
@@ -64,7 +65,7 @@ class FileStore:
     def write_json(self, path: Path, document: Mapping[str, Any]) -> None:
         """Replace the file `path` by `document` as JSON."""
         # Escapes keep the file ASCII: paths that are not UTF-8 come as lone surrogates, which no encoding takes.
-        self.replace(path, (json.dumps(document, indent=2, allow_nan=False) + "\n").encode("ascii"))
+        self.replace(path, (json.dumps(plain_json(document), indent=2) + "\n").encode("ascii"))
 
     def move(self, source: Path, target: Path) -> None:
         """Rename `source`, into a new folder if need be; once this returns, the new name survives a crash."""

@@ -109,10 +109,10 @@ class DatasetWriter:
     def record(self, **facts: Any) -> None:
         """Let info.json record these facts too."""
         with self._changing:
-            self._info |= metadata.plain_json(facts)
+            self._info |= facts
             if self._build is not None:
                 with self._folder.replacing:
-                    self._build.info |= metadata.plain_json(facts)
+                    self._build.info |= facts
                     self._build.write_info()
 
     def write(self, chunk: AnyChunk, *, partition: int = 0) -> None:

@@ -6,15 +6,18 @@ ChunkRef stands for a chunk that lies elsewhere: it has what is needed to order 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from rollout_cli.episodes.infos import JSON, STRING, InfoTable, concatenate_tables, plain_bytes
+from rollout_cli.episodes.infos import JSON, STRING, InfoTable, concatenate_tables
+from rollout_cli.episodes.plain import plain_bytes
 
 Array = npt.NDArray[Any]
 
@@ -227,3 +230,37 @@ def for_transport(chunk: Chunk, limit: int = PART_BYTES) -> list[Chunk]:
         replace(chunk.rows(start, stop), part=Part(at, count, chunk.n_steps))
         for at, (start, stop) in enumerate(pairwise(edges))
     ]
+
+
+def without_infos(chunk: Chunk, patterns: Sequence[str]) -> Chunk:
+    """Return a chunk without the infos whose keys match a pattern; its tables count them as dropped.
+
+    A pattern is a dotted path (`episode.t`), or a glob of one (`*_time`), and stands for all that lies below it too. It
+    means the infos of steps, policies and resets alike, unless it begins with the name of one: `env_info.episode.t`.
+    """
+    groups = ("env_info", "agent_info", "episode_info")
+    kept: dict[str, Any] = {f"{group}s": _without(patterns, group, getattr(chunk, f"{group}s")) for group in groups}
+    return replace(chunk, **kept)
+
+
+def _without(patterns: Sequence[str], group: str, table: InfoTable) -> InfoTable:
+    kept, dropped = [], dict(table.dropped_rows)
+    for column in table.columns:
+        name = ".".join(column.path)
+        if any(_matches(pattern, group, name) for pattern in patterns):
+            dropped[name] = np.sort(np.append(dropped.get(name, np.zeros(0, np.int64)), column.row_numbers()))
+        else:
+            kept.append(column)
+    return table if len(kept) == len(table.columns) else InfoTable(table.n_rows, tuple(kept), dropped)
+
+
+def unmatched_patterns(patterns: Sequence[str], dropped: Iterable[str]) -> list[str]:
+    """Return the patterns that match none of the dropped infos, by names such as `env_info.episode.t`."""
+    met = [name.partition(".")[::2] for name in dropped]
+    return [pattern for pattern in patterns if not any(_matches(pattern, *one) for one in met)]
+
+
+@lru_cache(maxsize=4096)
+def _matches(pattern: str, group: str, name: str) -> bool:
+    wanted = (pattern, f"{pattern}.*")
+    return any(fnmatchcase(text, one) for text in (name, f"{group}.{name}") for one in wanted)

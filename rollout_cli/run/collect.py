@@ -18,8 +18,7 @@ from rollout_cli.cores import usable_cores
 from rollout_cli.dataset.folder import FolderLock, OutputFolder, check_folder, check_free_space
 from rollout_cli.dataset.store import file_store
 from rollout_cli.envs.source import EnvSource, env_source
-from rollout_cli.episodes.chunk import AnyChunk
-from rollout_cli.episodes.infos import unmatched_patterns
+from rollout_cli.episodes.chunk import AnyChunk, unmatched_patterns
 from rollout_cli.errors import InterruptedRunError, RolloutError, UserCodeError
 from rollout_cli.policies.source import PolicySource, policy_source
 from rollout_cli.remote import RemotePath

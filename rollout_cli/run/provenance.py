@@ -1,7 +1,6 @@
 """Provenance: what info.json records of the run that made a dataset, and the run that a dataset's info.json asks for.
 
-The record is plain JSON. Numbers that JSON does not have (`inf`, `nan`, as `healthy_z_range = [0.7, inf]` needs) become
-`{"float": "inf"}`; texts under the names of secrets become `***`.
+The record is plain JSON (`episodes/plain.py`); texts under the names of secrets become `***`.
 """
 
 from __future__ import annotations
@@ -20,6 +19,7 @@ from typing import Any
 from rollout_cli import __version__, pins
 from rollout_cli.config import OPTIONS, CollectConfig, Values, options_of, plain_value
 from rollout_cli.envs.source import EnvSource
+from rollout_cli.episodes.plain import from_plain, plain_json
 from rollout_cli.errors import ConfigError, DatasetFormatError, UserCodeError
 from rollout_cli.loading import Source
 from rollout_cli.policies.source import PolicySource
@@ -137,7 +137,7 @@ def recorded_values(info: Mapping[str, Any]) -> Values:
             hint="use the version of rollout-cli that made it, or collect anew",
         )
     try:
-        recorded = restored(dict(info["collector"]))
+        recorded = from_plain(dict(info["collector"]))
         for name, source in (("policy", info["policy"]), ("env", info["env_source"])):
             recorded[name] = source["path"] or recorded[name]
         command = recorded.pop("command")
@@ -169,11 +169,8 @@ def _is_cut(name: str, value: Any) -> bool:
 
 
 def storable(document: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a document as plain JSON, with secrets cut; `restored` undoes the rest."""
-    found = json.loads(
-        json.dumps(document, default=str), object_hook=_cut, parse_constant=lambda name: {"float": str(float(name))}
-    )
-    return dict(found)
+    """Return a document as plain JSON, with secrets cut; `from_plain` gives the numbers back."""
+    return dict(plain_json(document, object_hook=_cut))
 
 
 def _cut(found: dict[str, Any]) -> dict[str, Any]:
@@ -185,11 +182,3 @@ def _cut(found: dict[str, Any]) -> dict[str, Any]:
         if key in _SECRETS and isinstance(value, str | list) and value:
             found[key] = CUT
     return found
-
-
-def restored(value: Any) -> Any:
-    """Return plain JSON with the numbers back that JSON does not have."""
-    if isinstance(value, dict):
-        is_number = value.keys() == {"float"} and value["float"] in {"inf", "-inf", "nan"}
-        return float(value["float"]) if is_number else {key: restored(item) for key, item in value.items()}
-    return [restored(item) for item in value] if isinstance(value, list) else value

@@ -10,8 +10,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from typing import Any, TypeGuard
 
 from rollout_cli.cores import usable_cores
-from rollout_cli.episodes.chunk import Chunk
-from rollout_cli.episodes.infos import without_infos
+from rollout_cli.episodes.chunk import Chunk, without_infos
 from rollout_cli.errors import ArgumentError, RolloutError, UsageError, UserCodeError
 from rollout_cli.loading import Source, is_module_attribute, reporting
 from rollout_cli.pins import PinRules

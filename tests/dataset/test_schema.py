@@ -285,7 +285,7 @@ def test_two_keys_that_are_equal_once_dotted_are_both_kept() -> None:
 def test_values_that_nothing_stores_are_counted() -> None:
     table, dropped = encode({"k": "int64"}, [{"f": print, "k": 1}, {"f": print, "nan": [float("nan"), {1, 2}]}])
     assert {"env_info.f": 2} == dropped
-    assert [None, '{"nan": ["NaN", [1, 2]]}'] == table["env_info_extra"].to_pylist()
+    assert [None, '{"nan": ["nan", [1, 2]]}'] == table["env_info_extra"].to_pylist()
 
 
 def test_large_infos_in_few_steps_take_memory_for_those_steps_only() -> None:
