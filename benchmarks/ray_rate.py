@@ -26,7 +26,7 @@ def steps_per_second(sampler: Sampler, n_steps: int, folder: Path) -> float:
     """Collect to a dataset; return the rate, from the call to the end of the last file."""
     began, collected = time.perf_counter(), 0
     execute = partial(sampler.execute, write_segment)
-    output, settings = OutputFolder(folder, overwrite=True), DatasetSettings(sampler.env_spec, root_seed=0)
+    output, settings = OutputFolder(folder, overwrite=True), DatasetSettings(sampler.env_spec, [{"root_seed": 0}])
     with DatasetWriter(output, settings, write_segment=execute) as writer:
         for chunk in sampler.stream_refs(MinTimesteps(n_steps)):
             writer.write(chunk)

@@ -10,9 +10,11 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 
-from rollout_cli.dataset.fingerprint import check_origin, file_origin
+from rollout_cli.dataset.convert import Array
+from rollout_cli.dataset.fingerprint import check_origin, file_origin, fingerprint_of
 from rollout_cli.dataset.layout import SegmentId, segment_files
 from rollout_cli.dataset.parquet import open_parquet, reading
 from rollout_cli.dataset.schema import DatasetSchema
@@ -30,7 +32,7 @@ class SegmentRecord:
 
     start: int
     stop: int
-    skipped: tuple[int, ...]
+    skipped: tuple[tuple[int, int], ...]  # Ranges of numbers: the first one, and one past the last.
     episodes: int
     steps: int  # The data file may have more rows, of episodes that were not committed.
     last_length: int
@@ -57,11 +59,18 @@ class SegmentRecord:
                 raise ValueError("the commit record in its footer is damaged")
             record, stats = map(json.loads, texts)
             values = {name: record[name] for name in _FIELDS}
-            values |= {"return_sum": float(record["return_sum"]), "skipped": tuple(record["skipped"])}
+            values |= {"return_sum": float(record["return_sum"]), "skipped": tuple(map(tuple, record["skipped"]))}
             values["anomalies"] = {key: tuple(place) for key, place in record["anomalies"].items()}
             return cls(stats=stats_from_json(stats), **values)
         except (KeyError, TypeError, AttributeError, RecursionError) as error:
             raise ValueError(f"its footer has no commit record: {error!r}") from error
+
+
+def missing_ranges(start: int, stop: int, numbers: Array) -> tuple[tuple[int, int], ...]:
+    """Return the ranges that rising `numbers`, int64 (N,), leave out of those from `start` to `stop - 1`."""
+    firsts, stops = np.append(start, numbers + 1), np.append(numbers, stop)
+    is_gap = firsts < stops
+    return tuple(zip(firsts[is_gap].tolist(), stops[is_gap].tolist(), strict=True))
 
 
 _FIELDS = tuple(one.name for one in fields(SegmentRecord) if one.name != "stats")
@@ -117,7 +126,7 @@ def read_committed(root: Path, info: Mapping[str, Any]) -> Committed:
     schema = DatasetSchema.from_info(info)
     try:
         n_partitions = int(info["partitions"])
-        firsts, run = info["first_numbers"] or [None] * n_partitions, info["run"]
+        firsts, run = info["first_numbers"] or [None] * n_partitions, fingerprint_of(info)
     except (KeyError, TypeError, ValueError) as error:
         raise DatasetFormatError(f"info.json of {root} lacks what resuming needs: {error!r}") from error
     present = set(segment_files(root / "meta" / "episodes", n_partitions))
@@ -140,13 +149,13 @@ def read_committed(root: Path, info: Mapping[str, Any]) -> Committed:
             last, steps = own[-1].record, sum(one.record.steps for one in own)
             covered = CommittedPartition(last.stop, steps, last.last_length)
         partitions.append(covered)
-    skipped = tuple(number for one in found for number in one.record.skipped)
+    skipped = tuple(number for one in found for range_ in one.record.skipped for number in range(*range_))
     totals = {name: sum(getattr(one.record, name) for one in found) for name in ("episodes", "steps", "return_sum")}
     return Committed(info, tuple(partitions), tuple(found), tuple(damaged), tuple(notices), skipped, **totals)
 
 
 def _read_segments(
-    root: Path, schema: DatasetSchema, run: str, segments: list[SegmentId], start: int | None
+    root: Path, schema: DatasetSchema, run: str | None, segments: list[SegmentId], start: int | None
 ) -> tuple[list[Written], DatasetFormatError | None]:
     """Return the segments of a partition that begins with episode `start`, and the damage of the last one."""
     found: list[Written] = []
@@ -188,7 +197,7 @@ def read_tables(
     return tables[0].slice(0, record.steps).combine_chunks(), tables[1]
 
 
-def read_record(root: Path, run: str, segment: SegmentId, start: int | None = None) -> SegmentRecord:
+def read_record(root: Path, run: str | None, segment: SegmentId, start: int | None = None) -> SegmentRecord:
     """Return the commit record of a segment of `run`, which begins with episode `start` if that is not None.
 
     `DatasetFormatError` says that a file is missing or damaged, or that the footers of both files do not agree.
@@ -204,7 +213,8 @@ def read_record(root: Path, run: str, segment: SegmentId, start: int | None = No
         raise DatasetFormatError(f"{episodes} begins with episode {record.start}, expected {start}")
     if not rows or rows != record.episodes:
         raise DatasetFormatError(f"{episodes} has {rows} rows, but its footer states {record.episodes}")
-    first_number = min(set(range(record.start, record.stop)).difference(record.skipped), default=-1)
+    # The first range of those that were skipped may be the segment's beginning.
+    first_number = dict(record.skipped).get(record.start, record.start)
     origin = file_origin(run, segment.partition, first_number)
     check_origin(episodes, footer, origin)
     with reading(data), open_parquet(data) as file:

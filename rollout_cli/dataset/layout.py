@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from rollout_cli.dataset.store import accessing, has_rename
-from rollout_cli.errors import DatasetFormatError
+from rollout_cli.errors import DatasetFormatError, UsageError
 from rollout_cli.remote import RemotePath
 
 FORMAT = "rollout"
@@ -143,4 +144,23 @@ def read_info(root: Path) -> dict[str, Any]:
             f"{path} has format version {version}, and this program has version {FORMAT_VERSION} alone",
             hint="a dataset needs the version of rollout-cli that made it",
         )
+    sources = document.get("sources")
+    has_sources = isinstance(sources, list) and sources and all(isinstance(source, dict) for source in sources)
+    if not has_sources or not isinstance(document.get("derived"), list):
+        raise DatasetFormatError(f"{path} does not say which runs its episodes came from", hint=LOST_INFO)
     return document
+
+
+def order_column(info: Mapping[str, Any]) -> str:
+    """Return the column of `meta/episodes` that rises without gaps but those that are recorded: numbers or ids."""
+    return "episode_id" if info["derived"] else "episode_number"
+
+
+def collected_source(info: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the record of the run that collected a dataset; `UsageError` for one that was derived from others."""
+    if info["derived"]:
+        raise UsageError(
+            f"no run collected the dataset: it was made of others ({info['derived'][-1].get('operation')})",
+            hint="give a dataset that was collected: one that is made of others is not continued",
+        )
+    return dict(info["sources"][0])

@@ -17,7 +17,7 @@ from rollout_cli.dataset.stats import Anomaly, Place, anomalies
 from rollout_cli.dataset.store import FileStore
 from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.episodes.plain import plain_json
-from rollout_cli.errors import InternalError, UsageError
+from rollout_cli.errors import UsageError
 
 Status = Literal["complete", "interrupted"]
 
@@ -45,21 +45,25 @@ class DatasetSettings:
         first_numbers: The first episode number of each partition; each of several has a chunk folder of its own. None
             stands for the first number that comes, and then gaps before it are not recorded as skipped.
         next_observation: Whether each step has the observation that followed it, in columns of their own.
-        header: What else info.json records; its `env` goes into every file's footer too.
-        decided: The info columns and the run's fingerprint, where they are known beforehand.
+        sources: Of each run that episodes come from its `root_seed`, and what else info.json records of it; its `env`
+            goes into every file's footer too.
+        columns: The info columns, where they are known beforehand; then each source has the fingerprint of its `run`.
+        derived: How the dataset is made of others, an operation each; empty for one that is collected. The numbers of
+            its episodes may have any order then, and its segments are counted by their ids.
     """
 
     env_spec: EnvSpec
-    root_seed: int
+    sources: Sequence[Mapping[str, Any]]
     first_numbers: Sequence[int | None] = (None,)
     next_observation: bool = False
     limits: SizeLimits = field(default_factory=SizeLimits)
-    header: Mapping[str, Any] = field(default_factory=dict)
-    decided: tuple[InfoColumns, str] | None = None
+    columns: InfoColumns | None = None
+    derived: Sequence[Mapping[str, Any]] = ()
 
     def __post_init__(self) -> None:
-        if not 0 <= self.root_seed < 2**63:
-            raise UsageError(f"the root seed is {self.root_seed}", hint="give a seed from 0 to 2**63 - 1")
+        for seed in (source["root_seed"] for source in self.sources):
+            if not 0 <= seed < 2**63:
+                raise UsageError(f"the root seed is {seed}", hint="give a seed from 0 to 2**63 - 1")
 
 
 def new_info(spaces: SpaceSchema, settings: DatasetSettings, before: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -70,7 +74,6 @@ def new_info(spaces: SpaceSchema, settings: DatasetSettings, before: Mapping[str
         "format_version": FORMAT_VERSION,
         "status": "collecting",
         **dict.fromkeys(("episodes", "steps", "bytes", "segments"), 0),
-        "root_seed": settings.root_seed,
         "partitions": len(settings.first_numbers),
         "first_numbers": list(settings.first_numbers),
         "next_observation": settings.next_observation,
@@ -79,17 +82,16 @@ def new_info(spaces: SpaceSchema, settings: DatasetSettings, before: Mapping[str
         "spaces": spaces.describe(),
         "features": DatasetSchema.of(spaces, {}, {}).describe(),  # Without a column of an info so far.
         "info_columns": "inferring",
-        "run": None,
+        "sources": [{"run": None, **plain_json(source)} for source in settings.sources],
+        "derived": plain_json(settings.derived),
         "dropped_infos": {},
         "anomalies": [],
         "times": {"started": now, "updated": now, "ended": None},
     }
-    if taken := sorted(ours.keys() & settings.header.keys()):
-        raise InternalError(f"the header of a dataset has keys that are the writer's own: {', '.join(taken)}")
     if before is not None:
         times = before.get("times") or {}
         ours["times"] |= {"started": times.get("started", now), "resumed": [*times.get("resumed", []), now]}
-    return {**ours, **plain_json(settings.header)}
+    return ours
 
 
 def count_segments(info: dict[str, Any], written: Sequence[Written]) -> None:
@@ -105,9 +107,10 @@ def count_segments(info: dict[str, Any], written: Sequence[Written]) -> None:
 
 
 def end_info(info: dict[str, Any], status: Status, facts: Mapping[str, Any], written: Sequence[Written]) -> None:
-    """Record how the dataset ended, and what its segments hold."""
+    """Record how the dataset ended, what its segments hold, and more facts of the run that it is of."""
     count_segments(info, written)
-    info |= {**facts, "status": status}
+    info["sources"][0] |= facts
+    info["status"] = status
     info["times"]["ended"] = utc_now()
 
 
@@ -166,6 +169,9 @@ Any reader of Parquet reads it too: `select episode_id, sum(reward) from 'data/*
 def render_card(info: Mapping[str, Any]) -> str:
     """Return the card of the dataset that `info` describes; its front matter guides `datasets.load_dataset`."""
     # gymnasium's id, or else how the environment was named when the dataset was made.
-    parts = ((info.get(part) or {}).get(key) for part, key in (("env", "id"), ("env_source", "spec")))
-    name = next((" ".join(repr(str(part))[1:-1].split()) for part in parts if part), "an environment")
+    named = [
+        (source.get("env") or {}).get("id") or source.get("env_source", {}).get("spec") for source in info["sources"]
+    ]
+    names = dict.fromkeys(" ".join(repr(str(name))[1:-1].split()) for name in named if name)
+    name = " and ".join(names) or "an environment"
     return _CARD.format(name=name, episodes=info["episodes"], steps=info["steps"], status=info["status"])

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from rollout_cli.dataset.commits import SegmentRecord, Written
+from rollout_cli.dataset.commits import SegmentRecord, Written, missing_ranges
 from rollout_cli.dataset.convert import Array
-from rollout_cli.dataset.fingerprint import Origin, check_origin, file_origin
+from rollout_cli.dataset.fingerprint import Origin, check_origin, file_origin, fingerprint_of
 from rollout_cli.dataset.layout import (
     ASIDE,
     DATASET_ENTRIES,
@@ -23,6 +23,7 @@ from rollout_cli.dataset.layout import (
     SegmentId,
     entries,
     info_path,
+    order_column,
     read_info,
     segment_files,
     stats_path,
@@ -40,7 +41,7 @@ SHOWN = 20
 """So many faults, notes, and episodes of one fault are named; of the others, their number."""
 
 TOTALS = ("episodes", "steps", "bytes", "segments")
-_NUMBERS = (*TOTALS, "root_seed", "partitions")
+_NUMBERS = (*TOTALS, "partitions")
 _STATUSES = ("collecting", "complete", "interrupted")
 
 Facts = Mapping[str, Array]
@@ -120,6 +121,7 @@ def verify_dataset(path: Path | str, *, quick: bool = False) -> VerifyReport:
     info = read_info(root)
     wrong = [name for name in _NUMBERS if type(info.get(name)) is not int or info[name] < (name == "partitions")]
     wrong += ["status"] if info.get("status") not in _STATUSES else []
+    wrong += ["sources"] if any(type(source.get("root_seed")) is not int for source in info["sources"]) else []
     if wrong:
         what = f"its {wrong[0]} is {info.get(wrong[0])!r}"
         raise DatasetFormatError(f"{info_path(root)} is damaged: {what}", hint=LOST_INFO)
@@ -167,11 +169,12 @@ def _check_segment(
     # In place of a damaged record stands what the rows show.
     unknown: dict[str, Any] = {"start": 0, "stop": 0, "nominal": 0, "anomalies": {}, "dropped_infos": {}, "stats": {}}
     record = SegmentRecord(**held, **unknown, skipped=(), is_long=False)
-    origin = file_origin(report.info.get("run"), segment.partition, int(facts["episode_number"][0]))
+    order = facts[order_column(report.info)]
+    origin = file_origin(fingerprint_of(report.info), segment.partition, int(order[0]))
     try:
         check_origin(path, metadata.metadata, origin)
         record = SegmentRecord.from_footer(metadata.metadata or {})
-        own += _record_checks(record, held, facts, next_number)
+        own += _record_checks(record, held, order, next_number)
     except (ValueError, DatasetFormatError) as error:
         report.add(path, str(error).replace(f"{path} ", "it "), segment)
     steps = _read_steps(report, data_path, segment, facts, origin) if n_steps else None
@@ -194,24 +197,26 @@ def _episode_checks(info: Mapping[str, Any], segment: SegmentId, facts: Facts, n
     ids, numbers, lengths = facts["episode_id"], facts["episode_number"], facts["length"]
     first = int(ids[0]) if next_id is None else next_id
     chunk, file = segment.file
+    seeds, sources = np.array([source["root_seed"] for source in info["sources"]]), facts["source"]
+    falls = np.diff(numbers, prepend=numbers[0] - 1) <= 0
     return [
         ("its id is not the next one", ids != (first + np.arange(len(ids)) if segment.n_partitions == 1 else numbers)),
-        ("its number is not above the one before", np.diff(numbers, prepend=numbers[0] - 1) <= 0),
+        ("its number is not above the one before", falls & (not info["derived"])),
         ("its length is not positive", lengths < 1),
         ("it names another data file", (facts["data_chunk_index"] != chunk) | (facts["data_file_index"] != file)),
         ("data_row_index is not that of its first step", facts["data_row_index"] != np.cumsum(lengths) - lengths),
-        ("root_seed is not the dataset's", facts["root_seed"] != info["root_seed"]),
+        ("root_seed is not its source's", facts["root_seed"] != seeds[np.clip(sources, 0, len(seeds) - 1)]),
+        ("its source is not one of the dataset's", (sources < 0) | (sources >= len(seeds))),
         ("it neither terminated nor was truncated", ~(facts["terminated"] | facts["truncated"])),
     ]
 
 
 def _record_checks(
-    record: SegmentRecord, held: Mapping[str, float], facts: Facts, next_number: int | None
+    record: SegmentRecord, held: Mapping[str, float], numbers: Array, next_number: int | None
 ) -> list[Check]:
-    """Return the checks of a commit record against its episodes, and their totals `held`."""
+    """Return the checks of a commit record against the `numbers` of its episodes, and their totals `held`."""
     start, stop = record.start, record.stop
-    known = sorted([*facts["episode_number"].tolist(), *record.skipped])
-    covers = len(known) == stop - start and known == list(range(start, stop))
+    covers = numbers.min() >= start and numbers.max() < stop and record.skipped == missing_ranges(start, stop, numbers)
     is_other = any(repr(getattr(record, name)) != repr(value) for name, value in held.items())
     begins = f"its footer covers episode numbers from {start} on, expected from {next_number} on"
     return [

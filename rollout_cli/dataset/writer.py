@@ -14,11 +14,13 @@ from typing import Any, Self
 from rollout_cli.dataset import metadata
 from rollout_cli.dataset.build import DatasetBuild, WriteSegment
 from rollout_cli.dataset.commits import Committed, Written, read_committed
+from rollout_cli.dataset.convert import Array
+from rollout_cli.dataset.fingerprint import fingerprint_of
 from rollout_cli.dataset.folder import OutputFolder, recover_replaced, remove_dataset
 from rollout_cli.dataset.inference import SchemaInference
-from rollout_cli.dataset.layout import info_path, read_info
+from rollout_cli.dataset.layout import info_path, order_column, read_info
 from rollout_cli.dataset.metadata import DatasetSettings, DatasetSummary, Status
-from rollout_cli.dataset.schema import DatasetSchema, InfoColumns, SpaceSchema, info_columns_of
+from rollout_cli.dataset.schema import DatasetSchema, InfoColumns, SpaceSchema, env_record, info_columns_of
 from rollout_cli.dataset.segments import SegmentSettings, write_segment
 from rollout_cli.dataset.store import has_rename, tidy_up
 from rollout_cli.episodes.chunk import AnyChunk, Chunk
@@ -34,7 +36,7 @@ from rollout_cli.errors import (
 class DatasetWriter:
     """Writes chunks to the dataset in a folder; as a context manager it runs `abort` unless `close` was called.
 
-    The bytes of `data/` are a function of the episodes, the spaces, the limits, the root seed and `header["env"]`
+    The bytes of `data/` are a function of the episodes, the spaces, the limits, and the `env` of the sources
     alone, so nothing in that may differ between two runs of one seed. Segments are written by a thread that is at most
     two behind, so memory does not grow with the dataset. The first chunks are held until schema inference has decided
     the columns: 1,000 steps, to the end of an episode. Of several partitions it looks at the first one first, and what
@@ -90,15 +92,15 @@ class DatasetWriter:
         self._timer.start()
 
     def _begin(self, committed: Committed | None) -> None:
-        decided, segments = self._settings.decided, tuple[Written, ...]()
+        columns, source, segments = self._settings.columns, self._info["sources"][0], tuple[Written, ...]()
         if committed is not None:
             self._folder.move_aside(committed.damaged)
             self.has_episodes = True
-            decided = info_columns_of(committed.info["features"]), committed.info["run"]
+            columns, source = info_columns_of(committed.info["features"]), committed.info["sources"][0]
             segments = committed.segments
-        if decided is not None:
+        if columns is not None:
             self._inference.decided = True
-            self._build = self._new_build(*decided, segments)
+            self._build = self._new_build(columns, source["run"], segments)
         elif not self._folder.has_old:
             metadata.write_info(self._folder.files, self._folder.path, self._info)
 
@@ -107,16 +109,18 @@ class DatasetWriter:
         self._inference.observe(chunk)
 
     def record(self, **facts: Any) -> None:
-        """Let info.json record these facts too."""
+        """Let info.json record these facts of the run too."""
         with self._changing:
-            self._info |= facts
+            self._info["sources"][0] |= facts
             if self._build is not None:
                 with self._folder.replacing:
-                    self._build.info |= facts
+                    self._build.info["sources"][0] |= facts
                     self._build.write_info()
 
-    def write(self, chunk: AnyChunk, *, partition: int = 0) -> None:
+    def write(self, chunk: AnyChunk, *, partition: int = 0, sources: Array | None = None) -> None:
         """Take the next chunk of a partition: whole episodes in number order, or the next part of one.
+
+        `sources`, int64 (N,), says which run each episode is of; else it is the first one.
 
         Blocks while writing is behind. An error of a write, or of the timer's, is raised by a later call.
         """
@@ -126,7 +130,7 @@ class DatasetWriter:
             had_new, self._has_new = self._has_new, False
             self.has_episodes = self.has_episodes or chunk.completes
             if self._build is not None:
-                self._build.write(chunk, partition)
+                self._build.write(chunk, partition, sources)
             else:
                 self._inference.hold(chunk.load(), partition)
                 if self._inference.decided:
@@ -164,7 +168,7 @@ class DatasetWriter:
         self._timer.join()
 
     def close(self, *, status: Status, **facts: Any) -> DatasetSummary:
-        """Commit all that was written and end the dataset; info.json records the `facts` too.
+        """Commit all that was written and end the dataset; info.json records the `facts` of the run too.
 
         Where an interrupted run did not get as far as `keep_until`, the old dataset stays, and is summarised.
         """
@@ -254,7 +258,7 @@ class DatasetWriter:
         except StorageError:
             return f"what was committed stays in {path}; --resume continues from there"
         count = f"{committed.episodes:,} episodes ({committed.steps:,} steps)"
-        return f"{count} are safe in {path}; --resume continues from there"
+        return f"{count} are safe in {path}" + ("" if info["derived"] else "; --resume continues from there")
 
     def _check(self) -> None:
         if not self._is_open:
@@ -269,16 +273,17 @@ class DatasetWriter:
 
     def _new_build(self, columns: InfoColumns, run: str, committed: Sequence[Written] = ()) -> DatasetBuild:
         folder, info = self._folder, deepcopy(self._info)
-        schema = DatasetSchema.of(self._spaces, columns, info.get("env") or {})
-        columns_are = "decided" if self._inference.decided else "partial"
-        info |= {"info_columns": columns_are, "run": run, "features": schema.describe()}
+        schema = DatasetSchema.of(self._spaces, columns, env_record(info))
+        info["sources"][0]["run"] = run
+        info |= {"info_columns": "decided" if self._inference.decided else "partial", "features": schema.describe()}
         settings = SegmentSettings(
             files=folder.files,
             root=folder.new_root,
-            root_seed=info["root_seed"],
-            run=run,
+            root_seeds=tuple(source["root_seed"] for source in info["sources"]),
+            run=fingerprint_of(info),
             schema=schema,
             limits=self._settings.limits.for_partitions(info["partitions"]),
+            order=order_column(info),
         )
         build = DatasetBuild(settings, info, self._write_segment, self._committing, committed)
         if not folder.has_old:
@@ -288,14 +293,14 @@ class DatasetWriter:
         return build
 
     def _write_held(self) -> DatasetBuild:
-        self._build = self._new_build(*self._inference.result(self._info))
+        self._build = self._new_build(*self._inference.result(self._info["sources"][0]))
         for chunk, partition in self._inference.release():
             self._build.write(chunk, partition)
         return self._build
 
     def _commit_partial(self) -> None:
         """Commit the held episodes by themselves, unless the dataset in the folder has more of them."""
-        build = self._new_build(*self._inference.result(self._info))
+        build = self._new_build(*self._inference.result(self._info["sources"][0]))
         for chunk, partition in self._inference.held():
             build.write(chunk, partition)
         build.finish()

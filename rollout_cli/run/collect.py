@@ -128,8 +128,8 @@ def collect(config: CollectConfig, *, progress: Progress | None = None) -> Colle
     with stop_on_signals() as signals, _prepare(config, progress or Progress(), signals) as job:
         if job.state.is_complete:
             job.progress.notice(f"{config.output} is complete: there is nothing to do")
-            info, path = job.state.info, config.output.resolve()
-            facts = {"path": path, "seed": info["root_seed"], "reproducible": info["reproducible"]}
+            source, path = job.state.source, config.output.resolve()
+            facts = {"path": path, "seed": source["root_seed"], "reproducible": source["reproducible"]}
             return _result(job, **job.state.totals, **facts, n_workers=config.workers)
         _check_stored(job)
         with _start(job) as sampler, _resume_or_begin(job, sampler) as writer:
@@ -161,7 +161,7 @@ def _prepare(config: CollectConfig, progress: Progress, signals: StopSignals) ->
             plan = EpisodesPerWorker(config.episodes_per_worker, config.part.start * config.episodes_per_worker)
         sources = provenance.sources_record(config, policy, env)
         state = resume_state(config, plan, sources, progress)
-        known = {one["episode_number"]: one["reason"] for one in state.info.get("skipped", {}).get("episodes", [])}
+        known = {one["episode_number"]: one["reason"] for one in state.source.get("skipped", {}).get("episodes", [])}
         skipped = dict.fromkeys(state.committed.skipped if state.committed else (), _UNRECORDED) | known
         yield _Job(
             state.config, progress, signals, plan, policy, env, sources, state, lock, started_at, skipped=skipped
@@ -229,13 +229,13 @@ def _resume_or_begin(job: _Job, sampler: Sampler) -> DatasetWriter:
         first_numbers = [worker * job.plan.episodes for worker in config.part]
     unknown = reproduce.Verdict("unknown", "the run has not ended yet")
     folder = OutputFolder(config.output, overwrite=config.overwrite, keep_until=job.state.keep_until, lock=job.lock)
+    source = {"root_seed": sampler.seed, **record, **job.state.history(record), "reproducible": asdict(unknown)}
     settings = DatasetSettings(
         spec,
-        sampler.seed,
+        [source],
         first_numbers,
         next_observation=config.next_observation,
         limits=SizeLimits(segment_bytes=config.segment_bytes),
-        header={**record, **job.state.history(record), "reproducible": asdict(unknown)},
     )
     return DatasetWriter(
         folder,

@@ -122,7 +122,7 @@ def changed_versions(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[
     return [f"{name} was {old[name]}, is {new[name]}" for name in new if name in old and old[name] != new[name]]
 
 
-def recorded_values(info: Mapping[str, Any]) -> Values:
+def recorded_values(source: Mapping[str, Any]) -> Values:
     """Return the command, options and root seed of the run that made a dataset, as `CollectConfig` takes them.
 
     Policies and environments in files are named by their absolute paths, so that the working folder does not matter.
@@ -130,20 +130,20 @@ def recorded_values(info: Mapping[str, Any]) -> Values:
     Raises:
         DatasetFormatError: If it records no options, or its seeds are those of another version.
     """
-    if info.get("seeding") != SEEDING:
+    if source.get("seeding") != SEEDING:
         raise DatasetFormatError(
-            f"the dataset's seeds follow rule {info.get('seeding', 1)}, and this version has rule {SEEDING}: its "
+            f"the dataset's seeds follow rule {source.get('seeding', 1)}, and this version has rule {SEEDING}: its "
             "episodes cannot be run again",
             hint="use the version of rollout-cli that made it, or collect anew",
         )
     try:
-        recorded = from_plain(dict(info["collector"]))
-        for name, source in (("policy", info["policy"]), ("env", info["env_source"])):
-            recorded[name] = source["path"] or recorded[name]
+        recorded = from_plain(dict(source["collector"]))
+        for name, origin in (("policy", source["policy"]), ("env", source["env_source"])):
+            recorded[name] = origin["path"] or recorded[name]
         command = recorded.pop("command")
         options = {name: value for name, value in recorded.items() if value is not None}
         values = {name: OPTIONS[name].read(value, f"the dataset's {name}") for name, value in options.items()}
-        return {"command": command, **values, "seed": info["root_seed"]}
+        return {"command": command, **values, "seed": source["root_seed"]}
     except (KeyError, TypeError, AttributeError, ConfigError) as error:
         raise DatasetFormatError(
             f"info.json does not record the options of a run: {error}",

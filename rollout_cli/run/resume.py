@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from rollout_cli import pins
 from rollout_cli.config import AMOUNTS, CollectConfig, CommandName, Values
 from rollout_cli.dataset.folder import is_unbegun, recover_replaced, remove_dataset, standing_root
-from rollout_cli.dataset.layout import read_info
+from rollout_cli.dataset.layout import collected_source, read_info
 from rollout_cli.dataset.store import file_store
 from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.errors import ConfigError, UsageError
@@ -40,7 +40,7 @@ def recorded_options(command: CommandName, given: Mapping[str, Any]) -> Values:
         raise ConfigError("--resume needs a dataset", hint="name its folder with --output DIR")
     if not AMOUNTS.isdisjoint(given) and is_unbegun(given["output"]):
         return {}
-    values = recorded_values(read_info(standing_root(given["output"])))
+    values = recorded_values(collected_source(read_info(standing_root(given["output"]))))
     made_by = values.pop("command")
     if made_by != command:
         raise UsageError(
@@ -71,6 +71,11 @@ class ResumeState:
     keep_until: tuple[int, ...] = ()
 
     @property
+    def source(self) -> Mapping[str, Any]:
+        """Return the record of the run that began the dataset; empty for a new dataset."""
+        return collected_source(self.info) if self.info else {}
+
+    @property
     def is_complete(self) -> bool:
         """Return whether there is nothing to do."""
         return self.plan is None and self.info["status"] == "complete"
@@ -92,15 +97,15 @@ class ResumeState:
             return
         from rollout_cli.dataset.schema import SpaceSchema  # noqa: PLC0415 - it loads pyarrow
 
-        self.accept(*pins.changes(self.info["files"], record["files"], is_whole=is_whole)[0])
+        self.accept(*pins.changes(self.source["files"], record["files"], is_whole=is_whole)[0])
         kept = {"env": "max_episode_length", "policy": "class"}
-        fits = [self.info[part].get(name) == record[part].get(name) for part, name in kept.items()]
+        fits = [self.source[part].get(name) == record[part].get(name) for part, name in kept.items()]
         if self.info["spaces"] != SpaceSchema.of(spec).describe() or not all(fits):
             _refuse(self.config.output, ["the environment's spaces or time limit, or the policy's class, are others"])
         if is_whole:
-            for notice in pins.changes(self.info["files"], record["files"])[1]:
+            for notice in pins.changes(self.source["files"], record["files"])[1]:
                 progress.notice(notice)
-            if changed := changed_versions(self.info, record):
+            if changed := changed_versions(self.source, record):
                 progress.warn(f"the dataset was begun with other versions: {'; '.join(changed)}")
 
     def accept(self, *changes: str) -> None:
@@ -118,18 +123,18 @@ class ResumeState:
     @property
     def changes(self) -> list[Mapping[str, Any]]:
         """Return what info.json records of accepted changes: those of earlier resumes, and this one's."""
-        before = list(self.info.get("changes", []))
+        before = list(self.source.get("changes", []))
         if not self.accepted or self.committed is None:
             return before
-        old = {name: self.info[name] for name in ("files", "versions")}
-        old |= {name: self.info[name].get("sha256") for name in ("policy", "env", "worker")}
+        old = {name: self.source[name] for name in ("files", "versions")}
+        old |= {name: self.source[name].get("sha256") for name in ("policy", "env", "worker")}
         numbers = [partition.next_number for partition in self.committed.partitions]
         what = f"{'files changed: ' if self.config.accept_changes else ''}{'; '.join(self.accepted)}"
         return [*before, {"what": what, "from_numbers": numbers, "before": old}]
 
     def history(self, record: Mapping[str, Any]) -> dict[str, Any]:
         """Return the `files` of a run's record with those of earlier runs, and the accepted `changes`."""
-        return {"files": pins.joined(self.info.get("files", []), record["files"]), "changes": self.changes}
+        return {"files": pins.joined(self.source.get("files", []), record["files"]), "changes": self.changes}
 
 
 def resume_state(config: CollectConfig, plan: Plan, sources: Mapping[str, Any], progress: Progress) -> ResumeState:
@@ -151,17 +156,18 @@ def resume_state(config: CollectConfig, plan: Plan, sources: Mapping[str, Any], 
     from rollout_cli.dataset.commits import read_committed  # noqa: PLC0415 - it loads pyarrow
 
     info = read_info(root)
-    recorded_values(info)  # It raises where the dataset records no run that can be resumed.
+    source = collected_source(info)
+    recorded_values(source)  # It raises where the dataset records no run that can be resumed.
     check_nothing_cut(config)
     _refuse(root, list(_differences(info, sources, plan)))
     if config.seed is None:
-        config = replace(config, seed=info["root_seed"])
-    elif config.seed != info["root_seed"]:
+        config = replace(config, seed=source["root_seed"])
+    elif config.seed != source["root_seed"]:
         _refuse(root, [f"seed was {info['root_seed']}, is {config.seed}"])
     committed = read_committed(root, info)
     covered = [Covered(*one) for one in committed.partitions]
     state = ResumeState(config, remaining(plan, covered), info, committed)
-    state.accept(*changed_sources(info, sources))
+    state.accept(*changed_sources(source, sources))
     if state.is_complete or committed.can_resume:
         for notice in committed.notices:
             progress.warn(notice)
@@ -176,12 +182,13 @@ def resume_state(config: CollectConfig, plan: Plan, sources: Mapping[str, Any], 
 
 def _differences(info: Mapping[str, Any], sources: Mapping[str, Any], plan: Plan) -> Iterator[str]:
     """Yield in words what differs between the dataset's record and this run's, and decides the data."""
-    before, now = info["collector"], sources["collector"]
+    source = collected_source(info)
+    before, now = source["collector"], sources["collector"]
     for name in (*_DECISIVE, *(("episodes_per_worker", "workers") if now["command"] == "exact" else ())):
         if before.get(name) != now.get(name):
             yield f"{name} was {json.dumps(before.get(name))}, is {json.dumps(now.get(name))}"
     for name, origin in (("policy", "policy"), ("env", "env_source")):
-        old, new = info[origin], sources[origin]
+        old, new = source[origin], sources[origin]
         # A file may lie elsewhere now, with the same bytes.
         if (old["path"] is None or new["path"] is None) and old["spec"] != new["spec"]:
             yield f"{name} was {json.dumps(old['spec'])}, is {json.dumps(new['spec'])}"

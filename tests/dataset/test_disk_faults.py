@@ -22,7 +22,7 @@ from rollout_cli.dataset.verify import verify_dataset
 from rollout_cli.episodes.chunk import Chunk
 from rollout_cli.errors import RolloutError, StorageError
 from tests.helpers.chunks import episode, in_parts
-from tests.helpers.datasets import numbers_of
+from tests.helpers.datasets import numbers_of, source_of
 from tests.helpers.writing import (
     CHUNKS,
     SMALL,
@@ -427,7 +427,7 @@ def test_facts_are_recorded_while_the_old_dataset_is_replaced(tmp_path: Path) ->
         assert files.replacing.wait(60)
         writer.record(changes=[{"path": "a"}])
         files.recorded.set()
-        assert [{"path": "a"}] == read_info(path)["changes"]
+        assert [{"path": "a"}] == source_of(path)["changes"]
         writer.write(CHUNKS[-1])
         writer.close(status="complete")
     assert [] == verify_dataset(path).faults

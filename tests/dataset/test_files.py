@@ -25,6 +25,7 @@ from rollout_cli.dataset.layout import LOCK_NAME, info_path, read_info
 from rollout_cli.dataset.store import FileStore
 from rollout_cli.errors import DatasetExistsError, DatasetFormatError, DatasetLockedError, StorageError
 from tests.helpers.chunks import episode
+from tests.helpers.datasets import source_of
 from tests.helpers.writing import all_files, hidden_files, open_writer, resume_dataset, write_dataset
 
 EPISODES = [episode(number, 300) for number in range(6)]
@@ -194,8 +195,8 @@ def test_a_path_that_is_not_utf8_works(tmp_path: Path) -> None:
     header = {"collector": {"output": str(path)}, "env": {"id": "a\udcff\nb", "kwargs": {"limit": float("inf")}}}
     write_dataset(path, EPISODES[:5], header=header)
     assert 5 == resume_dataset(path, EPISODES, header=header).episodes
-    assert str(path) == read_info(path)["collector"]["output"]
-    assert {"limit": "inf"} == read_info(path)["env"]["kwargs"]
+    assert str(path) == source_of(path)["collector"]["output"]
+    assert {"limit": "inf"} == source_of(path)["env"]["kwargs"]
     assert "# Episodes of a\\udcff\\nb" in (path / "README.md").read_text()
 
 

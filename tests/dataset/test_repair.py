@@ -204,7 +204,7 @@ def test_the_record_of_what_is_dropped_and_odd_is_of_what_stays(folder: Path, pr
     repair_dataset(folder)
     before, after = (read_info(path) for path in (pristine, folder))
     assert before["features"] == after["features"]
-    assert before["env"] == after["env"]
+    assert before["sources"] == after["sources"]
     assert before["times"].items() <= (after["times"] | {"updated": before["times"]["updated"]}).items()
     assert 1 == len(after["times"]["repaired"])
     assert [one for one in before["anomalies"] if one["episode"] < after["episodes"]] == after["anomalies"]

@@ -115,8 +115,9 @@ def test_the_nominal_sizes_of_episodes_follow_from_what_is_stored(
     ]
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "out"
-        write_dataset(path, chunks, decided=None if has_columns else ({}, "0" * 32))
-        stored = [size for chunk in load(path).chunks() for size in chunk.variable_bytes.tolist()]
+        write_dataset(path, chunks, columns=None if has_columns else {}, header={"run": "0" * 32})
+        blocks = load(path).rows.blocks()
+        stored = [size for block in blocks for size in block.chunk().variable_bytes.tolist()]
     assert [size for chunk in chunks for size in chunk.variable_bytes.tolist()] == stored
 
 

@@ -18,7 +18,7 @@ from rollout_cli.dataset.convert import decode_infos, encode_sparse_tensor, text
 from rollout_cli.dataset.inference import SchemaInference, choose_kind
 from rollout_cli.dataset.layout import read_info
 from rollout_cli.dataset.reader import load
-from rollout_cli.dataset.schema import DatasetSchema, InfoColumns, SpaceSchema, env_spec_of, space_columns
+from rollout_cli.dataset.schema import DatasetSchema, InfoColumns, SpaceSchema, space_columns, spec_from_info
 from rollout_cli.dataset.spaces_json import space_from_json, space_to_json
 from rollout_cli.dataset.tables import stored_form
 from rollout_cli.episodes.batch import EnvSpec
@@ -175,7 +175,7 @@ def test_all_but_infos_are_never_null_and_other_tools_know_the_types(tmp_path: P
     assert {"dtype": "float64", "_type": "Value"} == features["reward"]
     assert schema.names == list(features)
     assert b"3" == schema.metadata[b"rollout.format_version"]
-    assert env_spec_of(read_info(tmp_path)).observation_space == RICH_SPEC.observation_space
+    assert spec_from_info(read_info(tmp_path)).observation_space == RICH_SPEC.observation_space
 
 
 # Which infos have columns.

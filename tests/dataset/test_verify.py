@@ -139,7 +139,7 @@ ROWS: list[Row] = [
     ("no record", footer(EPISODES, "rollout.segment", None), EPISODES, "no commit", []),
     ("a wrong start", record(start=0), EPISODES, "expected from", []),
     ("a wrong stop", record(stop=99), EPISODES, "are not the numbers", []),
-    ("a skipped number", record(skipped=[1]), EPISODES, "are not the numbers", []),
+    ("a skipped number", record(skipped=[[1, 2]]), EPISODES, "are not the numbers", []),
     ("wrong counts", record(steps=3), EPISODES, "totals in its footer", []),
     ("wrong spaces", footer(DATA, "rollout.spaces", "{}"), DATA, "rollout.spaces", []),
     ("a data file of another run", footer(DATA, "rollout.run", "0" * 32), DATA, "rollout.run is 000", None),

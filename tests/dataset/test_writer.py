@@ -24,7 +24,7 @@ from rollout_cli.errors import (
     UsageError,
 )
 from tests.helpers.chunks import episode, in_parts
-from tests.helpers.datasets import info_of, numbers_of
+from tests.helpers.datasets import info_of, numbers_of, source_of
 from tests.helpers.writing import (
     RICH_SPEC,
     SMALL,
@@ -56,10 +56,11 @@ def test_a_summary_and_the_info_state_the_same(tmp_path: Path) -> None:
     files = list(tmp_path.rglob("file-*.parquet"))
     assert summary.bytes == sum(path.stat().st_size for path in files)
     assert {"env_info.f": 50 * 29, "episode_info.g": 50} == summary.dropped_infos
-    assert ("rollout", 3, "complete", 0, 1) == tuple(
-        found[name] for name in ("format", "format_version", "status", "root_seed", "partitions")
+    assert ("rollout", 3, "complete", 1, []) == tuple(
+        found[name] for name in ("format", "format_version", "status", "partitions", "derived")
     )
-    assert {"id": "X-v0"} == found["env"]
+    (source,) = found["sources"]
+    assert (0, {"id": "X-v0"}, {"spec": "random"}) == (source["root_seed"], source["env"], source["policy"])
     assert "50 episodes, 1500 steps (complete)." in (tmp_path / "README.md").read_text()
     assert "# Episodes of X-v0" in (tmp_path / "README.md").read_text()
     assert [] == hidden_files(tmp_path)
@@ -142,13 +143,12 @@ def test_a_flush_without_new_episodes_does_nothing(tmp_path: Path) -> None:
 
 def test_the_info_is_there_from_the_start(tmp_path: Path) -> None:
     with open_writer(tmp_path, root_seed=3) as writer:
-        assert ("collecting", "inferring", 3) == tuple(
-            info_of(tmp_path)[name] for name in ("status", "info_columns", "root_seed")
-        )
+        assert ("collecting", "inferring") == tuple(info_of(tmp_path)[name] for name in ("status", "info_columns"))
+        assert {"root_seed": 3, "run": None} == source_of(tmp_path)
         writer.write(episode(0, 1_000))
         assert "decided" == info_of(tmp_path)["info_columns"]
         writer.close(status="complete", reproducible={"status": "yes"}, limit=float("inf"))
-    assert ({"status": "yes"}, "inf") == (info_of(tmp_path)["reproducible"], info_of(tmp_path)["limit"])
+    assert ({"status": "yes"}, "inf") == (source_of(tmp_path)["reproducible"], source_of(tmp_path)["limit"])
 
 
 @pytest.mark.parametrize(("error", "kept"), [
@@ -198,11 +198,6 @@ def test_a_space_that_cannot_be_stored_is_refused_before_anything_is_made(tmp_pa
     with pytest.raises(UnsupportedSpaceError):
         open_writer(tmp_path / "d", spec=spec)
     assert not (tmp_path / "d").exists()
-
-
-def test_a_header_cannot_take_the_writers_own_keys(tmp_path: Path) -> None:
-    with pytest.raises(InternalError, match="episodes, status"):
-        open_writer(tmp_path / "d", header={"status": 1, "episodes": 2})
 
 
 # How files are encoded.

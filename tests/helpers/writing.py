@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -80,12 +80,14 @@ def open_writer(
     files: FileStore | None = None,
     committed: Committed | None = None,
     flush_seconds: float = 30.0,
+    header: Mapping[str, Any] | None = None,
     **settings: Any,
 ) -> DatasetWriter:
-    """Open a writer; the `settings` are those of `DatasetSettings`."""
+    """Open a writer of one run, whose record has the `header`; `settings` are those of `DatasetSettings`."""
     folder = OutputFolder(path, overwrite=overwrite, keep_until=keep_until, files=files)
+    sources = [{"root_seed": root_seed, **(header or {})}]
     return DatasetWriter(
-        folder, DatasetSettings(spec, root_seed, **settings), committed=committed, flush_seconds=flush_seconds
+        folder, DatasetSettings(spec, sources, **settings), committed=committed, flush_seconds=flush_seconds
     )
 
 
