@@ -180,8 +180,8 @@ class RemotePath(PosixPath):
 
     def iterdir(self) -> Generator[Self, None, None]:
         # Arrow does not list the folders of gs that are only a part of the names of files.
-        found = self._below(recursive=self._origin[0] == "gs")
-        yield from (self / name for name in {path.parts[0]: None for path, _ in found})
+        listed = self._below(recursive=self._origin[0] == "gs")
+        yield from (self / name for name in {path.parts[0]: None for path, _ in listed})
 
     def _below(self, *, recursive: bool) -> Iterator[tuple[PurePosixPath, bool]]:
         """Yield what is below it, as relative paths, and whether each is a file."""

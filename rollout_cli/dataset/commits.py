@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -73,7 +73,7 @@ def missing_ranges(start: int, stop: int, numbers: Array) -> tuple[tuple[int, in
     return tuple(zip(firsts[is_gap].tolist(), stops[is_gap].tolist(), strict=True))
 
 
-_FIELDS = tuple(one.name for one in fields(SegmentRecord) if one.name != "stats")
+_FIELDS = tuple(field.name for field in fields(SegmentRecord) if field.name != "stats")
 
 
 def record_checksum(record: str, stats: str) -> str:
@@ -88,6 +88,11 @@ class Written(NamedTuple):
     record: SegmentRecord
     bytes: int  # Of both files.
     tables: tuple[pa.Table, pa.Table] | None = None  # Its rows of both, if more episodes may be added to them.
+
+
+def totals_of(segments: Sequence[Written], *names: str) -> dict[str, Any]:
+    """Return the sums of fields of the records."""
+    return {name: sum(getattr(segment.record, name) for segment in segments) for name in names}
 
 
 class CommittedPartition(NamedTuple):
@@ -132,33 +137,33 @@ def read_committed(root: Path, info: Mapping[str, Any]) -> Committed:
     present = set(segment_files(root / "meta" / "episodes", n_partitions))
     if has_rename(root):  # Else a data file alone is a commit that was cut off, and the next one replaces it.
         present |= set(segment_files(root / "data", n_partitions))
-    found: list[Written] = []
+    committed: list[Written] = []
     partitions: list[CommittedPartition] = []
     damaged: list[Path] = []
     notices: list[str] = []
     for partition, first in zip(range(n_partitions), firsts, strict=True):
-        count = max((one.number + 1 for one in present if one.partition == partition), default=0)
+        count = max((segment.number + 1 for segment in present if segment.partition == partition), default=0)
         segments = [SegmentId(n_partitions, partition, number) for number in range(count)]
-        own, damage = _read_segments(root, schema, run, segments, first)
+        added, damage = _read_segments(root, schema, run, segments, first)
         if damage is not None:
             damaged += [path.relative_to(root) for path in segments[-1].paths(root) if path.exists()]
             notices.append(f"{damage.message}: the files of this last segment are moved aside, its episodes run again")
-        found += own
+        committed += added
         covered = CommittedPartition(first or 0)
-        if own:
-            last, steps = own[-1].record, sum(one.record.steps for one in own)
+        if added:
+            last, steps = added[-1].record, sum(segment.record.steps for segment in added)
             covered = CommittedPartition(last.stop, steps, last.last_length)
         partitions.append(covered)
-    skipped = tuple(number for one in found for range_ in one.record.skipped for number in range(*range_))
-    totals = {name: sum(getattr(one.record, name) for one in found) for name in ("episodes", "steps", "return_sum")}
-    return Committed(info, tuple(partitions), tuple(found), tuple(damaged), tuple(notices), skipped, **totals)
+    skipped = tuple(number for segment in committed for range_ in segment.record.skipped for number in range(*range_))
+    totals = totals_of(committed, "episodes", "steps", "return_sum")
+    return Committed(info, tuple(partitions), tuple(committed), tuple(damaged), tuple(notices), skipped, **totals)
 
 
 def _read_segments(
     root: Path, schema: DatasetSchema, run: str | None, segments: list[SegmentId], start: int | None
 ) -> tuple[list[Written], DatasetFormatError | None]:
     """Return the segments of a partition that begins with episode `start`, and the damage of the last one."""
-    found: list[Written] = []
+    written: list[Written] = []
     damage = None
     for segment in segments:
         try:
@@ -172,13 +177,13 @@ def _read_segments(
                     hint=f"restore that file, or keep the segments before it: rollout repair {shlex.quote(str(root))}",
                 ) from error
             damage = error
-            if found:  # The one before is the last one now.
-                last = found.pop()
-                found.append(last._replace(tables=read_tables(root, schema, last.segment, last.record)))
+            if written:  # The one before is the last one now.
+                last = written.pop()
+                written.append(last._replace(tables=read_tables(root, schema, last.segment, last.record)))
         else:
-            found.append(Written(segment, record, size, tables))
+            written.append(Written(segment, record, size, tables))
             start = record.stop
-    return found, damage
+    return written, damage
 
 
 def read_tables(
@@ -192,7 +197,8 @@ def read_tables(
         with reading(path), open_parquet(path) as file:
             if not file.schema_arrow.equals(kind):
                 raise DatasetFormatError(f"{path} has other columns than the dataset")
-            tables.append(pa.Table.from_arrays([one.combine_chunks() for one in file.read().columns], schema=kind))
+            columns = [column.combine_chunks() for column in file.read().columns]
+            tables.append(pa.Table.from_arrays(columns, schema=kind))
     # Rows behind those that the record states belong to no committed episode.
     return tables[0].slice(0, record.steps).combine_chunks(), tables[1]
 

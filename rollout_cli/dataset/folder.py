@@ -140,7 +140,7 @@ class OutputFolder:
         self._lock = self._lock or FolderLock(self.files, self.path)
         try:
             recover_replaced(self.files, self.path)
-            self.remove_temporary()
+            remove_temporary(self.files, self.path)
             if not resume:
                 check_folder(self.path, overwrite=self._overwrite)  # Again: a run may have ended just before the lock.
                 self.has_old = info_path(self.path).exists()
@@ -158,11 +158,26 @@ class OutputFolder:
         return self.has_old and (is_complete or all(map(int.__ge__, next_numbers, self.keep_until)))
 
     def replace_old(self) -> None:
-        """Put the new dataset in the place of the old one; in an object store, make room for it."""
-        if has_rename(self.path):
-            publish(self.files, self.path)
+        """Put the new dataset in the place of the old one; `recover_replaced` ends this after a failure.
+
+        An object store has no renames: there it makes room for the new one, whose info.json and card replace the old
+        ones, so that the folder holds a dataset whenever that ends.
+        """
+        files, root = self.files, self.path
+        if not has_rename(root):
+            for path in (root / "meta" / "episodes", root / "data", stats_path(root)):
+                files.remove(path)
         else:
-            remove_objects(self.files, self.path)
+            for name in DATASET_ENTRIES:
+                # There is always a `meta`, unless somebody removed the folder.
+                if name == "meta" or (root / name).exists():
+                    files.move(root / name, root / REPLACED / name)
+            # `meta` comes last, with all commits at once: from then on the new dataset counts.
+            for name in reversed(DATASET_ENTRIES):
+                if (root / NEXT / name).exists():
+                    files.move(root / NEXT / name, root / name)
+            for name in (REPLACED, NEXT):
+                files.remove(root / name)
         self.has_old = False
 
     def move_aside(self, paths: Sequence[Path]) -> None:
@@ -170,10 +185,6 @@ class OutputFolder:
         aside = aside_path(self.path)
         for path in paths:
             self.files.move(self.path / path, aside / path)
-
-    def remove_temporary(self) -> None:
-        """Remove what a run left unfinished."""
-        remove_temporary(self.files, self.path)
 
     def close(self) -> None:
         """Release the lock; may be called again."""
@@ -241,29 +252,6 @@ def _names(root: Path) -> list[str]:
         return []
     except NotADirectoryError as error:
         raise DatasetExistsError(f"{root} is a file", hint="choose another --output") from error
-
-
-def publish(files: FileStore, root: Path) -> None:
-    """Put the dataset in `NEXT` in the place of the one in `root`; `recover_replaced` ends this after a failure."""
-    for name in DATASET_ENTRIES:
-        # There is always a `meta`, unless somebody removed the folder.
-        if name == "meta" or (root / name).exists():
-            files.move(root / name, root / REPLACED / name)
-    # `meta` comes last, with all commits at once: from then on the new dataset counts.
-    for name in reversed(DATASET_ENTRIES):
-        if (root / NEXT / name).exists():
-            files.move(root / NEXT / name, root / name)
-    files.remove(root / REPLACED)
-    files.remove(root / NEXT)
-
-
-def remove_objects(files: FileStore, root: Path) -> None:
-    """Remove a dataset that has no renames, but for info.json and the card, which the new one's replace.
-
-    Whenever that ends, the folder holds a dataset.
-    """
-    for path in (root / "meta" / "episodes", root / "data", stats_path(root)):
-        files.remove(path)
 
 
 def recover_replaced(files: FileStore, root: Path) -> None:

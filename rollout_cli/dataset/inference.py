@@ -107,8 +107,8 @@ def _info_columns(met: Mapping[InfoPath, Mapping[str, bool]]) -> InfoColumns:
     chosen = ((path, choose_kind(kinds)) for path, kinds in met.items())
     columns = sorted((".".join(path), path, kind) for path, kind in chosen if kind is not None)
     # Keys may contain dots: of several paths with one dotted key, the first has the column.
-    found = {key: (path, kind) for key, path, kind in reversed(columns)}
-    return dict(reversed(found.items()))
+    by_key = {key: (path, kind) for key, path, kind in reversed(columns)}
+    return dict(reversed(by_key.items()))
 
 
 def choose_kind(kinds: Mapping[str, bool]) -> str | None:

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
-from rollout_cli.dataset.commits import Written
+from rollout_cli.dataset.commits import Written, totals_of
 from rollout_cli.dataset.layout import FORMAT, FORMAT_VERSION, info_path
 from rollout_cli.dataset.schema import DatasetSchema, InfoColumns, SpaceSchema
 from rollout_cli.dataset.segments import SizeLimits
@@ -98,12 +98,12 @@ def count_segments(info: dict[str, Any], written: Sequence[Written]) -> None:
     """Record the totals of the segments, and their anomalies."""
     places: dict[str, Place] = {}
     dropped: Counter[str] = Counter()
-    for one in written:
-        places = {**one.record.anomalies, **places}
-        dropped.update(one.record.dropped_infos)
-    info |= {name: sum(getattr(one.record, name) for one in written) for name in ("episodes", "steps")}
-    info |= {"bytes": sum(one.bytes for one in written), "segments": len(written), "dropped_infos": dict(dropped)}
-    info["anomalies"] = [one._asdict() for one in anomalies(places)]
+    for segment in written:
+        places = {**segment.record.anomalies, **places}
+        dropped.update(segment.record.dropped_infos)
+    info |= totals_of(written, "episodes", "steps") | {"dropped_infos": dict(dropped)}
+    info |= {"bytes": sum(segment.bytes for segment in written), "segments": len(written)}
+    info["anomalies"] = [anomaly._asdict() for anomaly in anomalies(places)]
 
 
 def end_info(info: dict[str, Any], status: Status, facts: Mapping[str, Any], written: Sequence[Written]) -> None:
@@ -124,8 +124,8 @@ def write_info(files: FileStore, root: Path, info: dict[str, Any]) -> None:
 def summary_of(root: Path, info: Mapping[str, Any]) -> DatasetSummary:
     """Return the contents of the dataset that `info` describes."""
     names = ("status", "episodes", "steps", "bytes", "segments", "info_columns", "dropped_infos")
-    found = tuple(Anomaly(**one) for one in info["anomalies"])
-    return DatasetSummary(root, anomalies=found, **{name: info[name] for name in names})
+    odd = tuple(Anomaly(**place) for place in info["anomalies"])
+    return DatasetSummary(root, anomalies=odd, **{name: info[name] for name in names})
 
 
 def utc_now() -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, overload
 
@@ -14,7 +15,6 @@ import pyarrow as pa
 from rollout_cli.dataset.convert import Array
 from rollout_cli.dataset.layout import read_info, table_files
 from rollout_cli.dataset.rows import Rows, rows_of
-from rollout_cli.dataset.tables import decode_numbers
 from rollout_cli.episodes.batch import EnvSpec, EpisodeBatch, Tree
 from rollout_cli.episodes.chunk import Chunk
 from rollout_cli.episodes.spaces import map_tree
@@ -133,7 +133,7 @@ class Episode:
     """
 
     def __init__(self, block: Rows, place: int) -> None:
-        # The batches of a block are decoded together, once that of one episode is asked for.
+        # A field of all episodes of a block is decoded together, once that of one episode is asked for.
         self._block, self._place = block, place
         self.facts = block.facts[place]
         self.id: int = self.facts["episode_id"]
@@ -150,13 +150,9 @@ class Episode:
     def __repr__(self) -> str:
         return f"<Episode {self.id}: {len(self)} steps, return {self.total_reward}>"
 
-    @property
-    def _rows(self) -> Rows:
-        return self._block.select([self._place])
-
     def beginning(self, most_steps: int) -> Chunk:
         """Read its first steps, at most so many, as a chunk of one episode; the others are not read."""
-        return self._rows.chunk(most_steps)
+        return self._block.select([self._place]).chunk(most_steps)
 
     @property
     def batch(self) -> EpisodeBatch:
@@ -166,19 +162,20 @@ class Episode:
     @property
     def observations(self) -> Tree:
         """Return what the policy saw at each step, tree of arrays (T, *shape)."""
-        return self._rows.tree("observation")
+        return self._block.values("observation")[self._place]
 
     @property
     def actions(self) -> Tree:
         """Return the actions, tree of arrays (T, *shape)."""
-        return self._rows.tree("action")
+        return self._block.values("action")[self._place]
 
     @property
     def rewards(self) -> Array:
         """Return the rewards, float64 (T,)."""
-        return decode_numbers(self._rows.steps(("reward",)), "reward")
+        rewards: Array = self._block.values("reward")[self._place]
+        return rewards
 
     @property
     def last_observation(self) -> Tree:
         """Return what followed the last step, tree of arrays of the space's shapes."""
-        return map_tree(lambda leaf: leaf[0], self._rows.tree("last_observation"))
+        return map_tree(itemgetter(0), self._block.values("last_observation")[self._place])

@@ -71,7 +71,8 @@ def derive(
                 hint="join datasets of one environment",
             )
     sources = {source["run"]: source for dataset in inputs for source in dataset.info["sources"]}
-    made = {"operation": operation, "options": dict(options), "inputs": [fingerprint_of(one.info) for one in inputs]}
+    fingerprints = [fingerprint_of(dataset.info) for dataset in inputs]
+    made = {"operation": operation, "options": dict(options), "inputs": fingerprints}
     before = [step for dataset in inputs for step in dataset.info["derived"]]
     settings = DatasetSettings(
         inputs[0].env_spec,
@@ -88,14 +89,14 @@ def derive(
 def _chunks(inputs: Sequence[Dataset], runs: Sequence[str]) -> Iterator[Rewritten]:
     """Yield all episodes with their places among the `runs`."""
     places = [np.array([runs.index(source["run"]) for source in dataset.info["sources"]]) for dataset in inputs]
-    pairs = zip(inputs, places, strict=True)
-    columns = [(own[dataset.rows.column("source")], dataset.rows.column("episode_number")) for dataset, own in pairs]
+    pairs = [(dataset.rows, place) for dataset, place in zip(inputs, places, strict=True)]
+    columns = [(place[rows.column("source")], rows.column("episode_number")) for rows, place in pairs]
     identities = np.concatenate([np.column_stack(pair) for pair in columns])
     if len(np.unique(identities, axis=0)) < len(identities):
         raise UsageError("an episode is given twice: two datasets have it", hint="give each episode of a run once")
-    for dataset, own in zip(inputs, places, strict=True):
-        for block in dataset.rows.blocks():
-            yield block.chunk(), 0, own[block.column("source")]
+    for rows, place in pairs:
+        for block in rows.blocks():
+            yield block.chunk(), 0, place[block.column("source")]
 
 
 def _joined_columns(inputs: Sequence[Dataset]) -> InfoColumns:

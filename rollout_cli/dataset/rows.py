@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate, pairwise
+from operator import itemgetter
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -20,10 +21,11 @@ from rollout_cli.dataset.convert import Array
 from rollout_cli.dataset.fingerprint import Origin, check_origin, file_origin, fingerprint_of
 from rollout_cli.dataset.layout import FileId, file_name, order_column
 from rollout_cli.dataset.parquet import open_parquet, reading
-from rollout_cli.dataset.schema import EPISODE_FIELDS, DatasetSchema, SpaceSchema, spec_from_info
-from rollout_cli.dataset.tables import decode_batch, decode_chunk, decode_tree
-from rollout_cli.episodes.batch import EpisodeBatch, Tree
+from rollout_cli.dataset.schema import EPISODE_FIELDS, DatasetSchema, SpaceColumn, SpaceSchema, spec_from_info
+from rollout_cli.dataset.tables import decode_batch, decode_chunk, decode_numbers, decode_tree
+from rollout_cli.episodes.batch import EpisodeBatch
 from rollout_cli.episodes.chunk import Chunk
+from rollout_cli.episodes.spaces import map_tree
 from rollout_cli.errors import DatasetFormatError, StorageError
 
 CACHE_BYTES = 256 << 20
@@ -117,6 +119,7 @@ class Rows:
     def __init__(self, source: _Source, ids: Array) -> None:
         self._source, self.ids = source, ids
         self.root, self.info, self.spaces = source.root, source.info, source.spaces
+        self._values: dict[str, list[Any]] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Rows, (self._source, self.ids)
@@ -180,17 +183,26 @@ class Rows:
         """Return the rows of `meta/episodes`, with last observations and infos."""
         return self._read("meta/episodes", self._source.places[self.ids], columns)
 
-    def tree(self, name: str) -> Tree:
-        """Return the values of `observation`, `action` or `last_observation`, tree of arrays; no other column is read.
+    def values(self, name: str) -> list[Any]:
+        """Return one field of each episode: its `reward`, `observation`, `action` or `last_observation`, (T, *shape).
 
-        The errors are those of `Dataset.to_episode_batch`.
+        No column of another field is read. The errors are those of `Dataset.to_episode_batch`.
         """
-        columns = getattr(self.spaces, name)
-        # The rewards say how many rows there are, where no leaf has a column.
-        names = tuple(column.name for column in columns if column.stored)
-        table = self.ends(names or ("length",)) if name == "last_observation" else self.steps(names or ("reward",))
-        space = self.spaces.env_spec.action_space if name == "action" else self.spaces.env_spec.observation_space
-        return decode_tree(space, columns, table)
+        if name not in self._values:
+            self._values[name] = list(self._split(name))
+        return self._values[name]
+
+    def _split(self, name: str) -> Iterator[Any]:
+        is_last, spec = name == "last_observation", self.spaces.env_spec
+        columns: tuple[SpaceColumn, ...] = () if name == "reward" else getattr(self.spaces, name)
+        # A fact says how many rows there are where no leaf has a column.
+        names = tuple(column.name for column in columns if column.stored) or ("length" if is_last else "reward",)
+        table = self.ends(names) if is_last else self.steps(names)
+        space = spec.action_space if name == "action" else spec.observation_space
+        tree = decode_numbers(table, name) if name == "reward" else decode_tree(space, columns, table)
+        lengths = np.ones(len(self), np.int64) if is_last else self.column("length")
+        for start, stop in pairwise([0, *np.cumsum(lengths).tolist()]):
+            yield map_tree(itemgetter(slice(start, stop)), tree)
 
     def blocks(self) -> Iterator[Rows]:
         """Yield the episodes that begin in one row group together."""

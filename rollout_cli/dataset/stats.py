@@ -166,14 +166,15 @@ def anomalies(places: Mapping[str, Place]) -> list[Anomaly]:
 
 def find_anomalies(table: pa.Table, stats: TableStats, schema: DatasetSchema) -> dict[str, Place]:
     """Return by `column:problem` where each is first; rows are searched only where their statistics show an anomaly."""
-    found = {}
-    bounds = {one.name: one.leaf.bounds for one in (*schema.spaces.observation, *schema.spaces.action) if one.stored}
+    places = {}
+    columns = (*schema.spaces.observation, *schema.spaces.action)
+    bounds = {column.name: column.leaf.bounds for column in columns if column.stored}
     for name in (*bounds, "reward"):
         for problem, bad in _bad_values(table[name], stats.get(name), bounds.get(name)):
             # Integers near 2**63 are rounded in the statistics, so there may be none.
             for row in np.flatnonzero(bad.reshape(len(bad), -1).any(axis=1))[:1].tolist():
-                found[f"{name}:{problem}"] = (table["episode_id"][row].as_py(), table["step"][row].as_py())
-    return found
+                places[f"{name}:{problem}"] = (table["episode_id"][row].as_py(), table["step"][row].as_py())
+    return places
 
 
 def _bad_values(

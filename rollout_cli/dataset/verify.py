@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from rollout_cli.dataset.commits import SegmentRecord, Written, missing_ranges
+from rollout_cli.dataset.commits import SegmentRecord, Written, missing_ranges, totals_of
 from rollout_cli.dataset.convert import Array
 from rollout_cli.dataset.fingerprint import Origin, check_origin, file_origin, fingerprint_of
 from rollout_cli.dataset.layout import (
@@ -92,7 +92,7 @@ class VerifyReport:
     def document(self) -> dict[str, Any]:
         """Return the report as JSON."""
         head = {"path": str(self.path), "ok": not self.faults, "status": self.info["status"], "quick": self.quick}
-        counts = {name: sum(getattr(one.record, name) for one in self.segments) for name in ("episodes", "steps")}
+        counts = totals_of(self.segments, "episodes", "steps")
         counts["files"] = len(self.data_files) + len(self.episodes_files)
         notes = {"notes": self.notes[:SHOWN], "n_notes": len(self.notes)}
         faults = {"faults": [fault.document() for fault in self.faults[:SHOWN]], "n_faults": len(self.faults)}
@@ -160,9 +160,9 @@ def _check_segment(
     metadata, table = _read(report, path, report.schema.episodes, segment)
     if table is None:
         return None, None
-    facts = {one.name: table[one.name].to_numpy() for one in EPISODE_FIELDS}
+    facts = {field.name: table[field.name].to_numpy() for field in EPISODE_FIELDS}
     ids, lengths = facts["episode_id"], facts["length"]
-    own, of_steps = _episode_checks(report.info, segment, facts, next_id), list[Check]()
+    of_episodes, of_steps = _episode_checks(report.info, segment, facts, next_id), list[Check]()
     n_steps = int(lengths.sum()) if lengths.min() > 0 else 0
     held: dict[str, Any] = {"episodes": len(ids), "steps": n_steps, "last_length": int(lengths[-1])}
     held["return_sum"] = float(facts["return"].sum())
@@ -174,20 +174,20 @@ def _check_segment(
     try:
         check_origin(path, metadata.metadata, origin)
         record = SegmentRecord.from_footer(metadata.metadata or {})
-        own += _record_checks(record, held, order, next_number)
+        of_episodes += _record_checks(record, held, order, next_number)
     except (ValueError, DatasetFormatError) as error:
         report.add(path, str(error).replace(f"{path} ", "it "), segment)
     steps = _read_steps(report, data_path, segment, facts, origin) if n_steps else None
     if steps is not None:
         of_steps = list(_step_checks(report.schema, facts, steps, table))
     if steps is not None and record.stats:
-        documents = (stats_document(one, report.schema) for one in (table_stats(steps), record.stats))
-        own.append(("the statistics in its footer are not those of its steps", not _same_stats(*documents)))
-    for file, checks in ((path, own), (data_path, of_steps)):
+        documents = (stats_document(stats, report.schema) for stats in (table_stats(steps), record.stats))
+        of_episodes.append(("the statistics in its footer are not those of its steps", not _same_stats(*documents)))
+    for file, checks in ((path, of_episodes), (data_path, of_steps)):
         for problem, wrong in checks:
             if np.any(wrong):
                 report.add(file, problem, segment, ids[wrong] if np.ndim(wrong) else ())
-    size = sum(one.stat().st_size for one in (path, data_path) if one.exists())
+    size = sum(file.stat().st_size for file in (path, data_path) if file.exists())
     report.segments.append(Written(segment, record, size))
     return int(ids[-1]) + 1, record.stop or None
 
@@ -270,8 +270,8 @@ def _differs(first: Array, second: Array) -> Array:
     """Return which rows of two arrays (N, *shape) differ in a bit (texts: in a letter), bool (N,)."""
     if first.dtype == object:
         return np.asarray(first != second)
-    one, other = (np.ascontiguousarray(values).reshape(len(values), -1).view(np.uint8) for values in (first, second))
-    return np.asarray((one != other).any(axis=1))
+    left, right = (np.ascontiguousarray(values).reshape(len(values), -1).view(np.uint8) for values in (first, second))
+    return np.asarray((left != right).any(axis=1))
 
 
 def _read(
@@ -322,7 +322,7 @@ def _check_metadata(report: VerifyReport) -> None:
             report.notes.append(f"{report.name(info)}: {problem}")
         elif stated != held:
             report.add(info, problem)
-    parts = [one.record.stats for one in report.segments]
+    parts = [written.record.stats for written in report.segments]
     if status != "collecting":
         with reading(stats):
             text = stats.read_bytes() if stats.is_file() else b""
@@ -354,17 +354,17 @@ def _files_in(folder: Path) -> Iterator[Path]:
     return (Path(inside) / name for inside, _, names in os.walk(folder) for name in names)
 
 
-def _same_stats(expected: Mapping[str, Any], found: Any) -> bool:
+def _same_stats(expected: Mapping[str, Any], stated: Any) -> bool:
     """Return whether statistics are the same, but for the order in which another machine may add numbers."""
     try:
-        found = json.loads(found) if isinstance(found, bytes) else found
-        for column, one in expected.items():
-            rounding = 1e-9 * np.nanmax(np.abs(np.array([one["min"], one["max"]], float)), initial=1.0)
+        stated = json.loads(stated) if isinstance(stated, bytes) else stated
+        for column, stats in expected.items():
+            rounding = 1e-9 * np.nanmax(np.abs(np.array([stats["min"], stats["max"]], float)), initial=1.0)
             for name in ("count", "min", "max", "mean", "std"):
-                own, other = (np.asarray(of[name], float) for of in (one, found[column]))
+                ours, theirs = (np.asarray(fields[name], float) for fields in (stats, stated[column]))
                 tolerance = rounding if name in ("mean", "std") else 0
-                if own.shape != other.shape or not np.allclose(own, other, rtol=0, atol=tolerance, equal_nan=True):
+                if ours.shape != theirs.shape or not np.allclose(ours, theirs, rtol=0, atol=tolerance, equal_nan=True):
                     return False
-        return bool(found.keys() == expected.keys())
+        return bool(stated.keys() == expected.keys())
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError):
         return False

@@ -16,7 +16,7 @@ from rollout_cli.dataset.build import DatasetBuild, WriteSegment
 from rollout_cli.dataset.commits import Committed, Written, read_committed
 from rollout_cli.dataset.convert import Array
 from rollout_cli.dataset.fingerprint import fingerprint_of
-from rollout_cli.dataset.folder import OutputFolder, recover_replaced, remove_dataset
+from rollout_cli.dataset.folder import OutputFolder, recover_replaced, remove_dataset, remove_temporary
 from rollout_cli.dataset.inference import SchemaInference
 from rollout_cli.dataset.layout import info_path, order_column, read_info
 from rollout_cli.dataset.metadata import DatasetSettings, DatasetSummary, Status
@@ -183,7 +183,7 @@ class DatasetWriter:
         with ExitStack() as stack:
             stack.callback(self._folder.close)
             if self._folder.has_old:
-                self._folder.remove_temporary()
+                remove_temporary(self._folder.files, self._folder.path)
                 return metadata.summary_of(self._folder.path, self._end_old(status))
             build.end(status, **facts)
         return metadata.summary_of(self._folder.path, build.info)
@@ -207,7 +207,7 @@ class DatasetWriter:
             stack.callback(self._folder.close)
             stack.callback(self._raise_failure)
             stack.callback(self._end_aborted)
-            stack.callback(self._folder.remove_temporary)
+            stack.callback(remove_temporary, self._folder.files, self._folder.path)
             if self._build is not None:
                 stack.callback(self._build.queue.stop)
             if commits and self.has_episodes and failure is None:
@@ -307,7 +307,7 @@ class DatasetWriter:
         if self._published is build:
             self._folder.has_old, self._folder.keep_until = True, build.next_numbers()
         else:
-            self._folder.remove_temporary()
+            remove_temporary(self._folder.files, self._folder.path)
 
     def _commit_all(self) -> DatasetBuild:
         build = self._build or self._write_held()

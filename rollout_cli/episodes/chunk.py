@@ -124,14 +124,14 @@ class Chunk(_Episodes):
         """Return the chunk's episodes at places `start` to `stop - 1`, as views."""
         if (start, stop) == (0, self.n_episodes):
             return self
-        own = {name: _cut(getattr(self, name), start, stop) for name in _EPISODE_FIELDS}
+        fields = {name: _cut(getattr(self, name), start, stop) for name in _EPISODE_FIELDS}
         first_row = int(self.lengths[:start].sum())
-        return replace(self.rows(first_row, first_row + int(own["lengths"].sum())), **own)
+        return replace(self.rows(first_row, first_row + int(fields["lengths"].sum())), **fields)
 
     def rows(self, start: int, stop: int) -> Chunk:
         """Return rows `start` to `stop - 1` of a chunk of one episode, as views; its episode's own facts stay."""
-        own = {name: _cut(getattr(self, name), start, stop) for name in _STEP_FIELDS}
-        return replace(self, lengths=np.array([stop - start], np.int64), **own)
+        fields = {name: _cut(getattr(self, name), start, stop) for name in _STEP_FIELDS}
+        return replace(self, lengths=np.array([stop - start], np.int64), **fields)
 
     def truncated_at(self, limit: int) -> Chunk:
         """Return a chunk of one whole episode as it would be under a limit of so many steps, in views."""
@@ -175,8 +175,8 @@ class ChunkRef(_Episodes):
         """Return the chunk's episodes at places `start` to `stop - 1`."""
         if (start, stop) == (0, self.n_episodes):
             return self
-        own = {name: getattr(self, name)[start:stop] for name in ("numbers", "lengths", "variable_bytes")}
-        return replace(self, **own, start=self.start + start, whole_sum=None)
+        fields = {name: getattr(self, name)[start:stop] for name in ("numbers", "lengths", "variable_bytes")}
+        return replace(self, **fields, start=self.start + start, whole_sum=None)
 
 
 AnyChunk = Chunk | ChunkRef

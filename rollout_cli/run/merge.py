@@ -155,10 +155,10 @@ def _changes(shards: Sequence[_Shard], progress: Progress, *, accept_changes: bo
     return changes
 
 
-def _in_files(one: Mapping[str, Any], other: Mapping[str, Any]) -> set[str]:
+def _in_files(first: Mapping[str, Any], second: Mapping[str, Any]) -> set[str]:
     """Return the options whose SPECs name files, which may lie in another folder: their contents are compared."""
     sources = {"policy": "policy", "env": "env_source"}
-    return {name for name, origin in sources.items() if one[origin]["path"] and other[origin]["path"]}
+    return {name for name, origin in sources.items() if first[origin]["path"] and second[origin]["path"]}
 
 
 def _changed(first: _Shard, other: _Shard, progress: Progress) -> list[str]:
@@ -177,13 +177,13 @@ def _changed(first: _Shard, other: _Shard, progress: Progress) -> list[str]:
     return changed
 
 
-def are_comparable(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+def are_comparable(first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:
     """Return whether two parts of one run, of which these are the records, must have the same first episode.
 
     Not where a run is known or suspected to differ from itself, nor where machines or packages may round otherwise.
     """
-    verdicts = {source["reproducible"]["status"] for source in (one, other)}
-    return bool(verdicts == {"yes"} and one["versions"] == other["versions"])
+    verdicts = {source["reproducible"]["status"] for source in (first, second)}
+    return bool(verdicts == {"yes"} and first["versions"] == second["versions"])
 
 
 def _chunks(datasets: Sequence[Dataset], per_worker: int | None, progress: Progress) -> Iterator[Rewritten]:
