@@ -25,8 +25,8 @@ from rollout_cli.envs.describe import env_spec_of
 from rollout_cli.episodes.chunk import Chunk, ChunkRef
 from rollout_cli.samplers.messages import Batch, Start, Started, Stop, ToWorker
 from rollout_cli.samplers.pool import Event
-from rollout_cli.samplers.ray_actor import packed_numbers, unpacked_numbers
-from rollout_cli.samplers.ray_sampler import RaySampler
+from rollout_cli.samplers.ray.actor import packed_numbers, unpacked_numbers
+from rollout_cli.samplers.ray.sampler import RaySampler
 
 ROWS = 8192  # Of a chunk.
 
@@ -82,9 +82,6 @@ class SyntheticPool:
     def wake(self) -> None: ...
 
     def close(self) -> None: ...
-
-    def pids(self) -> list[int]:
-        return []
 
 
 SPEC = env_spec_of(gymnasium.make("CartPole-v1"), None)

@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from rollout_cli.run.collect import CollectResult as CollectResult
     from rollout_cli.run.collect import collect as collect
     from rollout_cli.samplers.local_sampler import LocalSampler as LocalSampler
-    from rollout_cli.samplers.multiprocessing_sampler import MultiprocessingSampler as MultiprocessingSampler
     from rollout_cli.samplers.plan import Episodes as Episodes
     from rollout_cli.samplers.plan import EpisodesPerWorker as EpisodesPerWorker
     from rollout_cli.samplers.plan import MinTimesteps as MinTimesteps
+    from rollout_cli.samplers.processes.pool import MultiprocessingSampler as MultiprocessingSampler
     from rollout_cli.samplers.queue_worker import run_worker as run_worker
-    from rollout_cli.samplers.ray_sampler import RaySampler as RaySampler
+    from rollout_cli.samplers.ray.sampler import RaySampler as RaySampler
     from rollout_cli.samplers.sampler import Sampler as Sampler
     from rollout_cli.samplers.supervision import Supervision as Supervision
     from rollout_cli.workers.default_worker import DefaultWorker as DefaultWorker
@@ -47,10 +47,10 @@ _HOMES = {
     "errors": ("RolloutError",),
     "run.collect": ("CollectResult", "collect"),
     "samplers.local_sampler": ("LocalSampler",),
-    "samplers.multiprocessing_sampler": ("MultiprocessingSampler",),
     "samplers.plan": ("Episodes", "EpisodesPerWorker", "MinTimesteps"),
+    "samplers.processes.pool": ("MultiprocessingSampler",),
     "samplers.queue_worker": ("run_worker",),
-    "samplers.ray_sampler": ("RaySampler",),
+    "samplers.ray.sampler": ("RaySampler",),
     "samplers.sampler": ("Sampler",),
     "samplers.supervision": ("Supervision",),
     "workers.default_worker": ("DefaultWorker", "Worker"),

@@ -6,10 +6,7 @@ files and help pages follow from it. Values of TOML and Python are validated str
 
 from __future__ import annotations
 
-import difflib
 import re
-import shlex
-import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from datetime import UTC, datetime
@@ -22,7 +19,6 @@ from pydantic import TypeAdapter, ValidationError
 from rollout_cli import option_types as types
 from rollout_cli.cores import usable_cores
 from rollout_cli.errors import ConfigError
-from rollout_cli.loading import Source
 from rollout_cli.option_types import EpisodeRange, Shard
 
 CommandName = Literal["collect", "exact"]
@@ -40,6 +36,7 @@ class Option:
 
     name: str  # Of its field, which is the key in a file too.
     type: Any  # The annotated type of its field.
+    kind: Literal["scalar", "switch", "list", "mapping"]  # What a command line gives: `list` and `mapping` repeat.
     panel: str  # The part of the help page that it stands in.
     help: str  # One sentence for the help page.
     short: str  # A one-letter flag such as `-p`; empty for none.
@@ -58,7 +55,7 @@ class Option:
     @property
     def repeats(self) -> bool:
         """Whether a command line may give it more than once."""
-        return self.metavar in {"KEY=VALUE", "KEY", "FILE"}
+        return self.kind in {"list", "mapping"}
 
     @property
     def choices(self) -> tuple[str, ...]:
@@ -72,17 +69,17 @@ class Option:
             ConfigError: If the option does not allow it; `label` names its source, such as `ROLLOUT_WORKERS`.
         """
         if text and self.repeats:
-            raw = dict(types.keyword(one, label) for one in raw) if self.metavar == "KEY=VALUE" else tuple(raw)
+            raw = dict(types.keyword(item, label) for item in raw) if self.kind == "mapping" else tuple(raw)
         try:
             if text and isinstance(raw, str):
                 return _adapter(self.name).validate_strings(raw)
             return _adapter(self.name).validate_python(raw, strict=True)
         except ValidationError as error:
-            found = error.errors(include_url=False)[0]
-            value = repr(found["input"])
+            first = error.errors(include_url=False)[0]
+            value = repr(first["input"])
             value = value if len(value) <= _LONGEST_SHOWN else f"{value[:_LONGEST_SHOWN]}…"
-            _, should, rest = re.sub(", unable to parse.*", "", found["msg"]).partition(" should ")
-            problem = f"{label} must {rest}" if should else f"{label}: {found['msg']}"
+            _, should, rest = re.sub(", unable to parse.*", "", first["msg"]).partition(" should ")
+            problem = f"{label} must {rest}" if should else f"{label}: {first['msg']}"
             raise ConfigError(
                 f"{problem}, got {value}", hint=f"use {' or '.join(self.choices) or types.ALLOWED[self.metavar]}"
             ) from error
@@ -91,10 +88,19 @@ class Option:
 # The options.
 
 
-def _option(panel: str, words: str, default: Any = None, **more: Any) -> Any:
-    """Declare an option: its panel, its help, its default or what makes it, and other attributes of `Option`."""
-    kind = "default_factory" if callable(default) else "default"
-    return field(**{kind: default}, metadata={"panel": panel, "help": words, **more})
+def _option(
+    panel: str,
+    words: str,
+    default: Any = None,
+    *,
+    short: str = "",
+    metavar: str = "",
+    shown: str = "",
+    commands: tuple[CommandName, ...] = get_args(CommandName),
+) -> Any:
+    """Declare an option: its default or what makes it, and attributes of `Option`; empty ones follow from the field."""
+    metadata = {"panel": panel, "help": words, "short": short, "metavar": metavar, "shown": shown, "commands": commands}
+    return field(default_factory=default if callable(default) else lambda: default, metadata=metadata)
 
 
 _amount = partial(_option, "How much")
@@ -137,6 +143,9 @@ class CollectConfig:
     env_kwargs: types.Keywords = _code(
         "A keyword argument for the environment, the value a TOML literal or else text; may be given again.",
         dict, metavar="KEY=VALUE")
+    wrapper: types.Names = _code(
+        "Wrap the environment in a class of gymnasium.wrappers or module:attr, with its arguments, as in "
+        "FrameStackObservation?stack_size=4; may be given again, the innermost first.", (), metavar="SPEC")
     deterministic: bool = _code(
         "Ask the policy for its deterministic actions; one that has no such mode is refused.", default=False)
     pin: types.Names = _code(
@@ -177,7 +186,7 @@ class CollectConfig:
     accept_changes: bool = _dataset(
         "With --resume, go on though files that the policy or environment reads have changed, and record that.",
         default=False)
-    segment_bytes: types.Count = _dataset(
+    segment_bytes: types.SegmentBytes = _dataset(
         "Begin a new data file before an episode that would make one larger than N bytes, counted before encoding.",
         128 << 20, shown="128 MiB")
     next_observation: bool = _dataset(
@@ -207,14 +216,14 @@ class CollectConfig:
     # fmt: on
 
     @property
-    def whole(self) -> range:
+    def run_numbers(self) -> range:
         """The episode numbers of `--episodes`; the numbers of the workers of `exact`."""
         return range(*self.episodes) if self.episodes is not None else range(self.workers)
 
     @property
-    def part(self) -> range:
-        """Those of `whole` that this run runs: all, or the ones of its shard."""
-        return self.whole if self.shard is None else self.shard.part_of(self.whole)
+    def shard_numbers(self) -> range:
+        """Those of `run_numbers` that this run runs: all, or the ones of its shard."""
+        return self.run_numbers if self.shard is None else self.shard.part_of(self.run_numbers)
 
     def __post_init__(self) -> None:
         if self.command not in get_args(CommandName):
@@ -227,19 +236,19 @@ class CollectConfig:
 
 
 def _options() -> Iterator[Option]:
-    """Yield the declared options; placeholders and shown defaults follow from types and defaults."""
-    exact, plain = get_type_hints(CollectConfig, include_extras=True), get_type_hints(CollectConfig)
+    """Yield the declared options; kinds, placeholders and shown defaults follow from types and defaults."""
+    annotated, plain = get_type_hints(CollectConfig, include_extras=True), get_type_hints(CollectConfig)
     placeholders: dict[Any, str] = {bool: "", int: "N", int | None: "N", float: "SECONDS", float | None: "SECONDS"}
-    for one in fields(CollectConfig)[1:]:  # The command is no option.
-        default, kind = one.default, plain[one.name]
-        has_words = default is not MISSING and default is not None and kind is not bool and default != ()
-        words = {
-            "short": "",
-            "metavar": placeholders.get(kind, "NAME"),
-            "shown": f"{default:g}" if isinstance(default, float) else str(default) if has_words else "",
-            "commands": get_args(CommandName),
-        }
-        yield Option(name=one.name, type=exact[one.name], **{**words, **one.metadata})
+    kinds: dict[Any, Any] = {bool: "switch", tuple[str, ...]: "list", Mapping[str, Any]: "mapping"}
+    for declared in fields(CollectConfig)[1:]:  # The command is no option.
+        words, type_ = dict(declared.metadata), plain[declared.name]
+        kind = kinds.get(type_, "scalar")
+        if kind == "scalar" and not words["shown"]:
+            assert declared.default_factory is not MISSING
+            default = declared.default_factory()
+            words["shown"] = f"{default:g}" if isinstance(default, float) else "" if default is None else str(default)
+        words["metavar"] = words["metavar"] or placeholders.get(type_, "NAME")
+        yield Option(name=declared.name, type=annotated[declared.name], kind=kind, **words)
 
 
 OPTIONS: Mapping[str, Option] = {option.name: option for option in _options()}
@@ -268,32 +277,61 @@ _WORKERS_OWN = {"seed", "max_episode_length", "n_envs", "vectorization", "determ
 """Arguments of every worker that `worker_args` cannot hold, since they follow from other options."""
 
 
+_CONTRADICTIONS: Sequence[tuple[Callable[[CollectConfig], object], str, str]] = (
+    (
+        lambda config: config.resume and config.overwrite,
+        "--resume keeps the existing dataset and --overwrite replaces it",
+        "give one of them",
+    ),
+    (
+        lambda config: config.accept_changes and not config.resume,
+        "--accept-changes is about a dataset that is resumed",
+        "add {resume=True}, or omit it",
+    ),
+    (
+        lambda config: config.fresh_env and config.vectorization == "native",
+        "--fresh-env builds single environments anew, and --vectorization native has none",
+        "omit one of them",
+    ),
+    (
+        lambda config: config.worker_class is not None and config.vectorization == "native",
+        "--vectorization native has a worker class of its own",
+        "omit {worker_class}",
+    ),
+    (
+        lambda config: config.wrapper and config.vectorization == "native",
+        "--wrapper wraps single environments, and --vectorization native has none",
+        "omit {wrapper}, or let a factory wrap the vector environment",
+    ),
+    (
+        lambda config: config.sampler == "local" and (config.step_timeout or config.episode_timeout),
+        "--step-timeout and --episode-timeout need worker processes, and --sampler local has none",
+        'use {sampler="multiprocessing"}',
+    ),
+    (
+        lambda config: config.sampler != "ray" and config.ray_address is not None,
+        "--ray-address names a Ray cluster, which no other sampler uses",
+        'add {sampler="ray"}',
+    ),
+)
+"""What two options contradict each other in, a message and a hint."""
+
+
 def _check_together(config: CollectConfig) -> None:
     """Raise `ConfigError` unless one option says how much to collect, or where two options contradict each other."""
     amounts = {name: option for name, option in OPTIONS.items() if name in AMOUNTS}
     given = [option.flag for name, option in amounts.items() if getattr(config, name) is not None]
-    own = [option.flag for option in amounts.values() if config.command in option.commands]
-    if len(given) != 1 or given[0] not in own:
+    amount_flags = [option.flag for option in amounts.values() if config.command in option.commands]
+    if len(given) != 1 or given[0] not in amount_flags:
         raise ConfigError(
-            f"`rollout {config.command}` needs {' or '.join(own)}, got {' and '.join(given) or 'none'}",
-            hint=f"say how much to collect once, for example: rollout {config.command} {own[0]} 10",
+            f"`rollout {config.command}` needs {' or '.join(amount_flags)}, got {' and '.join(given) or 'none'}",
+            hint=f"say how much to collect once, for example: rollout {config.command} {amount_flags[0]} 10",
         )
-    if config.resume and config.overwrite:
-        raise ConfigError("--resume keeps the existing dataset and --overwrite replaces it", hint="give one of them")
-    if config.accept_changes and not config.resume:
-        raise ConfigError("--accept-changes is about a dataset that is resumed", hint="add --resume, or omit it")
-    if config.fresh_env and config.vectorization == "native":
-        message = "--fresh-env builds single environments anew, and --vectorization native has none"
-        raise ConfigError(message, hint="omit one of them")
-    if config.worker_class is not None and config.vectorization == "native":
-        raise ConfigError("--vectorization native has a worker class of its own", hint="omit --worker-class")
-    if config.sampler == "local" and (config.step_timeout or config.episode_timeout):
-        message = "--step-timeout and --episode-timeout need worker processes, and --sampler local has none"
-        raise ConfigError(message, hint="use --sampler multiprocessing")
+    for contradicts, message, hint in _CONTRADICTIONS:
+        if contradicts(config):
+            raise ConfigError(message, hint=hint)
     if config.shard is not None:
         _check_shard(config, config.shard)
-    if config.sampler != "ray" and config.ray_address is not None:
-        raise ConfigError("--ray-address names a Ray cluster, which no other sampler uses", hint="add --sampler ray")
     for name in _WORKERS_OWN & config.worker_args.keys():
         raise ConfigError(f"--worker-args cannot give {name}", hint="it follows from the options")
 
@@ -302,90 +340,14 @@ def _check_shard(config: CollectConfig, shard: Shard) -> None:
     if config.timesteps is not None:
         raise ConfigError(
             "--shard cannot divide --timesteps: which episodes these are is known when all before them have ended",
-            hint="give a number of episodes, and divide that: --episodes N --shard i/n",
+            hint='give a number of episodes, and divide that: {episodes=N} {shard="i/n"}',
         )
     if config.seed is None and not config.resume:
         raise ConfigError("--shard needs --seed", hint="all parts of a run have one root seed: give each the same")
-    if shard.parts > len(config.whole):
+    if shard.parts > len(config.run_numbers):
         what = "episodes" if config.command == "collect" else "workers"
-        message = f"--shard {shard} divides {len(config.whole)} {what}, which are fewer than the parts"
+        message = f"--shard {shard} divides {len(config.run_numbers)} {what}, which are fewer than the parts"
         raise ConfigError(message, hint="divide into fewer parts")
-
-
-# The sources of values.
-
-
-def resolve(
-    command: CommandName,
-    *,
-    flags: Mapping[str, object],
-    environ: Mapping[str, str],
-    file: Path | None = None,
-    recorded: Callable[[CommandName, Values], Values] | None = None,
-) -> CollectConfig:
-    """Return the configuration that flags, variables, a TOML file and a dataset to be resumed give together.
-
-    `flags` are texts, lists of texts or bools by option name, None where not given. `recorded` returns the options that
-    a dataset records, given all others.
-
-    Raises:
-        ConfigError: A source that cannot be read, or a value that its option does not allow.
-    """
-    options = options_of(command)
-    variables = {one.name: _read_variable(one, environ[one.variable]) for one in options if environ.get(one.variable)}
-    texts = {OPTIONS[name]: raw for name, raw in flags.items() if raw not in (None, [])}
-    typed = {option.name: option.read(raw, option.flag, text=True) for option, raw in texts.items()}
-    sources = [{} if file is None else _values_from_file(command, file), variables, typed]
-    given = _merged(sources)
-    if given.get("resume") and recorded is not None:
-        given = _merged([recorded(command, given), *sources])
-    return CollectConfig(command=command, **given)
-
-
-def _read_variable(option: Option, text: str) -> Any:
-    """Read a variable; that of an option that repeats is split into words as in a shell."""
-    try:
-        words: Any = shlex.split(text) if option.repeats else text
-    except ValueError as error:
-        message = f"{option.variable} cannot be split into words: {error}"
-        raise ConfigError(message, hint="quote it as in a shell") from error
-    return option.read(words, option.variable, text=True)
-
-
-def _values_from_file(command: str, path: Path) -> Values:
-    """Read a TOML file, all of whose keys must be options of the command; its `command`, if any, must be this one."""
-    try:
-        table = tomllib.loads((Source.read(str(path), ConfigError, most_bytes=1 << 20).data or b"").decode())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ConfigError(f"{path} is not valid TOML: {error}", hint="see https://toml.io for the syntax") from error
-    written_for = table.pop("command", command)
-    if written_for != command:
-        message = f"{path} is written for `rollout {written_for}`, not for `rollout {command}`"
-        raise ConfigError(message, hint="`command` in a file must be the command that reads it")
-    for key in table:
-        if key not in OPTIONS:
-            close = difflib.get_close_matches(key.replace("-", "_"), OPTIONS, n=1)
-            hint = f"did you mean {close[0]!r}?" if close else f"the options are: {', '.join(OPTIONS)}"
-            raise ConfigError(f"{path}: there is no option {key!r}", hint=hint)
-        if command not in OPTIONS[key].commands:
-            hint = f"`rollout {OPTIONS[key].commands[0]}` has it"
-            raise ConfigError(f"{path}: `rollout {command}` has no option {key}", hint=hint)
-    return {key: OPTIONS[key].read(value, f"{path}: {key}") for key, value in table.items()}
-
-
-def _merged(sources: Sequence[Values]) -> Values:
-    """Merge the sources, the weakest of which comes first; keyword arguments are merged key by key.
-
-    A source that says how much overrides all that weaker ones say of it: `--episodes 5` beside a file's
-    `timesteps = 1000` means five episodes.
-    """
-    result: Values = {}
-    for source in sources:
-        overridden = AMOUNTS if AMOUNTS & source.keys() else frozenset()
-        result = {name: value for name, value in result.items() if name not in overridden}
-        for name, value in source.items():
-            result[name] = {**result.get(name, {}), **value} if isinstance(value, dict) else value
-    return result
 
 
 # Writing.

@@ -1,4 +1,4 @@
-"""How many cores this process may use: the default number of workers.
+"""How many cores this process may use: the default number of workers; and how workers share them.
 
 `os.cpu_count()` does not see a container's limit, and 64 workers on two cores' worth of time are slower than two.
 """
@@ -8,6 +8,9 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
+
+ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS"), "1")
+"""Workers share the cores already, so each uses one thread for linear algebra unless the user chose another number."""
 
 
 def usable_cores(*, proc: Path = Path("/proc/self/cgroup"), mount: Path = Path("/sys/fs/cgroup")) -> int:

@@ -1,10 +1,46 @@
-"""The one error tree. Every error that leaves the package is one of these, and each class owns its exit code."""
+"""The one error tree. Every error that leaves the package is one of these, and each class owns its exit code.
+
+A hint names an option by markup: `{output}`; with a value, `{overwrite=True}`, `{max_episode_length=N}`,
+`{on_env_error="skip"}`, a text as JSON has it; with one item of a mapping, `{env_kwargs=size=4}`. Python programs read
+it as an argument, and people at the command line as a flag.
+"""
 
 from __future__ import annotations
 
+import copy
+import json
+import re
+import shlex
 from collections.abc import Mapping
-from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
+
+# Alone between spaces or signs: a folder of the user's may be called `data/{seed}`.
+MARKUP = re.compile(r'(?<![^\s(])\{([a-z][a-z_0-9]*)(?:=("(?:[^"\\]|\\.)*"|[^{}"]*))?\}(?=[\s),:;]|$)')
+_ARGUMENTS = {"envs_per_worker": "n_envs", "workers": "n_workers"}
+"""Options whose arguments in the Python API have other names."""
+
+
+def _argument(match: re.Match[str]) -> str:
+    """Return an option as an argument of the Python API, such as `max_episode_length=N`."""
+    name, value = _ARGUMENTS.get(match[1], match[1]), match[2]
+    if value is None:
+        return name
+    key, equals, item = value.partition("=")
+    is_item = equals and not value.startswith('"')
+    return f'{name}={{"{key}": {item}}}' if is_item else f"{name}={value}"
+
+
+def _flag(match: re.Match[str]) -> str:
+    """Return an option as a flag of the command line, such as `--max-episode-length N`."""
+    name, value = "--" + match[1].replace("_", "-"), match[2]
+    if value in {None, "True", "…"}:
+        return name
+    return f"{name} {shlex.quote(json.loads(value))}" if value.startswith('"') else f"{name} {value}"
+
+
+def as_flags(hint: str) -> str:
+    """Return a hint with its options as flags of the command line."""
+    return MARKUP.sub(_flag, hint)
 
 
 class RolloutError(Exception):
@@ -17,11 +53,22 @@ class RolloutError(Exception):
 
     def __init__(self, message: str, *, hint: str = "", details: str = "") -> None:
         super().__init__(message)
-        self.message, self.hint, self.details = message, hint, details
+        self.message, self.marked_hint, self.details = message, hint, details
+
+    @property
+    def hint(self) -> str:
+        """What to do next, in words of the Python API; `marked_hint` is the same with the markup of options."""
+        return MARKUP.sub(_argument, self.marked_hint)
+
+    def with_hint(self, hint: str) -> Self:
+        """Return a copy with another hint, of the same cause."""
+        changed = copy.copy(self)
+        changed.marked_hint, changed.__cause__ = hint, self.__cause__
+        return changed.with_traceback(self.__traceback__)
 
     def __reduce__(self) -> tuple[object, ...]:
-        # Keyword arguments are not in `args`, so the default pickling would lose the hint.
-        return partial(type(self), hint=self.hint, details=self.details), (self.message,)
+        # Keyword arguments are not in `args`, so the default pickling would call without them.
+        return type(self), (self.message,), vars(self)
 
 
 class RemoteError(Exception):
@@ -53,7 +100,23 @@ class UserCodeError(RolloutError):
     """The user's policy, environment, worker class or set-up cannot be used; the subclasses say which and how."""
 
     exit_code = 3
-    episodes: tuple[int, ...] = ()  # The numbers of those in one of which it happened; known in its worker only.
+
+    def __init__(self, message: str, *, place: str = "", episodes: tuple[int, ...] = (), **texts: str) -> None:
+        """Make an error whose message ends in its place, such as the worker, episode and step.
+
+        `episodes` are numbers: it happened in one of them.
+        """
+        super().__init__(f"{message} ({place})" if place else message, **texts)
+        self.place, self.episodes = place, episodes
+
+    def placed(self, place: str, episodes: tuple[int, ...]) -> Self:
+        """Return a copy of these episodes, and of this place where none is known."""
+        changed = copy.copy(self)
+        changed.episodes = episodes
+        if not self.place:
+            changed.place, changed.message = place, f"{self.message} ({place})"
+            changed.args = (changed.message,)
+        return changed
 
 
 class PolicyLoadError(UserCodeError):

@@ -70,6 +70,11 @@ def first_line(error: BaseException) -> str:
     return f"{name}: {printable(_shortened(text.splitlines()[0], 300))}" if text else name
 
 
+def name_of(item: Any) -> str:
+    """Return the name of a class or function, or of an object's class."""
+    return str(getattr(item, "__name__", None) or type(item).__name__)
+
+
 def traceback_text(error: BaseException) -> str:
     """Return the traceback of `error` as text; of a very long one, its beginning and its end."""
     return _shortened("".join(traceback.format_exception(error)), 20_000)
@@ -194,6 +199,11 @@ class Source:
     folder: str | None  # Where it was found from; None leaves imports alone, as for an object of the caller's.
     sha256: str | None  # The hash of the bytes, or of the module's source file; None for a module without one.
 
+    @property
+    def path(self) -> str | None:
+        """The absolute path of the file; None of a module or an object."""
+        return str(Path(self.folder or "", self.spec)) if self.spec and self.data is not None else None
+
     @classmethod
     def find(cls, spec: str, kind: ErrorKind) -> Source:
         """Look for the module of a `module:attr`, and import nothing.
@@ -211,8 +221,9 @@ class Source:
         if found is None:
             raise kind(f"there is no module {module!r}", hint=_PLACES.format(folder))
         files = [Path(found.origin)] if found.has_location and found.origin and not inner else []
-        for package in (found.submodule_search_locations or ()) if inner else ():
-            files += [Path(package, *inner).with_suffix(".py"), Path(package, *inner, "__init__.py")]
+        if inner:
+            for package in found.submodule_search_locations or ():
+                files += [Path(package, *inner).with_suffix(".py"), Path(package, *inner, "__init__.py")]
         file = next((file for file in files if file.is_file() and os.access(file, os.R_OK)), None)
         return cls(spec, None, folder, None if file is None else sha256(file.read_bytes()).hexdigest())
 

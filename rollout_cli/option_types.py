@@ -55,9 +55,9 @@ def _episode_range(value: object) -> EpisodeRange | None:
         return None
     text = str(_whole(value)).strip() if type(value) in {str, int, EpisodeRange} else ""
     if match := re.fullmatch(r"(?:(\d[\d_]*):)?(\d[\d_]*)", text):
-        found = EpisodeRange(int(match[1] or 0), int(match[2]))
-        if found.first < found.stop <= _LARGEST:
-            return found
+        episodes = EpisodeRange(int(match[1] or 0), int(match[2]))
+        if episodes.first < episodes.stop <= _LARGEST:
+            return episodes
     raise PydanticCustomError("range", "Input should be a number of episodes, or A:B with 0 <= A < B")
 
 
@@ -104,7 +104,7 @@ def keyword(text: str, label: str) -> tuple[str, object]:
     """Split `key=value`; a value that is no plain TOML literal is text."""
     key, equals, value = text.partition("=")
     if not equals or not key.isidentifier():
-        raise ConfigError(f"{label} must be key=value, got {text!r}", hint="for example: --env-kwargs g=9.81")
+        raise ConfigError(f"{label} must be key=value, got {text!r}", hint="for example: {env_kwargs=g=9.81}")
     try:
         table = tomllib.loads(f"value = {value}")
     except (tomllib.TOMLDecodeError, RecursionError):
@@ -134,6 +134,7 @@ ALLOWED = {
 
 _Whole = Annotated[int, BeforeValidator(_whole)]
 Count = Annotated[_Whole, Field(ge=1, le=_LARGEST)]
+SegmentBytes = Annotated[_Whole, Field(ge=1, le=1 << 30)]  # A segment is held in memory.
 Natural = Annotated[_Whole, Field(ge=0, le=_LARGEST)]
 Workers = Annotated[_Whole, Field(ge=1, le=1_024)]
 EnvsPerWorker = Annotated[_Whole, Field(ge=1, le=65_536)]

@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from inspect import getdoc
 from typing import Annotated
 
 import typer
 
 from rollout_cli.cli import collect, dataset, merge, policy, replay
-from rollout_cli.cli.options import DECLARED, Command, Group, deferred
+from rollout_cli.cli.options import EPILOG, Command, Group, LazyCommand
 from rollout_cli.cli.output import print_text, report
 from rollout_cli.cli.streams import flush_all, prepare_streams, writing_results
 
 app = typer.Typer(cls=Group, rich_markup_mode="rich", pretty_exceptions_enable=False)
 policy_app = typer.Typer(cls=Group, help="Make policy files.")
-for _declared in (collect.collect, collect.exact):
-    DECLARED[_declared.__name__] = _declared
-    app.command(_declared.__name__, cls=Command, help=getdoc(_declared))(lambda: None)  # Group replaces it.
-_bodies: tuple[Callable[..., None], ...] = (dataset.info, dataset.verify, dataset.repair, replay.replay, merge.merge)
-for _body in _bodies:
-    app.command(_body.__name__, cls=Command)(deferred(_body))
+app.command("collect", cls=LazyCommand, epilog=EPILOG)(collect.collect)
+app.command("exact", cls=LazyCommand, epilog=EPILOG)(collect.exact)
+for _body in (dataset.info, dataset.verify, dataset.repair, replay.replay, merge.merge):
+    app.command(cls=Command)(_body)
 policy_app.callback()(lambda: None)
-policy_app.command("pack", cls=Command)(deferred(policy.pack))
+policy_app.command(cls=Command)(policy.pack)
 app.add_typer(policy_app, name="policy")
 
 

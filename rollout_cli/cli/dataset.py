@@ -6,8 +6,8 @@ import shlex
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
-from rollout_cli.cli.options import Folder, JsonFlag, VerboseFlag, shown
-from rollout_cli.cli.output import counted, first_of, print_json, print_message, print_rows
+from rollout_cli.cli.options import Folder, JsonFlag, shown
+from rollout_cli.cli.output import counted, first_of, print_message, show
 from rollout_cli.errors import DatasetFormatError, VerificationError
 from rollout_cli.loading import printable
 
@@ -24,7 +24,6 @@ _DryRunFlag = Annotated[bool, shown("--dry-run", text="Report what would be done
 def info(
     folder: Folder,
     *,
-    verbose: VerboseFlag = False,  # noqa: ARG001 - read where all commands end
     json: JsonFlag = False,
 ) -> None:
     """Print what a dataset holds; with --json its meta/info.json."""
@@ -44,10 +43,7 @@ def info(
         n_bytes = sum(path.stat().st_size for path in (*data, *episodes))
         steps = int(dataset.episodes["length"].to_numpy().sum())
         facts |= {"episodes": len(dataset), "steps": steps, "bytes": n_bytes, "segments": len(data)}
-    if json:
-        print_json(facts)
-    else:
-        print_rows({"dataset": folder, **_summary(dataset, facts)})
+    show(facts, {"dataset": folder, **_summary(dataset, facts)}, as_json=json)
 
 
 def _summary(dataset: Dataset, facts: Mapping[str, Any]) -> dict[str, object]:
@@ -86,7 +82,6 @@ def verify(
     *,
     quick: _QuickFlag = False,
     quiet: _QuietFlag = False,
-    verbose: VerboseFlag = False,  # noqa: ARG001 - as above
     json: JsonFlag = False,
 ) -> None:
     """Check that a dataset holds all that it states: files, checksums, episodes, steps and totals."""
@@ -100,25 +95,21 @@ def verify(
             details="\n".join(first_of(report.faults)),
             report=report.document(),
         )
-    if json:
-        print_json(report.document())
-    elif not quiet:
-        facts = report.document()
-        part = "metadata and footers" if report.quick else "everything"
-        # A run that is collecting goes on, or was killed.
-        verified = f"{part} so far" if facts["status"] == "collecting" else part
-        rows = {"verified": verified, "status": facts["status"]}
-        counts = {name: f"{facts[name]:,}" for name in ("episodes", "steps", "files")}
-        print_rows({"dataset": report.path, **rows, **counts, "notes": f"{facts['n_notes']:,}"})
-        for line in first_of(report.notes):
-            print_message(f"note: {printable(line)}")
+    facts = report.document()
+    part = "metadata and footers" if report.quick else "everything"
+    # A run that is collecting goes on, or was killed.
+    verified = f"{part} so far" if facts["status"] == "collecting" else part
+    counts = {name: f"{facts[name]:,}" for name in ("episodes", "steps", "files")}
+    rows = {"dataset": report.path, "verified": verified, "status": facts["status"], **counts}
+    show(facts, {**rows, "notes": f"{facts['n_notes']:,}"}, as_json=json, quiet=quiet)
+    for line in () if json or quiet else first_of(report.notes):
+        print_message(f"note: {printable(line)}")
 
 
 def repair(
     folder: Folder,
     *,
     dry_run: _DryRunFlag = False,
-    verbose: VerboseFlag = False,  # noqa: ARG001 - as above
     json: JsonFlag = False,
 ) -> None:
     """Keep the valid part of a dataset, and move the rest aside; nothing is deleted."""
@@ -134,7 +125,4 @@ def repair(
     }
     if report.aside is not None:
         rows["moved"] = f"{counted(len(report.moved), 'file')} to {report.aside}"
-    if json:
-        print_json(report.document() | {"dry_run": dry_run})
-    else:
-        print_rows(rows)
+    show(report.document() | {"dry_run": dry_run}, rows, as_json=json)

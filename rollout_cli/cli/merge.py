@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, TextIO, cast
+from typing import Annotated
 
 import typer
 
-from rollout_cli.cli.options import JsonFlag, QuietFlag, VerboseFlag
-from rollout_cli.cli.output import print_json, print_rows, print_text
-from rollout_cli.cli.streams import MessageStream
-from rollout_cli.loading import printable
+from rollout_cli.cli.options import JsonFlag, QuietFlag
+from rollout_cli.cli.output import show, showing_progress
 from rollout_cli.remote import folder_of
 
 _Parts = Annotated[
@@ -40,30 +36,13 @@ def merge(
     overwrite: _OverwriteFlag = False,
     accept_changes: _AcceptFlag = False,
     quiet: QuietFlag = False,
-    verbose: VerboseFlag = False,  # noqa: ARG001 - read where all commands end
     json: JsonFlag = False,
 ) -> None:
     """Join the shards of one run into the dataset that a single run makes, byte for byte."""
     from rollout_cli.run.merge import merge as run_merge  # noqa: PLC0415 - it loads numpy and pyarrow
-    from rollout_cli.run.progress import choose_progress  # noqa: PLC0415 - as above
 
-    stream = cast("TextIO", MessageStream(sys.stderr))
-    progress = choose_progress(stream, wanted=None, quiet=quiet or json, environ=os.environ)
-    try:
+    with showing_progress(quiet=quiet or json) as progress:
         summary = run_merge(parts, output, overwrite=overwrite, accept_changes=accept_changes, progress=progress)
-    finally:
-        progress.finish()
-    if json:
-        print_json(asdict(summary))
-    elif quiet:
-        print_text(printable(str(summary.path)))
-    else:
-        print_rows(
-            {
-                "dataset": summary.path,
-                "status": "complete",
-                "merged": f"{len(parts)} shards",
-                "episodes": f"{summary.episodes:,}",
-                "steps": f"{summary.steps:,}",
-            }
-        )
+    rows = {"dataset": summary.path, "status": "complete", "merged": f"{len(parts)} shards"}
+    counts = {"episodes": f"{summary.episodes:,}", "steps": f"{summary.steps:,}"}
+    show(asdict(summary), rows | counts, as_json=json, quiet=quiet, path=summary.path)

@@ -1,10 +1,9 @@
-"""Typer's parameters: those of the declared options, and those that say how a command shows its result."""
+"""Typer's commands and parameters: those of the declared options, and those that all commands have."""
 
 from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,7 +15,7 @@ from rollout_cli.remote import folder_of
 if TYPE_CHECKING:
     from rollout_cli.config import Option
 
-_EPILOG = (
+EPILOG = (
     "A flag is stronger than an environment variable (ROLLOUT_ and the option's name: ROLLOUT_WORKERS=4), a variable "
     "is stronger than the file given to --config, and the file stronger than the default."
 )
@@ -31,17 +30,7 @@ Folder = Annotated[
     Path, typer.Argument(metavar="DIR", help="A dataset's folder, or its URI.", show_default=False, parser=folder_of)
 ]
 JsonFlag = Annotated[bool, shown("--json", text="Write one JSON document to stdout.")]
-VerboseFlag = Annotated[bool, shown("--verbose", "-v", text="Show tracebacks with errors.")]
 QuietFlag = Annotated[bool, shown("--quiet", "-q", text="Show warnings and errors only, and print the path alone.")]
-_PROGRESS = "Show progress: a bar on a terminal, lines elsewhere. (default: shown, but not with --json)"
-_SHOWING = {
-    "config": (Annotated[Path | None, shown("--config", "-c", metavar="FILE", text="A TOML file of options.")], None),
-    "dry_run": (Annotated[bool, shown("--dry-run", text="Print the configuration and run nothing.")], False),
-    "progress": (Annotated[bool | None, shown("--progress/--no-progress", text=_PROGRESS)], None),
-    "quiet": (QuietFlag, False),
-    "verbose": (VerboseFlag, False),
-    "json": (JsonFlag, False),
-}
 
 
 class _PlainFlags:
@@ -55,62 +44,70 @@ class _PlainFlags:
         return params
 
 
-class Command(_PlainFlags, TyperCommand):
-    """A command."""
-
-
-DECLARED: dict[str, Callable[..., None]] = {}
-"""The bodies of commands that have the options of `CollectConfig`; they get these as texts, `flags`, by their names."""
-
-
 class Group(_PlainFlags, TyperGroup):
-    """A group of commands; `collect` and `exact` get their options when one of them is called.
+    """A group of commands."""
 
-    Their declarations load pydantic, which would take longer than the rest of `rollout --help`.
+
+class Command(_PlainFlags, TyperCommand):
+    """A command with `--verbose`, whose body the caller of the application calls.
+
+    Typer turns an interruption, and an error of a pipe, into an exit code: only arguments are read under it.
     """
 
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        if args and args[0] in DECLARED:
-            self.commands[args[0]] = _with_declared_options(DECLARED[args[0]])
-        return super().resolve_command(ctx, args)
+    def get_params(self, ctx: Any) -> list[Any]:
+        if all(param.name != "verbose" for param in self.params):
+            # It concerns errors, which are shown where all commands end.
+            annotation = Annotated[
+                bool, shown("--verbose", "-v", text="Show tracebacks with errors.", expose_value=False)
+            ]
+            self.params += _params({"verbose": annotation})
+        return super().get_params(ctx)
+
+    def invoke(self, ctx: Any) -> Any:
+        return functools.partial(ctx.invoke, self.callback, **ctx.params)
 
 
-def deferred(body: Callable[..., None]) -> Callable[..., Callable[[], None]]:
-    """Return the callback for Typer: it only binds the arguments, and `run` calls what it returns.
+class LazyCommand(Command):
+    """A command with the declared options, as texts by their names in `context.obj`.
 
-    Typer turns an interruption, and an error of a pipe, into an exit code.
+    They are declared when they are first asked for: that loads pydantic, which takes longer than `rollout --help`.
     """
 
-    @functools.wraps(body)
-    def bind(**given: Any) -> Callable[[], None]:
-        return functools.partial(body, **given)
+    _declared: tuple[str, ...] = ()
 
-    return bind
+    def get_params(self, ctx: Any) -> list[Any]:
+        if not self._declared:
+            from rollout_cli.config import options_of  # noqa: PLC0415 - it loads pydantic
+
+            annotations = {option.name: _annotation(option) for option in options_of(str(self.name))}
+            self.params, self._declared = [*_params(annotations), *self.params], tuple(annotations)
+        return super().get_params(ctx)
+
+    def invoke(self, ctx: Any) -> Any:
+        ctx.obj = {name: ctx.params.pop(name) for name in self._declared}
+        return super().invoke(ctx)
 
 
-def _with_declared_options(body: Callable[..., None]) -> Any:
-    from rollout_cli.config import options_of  # noqa: PLC0415 - it loads pydantic
+def _params(annotations: dict[str, object]) -> list[Any]:
+    """Return Typer's parameters of these names, each None where it is not given."""
 
-    def bind(**given: Any) -> Callable[[], None]:
-        showing = {key: given.pop(key) for key in _SHOWING}
-        return functools.partial(body, flags=given, **showing)
+    def declared() -> None:
+        """Have the signature below."""
 
-    declared = {option.name: (_annotation(option), None) for option in options_of(body.__name__)}
-    bind.__doc__ = body.__doc__
-    bind.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+    declared.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
         [
-            inspect.Parameter(key, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
-            for key, (annotation, default) in {**declared, **_SHOWING}.items()
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+            for name, annotation in annotations.items()
         ]
     )
-    single = typer.Typer(add_completion=False, rich_markup_mode="rich")
-    single.command(body.__name__, cls=Command, epilog=_EPILOG)(bind)
-    return typer.main.get_command(single)
+    single = typer.Typer(add_completion=False)
+    single.command()(declared)
+    return list(typer.main.get_command(single).params)
 
 
 def _annotation(option: Option) -> object:
     """Return a parameter that takes text as it is: `CollectConfig` validates it, as it does files and variables."""
-    is_switch = not option.metavar
+    is_switch = option.kind == "switch"
     flag = f"{option.flag}/--no-{option.flag.removeprefix('--')}" if is_switch else option.flag
     described = typer.Option(
         *filter(None, [flag, option.short]),

@@ -6,9 +6,9 @@ import contextlib
 import errno
 import json
 import os
-import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TextIO, cast
 
 import typer
 
@@ -16,9 +16,11 @@ from rollout_cli import errors
 from rollout_cli.cli.streams import MessageStream, writing_results
 from rollout_cli.loading import first_line, one_line, printable, traceback_text
 
+if TYPE_CHECKING:
+    from rollout_cli.progress import Progress
+
 _MOST_LINES = 20
 _FIRST_DETAILS, _LAST_DETAILS = 10, 19
-_OTHER_NAMES = {"n_envs": "envs_per_worker", "n_workers": "workers"}
 _RED, _DIM, _PLAIN = "\x1b[1;31m", "\x1b[2m", "\x1b[0m"
 
 
@@ -53,6 +55,31 @@ def print_rows(rows: Mapping[str, object]) -> None:
     print_text("\n".join(f"{name:<{width}}  {value}" for name, value in shown.items()))
 
 
+def show(
+    document: Mapping[str, object], rows: Mapping[str, object], *, as_json: bool, quiet: bool = False, path: Any = None
+) -> None:
+    """Write a result to stdout: its document, or its rows; with `quiet` its path alone, where it has one."""
+    if as_json:
+        print_json(document)
+    elif not quiet:
+        print_rows(rows)
+    elif path is not None:
+        print_text(printable(str(path)))
+
+
+@contextlib.contextmanager
+def showing_progress(*, wanted: bool | None = None, quiet: bool) -> Iterator[Progress]:
+    """Give what shows the progress of a run on stderr, and end it with the run."""
+    from rollout_cli.progress import choose_progress  # noqa: PLC0415 - it loads numpy
+
+    stream = cast("TextIO", MessageStream(sys.stderr))
+    progress = choose_progress(stream, wanted=wanted, quiet=quiet, environ=os.environ)
+    try:
+        yield progress
+    finally:
+        progress.finish()  # A bar that is left open would swallow an error's lines.
+
+
 def counted(count: int, noun: str) -> str:
     """Return `3 files`, or `1 file`."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
@@ -70,26 +97,26 @@ def report(error: BaseException, *, as_json: bool, verbose: bool) -> int:
     With `as_json`, as one document on stdout, where that can be written to; else as lines on stderr. With `verbose`,
     with this process's own traceback.
     """
-    known = _as_rollout_error(error)
-    hint = _with_flags(known.hint)
-    if known.details and isinstance(known.__cause__, errors.RemoteError):
-        known.__cause__ = None  # It shows the details, which are shown in any case.
-    known.__notes__ = []  # They hold the hint.
-    whole = "\n".join(filter(None, [known.details, traceback_text(error) if verbose else ""]))
+    reported = _as_rollout_error(error)
+    hint = errors.as_flags(reported.marked_hint)
+    if reported.details and isinstance(reported.__cause__, errors.RemoteError):
+        reported.__cause__ = None  # It shows the details, which are shown in any case.
+    reported.__notes__ = []  # They hold the hint.
+    whole = "\n".join(filter(None, [reported.details, traceback_text(error) if verbose else ""]))
     details = whole if verbose or as_json else _without_middle(whole)
     if as_json:
-        shown: dict[str, object] = {"class": type(known).__name__, "message": known.message, "hint": hint}
-        shown |= {"exit_code": known.exit_code, **({"details": details} if details else {})}
+        shown: dict[str, object] = {"class": type(reported).__name__, "message": reported.message, "hint": hint}
+        shown |= {"exit_code": reported.exit_code, **({"details": details} if details else {})}
         with contextlib.suppress(errors.StorageError):  # Then the lines below are all that is left.
-            print_json({**(known.report if isinstance(known, errors.VerificationError) else {}), "error": shown})
-            return known.exit_code
+            print_json({**(reported.report if isinstance(reported, errors.VerificationError) else {}), "error": shown})
+            return reported.exit_code
     is_coloured = sys.stderr.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
     red, dim, plain = (_RED, _DIM, _PLAIN) if is_coloured else ("", "", "")
-    lines = [f"{red}rollout: error:{plain} {one_line(known.message)}"]
+    lines = [f"{red}rollout: error:{plain} {one_line(reported.message)}"]
     lines += [f"  hint: {one_line(hint)}"] if hint else []
     lines += ["", dim + printable(details.rstrip("\n"), keep="\n") + plain] if details else []
     print_message("\n".join(lines))
-    return known.exit_code
+    return reported.exit_code
 
 
 def _without_middle(details: str) -> str:
@@ -98,24 +125,6 @@ def _without_middle(details: str) -> str:
     if (count := len(lines) - _FIRST_DETAILS - _LAST_DETAILS) > 1:
         lines[_FIRST_DETAILS:-_LAST_DETAILS] = [f"  … {count:,} lines left out: --verbose shows all …"]
     return "\n".join(lines)
-
-
-def _with_flags(hint: str) -> str:
-    """Return a hint, which names arguments of the Python API (`n_envs=4`), with this command line's flags for them.
-
-    A value is a word, texts in double quotes, one item of a dict, `True`, or `…` where it is not said.
-    """
-
-    def as_flag(match: re.Match[str]) -> str:
-        from rollout_cli.config import OPTIONS  # noqa: PLC0415 - it loads pydantic
-
-        option = OPTIONS.get(_OTHER_NAMES.get(match[1], match[1]))
-        if option is None:
-            return match[0]
-        value = re.sub(r'\{"(\w+)": (\w+)\}', r"\1=\2", match[2])
-        return option.flag if value in {"True", "…"} else f"{option.flag} {value.replace(chr(34), '')}"
-
-    return re.sub(r'\b([a-z_]+)=("\w+"(?: or "\w+")*|\{"\w+": \w+\}|\w+|…)', as_flag, hint)
 
 
 def _as_rollout_error(error: BaseException) -> errors.RolloutError:

@@ -7,10 +7,9 @@ from typing import Annotated
 
 import typer
 
-from rollout_cli.cli.options import JsonFlag, QuietFlag, VerboseFlag
-from rollout_cli.cli.output import print_json, print_rows, print_text
+from rollout_cli.cli.options import JsonFlag, QuietFlag
+from rollout_cli.cli.output import show
 from rollout_cli.cli.streams import user_output_on_stderr
-from rollout_cli.loading import printable
 
 
 def pack(
@@ -21,7 +20,6 @@ def pack(
     *,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file.", show_default=False)] = False,
     quiet: QuietFlag = False,
-    verbose: VerboseFlag = False,  # noqa: ARG001 - read where all commands end
     json: JsonFlag = False,
 ) -> None:
     """Pickle a policy by value, into a file that loads without the policy's module."""
@@ -29,14 +27,10 @@ def pack(
 
     with user_output_on_stderr():
         packed = pack_policy(spec, output, overwrite=overwrite)
-    if json:
-        document = {"path": packed.path, "n_bytes": packed.n_bytes, "sha256": packed.sha256, "class": packed.class_name}
-        print_json({**document, "reads": packed.reads})
-    elif quiet:
-        print_text(printable(str(packed.path)))
-    else:
-        rows = {"file": packed.path, "class": packed.class_name, "size": f"{packed.n_bytes:,} bytes"}
-        reads = "unknown: calling it without arguments failed here"
-        if packed.reads is not None:
-            reads = ", ".join(packed.reads) or "no file"
-        print_rows({**rows, "sha256": packed.sha256, "still reads": reads})
+    document = {"path": packed.path, "n_bytes": packed.n_bytes, "sha256": packed.sha256, "class": packed.class_name}
+    reads = "unknown: calling it without arguments failed here"
+    if packed.reads is not None:
+        reads = ", ".join(packed.reads) or "no file"
+    rows = {"file": packed.path, "class": packed.class_name, "size": f"{packed.n_bytes:,} bytes"}
+    rows |= {"sha256": packed.sha256, "still reads": reads}
+    show({**document, "reads": packed.reads}, rows, as_json=json, quiet=quiet, path=packed.path)

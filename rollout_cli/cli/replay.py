@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rollout_cli.cli.options import Folder, JsonFlag, VerboseFlag, shown
-from rollout_cli.cli.output import counted, first_of, print_json, print_message, print_rows
+from rollout_cli.cli.options import Folder, JsonFlag, shown
+from rollout_cli.cli.output import counted, first_of, print_message, show
 from rollout_cli.cli.streams import user_output_on_stderr
 from rollout_cli.errors import UsageError, VerificationError
 from rollout_cli.loading import printable
@@ -36,7 +36,6 @@ def replay(
     policy: _PolicyFlag = None,
     env_kwargs: _KwargsFlag = None,
     quiet: _QuietFlag = False,
-    verbose: VerboseFlag = False,  # noqa: ARG001 - read where all commands end
     json: JsonFlag = False,
 ) -> None:
     """Run episodes of a dataset again from their seeds and compare them, bit by bit, with the stored ones.
@@ -51,7 +50,7 @@ def replay(
     if (n_given := (episode is not None) + (episodes is not None) + all_) != 1:
         raise UsageError(
             "these options exclude each other" if n_given else "say which episodes to replay",
-            hint="give one of: --episode ID, --episodes A:B, --all",
+            hint="give one of: --episode ID, {episodes=A:B}, --all",
         )
     wanted = None if episode is None else range(episode, episode + 1)
     if episodes is not None:
@@ -59,7 +58,7 @@ def replay(
     kwargs = OPTIONS["env_kwargs"].read(env_kwargs or [], "--env-kwargs", text=True)
     dataset = load(folder)
     ids = dataset.episodes["episode_id"].to_pylist()
-    places = [place for place, one in enumerate(ids) if wanted is None or one in wanted]
+    places = [place for place, episode_id in enumerate(ids) if wanted is None or episode_id in wanted]
     if not places:
         hint = f"its episodes have ids from {min(ids)} to {max(ids)}" if ids else "it has no episode"
         raise UsageError(f"{folder} has no such episode", hint=hint)
@@ -67,36 +66,33 @@ def replay(
         replayed, notices = run_again(dataset, places, policy=policy, env_kwargs=kwargs)
     for notice in () if quiet else notices:
         print_message(f"notice: {printable(notice)}")
-    different = [(one, one.difference) for one in replayed if one.difference]
+    different = [(rerun, rerun.difference) for rerun in replayed if rerun.difference]
     document: dict[str, object] = {
         "path": str(folder),
         "replayed": len(replayed),
         "identical": len(replayed) - len(different),
-        "different": [{**one.facts, "difference": asdict(found)} for one, found in different],
+        "different": [{**rerun.facts, "difference": asdict(difference)} for rerun, difference in different],
         "notices": notices,
     }
     if different:
-        first, found = different[0]
+        first, difference = different[0]
         which = f"episode {first.facts['episode_id']} of {folder}"
         if len(replayed) > 1:
             which = f"{len(different):,} of {len(replayed):,} episodes differ; the first, {which},"
         lines = [
-            f"episode {_title(one)}: {place.place}: stored {place.values[0]}, replayed {place.values[1]}"
-            for one, place in different
+            f"episode {_title(rerun)}: {other.place}: stored {other.values[0]}, replayed {other.values[1]}"
+            for rerun, other in different
         ]
         raise VerificationError(
-            f"{which} is not as stored: {found.place} was {found.values[0]}, is {found.values[1]}",
-            hint="; ".join(notices) or f"the episode depends on more than its seeds: {advice(found)}",
+            f"{which} is not as stored: {difference.place} was {difference.values[0]}, is {difference.values[1]}",
+            hint="; ".join(notices) or f"the episode depends on more than its seeds: {advice(difference)}",
             details="\n".join(first_of(lines)),
             report=document,
         )
-    if json:
-        print_json(document)
-    elif not quiet:
-        rows = {"episode": _title(replayed[0])} if len(replayed) == 1 else {"episodes": f"{len(replayed):,}"}
-        print_rows({"dataset": folder, **rows, "replayed": "identical"})
+    rows = {"episode": _title(replayed[0])} if len(replayed) == 1 else {"episodes": f"{len(replayed):,}"}
+    show(document, {"dataset": folder, **rows, "replayed": "identical"}, as_json=json, quiet=quiet)
 
 
-def _title(one: Replayed) -> str:
-    number, seed, steps = (one.facts[name] for name in ("episode_number", "seed", "steps"))
-    return f"{one.facts['episode_id']} (number {number}, seed {seed}, {counted(steps, 'step')})"
+def _title(rerun: Replayed) -> str:
+    number, seed, steps = (rerun.facts[name] for name in ("episode_number", "seed", "steps"))
+    return f"{rerun.facts['episode_id']} (number {number}, seed {seed}, {counted(steps, 'step')})"

@@ -96,7 +96,7 @@ def totals_of(segments: Sequence[Written], *names: str) -> dict[str, Any]:
 
 
 class CommittedPartition(NamedTuple):
-    """How far a partition is committed; a dataset knows no plan, of which a run makes its own `Covered`."""
+    """How far a partition is committed."""
 
     next_number: int  # All lower numbers of it are in the dataset, or skipped.
     steps: int = 0

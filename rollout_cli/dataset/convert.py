@@ -66,7 +66,7 @@ def _offsets(sizes: Array) -> pa.Buffer:
     if offsets[-1] > MOST_OFFSET:
         raise StorageError(
             f"one column of {len(sizes):,} rows would hold {offsets[-1]:,} bytes or numbers, over {MOST_OFFSET:,}",
-            hint="leave out large infos with --drop-info KEY, or shorten the texts of observations",
+            hint="leave out large infos with {drop_info=KEY}, or shorten the texts of observations",
         )
     return pa.py_buffer(offsets.astype(np.int32))
 

@@ -66,7 +66,7 @@ class FolderLock:
                 self._close()
                 raise DatasetLockedError(
                     f"{root} is being written by another run",
-                    hint=f"wait until it has ended, or choose another --output; it holds a lock on {self._path}",
+                    hint=f"wait until it has ended, or choose another {{output}}; it holds a lock on {self._path}",
                 ) from error
             except OSError as error:
                 text = f"{root} cannot be locked ({error.strerror}): let no second run write to it"
@@ -217,14 +217,15 @@ def check_folder(root: Path, *, overwrite: bool) -> None:
         return
     if not overwrite:
         raise DatasetExistsError(
-            f"{root} exists and is not empty", hint="choose another --output, or replace a dataset with --overwrite"
+            f"{root} exists and is not empty",
+            hint="choose another {output}, or replace a dataset with {overwrite=True}",
         )
     for path in _dataset_paths(root):
         name = path.relative_to(root).as_posix()
         if path.is_symlink() or not _OURS.fullmatch(name):
             raise DatasetExistsError(
                 f"{root} holds {name!r}, which is not part of a dataset, so it is not replaced",
-                hint="move it away, or choose another --output",
+                hint="move it away, or choose another {output}",
             )
     if is_unbegun(root):
         return
@@ -232,7 +233,7 @@ def check_folder(root: Path, *, overwrite: bool) -> None:
         read_info(standing_root(root))
     except DatasetFormatError as error:
         raise DatasetExistsError(
-            f"{root} is not a dataset, so it is not replaced: {error.message}", hint="choose another --output"
+            f"{root} is not a dataset, so it is not replaced: {error.message}", hint="choose another {output}"
         ) from error
 
 
@@ -251,7 +252,7 @@ def _names(root: Path) -> list[str]:
     except FileNotFoundError:
         return []
     except NotADirectoryError as error:
-        raise DatasetExistsError(f"{root} is a file", hint="choose another --output") from error
+        raise DatasetExistsError(f"{root} is a file", hint="choose another {output}") from error
 
 
 def recover_replaced(files: FileStore, root: Path) -> None:
@@ -291,5 +292,5 @@ def check_free_space(root: Path) -> str | None:
         place = next(folder for folder in (root, *root.absolute().parents) if folder.exists())
         free = shutil.disk_usage(place).free
     if not place.is_dir() or not os.access(place, os.W_OK | os.X_OK):
-        raise StorageError(f"{place} is not a folder that can be written to", hint="choose another --output")
+        raise StorageError(f"{place} is not a folder that can be written to", hint="choose another {output}")
     return f"only {free >> 20} MB are free at {place}" if free < FEW_BYTES else None

@@ -132,7 +132,7 @@ def read_info(root: Path) -> dict[str, Any]:
         hint = f"give a dataset's folder; if it was one, {LOST_INFO}"
         if replaced.exists():
             message = "no dataset: a run was killed while it replaced the one that was here, or is just doing that"
-            hint = f"if it was killed, run it again, with --resume or --overwrite: the dataset is in {replaced}"
+            hint = f"if it was killed, run it again, with {{resume=True}} or {{overwrite=True}}: it is in {replaced}"
         raise DatasetFormatError(f"{root} is {message}", hint=hint) from error
     except (ValueError, RecursionError) as error:
         raise DatasetFormatError(f"{path} is not valid JSON: {error}", hint=LOST_INFO) from error

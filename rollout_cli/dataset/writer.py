@@ -238,7 +238,7 @@ class DatasetWriter:
         at_once = isinstance(error, KeyboardInterrupt | InterruptedRunError | TerminatedRunError)
         tidy_up(error, partial(self.abort, commits=not at_once))
         if isinstance(error, StorageError):
-            error.hint = "; ".join(filter(None, [error.hint, self._what_is_left()]))
+            raise error.with_hint("; ".join(filter(None, [error.marked_hint, self._what_is_left()])))
 
     def _what_is_left(self) -> str:
         """Return in words what `--resume` would find in the folder after an error."""
@@ -256,9 +256,9 @@ class DatasetWriter:
                 return f"{path} is gone, with what was committed: it was removed or renamed during the run"
             return f"what was committed was removed or changed during the run: {error.message}"
         except StorageError:
-            return f"what was committed stays in {path}; --resume continues from there"
+            return f"what was committed stays in {path}; {{resume=True}} continues from there"
         count = f"{committed.episodes:,} episodes ({committed.steps:,} steps)"
-        return f"{count} are safe in {path}" + ("" if info["derived"] else "; --resume continues from there")
+        return f"{count} are safe in {path}" + ("" if info["derived"] else "; {resume=True} continues from there")
 
     def _check(self) -> None:
         if not self._is_open:

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import copy
 import difflib
-import inspect
 import json
 import pickle
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -23,22 +21,22 @@ from gymnasium.envs.registration import EnvSpec as GymSpec
 from gymnasium.envs.registration import load_env_creator
 from gymnasium.vector import AutoresetMode, VectorEnv
 
-from rollout_cli.errors import ArgumentError, EnvLoadError, EnvTypeError, RolloutError
+from rollout_cli.envs.building import Env, call_builder, checked_env, parameters_of
+from rollout_cli.envs.wrappers import WrapperSource
+from rollout_cli.errors import ArgumentError, EnvLoadError, EnvTypeError
 from rollout_cli.loading import (
     Source,
     did_you_mean,
-    failure,
     first_line,
     import_module,
     is_file,
     is_module_attribute,
+    name_of,
 )
 
-Env = gymnasium.Env[Any, Any]
 Vector = VectorEnv[Any, Any, Any]
 
 _MODE = "autoreset_mode"
-_PIP_LINE = re.compile(r"`(pip install [^`]+)`")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +48,14 @@ class EnvSource:
         spec: The SPEC as it was given; for an object of the Python API its name.
         kwargs: Arguments of the constructor, the factory, or `gymnasium.make`.
         source: The file (of JSON, the EnvSpec in it), module attribute or object; None for a gymnasium id.
+        wrappers: What each environment is wrapped in, the innermost first; a vector environment takes none.
     """
 
     label: str
     spec: str
     kwargs: dict[str, Any] = field(default_factory=dict)
     source: Source | None = None
+    wrappers: tuple[WrapperSource, ...] = ()
 
     def build(self) -> Env:
         """Build a new environment, which shares nothing with others, or raise EnvLoadError.
@@ -63,11 +63,17 @@ class EnvSource:
         One that gymnasium makes comes without PassiveEnvChecker, OrderEnforcing and TimeLimit, which cost a tenth of a
         small environment's step; `time_limit_of` gives the limit, and its worker counts.
         """
+        env = self._build()
+        for wrapper in self.wrappers:
+            env = checked_env(wrapper.wrap(env), wrapper.spec)
+        return env
+
+    def _build(self) -> Env:
         found = self.resolve()
         if isinstance(found, GymSpec):
-            return _make_env(found, self.kwargs, self.label)
+            return _make_env(found, self.kwargs, self.label, is_wrapped=bool(self.wrappers))
         if not isinstance(found, gymnasium.Env):
-            return _checked(call_builder(found, self.kwargs, self.label) if callable(found) else found, self.label)
+            return checked_env(call_builder(found, self.kwargs, self.label) if callable(found) else found, self.label)
         if self.kwargs:
             hint = "name a class, a factory or a gymnasium EnvSpec instead of an environment, or omit the arguments"
             raise EnvLoadError(f"{self.label} is an environment already: no arguments {[*self.kwargs]}", hint=hint)
@@ -82,16 +88,24 @@ class EnvSource:
         """Return the record of a dataset: `spec`, `kwargs`, and `path` and `sha256` of a file or module."""
         # A fresh pickle of an object differs every time, so its hash would say nothing.
         given = self.source if self.source is not None and self.source.spec else None
-        path = str(Path(self.spec).resolve()) if given is not None and given.data is not None else None
-        return {"spec": self.spec, "kwargs": self.kwargs, "path": path, "sha256": given and given.sha256}
+        return {
+            "spec": self.spec,
+            "kwargs": self.kwargs,
+            "path": given and given.path,
+            "sha256": given and given.sha256,
+            "wrappers": [wrapper.describe() for wrapper in self.wrappers],
+        }
 
 
-def env_source(spec: str, kwargs: Mapping[str, Any] | None = None) -> EnvSource:
+def env_source(
+    spec: str, kwargs: Mapping[str, Any] | None = None, *, wrappers: tuple[WrapperSource, ...] = ()
+) -> EnvSource:
     """Return the source that an env SPEC names; files are read and modules looked for, but nothing is built.
 
     Args:
         spec: The SPEC.
         kwargs: Arguments of the constructor, the factory, or `gymnasium.make`.
+        wrappers: What each environment is wrapped in, the innermost first.
 
     Raises:
         EnvLoadError: If it names a missing file or module, or JSON that is no EnvSpec.
@@ -100,17 +114,18 @@ def env_source(spec: str, kwargs: Mapping[str, Any] | None = None) -> EnvSource:
     if not spec:
         raise EnvLoadError("the environment's name is empty", hint="name a gymnasium id, a file, or module:attr")
     if is_file(spec, (".json",)):
-        source = Source.read(spec, EnvLoadError)
+        file = Source.read(spec, EnvLoadError)
         try:
             # A file that was written by hand may omit the wrappers.
-            parsed = GymSpec.from_json(json.dumps({"additional_wrappers": []} | json.loads(source.data or b"")))
+            parsed = GymSpec.from_json(json.dumps({"additional_wrappers": []} | json.loads(file.data or b"")))
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             hint = "write it with `env.spec.to_json()`"
             raise EnvLoadError(f"{spec!r} holds no EnvSpec as JSON: {first_line(error)}", hint=hint) from error
-        return EnvSource(parsed.id, spec, options, replace(source, data=pickle.dumps(parsed)))
+        return EnvSource(parsed.id, spec, options, replace(file, data=pickle.dumps(parsed)), wrappers)
     if is_file(spec):
-        return EnvSource(Path(spec).name, spec, options, Source.read(spec, EnvLoadError))
-    return EnvSource(spec, spec, options, Source.find(spec, EnvLoadError) if is_module_attribute(spec) else None)
+        return EnvSource(Path(spec).name, spec, options, Source.read(spec, EnvLoadError), wrappers)
+    source = Source.find(spec, EnvLoadError) if is_module_attribute(spec) else None
+    return EnvSource(spec, spec, options, source, wrappers)
 
 
 def as_env_source(env: Any, kwargs: Mapping[str, Any] | None = None) -> EnvSource:
@@ -138,15 +153,10 @@ def as_env_source(env: Any, kwargs: Mapping[str, Any] | None = None) -> EnvSourc
     return EnvSource(name, name, dict(kwargs or {}), Source.of(env, EnvLoadError, hint=hint))
 
 
-def name_of(item: Any) -> str:
-    """Return the name of a class or function, or of an object's class."""
-    return str(getattr(item, "__name__", type(item).__name__))
-
-
 def copy_env(env: Env, name: str) -> Env:
     """Return a copy of an environment, so that no two workers or rows step the same one, or raise EnvLoadError."""
     hint = f"let {name} be a class or a factory, which builds an environment for each worker and row"
-    return _checked(Source.of(env, EnvLoadError, hint=hint).load(EnvLoadError), name)
+    return checked_env(Source.of(env, EnvLoadError, hint=hint).load(EnvLoadError), name)
 
 
 def one_for_each(update: Any, n_rows: int) -> list[Any]:
@@ -154,10 +164,10 @@ def one_for_each(update: Any, n_rows: int) -> list[Any]:
     updates: Sequence[Any] = update if isinstance(update, list) else [update] * n_rows
     if len(updates) != n_rows:
         raise ArgumentError(f"a list with one environment a row has {n_rows} entries, not {len(updates)}")
-    first_rows = {id(one): row for row, one in reversed(list(enumerate(updates)))}
+    first_rows = {id(env): row for row, env in reversed(list(enumerate(updates)))}
     return [
-        copy_env(one, "the environment") if isinstance(one, gymnasium.Env) and first_rows[id(one)] < row else one
-        for row, one in enumerate(updates)
+        copy_env(env, "the environment") if isinstance(env, gymnasium.Env) and first_rows[id(env)] < row else env
+        for row, env in enumerate(updates)
     ]
 
 
@@ -169,82 +179,29 @@ def _registered_spec(env_id: str) -> GymSpec:
     try:
         return gymnasium.spec(name)
     except gymnasium.error.Error as error:
-        by_lower = {known.lower(): known for known in gymnasium.registry}
+        by_lower = {registered.lower(): registered for registered in gymnasium.registry}
         similar = difflib.get_close_matches(name.lower(), by_lower, n=3, cutoff=0.7)
-        hint = f"did you mean {' or '.join(by_lower[one] for one in similar)}?" if similar else did_you_mean(env_id)
+        hint = f"did you mean {' or '.join(by_lower[key] for key in similar)}?" if similar else did_you_mean(env_id)
         if not hint:
             hint = "another package's environment is named with the module that registers it, as in ale_py:ALE/Pong-v5"
         raise EnvLoadError(f"there is no environment {env_id!r}", hint=hint) from error
 
 
-def _make_env(spec: GymSpec, kwargs: Mapping[str, Any], name: str) -> Env:
+def _make_env(spec: GymSpec, kwargs: Mapping[str, Any], name: str, *, is_wrapped: bool) -> Env:
     """Call `gymnasium.make` for an environment without wrappers; its spec stays the original, with the time limit."""
     options = dict(kwargs)
     limit = options.pop("max_episode_steps", spec.max_episode_steps)
     options.pop("disable_env_checker", None)
     make = partial(gymnasium.make, disable_env_checker=True)
-    if spec.additional_wrappers:
-        # They were put around the TimeLimit, and one that repeats actions makes its steps others than ours.
+    if spec.additional_wrappers or is_wrapped:
+        # They are put around the TimeLimit, and one that repeats actions makes its steps others than ours.
         wrapped = partial(make, spec, max_episode_steps=limit or -1)
-        return _checked(call_builder(wrapped, options, name, spec.entry_point), name)
+        return checked_env(call_builder(wrapped, options, name, spec.entry_point), name)
     bare = partial(make, replace(spec, order_enforce=False), max_episode_steps=-1)
-    env = _checked(call_builder(bare, options, name, spec.entry_point), name)
+    env = checked_env(call_builder(bare, options, name, spec.entry_point), name)
     own = env.unwrapped.spec.kwargs if env.unwrapped.spec is not None else options
     env.unwrapped.spec = replace(copy.deepcopy(spec), kwargs=own, max_episode_steps=None if limit == -1 else limit)
     return env
-
-
-def call_builder(factory: Callable[..., Any], kwargs: Mapping[str, Any], name: str, creator: Any = None) -> Any:
-    """Return the result of a constructor or factory; where it raises, an EnvLoadError says what to install or check.
-
-    `creator` is the class, function or entry point that `factory` calls with the arguments, where that is another one.
-    """
-    try:
-        return factory(**kwargs)
-    except RolloutError:
-        raise
-    except gymnasium.error.DependencyNotInstalled as error:
-        lines = _PIP_LINE.findall(str(error))
-        hint = f"run {' && '.join(lines)}" if lines else "install the package that it names"
-        raise EnvLoadError(f"{name!r} needs a package that is missing: {error}", hint=hint) from error
-    except (Exception, SystemExit) as error:
-        hint = "the traceback below shows where"
-        if isinstance(error, ModuleNotFoundError) and error.name:
-            hint = f"install the package that provides {error.name!r}"
-        elif isinstance(error, TypeError) and kwargs:
-            _check_arguments(creator or factory, kwargs, name, error)
-        raise failure(EnvLoadError, f"{name!r} cannot be built", error, hint=hint) from error
-
-
-def _check_arguments(creator: Any, kwargs: Mapping[str, Any], name: str, error: TypeError) -> None:
-    """Raise an EnvLoadError that names an argument that `creator` does not take, and those that it takes."""
-    taken = _parameters(load_env_creator(creator) if isinstance(creator, str) else creator)
-    unknown = [key for key in kwargs if key not in taken and "**" not in taken.values()]
-    if unknown:
-        similar = "".join(f"did you mean {key!r}? " for key in difflib.get_close_matches(unknown[0], taken, n=1))
-        hint = f"{similar}it takes {', '.join(taken) or 'none'}"
-        raise EnvLoadError(f"{name!r} takes no argument {unknown[0]!r}", hint=hint) from error
-
-
-def _parameters(creator: Any) -> Mapping[str, str]:
-    """Return the names that a class or function takes; the value of one that stands for any name is `**`."""
-    try:
-        parameters = inspect.signature(creator).parameters.values()
-    except (TypeError, ValueError):  # Built in a language that has no signatures.
-        return {"kwargs": "**"}
-    return {parameter.name: "**" if parameter.kind is parameter.VAR_KEYWORD else "" for parameter in parameters}
-
-
-def _checked(built: Any, name: str) -> Env:
-    if isinstance(built, gymnasium.Env):
-        return built
-    hint = "name a single environment, its class, a factory or an EnvSpec; shimmy wraps those of the old gym package"
-    if hasattr(built, "possible_agents"):
-        raise EnvLoadError(
-            f"{name!r} is a multi-agent environment, as those of PettingZoo are, and `rollout` runs one agent",
-            hint="let a factory return a gymnasium.Env for one agent, which plays the others itself",
-        )
-    raise EnvLoadError(f"{name!r} is no gymnasium.Env, but an object of type {type(built).__name__}", hint=hint)
 
 
 def build_native(source: EnvSource, n_rows: int, seed: int) -> Vector:
@@ -255,9 +212,12 @@ def build_native(source: EnvSource, n_rows: int, seed: int) -> Vector:
     and none is given, it is asked not to reset itself: only then can episodes be reproduced.
     """
     found, name = source.resolve(), source.label
+    if source.wrappers:
+        hint = 'omit {vectorization="native"}, or let a factory wrap the vector environment'
+        raise EnvLoadError(f"{source.wrappers[0].spec} wraps single environments, not vector environments", hint=hint)
     creator: Any = found.vector_entry_point if isinstance(found, GymSpec) else found
     if creator is None or (isinstance(creator, type) and issubclass(creator, gymnasium.Env)):
-        hint = 'omit vectorization="native": n_envs=… then steps that many copies of the environment'
+        hint = 'omit {vectorization="native"}: {envs_per_worker=…} then steps that many copies of the environment'
         raise EnvLoadError(f"{name!r} is a single environment, and has no vector entry point", hint=hint)
     if isinstance(found, GymSpec):
         creator = load_env_creator(creator) if isinstance(creator, str) else creator
@@ -282,7 +242,7 @@ def build_native(source: EnvSource, n_rows: int, seed: int) -> Vector:
 def _built_native(
     build: Callable[..., Any], creator: Any, source: EnvSource, seed: int, *, given: Mapping[str, Any]
 ) -> Any:
-    free = {*_parameters(creator)} - given.keys()
+    free = {*parameters_of(creator)} - given.keys()
     kwargs = {**source.kwargs, **({"seed": seed} if "seed" in free else {})}
     if _MODE in free:
         try:

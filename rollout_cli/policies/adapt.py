@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from operator import itemgetter
 from typing import Any
@@ -15,13 +15,12 @@ from gymnasium import spaces
 from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.episodes.spaces import SpaceRows, count_rows, map_tree
 from rollout_cli.errors import PolicyError, PolicyLoadError
-from rollout_cli.loading import reporting
+from rollout_cli.loading import name_of, reporting
 from rollout_cli.policies.policy import (
     ACCEPTED,
     AdaptedPolicy,
     Tree,
     is_action_and_info,
-    name_of,
     named,
     own_method,
 )
@@ -55,14 +54,9 @@ def adapt_policy(candidate: Any, env_spec: EnvSpec, *, deterministic: bool = Fal
             f"{name_of(candidate)} is asynchronous, which no policy may be: a worker calls it and awaits nothing",
             hint="use `def` in place of `async def`, and return the action",
         )
-    if verbs[0] or verbs[1]:
-        return _CompletedPolicy(candidate, env_spec, deterministic=deterministic)
-    if verbs[2]:
-        return _PredictPolicy(candidate, env_spec, deterministic=deterministic)
-    if is_torch_module(candidate):
-        return TorchPolicy(candidate, env_spec, deterministic=deterministic)
-    if callable(candidate):
-        return _CallablePolicy(candidate, deterministic=deterministic)
+    for recognise, adapt in _KINDS:
+        if recognise(candidate):
+            return adapt(candidate, env_spec, deterministic=deterministic)
     raise PolicyLoadError(f"an object of type {type(candidate).__name__} is not a policy", hint=ACCEPTED)
 
 
@@ -120,7 +114,7 @@ class _CallablePolicy(AdaptedPolicy):
 
     row_by_row = True
 
-    def __init__(self, wrapped: Callable[..., Any], *, deterministic: bool) -> None:
+    def __init__(self, wrapped: Callable[..., Any], env_spec: EnvSpec, *, deterministic: bool) -> None:  # noqa: ARG002
         super().__init__(wrapped)
         if not _takes_positional(wrapped, 1):
             message = f"{name_of(wrapped)}{inspect.signature(wrapped)} cannot be called with an observation alone"
@@ -307,3 +301,17 @@ def _gsde_noise(model: Any) -> Callable[[], Any] | None:
     # An actor-critic policy knows whether it explores so; of SAC's and TQC's policies only the actor does.
     is_gsde = any(getattr(part, "use_sde", False) for part in (policy, getattr(policy, "actor", None)))
     return own_method(policy, "reset_noise") if is_gsde else None
+
+
+def _offers(*verbs: str) -> Callable[[Any], bool]:
+    """Return what recognises an object that has one of these methods."""
+    return lambda candidate: any(own_method(candidate, verb) for verb in verbs)
+
+
+_KINDS: Sequence[tuple[Callable[[Any], bool], Callable[..., AdaptedPolicy]]] = (
+    (_offers("get_action", "get_actions"), _CompletedPolicy),
+    (_offers("predict"), _PredictPolicy),
+    (is_torch_module, TorchPolicy),
+    (callable, _CallablePolicy),
+)
+"""What recognises a kind of policy, and what adapts it; the first that recognises an object adapts it."""

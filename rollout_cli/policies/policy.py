@@ -11,7 +11,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy.typing as npt
 
 from rollout_cli.errors import PolicyError, PolicyLoadError
-from rollout_cli.loading import first_line, traceback_text
+from rollout_cli.loading import first_line, name_of, traceback_text
 
 Array = npt.NDArray[Any]
 Tree = Any
@@ -121,11 +121,6 @@ def own_method(item: Any, name: str) -> Callable[..., Any] | None:
             details="" if isinstance(error, RecursionError) else traceback_text(error),
         ) from error
     return method if callable(method) else None
-
-
-def name_of(item: Any) -> str:
-    """Return the name of a function or class, or of an object's class."""
-    return str(getattr(item, "__name__", None) or type(item).__name__)
 
 
 def named(value: Any) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import accumulate, pairwise
 from typing import Any
@@ -21,7 +21,6 @@ from rollout_cli.episodes.spaces import Leaf, SpaceRows, count_rows
 from rollout_cli.errors import PolicyLoadError
 from rollout_cli.policies.noise import RowStreams, SeededPolicy, Words, uniform
 from rollout_cli.policies.policy import Tree
-from rollout_cli.policies.source import PolicySource
 from rollout_cli.seeding.seeds import draw_root_seed
 
 Array = npt.NDArray[Any]
@@ -139,23 +138,22 @@ def _integer_column(leaf: Leaf, low: Words, span: Words, words: Words) -> Array:
     return numbers.view(np.int64).astype(leaf.dtype, copy=False)
 
 
-class RandomSource(PolicySource):
-    """The source of the built-in random policy, or PolicyLoadError where anything follows, as in `random:3`."""
+class RandomSource:
+    """The source of the built-in random policy, or PolicyLoadError where it is given anything, as in `random:3`."""
 
     label = "random"
 
-    def __init__(self, rest: str) -> None:
-        if rest:
-            message = f"the random policy takes nothing after its name, but got {rest!r}"
+    def __init__(self, rest: str = "", options: Mapping[str, Any] | None = None) -> None:
+        if rest or options:
+            message = f"the random policy takes nothing after its name, but got {rest or options!r}"
             raise PolicyLoadError(message, hint="use `random`")
 
     def load(self, env_spec: EnvSpec, *, deterministic: bool = False) -> RandomPolicy:
+        """Return the policy; PolicyLoadError where it must be deterministic."""
         if deterministic:
-            raise PolicyLoadError("the random policy has no deterministic mode", hint="omit deterministic=True")
+            raise PolicyLoadError("the random policy has no deterministic mode", hint="omit {deterministic=True}")
         return RandomPolicy(env_spec.action_space)
 
     def describe(self) -> dict[str, Any]:
-        return {"spec": "random", "path": None, "sha256": None}
-
-
-policy_source = RandomSource
+        """Return its record: no file, and no options."""
+        return {"scheme": "random", "path": None, "sha256": None, "options": {}}

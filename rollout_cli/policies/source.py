@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import abc
 import contextlib
-import importlib
 import os
 import pickle
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, Protocol, TypeGuard, cast
 
 import cloudpickle
 
@@ -31,33 +29,41 @@ from rollout_cli.loading import (
 from rollout_cli.pins import FileWatch, PinRules
 from rollout_cli.policies.adapt import adapt_policy, instantiate, policy_class
 from rollout_cli.policies.policy import AdaptedPolicy
-
-SCHEMES = {"random": "rollout_cli.policies.random"}
-"""From the text before the first colon to a module whose `policy_source(rest)` gets what follows it."""
+from rollout_cli.policies.random import RandomSource
 
 
-class PolicySource(abc.ABC):
+class PolicySource(Protocol):
     """Where a policy comes from: small, picklable, and loaded in each worker."""
 
     @property
-    @abc.abstractmethod
     def label(self) -> str:
-        """Return a short text for people."""
+        """A short text for people."""
 
-    @abc.abstractmethod
     def load(self, env_spec: EnvSpec, *, deterministic: bool = False) -> AdaptedPolicy:
         """Load a new copy of the policy and adapt it; where `deterministic`, to one that does not explore.
 
         Raises PolicyLoadError where that fails.
         """
 
-    @abc.abstractmethod
     def describe(self) -> dict[str, Any]:
-        """Return what a dataset records: `spec` (as given), `path` and `sha256` (of a file or source, else None)."""
+        """Return what a dataset records; the SPEC follows from it (`recorded_spec`).
+
+        `scheme` is that of the SPEC, `path` its file's absolute path, `sha256` the hash of that file or of a module's
+        source, each None where there is none; `options` are the arguments that the scheme was given.
+        """
+
+
+def is_policy_source(item: Any) -> TypeGuard[PolicySource]:
+    """Return whether an object is a source; asked of its class, for a policy's own attributes may raise anything."""
+    return callable(getattr(type(item), "load", None)) and callable(getattr(type(item), "describe", None))
+
+
+SCHEMES: dict[str, Callable[[str, Mapping[str, Any]], PolicySource]] = {"random": RandomSource}
+"""From the text before the first colon of a SPEC to what makes its source, of what follows it and of the options."""
 
 
 @dataclass(frozen=True, slots=True)
-class UserPolicySource(PolicySource):
+class UserPolicySource:
     """A policy, class or factory of the user's: `module:attr`, a pickle file, or a pickled object."""
 
     source: Source
@@ -73,41 +79,55 @@ class UserPolicySource(PolicySource):
 
     def describe(self) -> dict[str, Any]:
         # An object has no hash, since a fresh pickle differs every time.
-        spec = self.source.spec or None
-        path = None if spec is None or self.source.data is None else str(Path(self.source.folder or "", spec))
-        return {"spec": spec, "path": path, "sha256": spec and self.source.sha256}
+        sha256 = self.source.sha256 if self.source.spec else None
+        return {"scheme": None, "path": self.source.path, "sha256": sha256, "options": {}}
 
 
-def policy_source(spec: str, *, sha256: str | None = None) -> PolicySource:
+def policy_source(spec: str, options: Mapping[str, Any] | None = None, *, sha256: str | None = None) -> PolicySource:
     """Return the source that a policy SPEC names; files are read and modules looked for, but nothing is loaded.
 
     Args:
         spec: The SPEC.
-        sha256: What the bytes of a file must hash to, in hexadecimal digits; the source loads those very bytes.
+        options: Arguments for its scheme.
+        sha256: What the bytes of its file must hash to, in hexadecimal digits; the source loads those very bytes.
 
     Raises:
         PolicyLoadError: If it names nothing, or a missing file or module, or a file with another hash.
         UsageError: If a hash is given and it names no file.
     """
     scheme, _, rest = spec.partition(":")
-    if is_file(spec) and scheme not in SCHEMES:
-        source = Source.read(spec, PolicyLoadError)
-        if sha256 is not None and source.sha256 != sha256.lower():
-            message = f"the policy {spec!r} has the SHA-256 {source.sha256}, but should have {sha256.lower()}"
-            raise PolicyLoadError(message, hint="it is not the intended file, or has changed; nothing of it was loaded")
-        return UserPolicySource(source)
-    if sha256 is not None:
-        hint = "omit it, or pack the policy into a file (`rollout policy pack`) and name that"
-        raise UsageError(f"the policy {spec!r} is not a file, so --policy-sha256 cannot be checked", hint=hint)
+    source: PolicySource | None = None
     if scheme in SCHEMES:
-        built_in: PolicySource = importlib.import_module(SCHEMES[scheme]).policy_source(rest)
-        return built_in
+        source = SCHEMES[scheme](rest, options or {})
+    elif options:
+        raise PolicyLoadError(f"the policy {spec!r} has no scheme, so it takes no options", hint="omit them")
+    elif is_file(spec):
+        source = UserPolicySource(Source.read(spec, PolicyLoadError))
+    if sha256 is not None:
+        _check_hash(spec, source.describe() if source is not None else {}, sha256.lower())
+    if source is not None:
+        return source
     if is_module_attribute(spec):
         return UserPolicySource(Source.find(spec, PolicyLoadError))
     hint = f"use {', '.join(SCHEMES)}, a pickle ({' or '.join(PICKLE_SUFFIXES)}), or module:attr"
     if is_file(spec, (".zip", ".pt", ".pth", ".onnx", ".safetensors")):
         hint = "load the model in a function of three lines, and name that as module:attr: docs/policies.md shows how"
     raise PolicyLoadError(f"{spec!r} names no policy", hint=did_you_mean(spec) or hint)
+
+
+def _check_hash(spec: str, record: Mapping[str, Any], sha256: str) -> None:
+    if record.get("path") is None:
+        hint = "omit it, or pack the policy into a file (`rollout policy pack`) and name that"
+        raise UsageError(f"the policy {spec!r} is not a file, so --policy-sha256 cannot be checked", hint=hint)
+    if record["sha256"] != sha256:
+        message = f"the policy {spec!r} has the SHA-256 {record['sha256']}, but should have {sha256}"
+        raise PolicyLoadError(message, hint="it is not the intended file, or has changed; nothing of it was loaded")
+
+
+def recorded_spec(record: Mapping[str, Any]) -> str:
+    """Return the SPEC that a dataset's record means: a file by its absolute path, so that any folder will do."""
+    scheme, path = record.get("scheme"), record["path"]
+    return str(record["spec"] if path is None else f"{scheme}:{path}" if scheme else path)
 
 
 class PackedPolicy(NamedTuple):
@@ -133,7 +153,7 @@ def pack_policy(spec: str, output: Path, *, overwrite: bool = False) -> PackedPo
     if not is_module_attribute(spec):
         raise PolicyLoadError(f"{spec!r} is not module:attr", hint="name what to pack as my_module:MyPolicy")
     if os.path.exists(output) and not overwrite:  # noqa: PTH110 - Path.exists raises where a name is too long
-        raise StorageError(f"{str(output)!r} exists already", hint="give another --output, or --overwrite")
+        raise StorageError(f"{str(output)!r} exists already", hint="give another {output}, or {overwrite=True}")
     source = Source.find(spec, PolicyLoadError)
     found = source.load(PolicyLoadError)
     what = f"an object of type {type(found).__name__} cannot be pickled"

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import glob
+import json
 import math
-import shlex
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -20,7 +20,7 @@ _LONGEST_TEXT = 80
 _INFOS = ("episode_info.", "agent_info.", "env_info.")
 _HINT = (
     "it keeps state from one episode to the next, or draws from a generator that nobody seeds, or that several "
-    "environments of a worker share (an info that holds the time can be left out: --drop-info KEY)"
+    "environments of a worker share (an info that holds the time can be left out: {drop_info=KEY})"
 )
 
 
@@ -40,7 +40,7 @@ class Difference:
 
 def advice(difference: Difference) -> str:
     """Return the hint for an episode that differs so."""
-    options = " ".join(f"--drop-info {shlex.quote(glob.escape(name))}" for name in difference.infos)
+    options = " ".join(f"{{drop_info={json.dumps(glob.escape(name))}}}" for name in difference.infos)
     return f"only infos differ, which can be left out: {options}" if options else _HINT
 
 
@@ -57,12 +57,13 @@ def first_difference(first: EpisodeBatch, again: EpisodeBatch, *, only: Collecti
         {name: column for name, column in _columns(batch) if not only or name.partition(".")[0] in only}
         for batch in (first, again)
     )
-    found = []
+    differences = []
     for name in dict.fromkeys([*columns, *others]):
         start, values = columns.get(name) or others[name]
         lacking = start, np.full(len(values), None, object)
-        found.append(_difference(name, columns.get(name, lacking), others.get(name, lacking)))
-    differences = [difference for difference in found if difference is not None]
+        difference = _difference(name, columns.get(name, lacking), others.get(name, lacking))
+        if difference is not None:
+            differences.append(difference)
     names = tuple(difference.field for difference in differences)
     infos = names if all(name.startswith(_INFOS) for name in names) else ()
     earliest = min(differences, key=lambda difference: difference.step, default=None)
@@ -93,10 +94,10 @@ def _leaves(name: str, tree: Any, start: int = 0) -> Iterator[tuple[str, _Column
         yield name, (start, tree)
 
 
-def _difference(name: str, one: _Column, other: _Column) -> Difference | None:
+def _difference(name: str, first: _Column, again: _Column) -> Difference | None:
     """Return where two columns first differ in the rows that both have; a missing row shows in the lengths."""
-    (start, left), (other_start, right) = one, other
-    if start != other_start and name != "length":
+    (start, left), (again_start, right) = first, again
+    if start != again_start and name != "length":
         return None  # The ends of runs of different lengths are no pair.
     row = _first_row(left, right)
     if row is None:
@@ -105,7 +106,7 @@ def _difference(name: str, one: _Column, other: _Column) -> Difference | None:
     if np.shape(before) == np.shape(now) != ():
         element = _first_row(np.ravel(before), np.ravel(now)) or 0
         before, now = np.ravel(before)[element], np.ravel(now)[element]
-    return Difference(name, min(start, other_start) + row, [_shown(before), _shown(now)])
+    return Difference(name, min(start, again_start) + row, [_shown(before), _shown(now)])
 
 
 def _first_row(left: Array, right: Array) -> int | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import shlex
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import reduce
@@ -16,7 +16,7 @@ from rollout_cli.config import CollectConfig
 from rollout_cli.dataset.folder import OutputFolder, check_folder
 from rollout_cli.dataset.layout import collected_source
 from rollout_cli.errors import UsageError
-from rollout_cli.run.progress import Progress
+from rollout_cli.progress import Progress
 from rollout_cli.run.provenance import changed_sources, changed_versions, recorded_values
 from rollout_cli.run.reproduce import Verdict, verdict_of_changes
 
@@ -75,7 +75,7 @@ def merge(
     settings = DatasetSettings(
         first.dataset.env_spec,
         [_joined_source(shards, changes)],
-        [worker * per_worker for worker in config.whole] if per_worker else [config.whole.start],
+        [worker * per_worker for worker in config.run_numbers] if per_worker else [config.run_numbers.start],
         next_observation=config.next_observation,
         limits=SizeLimits(segment_bytes=config.segment_bytes),
         columns=info_columns_of(first.dataset.info["features"]),
@@ -96,10 +96,10 @@ def _shard(path: Path) -> _Shard:
     source = collected_source(dataset.info)
     config = CollectConfig(**recorded_values(source), output=path)
     if config.shard is None:
-        raise UsageError(f"{path} is no shard of a run", hint="collect its parts with --shard i/n")
+        raise UsageError(f"{path} is no shard of a run", hint='collect its parts with {shard="i/n"}')
     if dataset.info["status"] != "complete":
         message = f"{path}, shard {config.shard}, is not complete: its status is {dataset.info['status']!r}"
-        hint = f"finish it: rollout {config.command} --resume --output {shlex.quote(str(path))}"
+        hint = f"finish it: `rollout {config.command}` with {{resume=True}} {{output={json.dumps(str(path))}}}"
         raise UsageError(message, hint=hint)
     return _Shard(dataset, config, source)
 
@@ -145,7 +145,7 @@ def _changes(shards: Sequence[_Shard], progress: Progress, *, accept_changes: bo
         if changed and not accept_changes:
             raise UsageError(
                 f"{shard.path} has another policy or environment than {first.path}: {'; '.join(changed)}",
-                hint="collect it again as the others were; --accept-changes merges both",
+                hint="collect it again as the others were; {accept_changes=True} merges both",
             )
         changes += shard.source["changes"]
         if changed:
@@ -158,7 +158,12 @@ def _changes(shards: Sequence[_Shard], progress: Progress, *, accept_changes: bo
 def _in_files(first: Mapping[str, Any], second: Mapping[str, Any]) -> set[str]:
     """Return the options whose SPECs name files, which may lie in another folder: their contents are compared."""
     sources = {"policy": "policy", "env": "env_source"}
-    return {name for name, origin in sources.items() if first[origin]["path"] and second[origin]["path"]}
+    pairs = {name: (first[origin], second[origin]) for name, origin in sources.items()}
+    return {
+        name
+        for name, (left, right) in pairs.items()
+        if left["path"] and right["path"] and left.get("scheme") == right.get("scheme")
+    }
 
 
 def _changed(first: _Shard, other: _Shard, progress: Progress) -> list[str]:
@@ -195,7 +200,7 @@ def _chunks(datasets: Sequence[Dataset], per_worker: int | None, progress: Progr
                 worker = int(chunk.numbers[0]) // per_worker
                 chunk = replace(chunk, workers=np.full(chunk.n_episodes, worker, np.int32))
             yield chunk, worker, None
-            progress.update(episodes=chunk.n_episodes, steps=chunk.n_steps, return_sum=chunk.return_sum)
+            progress.add(chunk)
 
 
 def _verdict(sources: Sequence[Mapping[str, Any]], known: Verdict | None) -> Mapping[str, Any]:

@@ -22,7 +22,7 @@ from rollout_cli.envs.source import EnvSource
 from rollout_cli.episodes.plain import from_plain, plain_json
 from rollout_cli.errors import ConfigError, DatasetFormatError, UserCodeError
 from rollout_cli.loading import Source
-from rollout_cli.policies.source import PolicySource
+from rollout_cli.policies.source import PolicySource, recorded_spec
 from rollout_cli.workers.worker import WorkerReport
 
 CUT = "***"
@@ -74,10 +74,10 @@ _distributions = cache(importlib.metadata.packages_distributions)
 
 def _git(*words: str) -> str | None:
     try:
-        found = subprocess.run(["git", *words], capture_output=True, timeout=_GIT_SECONDS, check=False)  # noqa: S603, S607 - our words
+        ran = subprocess.run(["git", *words], capture_output=True, timeout=_GIT_SECONDS, check=False)  # noqa: S603, S607 - our words
     except (OSError, subprocess.TimeoutExpired):
         return None  # There is no git, for example.
-    return found.stdout.decode(errors="replace").strip() if found.returncode == 0 else None
+    return ran.stdout.decode(errors="replace").strip() if ran.returncode == 0 else None
 
 
 def sources_record(config: CollectConfig, policy: PolicySource, env: EnvSource) -> dict[str, Any]:
@@ -88,8 +88,8 @@ def sources_record(config: CollectConfig, policy: PolicySource, env: EnvSource) 
         {
             # This part goes into every data file too, so it holds nothing that depends on where the run took place.
             "env": {"kwargs": source["kwargs"], "sha256": source["sha256"]},
-            "env_source": {"spec": source["spec"], "path": source["path"]},
-            "policy": dict(policy.describe()),
+            "env_source": {name: source[name] for name in ("spec", "path", "wrappers")},
+            "policy": {"spec": config.policy, **policy.describe()},
             "collector": {name: plain_value(getattr(config, name)) for name in ("command", *recorded)},
             "worker": {"sha256": None if worker is None else Source.find(worker, UserCodeError).sha256},
             "seeding": SEEDING,
@@ -112,8 +112,10 @@ def run_record(sources: Mapping[str, Any], report: WorkerReport, surrounding: Su
 def changed_sources(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """Return which sources two records have with different hashes, as `the source of the policy has changed`."""
     names = {"policy": "policy", "env": "environment", "worker": "worker class"}
-    changed = [name for name in names if before.get(name, {}).get("sha256") != now[name]["sha256"]]
-    return [f"the source of the {names[name]} has changed" for name in changed]
+    changed = [names[name] for name in names if before.get(name, {}).get("sha256") != now[name]["sha256"]]
+    wrappers = zip(before["env_source"]["wrappers"], now["env_source"]["wrappers"], strict=False)
+    changed += [f"wrapper {new['spec']}" for old, new in wrappers if old["sha256"] != new["sha256"]]
+    return [f"the source of the {name} has changed" for name in changed]
 
 
 def changed_versions(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
@@ -139,7 +141,7 @@ def recorded_values(source: Mapping[str, Any]) -> Values:
     try:
         recorded = from_plain(dict(source["collector"]))
         for name, origin in (("policy", source["policy"]), ("env", source["env_source"])):
-            recorded[name] = origin["path"] or recorded[name]
+            recorded[name] = recorded_spec(origin)
         command = recorded.pop("command")
         options = {name: value for name, value in recorded.items() if value is not None}
         values = {name: OPTIONS[name].read(value, f"the dataset's {name}") for name, value in options.items()}
@@ -158,7 +160,7 @@ def check_nothing_cut(config: CollectConfig) -> None:
             if _is_cut(name, value):
                 raise ConfigError(
                     f"the dataset does not record {name!r} of {option.flag}, because its name is that of a secret",
-                    hint=f"give it again: {option.flag} {name}=…",
+                    hint=f"give it again: {{{option.name}={name}=…}}",
                 )
 
 
@@ -173,12 +175,12 @@ def storable(document: Mapping[str, Any]) -> dict[str, Any]:
     return dict(plain_json(document, object_hook=_cut))
 
 
-def _cut(found: dict[str, Any]) -> dict[str, Any]:
+def _cut(document: dict[str, Any]) -> dict[str, Any]:
     """Return a JSON object with its secrets cut, and those of texts that are JSON objects, as gymnasium's EnvSpec."""
-    for key, value in found.items():
+    for key, value in document.items():
         if isinstance(value, str) and value.startswith("{") and any(secret in value for secret in _SECRETS):
             with contextlib.suppress(ValueError, RecursionError):
-                found[key] = json.dumps(json.loads(value, object_hook=_cut))
+                document[key] = json.dumps(json.loads(value, object_hook=_cut))
         if key in _SECRETS and isinstance(value, str | list) and value:
-            found[key] = CUT
-    return found
+            document[key] = CUT
+    return document

@@ -11,11 +11,10 @@ from rollout_cli.config import CollectConfig
 from rollout_cli.dataset.reader import Dataset
 from rollout_cli.dataset.schema import SpaceSchema
 from rollout_cli.dataset.tables import stored_form
-from rollout_cli.envs.source import env_source
 from rollout_cli.errors import EnvLoadError, NotReproducibleError
 from rollout_cli.policies.source import policy_source
 from rollout_cli.run import provenance
-from rollout_cli.run.build import sampler_of
+from rollout_cli.run.build import env_of, sampler_of
 from rollout_cli.run.compare import Difference, first_difference
 from rollout_cli.run.provenance import changed_sources
 from rollout_cli.run.reproduce import run_again
@@ -43,8 +42,8 @@ def replay(
     """
     numbers, replayed, notices = dataset.episodes["source"].to_pylist(), list[Replayed](), list[str]()
     for number in sorted({numbers[place] for place in places}):
-        own = [place for place in places if numbers[place] == number]
-        again, changed = _replay_source(dataset, dataset.info["sources"][number], own, policy, env_kwargs)
+        chosen = [place for place in places if numbers[place] == number]
+        again, changed = _replay_source(dataset, dataset.info["sources"][number], chosen, policy, env_kwargs)
         replayed += again
         notices += changed
     return replayed, notices
@@ -66,7 +65,7 @@ def _replay_source(
     config = CollectConfig(**values)
     provenance.check_nothing_cut(config)
     policies = policy_source(config.policy, sha256=source["policy"]["sha256"] if source["policy"]["path"] else None)
-    envs = env_source(config.env, config.env_kwargs)
+    envs = env_of(config)
     sources = provenance.sources_record(config, policies, envs)
     if source["env_source"]["path"] and sources["env"]["sha256"] != source["env"]["sha256"]:
         raise EnvLoadError(
@@ -84,7 +83,7 @@ def _replay_source(
         changed, _ = pins.changes(source["files"], record["files"], is_whole=False)
         changed = [f"{change} since the dataset was made" for change in [*changed, *changed_sources(source, record)]]
         notices = changed + [
-            f"since the dataset was made, {one}" for one in provenance.changed_versions(source, record)
+            f"since the dataset was made, {version}" for version in provenance.changed_versions(source, record)
         ]
         if SpaceSchema.of(spec).describe() != dataset.info["spaces"]:
             raise EnvLoadError(
@@ -93,13 +92,13 @@ def _replay_source(
             )
         if sampler.report.not_reproducible is not None:
             raise NotReproducibleError(f"these episodes cannot be run again: {sampler.report.not_reproducible}")
-        found = []
+        replayed = []
         for episode in (dataset[place] for place in places):
-            again = stored_form(run_again(sampler, episode.number), dataset.env_spec, dataset.info["features"])
+            rerun = stored_form(run_again(sampler, episode.number), dataset.env_spec, dataset.info["features"])
             facts = {"episode_id": episode.id, "episode_number": episode.number, "seed": episode.seed}
-            found.append(Replayed({**facts, "steps": len(episode)}, first_difference(episode.batch, again)))
+            replayed.append(Replayed({**facts, "steps": len(episode)}, first_difference(episode.batch, rerun)))
         # What is read in an episode is known by now.
         late, _ = pins.changes(source["files"], pins.record(sampler.report.files))
         late = [f"{change} since the dataset was made" for change in late]
         notices += [f"from episode {min(change['from_numbers'])} on, {change['what']}" for change in source["changes"]]
-        return found, [*(change for change in late if change not in changed), *notices]
+        return replayed, [*(change for change in late if change not in changed), *notices]

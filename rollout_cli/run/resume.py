@@ -15,19 +15,22 @@ from rollout_cli.dataset.layout import collected_source, read_info
 from rollout_cli.dataset.store import file_store
 from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.errors import ConfigError, UsageError
-from rollout_cli.run.progress import Progress
+from rollout_cli.progress import Progress
 from rollout_cli.run.provenance import changed_sources, changed_versions, check_nothing_cut, recorded_values
-from rollout_cli.samplers.plan import Covered, Plan, remaining
+from rollout_cli.samplers.plan import Plan, remaining
 
 if TYPE_CHECKING:
     from rollout_cli.dataset.commits import Committed
 
 _DECISIVE = (
-    *("command", "env_kwargs", "max_episode_length", "deterministic", "invalid_action", "vectorization"),
+    *("command", "env_kwargs", "wrapper", "max_episode_length", "deterministic", "invalid_action", "vectorization"),
     *("envs_per_worker", "worker_class", "worker_args", "segment_bytes", "next_observation", "drop_info", "shard"),
     "fresh_env",
 )
 """Options that decide the data. The others (amount, workers, sampler, faults, showing) may differ on resume."""
+
+
+_UNRECORDED = "the run that skipped it was killed before it could record why"
 
 
 def recorded_options(command: CommandName, given: Mapping[str, Any]) -> Values:
@@ -37,7 +40,7 @@ def recorded_options(command: CommandName, given: Mapping[str, Any]) -> Values:
         RolloutError: If no dataset is named, there is none, or it was made by the other command.
     """
     if "output" not in given:
-        raise ConfigError("--resume needs a dataset", hint="name its folder with --output DIR")
+        raise ConfigError("--resume needs a dataset", hint="name its folder with {output=DIR}")
     if not AMOUNTS.isdisjoint(given) and is_unbegun(given["output"]):
         return {}
     values = recorded_values(collected_source(read_info(standing_root(given["output"]))))
@@ -45,7 +48,7 @@ def recorded_options(command: CommandName, given: Mapping[str, Any]) -> Values:
     if made_by != command:
         raise UsageError(
             f"{given['output']} was made by `rollout {made_by}`, not by `rollout {command}`",
-            hint=f"run: rollout {made_by} --resume --output {given['output']}",
+            hint=f"continue it with `rollout {made_by}`",
         )
     return values
 
@@ -72,18 +75,25 @@ class ResumeState:
 
     @property
     def source(self) -> Mapping[str, Any]:
-        """Return the record of the run that began the dataset; empty for a new dataset."""
+        """The record of the run that began the dataset; empty for a new dataset."""
         return collected_source(self.info) if self.info else {}
 
     @property
     def is_complete(self) -> bool:
-        """Return whether there is nothing to do."""
+        """Whether there is nothing to do."""
         return self.plan is None and self.info["status"] == "complete"
 
     @property
     def totals(self) -> dict[str, Any]:
-        """Return the committed episodes, steps and sum of returns."""
+        """The committed episodes, steps and sum of returns."""
         return {name: getattr(self.committed, name, 0) for name in ("episodes", "steps", "return_sum")}
+
+    @property
+    def skipped(self) -> dict[int, str]:
+        """By number, why earlier runs skipped an episode."""
+        episodes = self.source.get("skipped", {}).get("episodes", [])
+        recorded = {episode["episode_number"]: episode["reason"] for episode in episodes}
+        return dict.fromkeys(self.committed.skipped if self.committed else (), _UNRECORDED) | recorded
 
     def check(self, record: Mapping[str, Any], spec: EnvSpec, progress: Progress, *, is_whole: bool) -> None:
         """Compare this run's record and spaces with the dataset's; warn of other versions.
@@ -115,14 +125,16 @@ class ResumeState:
             UsageError: If the user does not.
         """
         if changes and not self.config.accept_changes:
-            hint = "put back what the dataset was begun with, or collect to another --output; --accept-changes goes on"
-            message = f"cannot resume {self.config.output}: {'; '.join(changes)}"
-            raise UsageError(message, hint=f"{hint}, and its episodes are then of both")
+            raise UsageError(
+                f"cannot resume {self.config.output}: {'; '.join(changes)}",
+                hint="put back what the dataset was begun with, or collect to another {output}; {accept_changes=True} "
+                "goes on, and its episodes are then of both",
+            )
         self.accepted.extend(change for change in changes if change not in self.accepted)
 
     @property
     def changes(self) -> list[Mapping[str, Any]]:
-        """Return what info.json records of accepted changes: those of earlier resumes, and this one's."""
+        """What info.json records of accepted changes: those of earlier resumes, and this one's."""
         before = list(self.source.get("changes", []))
         if not self.accepted or self.committed is None:
             return before
@@ -163,10 +175,9 @@ def resume_state(config: CollectConfig, plan: Plan, sources: Mapping[str, Any], 
     if config.seed is None:
         config = replace(config, seed=source["root_seed"])
     elif config.seed != source["root_seed"]:
-        _refuse(root, [f"seed was {info['root_seed']}, is {config.seed}"])
+        _refuse(root, [f"seed was {source['root_seed']}, is {config.seed}"])
     committed = read_committed(root, info)
-    covered = [Covered(*one) for one in committed.partitions]
-    state = ResumeState(config, remaining(plan, covered), info, committed)
+    state = ResumeState(config, remaining(plan, committed.partitions), info, committed)
     state.accept(*changed_sources(source, sources))
     if state.is_complete or committed.can_resume:
         for notice in committed.notices:
@@ -190,14 +201,15 @@ def _differences(info: Mapping[str, Any], sources: Mapping[str, Any], plan: Plan
     for name, origin in (("policy", "policy"), ("env", "env_source")):
         old, new = source[origin], sources[origin]
         # A file may lie elsewhere now, with the same bytes.
-        if (old["path"] is None or new["path"] is None) and old["spec"] != new["spec"]:
+        is_moved = None not in (old["path"], new["path"]) and old.get("scheme") == new.get("scheme")
+        if old["spec"] != new["spec"] and not is_moved:
             yield f"{name} was {json.dumps(old['spec'])}, is {json.dumps(new['spec'])}"
     first = (info["first_numbers"] or [0])[0]
     if first != plan.first:
         yield f"the first episode was {first}, is {plan.first}"
 
 
-def _refuse(root: Path, found: list[str]) -> None:
-    if found:
-        hint = "give the same options and files (the dataset has those that are not given), or another --output"
-        raise UsageError(f"cannot resume {root}: {'; '.join(found)}", hint=hint)
+def _refuse(root: Path, differences: list[str]) -> None:
+    if differences:
+        hint = "give the same options and files (the dataset has those that are not given), or another {output}"
+        raise UsageError(f"cannot resume {root}: {'; '.join(differences)}", hint=hint)

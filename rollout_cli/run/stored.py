@@ -12,9 +12,9 @@ from rollout_cli.dataset.reader import Dataset
 from rollout_cli.dataset.rows import rows_of
 from rollout_cli.episodes.batch import EpisodeBatch
 from rollout_cli.episodes.chunk import Chunk
+from rollout_cli.progress import Progress
 from rollout_cli.run import reproduce
 from rollout_cli.run.compare import Difference, first_difference
-from rollout_cli.run.progress import Progress
 from rollout_cli.run.provenance import Surroundings, changed_versions, run_record
 from rollout_cli.run.resume import ResumeState
 

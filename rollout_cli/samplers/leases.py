@@ -12,7 +12,7 @@ from rollout_cli.samplers.messages import Lease
 from rollout_cli.samplers.plan import NO_END, PlanState, without
 
 LAST_SECONDS = 0.01
-"""How much work the smallest of the last leases holds: many times as much as it takes to ask for another one."""
+"""How much work the smallest of the last leases holds: many times what it takes to ask for another one."""
 
 MEMORY_SECONDS = 0.5
 """How far back a worker's pace is measured."""
@@ -31,8 +31,8 @@ class LeaseSize(NamedTuple):
 class _Pace:
     """Episodes a second, over the last `MEMORY_SECONDS` or so.
 
-    Episodes and seconds are summed apart, each fading with time: of two messages that are read in one go the second
-    took no time at all, and must not look like a burst of speed.
+    Episodes and seconds are summed apart, each fading with time: of two messages that are read in one go the
+    second took no time at all, and must not look like a burst of speed.
     """
 
     since: float
@@ -63,9 +63,9 @@ class Leases:
         self._paces = [_Pace(now) for _ in range(n_workers)]
         # By worker, the numbers that it was leased and that did not end: rising ranges.
         self.in_flight: list[list[range]] = [[] for _ in range(n_workers)]
-        # How many these are, by worker and together: with a thousand workers nobody can count them for each lease.
+        # How many these are, by worker and together: a thousand workers' cannot be counted for each lease.
         self._counts, self._n_in_flight = [0] * n_workers, 0
-        # By worker, numbers that it is to run one at a time, before all others: suspects of a death or failure.
+        # By worker, numbers that it is to run alone, before all others: suspects of a death or failure.
         self._isolated: list[list[int]] = [[] for _ in range(n_workers)]
 
     def count(self, worker: int) -> int:
@@ -87,7 +87,7 @@ class Leases:
         self.remove(worker, runs)
 
     def lease(self, worker: int, *, buffer_is_full: bool) -> Lease:
-        """Lease a worker what it should get now, perhaps nothing; with a full buffer only the lowest missing one."""
+        """Lease a worker what it should get now, if anything; with a full buffer the lowest missing number only."""
         lease: list[range] = []
         if self._isolated[worker]:
             if not self.in_flight[worker]:
@@ -108,10 +108,12 @@ class Leases:
             # What came back lies below what others run: it must run first, or the buffer could never drain.
             count = max(self._plan.free(worker).n_released(worker), 0 if buffer_is_full else self._share(worker, has))
             count = min(count, self._size.ahead * size - has)
-        return count or self._must_run_next(worker, buffer_is_full=buffer_is_full)
+        if count == 0 and self._must_run_next(worker, buffer_is_full=buffer_is_full):
+            return 1
+        return count
 
     def _share(self, worker: int, has: int) -> int:
-        """Return how many numbers give the worker half of its equal share of what is left: so all end together."""
+        """Return how many numbers give the worker half of its equal share of the rest: so all end together."""
         n_workers, in_flight = len(self.in_flight), self._n_in_flight
         left = self._plan.still_needed(in_flight)
         if left is None:
@@ -120,9 +122,9 @@ class Leases:
         return min(left, max(0, max(fair, self._paces[worker].episodes_in(LAST_SECONDS), 1) - has))
 
     def _must_run_next(self, worker: int, *, buffer_is_full: bool) -> bool:
-        """Return whether the worker's next number is the lowest missing one, which must run, or nothing would end."""
+        """Return whether the worker's next number is the lowest missing one, without which nothing would end."""
         if self._n_in_flight and not buffer_is_full:
-            return False  # What is in flight moves the run on; only a full buffer asks whether it is the lowest.
+            return False  # What is in flight moves the run on; only a full buffer asks for the lowest.
         free = [self._plan.free(other).next_number(other) for other in range(len(self.in_flight))]
         taken = [runs[0].start for runs in self.in_flight if runs]
         taken += [numbers[0] for numbers in self._isolated if numbers]

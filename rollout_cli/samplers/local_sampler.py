@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from typing import Any, ClassVar, NamedTuple
 
 from rollout_cli.errors import InternalError, UsageError
-from rollout_cli.loading import first_line, is_interrupt, traceback_text
+from rollout_cli.samplers.in_process import take_turn
 from rollout_cli.samplers.leases import LeaseSize
 from rollout_cli.samplers.messages import ToWorker
 from rollout_cli.samplers.pool import Died, Event
@@ -19,10 +19,10 @@ from rollout_cli.seeding.seeds import BorrowedGenerators
 from rollout_cli.workers.factory import WorkerFactory
 
 TURN_SECONDS = 0.02
-"""Longer than in a process: nobody sends commands meanwhile, and each turn changes the global generators twice."""
+"""Longer than in a process: no command comes meanwhile, and each turn changes the global generators twice."""
 
 CLOSE_SECONDS = 2.0
-"""After so long an environment that is still closing is worth a warning: nothing else in this process can end it."""
+"""After so long a closing environment is worth a warning: nothing else in this process can end it."""
 
 
 class LocalSampler(Sampler):
@@ -49,28 +49,15 @@ class LocalSampler(Sampler):
 
 
 class _LocalWorker(NamedTuple):
-    """A worker, its commands, and the global generators of its episodes: between two of its turns others may run."""
+    """A worker, its commands, and the global generators of its episodes: other workers' turns come between."""
 
     loop: WorkerLoop
     commands: deque[ToWorker]
     generators: BorrowedGenerators
 
 
-def last_events(loop: WorkerLoop, worker: int, error: BaseException) -> list[Event]:
-    """Close a worker in which user code raised what is no Exception; return what it had finished, and its death."""
-    reason, hint = f"was ended by {first_line(error)}", "let the user code raise an Exception"
-    death = Died(worker, reason, loop.running_numbers, traceback_text(error), hint)
-    rescued = loop.rescue()
-    loop.close()
-    return [*rescued, death]
-
-
 class LocalPool:
-    """Workers in this process, which take turns while somebody waits for them; a `Pool`.
-
-    What the user's code raises that is no Exception (by `sys.exit`, say) counts as the death of its worker, as it would
-    be one in a process of its own; a Ctrl-C is raised as it is.
-    """
+    """Workers in this process, which take turns while somebody waits for them; a `Pool`."""
 
     def __init__(self, factory: WorkerFactory) -> None:
         self._factory = factory
@@ -78,7 +65,6 @@ class LocalPool:
         self._setup = ExitStack()
         with BorrowedGenerators():
             self._setup.enter_context(factory.setup())
-        self._is_closed = False
 
     def start(self, worker: int) -> None:
         loop = WorkerLoop(self._factory, worker, owns_process=False, turn_seconds=TURN_SECONDS)
@@ -92,11 +78,8 @@ class LocalPool:
         """Let every worker that has anything to do take a turn; never waits longer.
 
         Raises:
-            UsageError: If the pool was closed.
             InternalError: If no worker has anything to do, and so nothing would ever happen.
         """
-        if self._is_closed:
-            raise UsageError("the workers were shut down while their stream was under way", hint="begin a new stream")
         busy = [number for number, worker in self._workers.items() if worker.commands or not worker.loop.idle]
         if not busy and timeout is None:
             raise InternalError("the local workers have nothing to do, and the sampler waits for them")
@@ -106,20 +89,16 @@ class LocalPool:
         loop, waiting, generators = self._workers[number]
         commands = [waiting.popleft() for _ in range(len(waiting))]
         with generators:
-            try:
-                return [*loop.turn(commands)]
-            except BaseException as error:
-                if is_interrupt(error):
-                    raise
-                del self._workers[number]
-                return last_events(loop, number, error)
+            events = take_turn(loop, number, commands)
+        if events and isinstance(events[-1], Died):
+            del self._workers[number]
+        return events
 
     def wake(self) -> None:
         """Do nothing: `wait` returns after a turn in any case."""
 
     def close(self) -> None:
-        """Close the workers' environments, and leave the set-up; again does nothing."""
-        self._is_closed = True
+        """Close the workers' environments, and leave the set-up."""
         # Closed on this thread, since a window or a renderer may belong to it.
         timer = threading.Timer(
             CLOSE_SECONDS,
@@ -133,6 +112,3 @@ class LocalPool:
                 with worker.generators:
                     worker.loop.close()
         self._workers.clear()
-
-    def pids(self) -> list[int]:
-        return []

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
@@ -32,7 +33,7 @@ Lease = tuple[range, ...]
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """What changes in a worker, the environment first; pickled, so that a failure to load it is reported as such."""
+    """What changes in a worker, the environment first; pickled, so that a failure to load it is reported."""
 
     agent: bytes | None = None  # A policy or parameters; None for no change.
     env: bytes | None = None  # An environment or EnvUpdate.
@@ -47,7 +48,7 @@ class Start:
     lease: Lease = ()
     stride: int = 1  # The step from one of the worker's numbers to the next, where it owns every m-th number.
     salt: tuple[int, ...] = ()  # No other `Start` of this worker, in a run and those that resume it, has it.
-    rebuild: bool = False  # Whether the worker first gives up all that it has built; then the updates are all of them.
+    rebuild: bool = False  # Whether the worker first gives up all that it has built; the updates are then all.
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,12 +102,12 @@ class Batch:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Failed:
-    """Something raised in the worker. It has no numbers any more, and waits for a `Start` that rebuilds it."""
+    """Something raised in the worker. It has no numbers left, and waits for a `Start` that rebuilds it."""
 
     worker: int
     generation: int
     error: RolloutError
-    numbers: tuple[int, ...] = ()  # The episodes in one of which the user's code failed; none if it was in no episode.
+    numbers: tuple[int, ...] = ()  # The user's code failed in one of these episodes, if in any.
 
     @classmethod
     def of(cls, worker: int, generation: int, error: Exception) -> Self:
@@ -133,14 +134,21 @@ def as_reported(error: Exception) -> RolloutError:
     else:
         # A class of the user's own may not be importable in the caller's process, or want other arguments.
         kind = next(kind for kind in type(error).__mro__ if kind.__module__.startswith(f"{rollout_cli.__name__}."))
-        reported = error
-        if kind is not type(error):
-            reported = kind(str(error.message), hint=str(error.hint), details=str(error.details))
-        if isinstance(error, EnvError | PolicyError) and not error.details:
-            reported.details = _users_traceback(error)
-    if reported is not error:
-        reported.__cause__ = error
+        details = str(error.details)
+        if isinstance(error, EnvError | PolicyError) and not details:
+            details = _users_traceback(error)
+        if kind is type(error):
+            return _with_details(error, details)
+        reported = kind(str(error.message), hint=str(error.marked_hint), details=details)
+    reported.__cause__ = error
     return reported
+
+
+def _with_details(error: RolloutError, details: str) -> RolloutError:
+    """Return a copy with these details, of the same cause."""
+    changed = copy.copy(error)
+    changed.details, changed.__cause__ = details, error.__cause__
+    return changed.with_traceback(error.__traceback__)
 
 
 def as_raised(error: RolloutError) -> RolloutError:

@@ -10,7 +10,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -77,12 +77,9 @@ class EpisodesPerWorker:
 Plan = MinTimesteps | Episodes | EpisodesPerWorker
 
 
-class Covered(NamedTuple):
-    """How far an earlier run has covered a partition."""
-
-    next_number: int  # One past the last episode; the partition's first number where there is none.
-    steps: int = 0
-    last_length: int | None = None  # Steps of the last episode; None where nobody knows.
+Covered = tuple[int, int, int | None]
+"""How far an earlier run has covered a partition: one past its last episode (its first number where there is none), its
+steps, and those of the last episode (None where nobody knows)."""
 
 
 def remaining(plan: Plan, covered: Sequence[Covered]) -> Plan | None:
@@ -105,7 +102,7 @@ def remaining(plan: Plan, covered: Sequence[Covered]) -> Plan | None:
             if next_number > stop:
                 too_much = f"there are {next_number - first:,} episodes, more than the {stop - first:,} of this run"
         case EpisodesPerWorker(episodes, first):
-            done = tuple(row.next_number - first - worker * episodes for worker, row in enumerate(covered))
+            done = tuple(stop - first - worker * episodes for worker, (stop, _, _) in enumerate(covered))
             if min(done) < episodes:
                 return EpisodesPerWorker(episodes, first, done)
     if too_much:
@@ -162,7 +159,7 @@ class PlanState:
         return self._free[worker if len(self._free) > 1 else 0]
 
     def complete(self, numbers: range, lengths: Array) -> None:
-        """Count episodes without a gap between them as run; `lengths` are their steps, int64 (N,), 0 if skipped."""
+        """Count episodes without gaps between them as run; `lengths` are their steps, int64 (N,), 0 if skipped."""
         self._missing -= len(numbers)
         if self._prefix is not None and not self.done:
             self.stops[0] = self._prefix.add(numbers, lengths)
@@ -180,7 +177,7 @@ class _Prefix:
 
     def __init__(self, target: int, first: int) -> None:
         self._target = self._missing = target
-        self._next = first  # The lowest number whose length is not known; `_missing` steps come from there on.
+        self._next = first  # The lowest number of unknown length; `_missing` steps come from there on.
         self._ahead: dict[int, Array] = {}  # By first number, lengths that are known above it.
         self._episodes = self._steps = 0  # All that are known.
 
@@ -192,7 +189,7 @@ class _Prefix:
         while (run := self._ahead.pop(self._next, None)) is not None:
             sums = np.cumsum(run)
             if sums[-1] >= self._missing:
-                # The first place at which it is reached, so that what follows with no steps (a skip) is left out.
+                # The first place that reaches it: what follows without steps (a skip) is left out.
                 return self._next + int(np.searchsorted(sums, self._missing)) + 1
             self._missing -= int(sums[-1])
             self._next += len(run)
@@ -206,8 +203,8 @@ class _Prefix:
 class FreeNumbers:
     """Gives out the numbers of `first` to `stop - 1`, lowest first, and takes them back.
 
-    With n `owners`, number i belongs to worker i % n; with one, anybody may run any number. New numbers are leased in
-    whole blocks of `block`, counted from 0 in steps of `owners`.
+    With n `owners`, number i belongs to worker i % n; with one, anybody may run any number. New numbers are
+    leased in whole blocks of `block`, counted from 0 in steps of `owners`.
     """
 
     def __init__(self, first: int, stop: int, *, owners: int = 1, block: int = 1) -> None:

@@ -1,7 +1,7 @@
 """Pool: the workers of one sampler, wherever they run.
 
-A pool starts workers, carries messages, and notices deaths; the sampler decides. The legal sequence for each worker is
-`start`, then any number of `send`, until its `Died` event; after that `start` again.
+A pool starts workers, carries messages, and notices deaths; the sampler decides. The legal sequence for each
+worker is `start`, then any number of `send`, until its `Died` event; after that `start` again.
 """
 
 from __future__ import annotations
@@ -18,13 +18,20 @@ class Died:
 
     worker: int
     reason: str  # How it ended, one line that continues "worker 3 …", such as "was killed by SIGKILL".
-    numbers: tuple[int, ...] | None = ()  # Of the episodes that ran while it was in a turn; None where it is unknown.
+    numbers: tuple[int, ...] | None = ()  # Of the episodes that ran in its turn; None if unknown.
     details: str = ""  # The traceback that it left.
     hint: str = ""  # What to do about it.
-    late: tuple[int, ...] = ()  # The episodes that took longer than the episode time-out, where it was killed for that.
+    late: tuple[int, ...] = ()  # The episodes for whose time-out it was killed.
 
 
-Event = ToSampler | Died
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """What the user should know of the pool, one line."""
+
+    text: str
+
+
+Event = ToSampler | Died | Notice
 
 
 class Pool(Protocol):
@@ -41,17 +48,10 @@ class Pool(Protocol):
         """Send a command; never blocks. To a dead worker it is lost: the death is an event of its own."""
 
     def wait(self, timeout: float | None) -> list[Event]:
-        """Wait until something happened; return it, in order: nothing after the time-out (seconds), or `wake`.
-
-        Raises:
-            UsageError: If the pool was closed.
-        """
+        """Wait until something happens; return it, in order: nothing after `timeout` seconds, or `wake`."""
 
     def wake(self) -> None:
         """Let `wait` return; may be called from a signal handler or another thread."""
 
     def close(self) -> None:
-        """End all workers, politely at first; again does nothing."""
-
-    def pids(self) -> list[int]:
-        """Return the process ids of the running workers; none where they have no process of their own."""
+        """End all workers, politely at first; after it only `wake` may be called."""

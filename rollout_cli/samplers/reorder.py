@@ -1,16 +1,21 @@
-"""ReorderBuffer: takes finished episodes as they come, and gives each partition's in the order of their numbers."""
+"""ReorderBuffer: takes finished episodes as they come, and yields each partition's in order of their numbers."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import chain
+from typing import NamedTuple
 
 from rollout_cli.episodes.chunk import AnyChunk, ChunkRef
 from rollout_cli.samplers.plan import PlanState, contiguous_ranges
 
-MEMORY_BYTES, ELSEWHERE_BYTES = 1 << 30, 16 << 30
-"""From so many bytes in this process, or behind references, the buffer is full: the sampler leases no new numbers."""
+
+class BufferLimits(NamedTuple):
+    """From how many bytes on the buffer is full: the sampler leases no new numbers."""
+
+    here: int = 1 << 30  # In this process.
+    elsewhere: int = 16 << 30  # Behind references.
 
 
 @dataclass(slots=True)
@@ -28,8 +33,8 @@ class ReorderBuffer:
     It takes what comes, also when it is full: a worker never drops a finished episode.
     """
 
-    def __init__(self, plan: PlanState) -> None:
-        self._plan = plan
+    def __init__(self, plan: PlanState, limits: BufferLimits | None = None) -> None:
+        self._plan, self._limits = plan, limits or BufferLimits()
         self._next = list(plan.firsts)
         self._entries: dict[int, _Entry] = {}
         self._skipped: set[int] = set()
@@ -38,7 +43,7 @@ class ReorderBuffer:
     @property
     def is_full(self) -> bool:
         """Return whether the waiting episodes use up their memory."""
-        return self._bytes_here >= MEMORY_BYTES or self._bytes_elsewhere >= ELSEWHERE_BYTES
+        return self._bytes_here >= self._limits.here or self._bytes_elsewhere >= self._limits.elsewhere
 
     @property
     def n_waiting(self) -> int:
@@ -76,11 +81,12 @@ class ReorderBuffer:
 
     def _drop(self, number: int) -> None:
         entry = self._entries.pop(number, None)
-        for chunk in entry.chunks if entry else ():
-            self._count(chunk, sign=-1)
+        if entry is not None:
+            for chunk in entry.chunks:
+                self._count(chunk, sign=-1)
 
     def ready(self) -> Iterator[AnyChunk]:
-        """Give every chunk whose turn it is, partition by partition."""
+        """Yield every chunk whose turn it is, partition by partition."""
         for partition, end in enumerate(self._plan.stops):
             while (number := self._next[partition]) < end:
                 if number in self._skipped:

@@ -5,23 +5,24 @@ What a call does, restarts, updates for new workers, order and recovery are here
 
 from __future__ import annotations
 
-import importlib
 import logging
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
-from typing import Any, ClassVar, Literal, Self, TypeVar
+from typing import Any, ClassVar, Self
 
 from rollout_cli.episodes.batch import EnvSpec, EpisodeBatch
 from rollout_cli.episodes.chunk import AnyChunk, Chunk
-from rollout_cli.errors import InternalError, InterruptedRunError, UsageError
-from rollout_cli.samplers.leases import Leases, LeaseSize
+from rollout_cli.errors import InternalError, InterruptedRunError, RolloutError, UsageError
+from rollout_cli.progress import shown
+from rollout_cli.samplers.leases import LeaseSize
 from rollout_cli.samplers.messages import Reported, Started, Update, as_raised
-from rollout_cli.samplers.plan import EpisodesPerWorker, MinTimesteps, Plan, PlanState
+from rollout_cli.samplers.plan import EpisodesPerWorker, MinTimesteps, Plan
 from rollout_cli.samplers.pool import Pool
-from rollout_cli.samplers.reorder import ReorderBuffer
-from rollout_cli.samplers.sampler_machine import SamplerMachine
+from rollout_cli.samplers.reorder import BufferLimits
+from rollout_cli.samplers.sampler_machine import Fail, Instruction, SamplerMachine, Send, StartWorker, Warn
+from rollout_cli.samplers.segment_runner import LocalSegmentRunner, SegmentRunner
 from rollout_cli.samplers.supervision import Supervision, Supervisor
 from rollout_cli.samplers.updates import UpdateLog
 from rollout_cli.workers.factory import WorkerFactory
@@ -29,8 +30,6 @@ from rollout_cli.workers.worker import WorkerReport
 
 _log = logging.getLogger("rollout_cli")
 _clock = time.monotonic
-
-Result = TypeVar("Result")
 
 
 class Sampler:
@@ -44,6 +43,7 @@ class Sampler:
         envs: An environment (or EnvSource) for all workers, or a list with one a worker. Each worker gets its own copy.
         worker_factory: Builds the workers.
         supervision: What to do about workers that die and episodes that fail.
+        warn: Called with one line for each fault that does not end a call; None writes them to the log.
         options: In place of a factory its arguments, as `WorkerFactory` takes them: `max_episode_length`, `seed`,
             `n_workers`, `worker_class`, `worker_args`, `is_tf_worker`, `worker_setup` and more.
 
@@ -55,45 +55,47 @@ class Sampler:
         n_started: How many of them were started: the lowest ones.
         next_number: The number of the next call's first episode; it never goes back.
         total_env_steps: Steps of all episodes handed on so far.
-        skipped: By number, why an episode was left out.
+        skipped: By number, why an episode of the last call was left out.
         dropped_episodes: Episodes of the last call that ended and were not handed on, since it was stopped before one
             with a lower number had ended.
-        report: What only workers know of the environment and the policy, all of them together; None before the first
-            one has started.
-        warn: Called with one line for each fault that did not end a call; writes to the log unless it is replaced.
+        report: What only workers know of the environment and the policy, all of them together; None before
+            the first one has started.
     """
 
     _lease_size: LeaseSize = LeaseSize()
+    _buffer_limits: BufferLimits = BufferLimits()
     _is_parallel: ClassVar[bool] = True  # Otherwise one worker runs everything that anybody may run.
 
     def __init__(
         self,
         agents: Any,
         envs: Any,
-        third: Any = None,
+        garage_envs: Any = None,
         *,
         worker_factory: WorkerFactory | None = None,
         supervision: Supervision | None = None,
+        warn: Callable[[str], None] | None = None,
         **options: Any,
     ) -> None:
         if isinstance(agents, WorkerFactory):
-            worker_factory, agents, envs = agents, envs, third
-        given = {name: value for name, value in options.items() if value is not None}
-        if worker_factory is not None and given:
-            raise UsageError(f"worker_factory decides about {', '.join(given)}", hint="give either, not both")
-        self._factory = worker_factory or WorkerFactory(**given)
+            worker_factory, agents, envs = agents, envs, garage_envs
+        options = {name: value for name, value in options.items() if value is not None}
+        if worker_factory is not None and options:
+            raise UsageError(f"worker_factory decides about {', '.join(options)}", hint="give either, not both")
+        self._factory = worker_factory or WorkerFactory(**options)
         self.n_workers, self.seed = self._factory.n_workers, self._factory.seed
         self._updates = UpdateLog(self._factory, agents, envs)
         self._supervision = supervision or Supervision()
         self._supervisor = Supervisor(self._supervision, self.seed)
+        self._warn = warn or _log.warning
         self._pool: Pool | None = None
         self._starting: SamplerMachine | None = None  # A call without episodes, in which the workers start.
+        self._failure: RolloutError | None = None  # What ends the call, after the episodes before it.
         self._env_spec: EnvSpec | None = None
         self._generation = 0
         self._ends_at: float | None = None  # Set when a stop is requested.
         self.report: WorkerReport | None = None
         self.skipped: dict[int, str] = {}
-        self.warn: Callable[[str], None] = _log.warning
         self.n_started = self.next_number = self.total_env_steps = self.dropped_episodes = 0
 
     @classmethod
@@ -113,7 +115,7 @@ class Sampler:
             raise InternalError("no worker has built the environment yet", hint="call wait_until_started first")
         return self._env_spec
 
-    # -- sampling --------------------------------------------------------------------------------------------------
+    # -- sampling ----------------------------------------------------------------------------------
 
     def stream(self, plan: Plan, *, agent_update: Any = None, env_update: Any = None) -> Generator[Chunk, None, None]:
         """Run a plan; yield chunks in order as they come: those of `stream_refs`, loaded."""
@@ -126,8 +128,8 @@ class Sampler:
     ) -> Generator[AnyChunk, None, None]:
         """Run a plan; yield chunks in order as they come, or references where they lie on other machines.
 
-        Within a partition (all episodes, or one worker's under `EpisodesPerWorker`) episodes come in the order of their
-        numbers; an episode of many bytes comes in parts. Closing the generator ends the run.
+        Within a partition (all episodes, or one worker's under `EpisodesPerWorker`) episodes come in the
+        order of their numbers; an episode of many bytes comes in parts. Closing the generator ends the run.
 
         Args:
             plan: Which episodes.
@@ -153,18 +155,18 @@ class Sampler:
     def _chunks(self, call: SamplerMachine) -> Iterator[AnyChunk]:
         """Yield a call's chunks in order until it is over."""
         while True:
-            for chunk in call.buffer.ready():
+            for chunk in call.ready():
                 self.next_number = max(self.next_number, int(chunk.numbers[-1]) + 1)
                 self.total_env_steps += chunk.n_steps
                 yield chunk
                 if call.generation != self._generation:
                     hint = "finish or close it first"
                     raise UsageError("this stream was overtaken by a later call of its sampler", hint=hint)
-            if call.failure is not None:
-                raise as_raised(call.failure)
-            if self._ends_at is not None and not call.stopping:
-                call.stop()
-            if call.plan.done or call.stopped or (self._ends_at is not None and _clock() >= self._ends_at):
+            if self._failure is not None:
+                raise as_raised(self._failure)
+            if self._ends_at is not None:
+                self._execute(call.stop())
+            if call.is_over or (self._ends_at is not None and _clock() >= self._ends_at):
                 return
             self._take(call)
 
@@ -177,16 +179,15 @@ class Sampler:
         """
         del itr
         plan = MinTimesteps(num_samples, self.next_number)
-        return self._batch(plan, agent_update, env_update, progress and {"total_steps": num_samples})
+        return self._batch(plan, agent_update, env_update, progress=progress, total_steps=num_samples)
 
     def obtain_exact_episodes(
         self, n_eps_per_worker: int, agent_update: Any, env_update: Any = None, *, progress: bool = False
     ) -> EpisodeBatch:
-        """Return `n_eps_per_worker` (at least 1) episodes of each worker, in order; the rest as in `obtain_samples`."""
+        """Return `n_eps_per_worker` (1 or more) episodes of each worker, in order; else as `obtain_samples`."""
         plan = EpisodesPerWorker(n_eps_per_worker, self.next_number)
-        return self._batch(
-            plan, agent_update, env_update, progress and {"total_episodes": n_eps_per_worker * self.n_workers}
-        )
+        total = n_eps_per_worker * self.n_workers
+        return self._batch(plan, agent_update, env_update, progress=progress, total_episodes=total)
 
     def obtain_exact_trajectories(
         self, n_traj_per_worker: int, agent_update: Any, env_update: Any = None
@@ -194,25 +195,18 @@ class Sampler:
         """Return what `obtain_exact_episodes` does, whose older name this is."""
         return self.obtain_exact_episodes(n_traj_per_worker, agent_update, env_update)
 
-    def _batch(
-        self, plan: Plan, agent_update: Any, env_update: Any, totals: dict[str, int] | Literal[False]
-    ) -> EpisodeBatch:
+    def _batch(self, plan: Plan, agent_update: Any, env_update: Any, *, progress: bool, **totals: int) -> EpisodeBatch:
         chunks: Iterator[Chunk] = self.stream(plan, agent_update=agent_update, env_update=env_update)
-        if totals:
-            # By name: worker processes load this module too, and the bar's libraries are none of theirs.
-            shown = importlib.import_module("rollout_cli.run.progress").shown
+        if progress:
             chunks = shown(chunks, label=self._updates.labels[0], **totals)
         # Partitions interleave; sorting is stable, so the parts of one episode stay in their order.
         if ordered := sorted(chunks, key=lambda chunk: int(chunk.numbers[0])):
             return EpisodeBatch.from_chunks(self.env_spec, ordered)
         raise InterruptedRunError("the call was stopped before an episode had ended")
 
-    def execute(self, function: Callable[..., Result], *args: Any, anywhere: bool = False) -> Result:  # noqa: ARG002
-        """Return what a function returns that may run where the chunks lie; here it runs in this process.
-
-        `anywhere` says that it needs no folder of this machine.
-        """
-        return function(*args)
+    def segment_runner(self) -> SegmentRunner:
+        """Return what calls the function that writes a segment, near what `stream_refs` refers to."""
+        return LocalSegmentRunner()
 
     def request_stop(self, *, grace: float = 0.0) -> None:
         """Let the stream that runs, or else the next one, end early with what is finished; for signal handlers too.
@@ -224,7 +218,7 @@ class Sampler:
         if self._pool is not None:
             self._pool.wake()
 
-    # -- workers ---------------------------------------------------------------------------------------------------
+    # -- workers -----------------------------------------------------------------------------------
 
     def _make_pool(self) -> Pool:
         """Return a pool of `n_workers` workers, none of them started."""
@@ -245,10 +239,10 @@ class Sampler:
         if self._env_spec is None:
             call = self._starting or self._begin(None)
             with self._shut_down_on_error(call):
-                while call.started is None:
+                while self._env_spec is None:
                     self._take(call)
-                    if call.failure is not None:
-                        raise as_raised(call.failure)
+                    if self._failure is not None:
+                        raise as_raised(self._failure)
                     if self._ends_at is not None:
                         raise InterruptedRunError("the run was ended before a worker had started")
         return self.env_spec
@@ -259,10 +253,6 @@ class Sampler:
         if pool is not None:
             pool.close()
 
-    def worker_pids(self) -> list[int]:
-        """Return the process ids of the workers; none where they run in this process, or do not run."""
-        return [] if self._pool is None else self._pool.pids()
-
     def __enter__(self) -> Self:
         return self
 
@@ -271,68 +261,83 @@ class Sampler:
 
     def __getstate__(self) -> dict[str, Any]:
         """Return all but the workers; a copy starts its own, where this one's updates have brought them."""
-        own = {"warn": _log.warning, "_pool": None, "_starting": None, "_env_spec": None}
-        return self.__dict__ | {name: value for name, value in own.items() if name in self.__dict__}
+        reset = {"_warn": _log.warning, "_pool": None, "_starting": None, "_failure": None, "_env_spec": None}
+        return self.__dict__ | {name: value for name, value in reset.items() if name in self.__dict__}
 
-    # -- one call --------------------------------------------------------------------------------------------------
+    # -- one call ----------------------------------------------------------------------------------
 
-    def _begin(self, plan: Plan | None, updates: Sequence[Update] = ()) -> SamplerMachine:
-        """Begin a call: new workers are started and get their whole history, the others the call's updates."""
+    def _begin(self, plan: Plan | None, changes: Sequence[Update] = ()) -> SamplerMachine:
+        """Begin a call: new workers get their whole history, the others the call's changes."""
+        if self._failure is not None:
+            self.shutdown_worker()  # Of a call that was left before its failure was seen.
         if self._pool is None:
             self._pool, self.n_started = self._make_pool(), 0
             self._supervisor = Supervisor(self._supervision, self.seed)
-        self._supervisor.begin_call()
         self._generation += 1
-        self._starting = None
-        self.dropped_episodes = 0
-        by_worker, block = self._updates.by_worker, self._factory.numbers_at_once
-        state = PlanState(plan, n_workers=self.n_workers, by_worker=by_worker, block=block)
-        # One that was started for an earlier call takes part in each later one, so that it misses no update.
-        n_needed = self.n_workers if self._is_parallel or not state.is_shared else 1
-        n_known, self.n_started = self.n_started, max(self.n_started, n_needed)
+        self._starting = self._failure = None
+        self.dropped_episodes, self.skipped = 0, {}
         call = SamplerMachine(
-            generation=self._generation,
-            pool=self._pool,
-            plan=state,
-            buffer=ReorderBuffer(state),
-            leases=Leases(state, n_workers=self.n_started, size=self._lease_size, block=block, now=_clock()),
-            updates=self._updates,
-            supervisor=self._supervisor,
-            warn=self.warn,
+            self._generation,
+            plan,
+            self._updates,
+            self._supervisor,
+            n_workers=self.n_workers,
+            n_running=self.n_started,
+            is_parallel=self._is_parallel,
+            block=self._factory.numbers_at_once,
+            lease_size=self._lease_size,
+            limits=self._buffer_limits,
             first_number=self.next_number,
+            now=_clock(),
         )
+        self.n_started = call.n_workers
         with self._shut_down_on_error(call):
-            call.begin(n_known, updates)
+            self._execute(call.begin(changes))
         return call
 
     def _take(self, call: SamplerMachine) -> None:
         """Wait until something happens in the pool, and handle it."""
-        call.top_up_idle()
-        for event in call.pool.wait(None if self._ends_at is None else max(0.0, self._ends_at - _clock())):
+        self._execute(call.top_up())
+        if self._pool is None:
+            raise UsageError("the workers were shut down while their stream was under way", hint="begin a new stream")
+        for event in self._pool.wait(None if self._ends_at is None else max(0.0, self._ends_at - _clock())):
             if isinstance(event, Started | Reported) and event.generation == call.generation:
                 self.report = (self.report or replace(event.report, files=())).joined(event.report)
-            call.handle(event, _clock())
-        if self._env_spec is None and call.started is not None:  # All workers know the same.
-            self._env_spec = call.started.env_spec
+            if isinstance(event, Started) and event.generation == call.generation:
+                self._env_spec = self._env_spec or event.env_spec  # All workers know the same.
+            self._execute(call.handle(event, _clock()))
+
+    def _execute(self, instructions: Sequence[Instruction]) -> None:
+        """Do what the call has decided; nothing where the workers were shut down meanwhile."""
+        pool = self._pool
+        if pool is None:
+            return
+        for instruction in instructions:
+            match instruction:
+                case StartWorker(worker):
+                    pool.start(worker)
+                case Send(worker, command):
+                    pool.send(worker, command)
+                case Warn(text):
+                    self._warn(text)
+                case Fail(error):
+                    self._failure = error
 
     def _end(self, call: SamplerMachine) -> None:
         """Let the workers stop, and forget what was not handed on."""
-        for number, reason in sorted(call.skipped.items()):
-            # Others that were skipped lay behind the end of what was handed on.
-            if call.buffer.is_past(number):
-                self.skipped[number] = reason
-                self.next_number = max(self.next_number, number + 1)
+        skipped = call.skipped
+        self.next_number = max([self.next_number, *(number + 1 for number in skipped)])
         if call.generation == self._generation:
             self._ends_at = None
-            self.dropped_episodes = call.buffer.n_waiting
-            if call.failure is not None:
+            self.dropped_episodes, self.skipped = call.n_waiting, skipped
+            if self._failure is not None:
                 # A caller may have enough after the episodes that come before a failure, and never see it.
                 self.shutdown_worker()
-            call.end()
+            self._execute(call.end())
 
     @contextmanager
     def _shut_down_on_error(self, call: SamplerMachine) -> Iterator[None]:
-        """End the workers after an error, since no later call could rely on their state; not under a later call."""
+        """End the workers after an error: no later call could rely on their state. Not under a later call."""
         try:
             yield
         except BaseException as error:

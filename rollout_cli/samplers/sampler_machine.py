@@ -1,155 +1,239 @@
 """The sampler's state machine: what a sampler does when a worker sends a message, or dies.
 
-It knows no process and no clock: it takes events and times. A worker is starting until it answers `Started` to the
-current generation; then it is ready, and gets leases. After `Failed` or a death it is brought up again with its whole
-history, and so is starting again. ARCHITECTURE.md has the table.
+It knows no process and no clock: it takes events and times, and answers with instructions. A worker is starting until
+it answers `Started` to the current generation; then it is ready, and gets leases. After `Failed` or a death it is
+brought up again with its whole history, and so is starting again. ARCHITECTURE.md has the table.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
+from rollout_cli.episodes.chunk import AnyChunk
 from rollout_cli.errors import RolloutError
-from rollout_cli.samplers.leases import Leases
-from rollout_cli.samplers.messages import Batch, Continue, Failed, Start, Started, Stop, Update
-from rollout_cli.samplers.plan import PlanState, contiguous_ranges
-from rollout_cli.samplers.pool import Died, Event, Pool
-from rollout_cli.samplers.reorder import ReorderBuffer
-from rollout_cli.samplers.supervision import Supervisor, Verdict
+from rollout_cli.samplers.leases import Leases, LeaseSize
+from rollout_cli.samplers.messages import Batch, Continue, Failed, Start, Started, Stop, ToWorker, Update
+from rollout_cli.samplers.plan import Plan, PlanState, contiguous_ranges
+from rollout_cli.samplers.pool import Died, Event, Notice
+from rollout_cli.samplers.reorder import BufferLimits, ReorderBuffer
+from rollout_cli.samplers.supervision import Decision, Supervisor
 from rollout_cli.samplers.updates import UpdateLog
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(frozen=True, slots=True)
+class StartWorker:
+    """Start a worker that does not run."""
+
+    worker: int
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Send a command to a worker."""
+
+    worker: int
+    command: ToWorker
+
+
+@dataclass(frozen=True, slots=True)
+class Warn:
+    """Tell the user of a fault that does not end the call, in one line."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Fail:
+    """End the call with this error, once the episodes before it were handed on."""
+
+    error: RolloutError
+
+
+Instruction = StartWorker | Send | Warn | Fail
+
+
 class SamplerMachine:
-    """One call of a sampler."""
+    """One call of a sampler.
 
-    generation: int
-    pool: Pool
-    plan: PlanState
-    buffer: ReorderBuffer
-    leases: Leases
-    updates: UpdateLog
-    supervisor: Supervisor
-    warn: Callable[[str], None]  # Called with one line for each fault that does not end the call.
-    first_number: int = 0  # Of the call; one that resumes an earlier run has a higher one.
-    started: Started | None = None  # What the first worker that was ready knows of its environment and policy.
-    skipped: dict[int, str] = field(default_factory=dict)  # By number, why an episode is left out.
-    stopping: bool = False  # Whether the call is asked to end early, or has failed: no more numbers are leased.
-    failure: RolloutError | None = None  # What ends the call, once the episodes before it were handed on.
-    _n_rebuilt: int = 0  # How often a worker was brought up again.
-    _ready: set[int] = field(default_factory=set)
-    _highest: dict[int, int] = field(default_factory=dict)  # By partition, the highest number that ended.
+    Args:
+        generation: The number of the call.
+        plan: Which episodes it runs; None where its workers only start.
+        updates: All that workers were given so far.
+        supervisor: Decides about deaths and failures.
+        n_workers: How many workers there may be.
+        n_running: How many of them, the lowest ones, were started by earlier calls.
+        is_parallel: Whether all of them are started, also where one worker could run everything.
+        block: The least number of episodes worth leasing.
+        lease_size: How far ahead of its need a worker is leased numbers.
+        limits: How much the episodes may hold that wait for one before them.
+        first_number: Of the call; one that resumes an earlier run has a higher one.
+        now: The time, in seconds on any one clock.
+    """
 
-    def begin(self, n_known: int, changes: Sequence[Update]) -> None:
+    def __init__(
+        self,
+        generation: int,
+        plan: Plan | None,
+        updates: UpdateLog,
+        supervisor: Supervisor,
+        *,
+        n_workers: int,
+        n_running: int = 0,
+        is_parallel: bool = True,
+        block: int = 1,
+        lease_size: LeaseSize | None = None,
+        limits: BufferLimits | None = None,
+        first_number: int = 0,
+        now: float = 0.0,
+    ) -> None:
+        self.generation = generation
+        self._updates, self._supervisor, self._first_number = updates, supervisor, first_number
+        self._plan = PlanState(plan, n_workers=n_workers, by_worker=updates.by_worker, block=block)
+        self._buffer = ReorderBuffer(self._plan, limits)
+        self._n_running = n_running
+        # One that was started for an earlier call takes part in each later one, so that it misses no update.
+        self.n_workers = max(n_running, n_workers if is_parallel or not self._plan.is_shared else 1)
+        self._leases = Leases(self._plan, n_workers=self.n_workers, size=lease_size, block=block, now=now)
+        self._skipped: dict[int, str] = {}  # By number, why an episode is left out.
+        self._is_ending = False  # Whether it was asked to end early, or has failed: no more numbers are leased.
+        self._has_failed = False
+        self._n_rebuilt = 0  # How often a worker was brought up again.
+        self._ready: set[int] = set()
+        self._highest: dict[int, int] = {}  # By partition, the highest number that ended.
+
+    def begin(self, changes: Sequence[Update] = ()) -> list[Instruction]:
         """Send every worker its `Start` with its first lease, without waiting for answers.
 
-        The first `n_known` were started by an earlier call, and get its `changes`; new ones get their whole history.
+        Those of earlier calls get the call's `changes`, by worker; new ones get their whole history.
         """
-        for worker in range(len(self.leases.in_flight)):
-            is_new = worker >= n_known
+        self._supervisor.begin_call()
+        instructions: list[Instruction] = []
+        for worker in range(self.n_workers):
+            is_new = worker >= self._n_running
             if is_new:
-                self.pool.start(worker)
-            updates = self.updates.history(worker) if is_new else tuple(changes[worker : worker + 1])
-            lease, salt = self.leases.lease(worker, buffer_is_full=False), (self.generation, self.first_number)
-            self.pool.send(worker, Start(self.generation, updates, lease, self.plan.stride, salt, rebuild=is_new))
+                instructions.append(StartWorker(worker))
+            updates = self._updates.history(worker) if is_new else tuple(changes[worker : worker + 1])
+            lease, salt = self._leases.lease(worker, buffer_is_full=False), (self.generation, self._first_number)
+            start = Start(self.generation, updates, lease, self._plan.stride, salt, rebuild=is_new)
+            instructions.append(Send(worker, start))
+        return instructions
 
-    def handle(self, event: Event, now: float) -> None:
-        """Take what happened; `now` is in seconds on any one clock.
+    def handle(self, event: Event, now: float) -> list[Instruction]:
+        """Take what happened.
 
         After a failure finished episodes are still handed on, but nobody is brought up again.
         """
         match event:
-            case Started(worker, generation) if generation == self.generation and self.failure is None:
-                self.leases.began(worker, now)
-                self.supervisor.false_starts.pop(worker, None)
-                self._ready.add(worker)
-                self.started = self.started or event
+            case Notice(text):
+                return [Warn(text)]
             case Batch(_, generation) if generation == self.generation:
-                self._batch(event, now)
-            case Failed(worker, generation, error, numbers) if self.failure is None:
-                # One of an older call has ignored this call's `Start`, for what that call left may be in any state.
+                return self._batch(event, now)
+            case Started(worker, generation) if generation == self.generation and not self._has_failed:
+                self._leases.began(worker, now)
+                self._supervisor.false_starts.pop(worker, None)
+                self._ready.add(worker)
+            case Failed(worker, generation, error, numbers) if not self._has_failed:
+                # One of an older call has ignored this call's `Start`: it may be in any state.
                 is_old = generation != self.generation
-                in_flight = self.leases.in_flight[worker]
-                verdict = Verdict() if is_old else self.supervisor.failed(error, numbers, in_flight)
-                self._bring_up(worker, verdict, died=False)
-            case Died(worker) if self.failure is None:
-                in_flight, starting = self.leases.in_flight[worker], worker not in self._ready
-                self._bring_up(worker, self.supervisor.died(event, in_flight, starting=starting), died=True)
+                in_flight = self._leases.in_flight[worker]
+                decision = Decision() if is_old else self._supervisor.failed(error, numbers, in_flight)
+                return self._bring_up(worker, decision)
+            case Died(worker) if not self._has_failed:
+                in_flight, starting = self._leases.in_flight[worker], worker not in self._ready
+                decision = self._supervisor.died(event, in_flight, starting=starting)
+                return self._bring_up(worker, decision, StartWorker(worker))
+        return []
 
-    def top_up_idle(self) -> None:
-        """Lease numbers to workers that have none: to be called after events, and after the buffer was emptied."""
-        for worker, runs in enumerate(self.leases.in_flight):
-            if not runs:
-                self._top_up(worker)
+    def top_up(self) -> list[Instruction]:
+        """Lease numbers to workers that have none: to be called after events, and after chunks were taken."""
+        idle = [worker for worker, runs in enumerate(self._leases.in_flight) if not runs]
+        return [instruction for worker in idle for instruction in self._lease(worker)]
 
-    def stop(self) -> None:
+    def stop(self) -> list[Instruction]:
         """Begin no more numbers, and drop those above the highest of their partition that ended; the others run on.
 
-        So nothing that ended is lost for want of an episode before it, if that ends soon; `stopped` says when.
+        So nothing that ended is lost for want of an episode before it, if that ends soon; `is_over` says
+        when. Again it does nothing.
         """
-        self.stopping = True
-        for worker, runs in enumerate(self.leases.in_flight):
-            last = self._highest.get(self.plan.partition(runs[0].start), -1) if runs else -1
-            if self.leases.drop_above(worker, last):
-                self.pool.send(worker, Continue((), last))
+        instructions: list[Instruction] = []
+        for worker, runs in enumerate([] if self._is_ending else self._leases.in_flight):
+            last = self._highest.get(self._plan.partition(runs[0].start), -1) if runs else -1
+            if self._leases.drop_above(worker, last):
+                instructions.append(Send(worker, Continue((), last)))
+        self._is_ending = True
+        return instructions
+
+    def end(self) -> list[Instruction]:
+        """End the call: every worker that has numbers stops."""
+        return [Send(worker, Stop()) for worker, runs in enumerate(self._leases.in_flight) if runs]
+
+    # -- results -----------------------------------------------------------------------------------
+
+    def ready(self) -> Iterator[AnyChunk]:
+        """Yield the chunks whose turn it is."""
+        return self._buffer.ready()
 
     @property
-    def stopped(self) -> bool:
-        """Return whether the call was asked to end and nothing runs any more that could still be handed on."""
-        return self.stopping and not any(self.leases.in_flight)
+    def is_over(self) -> bool:
+        """Whether every episode has ended, or the call was to stop and none runs that could be handed on."""
+        return self._plan.done or (self._is_ending and not any(self._leases.in_flight))
 
-    def end(self) -> None:
-        """End the call: every worker that has numbers stops."""
-        for worker, runs in enumerate(self.leases.in_flight):
-            if runs:
-                self.pool.send(worker, Stop())
+    @property
+    def n_waiting(self) -> int:
+        """How many episodes have ended and wait for one before them."""
+        return self._buffer.n_waiting
 
-    def _batch(self, event: Batch, now: float) -> None:
-        self.buffer.add(event.chunk)
+    @property
+    def skipped(self) -> dict[int, str]:
+        """By number, why an episode was left out; without those behind the end of what was handed on."""
+        return {number: why for number, why in sorted(self._skipped.items()) if self._buffer.is_past(number)}
+
+    # -- transitions -------------------------------------------------------------------------------
+
+    def _batch(self, event: Batch, now: float) -> list[Instruction]:
         chunk = event.chunk
+        self._buffer.add(chunk)
         if not chunk.completes:
-            return
+            return []
         # A copy: the lengths outlive the chunk, and as a view they would hold its memory.
         lengths = np.array(chunk.episode_lengths)
         runs = contiguous_ranges(chunk.numbers)
-        self.supervisor.n_skipped = 0
-        self.leases.finished(event.worker, runs, now)
+        self._supervisor.n_skipped = 0
+        self._leases.finished(event.worker, runs, now)
         for numbers in runs:
             done, lengths = np.split(lengths, [len(numbers)])
-            self.plan.complete(numbers, done)
+            self._plan.complete(numbers, done)
         last = runs[-1][-1]
-        partition = self.plan.partition(last)
+        partition = self._plan.partition(last)
         self._highest[partition] = max(last, self._highest.get(partition, -1))
-        self._top_up(event.worker)
+        return self._lease(event.worker)
 
-    def _bring_up(self, worker: int, verdict: Verdict, *, died: bool) -> None:
+    def _bring_up(self, worker: int, decision: Decision, *first: Instruction) -> list[Instruction]:
         """Free a worker's numbers and bring it up again, or let the call fail."""
-        self.leases.isolate(worker, verdict.isolated)
-        if verdict.notice:
-            self.warn(verdict.notice)
-        if verdict.skipped is not None:
-            number, reason = verdict.skipped
-            self.leases.remove(worker, [range(number, number + 1)])
-            self.plan.complete(range(number, number + 1), np.zeros(1, np.int64))
-            self.buffer.skip(number)
-            self.skipped[number] = reason
-        self.leases.release(worker)
+        instructions: list[Instruction] = [Warn(decision.notice)] if decision.notice else []
+        self._leases.isolate(worker, decision.isolated)
+        if decision.skipped is not None:
+            number, reason = decision.skipped
+            self._leases.remove(worker, [range(number, number + 1)])
+            self._plan.complete(range(number, number + 1), np.zeros(1, np.int64))
+            self._buffer.skip(number)
+            self._skipped[number] = reason
+        self._leases.release(worker)
         self._ready.discard(worker)
-        if verdict.error is not None:
-            self.stopping, self.failure = True, verdict.error
-            return
-        if died:
-            self.pool.start(worker)
+        if decision.error is not None:
+            self._is_ending = self._has_failed = True
+            return [*instructions, Fail(decision.error)]
         self._n_rebuilt += 1
-        history, salt = self.updates.history(worker), (self.generation, self.first_number, self._n_rebuilt)
-        self.pool.send(worker, Start(self.generation, history, (), self.plan.stride, salt, rebuild=True))
+        history, salt = self._updates.history(worker), (self.generation, self._first_number, self._n_rebuilt)
+        start = Start(self.generation, history, (), self._plan.stride, salt, rebuild=True)
+        return [*instructions, *first, Send(worker, start)]
 
-    def _top_up(self, worker: int) -> None:
+    def _lease(self, worker: int) -> list[Instruction]:
         """Lease a worker more numbers, if it is ready for them."""
-        if self.stopping or worker not in self._ready:
-            return
-        if lease := self.leases.lease(worker, buffer_is_full=self.buffer.is_full):
-            self.pool.send(worker, Continue(lease))
+        if self._is_ending or worker not in self._ready:
+            return []
+        lease = self._leases.lease(worker, buffer_is_full=self._buffer.is_full)
+        return [Send(worker, Continue(lease))] if lease else []

@@ -18,7 +18,7 @@ OnWorkerDeath = Literal["fail", "skip"]
 OnEnvError = Literal["fail", "retry", "skip"]
 
 MOST_TRIES = 3
-"""So many deaths under an episode, reruns of one that failed, or deaths before a worker was ready are enough."""
+"""So many deaths under an episode, reruns of one that failed, or deaths of a starting worker are enough."""
 
 MOST_SKIPPED = 100
 """After so many skipped episodes in a row, none of which ended, a run would never end."""
@@ -49,17 +49,17 @@ class Supervision:
     episode_timeout: float | None = None
 
 
-class Verdict(NamedTuple):
+class Decision(NamedTuple):
     """What to do now."""
 
     error: RolloutError | None = None  # Ends the call.
     skipped: tuple[int, str] | None = None  # The number of an episode that is left out, and why.
-    isolated: tuple[int, ...] = ()  # To be run one at a time by the worker when it is brought up, to see which it was.
+    isolated: tuple[int, ...] = ()  # To be run one at a time by the new worker, to see which it was.
     notice: str = ""  # What to warn the user of, one line.
 
 
 class Supervisor:
-    """Keeps account of deaths and failures from the start of a sampler's workers on; the root seed is for messages."""
+    """Keeps account of deaths and failures since a sampler's workers started; the seed is for messages."""
 
     def __init__(self, rules: Supervision, seed: int) -> None:
         self._rules, self._seed = rules, seed
@@ -68,29 +68,29 @@ class Supervisor:
         self.begin_call()
 
     def begin_call(self) -> None:
-        """Forget the episodes and starts of earlier calls: under another policy or environment they are others."""
+        """Forget the episodes and starts of earlier calls: these had another policy or environment."""
         self.false_starts: Counter[int] = Counter()  # By worker, how often it died before it was ready.
         self.n_skipped = 0  # Since the last episode that ended well.
         self._kills: Counter[int] = Counter()
         self._failures: Counter[int] = Counter()
 
-    # -- deaths ----------------------------------------------------------------------------------------------------
+    # -- deaths ------------------------------------------------------------------------------------
 
-    def died(self, death: Died, in_flight: Sequence[range], *, starting: bool) -> Verdict:
-        """Take a death of a worker that had these episodes in flight (rising ranges), or was not ready yet."""
-        running = _those_in(in_flight, death.numbers or ())
+    def died(self, death: Died, in_flight: Sequence[range], *, starting: bool) -> Decision:
+        """Take a death of a worker with these episodes in flight (rising ranges), or that was not ready yet."""
+        running = _within(in_flight, death.numbers or ())
         what = f"worker {death.worker} {death.reason}"
         if place := _CRASHING.search(death.details):
             what += f" in {place[3]} ({place[1]}, line {place[2]})"
         if starting:
             what += " while it was starting"
         elif running:
-            what += f" while it ran {_named(running)}"
+            what += f" while it ran {_in_words(running)}"
         self._deaths.append(what)
         if death.late:
-            late = _those_in(in_flight, death.late) or death.late
+            late = _within(in_flight, death.late) or death.late
             limit = f"{self._rules.episode_timeout:g} s in worker {death.worker}"
-            hint = "episode_timeout=… says how long an episode may take, max_episode_length=… how many steps"
+            hint = "{episode_timeout=…} says how long an episode may take, {max_episode_length=…} how many steps"
             error = EnvError(f"{self._episode(late[0])} took longer than {limit}", hint=hint)
             return self.failed(error, late, in_flight)
         if starting:
@@ -101,73 +101,73 @@ class Supervisor:
         if len(suspects) != 1 or self._kills[suspects[0]] < MOST_TRIES:
             return self._restart(what, death, tuple(number for number in suspects if self._kills[number] > 1))
         message = f"{self._episode(suspects[0])} killed its worker {MOST_TRIES} times: {what}"
-        hint = 'the seed repeats it; on_worker_death="skip" leaves such an episode out'
+        hint = 'the seed repeats it; {on_worker_death="skip"} leaves such an episode out'
         fatal = self._fatal(message, hint, death)
         if self._rules.on_worker_death == "fail":
-            return Verdict(fatal)
+            return Decision(fatal)
         restart = self._restart(what, death)
         return restart if restart.error else self._skip(suspects[0], fatal)
 
-    def _restart(self, what: str, death: Died, isolated: tuple[int, ...] = ()) -> Verdict:
+    def _restart(self, what: str, death: Died, isolated: tuple[int, ...] = ()) -> Decision:
         most = self._rules.max_worker_restarts
         if self.false_starts[death.worker] >= MOST_TRIES:
             what = f"worker {death.worker} died {MOST_TRIES} times before it was ready: {what}"
             hint = death.hint or "its policy or environment crashes while it is built"
-            return Verdict(self._fatal(what, hint, death))
+            return Decision(self._fatal(what, hint, death))
         if self.restarts >= most:
             after = f" after {most} {'restart' if most == 1 else 'restarts'}" if most else ""
-            hint = f"{death.hint or _CRASH_HINT}; max_worker_restarts=… allows more restarts"
-            return Verdict(self._fatal(f"{what}{after}", hint, death))
+            hint = f"{death.hint or _CRASH_HINT}; {{max_worker_restarts=…}} allows more restarts"
+            return Decision(self._fatal(f"{what}{after}", hint, death))
         self.restarts += 1
         likely = f" ({death.hint})" if death.hint else ""
-        return Verdict(isolated=isolated, notice=f"{what}{likely}; it is started again ({self.restarts} of {most})")
+        return Decision(isolated=isolated, notice=f"{what}{likely}; it is started again ({self.restarts} of {most})")
 
     def _fatal(self, message: str, hint: str, death: Died) -> WorkerError:
         """Return the error of a death, with a line for each death before it, and its traceback."""
         before = self._deaths if len(self._deaths) > 1 else []
         return WorkerError(message, hint=hint, details="\n".join([*before, death.details]).rstrip())
 
-    # -- failures --------------------------------------------------------------------------------------------------
+    # -- failures ----------------------------------------------------------------------------------
 
-    def failed(self, error: RolloutError, numbers: Sequence[int], in_flight: Sequence[range]) -> Verdict:
-        """Take an error that was raised in one of these episodes, or in none, in a worker that had these in flight."""
-        rule, suspects = self._rules.on_env_error, _those_in(in_flight, numbers)
+    def failed(self, error: RolloutError, numbers: Sequence[int], in_flight: Sequence[range]) -> Decision:
+        """Take an error of one of these episodes, or of none, in a worker that had these ranges in flight."""
+        rule, suspects = self._rules.on_env_error, _within(in_flight, numbers)
         if numbers and not suspects:
-            return Verdict()  # They were dropped meanwhile, or ended just before their worker was killed.
+            return Decision()  # They were dropped meanwhile, or ended just before their worker was killed.
         if rule == "fail" or not suspects:
-            return Verdict(error)
+            return Decision(error)
         number = suspects[0]
         if len(suspects) > 1:  # A step of several environments at once.
-            return Verdict(isolated=suspects, notice=f"{error.message}: {_named(suspects)} are run again, each alone")
+            notice = f"{error.message}: {_in_words(suspects)} are run again, each alone"
+            return Decision(isolated=suspects, notice=notice)
         if rule == "skip":
             return self._skip(number, error)
         self._failures[number] += 1
         count = self._failures[number]
         if count > MOST_TRIES:
-            advice = f'episode {number} failed {count} times; on_env_error="skip" leaves such an episode out'
-            error.hint = f"{error.hint}; {advice}" if error.hint else advice
-            return Verdict(error)
+            advice = f'episode {number} failed {count} times; {{on_env_error="skip"}} leaves such an episode out'
+            return Decision(error.with_hint("; ".join(filter(None, [error.marked_hint, advice]))))
         notice = f"{error.message}; episode {number} is run again ({count} of {MOST_TRIES})"
-        return Verdict(isolated=(number,), notice=notice)
+        return Decision(isolated=(number,), notice=notice)
 
-    def _skip(self, number: int, error: RolloutError) -> Verdict:
+    def _skip(self, number: int, error: RolloutError) -> Decision:
         self.n_skipped += 1
         if self.n_skipped >= MOST_SKIPPED:
             message = f"{MOST_SKIPPED} episodes in a row had to be skipped; the last one: {error.message}"
             hint = "hardly any episode can be run like this"
-            return Verdict(type(error)(message, hint=hint, details=error.details))
-        return Verdict(skipped=(number, error.message), notice=f"{error.message}; episode {number} is skipped")
+            return Decision(type(error)(message, hint=hint, details=error.details))
+        return Decision(skipped=(number, error.message), notice=f"{error.message}; episode {number} is skipped")
 
     def _episode(self, number: int) -> str:
         return f"episode {number} (seed {env_seed(self._seed, number)})"
 
 
-def _those_in(runs: Sequence[range], numbers: Iterable[int]) -> tuple[int, ...]:
+def _within(runs: Sequence[range], numbers: Iterable[int]) -> tuple[int, ...]:
     """Return the numbers that lie in one of the ranges, rising."""
     return tuple(number for number in sorted(set(numbers)) if any(number in run for run in runs))
 
 
-def _named(numbers: Sequence[int]) -> str:
+def _in_words(numbers: Sequence[int]) -> str:
     """Return one or more episodes in words; of very many, the first ones."""
     names = shorten(", ".join(map(str, numbers)), 100, placeholder=" …")
     return f"episodes {names}" if len(numbers) > 1 else f"episode {names}"

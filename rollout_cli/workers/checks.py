@@ -31,7 +31,7 @@ _INTERFACES = {
 }
 _REWARD_HINT = "a reward is one real number that a float can hold: 0.0 where a step is worth nothing"
 ENDLESS_HINT = (
-    "max_episode_length=N truncates it; episode_step_guard=… says how long an episode without a limit may get"
+    "{max_episode_length=N} truncates it; {episode_step_guard=…} says how long an episode without a limit may get"
 )
 
 
@@ -104,11 +104,11 @@ def bad_action(leaf: Leaf, value: Any, rule: str) -> BadValueError:
     """Return the error for an action that is not of its space."""
     where = f" at {leaf.name!r}" if leaf.path else ""
     numbers = np.asarray(value)
-    hint = 'invalid_action="warn" lets the environment have it'
+    hint = '{invalid_action="warn"} lets the environment have it'
     if numbers.dtype.kind == "f" and np.isnan(numbers).any():
         hint = "nan has no nearest bound: look at the policy's parameters and at the observation it was given"
     elif leaf.kind == "box" and rule != "clip":
-        hint = f'invalid_action="clip" moves it to the nearest bound, {hint}'
+        hint = f'{{invalid_action="clip"}} moves it to the nearest bound, {hint}'
     return BadValueError(f"the action{where} is not of its space: {numbers.tolist()!r:.80} of {leaf.space}", hint)
 
 
@@ -167,8 +167,7 @@ def sound_episodes(chunk: Chunk) -> tuple[Chunk | None, RolloutError | None]:
     if any(column.dtype.kind == "f" and np.isnan(column[row]).any() for column in chunk.actions):
         hint = "the action of this step is nan, too: look at the policy first"
     place = episode_place(int(chunk.workers[at]), number, int(chunk.seeds[at]), step)
-    error = EnvError(f"the reward is not a number (nan) ({place})", hint=hint)
-    error.episodes = (number,)
+    error = EnvError("the reward is not a number (nan)", hint=hint, place=place, episodes=(number,))
     sound = [chunk.episodes(one, one + 1) for one in np.setdiff1d(np.arange(chunk.n_episodes), faulty).tolist()]
     return concatenate(sound) if sound else None, error
 
@@ -189,18 +188,16 @@ def blame(where: str, error: BaseException, place: str, numbers: tuple[int, ...]
     kind: type[UserCodeError] = PolicyError if where.startswith("policy") else EnvError
     fault = _explained(where, error)
     if isinstance(fault, UserCodeError):
-        message = fault.message if "(worker " in fault.message else f"{fault.message} ({place})"
-        blamed = type(fault)(message, hint=fault.hint, details=fault.details)
+        blamed = fault.placed(place, numbers)
     elif isinstance(fault, RolloutError):
         return
     elif isinstance(fault, BadValueError):
-        blamed = kind(f"{where}: {fault} ({place})", hint=fault.hint)
+        blamed = kind(f"{where}: {fault}", hint=fault.hint, place=place, episodes=numbers)
     else:
         hint = "the traceback below shows where; the seed repeats it"
         if isinstance(fault, SystemExit):
             hint = "let the code raise an exception, or return, instead of ending the process"
-        blamed = kind(f"{where} raised {first_line(fault)} ({place})", hint=hint)
-    blamed.episodes = numbers
+        blamed = kind(f"{where} raised {first_line(fault)}", hint=hint, place=place, episodes=numbers)
     raise blamed from error
 
 

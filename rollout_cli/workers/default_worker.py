@@ -476,7 +476,7 @@ def check_same_spec(spec: EnvSpec, before: EnvSpec) -> None:
     """Raise EnvLoadError where an environment that was built anew is another one than before."""
     if spec != before:
         message = "the environment that was built anew for an episode has other spaces, or another limit, than before"
-        raise EnvLoadError(message, hint="build the same environment each time, or omit fresh_env=True")
+        raise EnvLoadError(message, hint="build the same environment each time, or omit {fresh_env=True}")
 
 
 Worker = DefaultWorker

@@ -11,9 +11,8 @@ import numpy as np
 
 from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.errors import EnvError, InternalError, PolicyError, PolicyLoadError
-from rollout_cli.loading import Source, reporting
-from rollout_cli.policies import AdaptedPolicy, PolicySource, adapt_policy
-from rollout_cli.policies.policy import name_of
+from rollout_cli.loading import Source, name_of, reporting
+from rollout_cli.policies import AdaptedPolicy, adapt_policy, is_policy_source
 from rollout_cli.policies.source import UserPolicySource
 from rollout_cli.seeding.seeds import SETUP, seed_globals, torch_has_drawn
 from rollout_cli.workers.worker import EpisodeRules, OnInvalidAction
@@ -35,7 +34,7 @@ class PolicyHolder:
     def users_own(self) -> Any:
         """The user's own object; None before the first update, and a source's before the spaces are known."""
         if not self.policies:
-            return None if isinstance(self._given, PolicySource) else self._given
+            return None if is_policy_source(self._given) else self._given
         return self.policy if self.policy.wrapped is None else self.policy.wrapped
 
     @contextmanager
@@ -89,14 +88,14 @@ class PolicyHolder:
             # It imported torch, whose generator begins in another state in each process, and can be seeded now.
             policies = [self._adapted(source, first)]
         if policies[0].takes_masks and not (envs and all(env.has_wrapper_attr("action_masks") for env in envs)):
-            raise PolicyLoadError(
-                f"{name_of(policies[0].wrapped)} needs action masks, and the environment has none",
-                hint="give the environment a method action_masks(), or wrap it in sb3_contrib's ActionMasker"
-                if envs
-                else 'omit vectorization="native": n_envs=… then steps environments that have a method action_masks()',
-            )
+            omitted = 'omit {vectorization="native"}: {envs_per_worker=…} then steps'
+            hint = f"{omitted} environments that have a method action_masks()"
+            if envs:
+                hint = "give the environment a method action_masks(), or wrap it in sb3_contrib's ActionMasker"
+            message = f"{name_of(policies[0].wrapped)} needs action masks, and the environment has none"
+            raise PolicyLoadError(message, hint=hint)
         if others and policies[0].row_by_row:
-            if not isinstance(source, PolicySource):
+            if not is_policy_source(source):
                 hint = "give the policy get_actions, which acts for all rows, or run one environment a worker"
                 source = UserPolicySource(Source.of(source, PolicyLoadError, hint=hint))
             policies += [self._adapted(source, env_spec) for env_spec in others]
@@ -104,7 +103,7 @@ class PolicyHolder:
 
     def _adapted(self, given: Any, env_spec: EnvSpec) -> AdaptedPolicy:
         seed_globals(self._root, SETUP)
-        if isinstance(given, PolicySource):
+        if is_policy_source(given):
             return given.load(env_spec, deterministic=self._deterministic)
         return adapt_policy(given, env_spec, deterministic=self._deterministic)
 

@@ -158,7 +158,7 @@ class VecWorker(DefaultWorker):
         self._limit = min(self._max_episode_length, rows.own_limit) if rows.envs else self._max_episode_length
         if rows.resets_itself and rows.own_limit > self._limit:
             limits = f"its rows itself after {rows.own_limit:g} steps: none can be cut at {self._limit:g} steps"
-            hint = 'give the limit to the environment, as in env_kwargs={"max_episode_steps": N}, or omit it'
+            hint = "give the limit to the environment, as in {env_kwargs=max_episode_steps=N}, or omit it"
             raise EnvLoadError(f"{vector_name(rows.env)} resets {limits}", hint=hint)
         specs = rows.specs(self._max_episode_length)
         self._take_spec(specs[0])

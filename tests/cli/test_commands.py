@@ -15,7 +15,7 @@ import pytest
 from rollout_cli.config import CollectConfig
 from rollout_cli.errors import InterruptedRunError, PolicyError, RolloutError, TerminatedRunError, WorkerError
 from rollout_cli.option_types import EpisodeRange
-from rollout_cli.run.progress import Progress
+from rollout_cli.progress import Progress
 from tests.cli.calling import Caller
 
 
@@ -66,7 +66,7 @@ class StandIn:
 def stand_in(monkeypatch: pytest.MonkeyPatch) -> StandIn:
     made = StandIn()
     monkeypatch.setattr("rollout_cli.run.collect.collect", made.collect)
-    monkeypatch.setattr("rollout_cli.samplers.fork_server.shared_server", lambda: None)
+    monkeypatch.setattr("rollout_cli.samplers.processes.fork_server.running_server", lambda method: None)
     return made
 
 

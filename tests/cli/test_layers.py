@@ -1,11 +1,16 @@
-"""Imports point down the layers, as the contracts in pyproject.toml have it."""
+"""Imports point down the layers, as the contracts in pyproject.toml have it, and what a part of the package loads."""
 
 from __future__ import annotations
 
+import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+import rollout_cli
 from tests.helpers.processes import ROOT, variables
 
 
@@ -15,6 +20,40 @@ def test_the_layers_hold() -> None:
     words = [str(program), "--no-cache", "--config", str(ROOT / "pyproject.toml")]
     ran = subprocess.run(words, cwd=ROOT, env=variables(), capture_output=True, text=True, check=False)
     assert 0 == ran.returncode, ran.stdout + ran.stderr
+
+
+PACKAGE = Path(rollout_cli.__file__).parent
+
+
+@pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_no_import_goes_by_a_string(path: Path) -> None:
+    """The contracts do not see one: the tables of public names alone, in `__init__`, name modules of the package."""
+    tree = ast.parse(path.read_text())
+    texts = [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+    assert not [text for text in texts if re.fullmatch(r"rollout_cli(\.\w+)+", text)]
+    names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    assert path.name == "__init__.py" or not {"import_module", "__name__"} <= names
+
+
+LOADED = {
+    "rollout_cli.load": ("samplers", "workers", "policies", "envs", "seeding", "run", "cli", "config"),
+    "rollout_cli.samplers.sampler": ("dataset", "run", "cli", "config"),
+    "rollout_cli.samplers.processes.worker_main": ("dataset", "run", "cli", "config", "progress"),
+}
+"""By what a program loads, parts of the package that it does without."""
+
+
+@pytest.mark.parametrize("name", LOADED)
+def test_a_part_loads_what_it_needs(name: str) -> None:
+    """The dataset library stands by itself, and workers have no library for tables, terminals or options."""
+    module, _, attribute = name.rpartition(".")
+    foreign = {"typer", "pydantic", "rich"} | ({"pyarrow"} if "samplers" in name else set())
+    code = f"import sys, {module}; {name if module == 'rollout_cli' else f'from {module} import {attribute}'}\n"
+    code += "print(*sys.modules)"
+    ran = subprocess.run([sys.executable, "-c", code], env=variables(), capture_output=True, text=True, check=False)
+    assert 0 == ran.returncode, ran.stderr
+    loaded = {".".join(module.split(".")[:2]) for module in ran.stdout.split()}
+    assert not loaded & {*foreign, *(f"rollout_cli.{part}" for part in LOADED[name])}
 
 
 def test_a_run_does_not_load_pandas(tmp_path: Path) -> None:

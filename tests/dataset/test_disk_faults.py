@@ -111,7 +111,7 @@ def test_too_little_memory_is_a_storage_error_with_advice(
     with pytest.raises(expected) as caught:
         write_dataset(tmp_path / "d", CHUNKS, limits=SMALL)
     if isinstance(caught.value, StorageError):
-        assert "--drop-info" in caught.value.hint
+        assert "drop_info" in caught.value.hint
 
 
 @pytest.mark.parametrize("meddle", ["remove", "rename", "remove the data"])

@@ -47,7 +47,7 @@ def test_a_dataset_is_not_replaced_unasked(tmp_path: Path) -> None:
     before = all_files(tmp_path)
     with pytest.raises(DatasetExistsError, match="not empty") as caught:
         write_dataset(tmp_path, EPISODES)
-    assert "--overwrite" in caught.value.hint
+    assert "overwrite=True" in caught.value.hint
     assert 5 == caught.value.exit_code
     assert before == all_files(tmp_path)
 

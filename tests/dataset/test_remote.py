@@ -183,6 +183,6 @@ def test_a_server_that_answers_no_more_is_asked_for_one_thing_only(monkeypatch: 
             writer.close(status="complete")
     assert "cannot be used" in caught.value.message
     assert caught.value.hint.endswith(
-        f"what was committed stays in {folder_of(store.uri)}; --resume continues from there"
+        f"what was committed stays in {folder_of(store.uri)}; resume=True continues from there"
     )
     assert (4, 1) == (len(store.unanswered), len(set(store.unanswered)))

@@ -311,7 +311,7 @@ def test_more_text_than_a_column_holds_is_a_storage_error(monkeypatch: pytest.Mo
     monkeypatch.setattr(convert, "MOST_OFFSET", 10)
     with pytest.raises(StorageError, match="over 10") as caught:
         text_array(["abcdef", "ghijkl"])
-    assert "--drop-info" in caught.value.hint
+    assert "drop_info" in caught.value.hint
 
 
 def test_a_lone_surrogate_is_stored_as_its_escape(tmp_path: Path) -> None:

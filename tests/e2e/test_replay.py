@@ -56,11 +56,11 @@ def dataset(tmp_path: Path) -> Path:
 
 
 def edit_info(dataset: Path, **changes: Any) -> None:
-    """Change info.json; a double underscore leads to an inner key."""
+    """Change the record of the run in info.json; a double underscore leads to an inner key."""
     info = info_of(dataset)
     for name, value in changes.items():
         *outer, last = name.split("__")
-        inner = info
+        inner = info["sources"][0]
         for key in outer:
             inner = inner[key]
         inner[last] = value

@@ -78,7 +78,7 @@ def test_a_shard_is_resumed(tmp_path: Path) -> None:
         assert -signal.SIGKILL == run.end().code
     assert "collecting" == info_of(again)["status"]
     refused = called("merge", parts[0], again, parts[2], "--output", tmp_path / "all", code=2)
-    assert f"finish it: rollout collect --resume --output {again}" in refused.stderr
+    assert f"finish it: `rollout collect` with --resume --output {again}" in refused.stderr
     verified = called("verify", again)
     assert "everything so far" in verified.stdout
     called("collect", "--resume", "--output", again, "--quiet")

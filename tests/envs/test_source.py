@@ -16,6 +16,8 @@ import gymnasium
 import pytest
 
 from rollout_cli.envs import EnvSource, as_env_source, env_source, time_limit_of
+from rollout_cli.envs.source import build_native
+from rollout_cli.envs.wrappers import wrapper_source
 from rollout_cli.errors import EnvLoadError
 from tests.helpers.projects import project, write_module
 from tests.workers.worlds import ChainEnv
@@ -73,7 +75,8 @@ def test_gymnasium_id() -> None:
     assert 7 == time_limit_of(env)
     assert "CartPole-v1" == source.label
     kwargs = {"sutton_barto_reward": True, "max_episode_steps": 7}
-    assert {"spec": "CartPole-v1", "kwargs": kwargs, "path": None, "sha256": None} == source.describe()
+    described: dict[str, Any] = {"spec": "CartPole-v1", "kwargs": kwargs, "path": None, "sha256": None, "wrappers": []}
+    assert described == source.describe()
 
 
 def test_id_of_a_module(mine: Path) -> None:
@@ -91,7 +94,7 @@ def test_module_attribute(mine: Path, spec: str, size: int) -> None:
     assert first is not second
     assert sys.modules["mine"].held is not first
     digest = sha256((mine / "mine.py").read_bytes()).hexdigest()
-    assert {"spec": spec, "kwargs": {}, "path": None, "sha256": digest} == source.describe()
+    assert {"spec": spec, "kwargs": {}, "path": None, "sha256": digest, "wrappers": []} == source.describe()
 
 
 def test_module_factory_and_spec(mine: Path) -> None:
@@ -148,7 +151,7 @@ def test_python_objects() -> None:
     assert env.length == source.build().length
     assert source.build() is not source.build()
     assert "ChainEnv" == source.label
-    assert {"spec": "ChainEnv", "kwargs": {}, "path": None, "sha256": None} == source.describe()
+    assert {"spec": "ChainEnv", "kwargs": {}, "path": None, "sha256": None, "wrappers": []} == source.describe()
     assert as_env_source(source) is source
     assert "CartPole-v1" == as_env_source("CartPole-v1").label
     assert "CartPole-v1" == as_env_source(gymnasium.spec("CartPole-v1")).label
@@ -240,3 +243,34 @@ def test_kinds_that_are_not_gymnasiums() -> None:
     with pytest.raises(EnvLoadError, match="SyncVectorEnv") as caught:
         as_env_source(lambda: gymnasium.make_vec("CartPole-v1", 2, vectorization_mode="sync")).build()
     assert "single environment" in caught.value.hint
+
+
+WRAPPERS_MODULE = """
+    import gymnasium
+
+    class Doubled(gymnasium.RewardWrapper):
+        def __init__(self, env, factor=2.0):
+            super().__init__(env)
+            self.factor = factor
+
+        def reward(self, reward):
+            return self.factor * reward
+"""
+
+
+def test_wrappers_of_a_source(project: Path) -> None:
+    """They are applied in order to each environment that is built, in a worker too, and recorded."""
+    write_module(project, "doubled", WRAPPERS_MODULE)
+    wrappers = (wrapper_source("doubled:Doubled", {"factor": 3.0}), wrapper_source("ClipReward", {"max_reward": 2.5}))
+    source = crossed(env_source("CartPole-v1", {"max_episode_steps": 7}, wrappers=wrappers))
+    env = source.build()
+    assert ["ClipReward", "Doubled"] == [type(env).__name__, type(env.env).__name__]
+    assert 7 == time_limit_of(env)
+    env.reset(seed=1)
+    assert 2.5 == env.step(0)[1]
+    digest = sha256((project / "doubled.py").read_bytes()).hexdigest()
+    recorded = [(record["spec"], record["kwargs"], record["sha256"]) for record in source.describe()["wrappers"]]
+    assert [("doubled:Doubled", {"factor": 3.0}, digest), ("ClipReward", {"max_reward": 2.5}, None)] == recorded
+    with pytest.raises(EnvLoadError, match="doubled:Doubled wraps single environments") as caught:
+        build_native(source, 2, 0)
+    assert 'omit vectorization="native"' in caught.value.hint

@@ -16,16 +16,16 @@ import pytest
 import ray
 from ray.cluster_utils import Cluster
 
+from rollout_cli import Episodes, MinTimesteps, RaySampler, Supervision
 from rollout_cli.episodes.batch import EpisodeBatch
 from rollout_cli.episodes.chunk import ChunkRef
 from rollout_cli.errors import UsageError, WorkerError
-from rollout_cli.samplers import Episodes, MinTimesteps, RaySampler, Supervision
 from tests.helpers.batches import assert_same_batches
 from tests.helpers.datasets import assert_same_data, has_commit, info_of, source_of
 from tests.helpers.envs import FaultyEnv
 from tests.helpers.processes import Running, marked, rollout, running
 from tests.helpers.sampled import act, still
-from tests.helpers.sampling import batch_of, faulty, sampler_of, serial, warnings_of
+from tests.helpers.sampling import batch_of, faulty, sampler_of, serial
 from tests.helpers.servers import fetched, s3_server
 
 
@@ -93,12 +93,12 @@ def _node_at_last(mark: Path) -> str:
 def test_segments_for_a_bucket_are_written_on_another_node(cluster: Cluster, tmp_path: Path) -> None:
     """Where there is one; those for a folder are written on the driver's."""
     with sampler_of("ray", act, n_workers=1) as sampler:
-        assert _node() == sampler.execute(_node, anywhere=True)
+        assert _node() == sampler.segment_runner().run(_node, needs_folder=False)
     node = node_of(cluster)
     with sampler_of("ray", act, n_workers=1) as sampler:
-        assert _node() == sampler.execute(_node)
+        assert _node() == sampler.segment_runner().run(_node)
     with sampler_of("ray", act, n_workers=1) as sampler:
-        assert node.node_id == sampler.execute(_node, anywhere=True)
+        assert node.node_id == sampler.segment_runner().run(_node, needs_folder=False)
     local = tmp_path / "local"
     with s3_server() as (at, _):
         where = ("--sampler", "ray", "--ray-address", cluster.address, "--workers", "1", "--output", at("d"))
@@ -114,16 +114,17 @@ def _dies() -> None:
 def test_a_call_that_is_lost_runs_again_on_this_node(cluster: Cluster, tmp_path: Path) -> None:
     """With its process or its node; one that never comes to its end is given up."""
     with sampler_of("ray", act, n_workers=1) as sampler:
-        assert _node() == sampler.execute(_node_at_last, tmp_path / "here")
+        assert _node() == sampler.segment_runner().run(_node_at_last, tmp_path / "here")
     node = node_of(cluster)
     with sampler_of("ray", act, n_workers=1) as sampler:
-        assert _node() == sampler.execute(_node_at_last, tmp_path / "there", anywhere=True)
+        assert _node() == sampler.segment_runner().run(_node_at_last, tmp_path / "there", needs_folder=False)
     with sampler_of("ray", act, n_workers=1) as sampler:
-        assert node.node_id == sampler.execute(_node, anywhere=True)
+        runner = sampler.segment_runner()
+        assert node.node_id == runner.run(_node, needs_folder=False)
         cluster.remove_node(node, allow_graceful=False)
-        assert _node() == sampler.execute(_node_at_last, tmp_path / "gone", anywhere=True)
+        assert _node() == runner.run(_node_at_last, tmp_path / "gone", needs_folder=False)
         with pytest.raises(WorkerError, match="a call on the Ray cluster failed"):
-            sampler.execute(_dies)
+            runner.run(_dies)
 
 
 class UnseededEnv(FaultyEnv):
@@ -177,8 +178,8 @@ def test_a_stuck_step_and_a_kill_end_their_worker(tmp_path: Path) -> None:
         signs = tmp_path / what
         signs.mkdir()
         env = faulty(what, 6, times=1, signs=signs)
-        with sampler_of("ray", still, env, supervision=supervision) as sampler:
-            warnings = warnings_of(sampler)
+        warnings: list[str] = []
+        with sampler_of("ray", still, env, supervision=supervision, warn=warnings.append) as sampler:
             assert_same_batches(serial(Episodes(0, 12), still), batch_of(sampler, sampler.stream(Episodes(0, 12))))
         told = "was killed, since a step took longer than 2 s" if what == "hang" else "was lost"
         assert any(told in warning for warning in warnings), warnings
@@ -200,7 +201,7 @@ class Holder:
 
 def test_workers_without_a_place_are_named(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """While others hold the cores, one warning says what the workers wait for; they start once these are free."""
-    monkeypatch.setattr("rollout_cli.samplers.ray_sampler.PLACE_SECONDS", 0.5)
+    monkeypatch.setattr("rollout_cli.samplers.ray.pool.PLACE_SECONDS", 0.5)
     node_of(cluster)
     holder = ray.remote(num_cpus=1)(Holder).remote()
     assert ray.get(holder.ready.remote())
@@ -210,8 +211,7 @@ def test_workers_without_a_place_are_named(cluster: Cluster, monkeypatch: pytest
         warnings.append(text)
         ray.kill(holder)
 
-    with RaySampler(still, FaultyEnv, n_workers=1, seed=5) as sampler:
-        sampler.warn = warned
+    with RaySampler(still, FaultyEnv, n_workers=1, seed=5, warn=warned) as sampler:
         batch = sampler.obtain_samples(0, 50, None)
     assert_same_batches(serial(MinTimesteps(50), still), batch)
     assert [

@@ -16,7 +16,7 @@ import numpy as np
 from gymnasium import spaces
 
 from rollout_cli.envs.updates import EnvUpdate
-from rollout_cli.samplers.channel import _HEAD, _MARK
+from rollout_cli.samplers.processes.channel import _HEADER, _MARK
 from tests.helpers.envs import FaultyEnv, leave_sign
 from tests.helpers.policies import push
 
@@ -157,12 +157,12 @@ def wrong_bytes() -> None:
 
 
 def half_a_message() -> None:
-    write_to_sockets(_HEAD.pack(_MARK, 1, 1000) + b"half of it")
+    write_to_sockets(_HEADER.pack(_MARK, 1, 1000) + b"half of it")
     os._exit(1)
 
 
 def whole_nonsense() -> None:
-    write_to_sockets(_HEAD.pack(_MARK, 1, 24) + struct.pack("<Q", 8) + bytes(8) + b"nonsense")
+    write_to_sockets(_HEADER.pack(_MARK, 1, 24) + struct.pack("<Q", 8) + bytes(8) + b"nonsense")
 
 
 def fork_and_die(note: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
@@ -10,13 +11,14 @@ from typing import Any
 
 import psutil
 
+from rollout_cli import LocalSampler, MultiprocessingSampler, RaySampler, Sampler
 from rollout_cli.episodes.batch import EpisodeBatch
 from rollout_cli.episodes.chunk import Chunk
-from rollout_cli.samplers import LocalSampler, MultiprocessingSampler, Plan, RaySampler, Sampler
+from rollout_cli.samplers.plan import Plan
 from rollout_cli.seeding.seeds import env_seed
 from tests.helpers.envs import FaultyEnv
 from tests.helpers.policies import GlobalNoisePolicy
-from tests.helpers.processes import is_worker
+from tests.helpers.processes import SECONDS, is_worker
 
 SEED = 5
 BACKENDS = ("local", "forkserver", *(("ray",) if os.environ.get("ROLLOUT_TEST_RAY") == "1" else ()))
@@ -35,27 +37,18 @@ def faulty(what: str, *numbers: int, signs: Path | None = None, **options: Any) 
 
 
 def sampler_of(backend: str, agents: Any = None, envs: Any = FaultyEnv, **options: Any) -> Sampler:
-    """Return a sampler with root seed 5 and two workers unless other ones are asked for; it warns nobody."""
+    """Return a sampler with root seed 5 and two workers unless other ones are asked for; its warnings are lost."""
+    options.setdefault("warn", lambda text: None)
     if not any(name in options for name in ("worker_factory", "n_workers")):
         options["n_workers"] = 2
     if "worker_factory" not in options:
         options.setdefault("seed", SEED)
     agents = GlobalNoisePolicy() if agents is None else agents
     if backend == "local":
-        sampler: Sampler = LocalSampler(agents, envs, **options)
-    elif backend == "ray":
-        sampler = RaySampler(agents, envs, cpus_per_worker=0.05, **options)
-    else:
-        sampler = MultiprocessingSampler(agents, envs, start_method=backend, **options)  # type: ignore[arg-type]
-    sampler.warn = lambda text: None
-    return sampler
-
-
-def warnings_of(sampler: Sampler) -> list[str]:
-    """Return the list of what a sampler warns of from now on."""
-    warnings: list[str] = []
-    sampler.warn = warnings.append
-    return warnings
+        return LocalSampler(agents, envs, **options)
+    if backend == "ray":
+        return RaySampler(agents, envs, cpus_per_worker=0.05, **options)
+    return MultiprocessingSampler(agents, envs, start_method=backend, **options)  # type: ignore[arg-type]
 
 
 def serial(plan: Plan, agents: Any = None, envs: Any = FaultyEnv, **options: Any) -> EpisodeBatch:
@@ -77,3 +70,12 @@ def numbers_of(chunks: Iterable[Chunk]) -> list[int]:
 def workers_below_us() -> list[psutil.Process]:
     """Return the worker processes that descend from this one."""
     return [process for process in psutil.Process().children(recursive=True) if is_worker(process)]
+
+
+def worker_pids(n_workers: int) -> list[int]:
+    """Return the process ids of this process's workers in the order of their numbers, once all have started."""
+    deadline = time.monotonic() + SECONDS
+    while len(workers := workers_below_us()) != n_workers:
+        assert time.monotonic() < deadline, f"there are {len(workers)} workers, and not {n_workers}"
+        time.sleep(0.005)
+    return [process.pid for process in sorted(workers, key=lambda worker: worker.cmdline()[0])]

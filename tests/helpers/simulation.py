@@ -13,10 +13,11 @@ from contextlib import contextmanager
 from typing import Any
 from unittest import mock
 
-from rollout_cli.samplers import reorder, sampler, worker_loop
+from rollout_cli.samplers import sampler, worker_loop
 from rollout_cli.samplers.leases import LeaseSize
 from rollout_cli.samplers.messages import ToSampler, ToWorker
 from rollout_cli.samplers.pool import Died, Event
+from rollout_cli.samplers.reorder import BufferLimits
 from rollout_cli.samplers.worker_loop import WorkerLoop
 from tests.helpers.fake_worker import DeadlyEpisode, Script
 
@@ -118,9 +119,6 @@ class SimulatedPool:
         for loop in self._loops.values():
             loop.close()
 
-    def pids(self) -> list[int]:
-        return []
-
 
 class SimulatedSampler(sampler.Sampler):
     """A sampler over simulated pools; use it inside `with simulated_time(sampler)`.
@@ -143,16 +141,16 @@ class SimulatedSampler(sampler.Sampler):
         lease_size: LeaseSize | None = None,
         **kwargs: Any,
     ) -> None:
-        super().__init__(policy, "CartPole-v1", worker_factory=script.factory(n_workers), **kwargs)
         self.warnings: list[str] = []
-        self.warn = self.warnings.append
+        factory = script.factory(n_workers)
+        super().__init__(policy, "CartPole-v1", worker_factory=factory, warn=self.warnings.append, **kwargs)
         self.simulated: SimulatedPool | None = None
-        self._script, self._pool_options = script, pool_options or {}
-        self._limits: dict[str, Any] = {"MEMORY_BYTES": memory_limit, "ELSEWHERE_BYTES": memory_limit}
+        self.script, self.pool_options, self.by_worker = script, pool_options or {}, isinstance(policy, list)
+        self._buffer_limits = BufferLimits(memory_limit, memory_limit)
         self._lease_size = lease_size or LeaseSize()
 
     def _make_pool(self) -> SimulatedPool:
-        self.simulated = SimulatedPool(self._script, self.n_workers, **self._pool_options)
+        self.simulated = SimulatedPool(self.script, self.n_workers, **self.pool_options)
         return self.simulated
 
     def clock(self) -> float:
@@ -161,10 +159,9 @@ class SimulatedSampler(sampler.Sampler):
 
 @contextmanager
 def simulated_time(simulated: SimulatedSampler) -> Iterator[None]:
-    """Let all clocks show the turns of the sampler's pool, and the buffer have its limits."""
+    """Let all clocks show the turns of the sampler's pool."""
     with (
         mock.patch.object(worker_loop, "_clock", simulated.clock),
         mock.patch.object(sampler, "_clock", simulated.clock),
-        mock.patch.multiple(reorder, **simulated._limits),
     ):
         yield

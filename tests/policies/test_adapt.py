@@ -12,7 +12,7 @@ from gymnasium import spaces
 
 from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.errors import PolicyError, PolicyLoadError
-from rollout_cli.policies import adapt_policy, policy_class
+from rollout_cli.policies import adapt_policy, is_policy_source, policy_class, policy_source
 from rollout_cli.policies.adapt import instantiate
 from rollout_cli.policies.random import RandomPolicy
 from rollout_cli.seeding.generators import EpisodeSeeder
@@ -541,3 +541,17 @@ def test_spaces_that_policy_and_environment_share_are_the_environments() -> None
         seeder.begin(3)
         drawn.append([int(space.sample()) for _ in range(5)])
     assert drawn[0] == drawn[1]
+
+
+class Raising:
+    """A policy each of whose further attributes raises."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise RuntimeError(f"no {name}")
+
+
+def test_what_is_a_source() -> None:
+    """Its class decides: to look at a policy's own attributes may raise anything."""
+    assert is_policy_source(policy_source("random"))
+    assert not is_policy_source(Raising())
+    assert not is_policy_source(lambda observation: 0)

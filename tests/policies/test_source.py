@@ -66,7 +66,7 @@ def test_module_attribute(project: Path, attribute: str, action: int) -> None:
     source = policy_source(f"mine:{attribute}")
     assert (action, f"mine:{attribute}") == (first_action(source), source.label)
     digest = sha256((project / "mine.py").read_bytes()).hexdigest()
-    assert {"spec": f"mine:{attribute}", "path": None, "sha256": digest} == source.describe()
+    assert {"scheme": None, "path": None, "sha256": digest, "options": {}} == source.describe()
 
 
 @pytest.mark.parametrize("name", ["policy.pkl", "sub/Policy.PICKLE"])
@@ -79,7 +79,8 @@ def test_a_pickle_file(project: Path, name: str) -> None:
         source = policy_source(name)
         (project / name).write_bytes(b"")
         assert (action, Path(name).name) == (first_action(source), source.label)
-        described = {"spec": name, "path": str(project / name), "sha256": sha256(data).hexdigest()}
+        digest = sha256(data).hexdigest()
+        described: dict[str, Any] = {"scheme": None, "path": str(project / name), "sha256": digest, "options": {}}
         assert described == source.describe()
 
 
@@ -101,7 +102,8 @@ def test_the_built_in_policy() -> None:
     """`random` takes nothing more, and has no deterministic mode."""
     source = crossed(policy_source("random"))
     assert isinstance(source.load(ENV_SPEC), RandomPolicy)
-    assert ("random", {"spec": "random", "path": None, "sha256": None}) == (source.label, source.describe())
+    described: dict[str, Any] = {"scheme": "random", "path": None, "sha256": None, "options": {}}
+    assert ("random", described) == (source.label, source.describe())
     with pytest.raises(PolicyLoadError, match="takes nothing after its name, but got '3'"):
         policy_source("random:3")
     with pytest.raises(PolicyLoadError, match="no deterministic mode"):
@@ -149,7 +151,7 @@ def test_objects_of_the_python_api() -> None:
     first, second = source.load(ENV_SPEC), source.load(ENV_SPEC)
     assert first.wrapped is not second.wrapped
     assert (1, "a policy object") == (first_action(source), source.label)
-    assert {"spec": None, "path": None, "sha256": None} == source.describe()
+    assert {"scheme": None, "path": None, "sha256": None, "options": {}} == source.describe()
 
 
 # -- packing ---------------------------------------------------------------------------------------------------------
@@ -218,7 +220,7 @@ def test_an_existing_file_stays(packing: Path, monkeypatch: pytest.MonkeyPatch) 
     output.write_bytes(b"precious")
     with pytest.raises(StorageError, match="exists already") as caught:
         pack_policy("packed_module:ready", output)
-    assert "--overwrite" in caught.value.hint
+    assert "overwrite=True" in caught.value.hint
 
     def no_space(_: int) -> None:
         raise OSError(28, "No space left on device")

@@ -12,8 +12,8 @@ import rollout_cli
 from rollout_cli.config import CollectConfig
 from rollout_cli.errors import ConfigError, EnvError, NotReproducibleError, PolicyLoadError, UsageError, UserCodeError
 from rollout_cli.option_types import EpisodeRange
+from rollout_cli.progress import Progress
 from rollout_cli.run.collect import CollectResult, collect
-from rollout_cli.run.progress import Progress
 from rollout_cli.run.resume import recorded_options
 from tests.helpers.datasets import assert_same_data, data_hashes, info_of, numbers_of, set_source, source_of
 from tests.helpers.projects import project, write_module

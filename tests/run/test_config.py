@@ -17,16 +17,10 @@ import tomli_w
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollout_cli.config import (
-    OPTIONS,
-    CollectConfig,
-    CommandName,
-    config_to_dict,
-    default_output,
-    options_of,
-    resolve,
-)
+from rollout_cli.config import OPTIONS, CollectConfig, CommandName, config_to_dict, default_output, options_of
+from rollout_cli.dataset.segments import MOST_SEGMENT_BYTES
 from rollout_cli.errors import ConfigError
+from rollout_cli.option_sources import resolve
 from rollout_cli.option_types import EpisodeRange
 
 
@@ -192,6 +186,7 @@ def test_keyword_values_that_are_no_plain_literal_are_text(text: str) -> None:
         ({"timesteps": "1", "output": ""}, "--output must be the path of a folder, got ''"),
         ({"timesteps": "1", "drop_info": [" "]}, "--drop-info must match pattern"),
         ({"timesteps": "1", "step_timeout": "0"}, "--step-timeout must be greater than 0"),
+        ({"timesteps": "1", "segment_bytes": str(2 << 30)}, "--segment-bytes must be less than or equal to 1073741824"),
     ],
 )
 def test_flags_that_are_refused(flags: dict[str, object], part: str) -> None:
@@ -224,6 +219,21 @@ def test_large_numbers(text: str, number: int) -> None:
 def test_the_hint_of_a_refusal(flags: dict[str, object], hint: str) -> None:
     """It says what is allowed, and not what the option is for."""
     assert hint == refusal(from_flags, flags).hint
+
+
+def test_the_largest_segment_is_what_the_writer_takes() -> None:
+    """Neither refuses a size that the other one allows."""
+    assert MOST_SEGMENT_BYTES == from_flags({"timesteps": "1", "segment_bytes": str(1 << 30)}).segment_bytes
+    assert refusal(CollectConfig, timesteps=1, segment_bytes=MOST_SEGMENT_BYTES + 1).message.startswith("segment_bytes")
+
+
+def test_kinds_of_options() -> None:
+    """They follow from the types of the fields, whatever the placeholders say."""
+    kinds = {kind: {name for name, option in OPTIONS.items() if option.kind == kind} for kind in ("list", "mapping")}
+    assert {"list": {"wrapper", "pin", "drop_info"}, "mapping": {"env_kwargs", "worker_args"}} == kinds
+    assert {"overwrite", "resume"} < {name for name, option in OPTIONS.items() if option.kind == "switch"}
+    relabelled = replace(OPTIONS["pin"], metavar="ANYTHING")
+    assert ("a", "b") == relabelled.read(["a", "b"], "--pin", text=True)
 
 
 def test_every_option_has_a_hint() -> None:

@@ -10,7 +10,7 @@ import threading
 
 import pytest
 
-from rollout_cli.run.progress import BarProgress, LineProgress, choose_progress
+from rollout_cli.progress import BarProgress, LineProgress, choose_progress
 
 
 class Clock:
@@ -32,7 +32,7 @@ class Terminal(io.StringIO):
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    monkeypatch.setattr("rollout_cli.run.progress._clock", made := Clock())
+    monkeypatch.setattr("rollout_cli.progress._clock", made := Clock())
     return made
 
 
@@ -230,7 +230,7 @@ def test_the_choice(stream: io.StringIO, wanted: bool | None, quiet: bool, term:
 def test_rich_is_loaded_only_for_a_bar() -> None:
     """A run with plain lines does not load rich, and one with a bar only when there is something to draw."""
     code = (
-        "import sys, rollout_cli.run.progress as p; p.LineProgress(sys.stderr); p.BarProgress(sys.stderr); "
+        "import sys, rollout_cli.progress as p; p.LineProgress(sys.stderr); p.BarProgress(sys.stderr); "
         "print('rich' in sys.modules)"
     )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -14,7 +14,7 @@ from gymnasium import spaces
 
 from rollout_cli.episodes.batch import EnvSpec, EpisodeBatch
 from rollout_cli.episodes.chunk import Chunk, concatenate, without_infos
-from rollout_cli.errors import EnvError, NotReproducibleError, RolloutError, WorkerError
+from rollout_cli.errors import EnvError, NotReproducibleError, RolloutError, WorkerError, as_flags
 from rollout_cli.run.compare import advice, first_difference
 from rollout_cli.run.reproduce import EarlyEpisodes, Verdict, check, described, require
 from rollout_cli.samplers.plan import Episodes, Plan
@@ -136,7 +136,7 @@ def test_the_advice_names_the_infos_that_differ() -> None:
     found = first_difference(batch(one()), batch(again))
     assert found is not None
     options = "--drop-info agent_info.logit --drop-info env_info.sparse --drop-info 'env_info.odd [[]key]'"
-    assert advice(found).endswith(options)
+    assert as_flags(advice(found)).endswith(options)
     found = first_difference(batch(one()), batch(replace(again, rewards=again.rewards + 1)))
     assert found is not None
     assert "keeps state" in advice(found)

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rollout_cli.memory import ReusedMemory
-from rollout_cli.samplers.channel import OUTBOX_BYTES, Channel
+from rollout_cli.samplers.processes.channel import OUTBOX_BYTES, Channel
 
 Ends = tuple[Channel, Channel]
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rollout_cli import Episodes, EpisodesPerWorker, MinTimesteps, Sampler, Supervision
 from rollout_cli.envs.updates import ExistingEnvUpdate, NewEnvUpdate, SetTaskUpdate
 from rollout_cli.episodes.batch import EpisodeBatch
 from rollout_cli.episodes.chunk import PART_BYTES, Chunk
@@ -25,7 +26,6 @@ from rollout_cli.errors import (
     RolloutError,
     UsageError,
 )
-from rollout_cli.samplers import Episodes, EpisodesPerWorker, MinTimesteps, Sampler, Supervision
 from rollout_cli.workers import VecWorker, WorkerFactory
 from tests.helpers.batches import assert_same_batches
 from tests.helpers.envs import FaultyEnv, OddError
@@ -40,7 +40,6 @@ from tests.helpers.sampling import (
     sampler_of,
     seeds,
     serial,
-    warnings_of,
     workers_below_us,
 )
 
@@ -345,11 +344,11 @@ def test_leaving_the_block_ends_the_workers(backend: str) -> None:
     """A `with` block ends with no worker left; a call after it starts new ones."""
     with sampler_of(backend) as sampler:
         first = sampler.obtain_samples(0, 50, None)
-        assert (2 if backend == "forkserver" else 0) == len(workers_below_us()) == len(sampler.worker_pids())
+        assert (2 if backend == "forkserver" else 0) == len(workers_below_us())
     assert [] == workers_below_us()
     second = sampler.obtain_samples(0, 50, None)
     sampler.shutdown_worker()
-    assert [] == workers_below_us() == sampler.worker_pids()
+    assert [] == workers_below_us()
     assert first.numbers[-1] + 1 == second.numbers[0]
 
 
@@ -440,8 +439,9 @@ def test_any_exception_becomes_an_error_of_ours(make_sampler: MakeSampler, what:
 def test_episodes_that_fail_are_run_again(make_sampler: MakeSampler, n_envs: int, what: str, tmp_path: Path) -> None:
     """In a worker that is built anew they give what they would have given; each failure is a warning."""
     env = faulty(what, *FAILING, signs=tmp_path, times=3)
-    sampler = make_sampler(still, env, supervision=Supervision(on_env_error="retry"), **VECTORISED[n_envs])
-    warnings = warnings_of(sampler)
+    warnings: list[str] = []
+    supervision = Supervision(on_env_error="retry")
+    sampler = make_sampler(still, env, supervision=supervision, warn=warnings.append, **VECTORISED[n_envs])
     assert_same_batches(serial(MinTimesteps(200), still), sampler.obtain_samples(0, 200, None))
     assert 3 == len(list(tmp_path.iterdir()))
     assert 1 <= len(warnings) <= 3 + n_envs
@@ -472,6 +472,8 @@ def test_episodes_that_fail_are_skipped(make_sampler: MakeSampler, n_envs: int, 
     assert_same_batches(EpisodeBatch.concatenate(*good), batch)
     assert last == sampler.next_number
     assert verb == "exact" or 200 <= batch.lengths.sum() < 207
+    sampler.obtain_exact_episodes(1, None)
+    assert {} == sampler.skipped
 
 
 def test_a_policy_that_always_raises_ends_the_run(make_sampler: MakeSampler, monkeypatch: pytest.MonkeyPatch) -> None:

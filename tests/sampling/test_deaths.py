@@ -9,6 +9,7 @@ import os
 import re
 import select
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -21,11 +22,12 @@ import numpy as np
 import psutil
 import pytest
 
+from rollout_cli import Episodes, MinTimesteps, Supervision
 from rollout_cli.episodes.batch import EpisodeBatch
 from rollout_cli.errors import EnvError, UserCodeError, WorkerError
-from rollout_cli.samplers import Episodes, MinTimesteps, Supervision
-from rollout_cli.samplers.crash_box import CrashBox, Notes, Watch, how_it_ended, new_box, read_notes, read_story
-from rollout_cli.samplers.fork_server import RECORD, Status, _Server
+from rollout_cli.samplers.processes.crash_box import CrashBox, how_it_ended, new_box, read_notes, read_story
+from rollout_cli.samplers.processes.fork_server import RECORD, Server, Status
+from rollout_cli.samplers.watch import Notes, Watch
 from rollout_cli.workers import VecWorker
 from rollout_cli.workers.worker import NO_NUMBER
 from tests.helpers.batches import assert_same_batches
@@ -55,7 +57,7 @@ from tests.helpers.sampling import (
     sampler_of,
     seeds,
     serial,
-    warnings_of,
+    worker_pids,
     workers_below_us,
 )
 
@@ -90,8 +92,8 @@ def test_a_run_survives_the_death_of_a_worker(make_sampler: MakeSampler, way: st
         faulty(do, 4, signs=tmp_path, times=1) if isinstance(do, str) else partial(DoingEnv, do, tmp_path, seeds(4)[0])
     )
     vectorised: dict[str, Any] = {"worker_class": VecWorker, "worker_args": {"n_envs": n_envs}} if n_envs > 1 else {}
-    sampler = make_sampler(act, env, **vectorised)
-    warnings = warnings_of(sampler)
+    warnings: list[str] = []
+    sampler = make_sampler(act, env, warn=warnings.append, **vectorised)
     batch = sampler.obtain_samples(0, 300, None)
     assert 1 == len(list(tmp_path.iterdir()))
     assert_same_batches(serial(MinTimesteps(300), act), batch)
@@ -99,7 +101,7 @@ def test_a_run_survives_the_death_of_a_worker(make_sampler: MakeSampler, way: st
     message = message if n_envs == 1 else message.replace("episode 4", r"episodes? .*4.*")
     assert re.match(rf"worker [01] {message}", warning)
     assert "it is started again (1 of 10)" in warning
-    assert (2, 1) == (len(sampler.worker_pids()), sampler.restarts)
+    assert (2, 1) == (len(worker_pids(2)), sampler.restarts)
 
 
 def end_and_wait(pid: int) -> None:
@@ -122,7 +124,7 @@ def test_a_worker_that_is_killed_from_outside(make_sampler: MakeSampler, moment:
     first = sampler.next_number
     stream = sampler.stream(MinTimesteps(3000, first))
     chunks = [next(stream)] if moment == "in a call" else []
-    end_and_wait(sampler.worker_pids()[1])
+    end_and_wait(worker_pids(2)[1])
     chunks += stream
     assert list(range(first, first + len(numbers_of(chunks)))) == numbers_of(chunks)
     assert 1 == sampler.restarts
@@ -135,7 +137,7 @@ def test_a_restarted_worker_is_where_the_others_are(make_sampler: MakeSampler) -
     sampler = make_sampler(ConstantPolicy(0.1), TaskEnv())
     sampler.obtain_exact_episodes(2, ConstantPolicy(0.2), AddToTask(1.0))
     for call, (gain, task) in enumerate([(0.3, 1.5), (0.4, 2.0)]):
-        end_and_wait(sampler.worker_pids()[call])
+        end_and_wait(worker_pids(2)[call])
         batch = sampler.obtain_exact_episodes(5, {"value": gain}, AddToTask(0.5))
         assert ({gain}, {task}) == (set(batch.agent_infos["value"].tolist()), set(batch.rewards.tolist()))
     batch = sampler.obtain_exact_episodes(2, None)
@@ -153,7 +155,7 @@ def test_descriptors_stay_as_few(make_sampler: MakeSampler) -> None:
     for _ in range(3):
         sampler.obtain_exact_episodes(3, None)
         during = n_descriptors()
-        end_and_wait(sampler.worker_pids()[0])
+        end_and_wait(worker_pids(2)[0])
         sampler.obtain_exact_episodes(3, None)
         sampler.shutdown_worker()
         found.append((during, n_descriptors()))
@@ -191,8 +193,9 @@ def test_killers_are_skipped_where_that_is_asked_for(make_sampler: MakeSampler, 
 @pytest.mark.parametrize("allowed", [0, 1])
 def test_past_the_budget_the_call_ends(make_sampler: MakeSampler, allowed: int) -> None:
     """The error says how each death happened, and shows one traceback of a sensible length."""
-    sampler = make_sampler(act, faulty("segfault"), supervision=Supervision(max_worker_restarts=allowed))
-    warnings = warnings_of(sampler)
+    warnings: list[str] = []
+    supervision = Supervision(max_worker_restarts=allowed)
+    sampler = make_sampler(act, faulty("segfault"), supervision=supervision, warn=warnings.append)
     with pytest.raises(WorkerError, match=r"^worker [01] was killed by SIGSEGV in string_at .* while it ran") as caught:
         sampler.obtain_samples(0, 1000, None)
     assert allowed == len(warnings)
@@ -234,8 +237,8 @@ def crawling(*numbers: int) -> Any:
 def test_a_step_that_never_returns_ends_its_worker(make_sampler: MakeSampler, tmp_path: Path) -> None:
     """It is treated as a death: the episode runs again in a new process."""
     env = sleeping(3, signs=tmp_path, times=1)
-    sampler = make_sampler(act, env, supervision=Supervision(step_timeout=2.0))
-    warnings = warnings_of(sampler)
+    warnings: list[str] = []
+    sampler = make_sampler(act, env, supervision=Supervision(step_timeout=2.0), warn=warnings.append)
     assert_same_batches(serial(MinTimesteps(200), act), sampler.obtain_samples(0, 200, None))
     (warning,) = warnings
     assert "was killed, since a step took longer than 2 s, while it ran episode 3; it is started again" in warning
@@ -332,16 +335,17 @@ def test_a_death_by_a_signal_says_what_may_be_the_cause() -> None:
 PROGRAM = """
 import json, sys
 from functools import partial
-from rollout_cli.samplers import MinTimesteps, MultiprocessingSampler
+from rollout_cli import MinTimesteps, MultiprocessingSampler
 from tests.helpers.batches import assert_same_batches
 from tests.helpers.envs import FaultyEnv
 from tests.helpers.policies import OwnNoisePolicy
+from tests.helpers.sampling import worker_pids
 env, steps, end, method = json.loads(sys.argv[1])
 sampler = MultiprocessingSampler(OwnNoisePolicy(), partial(FaultyEnv, **env), n_workers=2, seed=5, start_method=method)
 taken = 0
 for chunk in sampler.stream(MinTimesteps(steps)):
     if not taken:
-        print(json.dumps(sampler.worker_pids()), flush=True)
+        print(json.dumps(worker_pids(2)), flush=True)
     taken += chunk.n_steps
     if end == "leave":
         sys.exit()
@@ -415,8 +419,9 @@ def test_children_of_an_environment_end_with_their_worker(make_sampler: MakeSamp
     """Whether it was killed or is shut down, and though a forked child holds the worker's end of every pipe open."""
     sampler = make_sampler(act, faulty("child", when="reset", signs=tmp_path, times=1), n_workers=1)
     sampler.obtain_samples(0, 20, None)
-    (child,) = psutil.Process(sampler.worker_pids()[0]).children()
-    end_and_wait(sampler.worker_pids()[0])
+    (pid,) = worker_pids(1)
+    (child,) = psutil.Process(pid).children()
+    end_and_wait(pid)
     psutil.wait_procs([child])
     forking = partial(DoingEnv, partial(fork_and_die, tmp_path / "pid"), tmp_path, seeds(4)[0])
     chunks = list(sampler.stream(Episodes(2, 60), env_update=forking))
@@ -439,7 +444,7 @@ def test_the_death_of_the_fork_server_is_survived(make_sampler: MakeSampler) -> 
     sampler = make_sampler(act)
     stream = sampler.stream(MinTimesteps(3000))
     chunks = [next(stream)]
-    server = psutil.Process(psutil.Process(sampler.worker_pids()[0]).ppid())
+    server = psutil.Process(psutil.Process(worker_pids(2)[0]).ppid())
     assert "rollout-fork-server" in " ".join(server.cmdline())
     server.kill()
     chunks += stream
@@ -455,8 +460,8 @@ def test_workers_leave_signals_to_the_sampler(make_sampler: MakeSampler) -> None
     sampler = make_sampler(act)
     stream = sampler.stream(MinTimesteps(5000))
     chunks = [next(stream)]
-    pids = [*sampler.worker_pids(), psutil.Process(sampler.worker_pids()[0]).ppid()]
-    for pid in pids:
+    pids = worker_pids(2)
+    for pid in [*pids, psutil.Process(pids[0]).ppid()]:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             os.kill(pid, number)
     chunks += stream
@@ -536,12 +541,12 @@ def test_a_process_that_cannot_be_forked_is_reported(monkeypatch: pytest.MonkeyP
     def refuse() -> int:
         raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
 
-    server = _Server.__new__(_Server)
-    server._workers = {}
     monkeypatch.setattr(os, "fork", refuse)
     ends = [os.dup(2), os.dup(2)]
     read_end, write_end = os.pipe()
-    server._fork(1, ends[0], ends[1], write_end)
+    control, other = socket.socketpair()
+    with control, other:
+        Server(control, os.getpid()).fork(1, ends[0], ends[1], write_end)
     assert (Status.FAILED, errno.EAGAIN) == RECORD.unpack(os.read(read_end, RECORD.size))
     assert b"" == os.read(read_end, 1)
     os.close(read_end)
@@ -549,12 +554,12 @@ def test_a_process_that_cannot_be_forked_is_reported(monkeypatch: pytest.MonkeyP
 
 def test_other_code_may_ask_for_the_end_of_any_child(make_sampler: MakeSampler) -> None:
     """As a handler of SIGCHLD may do: the workers are no children of the sampler's process."""
-    sampler = make_sampler(act)
+    warnings: list[str] = []
+    sampler = make_sampler(act, warn=warnings.append)
     sampler.obtain_samples(0, 50, None)
     with contextlib.suppress(ChildProcessError):
         assert (0, 0) == os.waitpid(-1, os.WNOHANG)
-    end_and_wait(sampler.worker_pids()[0])
-    warnings = warnings_of(sampler)
+    end_and_wait(worker_pids(2)[0])
     sampler.obtain_exact_episodes(2, None)
     assert "was killed by SIGKILL" in warnings[0]
 
@@ -566,14 +571,15 @@ def test_workers_share_the_samplers_surroundings(
 
     It reads nothing, prints to standard error, uses one thread for linear algebra, and has a title.
     """
-    make_sampler(act).obtain_samples(0, 20, None)  # A fork server that was started before any of these changed.
+    with make_sampler(act) as earlier:  # A fork server that was started before any of these changed.
+        earlier.obtain_samples(0, 20, None)
     monkeypatch.setenv("CHOSEN_BY_A_TEST", "yes")
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["a program", "of the user's"])
     sampler = make_sampler(act, TellingEnv)
     infos = sampler.obtain_samples(0, 20, None).episode_infos
-    titles = sorted(" ".join(process.cmdline()) for process in map(psutil.Process, sampler.worker_pids()))
+    titles = sorted(" ".join(process.cmdline()) for process in map(psutil.Process, worker_pids(2)))
     found = {name: values.tolist()[0] for name, values in infos.items() if name != "length"}
     expected = {
         "chosen": "yes",

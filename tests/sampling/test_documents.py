@@ -6,7 +6,6 @@ import io
 import multiprocessing
 import pickle
 import queue
-import re
 import sys
 import threading
 import traceback
@@ -20,17 +19,15 @@ import numpy as np
 import pytest
 
 import rollout_cli
-from rollout_cli import DefaultWorker, EpisodeBatch, Sampler, VecWorker, WorkerFactory, run_worker
+from rollout_cli import DefaultWorker, EpisodeBatch, Episodes, Sampler, VecWorker, WorkerFactory, run_worker
 from rollout_cli.cli.output import report
 from rollout_cli.envs import env_spec_of
 from rollout_cli.envs.updates import EnvUpdate, NewEnvUpdate
 from rollout_cli.errors import EnvError, InternalError, PolicyError, PolicyLoadError, RolloutError, UserCodeError
-from rollout_cli.samplers import Episodes
 from rollout_cli.workers import EpisodeRules
 from rollout_cli.workers.default_worker import OWN_EPISODES
 from tests.helpers.batches import assert_same_batches
 from tests.helpers.envs import FaultyEnv
-from tests.helpers.processes import ROOT
 from tests.helpers.sampled import ConstantPolicy, act, still
 from tests.helpers.sampling import BACKENDS, MakeSampler, batch_of, faulty, sampler_of
 from tests.samples.meta_workers import BeliefWorker, TrialWorker
@@ -522,14 +519,6 @@ def test_hints_name_arguments_in_python_and_flags_on_the_command_line(capsys: py
     assert caught.value.hint.startswith("max_episode_length=N truncates it; episode_step_guard=… says how long")
     report(caught.value, as_json=False, verbose=False)
     assert "hint: --max-episode-length N truncates it; --episode-step-guard says how long" in capsys.readouterr().err
-
-
-def test_no_hint_of_a_worker_names_a_flag() -> None:
-    """Layers that Python programs use directly know no command line, but those of Ray and `rollout policy pack`."""
-    layers = [ROOT / "rollout_cli" / name for name in ("envs", "policies", "samplers", "workers")]
-    texts = [path.read_text() for layer in layers for path in layer.glob("*.py")]
-    flags = {flag for text in texts for flag in re.findall(r"[ \"'](--[a-z][a-z0-9-]+)", text)}
-    assert {"--env", "--head", "--output", "--overwrite", "--policy-sha256"} >= flags
 
 
 @each_backend

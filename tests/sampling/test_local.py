@@ -237,9 +237,9 @@ def test_what_is_no_exception_is_an_error_too(harm: BaseException) -> None:
 
 def test_what_gets_past_a_worker_counts_as_its_death() -> None:
     """As in a process of its own: three times, then a WorkerError that names it, the episode and its seed."""
-    with LocalSampler(0.0, "CartPole-v1", worker_factory=Script(deadly={4}).factory()) as sampler:
-        warnings: list[str] = []
-        sampler.warn = warnings.append
+    warnings: list[str] = []
+    factory = Script(deadly={4}).factory()
+    with LocalSampler(0.0, "CartPole-v1", worker_factory=factory, warn=warnings.append) as sampler:
         numbers, error = until_error(sampler, Episodes(0, 20))
         assert 2 == sampler.restarts
     assert ([0, 1, 2, 3], WorkerError) == (numbers, type(error))
@@ -247,6 +247,17 @@ def test_what_gets_past_a_worker_counts_as_its_death() -> None:
     assert "was ended by DeadlyEpisode: episode 4 while it ran episode 4" in str(error)
     assert "raise DeadlyEpisode" in error.details  # type: ignore[attr-defined]
     assert ["it is started again"] * 2 == [warning.split("; ")[1].split(" (")[0] for warning in warnings]
+
+
+def test_a_call_after_one_whose_failure_nobody_saw() -> None:
+    """The caller has the episodes before the failure, and begins another call: its workers are new ones."""
+    with local(Env(harm=ValueError("no"))) as sampler:
+        first = sampler.stream(Episodes(0, 20))
+        while 3 != next(first).numbers[-1]:
+            pass
+        assert [0, 1] == numbers_of(list(sampler.stream(Episodes(0, 2))))
+        with pytest.raises(UsageError, match="overtaken"):
+            next(first)
 
 
 def test_ctrl_c_is_raised_as_it_is() -> None:
@@ -323,6 +334,3 @@ def test_a_pool_waits_for_somebody() -> None:
         pool.wait(None)
     assert [] == pool.wait(1.0)
     pool.close()
-    pool.close()
-    with pytest.raises(UsageError, match="shut down"):
-        pool.wait(None)

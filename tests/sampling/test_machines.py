@@ -6,7 +6,6 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
-from unittest.mock import Mock, call
 
 import numpy as np
 import pytest
@@ -15,14 +14,13 @@ from hypothesis import strategies as st
 
 from rollout_cli.episodes.chunk import Chunk
 from rollout_cli.errors import EnvError, WorkerError
-from rollout_cli.samplers.leases import Leases, LeaseSize
-from rollout_cli.samplers.messages import Batch, Exit, Failed, Start, Started, Update
+from rollout_cli.samplers.leases import LeaseSize
+from rollout_cli.samplers.messages import Batch, Continue, Exit, Failed, Start, Started, Stop, Update
 from rollout_cli.samplers.plan import Episodes, EpisodesPerWorker, MinTimesteps, Plan, PlanState
-from rollout_cli.samplers.pool import Died, Pool
+from rollout_cli.samplers.pool import Died, Notice
 from rollout_cli.samplers.reorder import ReorderBuffer
-from rollout_cli.samplers.sampler_machine import SamplerMachine
+from rollout_cli.samplers.sampler_machine import Fail, SamplerMachine, Send, StartWorker, Warn
 from rollout_cli.samplers.supervision import Supervision, Supervisor
-from rollout_cli.samplers.updates import UpdateLog
 from rollout_cli.samplers.worker_loop import WorkerLoop
 from rollout_cli.workers.factory import WorkerFactory
 from tests.helpers.chunks import BOX_SPEC
@@ -56,11 +54,13 @@ def samplers(draw: st.DrawFn, /, **options: Any) -> SimulatedSampler:
         speeds=tuple(draw(st.lists(st.integers(1, 50), min_size=n_workers, max_size=n_workers))),
         is_vague=draw(st.booleans()),
     )
+    mortality = draw(st.sampled_from(options.pop("mortalities", [0.0])))
+    most_turns = -(-max(table) // min(script.speeds))  # Of an episode: most of them must survive theirs.
     pool_options = {
         "seed": draw(st.integers(0, 2**32)),
         "weights": draw(st.lists(st.floats(0.05, 20), min_size=n_workers + 1, max_size=n_workers + 1)),
         "capacity": draw(st.integers(1, 4)),
-        "mortality": draw(st.sampled_from(options.pop("mortalities", [0.0]))),
+        "mortality": min(mortality, 1 / most_turns),
     }
     return SimulatedSampler(
         script,
@@ -93,7 +93,7 @@ def numbers_of(chunks: Sequence[Chunk]) -> list[int]:
 
 def check_delivery(plan: Plan, sampler: SimulatedSampler, chunks: Sequence[Chunk], policy: float) -> None:
     """Check that the plan's episodes came, each once, in the order of each partition, under the policy of the call."""
-    lengths, numbers = sampler._script.lengths, numbers_of(chunks)
+    lengths, numbers = sampler.script.lengths, numbers_of(chunks)
     assert serial(plan, sampler.n_workers, lengths) == sorted(numbers)
     assert [lengths(number) for number in numbers] == [int(length) for chunk in chunks for length in chunk.lengths]
     assert {policy} == {reward for chunk in chunks for reward in chunk.rewards.tolist()}
@@ -105,10 +105,10 @@ def check_delivery(plan: Plan, sampler: SimulatedSampler, chunks: Sequence[Chunk
 
 def check_owners(plan: Plan, sampler: SimulatedSampler) -> None:
     """Check that each worker began only numbers that it may run, and none above a plan's last number."""
-    for worker, numbers in sampler._script.begun.items():
+    for worker, numbers in sampler.script.begun.items():
         if isinstance(plan, EpisodesPerWorker):
             assert {worker} >= {(number - plan.first) // plan.episodes for number in numbers}
-        elif sampler._updates.by_worker:
+        elif sampler.by_worker:
             assert {worker} >= {number % sampler.n_workers for number in numbers}
         if isinstance(plan, Episodes):
             assert all(plan.first <= number < plan.stop for number in numbers)
@@ -151,21 +151,23 @@ def taken(stream: Iterator[Chunk], count: int | None) -> list[Chunk]:
     return chunks
 
 
-@given(sampler=samplers(mortalities=[0.0, 0.02, 0.1]), plan=plans(), data=st.data())
+MERCIFUL = Supervision(max_worker_restarts=MANY_RESTARTS, on_worker_death="skip", on_env_error="retry")
+
+
+@given(sampler=samplers(mortalities=[0.0, 0.02, 0.1], supervision=MERCIFUL), plan=plans(), data=st.data())
 @EXAMPLES
 def test_deaths_and_failures_change_nothing_but_what_they_cost(
     data: st.DataObject, sampler: SimulatedSampler, plan: Plan
 ) -> None:
     """Workers die at random, some episodes kill theirs and some fail for a while: the others are the same."""
-    script = sampler._script
+    script = sampler.script
     script.deadly = data.draw(st.sets(st.integers(0, 140), max_size=6), label="deadly")
     failing = data.draw(st.dictionaries(st.integers(0, 140), st.integers(1, 3), max_size=6), label="failing")
     script.failing = Counter({number: times for number, times in failing.items() if number not in script.deadly})
-    sampler._supervision = Supervision(max_worker_restarts=MANY_RESTARTS, on_worker_death="skip", on_env_error="retry")
     with simulated_time(sampler):
         chunks = list(sampler.stream(plan, agent_update=3.0))
     lengths, skipped = script.lengths, set(sampler.skipped)
-    if not sampler._pool_options["mortality"]:
+    if not sampler.pool_options["mortality"]:
         assert skipped <= set(script.deadly)
     expected = serial(plan, sampler.n_workers, lambda number: 0 if number in skipped else lengths(number))
     assert [number for number in expected if number not in skipped] == sorted(numbers_of(chunks))
@@ -184,7 +186,7 @@ def test_a_stopped_call_gives_a_prefix_of_each_partition(
             chunks.append(chunk)
             if len(chunks) == after:
                 sampler.request_stop(grace=grace)
-    expected, numbers = serial(plan, sampler.n_workers, sampler._script.lengths), sorted(numbers_of(chunks))
+    expected, numbers = serial(plan, sampler.n_workers, sampler.script.lengths), sorted(numbers_of(chunks))
     state = PlanState(plan, n_workers=sampler.n_workers)
     for partition in range(len(state.stops)):
         wanted = [number for number in expected if state.partition(number) == partition]
@@ -237,37 +239,71 @@ def test_short_episodes_are_not_favoured(timesteps: int, n_seeds: int) -> None:
 # -- what the interleavings do not reach -------------------------------------------------------------------------------
 
 
-def machine(n_workers: int = 2) -> tuple[SamplerMachine, Mock]:
-    """Return a machine that has begun a call, and the pool that notes what it decides."""
-    pool, state = Mock(spec=Pool), PlanState(Episodes(0, 100), n_workers=n_workers)
-    begun = SamplerMachine(
-        generation=5,
-        pool=pool,
-        plan=state,
-        buffer=ReorderBuffer(state),
-        leases=Leases(state, n_workers=n_workers),
-        updates=UpdateLog(Script().factory(n_workers), 0.0, "CartPole-v1"),
-        supervisor=Supervisor(Supervision(), 0),
-        warn=Mock(),
-    )
-    begun.begin(n_workers, [Update()] * n_workers)
-    pool.reset_mock()
-    return begun, pool
+HISTORY = (Update(b"policy", b"environment"),)
+
+
+class Updates:
+    """What all workers were given, in place of an UpdateLog."""
+
+    by_worker = False
+
+    def history(self, worker: int) -> tuple[Update, ...]:
+        return HISTORY
+
+
+def new_machine(**options: Any) -> SamplerMachine:
+    """Return the machine of call 5: a hundred episodes, of which its two workers are leased one at a time."""
+    updates: Any = Updates()
+    options = {"n_workers": 2, "lease_size": LeaseSize(seconds=0.0, ahead=1), **options}
+    return SamplerMachine(5, Episodes(0, 100), updates, Supervisor(Supervision(), 0), **options)
+
+
+def begun(**options: Any) -> SamplerMachine:
+    """Return a machine whose workers have been told to start."""
+    machine = new_machine(**options)
+    machine.begin()
+    return machine
+
+
+def test_a_call_begins_with_new_workers_and_those_of_earlier_calls() -> None:
+    """A new worker gets all that was given so far, one that runs what this call gives; both get their first lease."""
+    change = Update(agent=b"parameters")
+    known, *new = new_machine(n_running=1, first_number=7).begin([change, change])
+    assert Send(0, Start(5, (change,), (range(1),), salt=(5, 7))) == known
+    assert [StartWorker(1), Send(1, Start(5, HISTORY, (range(1, 2),), salt=(5, 7), rebuild=True))] == new
+
+
+def test_a_worker_that_is_ready_is_leased_more_as_its_episodes_end() -> None:
+    """Before it has started it gets nothing; afterwards the numbers that nobody has."""
+    machine = begun()
+    assert [] == machine.handle(Batch(0, 5, bare_episode(0, 3)), 0.0) == machine.top_up()
+    assert [] == machine.handle(Started(0, 5, BOX_SPEC), 0.0)
+    assert [Send(0, Continue((range(2, 3),)))] == machine.top_up()
+    assert [0] == numbers_of([chunk.load() for chunk in machine.ready()])
 
 
 def test_messages_of_an_older_call_are_discarded() -> None:
     """A batch or an answer of an older generation changes nothing."""
-    of, pool = machine()
-    of.handle(Batch(0, 4, bare_episode(0, 3)), 0.0)
-    of.handle(Started(0, 4, BOX_SPEC), 0.0)
-    assert ([], None, 0) == (pool.mock_calls, of.started, of.buffer.n_waiting)
+    machine = begun()
+    for event in (Batch(0, 4, bare_episode(0, 3)), Started(0, 4, BOX_SPEC)):
+        assert [] == machine.handle(event, 0.0)
+    assert ([], 0) == (machine.top_up(), machine.n_waiting)
 
 
 def test_a_worker_that_failed_in_an_older_call_is_rebuilt() -> None:
     """It has ignored this call's `Start`, so it gets another one, which rebuilds it."""
-    of, pool = machine()
-    of.handle(Failed(1, 4, EnvError("broken"), (7,)), 0.0)
-    assert [call.send(1, Start(5, of.updates.history(1), salt=(5, 0, 1), rebuild=True))] == pool.mock_calls
+    instructions = begun().handle(Failed(1, 4, EnvError("broken"), (7,)), 0.0)
+    assert [Send(1, Start(5, HISTORY, salt=(5, 0, 1), rebuild=True))] == instructions
+
+
+def test_a_worker_that_died_is_started_again() -> None:
+    """The user hears of it first; its numbers are leased to whoever is ready."""
+    machine = begun()
+    warning, *others = machine.handle(Died(1, "was killed"), 0.0)
+    assert Warn("worker 1 was killed while it was starting; it is started again (1 of 10)") == warning
+    assert [StartWorker(1), Send(1, Start(5, HISTORY, salt=(5, 0, 1), rebuild=True))] == others
+    machine.handle(Started(0, 5, BOX_SPEC), 0.0)
+    assert [Send(0, Continue((range(1, 2),)))] == machine.handle(Batch(0, 5, bare_episode(0, 3)), 0.0)
 
 
 def test_a_command_that_fails_does_not_take_the_next_one_along() -> None:
@@ -280,12 +316,31 @@ def test_a_command_that_fails_does_not_take_the_next_one_along() -> None:
 
 def test_after_a_failure_finished_episodes_still_count() -> None:
     """A call that has failed takes the batches that follow, and brings nobody up again."""
-    of, pool = machine()
-    error = EnvError("broken")
-    events: list[Any] = [Started(0, 5, BOX_SPEC), Started(1, 5, BOX_SPEC), Failed(1, 5, error, ())]
-    for event in (*events, Died(1, "was killed"), Batch(0, 5, bare_episode(0, 3))):
-        of.handle(event, 0.0)
-    assert (error, 1, []) == (of.failure, of.buffer.n_waiting, pool.mock_calls)
+    machine, error = begun(), EnvError("broken")
+    for worker in (0, 1):
+        machine.handle(Started(worker, 5, BOX_SPEC), 0.0)
+    assert [Fail(error)] == machine.handle(Failed(1, 5, error, ()), 0.0)
+    for event in (Died(1, "was killed"), Batch(0, 5, bare_episode(0, 3)), Failed(0, 5, error, ())):
+        assert [] == machine.handle(event, 0.0)
+    assert (1, []) == (machine.n_waiting, machine.top_up())
+
+
+def test_a_call_that_stops_drops_what_lies_above_the_highest_that_ended() -> None:
+    """The others run on, and the call is over when they have ended; what is left then is told to stop."""
+    machine = begun()
+    for worker in (0, 1):
+        machine.handle(Started(worker, 5, BOX_SPEC), 0.0)
+    assert [Send(1, Continue((range(2, 3),)))] == machine.handle(Batch(1, 5, bare_episode(1, 3)), 0.0)
+    assert [Send(1, Continue((), last_needed=1))] == machine.stop()
+    assert [] == machine.stop()
+    assert (False, [Send(0, Stop())]) == (machine.is_over, machine.end())
+    assert [] == machine.handle(Batch(0, 5, bare_episode(0, 3)), 0.0)
+    assert (True, []) == (machine.is_over, machine.end())
+
+
+def test_what_a_pool_notices_is_a_warning() -> None:
+    """It changes nothing else."""
+    assert [Warn("no place")] == begun().handle(Notice("no place"), 0.0)
 
 
 class TestSupervisor:
@@ -315,8 +370,8 @@ class TestSupervisor:
     def test_a_late_episode_is_a_failure(self, rule: Any, isolated: tuple[int, ...], skipped: list[int]) -> None:
         """An episode that exceeded its time is run again, skipped, or ends the call as an EnvError."""
         supervisor = Supervisor(Supervision(on_env_error=rule, episode_timeout=2.0), 0)
-        verdict = self.died(supervisor, (5,), late=(5,))
-        assert (isolated, skipped) == (verdict.isolated, list(verdict.skipped or ())[:1])
+        decision = self.died(supervisor, (5,), late=(5,))
+        assert (isolated, skipped) == (decision.isolated, list(decision.skipped or ())[:1])
         error = self.died(Supervisor(Supervision(episode_timeout=2.0), 0), (5,), late=(5,)).error
         assert isinstance(error, EnvError)
         assert "took longer than 2 s in worker 1" in error.message

@@ -132,26 +132,24 @@ class TestPlanState:
 @pytest.mark.parametrize(
     ("plan", "covered", "left"),
     [
-        (MinTimesteps(100), [(0, 0)], MinTimesteps(100)),
-        (MinTimesteps(100), [(7, 60)], MinTimesteps(40, 7)),
+        (MinTimesteps(100), [(0, 0, None)], MinTimesteps(100)),
+        (MinTimesteps(100), [(7, 60, None)], MinTimesteps(40, 7)),
         (MinTimesteps(100), [(7, 105, 9)], None),
-        (MinTimesteps(100), [(7, 130)], None),
-        (Episodes(2, 9), [(2, 0)], Episodes(2, 9)),
-        (Episodes(2, 9), [(5, 30)], Episodes(5, 9)),
-        (Episodes(2, 9), [(9, 30)], None),
-        (EpisodesPerWorker(3), [(0, 0), (3, 0)], EpisodesPerWorker(3, 0, (0, 0))),
-        (EpisodesPerWorker(3, 10), [(12, 9), (16, 9)], EpisodesPerWorker(3, 10, (2, 3))),
-        (EpisodesPerWorker(3), [(3, 9), (6, 9)], None),
+        (MinTimesteps(100), [(7, 130, None)], None),
+        (Episodes(2, 9), [(2, 0, None)], Episodes(2, 9)),
+        (Episodes(2, 9), [(5, 30, None)], Episodes(5, 9)),
+        (Episodes(2, 9), [(9, 30, None)], None),
+        (EpisodesPerWorker(3), [(0, 0, None), (3, 0, None)], EpisodesPerWorker(3, 0, (0, 0))),
+        (EpisodesPerWorker(3, 10), [(12, 9, None), (16, 9, None)], EpisodesPerWorker(3, 10, (2, 3))),
+        (EpisodesPerWorker(3), [(3, 9, None), (6, 9, None)], None),
     ],
 )
-def test_what_is_left_of_a_plan(plan: Plan, covered: list[Any], left: Plan | None) -> None:
+def test_what_is_left_of_a_plan(plan: Plan, covered: list[Covered], left: Plan | None) -> None:
     """A resumed run has the rest of its plan, and none where all is covered."""
-    assert left == remaining(plan, [Covered(*row) for row in covered])
+    assert left == remaining(plan, covered)
 
 
-@pytest.mark.parametrize(
-    ("plan", "covered"), [(MinTimesteps(100), Covered(7, 115, 10)), (Episodes(0, 5), Covered(6, 60))]
-)
+@pytest.mark.parametrize(("plan", "covered"), [(MinTimesteps(100), (7, 115, 10)), (Episodes(0, 5), (6, 60, None))])
 def test_a_dataset_cannot_be_cut_short(plan: Plan, covered: Covered) -> None:
     """More than the plan asks for is a mistake of the user's, and the hint says so."""
     with pytest.raises(UsageError, match="more than") as caught:

@@ -3,28 +3,26 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from rollout_cli.episodes.chunk import AnyChunk, Chunk, ChunkRef, concatenate
-from rollout_cli.samplers import reorder
 from rollout_cli.samplers.plan import Episodes, EpisodesPerWorker, MinTimesteps, PlanState
-from rollout_cli.samplers.reorder import ReorderBuffer
+from rollout_cli.samplers.reorder import BufferLimits, ReorderBuffer
 from tests.helpers.chunks import episode, in_parts
 from tests.helpers.fake_worker import bare_episode
 
 
-def buffer(stop: int = 10) -> ReorderBuffer:
-    return ReorderBuffer(PlanState(Episodes(0, stop), n_workers=1))
+def new_buffer(stop: int = 10, **limits: int) -> ReorderBuffer:
+    return ReorderBuffer(PlanState(Episodes(0, stop), n_workers=1), BufferLimits(**limits))
 
 
 def several(*numbers: int, length: int = 2) -> Chunk:
     return concatenate([bare_episode(number, length, reward=number) for number in numbers])
 
 
-def given_by(of: ReorderBuffer) -> list[int]:
-    return [int(number) for chunk in of.ready() for number in chunk.numbers]
+def given_by(buffer: ReorderBuffer) -> list[int]:
+    return [int(number) for chunk in buffer.ready() for number in chunk.numbers]
 
 
 @given(st.data(), st.integers(1, 25))
@@ -32,13 +30,13 @@ def test_any_order_comes_out_in_order(data: st.DataObject, count: int) -> None:
     """Chunks with gaps, in any order: each episode comes once, with its own rows."""
     left = data.draw(st.permutations(range(count)))
     out: list[AnyChunk] = []
-    of = buffer(count)
+    buffer = new_buffer(count)
     while left:
         size = data.draw(st.integers(1, 5))
-        of.add(several(*sorted(left[:size])))
+        buffer.add(several(*sorted(left[:size])))
         left = left[size:]
-        out += of.ready()
-    assert (0, 0) == (of.n_waiting, of._bytes_here)
+        out += buffer.ready()
+    assert (0, 0) == (buffer.n_waiting, buffer._bytes_here)
     assert list(range(count)) == [int(number) for chunk in out for number in chunk.numbers]
     assert [number for number in range(count) for _ in range(2)] == [
         r for chunk in out for r in chunk.load().rewards.tolist()
@@ -48,67 +46,69 @@ def test_any_order_comes_out_in_order(data: st.DataObject, count: int) -> None:
 def test_nothing_above_the_end_is_given() -> None:
     """A chunk is cut at the plan's last number, which may become known after the chunk has come."""
     state = PlanState(MinTimesteps(7), n_workers=1)
-    of = ReorderBuffer(state)
-    of.add(several(1, 2, 3, 4))
-    assert (4, []) == (of.n_waiting, given_by(of))
+    buffer = ReorderBuffer(state)
+    buffer.add(several(1, 2, 3, 4))
+    assert (4, []) == (buffer.n_waiting, given_by(buffer))
     state.complete(range(1, 5), np.array([2, 2, 2, 2]))
     state.complete(range(1), np.array([2]))
-    assert 3 == of.n_waiting
-    of.add(several(0))
-    assert [0, 1, 2, 3] == given_by(of)
+    assert 3 == buffer.n_waiting
+    buffer.add(several(0))
+    assert [0, 1, 2, 3] == given_by(buffer)
 
 
 def test_partitions_do_not_wait_for_each_other() -> None:
     """Each worker's episodes go in their own order."""
-    of = ReorderBuffer(PlanState(EpisodesPerWorker(3, first=10, done=(1, 0)), n_workers=2))
-    of.add(several(12))
-    of.add(several(13, 14))
-    assert [13, 14] == given_by(of)
-    assert (True, False) == (of.is_past(14), of.is_past(15))
-    of.add(several(11))
-    assert [11, 12] == given_by(of)
+    buffer = ReorderBuffer(PlanState(EpisodesPerWorker(3, first=10, done=(1, 0)), n_workers=2))
+    buffer.add(several(12))
+    buffer.add(several(13, 14))
+    assert [13, 14] == given_by(buffer)
+    assert (True, False) == (buffer.is_past(14), buffer.is_past(15))
+    buffer.add(several(11))
+    assert [11, 12] == given_by(buffer)
 
 
 def test_a_skipped_episode_is_passed_over() -> None:
     """The order continues without it, and parts of it that came are forgotten."""
-    of = buffer()
+    buffer = new_buffer()
     first, *_ = in_parts(episode(0, 9), [3, 6, 9])
-    of.add(first)
-    of.add(several(1, 3))
-    of.skip(2)
-    of.skip(0)
-    assert [1, 3] == given_by(of)
-    assert (True, False) == (of.is_past(2), of.is_past(4))
+    buffer.add(first)
+    buffer.add(several(1, 3))
+    buffer.skip(2)
+    buffer.skip(0)
+    assert [1, 3] == given_by(buffer)
+    assert (True, False) == (buffer.is_past(2), buffer.is_past(4))
 
 
 def test_an_episode_in_parts_is_given_whole() -> None:
     """Parts wait for all others; after a worker's death they are replaced by those of the rerun."""
-    of = buffer()
+    buffer = new_buffer()
     whole = episode(0, 9)
     parts = in_parts(whole, [3, 6, 9])
     for part in (parts[0], parts[1], *parts):
-        assert [] == list(of.ready())
-        of.add(part)
-    out = list(of.ready())
+        assert [] == list(buffer.ready())
+        buffer.add(part)
+    out = list(buffer.ready())
     assert [0, 1, 2] == [chunk.part.index for chunk in out if chunk.part is not None]
     assert whole.rewards.tolist() == concatenate([chunk.load() for chunk in out]).rewards.tolist()
-    assert 0 == of._bytes_here
+    assert 0 == buffer._bytes_here
 
 
-def test_it_is_full_at_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_full_at_its_limit() -> None:
     """Episodes here and behind references count apart; it takes more all the same."""
-    monkeypatch.setattr(reorder, "MEMORY_BYTES", 1)
-    of = buffer(100)
-    was_full = [of.is_full]
-    of.add(several(*range(1, 40)))
-    was_full.append(of.is_full)
-    of.add(several(0))
-    assert list(range(40)) == given_by(of)
-    assert [False, True, False] == [*was_full, of.is_full]
-    of.add(reference(several(41)))
-    assert not of.is_full
-    monkeypatch.setattr(reorder, "ELSEWHERE_BYTES", 1)
-    assert of.is_full
+    buffer = new_buffer(100, here=1)
+    was_full = [buffer.is_full]
+    buffer.add(several(*range(1, 40)))
+    was_full.append(buffer.is_full)
+    buffer.add(several(0))
+    assert list(range(40)) == given_by(buffer)
+    assert [False, True, False] == [*was_full, buffer.is_full]
+    buffer.add(reference(several(41)))
+    assert not buffer.is_full
+    buffer = new_buffer(100, elsewhere=1)
+    buffer.add(several(41))
+    assert not buffer.is_full
+    buffer.add(reference(several(42)))
+    assert buffer.is_full
 
 
 def reference(chunk: Chunk) -> ChunkRef:

@@ -1,67 +1,27 @@
-"""Where a worker's process begins: its channel, its crash box, and the loop that carries messages to and fro."""
+"""Where a worker's process begins: its channel, its crash box, and the loop that carries messages."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-import pickle
 import queue
 import socket
 import sys
 import traceback
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import setproctitle
 
 from rollout_cli.errors import UserCodeError
-from rollout_cli.loading import reporting
-from rollout_cli.samplers.channel import OUTBOX_BYTES, Channel
-from rollout_cli.samplers.crash_box import CrashBox
-from rollout_cli.samplers.fork_server import ONE_THREAD
 from rollout_cli.samplers.messages import Exit, Failed, Start
+from rollout_cli.samplers.processes.channel import OUTBOX_BYTES, Channel
+from rollout_cli.samplers.processes.crash_box import CrashBox
 from rollout_cli.samplers.worker_loop import WorkerLoop
-from rollout_cli.workers.factory import WorkerFactory
-
-
-@dataclass(frozen=True, slots=True)
-class Birth:
-    """The first message to a worker's process: the surroundings that it shares with its sampler."""
-
-    worker: int
-    title: str  # What its process is called in `ps` and `top`.
-    factory: bytes  # The pickled WorkerFactory.
-    folder: str | None  # The working folder; None where the sampler's was deleted.
-    argv: list[str]
-    path: list[str]
-    environment: dict[str, str]
-
-    @classmethod
-    def of(cls, worker: int, title: str, factory: bytes) -> Self:
-        """Return the surroundings of this process."""
-        try:
-            folder = str(Path.cwd())
-        except FileNotFoundError:
-            folder = None
-        path = [entry or folder or os.curdir for entry in sys.path]
-        return cls(worker, title, factory, folder, list(sys.argv), path, {**ONE_THREAD, **os.environ})
-
-    def load_factory(self) -> WorkerFactory:
-        """Return the factory; UserCodeError where its pickle cannot be loaded."""
-        what = "the worker class, its arguments or its set-up cannot be unpickled"
-        with reporting(UserCodeError, what, hint="they must be importable in worker processes, too"):
-            factory: WorkerFactory = pickle.loads(self.factory)  # noqa: S301  Pickled by the sampler's own process.
-        return factory
-
-    def enter_folder(self) -> None:
-        """Work in the sampler's folder, if it is there."""
-        with contextlib.suppress(OSError):
-            os.chdir(self.folder or os.curdir)
+from rollout_cli.samplers.worker_setup import WorkerSetup
 
 
 def worker_main(channel_descriptor: int, box_descriptor: int) -> None:
-    """Run one worker, with its end of a socket pair and its crash box, until its sampler lets it exit or is gone."""
+    """Run one worker, with its end of a socket pair and its crash box, until its sampler ends it or is gone."""
     box = CrashBox(box_descriptor)
     box.catch_signals()
     code = 0
@@ -84,21 +44,21 @@ def worker_main(channel_descriptor: int, box_descriptor: int) -> None:
 
 
 def _run(channel: Channel, box: CrashBox) -> None:
-    birth = _next(channel)
-    setproctitle.setproctitle(birth.title)
+    setup: WorkerSetup = _next(channel)
+    setproctitle.setproctitle(setup.title)
     os.environ.clear()
-    os.environ.update(birth.environment)
-    sys.argv[:], sys.path[:] = birth.argv, birth.path
-    birth.enter_folder()
+    os.environ.update(setup.environment)
+    sys.argv[:], sys.path[:] = setup.argv, setup.path
+    setup.enter_folder()
     try:
-        factory = birth.load_factory()
+        factory = setup.load_factory()
     except UserCodeError as refusal:
         # Each `Start` gets this answer.
         while not isinstance(command := _next(channel), Exit):
             if isinstance(command, Start):
-                channel.put_nowait(Failed(birth.worker, command.generation, refusal))
+                channel.put_nowait(Failed(setup.worker, command.generation, refusal))
         return
-    loop = WorkerLoop(factory, birth.worker, box)
+    loop = WorkerLoop(factory, setup.worker, box)
     while not loop.ended:
         commands = _commands(channel, wait=loop.idle)
         # The loop never runs ahead of a sampler that is slow to read, but hears commands all the same.

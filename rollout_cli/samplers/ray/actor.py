@@ -1,12 +1,11 @@
-"""What runs on the nodes of a Ray cluster: a worker as an actor, and the source of the chunks that it leaves there."""
+"""What runs on the nodes of a Ray cluster: a worker as an actor, and the source of the chunks that it leaves."""
 
 from __future__ import annotations
 
-import importlib
 import pickle
 import sys
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -14,13 +13,13 @@ import cloudpickle
 import numpy as np
 
 from rollout_cli.episodes.chunk import Chunk, ChunkRef, concatenate, for_transport
-from rollout_cli.errors import InternalError, UsageError, UserCodeError, WorkerError
-from rollout_cli.loading import is_interrupt
-from rollout_cli.samplers.local_sampler import last_events
+from rollout_cli.errors import InternalError, UserCodeError, WorkerError
+from rollout_cli.samplers.in_process import take_turn
 from rollout_cli.samplers.messages import Batch, Failed, Start, ToWorker, Update
-from rollout_cli.samplers.pool import Event
+from rollout_cli.samplers.pool import Died, Event
+from rollout_cli.samplers.ray import load_ray
 from rollout_cli.samplers.worker_loop import WorkerLoop
-from rollout_cli.samplers.worker_main import Birth
+from rollout_cli.samplers.worker_setup import WorkerSetup
 
 TURN_SECONDS = 0.1
 
@@ -28,39 +27,19 @@ FLUSH_SECONDS = 0.25
 """Longer than in a process of this machine: an object under 100 kB would travel by way of the driver."""
 
 
-def load_ray() -> Any:
-    """Return the module; UsageError where it is not installed."""
-    try:
-        ray = importlib.import_module("ray")
-    except ModuleNotFoundError:
-        ray = None
-    if not hasattr(ray, "init"):  # A folder called `ray`, which Ray itself makes in /tmp, is a package of that name.
-        message = "RaySampler needs Ray, which is not installed"
-        raise UsageError(message, hint='pip install "ray>=2.40"')
-    return ray
-
-
 class Reply(NamedTuple):
-    """What a turn gives the driver; each `Batch` in it has a ChunkRef in place of its chunk, without a source."""
+    """What a turn gives the driver; each `Batch` in it has a ChunkRef without a source as its chunk."""
 
     events: list[Event]
     idle: bool
     running_numbers: tuple[int, ...]
 
 
-class Executor:
-    """A process beside the workers that calls functions for the driver, such as the one that writes a segment."""
-
-    def call(self, function: Callable[..., Any], *args: Any) -> Any:
-        """Return what it returns."""
-        return function(*args)
-
-
 class Actor:
     """One worker."""
 
-    def __init__(self, birth: Birth, turn_seconds: float) -> None:
-        self._birth, self._turn_seconds = birth, turn_seconds
+    def __init__(self, setup: WorkerSetup, turn_seconds: float) -> None:
+        self._setup, self._turn_seconds = setup, turn_seconds
         self._loop: WorkerLoop | None = None
 
     def turn(self, commands: Sequence[ToWorker], updates: tuple[Update, ...] = ()) -> tuple[bytes, list[Chunk]]:
@@ -68,19 +47,16 @@ class Actor:
 
         `updates` are those of a `Start` among the commands: an object of the store, which many actors share.
         """
-        commands = [replace(one, updates=updates) if isinstance(one, Start) else one for one in commands]
+        commands = [replace(each, updates=updates) if isinstance(each, Start) else each for each in commands]
         try:
-            loop = self._loop = self._loop or _new_loop(self._birth, self._turn_seconds)
+            loop = self._loop = self._loop or _new_loop(self._setup, self._turn_seconds)
         except UserCodeError as refusal:
             starts = [command for command in commands if isinstance(command, Start)]
-            answers = [Failed(self._birth.worker, start.generation, refusal) for start in starts]
+            answers = [Failed(self._setup.worker, start.generation, refusal) for start in starts]
             return _packed(Reply([*answers], idle=True, running_numbers=())), []
-        try:
-            events: list[Event] = [*loop.turn(commands)]
-        except BaseException as error:
-            if is_interrupt(error):
-                raise
-            events, self._loop = last_events(loop, self._birth.worker, error), None
+        events = take_turn(loop, self._setup.worker, commands)
+        if events and isinstance(events[-1], Died):
+            self._loop = None
         if loop.ended:
             loop.close()
         chunks = [event.chunk.load() for event in events if isinstance(event, Batch)]
@@ -90,13 +66,13 @@ class Actor:
         return _packed(Reply(light, loop.idle, loop.running_numbers)), chunks
 
 
-def _new_loop(birth: Birth, turn_seconds: float) -> WorkerLoop:
-    sys.path += [entry for entry in birth.path if entry not in sys.path]
-    birth.enter_folder()
+def _new_loop(setup: WorkerSetup, turn_seconds: float) -> WorkerLoop:
+    sys.path += [entry for entry in setup.path if entry not in sys.path]
+    setup.enter_folder()
     flush_seconds = max(FLUSH_SECONDS, turn_seconds)
     return WorkerLoop(
-        birth.load_factory(),
-        birth.worker,
+        setup.load_factory(),
+        setup.worker,
         hashes_files=True,  # The driver's machine may not have them.
         turn_seconds=turn_seconds,
         flush_seconds=flush_seconds,
@@ -104,7 +80,7 @@ def _new_loop(birth: Birth, turn_seconds: float) -> WorkerLoop:
 
 
 def packed_numbers(numbers: Any) -> Any:
-    """Return the differences of numbers, int64 (N,): where they rise by one, these are compressed to nearly nothing."""
+    """Return the differences of numbers, int64 (N,): where these rise by one, they compress to nearly nothing."""
     return np.diff(numbers, prepend=0)
 
 
@@ -135,21 +111,21 @@ def _packed(reply: Reply) -> bytes:
 
 def unpacked(reply: bytes) -> Reply:
     """Return the reply that an actor packed."""
-    found: Reply = pickle.loads(zlib.decompress(reply))  # noqa: S301  It was pickled by our own actor.
-    return found
+    unpickled: Reply = pickle.loads(zlib.decompress(reply))  # noqa: S301  It was pickled by our own actor.
+    return unpickled
 
 
 class Recipe(NamedTuple):
     """What it takes to run a worker's episodes again."""
 
-    birth: Birth
+    setup: WorkerSetup
     updates: Any  # The reference to all of them.
     stride: int
 
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """The source of one chunk of a turn. Where the store has lost it, its episodes are run again where it is called."""
+    """The source of one chunk of a turn. If the store has lost it, its episodes are run again where it is called."""
 
     objects: Any  # The reference to the chunks of the turn.
     place: int
@@ -167,7 +143,7 @@ class Stored:
         return chunk
 
     def _run_again(self, recipe: Recipe) -> Chunk:
-        loop = _new_loop(recipe.birth, TURN_SECONDS)
+        loop = _new_loop(recipe.setup, TURN_SECONDS)
         updates = load_ray().get(recipe.updates)
         messages = loop.turn([Start(0, updates, self.numbers, recipe.stride, (0, self.numbers[0].start), rebuild=True)])
         while not loop.idle:

@@ -1,4 +1,4 @@
-"""RaySampler, and its pool: workers as actors of a Ray cluster, whose episodes stay in its object store.
+"""RayPool: workers as actors of a Ray cluster, whose episodes stay in its object store.
 
 The driver asks each actor for turns, and keeps two of them asked for. A turn gives what the driver must know, a few
 bytes an episode, and beside it one object with the episodes themselves, which only those load who need them.
@@ -6,44 +6,28 @@ bytes an episode, and beside it one object with the episodes themselves, which o
 
 from __future__ import annotations
 
-import contextlib
-import logging
 import math
-import os
-import signal
-import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import cloudpickle
 
-from rollout_cli.cores import usable_cores
 from rollout_cli.episodes.chunk import ChunkRef
-from rollout_cli.errors import UsageError, WorkerError
+from rollout_cli.errors import WorkerError
 from rollout_cli.loading import first_line
-from rollout_cli.samplers.crash_box import Notes, Watch
-from rollout_cli.samplers.leases import LeaseSize
 from rollout_cli.samplers.messages import Batch, Continue, Exit, Failed, Start, Started, ToWorker, Update
 from rollout_cli.samplers.plan import contiguous_ranges
-from rollout_cli.samplers.pool import Died, Event, Pool
-from rollout_cli.samplers.ray_actor import (
-    TURN_SECONDS,
-    Actor,
-    Executor,
-    Recipe,
-    Stored,
-    load_ray,
-    unpacked,
-    unpacked_numbers,
-)
-from rollout_cli.samplers.sampler import Result, Sampler
+from rollout_cli.samplers.pool import Died, Event, Notice
+from rollout_cli.samplers.ray import INSTALL_HINT, load_ray
+from rollout_cli.samplers.ray.actor import TURN_SECONDS, Actor, Recipe, Stored, unpacked, unpacked_numbers
 from rollout_cli.samplers.supervision import Supervision
 from rollout_cli.samplers.updates import UpdateLog
-from rollout_cli.samplers.worker_main import Birth
+from rollout_cli.samplers.watch import Notes, Watch
+from rollout_cli.samplers.worker_setup import WorkerSetup
 from rollout_cli.workers.factory import WorkerFactory
 
 MOST_TURNS = 1000
@@ -55,12 +39,8 @@ EXIT_SECONDS = 5.0
 PLACE_SECONDS = 20.0
 """After so long a worker that has not started is worth a warning: its node may lack a free core."""
 
-_CONNECT_SECONDS = 10.0
 _TURNS_AHEAD = 2
-_TRIES = 4
 _LOOK_SECONDS = 0.1  # How long a call of the pool is noticed at the latest.
-_CLUSTER_HINT = "ask for fewer workers or less for each (cpus_per_worker, gpus_per_worker), or add nodes first"
-_INSTALL_HINT = "each node needs rollout-cli, and the packages of the policy and the environment"
 _clock = time.monotonic
 
 
@@ -71,10 +51,9 @@ class _Handle:
     worker: int
     actor: Any
     watch: Watch
-    birth: Birth
-    turns: deque[tuple[Any, Any]] = field(default_factory=deque)  # References to the reply and the chunks of each.
-    stride: int = 1
-    recipe: Any = None  # The reference to a Recipe; None before the first chunk that may need it.
+    setup: WorkerSetup
+    turns: deque[tuple[Any, Any]] = field(default_factory=deque)  # References to reply and chunks of each.
+    recipe: Any = None  # The reference to the Recipe of what it runs.
     starting: bool = True
     n_replies: int = 0
     numbers: tuple[int, ...] = ()  # Those that ran at its last reply, or the first that it was leased.
@@ -88,22 +67,12 @@ def turn_seconds(n_workers: int) -> float:
 
 
 class RayPool:
-    """Workers 0 to n - 1 as actors, each with `resources` (options of `ray.remote`); a `Pool`.
+    """Workers 0 to n - 1 as actors, each with `resources` (options of `ray.remote`); a `Pool`."""
 
-    `warn` is called with one line where workers find no place on the cluster.
-    """
-
-    def __init__(
-        self,
-        factory: WorkerFactory,
-        log: UpdateLog,
-        resources: Any,
-        rules: Supervision,
-        warn: Callable[[str], None],
-    ) -> None:
+    def __init__(self, factory: WorkerFactory, log: UpdateLog, resources: Any, rules: Supervision) -> None:
         self._ray = load_ray()
         self._session = _session(self._ray)
-        self._warn, self._warn_at = warn, math.inf
+        self._notice_at = math.inf
         self._factory, self._log, self._rules = cloudpickle.dumps(factory), log, rules
         self._turn_seconds = turn_seconds(factory.n_workers)
         self._actor_class = self._ray.remote(**resources)(Actor)
@@ -112,14 +81,13 @@ class RayPool:
         self._put_before: dict[Any, tuple[tuple[Update, ...], Any]] = {}
         self._generation = 0
         self._woken = threading.Event()
-        self._is_closed = False
 
     def start(self, worker: int) -> None:
-        birth = Birth.of(worker, f"worker:{worker}", self._factory)
+        setup = WorkerSetup.of(worker, f"worker:{worker}", self._factory)
         watch = Watch(self._rules.step_timeout, self._rules.episode_timeout)
-        handle = _Handle(worker, self._actor_class.remote(birth, self._turn_seconds), watch, birth)
+        handle = _Handle(worker, self._actor_class.remote(setup, self._turn_seconds), watch, setup)
         handle.turns.append(self._turn(handle, []))  # Its reply says that the worker has a place.
-        self._handles[worker], self._warn_at = handle, _clock() + PLACE_SECONDS
+        self._handles[worker], self._notice_at = handle, _clock() + PLACE_SECONDS
 
     def send(self, worker: int, command: ToWorker) -> None:
         self._check_connection()
@@ -132,21 +100,20 @@ class RayPool:
             if command.generation != self._generation:
                 self._generation = command.generation
                 self._put_before.clear()
-            handle.stride, handle.recipe = command.stride, None
+            updates = self._put(self._log.history(worker))
+            handle.recipe = self._ray.put(Recipe(handle.setup, updates, command.stride))
             arguments = [[replace(command, updates=())], self._put(command.updates)]
         if isinstance(command, Start | Continue) and command.lease:
             handle.numbers = handle.numbers or (command.lease[0].start,)
         handle.turns.append(self._turn(handle, *arguments))
 
     def wait(self, timeout: float | None) -> list[Event]:
-        if self._is_closed:
-            raise UsageError("the workers were shut down while their stream was under way", hint="begin a new stream")
         ends_at = math.inf if timeout is None else _clock() + timeout
         while True:
             self._check_connection()
             events = self._take_replies(max(0.0, min(_LOOK_SECONDS, ends_at - _clock())))
             self._kill_overdue()
-            self._warn_of_waiting()
+            events += self._waiting()
             if events or self._woken.is_set() or _clock() >= ends_at:
                 self._woken.clear()
                 return events
@@ -155,16 +122,12 @@ class RayPool:
         self._woken.set()
 
     def close(self) -> None:
-        self._is_closed = True
         if self._handles and _session(self._ray) == self._session:
             last = [self._turn(handle, [Exit()])[0] for handle in self._handles.values()]
             self._ray.wait(last, num_returns=len(last), timeout=EXIT_SECONDS, fetch_local=False)
             for handle in self._handles.values():
                 self._ray.kill(handle.actor)
         self._handles.clear()
-
-    def pids(self) -> list[int]:
-        return []
 
     def _check_connection(self) -> None:
         """Raise a WorkerError where the workers cannot be reached: Ray would begin a cluster of its own."""
@@ -179,7 +142,7 @@ class RayPool:
         return handle.actor.turn.options(num_returns=2).remote(*arguments)
 
     def _put(self, updates: tuple[Update, ...]) -> Any:
-        """Return the reference to updates, which are put into the store once for all workers that get the same."""
+        """Return the reference to updates, which are in the store once for all workers that get the same."""
         key = tuple((id(update.agent), id(update.env)) for update in updates)
         if key not in self._put_before:
             # Their bytes are kept as well, so that no others get their ids.
@@ -202,7 +165,7 @@ class RayPool:
         try:
             reply = unpacked(self._ray.get(reply_reference))
         except self._ray.exceptions.RayError as error:
-            yield self._buried(handle, error)
+            yield self._reap(handle, error)
             return
         handle.n_replies += 1
         # One that is not idle, or that has a command before it, is about to run the first that it was leased.
@@ -224,9 +187,6 @@ class RayPool:
 
     def _stored(self, handle: _Handle, light: ChunkRef, objects: Any, place: int) -> ChunkRef:
         whole = unpacked_numbers(light)
-        if handle.recipe is None:
-            updates = self._put(self._log.history(handle.worker))
-            handle.recipe = self._ray.put(Recipe(handle.birth, updates, handle.stride))
         ranges, part = tuple(contiguous_ranges(whole.numbers)), light.part.index if light.part else None
         source = Stored(objects, place, handle.recipe, ranges, light.n_steps, part)
         return replace(whole, source=source)
@@ -240,116 +200,30 @@ class RayPool:
                     handle.killed, handle.late = overdue
                     self._ray.kill(handle.actor)
 
-    def _warn_of_waiting(self) -> None:
-        """Say it once of the workers that were started last."""
-        if _clock() >= self._warn_at and (n_waiting := sum(not handle.n_replies for handle in self._handles.values())):
-            self._warn_at = math.inf
+    def _waiting(self) -> list[Event]:
+        """Say once of the workers that were started last that they find no place on the cluster."""
+        n_waiting = sum(not handle.n_replies for handle in self._handles.values())
+        if n_waiting and _clock() >= self._notice_at:
+            self._notice_at = math.inf
             present, free = self._ray.cluster_resources(), self._ray.available_resources()
             facts = [
                 f"{free.get(kind, 0):g} of {present[kind]:g} {kind}s" for kind in ("CPU", "GPU") if kind in present
             ]
-            self._warn(
+            text = (
                 f"{n_waiting} of {len(self._handles)} workers have not started after {PLACE_SECONDS:g} s, and are "
                 f"waited for: {' and '.join(facts)} of the Ray cluster are free"
             )
+            return [Notice(text)]
+        return []
 
-    def _buried(self, handle: _Handle, error: Exception) -> Died:
+    def _reap(self, handle: _Handle, error: Exception) -> Died:
         del self._handles[handle.worker]
         self._ray.kill(handle.actor)
         # Of the numbers that it had, nobody knows which ran; and none of them brings a node down.
         is_node = not isinstance(error, self._ray.exceptions.ActorDiedError) or "node has died" in str(error)
         numbers = () if is_node and not handle.killed else None
-        reason, hint = f"was lost ({first_line(error)})", _INSTALL_HINT if handle.starting else ""
+        reason, hint = f"was lost ({first_line(error)})", INSTALL_HINT if handle.starting else ""
         return Died(handle.worker, handle.killed or reason, numbers, str(error), hint, handle.late)
-
-
-class RaySampler(Sampler):
-    """Samples with the actors of a Ray cluster.
-
-    It joins the cluster that this process is connected to, or else the one at `address`; without one it starts Ray on
-    this machine, which ends with this process. An actor or node that is lost is replaced, and its episodes run again.
-
-    Args:
-        args: As in `Sampler`.
-        address: Of a running cluster, such as `auto`; None for that of `RAY_ADDRESS`, or a new one on this machine.
-        cpus_per_worker: How many cores of its node are reserved for a worker.
-        gpus_per_worker: How many GPUs.
-        kwargs: As in `Sampler`.
-
-    Raises:
-        UsageError: If Ray is not installed, or the cluster is too small.
-        WorkerError: If there is no cluster at `address`.
-    """
-
-    def __init__(
-        self,
-        *args: Any,
-        address: str | None = None,
-        cpus_per_worker: float = 1.0,
-        gpus_per_worker: float = 0.0,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(*args, **kwargs)
-        self._lease_size = LeaseSize(seconds=max(0.5, 3 * turn_seconds(self.n_workers)), ahead=2)
-        self._address = address
-        self._resources = {"num_cpus": cpus_per_worker, "num_gpus": gpus_per_worker}
-        self._executor: Any = None
-
-    def _make_pool(self) -> Pool:
-        ray = load_ray()
-        if not ray.is_initialized():
-            with _signals_held():
-                self._connect(ray)
-        present = ray.cluster_resources()
-        for kind, each in (("CPU", self._resources["num_cpus"]), ("GPU", self._resources["num_gpus"])):
-            if each * self.n_workers > present.get(kind, 0):
-                message = f"{self.n_workers} workers need {each * self.n_workers:g} {kind}s, and the Ray cluster has "
-                raise UsageError(f"{message}{present.get(kind, 0):g}", hint=_CLUSTER_HINT)
-        return RayPool(
-            self._factory,
-            self._updates,
-            self._resources,
-            self._supervision,
-            warn=lambda text: self.warn(text),  # noqa: PLW0108  The caller may replace it at any time.
-        )
-
-    def _connect(self, ray: Any) -> None:
-        options: dict[str, Any] = {"address": self._address or os.environ.get("RAY_ADDRESS")}
-        if options["address"] is None:
-            # More workers than cores are allowed on this machine, as for worker processes.
-            needed = math.ceil(self.n_workers * self._resources["num_cpus"])
-            options = {"address": "local", "num_cpus": max(needed, usable_cores())}
-        host, _, port = (options["address"] or "").rpartition(":")
-        try:
-            if port.isdecimal():  # Ray itself would ask for more than a minute whether anybody is there.
-                socket.create_connection((host, int(port)), timeout=_CONNECT_SECONDS).close()
-            ray.init(logging_level=logging.ERROR, include_dashboard=False, **options)
-        except Exception as error:
-            message = f"there is no Ray cluster at {options['address']}: {first_line(error)}"
-            raise WorkerError(message, hint="start one on its first node: ray start --head") from error
-
-    def execute(self, function: Callable[..., Result], *args: Any, anywhere: bool = False) -> Result:
-        """Return what the function returns. It runs on this node, or with `anywhere` on another one if there is one.
-
-        If its process or that node is lost, it runs again, on this node.
-
-        Raises:
-            BaseException: Whatever the function raises.
-            WorkerError: If its process is lost four times.
-        """
-        ray = load_ray()
-        losses: list[Exception] = []
-        while len(losses) < _TRIES:
-            self._executor = self._executor or _new_executor(ray, elsewhere=anywhere and not losses)
-            try:
-                return cast("Result", ray.get(self._executor.call.remote(function, *args)))
-            except ray.exceptions.RayTaskError as error:
-                raise error.cause from error
-            except ray.exceptions.RayError as error:
-                self._executor = None
-                losses.append(error)
-        loss = losses[-1]
-        raise WorkerError(f"a call on the Ray cluster failed: {first_line(loss)}", hint=_INSTALL_HINT) from loss
 
 
 def _session(ray: Any) -> tuple[str, str] | None:
@@ -357,36 +231,3 @@ def _session(ray: Any) -> tuple[str, str] | None:
     if not ray.is_initialized():  # Else Ray would begin a cluster of its own to answer.
         return None
     return ray.get_runtime_context().get_job_id(), ray.get_runtime_context().get_node_id()
-
-
-def _new_executor(ray: Any, *, elsewhere: bool) -> Any:
-    """Return an actor that calls functions on this node, or on another one if there is one."""
-    node = ray.get_runtime_context().get_node_id()
-    if elsewhere:  # So that this machine sends no data.
-        node = next((one["NodeID"] for one in ray.nodes() if one["Alive"] and one["NodeID"] != node), node)
-    # Not soft: Ray places an actor without a core at random where its strategy leaves it a choice.
-    place = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node_id=node, soft=False)
-    # An actor: Ray would end the process of a task before the next one, and start it again.
-    return ray.remote(num_cpus=0, scheduling_strategy=place)(Executor).remote()
-
-
-@contextlib.contextmanager
-def _signals_held() -> Iterator[None]:
-    """Handle signals that come in the block at its end, by the handlers that were there before it.
-
-    Ray would take the error of a handler in `ray.init` for one of its own, and leave processes behind. Its own handler
-    of SIGTERM, which `ray.init` puts in place, raises SystemExit.
-    """
-    pending: list[int] = []
-    is_main = threading.current_thread() is threading.main_thread()  # It alone may have handlers.
-    names = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if is_main else ()
-    before = {name: signal.signal(name, lambda number, _: pending.append(number)) for name in names}
-    try:
-        yield
-    except SystemExit:
-        pending.append(signal.SIGTERM)
-    finally:
-        for name, handler in before.items():
-            signal.signal(name, handler)
-        for number in pending:
-            signal.raise_signal(number)

@@ -13,7 +13,7 @@ from datetime import timedelta
 from functools import cached_property
 from typing import Any, TextIO
 
-from rollout_cli.episodes.chunk import Chunk
+from rollout_cli.episodes.chunk import AnyChunk, Chunk
 from rollout_cli.loading import printable
 
 _BAR_EVERY, _LINE_EVERY = 0.1, 3.0
@@ -35,6 +35,11 @@ class Progress:
 
     def update(self, *, episodes: int = 0, steps: int = 0, return_sum: float = 0.0, failures: int = 0) -> None:
         """Add finished episodes, their steps and the sum of their returns, or faults that the run survived."""
+
+    def add(self, chunk: AnyChunk) -> None:
+        """Add the episodes of a chunk; one that travels in parts counts when it is complete."""
+        episodes = chunk.n_episodes if chunk.completes else 0
+        self.update(episodes=episodes, steps=chunk.n_steps, return_sum=chunk.return_sum)
 
     def notice(self, text: str) -> None:
         """Report something worth knowing."""
@@ -188,8 +193,7 @@ def shown(
     try:
         progress.begin()
         for chunk in chunks:
-            episodes = chunk.n_episodes if chunk.completes else 0
-            progress.update(episodes=episodes, steps=chunk.n_steps, return_sum=chunk.return_sum)
+            progress.add(chunk)
             yield chunk
     finally:
         progress.finish()

@@ -1,19 +1,18 @@
 """The fork server: a process that imports what workers need, forks them, and ends them when the sampler's process dies.
 
-It runs no user code and starts no thread, so it is always there to notice the end of a worker, or of the sampler, and
-to kill a worker with all that its environment started. Nothing here has a name in a file system, so nothing is left
-behind, whoever is killed.
+It runs no user code and starts no thread, so it is always there to notice the end of a worker, or of the
+sampler, and to kill a worker with all that its environment started. Nothing here has a name in a file system,
+so nothing is left behind, whoever is killed.
 
-The start methods differ in how the server is made: `forkserver` is one for the sampler's process, which imports ahead;
-`spawn` is one for a pool, which imports nothing. This module loads
-neither numpy nor gymnasium: who knows early that workers will come calls `shared_server` before it imports these.
+The sampler's process has one for each start method: that of `forkserver` imports ahead, that of `spawn`
+nothing. This module loads neither numpy nor gymnasium: who knows early that workers will come calls
+`running_server` before it imports these.
 """
 
 from __future__ import annotations
 
 import atexit
 import contextlib
-import importlib
 import os
 import select
 import signal
@@ -23,7 +22,6 @@ import subprocess
 import sys
 import traceback
 import warnings
-from collections.abc import Callable
 from enum import IntEnum
 from pathlib import Path
 from typing import Literal, NoReturn
@@ -31,29 +29,26 @@ from typing import Literal, NoReturn
 import setproctitle
 
 import rollout_cli
+from rollout_cli.cores import ONE_THREAD
 from rollout_cli.errors import WorkerError
 
 StartMethod = Literal["forkserver", "spawn"]
-
-ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS"), "1")
-"""Workers share the cores already, so each uses one thread for linear algebra unless the user chose another number."""
 
 RECORD = struct.Struct("<qq")
 """What the server reports of a worker: a Status, and its value."""
 
 _REQUEST = struct.Struct("<q")  # A worker's id. With three descriptors it is to be forked, without any to be killed.
-_WORKER_MODULE = "rollout_cli.samplers.worker_main"
 # Until `sys.path` is set, only `sys` is imported: a file random.py in the working folder must not be found.
 _PROGRAM = (
-    "import sys; sys.path[:] = sys.argv[3:]; from rollout_cli.samplers.fork_server import serve_new_process; "
-    "serve_new_process(int(sys.argv[1]), sys.argv[2] == 'preload')"
+    "import sys; sys.path[:] = sys.argv[3:]; from rollout_cli.samplers.processes.fork_server import serve; "
+    "serve(int(sys.argv[1]), sys.argv[2])"
 )
 _SECOND_MS = 1000
 NO_ROOM = "the system allows no more processes or open files (`ulimit -a` shows the limits); use fewer workers"
 
 
 class Status(IntEnum):
-    """What became of a worker, with its process id, its exit status, or why it could not be forked (errno)."""
+    """What became of a worker, with its process id, its exit status, or the errno of the fork."""
 
     FORKED = 0
     ENDED = 1
@@ -65,12 +60,23 @@ class ForkServer:
     """The sampler's side of one fork server. It may be used by several threads."""
 
     def __init__(self, method: StartMethod) -> None:
+        # A script's own folder comes last: it is where its user's modules lie, and the server needs none of
+        # these. Where this package was found first, it must be found first again.
+        folders = list(map(os.path.abspath, sys.path))
+        if folders[0] != str(Path(rollout_cli.__path__[0]).absolute().parent):
+            folders.append(folders.pop(0))
         with contextlib.ExitStack() as undo:
             try:
                 self._control, theirs = socket.socketpair()
                 undo.callback(self._control.close)
                 with theirs:
-                    self._pid, self._join = _executed(theirs, preload=method == "forkserver")
+                    self._process = subprocess.Popen(  # noqa: S603  This Python, with words of ours.
+                        [sys.executable, "-c", _PROGRAM, str(theirs.fileno()), method, *folders],
+                        stdin=subprocess.DEVNULL,
+                        pass_fds=[theirs.fileno()],
+                        env={**ONE_THREAD, **os.environ},
+                        start_new_session=True,  # A signal to the sampler's group leaves it, and so the workers, alone.
+                    )
             except OSError as error:
                 raise WorkerError(f"workers cannot be started: {error}", hint=NO_ROOM) from error
             undo.pop_all()
@@ -107,87 +113,64 @@ class ForkServer:
         self._control.close()
         if self._owner == os.getpid():
             if not self._is_needed:  # A program that ends early does not wait for its imports.
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(self._pid, signal.SIGKILL)
-            self._is_needed = True  # Once more would hit another process.
-            self._join()
+                self._process.kill()
+            self._process.wait()
 
 
-def _executed(theirs: socket.socket, *, preload: bool) -> tuple[int, Callable[[], object]]:
-    """Start a server in a process of its own; return its id, and a function that waits for its end."""
-    # A script's own folder comes last: it is where its user's modules lie, and the server needs none of these. Where
-    # this package was found first, it must be found first again.
-    folders = list(map(os.path.abspath, sys.path))
-    if folders[0] != str(Path(rollout_cli.__path__[0]).absolute().parent):
-        folders.append(folders.pop(0))
-    process = subprocess.Popen(  # noqa: S603  This Python, with words of ours.
-        [sys.executable, "-c", _PROGRAM, str(theirs.fileno()), "preload" if preload else "", *folders],
-        stdin=subprocess.DEVNULL,
-        pass_fds=[theirs.fileno()],
-        env={**ONE_THREAD, **os.environ},
-        start_new_session=True,  # A signal to the sampler's group leaves it, and so the workers, alone.
-    )
-    return process.pid, process.wait
+_servers: dict[StartMethod, ForkServer] = {}
 
 
-_shared: ForkServer | None = None
-
-
-def shared_server() -> ForkServer:
-    """Return this process's server for `forkserver`, started if there is none; does not wait for its imports."""
-    global _shared  # noqa: PLW0603  A process has one.
-    if _shared is None or not _shared.is_usable:
-        if _shared is not None:
-            _shared.close()
-        _shared = ForkServer("forkserver")
+def running_server(method: StartMethod) -> ForkServer:
+    """Return this process's server for a start method, started if there is none, without waiting for its imports."""
+    server = _servers.get(method)
+    if server is None or not server.is_usable:
+        if server is not None:
+            server.close()
+        server = _servers[method] = ForkServer(method)
         # It would end by itself, but a little later than this process.
-        atexit.register(_shared.close)
-    return _shared
+        atexit.register(server.close)
+    return server
 
 
-# -- in the server's process -------------------------------------------------------------------------------------------
+# -- in the server's process -----------------------------------------------------------------------
 
 
-def serve_new_process(descriptor: int, preload: bool) -> NoReturn:  # noqa: FBT001  Called by the program above only.
-    """Serve in a process that was made for it: its control socket is `descriptor`."""
-    _serve(socket.socket(fileno=descriptor), os.getppid(), preload=preload)
-
-
-def _serve(control: socket.socket, sampler: int, *, preload: bool = False) -> NoReturn:
-    """Serve until the sampler's process ends; nothing of the caller's stack is run again."""
+def serve(descriptor: int, method: StartMethod) -> NoReturn:
+    """Serve in a process of its own, until the sampler's ends; the control socket is `descriptor`."""
+    sampler = os.getppid()
     try:
-        # A terminal, or who ends a whole job, signals every process: the decision is the sampler's. The signals are not
-        # set to be ignored, for a program that an environment starts would inherit that.
+        # A terminal, or who ends a whole job, signals every process: the decision is the sampler's. The
+        # signals are not set to be ignored, for a program that an environment starts would inherit that.
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD):
             signal.signal(number, lambda *_: None)
-        if preload:
+        if method == "forkserver":
             # A module that cannot be imported fails again in the worker, whose traceback reaches the user.
             with contextlib.suppress(Exception):
-                importlib.import_module(_WORKER_MODULE)
-        _Server(control, sampler).serve()
+                from rollout_cli.samplers.processes import worker_main  # noqa: F401, PLC0415 - not where one starts it
+        Server(socket.socket(fileno=descriptor), sampler).serve()
     except BaseException:  # noqa: BLE001  The process ends here.
         traceback.print_exc()
     finally:
         os._exit(1)
 
 
-class _Server:
+class Server:
     """Forks, kills and reaps workers."""
 
     def __init__(self, control: socket.socket, sampler: int) -> None:
         self._control, self._sampler = control, sampler
-        self._workers: dict[int, tuple[int, int]] = {}  # By a worker's id: its process's, and its status pipe.
+        self._workers: dict[int, tuple[int, int]] = {}  # By a worker's id: its pid and its status pipe.
         self._woken, self._waker = os.pipe()
         for descriptor in (self._woken, self._waker):
             os.set_blocking(descriptor, False)
+
+    def serve(self) -> NoReturn:
+        """Serve until the sampler's process has ended, then kill all workers, and exit."""
         setproctitle.setproctitle("rollout-fork-server")
         _redirect_standard_streams()
         # The sampler may have been started with signals blocked, which processes inherit.
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         signal.set_wakeup_fd(self._waker, warn_on_full_buffer=False)
-
-    def serve(self) -> NoReturn:
-        """Serve until the sampler's process has ended, then kill all workers, and exit."""
         poll = select.poll()
         poll.register(self._control, select.POLLIN)
         poll.register(self._woken, select.POLLIN)
@@ -213,12 +196,13 @@ class _Server:
             return False
         (worker_id,) = _REQUEST.unpack(request)
         if descriptors:
-            self._fork(worker_id, *descriptors)
+            self.fork(worker_id, *descriptors)
         elif worker_id in self._workers:
             _kill_group(self._workers[worker_id][0])
         return True
 
-    def _fork(self, worker_id: int, channel: int, box: int, status: int) -> None:
+    def fork(self, worker_id: int, channel: int, box: int, status: int) -> None:
+        """Fork a worker, which takes the descriptors, and report it; or report why the system refuses it."""
         try:
             with warnings.catch_warnings():
                 # The user may have chosen several threads for linear algebra, whose libraries can be forked.
@@ -246,7 +230,9 @@ class _Server:
             self._control.close()
             for descriptor in (self._woken, self._waker, status, *(status for _, status in self._workers.values())):
                 os.close(descriptor)
-            importlib.import_module(_WORKER_MODULE).worker_main(channel, box)
+            from rollout_cli.samplers.processes.worker_main import worker_main  # noqa: PLC0415 - as above
+
+            worker_main(channel, box)
         except BaseException:  # noqa: BLE001  The process ends here.
             traceback.print_exc()
         finally:
@@ -267,11 +253,10 @@ def _redirect_standard_streams() -> None:
     """Let workers read nothing, and write to standard error what they write to standard output."""
     nowhere = os.open(os.devnull, os.O_RDWR)
     os.dup2(nowhere, 0)
-    try:
-        os.dup2(2, 1)
-    except OSError:  # There is no standard error.
-        os.dup2(nowhere, 1)
+    os.dup2(nowhere, 1)
     os.close(nowhere)
+    with contextlib.suppress(OSError):  # There may be no standard error.
+        os.dup2(2, 1)
 
 
 def _report(status: int, kind: Status, value: int) -> None:

@@ -1,4 +1,4 @@
-"""MultiprocessingSampler, and its pool: workers in processes of their own, their messages and their deaths."""
+"""MultiprocessingSampler and its ProcessPool: workers in processes, their messages and their deaths."""
 
 from __future__ import annotations
 
@@ -18,17 +18,18 @@ from typing import Any
 
 import cloudpickle
 
-from rollout_cli.errors import UsageError, WorkerError
+from rollout_cli.errors import WorkerError
 from rollout_cli.loading import first_line, one_line
 from rollout_cli.memory import ReusedMemory
-from rollout_cli.samplers.channel import Channel
-from rollout_cli.samplers.crash_box import Watch, how_it_ended, new_box, read_notes, read_story
-from rollout_cli.samplers.fork_server import NO_ROOM, RECORD, ForkServer, StartMethod, Status, shared_server
 from rollout_cli.samplers.messages import Batch, Exit, Failed, Reported, Started, ToSampler, ToWorker
 from rollout_cli.samplers.pool import Died, Event, Pool
+from rollout_cli.samplers.processes.channel import Channel
+from rollout_cli.samplers.processes.crash_box import how_it_ended, new_box, read_notes, read_story
+from rollout_cli.samplers.processes.fork_server import NO_ROOM, RECORD, ForkServer, StartMethod, Status, running_server
 from rollout_cli.samplers.sampler import Sampler
 from rollout_cli.samplers.supervision import Supervision
-from rollout_cli.samplers.worker_main import Birth
+from rollout_cli.samplers.watch import Watch
+from rollout_cli.samplers.worker_setup import WorkerSetup
 from rollout_cli.workers.factory import WorkerFactory
 
 EXIT_SECONDS = 2.0
@@ -79,7 +80,7 @@ class _Process:
 
 
 class ProcessPool:
-    """Worker processes 0 to n - 1, called by their titles; the rules say how long a step or an episode may take."""
+    """Worker processes, called by their titles; the rules say how long a step or an episode may take."""
 
     def __init__(
         self, factory: WorkerFactory, titles: Sequence[str], start_method: StartMethod, rules: Supervision
@@ -88,9 +89,7 @@ class ProcessPool:
         self._titles, self._rules = titles, rules
         self._start_method: StartMethod = start_method
         self._processes: dict[int, _Process] = {}
-        self._own_server: ForkServer | None = None
         self._memory = ReusedMemory()
-        self._is_closed = False
         try:
             self._selector = selectors.DefaultSelector()
             self._woken, self._waker = socket.socketpair()
@@ -101,11 +100,11 @@ class ProcessPool:
         self._selector.register(self._woken, selectors.EVENT_READ)
 
     def start(self, worker: int) -> None:
-        """Start a worker; its process does not exist yet then. One that the system refuses is a `Died` event."""
+        """Start a worker, whose process does not exist yet then. One that the system refuses is a `Died` event."""
         process = self._processes[worker] = self._forked(worker)
         self._selector.register(process.channel, selectors.EVENT_READ, process)
         self._selector.register(process.status, selectors.EVENT_READ, process)
-        self._send(process, Birth.of(worker, self._titles[worker], self._factory))
+        self._send(process, WorkerSetup.of(worker, self._titles[worker], self._factory))
 
     def send(self, worker: int, command: ToWorker) -> None:
         process = self._processes.get(worker)
@@ -113,8 +112,6 @@ class ProcessPool:
             self._send(process, command)
 
     def wait(self, timeout: float | None) -> list[Event]:
-        if self._is_closed:
-            raise UsageError("the workers were shut down while their stream was under way", hint="begin a new stream")
         events: list[Event] = []
         ended = []
         ticks = (process.watch.tick for process in self._processes.values())
@@ -130,7 +127,7 @@ class ProcessPool:
                 self._send(process)
                 events += self._messages(process, _MESSAGES_A_TURN if ready & selectors.EVENT_READ else 0)
         for process in ended:
-            events += [*self._messages(process, None), self._buried(process)]
+            events += [*self._messages(process, None), self._reap(process)]
         self._kill_overdue()
         return events
 
@@ -139,9 +136,6 @@ class ProcessPool:
             self._waker.send(b"w")
 
     def close(self) -> None:
-        if self._is_closed:
-            return
-        self._is_closed = True
         for process in self._processes.values():
             self._send(process, Exit())
         self._await_ends(EXIT_SECONDS)
@@ -151,22 +145,14 @@ class ProcessPool:
         for process in self._processes.values():
             process.release()
         self._processes.clear()
-        if self._own_server is not None:
-            self._own_server.close()
         self._selector.close()
         self._woken.close()
         self._waker.close()
 
-    def pids(self) -> list[int]:
-        for process in self._processes.values():
-            while process.pid is None and process.end is None:
-                process.read_status()
-        return [process.pid for _, process in sorted(self._processes.items()) if process.pid is not None]
-
-    # -- starting --------------------------------------------------------------------------------------------------
+    # -- starting ----------------------------------------------------------------------------------
 
     def _forked(self, worker: int) -> _Process:
-        server = self._server()
+        server = running_server(self._start_method)
         with contextlib.ExitStack() as undo:
             try:
                 ours, theirs = socket.socketpair()
@@ -184,16 +170,7 @@ class ProcessPool:
         watch = Watch(self._rules.step_timeout, self._rules.episode_timeout)
         return _Process(worker, name, server, channel, box, status, watch)
 
-    def _server(self) -> ForkServer:
-        if self._start_method == "forkserver":
-            return shared_server()
-        if self._own_server is None or not self._own_server.is_usable:
-            if self._own_server is not None:
-                self._own_server.close()
-            self._own_server = ForkServer(self._start_method)
-        return self._own_server
-
-    # -- messages --------------------------------------------------------------------------------------------------
+    # -- messages ----------------------------------------------------------------------------------
 
     def _send(self, process: _Process, *messages: Any) -> None:
         """Send as much of these messages, and of the unsent ones before them, as the socket takes now."""
@@ -209,7 +186,7 @@ class ProcessPool:
             self._selector.modify(process.channel, events, process)
 
     def _messages(self, process: _Process, limit: int | None) -> Iterator[ToSampler]:
-        """Give the messages that a worker has sent, at most `limit`."""
+        """Yield the messages that a worker has sent, at most `limit`."""
         for _ in itertools.count() if limit is None else range(limit):
             if process.is_silent:
                 return
@@ -231,7 +208,7 @@ class ProcessPool:
             process.is_silent = True
             self._selector.unregister(process.channel)
 
-    # -- deaths ----------------------------------------------------------------------------------------------------
+    # -- deaths ------------------------------------------------------------------------------------
 
     def _kill_overdue(self) -> None:
         for process in self._processes.values():
@@ -241,7 +218,7 @@ class ProcessPool:
                     reason, process.late = overdue
                     process.kill(reason)
 
-    def _buried(self, process: _Process) -> Died:
+    def _reap(self, process: _Process) -> Died:
         """Give up a worker that has ended; return how it did."""
         del self._processes[process.worker]
         self._silence(process)
@@ -282,8 +259,8 @@ def _checked(message: object, worker: int) -> ToSampler:
 class MultiprocessingSampler(Sampler):
     """Samples with worker processes that avoid waiting as much as possible.
 
-    The sampler leases episode numbers to workers ahead of their need, hands each finished episode on in the order of
-    the numbers, and waits for messages and deaths at once. A worker never blocks on sending.
+    The sampler leases episode numbers to workers ahead of their need, hands each finished episode on in the
+    order of the numbers, and waits for messages and deaths at once. A worker never blocks on sending.
 
     Args:
         args: As in `Sampler`.

@@ -1,8 +1,9 @@
 """The crash box: what a worker leaves for its sampler to find after its death, and how a death is put into words.
 
-The box is a file without a name that both processes have open. Its first part is mapped into the worker's memory: there
-a worker notes which episodes run, by one word written an episode. Behind it follows the traceback of a fatal signal or
-of the exception that ended the process. The sampler reads it while the worker lives, too, to see one that is stuck.
+The box is a file without a name that both processes have open. Its first part is mapped into the worker's
+memory: there a worker notes which episodes run, by one word written an episode. Behind it follows the
+traceback of a fatal signal or of the exception that ended the process. The sampler reads it while the worker
+lives, too, to see one that is stuck.
 """
 
 from __future__ import annotations
@@ -13,12 +14,11 @@ import mmap
 import os
 import signal
 import tempfile
-from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from rollout_cli.samplers.watch import Notes
 from rollout_cli.workers import worker
 
 MOST_ROWS = (1 << 16) - 3
@@ -42,7 +42,7 @@ def new_box() -> io.FileIO:
 
 
 class CrashBox(worker.CrashBox):
-    """The worker's side of a file of `new_box`. Numbers are stored one higher: the zeros of a new box are none."""
+    """The worker's side of a file of `new_box`. Numbers are stored one higher: a new box is full of zeros."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -79,14 +79,6 @@ class CrashBox(worker.CrashBox):
         os.pwrite(self._descriptor, text.encode(errors="backslashreplace")[-_MOST_STORY:], _NOTES_BYTES)
 
 
-class Notes(NamedTuple):
-    """What a box said at one moment."""
-
-    beats: int  # Turns and steps that were begun.
-    busy: bool  # Whether the worker was in a turn, rather than waiting or sending.
-    numbers: tuple[int, ...] | None  # The episodes that had begun and not ended; None where the box cannot say.
-
-
 def read_notes(box: io.FileIO) -> Notes:
     """Return what the worker noted."""
     beats, busy, n_rows = np.frombuffer(os.pread(box.fileno(), 8 * _ROWS, 0), np.int64).tolist()
@@ -97,7 +89,7 @@ def read_notes(box: io.FileIO) -> Notes:
 
 
 def read_story(box: io.FileIO) -> str:
-    """Return the traceback that a dead worker left, cut to a length that people read; empty where it left none."""
+    """Return the traceback that a dead worker left, cut to a length that people read; empty for none."""
     text = os.pread(box.fileno(), _MOST_STORY, _NOTES_BYTES).decode(errors="backslashreplace")
     lines = [line[:_LINE_LENGTH] for line in text.strip().splitlines()]
     if len(lines) > _STORY_LINES:
@@ -108,62 +100,12 @@ def read_story(box: io.FileIO) -> str:
 
 
 def how_it_ended(status: int, story: str) -> tuple[str, str]:
-    """Return in words how a worker ended whose exit status (of `os.waitstatus_to_exitcode`) this is, and a hint."""
+    """Return how a worker with this exit status (of `os.waitstatus_to_exitcode`) ended, in words, and a hint."""
     if status >= 0:
         raised = story.rsplit("\n", 1)[-1][:200]
         return f"ended with exit code {status}" + (f" ({raised})" if raised else ""), ""
     if -status == signal.SIGKILL:
         hint = "fewer workers need less memory; `dmesg` shows what the system killed for want of it"
         return "was killed by SIGKILL (maybe by the out-of-memory killer)", hint
-    known = {number.value: number.name for number in signal.Signals}
-    return f"was killed by {known.get(-status, f'signal {-status}')}", ""
-
-
-# -- stuck workers -----------------------------------------------------------------------------------------------------
-
-_LOOKS = 8
-_SHORTEST, _LONGEST = 0.02, 1.0
-
-
-@dataclass(slots=True)
-class Watch:
-    """Keeps account of how long a worker's step, with the reset before it, and its episodes take (seconds; None: any).
-
-    Only time within its turns counts.
-    """
-
-    step_timeout: float | None
-    episode_timeout: float | None
-    _last: tuple[float, Notes] | None = None
-    _stuck: float = 0.0
-    _running: dict[int, float] = field(default_factory=dict)
-
-    @property
-    def tick(self) -> float | None:
-        """Return how many seconds may pass between two looks; None where nothing is watched."""
-        limits = [limit for limit in (self.step_timeout, self.episode_timeout) if limit is not None]
-        return min(max(min(limits) / _LOOKS, _SHORTEST), _LONGEST) if limits else None
-
-    def look(self, notes: Notes, now: float) -> tuple[str, tuple[int, ...]] | None:
-        """Return None, or why the worker is to be killed, and the episodes that took too long (none for a step)."""
-        tick, last = self.tick, self._last
-        if tick is None or (last is not None and now - last[0] < tick):
-            return None
-        self._last = now, notes
-        if last is None or not (notes.busy and last[1].busy and notes.numbers):
-            self._stuck = 0.0
-            return None
-        at, before = last
-        # The sampler may have been away for long; nobody knows what the worker did meanwhile.
-        elapsed = min(now - at, 2 * tick)
-        self._stuck = self._stuck + elapsed if before == notes else 0.0
-        if self.step_timeout is not None and self._stuck > self.step_timeout:
-            return f"was killed, since a step took longer than {self.step_timeout:g} s,", ()
-        known = set(before.numbers or ())
-        self._running = {n: self._running.get(n, 0.0) + elapsed if n in known else 0.0 for n in notes.numbers}
-        limit = self.episode_timeout
-        late = tuple(number for number, seconds in self._running.items() if limit is not None and seconds > limit)
-        if not late:
-            return None
-        which = f"episode {late[0]}" if len(late) == 1 else f"each of {len(late)} episodes"
-        return f"was killed, since {which} took longer than {limit:g} s,", late
+    names = {number.value: number.name for number in signal.Signals}
+    return f"was killed by {names.get(-status, f'signal {-status}')}", ""

@@ -1,0 +1,73 @@
+"""Building an environment: calling what makes it, and saying what is wrong where that fails."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import gymnasium
+from gymnasium.envs.registration import load_env_creator
+
+from rollout_cli.errors import EnvLoadError, RolloutError
+from rollout_cli.loading import failure
+
+Env = gymnasium.Env[Any, Any]
+
+_PIP_LINE = re.compile(r"`(pip install [^`]+)`")
+
+
+def call_builder(factory: Callable[..., Any], kwargs: Mapping[str, Any], name: str, creator: Any = None) -> Any:
+    """Return the result of a constructor or factory; where it raises, an EnvLoadError says what to install or check.
+
+    `creator` is the class, function or entry point that `factory` calls with the arguments, where that is another one.
+    """
+    try:
+        return factory(**kwargs)
+    except RolloutError:
+        raise
+    except gymnasium.error.DependencyNotInstalled as error:
+        lines = _PIP_LINE.findall(str(error))
+        hint = f"run {' && '.join(lines)}" if lines else "install the package that it names"
+        raise EnvLoadError(f"{name!r} needs a package that is missing: {error}", hint=hint) from error
+    except (Exception, SystemExit) as error:
+        hint = "the traceback below shows where"
+        if isinstance(error, ModuleNotFoundError) and error.name:
+            hint = f"install the package that provides {error.name!r}"
+        elif isinstance(error, TypeError) and kwargs:
+            _check_arguments(creator or factory, kwargs, name, error)
+        raise failure(EnvLoadError, f"{name!r} cannot be built", error, hint=hint) from error
+
+
+def _check_arguments(creator: Any, kwargs: Mapping[str, Any], name: str, error: TypeError) -> None:
+    """Raise an EnvLoadError that names an argument that `creator` does not take, and those that it takes."""
+    taken = parameters_of(load_env_creator(creator) if isinstance(creator, str) else creator)
+    unknown = [key for key in kwargs if key not in taken and "**" not in taken.values()]
+    if unknown:
+        similar = "".join(f"did you mean {key!r}? " for key in difflib.get_close_matches(unknown[0], taken, n=1))
+        hint = f"{similar}it takes {', '.join(taken) or 'none'}"
+        raise EnvLoadError(f"{name!r} takes no argument {unknown[0]!r}", hint=hint) from error
+
+
+def parameters_of(creator: Any) -> Mapping[str, str]:
+    """Return the names that a class or function takes; the value of one that stands for any name is `**`."""
+    try:
+        parameters = inspect.signature(creator).parameters.values()
+    except (TypeError, ValueError):  # Built in a language that has no signatures.
+        return {"kwargs": "**"}
+    return {parameter.name: "**" if parameter.kind is parameter.VAR_KEYWORD else "" for parameter in parameters}
+
+
+def checked_env(built: Any, name: str) -> Env:
+    """Return what was built, or raise EnvLoadError where it is no environment for one agent."""
+    if isinstance(built, gymnasium.Env):
+        return built
+    hint = "name a single environment, its class, a factory or an EnvSpec; shimmy wraps those of the old gym package"
+    if hasattr(built, "possible_agents"):
+        raise EnvLoadError(
+            f"{name!r} is a multi-agent environment, as those of PettingZoo are, and `rollout` runs one agent",
+            hint="let a factory return a gymnasium.Env for one agent, which plays the others itself",
+        )
+    raise EnvLoadError(f"{name!r} is no gymnasium.Env, but an object of type {type(built).__name__}", hint=hint)

@@ -1,0 +1,91 @@
+"""Where the values of options come from: flags, environment variables, a TOML file, and a dataset to be resumed."""
+
+from __future__ import annotations
+
+import difflib
+import shlex
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rollout_cli.config import AMOUNTS, OPTIONS, CollectConfig, CommandName, Option, Values, options_of
+from rollout_cli.errors import ConfigError
+from rollout_cli.loading import Source
+
+
+def resolve(
+    command: CommandName,
+    *,
+    flags: Mapping[str, object],
+    environ: Mapping[str, str],
+    file: Path | None = None,
+    recorded: Callable[[CommandName, Values], Values] | None = None,
+) -> CollectConfig:
+    """Return the configuration that flags, variables, a TOML file and a dataset to be resumed give together.
+
+    `flags` are texts, lists of texts or bools by option name, None where not given. `recorded` returns the options that
+    a dataset records, given all others.
+
+    Raises:
+        ConfigError: A source that cannot be read, or a value that its option does not allow.
+    """
+    options = options_of(command)
+    variables = {
+        option.name: _read_variable(option, environ[option.variable])
+        for option in options
+        if environ.get(option.variable)
+    }
+    texts = {OPTIONS[name]: raw for name, raw in flags.items() if raw not in (None, [], ())}
+    typed = {option.name: option.read(raw, option.flag, text=True) for option, raw in texts.items()}
+    sources = [{} if file is None else _values_from_file(command, file), variables, typed]
+    given = _merged(sources)
+    if given.get("resume") and recorded is not None:
+        given = _merged([recorded(command, given), *sources])
+    return CollectConfig(command=command, **given)
+
+
+def _read_variable(option: Option, text: str) -> Any:
+    """Read a variable; that of an option that repeats is split into words as in a shell."""
+    try:
+        words: Any = shlex.split(text) if option.repeats else text
+    except ValueError as error:
+        message = f"{option.variable} cannot be split into words: {error}"
+        raise ConfigError(message, hint="quote it as in a shell") from error
+    return option.read(words, option.variable, text=True)
+
+
+def _values_from_file(command: str, path: Path) -> Values:
+    """Read a TOML file, all of whose keys must be options of the command; its `command`, if any, must be this one."""
+    try:
+        table = tomllib.loads((Source.read(str(path), ConfigError, most_bytes=1 << 20).data or b"").decode())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ConfigError(f"{path} is not valid TOML: {error}", hint="see https://toml.io for the syntax") from error
+    written_for = table.pop("command", command)
+    if written_for != command:
+        message = f"{path} is written for `rollout {written_for}`, not for `rollout {command}`"
+        raise ConfigError(message, hint="`command` in a file must be the command that reads it")
+    for key in table:
+        if key not in OPTIONS:
+            close = difflib.get_close_matches(key.replace("-", "_"), OPTIONS, n=1)
+            hint = f"did you mean {close[0]!r}?" if close else f"the options are: {', '.join(OPTIONS)}"
+            raise ConfigError(f"{path}: there is no option {key!r}", hint=hint)
+        if command not in OPTIONS[key].commands:
+            hint = f"`rollout {OPTIONS[key].commands[0]}` has it"
+            raise ConfigError(f"{path}: `rollout {command}` has no option {key}", hint=hint)
+    return {key: OPTIONS[key].read(value, f"{path}: {key}") for key, value in table.items()}
+
+
+def _merged(sources: Sequence[Values]) -> Values:
+    """Merge the sources, the weakest of which comes first; keyword arguments are merged key by key.
+
+    A source that says how much overrides all that weaker ones say of it: `--episodes 5` beside a file's
+    `timesteps = 1000` means five episodes.
+    """
+    result: Values = {}
+    for source in sources:
+        overridden = AMOUNTS if AMOUNTS & source.keys() else frozenset()
+        result = {name: value for name, value in result.items() if name not in overridden}
+        for name, value in source.items():
+            result[name] = {**result.get(name, {}), **value} if isinstance(value, dict) else value
+    return result

@@ -1,0 +1,22 @@
+"""Workers as actors of a Ray cluster. Ray is imported where it is used: who samples without it needs none."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from rollout_cli.errors import UsageError
+
+INSTALL_HINT = "each node needs rollout-cli, and the packages of the policy and the environment"
+
+
+def load_ray() -> Any:
+    """Return the module; UsageError where it is not installed."""
+    try:
+        ray = importlib.import_module("ray")
+    except ModuleNotFoundError:
+        ray = None
+    if not hasattr(ray, "init"):  # A folder called `ray`, which Ray itself makes in /tmp, is a package of that name.
+        message = "RaySampler needs Ray, which is not installed"
+        raise UsageError(message, hint='pip install "ray>=2.40"')
+    return ray
