@@ -119,7 +119,7 @@ class Committed:
 
     @property
     def can_resume(self) -> bool:
-        """Return whether a run can be resumed from it: it has episodes, and its columns are decided."""
+        """Whether a run can be resumed from it: it has episodes, and its columns are decided."""
         return self.episodes > 0 and self.info.get("info_columns") == "decided"
 
 

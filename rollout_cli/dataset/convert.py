@@ -212,7 +212,9 @@ def encode_infos(
         key, fit = ".".join(source.path), _fit(source, kinds.get(source.path))
         if fit.any():
             fitting[source.path].append((source.row_numbers()[fit], source.values[fit]))
-        for row, value in () if fit.all() else compress(source.items(), ~fit):
+        if fit.all():
+            continue
+        for row, value in compress(source.items(), ~fit):
             values = remainder.setdefault(row, {})
             names = (f"{key}#{number}" if number > 1 else key for number in count(1))
             values[next(name for name in names if name not in values)] = plain_value(value)
@@ -282,7 +284,9 @@ def decode_info_table(prefix: str, table: pa.Table, infos: Mapping[str, tuple[In
             columns.append(InfoColumn(path, kind, rows, values))
     extra: dict[str, dict[int, str]] = {}
     for row, text in enumerate(table[f"{prefix}_extra"].to_pylist()):
-        for key, value in json.loads(text).items() if text else ():
+        if text is None:
+            continue
+        for key, value in json.loads(text).items():
             extra.setdefault(key, {})[row] = json.dumps(value)
     for key, texts in extra.items():
         columns.append(InfoColumn((key,), JSON, np.array(list(texts)), object_array(list(texts.values()))))

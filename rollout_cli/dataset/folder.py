@@ -150,7 +150,7 @@ class OutputFolder:
 
     @property
     def new_root(self) -> Path:
-        """Return where a new dataset grows."""
+        """Where a new dataset grows."""
         return self.path / NEXT if self.has_old and has_rename(self.path) else self.path
 
     def is_replaced_by(self, next_numbers: Sequence[int], *, is_complete: bool = False) -> bool:

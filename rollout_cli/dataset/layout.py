@@ -88,7 +88,7 @@ class SegmentId:
 
     @property
     def file(self) -> FileId:
-        """Return chunk index and file index."""
+        """Chunk index and file index."""
         return divmod(self.number, FILES_PER_CHUNK) if self.n_partitions == 1 else (self.partition, self.number)
 
     def paths(self, root: Path) -> tuple[Path, Path]:

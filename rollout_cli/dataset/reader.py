@@ -85,22 +85,22 @@ class Dataset:
 
     @property
     def path(self) -> Path:
-        """Return the dataset's folder."""
+        """The dataset's folder."""
         return self.rows.root
 
     @property
     def info(self) -> Mapping[str, Any]:
-        """Return the dataset's info.json."""
+        """The dataset's info.json."""
         return self.rows.info
 
     @property
     def env_spec(self) -> EnvSpec:
-        """Return the environment's spaces and limit."""
+        """The environment's spaces and limit."""
         return self.rows.spaces.env_spec
 
     @property
     def episodes(self) -> pa.Table:
-        """Return the rows of `meta/episodes`, one an episode, without last observations and infos."""
+        """The rows of `meta/episodes`, one an episode, without last observations and infos."""
         return self.rows.episodes
 
     def to_episode_batch(self) -> EpisodeBatch:
@@ -156,26 +156,26 @@ class Episode:
 
     @property
     def batch(self) -> EpisodeBatch:
-        """Return it as a batch of one episode; the errors are those of `Dataset.to_episode_batch`."""
+        """The episode as a batch of one; the errors are those of `Dataset.to_episode_batch`."""
         return self._block.batches[self._place]
 
     @property
     def observations(self) -> Tree:
-        """Return what the policy saw at each step, tree of arrays (T, *shape)."""
+        """What the policy saw at each step, tree of arrays (T, *shape)."""
         return self._block.values("observation")[self._place]
 
     @property
     def actions(self) -> Tree:
-        """Return the actions, tree of arrays (T, *shape)."""
+        """The actions, tree of arrays (T, *shape)."""
         return self._block.values("action")[self._place]
 
     @property
     def rewards(self) -> Array:
-        """Return the rewards, float64 (T,)."""
+        """The rewards, float64 (T,)."""
         rewards: Array = self._block.values("reward")[self._place]
         return rewards
 
     @property
     def last_observation(self) -> Tree:
-        """Return what followed the last step, tree of arrays of the space's shapes."""
+        """What followed the last step, tree of arrays of the space's shapes."""
         return map_tree(itemgetter(0), self._block.values("last_observation")[self._place])

@@ -133,7 +133,7 @@ class Rows:
 
     @cached_property
     def episodes(self) -> pa.Table:
-        """Return the columns `EPISODE_FIELDS`, one row an episode."""
+        """The columns `EPISODE_FIELDS`, one row an episode."""
         return self._source.table.take(pa.array(self.ids))
 
     def column(self, name: str) -> Array:
@@ -142,12 +142,12 @@ class Rows:
 
     @cached_property
     def facts(self) -> list[Mapping[str, Any]]:
-        """Return the row of each episode, by column name."""
+        """The row of each episode, by column name."""
         return [MappingProxyType(row) for row in self.episodes.to_pylist()]
 
     @cached_property
     def batches(self) -> list[EpisodeBatch]:
-        """Return each episode by itself."""
+        """Each episode by itself."""
         return self.batch().split()
 
     def batch(self) -> EpisodeBatch:

@@ -172,8 +172,9 @@ def find_anomalies(table: pa.Table, stats: TableStats, schema: DatasetSchema) ->
     for name in (*bounds, "reward"):
         for problem, bad in _bad_values(table[name], stats.get(name), bounds.get(name)):
             # Integers near 2**63 are rounded in the statistics, so there may be none.
-            for row in np.flatnonzero(bad.reshape(len(bad), -1).any(axis=1))[:1].tolist():
-                places[f"{name}:{problem}"] = (table["episode_id"][row].as_py(), table["step"][row].as_py())
+            rows = np.flatnonzero(bad.reshape(len(bad), -1).any(axis=1)).tolist()
+            if rows:
+                places[f"{name}:{problem}"] = tuple(table[column][rows[0]].as_py() for column in ("episode_id", "step"))
     return places
 
 

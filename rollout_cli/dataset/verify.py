@@ -42,6 +42,7 @@ SHOWN = 20
 
 TOTALS = ("episodes", "steps", "bytes", "segments")
 _NUMBERS = (*TOTALS, "partitions")
+_LEAST = {"partitions": 1}
 _STATUSES = ("collecting", "complete", "interrupted")
 
 Facts = Mapping[str, Array]
@@ -119,7 +120,7 @@ def verify_dataset(path: Path | str, *, quick: bool = False) -> VerifyReport:
     """
     root = folder_of(path)
     info = read_info(root)
-    wrong = [name for name in _NUMBERS if type(info.get(name)) is not int or info[name] < (name == "partitions")]
+    wrong = [name for name in _NUMBERS if type(info.get(name)) is not int or info[name] < _LEAST.get(name, 0)]
     wrong += ["status"] if info.get("status") not in _STATUSES else []
     wrong += ["sources"] if any(type(source.get("root_seed")) is not int for source in info["sources"]) else []
     if wrong:

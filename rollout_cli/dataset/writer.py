@@ -243,6 +243,7 @@ class DatasetWriter:
     def _what_is_left(self) -> str:
         """Return in words what `--resume` would find in the folder after an error."""
         path, keeps = self._folder.path, bool(self._folder.keep_until)
+        goes_on = "" if self._settings.derived else "; {resume=True} continues from there"
         try:
             info = read_info(path)
             committed = read_committed(path, info)
@@ -256,9 +257,9 @@ class DatasetWriter:
                 return f"{path} is gone, with what was committed: it was removed or renamed during the run"
             return f"what was committed was removed or changed during the run: {error.message}"
         except StorageError:
-            return f"what was committed stays in {path}; {{resume=True}} continues from there"
+            return f"what was committed stays in {path}{goes_on}"
         count = f"{committed.episodes:,} episodes ({committed.steps:,} steps)"
-        return f"{count} are safe in {path}" + ("" if info["derived"] else "; {resume=True} continues from there")
+        return f"{count} are safe in {path}{goes_on}"
 
     def _check(self) -> None:
         if not self._is_open:

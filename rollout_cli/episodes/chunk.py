@@ -39,7 +39,7 @@ class Part:
 
     @property
     def is_last(self) -> bool:
-        """Return whether the episode ends with this part."""
+        """Whether the episode ends with this part."""
         return self.index == self.count - 1
 
 
@@ -54,17 +54,17 @@ class _Episodes:
 
     @property
     def n_episodes(self) -> int:
-        """Return how many episodes the chunk holds (1 for a part)."""
+        """How many episodes the chunk holds (1 for a part)."""
         return len(self.numbers)
 
     @property
     def completes(self) -> bool:
-        """Return whether its last episode ends in it: not where it is an earlier part of one."""
+        """Whether its last episode ends in it: not where it is an earlier part of one."""
         return self.part is None or self.part.is_last
 
     @property
     def episode_lengths(self) -> Array:
-        """Return the rows of each episode, int64 (N,); of a part, those of all of its episode's parts."""
+        """The rows of each episode, int64 (N,); of a part, those of all of its episode's parts."""
         return self.lengths if self.part is None else np.array([self.part.episode_length], np.int64)
 
 
@@ -90,23 +90,23 @@ class Chunk(_Episodes):
 
     @property
     def n_steps(self) -> int:
-        """Return how many rows the chunk holds."""
+        """How many rows the chunk holds."""
         return len(self.rewards)
 
     @property
     def return_sum(self) -> float:
-        """Return the sum of its rewards."""
+        """The sum of its rewards."""
         return float(self.rewards.sum())
 
     @property
     def n_bytes(self) -> int:
-        """Return the bytes of its observations, actions and rewards, near enough to account for memory."""
+        """The bytes of its observations, actions and rewards, near enough to account for memory."""
         columns = (*self.observations, *self.actions, self.rewards, *self.last_observations)
         return sum(column.nbytes for column in columns)
 
     @property
     def variable_bytes(self) -> Array:
-        """Return the bytes that each episode's length does not tell, int64 (N,): those of its texts and info values."""
+        """The bytes that each episode's length does not tell, int64 (N,): those of its texts and info values."""
         out = np.zeros(self.n_episodes, np.int64)
         episodes = np.repeat(np.arange(self.n_episodes), self.lengths)
         for column in (*self.observations, *self.actions):
@@ -159,12 +159,12 @@ class ChunkRef(_Episodes):
 
     @property
     def n_steps(self) -> int:
-        """Return how many rows the chunk holds."""
+        """How many rows the chunk holds."""
         return int(self.lengths.sum())
 
     @property
     def return_sum(self) -> float:
-        """Return the sum of its rewards."""
+        """The sum of its rewards."""
         return self.load().return_sum if self.whole_sum is None else self.whole_sum
 
     def load(self) -> Chunk:

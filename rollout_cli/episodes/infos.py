@@ -70,7 +70,7 @@ class InfoTable:
 
     @property
     def dropped(self) -> dict[str, int]:
-        """Return how many values were dropped, by dotted path."""
+        """How many values were dropped, by dotted path."""
         return {name: len(rows) for name, rows in self.dropped_rows.items()}
 
     def slice(self, start: int, stop: int) -> InfoTable:

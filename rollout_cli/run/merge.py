@@ -44,7 +44,7 @@ class _Shard(NamedTuple):
 
     @property
     def place(self) -> tuple[int, int]:
-        """Return its number, and into how many parts the run was divided."""
+        """Its number, and into how many parts the run was divided."""
         assert self.config.shard is not None
         return self.config.shard.number, self.config.shard.parts
 
