@@ -51,7 +51,7 @@ def _say(text: str) -> None:
 
 
 def _machine() -> dict[str, str]:
-    names = ("rollout-cli", "gymnasium", "numpy", "pyarrow")
+    names = ("rollout-collect", "gymnasium", "numpy", "pyarrow")
     return {
         "system": platform.platform(),
         "processor": _processor(),

@@ -285,7 +285,7 @@ _silent_until: dict[str, float] = {}
 @cache
 def _connect(origin: str) -> Any:
     """Return the file system of the first part of a path. It gives up after some attempts, or within a minute."""
-    from pyarrow import fs  # noqa: PLC0415 - it takes a while
+    from pyarrow import __version__, fs  # noqa: PLC0415 - it takes a while
 
     scheme, _, rest = origin.partition(":")
     place, _, query = rest.partition("?")
@@ -298,8 +298,9 @@ def _connect(origin: str) -> Any:
             options["region"] = fs.resolve_s3_region(place)  # Requests to another region would be refused.
         strategy = fs.AwsStandardS3RetryStrategy(max_attempts=_ATTEMPTS)
         limits = {"connect_timeout": _CONNECT_SECONDS, "request_timeout": _SILENT_SECONDS, "retry_strategy": strategy}
-        # A small file is one request if its writing may be delayed.
-        return fs.S3FileSystem(allow_delayed_open=True, **limits, **options)
+        # A small file is one request if its writing may be delayed, which pyarrow up to 20 cannot.
+        delayed = {"allow_delayed_open": True} if int(__version__.partition(".")[0]) > 20 else {}  # noqa: PLR2004
+        return fs.S3FileSystem(**delayed, **limits, **options)
     if scheme == "gs":
         return fs.GcsFileSystem(retry_time_limit=timedelta(seconds=_RETRY_SECONDS), **options)
     return fs.HadoopFileSystem.from_uri(f"hdfs://{place}/" + (f"?{query}" if query else ""))

@@ -151,6 +151,10 @@ def encode_leaf(kind: pa.DataType, values: Array) -> pa.Array:
     return encode_tensor(values)
 
 
+# pyarrow's own `to_pandas_dtype` imports pandas in versions up to 22.
+_DTYPES = {pa.from_numpy_dtype(np.dtype(code)): np.dtype(code) for code in "?bBhHiIlLefd"}
+
+
 def _bools(bits: pa.Buffer, column: pa.Array) -> Array:
     flags = np.unpackbits(np.frombuffer(bits, np.uint8), count=column.offset + len(column), bitorder="little")
     return flags[column.offset :].view(bool)
@@ -160,10 +164,10 @@ def _numbers(column: pa.Array) -> Array:
     """Return the values (T,) of an array of numbers or bools, anything for a null; numbers share its memory."""
     data = column.buffers()[1]
     if data is None:  # An empty array has no memory.
-        return np.empty(0, column.type.to_pandas_dtype())
+        return np.empty(0, _DTYPES[column.type])
     if pa.types.is_boolean(column.type):
         return _bools(data, column)
-    return np.frombuffer(data, column.type.to_pandas_dtype(), column.offset + len(column))[column.offset :]
+    return np.frombuffer(data, _DTYPES[column.type], column.offset + len(column))[column.offset :]
 
 
 def decode(chunks: pa.ChunkedArray) -> Array:

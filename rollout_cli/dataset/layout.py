@@ -142,7 +142,7 @@ def read_info(root: Path) -> dict[str, Any]:
     if version != FORMAT_VERSION:
         raise DatasetFormatError(
             f"{path} has format version {version}, and this program has version {FORMAT_VERSION} alone",
-            hint="a dataset needs the version of rollout-cli that made it",
+            hint="a dataset needs the version of rollout-collect that made it",
         )
     sources = document.get("sources")
     has_sources = isinstance(sources, list) and sources and all(isinstance(source, dict) for source in sources)

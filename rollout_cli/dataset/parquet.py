@@ -6,6 +6,7 @@ import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,12 @@ MEMORY_HINT = (
 )
 
 _PAGE_BYTES = 1 << 20
+# More than a row group has: pages end by their bytes alone, which compresses better than 20,000 rows. Older versions of
+# pyarrow have neither of these options.
+_PAGE_ROWS = {"max_rows_per_page": 1 << 20} if "max_rows_per_page" in signature(pq.write_table).parameters else {}
+_NO_EXTENSIONS = (
+    {"arrow_extensions_enabled": False} if "arrow_extensions_enabled" in signature(pq.ParquetFile).parameters else {}
+)
 
 
 @contextmanager
@@ -56,8 +63,7 @@ def _options(schema: pa.Schema) -> dict[str, Any]:
         "write_page_checksum": True,
         "write_batch_size": batch_rows,
         "data_page_size": _PAGE_BYTES,
-        # More than a row group has: pages end by their bytes alone, which compresses better than 20,000 rows.
-        "max_rows_per_page": 1 << 20,
+        **_PAGE_ROWS,
     }
 
 
@@ -91,7 +97,7 @@ def open_parquet(path: Path) -> pq.ParquetFile:
         source = pa.OSFile(os.fsencode(path), "rb")
     # Buffered, the columns of a row group are one request.
     buffered = isinstance(path, RemotePath)
-    return pq.ParquetFile(source, page_checksum_verification=True, pre_buffer=buffered, arrow_extensions_enabled=False)
+    return pq.ParquetFile(source, page_checksum_verification=True, pre_buffer=buffered, **_NO_EXTENSIONS)
 
 
 @contextmanager

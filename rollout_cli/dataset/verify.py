@@ -290,7 +290,7 @@ def _read(
         with reading(path), open_parquet(path) as file:
             metadata, schema = file.metadata, file.schema_arrow
             check_origin(path, metadata.metadata, origin or {})
-            table = file.read_row_groups([]) if footer_only else file.read()
+            table = schema.empty_table() if footer_only else file.read()
             table.validate(full=True)
     except DatasetFormatError as error:
         report.add(path, f"it {error.message.removeprefix(f'{path} ')}", segment, ids)

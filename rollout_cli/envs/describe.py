@@ -6,16 +6,25 @@ import contextlib
 import math
 import sys
 from collections.abc import Iterator
+from enum import Enum
 from typing import Any
 
 import gymnasium
 import numpy as np
 from gymnasium.envs.registration import EnvSpec as GymSpec
-from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
+from gymnasium.vector import VectorEnv, VectorWrapper
 
 from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.episodes.spaces import space_leaves
 from rollout_cli.errors import EnvLoadError
+
+
+class AutoresetMode(Enum):
+    """How rows of a vector environment begin anew: gymnasium's words for it, which its version 1.0 does not have."""
+
+    DISABLED = "Disabled"
+    NEXT_STEP = "NextStep"
+    SAME_STEP = "SameStep"
 
 
 def env_spec_of(env: Any, max_episode_length: float | None = None) -> EnvSpec:
@@ -97,10 +106,11 @@ def autoreset_mode(env: VectorEnv[Any, Any, Any]) -> AutoresetMode:
     """
     given = env.metadata.get("autoreset_mode")
     try:
-        return AutoresetMode(given)
+        return AutoresetMode(getattr(given, "value", given))
     except ValueError as error:
         message = f"{vector_name(env)} does not say how it resets rows: metadata['autoreset_mode'] is {given!r}"
-        hint = "set it to one of gymnasium.vector.AutoresetMode: DISABLED, NEXT_STEP or SAME_STEP"
+        modes = " or ".join(mode.value for mode in AutoresetMode)
+        hint = f"set it to {modes}; gymnasium's own environments say it from gymnasium 1.1 on"
         raise EnvLoadError(message, hint=hint) from error
 
 

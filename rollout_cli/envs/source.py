@@ -19,9 +19,10 @@ from typing import Any
 import gymnasium
 from gymnasium.envs.registration import EnvSpec as GymSpec
 from gymnasium.envs.registration import load_env_creator
-from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector import VectorEnv
 
 from rollout_cli.envs.building import Env, call_builder, checked_env, parameters_of
+from rollout_cli.envs.describe import AutoresetMode
 from rollout_cli.envs.wrappers import WrapperSource
 from rollout_cli.errors import ArgumentError, EnvLoadError, EnvTypeError
 from rollout_cli.loading import (
@@ -245,8 +246,9 @@ def _built_native(
     free = {*parameters_of(creator)} - given.keys()
     kwargs = {**source.kwargs, **({"seed": seed} if "seed" in free else {})}
     if _MODE in free:
+        modes: Any = getattr(gymnasium.vector, "AutoresetMode", AutoresetMode)
         try:
-            return call_builder(build, {**kwargs, _MODE: AutoresetMode.DISABLED}, source.label, creator)
+            return call_builder(build, {**kwargs, _MODE: modes.DISABLED}, source.label, creator)
         except EnvLoadError as error:
             # ALE up to 0.12 has the argument, and no such mode; the dataset says what comes of that.
             if not isinstance(error.__cause__, ValueError) or _MODE not in str(error.__cause__):

@@ -61,7 +61,7 @@ class Surroundings:
 def surroundings() -> Surroundings:
     """Look at the place where a run runs; it takes a while, and needs nothing of the run."""
     packages = {name: importlib.metadata.version(name) for name in _PACKAGES}
-    versions = {"python": platform.python_version(), "platform": platform.platform(), "rollout-cli": __version__}
+    versions = {"python": platform.python_version(), "platform": platform.platform(), "rollout-collect": __version__}
     commit = _git("rev-parse", "HEAD")
     changes = _git("status", "--porcelain", "--untracked-files=no") if commit else None
     git = {"commit": commit, "dirty": None if changes is None else bool(changes)} if commit else None
@@ -136,7 +136,7 @@ def recorded_values(source: Mapping[str, Any]) -> Values:
         raise DatasetFormatError(
             f"the dataset's seeds follow rule {source.get('seeding', 1)}, and this version has rule {SEEDING}: its "
             "episodes cannot be run again",
-            hint="use the version of rollout-cli that made it, or collect anew",
+            hint="use the version of rollout-collect that made it, or collect anew",
         )
     try:
         recorded = from_plain(dict(source["collector"]))

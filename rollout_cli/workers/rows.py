@@ -10,11 +10,10 @@ from typing import Any
 import gymnasium
 import numpy as np
 import numpy.typing as npt
-from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space, iterate
 
 from rollout_cli.envs import env_spec_of, time_limit_of
-from rollout_cli.envs.describe import autoreset_mode, vector_name
+from rollout_cli.envs.describe import AutoresetMode, autoreset_mode, vector_name
 from rollout_cli.envs.source import Vector
 from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.episodes.spaces import SpaceRows

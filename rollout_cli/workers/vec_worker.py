@@ -13,9 +13,9 @@ from typing import Any, ClassVar, Literal, NoReturn
 import gymnasium
 import numpy as np
 import numpy.typing as npt
-from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector import VectorEnv
 
-from rollout_cli.envs.describe import env_spec_of, vector_name
+from rollout_cli.envs.describe import AutoresetMode, env_spec_of, vector_name
 from rollout_cli.envs.source import build_native, one_for_each
 from rollout_cli.envs.updates import check_env, check_makes_new, close_env, updated_env
 from rollout_cli.episodes.batch import EnvSpec, EpisodeBatch

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import re
 import sys
 import tomllib
 from dataclasses import asdict, dataclass, field
@@ -253,12 +254,12 @@ USAGE_ERRORS = [
     (["collect", "--timesteps", "1", "--workers", "3000"], "ConfigError", "--workers must be"),
     (["collect", "--timesteps", "1", "--config", "none.toml"], "ConfigError", "there is no file 'none.toml'"),
     (["collect", "--resume"], "ConfigError", "--resume needs a dataset"),
-    (["collect", "--episodes-per-worker", "1"], "UsageError", "No such option: --episodes-per-worker"),
-    (["collect", "--order", "arrival"], "UsageError", "No such option: --order"),
+    (["collect", "--episodes-per-worker", "1"], "UsageError", "No such option:? '?--episodes-per-worker"),
+    (["collect", "--order", "arrival"], "UsageError", "No such option:? '?--order"),
     (["collect", "--timesteps"], "UsageError", "--timesteps"),
     (["collect", "stray"], "UsageError", "stray"),
     (["exact"], "ConfigError", "needs --episodes-per-worker, got none"),
-    (["exact", "--timesteps", "1"], "UsageError", "No such option: --timesteps"),
+    (["exact", "--timesteps", "1"], "UsageError", "No such option:? '?--timesteps"),
     (["replay", "here"], "UsageError", "say which episodes"),
     (["replay", "here", "--all", "--episodes", "1:2"], "UsageError", "these options exclude each other"),
     (["replay", "here", "--episode", "3", "--episodes", "1:2"], "UsageError", "these options exclude each other"),
@@ -276,7 +277,7 @@ def test_usage_errors(rollout: Caller, stand_in: StandIn, arguments: list[str], 
     """They end with 2, in a line and a hint, or a document; nothing is begun."""
     plain = rollout(*arguments, code=2)
     assert "" == plain.stdout
-    assert part in plain.stderr.splitlines()[0]
+    assert re.search(part, plain.stderr.splitlines()[0])
     assert "  hint: " in plain.stderr
     if arguments[0] not in {"policy", "colect"} and arguments[-1] != "--timesteps":
         ran = rollout(*arguments, "--json", code=2)

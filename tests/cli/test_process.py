@@ -7,13 +7,14 @@ import os
 import signal
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 import pytest
 
 from tests.cli.calling import Caller
 from tests.helpers.datasets import has_commit, info_of, numbers_of
-from tests.helpers.processes import command, running, variables
+from tests.helpers.processes import ROOT, command, running, variables
 from tests.helpers.processes import rollout as as_process
 
 HEAVY = {"numpy", "gymnasium", "pyarrow", "torch", "multiprocessing"}
@@ -54,6 +55,25 @@ def test_a_file_that_is_named_like_a_module_of_pythons_own(tmp_path: Path) -> No
     (tmp_path / "types.py").write_text("raise ImportError")
     words = [sys.executable, "-P", "-m", "rollout_cli", "--version"]
     assert subprocess.run(words, cwd=tmp_path, env=variables(), capture_output=True, check=True).stdout
+
+
+@pytest.mark.parametrize("place", ["installed", "a checkout", "another rollout"])
+def test_the_module_is_the_command(tmp_path: Path, place: str) -> None:
+    """Wherever it is installed, in a checkout where it is not, and beside another project's `rollout`."""
+    words = [sys.executable, "-m", "rollout_cli", "collect", "--episodes", "2", "--workers", "2", "--quiet"]
+    libraries = ""
+    if place == "a checkout":  # Without `site`, the libraries are found, and an editable installation is not.
+        words.insert(1, "-S")
+        libraries = sysconfig.get_path("purelib")
+    if place == "another rollout":
+        (tmp_path / "rollout").mkdir()
+        for name in ("rollout/__init__.py", "entry.py", "typer.py"):
+            (tmp_path / name).write_text("raise ImportError('a module of another project')")
+    folder = ROOT if place == "a checkout" else tmp_path
+    words += ["--output", str(tmp_path / "out")]
+    env = variables(PYTHONPATH=libraries)
+    ran = subprocess.run(words, cwd=folder, env=env, capture_output=True, text=True, check=False)
+    assert (0, f"{tmp_path / 'out'}\n", "") == (ran.returncode, ran.stdout, ran.stderr)
 
 
 # -- streams -----------------------------------------------------------------------------------------------------------

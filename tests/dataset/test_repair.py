@@ -252,7 +252,7 @@ def test_a_dataset_of_another_version_is_left_alone(folder: Path, version: int) 
     set_json(folder / INFO, format_version=version)
     with pytest.raises(DatasetFormatError, match=f"format version {version}") as caught:
         repair_dataset(folder)
-    assert "the version of rollout-cli that made it" in caught.value.hint
+    assert "the version of rollout-collect that made it" in caught.value.hint
 
 
 def test_a_dataset_that_is_being_written_is_left_alone(folder: Path) -> None:

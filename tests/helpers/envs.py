@@ -13,6 +13,7 @@ import math
 import os
 import random
 import signal
+import string
 import subprocess
 import sys
 import time
@@ -24,7 +25,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 from gymnasium import spaces
-from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.vector import SyncVectorEnv
 
 SIGNS = "ROLLOUT_TEST_SIGNS"
 """The variable that names the folder of the signs, where the keyword argument does not."""
@@ -160,7 +161,8 @@ SPACES: dict[str, Callable[[], spaces.Space[Any]]] = {
     "stack": lambda: spaces.Box(-1, 1, (3, 4), np.float32),
     "image": lambda: spaces.Box(0, 255, (8, 6, 3), np.uint8),
     "huge": lambda: spaces.Box(0, 255, (1 << 28,), np.uint8),
-    "text": lambda: spaces.Text(8),
+    # gymnasium up to 1.2 draws from its own characters in the order of their hashes.
+    "text": lambda: spaces.Text(8, charset=string.digits + string.ascii_uppercase + string.ascii_lowercase),
     "discrete": lambda: spaces.Discrete(7, start=-2),
     "dict": lambda: spaces.Dict(
         {
@@ -317,7 +319,7 @@ class FaultyEnv(gymnasium.Env[Any, Any]):
 def vector(num_envs: int, autoreset_mode: str = "Disabled", **kwargs: Any) -> SyncVectorEnv:
     """Make FaultyEnvs step together, as an environment with a vector entry point does."""
     makers = [lambda: FaultyEnv(**kwargs)] * num_envs
-    return SyncVectorEnv(makers, copy=False, autoreset_mode=AutoresetMode(autoreset_mode))
+    return SyncVectorEnv(makers, copy=False, autoreset_mode=autoreset_mode)
 
 
 def stacked(**kwargs: Any) -> gymnasium.Env[Any, Any]:
@@ -353,4 +355,4 @@ class SelfSeedingEnv(gymnasium.Env[Any, Any]):
 def self_seeding(num_envs: int, seed: int) -> SyncVectorEnv:
     """Make environments that reset themselves, each with a seed of its own, as EnvPool does."""
     makers = [functools.partial(SelfSeedingEnv, seed + row) for row in range(num_envs)]
-    return SyncVectorEnv(makers, autoreset_mode=AutoresetMode.NEXT_STEP)
+    return SyncVectorEnv(makers, autoreset_mode="NextStep")

@@ -136,7 +136,7 @@ def test_versions() -> None:
     """Those of this process, and those that a worker's process has loaded."""
     report = WorkerReport(env={"id": "X"}, policy_class="p.P", modules=("_pytest", "no_distribution", "xdist"))
     record = run_record(recorded(CollectConfig(timesteps=1)), report, surroundings())
-    for name in ("python", "platform", "rollout-cli", "gymnasium", "numpy", "pyarrow", "cloudpickle"):
+    for name in ("python", "platform", "rollout-collect", "gymnasium", "numpy", "pyarrow", "cloudpickle"):
         assert record["versions"][name]
     assert version("pytest-xdist") == record["versions"]["pytest-xdist"]
     assert "hypothesis" not in record["versions"]

@@ -15,7 +15,7 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
-from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.vector import SyncVectorEnv
 
 from rollout_cli.episodes.chunk import Chunk
 from rollout_cli.errors import EnvError, InternalError, InterruptedRunError, PolicyLoadError, UsageError, WorkerError
@@ -107,7 +107,7 @@ class Once(SelfSeedingEnv):
 def once(num_envs: int, seed: int) -> SyncVectorEnv:
     """Make such environments step together."""
     builds.append(f"seed {seed}")
-    return SyncVectorEnv([partial(Once, seed)] * num_envs, autoreset_mode=AutoresetMode.NEXT_STEP)
+    return SyncVectorEnv([partial(Once, seed)] * num_envs, autoreset_mode="NextStep")
 
 
 def test_a_worker_that_is_built_again_does_not_repeat_itself() -> None:

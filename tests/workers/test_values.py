@@ -11,7 +11,7 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
-from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.vector import SyncVectorEnv
 
 from rollout_cli.errors import EnvError, EnvLoadError, PolicyError
 from rollout_cli.workers import EpisodeRules, VecWorker, WorkerFactory
@@ -284,7 +284,7 @@ def test_nothing_is_left_of_an_observation_that_was_refused(kind: str, repeats: 
 class BentVectorEnv(SyncVectorEnv):
     """Rows of ChainEnv; the second step's result is changed by `bend`."""
 
-    def __init__(self, mode: AutoresetMode, bend: Callable[[list[Any]], Any]) -> None:
+    def __init__(self, mode: str, bend: Callable[[list[Any]], Any]) -> None:
         super().__init__([lambda: ChainEnv(length=4)] * 3, autoreset_mode=mode)
         self._bend, self._steps = bend, 0
 

@@ -11,7 +11,7 @@ import gymnasium
 import numpy as np
 import numpy.typing as npt
 from gymnasium import spaces
-from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.vector import SyncVectorEnv, VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from rollout_cli.envs import env_spec_of
@@ -25,7 +25,7 @@ Array = npt.NDArray[Any]
 Env = gymnasium.Env[Any, Any]
 SEED = 11
 
-DISABLED, NEXT_STEP, SAME_STEP = AutoresetMode.DISABLED, AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP
+DISABLED, NEXT_STEP, SAME_STEP = "Disabled", "NextStep", "SameStep"
 NATIVE = {"native disabled": DISABLED, "native next": NEXT_STEP, "native same": SAME_STEP}
 KINDS = ("default", "sync", *NATIVE)
 SINGLE = ("default", "sync")
@@ -126,7 +126,7 @@ class ScriptedVectorEnv(VectorEnv[Any, Any, Any]):
     """
 
     def __init__(
-        self, num_envs: int, length: Callable[[int, int], int], mode: AutoresetMode = NEXT_STEP, *, quiet: bool = False
+        self, num_envs: int, length: Callable[[int, int], int], mode: str = NEXT_STEP, *, quiet: bool = False
     ) -> None:
         self.num_envs, self._length, self._mode, self._quiet = num_envs, length, mode, quiet
         self.metadata = {"autoreset_mode": mode}
@@ -166,7 +166,7 @@ class ScriptedVectorEnv(VectorEnv[Any, Any, Any]):
             info = step_info(step)
             if step >= self._length(row, k):
                 terminated[row], truncated[row] = (row + k) % 2 == 0, (row + k) % 2 == 1
-                if self._mode is SAME_STEP:
+                if self._mode == SAME_STEP:
                     infos = self._add_info(infos, {"final_obs": self._at[row].copy(), "final_info": info}, row)
                     self._begin(row)
                     info = {"k": int(self._begun[row])}

@@ -70,8 +70,9 @@ class ForkServer:
                 self._control, theirs = socket.socketpair()
                 undo.callback(self._control.close)
                 with theirs:
+                    # Without -P, Python 3.13.0 cannot import `socket` where the working folder is gone.
                     self._process = subprocess.Popen(  # noqa: S603  This Python, with words of ours.
-                        [sys.executable, "-c", _PROGRAM, str(theirs.fileno()), method, *folders],
+                        [sys.executable, "-P", "-c", _PROGRAM, str(theirs.fileno()), method, *folders],
                         stdin=subprocess.DEVNULL,
                         pass_fds=[theirs.fileno()],
                         env={**ONE_THREAD, **os.environ},

@@ -7,7 +7,7 @@ from typing import Any
 
 from rollout_cli.errors import UsageError
 
-INSTALL_HINT = "each node needs rollout-cli, and the packages of the policy and the environment"
+INSTALL_HINT = "each node needs rollout-collect, and the packages of the policy and the environment"
 
 
 def load_ray() -> Any:
