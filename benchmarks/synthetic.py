@@ -5,7 +5,10 @@ Everything else is the product's own: processes, leases, channels, order, datase
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Iterable
 from dataclasses import replace
+from itertools import chain
 from typing import Any, ClassVar
 
 import numpy as np
@@ -29,25 +32,43 @@ class SyntheticWorker(DefaultWorker):
     def worker_init(self) -> None:
         """Make as many episodes as a worker sends in one message."""
         self._group = -(-_GROUP_ROWS // self.length) if self.observation_space is _VECTOR else 1
-        self._ready = _episodes(self.observation_space, self._group, self.length, self.worker_number)
+        self._ready_made = _episodes(self.observation_space, self._group, self.length, self.worker_number)
         self._numbers: list[int] = []
+        self._numbers_left: deque[int] = deque()
 
     @property
     def env_spec(self) -> EnvSpec:
         """Return the spaces of its episodes."""
         return EnvSpec(self.observation_space, spaces.Discrete(2), self.length)
 
+    def assign(self, numbers: Iterable[range]) -> None:
+        """Add numbers to hand over."""
+        self._numbers_left.extend(chain.from_iterable(numbers))
+
+    def retract(self, *, above: int | None) -> None:
+        """Drop the numbers above `above`; where it is None, all of them."""
+        self._numbers_left = deque(n for n in self._numbers_left if above is not None and n <= above)
+
+    @property
+    def has_work(self) -> bool:
+        """Return whether a number waits."""
+        return bool(self._numbers_left)
+
     def advance(self, deadline: float) -> None:
         """Finish as many numbers as go into one message."""
         del deadline
-        while self._waiting and len(self._numbers) < self._group:
-            self._numbers.append(self._waiting.popleft())
+        while self._numbers_left and len(self._numbers) < self._group:
+            self._numbers.append(self._numbers_left.popleft())
 
-    def take(self, *, everything: bool = False) -> Chunk | None:
+    def take(self, *, everything: bool = False) -> list[Chunk]:
         """Return the ready-made episodes under the finished numbers."""
         del everything
         numbers, self._numbers = np.array(self._numbers, np.int64), []
-        return replace(self._ready.episodes(0, len(numbers)), numbers=numbers, seeds=numbers) if len(numbers) else None
+        return (
+            [replace(self._ready_made.episodes(0, len(numbers)), numbers=numbers, seeds=numbers)]
+            if len(numbers)
+            else []
+        )
 
     @property
     def finished_rows(self) -> int:
@@ -57,7 +78,7 @@ class SyntheticWorker(DefaultWorker):
     @property
     def finished_bytes(self) -> int:
         """Return their bytes."""
-        return self._ready.n_bytes * len(self._numbers) // self._group
+        return self._ready_made.n_bytes * len(self._numbers) // self._group
 
 
 class ShortEpisodes(SyntheticWorker):

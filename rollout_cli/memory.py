@@ -42,14 +42,17 @@ class ReusedMemory:
             self._free.pop(0)
 
 
+_FRAME_MEMORY = ReusedMemory()
+
+
 class Frames:
     """A list of arrays of one large shape, such as images, which is one array itself: each is copied once."""
 
     def __init__(self, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
         self._dtype, self._shape = dtype, shape
         self._frame_bytes = dtype.itemsize * int(np.prod(shape))
-        self._memory = ReusedMemory()
-        self._rows = self._new_rows(-(-_FIRST_BYTES // self._frame_bytes))
+        self._least = -(-_FIRST_BYTES // self._frame_bytes)
+        self._rows = self._new_rows(self._least)
         self._count = 0
 
     def append(self, frame: Array) -> None:
@@ -60,16 +63,14 @@ class Frames:
         self._rows[self._count] = frame
         self._count += 1
 
-    def truncate(self, count: int) -> None:
-        """Remove all but the first `count`."""
-        self._count = min(self._count, count)
+    def __getitem__(self, part: slice) -> Array:
+        """Return some of them, (count, *shape), as a view."""
+        return self._rows[: self._count][part]
 
-    def cut(self, count: int) -> Array:
-        """Remove the first `count` and return them, (count, *shape)."""
-        cut, rest = self._rows[:count], self._rows[count : self._count]
-        self._rows, self._count = self._new_rows(len(self._rows)), len(rest)
-        self._rows[: len(rest)] = rest
-        return cut
+    def clear(self) -> None:
+        """Remove all, with room for as many again: whoever has a view keeps it."""
+        if self._count:
+            self._rows, self._count = self._new_rows(max(self._least, self._count)), 0
 
     def _new_rows(self, size: int) -> Array:
-        return np.frombuffer(self._memory.take(size * self._frame_bytes), self._dtype).reshape(size, *self._shape)
+        return np.frombuffer(_FRAME_MEMORY.take(size * self._frame_bytes), self._dtype).reshape(size, *self._shape)

@@ -169,6 +169,8 @@ def tabulate(infos: Sequence[Mapping[Any, Any]]) -> InfoTable:
     lists and the like become JSON, and what JSON cannot hold is dropped and counted; so is the second of two keys with
     one text, such as 1 and "1". Lone surrogates, which UTF-8 lacks, are escaped in keys, and make a text JSON.
     """
+    if (columns_of_one_type := _uniform(infos)) is not None:
+        return InfoTable(len(infos), columns_of_one_type)
     found: dict[tuple[InfoPath, str | None], tuple[list[int], list[Any]]] = {}
     dropped: dict[str, list[int]] = {}
     for row, info in enumerate(infos):
@@ -189,6 +191,24 @@ def tabulate(infos: Sequence[Mapping[Any, Any]]) -> InfoTable:
         columns.append(InfoColumn(path, kind, None if len(rows) == len(infos) else np.array(rows, np.int64), array))
     dropped_rows = {name: np.array(rows, np.int64) for name, rows in dropped.items()}
     return InfoTable(len(infos), tuple(columns), dropped_rows)
+
+
+def _uniform(infos: Sequence[Mapping[Any, Any]]) -> tuple[InfoColumn, ...] | None:
+    """Return the columns of infos that all have the same keys with numbers of one type each; None of all others."""
+    keys = infos[0].keys() if infos and infos[0] else ()
+    if not keys or any(not info or info.keys() != keys for info in infos):
+        return None
+    columns = []
+    for key in keys:
+        values = [info[key] for info in infos]
+        kind = _FAST_KINDS.get(type(values[0])) if len(set(map(type, values))) == 1 else None
+        if kind in (None, STRING) or type(key) is not str or not key.isascii():
+            return None
+        try:
+            columns.append(InfoColumn((key,), kind, None, np.array(values, kind)))
+        except OverflowError:  # An integer that needs more than 64 bits.
+            return None
+    return tuple(columns)
 
 
 def _entries(info: Mapping[Any, Any], prefix: InfoPath = ()) -> Iterator[tuple[InfoPath, Any]]:

@@ -48,10 +48,10 @@ class RowStreams:
     def __len__(self) -> int:
         return len(self._counters)
 
-    def seed(self, mask: Array, seeds: Words) -> None:
-        """Begin the stream of `seeds[j]`, uint64 (n,), in each row j where `mask`, bool (n,), is true."""
+    def seed(self, rows: Any, seeds: Any) -> None:
+        """Begin the stream of a seed, uint64 (k,) or one for all, in each of these rows: a slice or an index (k,)."""
         # As they are: SplitMix64 mixes each counter, so seeds that differ by little give unlike words.
-        self._counters[mask] = seeds[mask]
+        self._counters[rows] = seeds
 
     def words(self, count: int, rows: Any = slice(None)) -> Words:
         """Return the next `count` words of some rows, uint64 (k, count); one call for 6 gives those of two for 3."""
@@ -63,7 +63,7 @@ class RowStreams:
         return words
 
 
-class RowNumbers(RowStreams):
+class RowNoise(RowStreams):
     """`width` numbers for each step of each row, made for several steps at once; `make` is `gumbel` or `normal`."""
 
     def __init__(self, n_rows: int, width: int, make: Callable[[Words], Floats]) -> None:
@@ -73,9 +73,9 @@ class RowNumbers(RowStreams):
         self._steps = max(1, min(_STEPS_AHEAD, _NUMBERS_AHEAD // max(1, n_rows * width)))
         self._ahead, self._step = np.empty((n_rows, self._steps, width)), self._steps
 
-    def seed(self, mask: Array, seeds: Words) -> None:
-        super().seed(mask, seeds)
-        self._fill(np.flatnonzero(mask))
+    def seed(self, rows: Any, seeds: Any) -> None:
+        super().seed(rows, seeds)
+        self._fill(rows)
 
     def next(self) -> Floats:
         """Return the next numbers of each row, (n, width)."""
@@ -101,10 +101,10 @@ class SeededPolicy(AdaptedPolicy):
         self._single, self._batch = new_stream(1), new_stream(0)
 
     def seed(self, seed: int) -> None:
-        self._single.seed(np.ones(1, bool), np.array([seed], np.uint64))
+        self._single.seed(slice(None), seed)
 
     def seed_rows(self, mask: Array, seeds: Array) -> None:
-        self._sized(len(mask)).seed(mask, np.asarray(seeds, np.uint64))
+        self._sized(len(mask)).seed(np.flatnonzero(mask), np.asarray(seeds, np.uint64)[mask])
 
     def _sized(self, n_rows: int) -> Any:
         if len(self._batch) != n_rows:

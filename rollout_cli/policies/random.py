@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import accumulate, pairwise
 from typing import Any
@@ -41,19 +41,18 @@ class RandomPolicy(SeededPolicy):
         if len(makers) < len(rows.leaves):
             make = partial(_SampledStream, rows, action_space)
         super().__init__(None, make)
-        self._ahead: Iterator[Any] = iter(())
+        self._ahead: list[Any] = []  # The last one comes next.
 
     def get_action(self, observation: Any) -> tuple[Any, dict[str, Any]]:  # noqa: ARG002
-        for action in self._ahead:
-            return action, {}
-        self._ahead = iter(self._single.block())
-        return next(self._ahead), {}
+        if not self._ahead:
+            self._ahead = self._single.block()[::-1]
+        return self._ahead.pop(), {}
 
     def get_actions(self, observations: Tree) -> tuple[Tree, dict[str, Any]]:
         return self._sized(count_rows(observations)).draw(), {}
 
     def seed(self, seed: int) -> None:
-        self._ahead = iter(())
+        self._ahead = []
         super().seed(seed)
 
 
@@ -76,6 +75,8 @@ class _CountedStream(RowStreams):
         return self._rows.split(self._of_words(words.reshape(self._block_steps, self._edges[-1])))
 
     def _of_words(self, words: Words) -> Tree:
+        if len(self._makers) == 1:
+            return self._rows.tree([self._makers[0](words)])
         columns = zip(self._makers, pairwise(self._edges), strict=True)
         return self._rows.tree([make(words[:, low:high]) for make, (low, high) in columns])
 
@@ -86,18 +87,19 @@ class _SampledStream:
     def __init__(self, rows: SpaceRows, space: spaces.Space[Any], n_rows: int) -> None:
         self._rows = rows
         self._copies = [copy.deepcopy(space) for _ in range(n_rows)]
-        for one in self._copies:
-            one.seed(draw_root_seed())
+        for space_copy in self._copies:
+            space_copy.seed(draw_root_seed())
 
     def __len__(self) -> int:
         return len(self._copies)
 
-    def seed(self, mask: Array, seeds: Array) -> None:
-        for row in np.flatnonzero(mask).tolist():
-            self._copies[row].seed(int(seeds[row]))
+    def seed(self, rows: Any, seeds: Any) -> None:
+        indices = np.arange(len(self))[rows]
+        for row, seed in zip(indices.tolist(), np.broadcast_to(seeds, len(indices)).tolist(), strict=True):
+            self._copies[row].seed(seed)
 
     def draw(self) -> Tree:
-        return self._rows.stack([one.sample() for one in self._copies])
+        return self._rows.stack([space_copy.sample() for space_copy in self._copies])
 
     def block(self) -> list[Any]:
         return [self._copies[0].sample()]
@@ -121,7 +123,8 @@ def _column_maker(leaf: Leaf) -> Callable[[Words], Array] | None:
     spans = np.asarray(np.asarray(high, object) - lows + 1, object)
     if max(spans.ravel().tolist(), default=1) > _WIDEST_SPAN:
         return None
-    return partial(_integer_column, leaf, np.asarray(lows % 2**64).astype(np.uint64), spans.astype(np.uint64))
+    least = np.asarray(lows % 2**64).astype(np.uint64) if lows.any() else None
+    return partial(_integer_column, leaf, least, spans.astype(np.uint64))
 
 
 def _uniform_column(leaf: Leaf, low: Array, high: Array, words: Words) -> Array:
@@ -130,11 +133,12 @@ def _uniform_column(leaf: Leaf, low: Array, high: Array, words: Words) -> Array:
     return np.asarray(np.clip(low * (1.0 - share) + high * share, low, high), leaf.dtype)
 
 
-def _integer_column(leaf: Leaf, low: Words, span: Words, words: Words) -> Array:
+def _integer_column(leaf: Leaf, low: Words | None, span: Words, words: Words) -> Array:
     numbers = words.reshape(len(words), *leaf.shape) >> _HALF
     numbers *= span
     numbers >>= _HALF
-    numbers += low  # Modulo 2**64, as negative bounds are kept.
+    if low is not None:
+        numbers += low  # Modulo 2**64, as negative bounds are kept.
     return numbers.view(np.int64).astype(leaf.dtype, copy=False)
 
 

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.episodes.spaces import SpaceRows, count_rows
 from rollout_cli.errors import PolicyError, PolicyLoadError
-from rollout_cli.policies.noise import RowNumbers, SeededPolicy, gumbel, normal
+from rollout_cli.policies.noise import RowNoise, SeededPolicy, gumbel, normal
 from rollout_cli.policies.policy import Tree, named
 
 Array = npt.NDArray[Any]
@@ -77,12 +77,12 @@ class TorchPolicy(SeededPolicy):
         """Return a copy of the module's `state_dict` in the CPU's memory: training goes on without it."""
         return {name: value.detach().cpu().clone() for name, value in self.wrapped.state_dict().items()}
 
-    def _new_numbers(self, n_rows: int) -> RowNumbers:
+    def _new_numbers(self, n_rows: int) -> RowNoise:
         if self._action.kind == "discrete":
-            return RowNumbers(n_rows, int(self._space.n), gumbel)
-        return RowNumbers(n_rows, math.prod(self._action.shape), normal)
+            return RowNoise(n_rows, int(self._space.n), gumbel)
+        return RowNoise(n_rows, math.prod(self._action.shape), normal)
 
-    def _act(self, observations: Tree, numbers: RowNumbers) -> Array:
+    def _act(self, observations: Tree, numbers: RowNoise) -> Array:
         with self._torch.no_grad():
             output = self.wrapped(self._tensors(observations))
             is_distribution = isinstance(output, self._torch.distributions.Distribution)
@@ -106,7 +106,7 @@ class TorchPolicy(SeededPolicy):
             tensors.append(tensor.to(device=self._device, dtype=self._dtype if leaf.kind == "box" else tensor.dtype))
         return self._observations.tree(tensors)
 
-    def _choose(self, logits: Any, numbers: RowNumbers) -> Array:
+    def _choose(self, logits: Any, numbers: RowNoise) -> Array:
         """Return a category of each row's softmax, int64 (n,); the likeliest where deterministic."""
         values = logits.double().cpu().numpy()
         _check_shape("logits", values, (len(numbers), numbers.width))
@@ -124,7 +124,7 @@ def _check_shape(noun: str, values: Array, expected: tuple[int, ...]) -> None:
         raise PolicyError(message, hint="its output must have one row an observation")
 
 
-def _sample(distribution: Any, numbers: RowNumbers, shape: tuple[int, ...]) -> Any:
+def _sample(distribution: Any, numbers: RowNoise, shape: tuple[int, ...]) -> Any:
     """Return a sample of a torch Distribution of n rows.
 
     Normal ones, also Independent or transformed, draw row j from row j's stream, others from torch's global generator.

@@ -23,7 +23,7 @@ from rollout_cli.episodes.plain import from_plain, plain_json
 from rollout_cli.errors import ConfigError, DatasetFormatError, UserCodeError
 from rollout_cli.loading import Source
 from rollout_cli.policies.source import PolicySource, recorded_spec
-from rollout_cli.workers.worker import WorkerReport
+from rollout_cli.workers.values import WorkerReport
 
 CUT = "***"
 SEEDING = 3

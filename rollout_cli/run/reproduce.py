@@ -21,7 +21,7 @@ from rollout_cli.errors import InterruptedRunError, NotReproducibleError, Rollou
 from rollout_cli.run.compare import Difference, advice, first_difference
 from rollout_cli.samplers.plan import Episodes
 from rollout_cli.samplers.sampler import Sampler
-from rollout_cli.workers.worker import WorkerReport
+from rollout_cli.workers.values import WorkerReport
 
 MOST_SECONDS, SHARE = 1.0, 0.01
 """The check may run episodes for so many seconds, or this part of the run, whichever is longer."""

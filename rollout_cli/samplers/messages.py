@@ -23,7 +23,7 @@ from rollout_cli.errors import (
     WorkerError,
 )
 from rollout_cli.loading import first_line, traceback_text
-from rollout_cli.workers.worker import WorkerReport
+from rollout_cli.workers.values import WorkerReport
 
 _OURS = Path(rollout_cli.__file__).parent
 

@@ -13,14 +13,14 @@ import setproctitle
 from rollout_cli.envs.source import as_env_source
 from rollout_cli.envs.updates import EnvUpdate
 from rollout_cli.errors import InternalError
-from rollout_cli.workers.default_worker import Worker
 from rollout_cli.workers.factory import WorkerFactory
+from rollout_cli.workers.worker import Worker
 
 
 def run_worker(  # noqa: C901, PLR0917 - the documents' arguments, and one state machine
     factory: WorkerFactory, to_worker: Any, to_sampler: Any, worker_number: int, agent: Any, env: Any
 ) -> None:
-    """Run a worker until it is told to exit; it never blocks on sending.
+    """Run a worker until `exit`; it never blocks on sending.
 
     Commands are pairs. `("start", (agent_update, env_update, version))` applies the updates and begins to stream, and
     `("continue", ())` goes on. A worker that streams sends `("trajectory", (EpisodeBatch, version, worker_number))`, a

@@ -26,7 +26,7 @@ from rollout_cli.samplers.segment_runner import LocalSegmentRunner, SegmentRunne
 from rollout_cli.samplers.supervision import Supervision, Supervisor
 from rollout_cli.samplers.updates import UpdateLog
 from rollout_cli.workers.factory import WorkerFactory
-from rollout_cli.workers.worker import WorkerReport
+from rollout_cli.workers.values import WorkerReport
 
 _log = logging.getLogger("rollout_cli")
 _clock = time.monotonic

@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
-from rollout_cli.episodes.chunk import for_transport
+from rollout_cli.episodes.chunk import Chunk, for_transport, without_infos
 from rollout_cli.errors import EnvLoadError, PolicyLoadError, UserCodeError
 from rollout_cli.loading import first_line, is_interrupt, reporting
 from rollout_cli.pins import FileWatch, hashed
@@ -26,9 +26,10 @@ from rollout_cli.samplers.messages import (
     ToSampler,
     ToWorker,
 )
-from rollout_cli.workers.default_worker import Worker
+from rollout_cli.workers.checks import sound_episodes
 from rollout_cli.workers.factory import WorkerFactory
-from rollout_cli.workers.worker import CrashBox, WorkerReport
+from rollout_cli.workers.values import NullCrashBox, WorkerReport
+from rollout_cli.workers.worker import Worker
 
 TURN_SECONDS = 0.004
 """How long a turn runs episodes: a look for commands after every step would cost as much as a small env's step."""
@@ -36,7 +37,7 @@ TURN_SECONDS = 0.004
 FLUSH_SECONDS = 0.05
 """How long a finished episode waits at most for others to be sent with it."""
 
-FLUSH_ROWS = 8192
+FLUSH_ROWS = 1 << 16
 FLUSH_BYTES = 4 << 20
 """Finished episodes of so many rows or bytes are sent at once."""
 
@@ -56,7 +57,7 @@ class WorkerLoop:
         self,
         factory: WorkerFactory,
         worker_number: int,
-        crash_box: CrashBox | None = None,
+        crash_box: NullCrashBox | None = None,
         *,
         owns_process: bool = True,
         hashes_files: bool = False,
@@ -198,16 +199,24 @@ class WorkerLoop:
         )
 
     def _send_finished(self, worker: Worker, *, everything: bool) -> None:
-        chunk, error = self._factory.take(worker, everything=everything)
-        if chunk is not None:
-            # Before the episodes: the sampler takes none of a worker that read other files than the others.
-            if self._watch is not None:
-                self._messages.append(Reported(self._number, self._generation, self._report(worker)))
-                self._end_watch()
-            self._messages += [Batch(self._number, self._generation, part) for part in for_transport(chunk)]
+        """Send what is finished, without the infos to be dropped; then raise the error of the first faulty reward."""
+        pairs = [sound_episodes(chunk) for chunk in worker.take(everything=everything)]
+        for sound, _ in pairs:
+            if sound is not None:
+                self._send(
+                    worker, without_infos(sound, self._factory.drop_infos) if self._factory.drop_infos else sound
+                )
         self._left, self._flush_at = (worker.finished_rows, worker.finished_bytes), _clock() + self._flush_seconds
-        if error is not None:
-            raise error
+        for _, error in pairs:
+            if error is not None:
+                raise error
+
+    def _send(self, worker: Worker, chunk: Chunk) -> None:
+        # Before the episodes: the sampler takes none of a worker that read other files than the others.
+        if self._watch is not None:
+            self._messages.append(Reported(self._number, self._generation, self._report(worker)))
+            self._end_watch()
+        self._messages += [Batch(self._number, self._generation, part) for part in for_transport(chunk)]
 
     def _report(self, worker: Worker) -> WorkerReport:
         report, files = worker.report(), self._watch.files() if self._watch is not None else ()

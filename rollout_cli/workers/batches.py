@@ -137,12 +137,14 @@ def infos_of_rows(infos: Any, rows: list[int], n_rows: int) -> list[dict[Any, An
     """Return the info dictionaries of k rows from those of a batch; None where all are empty."""
     if not infos or isinstance(infos, RowInfos):
         return [infos[row] for row in rows] if infos else None
-    found: list[dict[Any, Any]] = [{} for _ in rows]
+    of_rows: list[dict[Any, Any]] = [{} for _ in rows]
     for (path, _), values, has in batch_columns(infos, n_rows):
-        for info, row in zip(found, rows, strict=True):
+        # Copied once for all rows: whoever gave the array may write over it.
+        of_column = values[rows] if values.dtype == object else list(values[rows])
+        for info, row, value in zip(of_rows, rows, of_column, strict=True):
             if has is None or has[row]:
-                _put(info, path, values[row].copy() if isinstance(values[row], np.ndarray) else values[row])
-    return found
+                _put(info, path, value)
+    return of_rows
 
 
 def info_table(n_rows: int, columns: Mapping[InfoKey, tuple[Array, Array]]) -> InfoTable:

@@ -7,10 +7,7 @@ comparison of an action with its bounds: an action outside of its space fails be
 from __future__ import annotations
 
 import copy
-import re
-import traceback
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,9 +22,10 @@ from rollout_cli.loading import first_line, is_interrupt
 Array = npt.NDArray[Any]
 
 RESET, STEP = "env.reset", "env.step"
+RESET_RESULT, STEP_RESULT = "the result of env.reset", "the result of env.step"
 _INTERFACES = {
-    RESET: "(observation, info)",
-    STEP: "(observation, reward, terminated, truncated, info)",
+    RESET_RESULT: (RESET, "(observation, info)"),
+    STEP_RESULT: (STEP, "(observation, reward, terminated, truncated, info)"),
 }
 _REWARD_HINT = "a reward is one real number that a float can hold: 0.0 where a step is worth nothing"
 ENDLESS_HINT = (
@@ -177,38 +175,37 @@ def episode_place(worker: int, number: int, seed: int, step: int) -> str:
     return f"worker {worker}, episode {number}{f', seed {seed}' if seed >= 0 else ''}, step {step}"
 
 
+def rows_place(worker: int, numbers: tuple[int, ...], n_rows: int, step: int) -> str:
+    """Return the same of a call for all rows, of which these episodes ran."""
+    which = f"episodes {min(numbers)} to {max(numbers)}" if numbers else "no episode"
+    return f"worker {worker}, {which}, step {step} of {n_rows} rows"
+
+
 def blame(where: str, error: BaseException, place: str, numbers: tuple[int, ...] = ()) -> None:
     """Raise the error that says which call of user code failed, how, and in whose step; return if it is nobody's fault.
 
     Ctrl-C arrives in whichever code runs; an error of ours that is no UserCodeError is its own message. A UserCodeError
-    keeps its words, and gets the place. `numbers` are the episodes in one of which `where` (`env.step`) failed.
+    keeps its words, and gets the place. `numbers` are the episodes in one of which `where` (`env.step`) failed. What
+    fails while the result of a call is taken apart is a result that is not as it should be.
     """
     if isinstance(error, GeneratorExit) or is_interrupt(error):
         return
-    kind: type[UserCodeError] = PolicyError if where.startswith("policy") else EnvError
-    fault = _explained(where, error)
-    if isinstance(fault, UserCodeError):
-        blamed = fault.placed(place, numbers)
-    elif isinstance(fault, RolloutError):
+    if isinstance(error, RuntimeError) and isinstance(error.__cause__, StopIteration):
+        error = error.__cause__  # Python changes its type where it leaves a generator, such as the steps of a row.
+    call, interface = _INTERFACES.get(where, (where, ""))
+    kind: type[UserCodeError] = PolicyError if call.startswith("policy") else EnvError
+    if isinstance(error, UserCodeError):
+        raise error.placed(place, numbers) from error
+    if isinstance(error, RolloutError):
         return
-    elif isinstance(fault, BadValueError):
-        blamed = kind(f"{where}: {fault}", hint=fault.hint, place=place, episodes=numbers)
+    if isinstance(error, BadValueError):
+        message, hint = f"{call}: {error}", error.hint
+    elif interface and isinstance(error, TypeError | ValueError):
+        message = f"{call}: the result is not {interface}: {error}"
+        hint = f"return {interface}; gym before gymnasium gave fewer: wrap an environment of its interface"
     else:
         hint = "the traceback below shows where; the seed repeats it"
-        if isinstance(fault, SystemExit):
+        if isinstance(error, SystemExit):
             hint = "let the code raise an exception, or return, instead of ending the process"
-        blamed = kind(f"{where} raised {first_line(fault)}", hint=hint, place=place, episodes=numbers)
-    raise blamed from error
-
-
-def _explained(where: str, error: BaseException) -> BaseException:
-    """Return a BadValueError for a result that this package could not unpack, or a flag in it that is an array."""
-    if where not in _INTERFACES or not isinstance(error, TypeError | ValueError):
-        return error
-    if not re.search("unpack|truth value", str(error)):
-        return error
-    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
-    if Path(frame.f_code.co_filename).parent != Path(__file__).parent:
-        return error
-    hint = f"return {_INTERFACES[where]}; gym before gymnasium gave fewer: wrap an environment of its interface"
-    return BadValueError(f"the result is not {_INTERFACES[where]}: {error}", hint)
+        message = f"{call} raised {first_line(error)}"
+    raise kind(message, hint=hint, place=place, episodes=numbers) from error

@@ -10,15 +10,14 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from typing import Any, TypeGuard
 
 from rollout_cli.cores import usable_cores
-from rollout_cli.episodes.chunk import Chunk, without_infos
-from rollout_cli.errors import ArgumentError, RolloutError, UsageError, UserCodeError
+from rollout_cli.errors import ArgumentError, UsageError, UserCodeError
 from rollout_cli.loading import Source, is_module_attribute, reporting
 from rollout_cli.pins import PinRules
 from rollout_cli.seeding.seeds import draw_root_seed
-from rollout_cli.workers.checks import sound_episodes
-from rollout_cli.workers.default_worker import PLACES, VERBS, DefaultWorker, Worker
+from rollout_cli.workers.default_worker import DefaultWorker
+from rollout_cli.workers.values import EpisodeRules
 from rollout_cli.workers.vec_worker import VecWorker
-from rollout_cli.workers.worker import EpisodeRules
+from rollout_cli.workers.worker import OVERRIDABLE, VERBS, Worker
 
 WorkerSetup = Callable[[], AbstractContextManager[Any]]
 
@@ -47,8 +46,8 @@ def refuse_overrides(kind: type[Worker], worker_args: dict[str, Any]) -> None:
     base: type[Worker] = VecWorker if issubclass(kind, VecWorker) else DefaultWorker
     if kind.advance is not base.advance:
         return
-    called = kind.places(worker_args)
-    names = (*VERBS, *PLACES.split(", "))
+    called = kind.overridable(worker_args)
+    names = (*VERBS, *OVERRIDABLE)
     if unused := [name for name in names if getattr(kind, name) is not getattr(base, name) and name not in called]:
         used = ", ".join(name for name in names if name in called)
         message = f"{kind.__name__} overrides {' and '.join(unused)}, which samplers do not call of it"
@@ -77,11 +76,12 @@ class WorkerFactory:
 
     Attributes:
         numbers_at_once: How many numbers a worker runs at once.
+        drop_infos: As given.
 
     Raises:
         ArgumentError: If an argument is out of range, the class is no worker class, or two set-ups are given (a
             ValueError, too).
-        UserCodeError: If the class overrides what no sampler calls, or cannot tell how many numbers it runs at once.
+        UserCodeError: If the class overrides what no sampler calls, or does not say how many numbers it runs at once.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class WorkerFactory:
         self.worker_setup = tensorflow_session if is_tf_worker else worker_setup
         self.rules = rules or EpisodeRules()
         self.pins = pins
-        self._drop_infos = tuple(drop_infos)
+        self.drop_infos = tuple(drop_infos)
         if not _is_worker_class(worker_class):
             raise ArgumentError(f"worker_class is {worker_class!r}, which is no Worker", hint=_SUBCLASS_HINT)
         with reporting(UserCodeError, f"{worker_class.__name__}.numbers_at_once failed"):
@@ -138,17 +138,6 @@ class WorkerFactory:
             worker = self.worker_class(**arguments)
         worker.rules = self.rules
         return worker
-
-    def take(self, worker: Worker, *, everything: bool = False) -> tuple[Chunk | None, RolloutError | None]:
-        """Remove a worker's finished episodes and return them, without the infos to be dropped; None for none.
-
-        Those with a reward that is not a number are left out: the error of the first one comes beside the others.
-        """
-        chunk = worker.take(everything=everything)
-        if chunk is None:
-            return None, None
-        sound, error = sound_episodes(chunk)
-        return without_infos(sound, self._drop_infos) if sound is not None and self._drop_infos else sound, error
 
     @contextmanager
     def setup(self) -> Iterator[None]:

@@ -15,7 +15,9 @@ from rollout_cli.loading import Source, name_of, reporting
 from rollout_cli.policies import AdaptedPolicy, adapt_policy, is_policy_source
 from rollout_cli.policies.source import UserPolicySource
 from rollout_cli.seeding.seeds import SETUP, seed_globals, torch_has_drawn
-from rollout_cli.workers.worker import EpisodeRules, OnInvalidAction
+from rollout_cli.workers.values import EpisodeRules, OnInvalidAction
+
+NOT_READY = "the worker needs both a policy and an environment: update_agent and update_env"
 
 
 class PolicyHolder:
@@ -51,7 +53,7 @@ class PolicyHolder:
     def policy(self) -> AdaptedPolicy:
         """The first adapted policy."""
         if not self.policies:
-            raise InternalError("the worker needs both a policy and an environment: update_agent and update_env")
+            raise InternalError(NOT_READY)
         return self.policies[0]
 
     def action_rule(self, rules: EpisodeRules) -> OnInvalidAction:
@@ -72,12 +74,13 @@ class PolicyHolder:
                 policy.set_param_values(agent_update)
 
     def adapt(self, env_specs: Iterable[EnvSpec], envs: Sequence[Any]) -> None:
-        """Make the policy ready for these spaces, one spec a row, where there is one and it is not; or PolicyLoadError.
+        """Make the policy ready for these spaces, where there is one and it is not; or PolicyLoadError.
 
         `envs` are the rows' environments, of which the policy may need action masks; none for a native one.
 
-        A policy that acts on one observation at a time is copied for each of several rows, for its state and its draws
-        belong to one episode; each copy has its row's own spaces, for it may draw from them.
+        There is one spec for each row of a native environment. A policy that acts on one observation at a time is
+        copied for each, for its state and its draws belong to one episode; each copy has its row's own spaces, for it
+        may draw from them.
         """
         if self._given is None or self.policies:
             return

@@ -1,82 +1,437 @@
-"""What every worker has: the rules for its episodes, its report, and a box in which it notes what runs."""
+"""Worker: what a sampler or a script asks of a worker, whatever engine runs its episodes.
+
+The verbs are garage's. Beside them a sampler gives a worker episode numbers and takes finished episodes as chunks.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal, Self
+import abc
+import math
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain
+from typing import Any, Literal, NoReturn, Protocol
 
-import numpy as np
-import numpy.typing as npt
+import gymnasium
 
-from rollout_cli.pins import PinnedFile, agreed
+from rollout_cli.envs import describe_env
+from rollout_cli.envs.describe import loaded_modules
+from rollout_cli.envs.updates import close_env
+from rollout_cli.episodes.batch import EnvSpec, EpisodeBatch
+from rollout_cli.episodes.chunk import Chunk
+from rollout_cli.errors import InternalError, UserCodeError
+from rollout_cli.loading import reporting
+from rollout_cli.policies import AdaptedPolicy, policy_class
+from rollout_cli.seeding.generators import EpisodeSeeder
+from rollout_cli.workers.policy_holder import NOT_READY, PolicyHolder
+from rollout_cli.workers.row_queues import RowQueues
+from rollout_cli.workers.values import NO_NUMBER, EpisodeRules, NullCrashBox, OnInvalidAction, WorkerReport
 
-OnInvalidAction = Literal["error", "clip", "warn"]
+Env = gymnasium.Env[Any, Any]
 
-NO_NUMBER = -1  # Stands for no episode, where a row runs none.
-_GUARD_BYTES = 8 << 30  # Bytes of observations after which an episode has no end: it is kept in memory until it ends.
+VERBS = ("start_episode", "step_episode", "collect_episode", "rollout")
+"""What garage's workers override."""
 
+OVERRIDABLE = ("reset_env", "reset_agent", "step_env", "predecessors")
+"""The smaller places to override."""
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EpisodeRules:
-    """What a worker does about user code that nearly keeps its contract.
+OWN_EPISODES = 1 << 24
+"""How many numbers lie between those that two workers run by their own verbs."""
 
-    Attributes:
-        invalid_action: What becomes of an action outside of its space: its episode fails before the environment sees
-            it; it is moved to the nearest bound (which nan does not have); or it goes to the environment as it is.
-        step_guard: Steps after which an episode that no limit ends is taken to have no end, and fails.
-    """
+HOLD_SECONDS = 0.25
+"""How long a finished episode waits at most for lower numbers of its worker to end."""
 
-    invalid_action: OnInvalidAction = "error"
-    step_guard: int = 1_000_000
-
-    def most_steps(self, row_bytes: int) -> int:
-        """Return how many steps an episode without a limit may have, where each has so many bytes of observations."""
-        return max(1, min(self.step_guard, _GUARD_BYTES // max(1, row_bytes)))
+_clock = time.perf_counter
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerReport:
-    """What only a worker knows of its policy and its environment.
+class Setting:
+    """What an engine works with."""
+
+    root: int
+    worker: Worker  # Its hooks, its crash box, and what is its own.
+    policies: Sequence[AdaptedPolicy]  # One, or one for each row of a vector environment.
+    rule: OnInvalidAction
+    seeders: Sequence[EpisodeSeeder]  # One for each row, and one for what all rows share.
+    queue: RowQueues  # The numbers that wait; it is the worker's.
+    limit: float  # Steps after which the run truncates an episode.
+
+
+class Engine(Protocol):
+    """Runs episodes in rows, and keeps those that have ended until they are taken.
+
+    An error of the user's code leaves it as a UserCodeError with the place and the numbers where it may be, and all
+    episodes that run are given up.
+    """
+
+    @property
+    def in_turn(self) -> bool:
+        """Whether one episode runs at a time."""
+
+    @property
+    def n_steps(self) -> int:
+        """A number that differs after each `step`."""
+
+    @property
+    def finished_rows(self) -> int:
+        """How many steps the episodes have that have ended."""
+
+    @property
+    def row_bytes(self) -> int:
+        """The bytes of a step, without its infos and texts."""
+
+    @property
+    def scope(self) -> Literal["any", "n_envs"]:
+        """`n_envs` where an episode depends on how many rows there are, else `any`."""
+
+    @property
+    def not_reproducible(self) -> str | None:
+        """Why the episodes cannot be reproduced, where that is known."""
+
+    @property
+    def running_numbers(self) -> tuple[int, ...]:
+        """The numbers of the episodes that run."""
+
+    def begin(self) -> None:
+        """Begin numbers that wait, each in its row: one where rows take turns, else in all rows that are free."""
+
+    def step(self) -> bool:
+        """Take one step of all rows, or of one where they take turns; return whether an episode ended."""
+
+    def run(self, deadline: float) -> None:
+        """Run until the workers' clock passes `deadline`, or nothing is left; at least one step."""
+
+    def take(self, below: float, ended_before: float) -> list[Chunk]:
+        """Remove the ended episodes below a number, or that ended before a time; in order, in one chunk or several."""
+
+    def forget(self, above: int) -> None:
+        """Give up the episodes that run, above the number `above`."""
+
+
+class Worker(abc.ABC):
+    """Runs one policy in one or more environments; built where it runs, and never pickled.
+
+    The legal order of the verbs: `update_agent` and `update_env` at least once each; then any number of episodes, each
+    by `start_episode`, `step_episode` until it returns True, and `collect_episode`; `rollout` does these three. A
+    sampler calls `assign`, `advance` and `take` in place of these, and may call both updates again between them.
+
+    A worker takes the numbers of its own episodes from `worker_number * 2**24` on, so that no two workers run the same.
+
+    A subclass may override `worker_init`, `start_episode`, `step_episode`, and smaller places: `reset_env` and
+    `reset_agent` for what happens at an episode's start, `step_env` for what happens in a step, and `predecessors` for
+    episodes that build on others. Samplers do not call `rollout` and `collect_episode`, and refuse a class that
+    overrides them.
+
+    Args:
+        seed: The root seed of the run; every episode's seeds come from it and the episode's number.
+        max_episode_length: Steps after which an episode is truncated; None or infinity for no limit.
+        worker_number: Which of the run's workers this is, from 0.
+        deterministic: Whether a policy that has a deterministic mode uses it.
+        fresh_env: Whether the environment is closed and built anew for each episode.
 
     Attributes:
-        env: The record of the environment, as `describe_env` makes it.
-        policy_class: The dotted name of the policy's class or function.
-        modules: The top-level modules that are loaded and no part of Python.
-        scope: `n_envs` where its episodes depend on how many environments a worker has, else `any`.
-        not_reproducible: Why its episodes cannot be reproduced, where that is known before they run.
-        files: The files that its policy and its environment have read.
+        rules: What it does about user code that nearly keeps its contract; set before its first update.
+        crash_box: Where it notes which episodes run; set before its first update.
+        number_stride: The step from one of its numbers to the next, where it owns every m-th number.
+        salt: Differs from one start of this worker to the next. The seed of a native vector environment follows from
+            it; set before an update of the environment.
     """
 
-    env: Mapping[str, Any] = field(default_factory=dict)
-    policy_class: str = ""
-    modules: tuple[str, ...] = ()
-    scope: Literal["any", "n_envs"] = "any"
-    not_reproducible: str | None = None
-    files: tuple[PinnedFile, ...] = ()
+    _n_envs = 1  # How many rows: episodes that it may run at once.
 
-    def joined(self, other: Self) -> Self:
-        """Return this report with what another worker, or this one later, knows beyond it.
+    def __init__(
+        self,
+        *,
+        seed: int,
+        max_episode_length: float | None,
+        worker_number: int,
+        deterministic: bool = False,
+        fresh_env: bool = False,
+    ) -> None:
+        self.worker_number = worker_number
+        self.rules = EpisodeRules()
+        self.crash_box = NullCrashBox()
+        self.number_stride = 1
+        self.salt: tuple[int, ...] = ()
+        self._seed, self._fresh_env = seed, fresh_env
+        self._limit = math.inf if max_episode_length is None else max_episode_length
+        self._holder = PolicyHolder(seed, deterministic=deterministic)
+        self._seeders = [EpisodeSeeder(seed) for _ in range(self._n_envs + 1)]
+        self._queue = RowQueues(self._n_envs)
+        self._next_own = worker_number * OWN_EPISODES
+        self._envs: list[Any] = []  # One a row, or the vector environment.
+        self._env_spec: EnvSpec | None = None
+        self._engine: Engine | None = None
+        self._finished: list[Chunk] = []  # Of engines that an update replaced.
+        self.worker_init()
+
+    @classmethod
+    def numbers_at_once(cls, worker_args: dict[str, Any]) -> int:
+        """Return how many numbers a worker with these arguments runs at once: it wants its work in such blocks."""
+        del worker_args
+        return 1
+
+    @classmethod
+    def overridable(cls, worker_args: dict[str, Any]) -> set[str]:
+        """Return the methods to override that a sampler calls of a worker with these arguments."""
+        del worker_args
+        return {"start_episode", "step_episode", *OVERRIDABLE}
+
+    # -- places to override ------------------------------------------------------------------------------------------
+
+    def worker_init(self) -> None:  # noqa: B027 - to be overridden, and it need not be
+        """Prepare the process; called once, before the first update."""
+
+    def reset_env(self, env: Env, number: int, seed: int) -> tuple[Any, dict[str, Any]]:
+        """Reset the environment for episode `number`; return its first observation and info."""
+        del number
+        return env.reset(seed=seed)
+
+    def reset_agent(self, agent: Any, number: int) -> None:
+        """Reset the policy for episode `number`, after the environment was reset; `agent` is the user's own object."""
+        del agent, number
+        self._holder.policy.reset()
+
+    def step_env(self, env: Env, action: Any) -> Any:
+        """Take one step of the environment; return what `env.step` does. It is recorded."""
+        return env.step(action)
+
+    def predecessors(self, number: int) -> Sequence[int]:
+        """Return the episodes on which `number` builds: they come right before it, in this order.
+
+        Where they have not just been run by this worker (another one ran them, or an update came between), they are run
+        again before it, and not recorded: so the episode is a function of its number.
+        """
+        del number
+        return ()
+
+    # -- updates -----------------------------------------------------------------------------------------------------
+
+    @abc.abstractmethod
+    def update_env(self, env_update: Any) -> None:
+        """Take a new environment, or an EnvUpdate to apply to the present one; None changes nothing.
 
         Raises:
-            ChangedFilesError: If the other one read another content of a file.
+            EnvTypeError: If it is none of these (a TypeError, too).
+            EnvLoadError: If it cannot be built, or has a space that cannot be recorded.
         """
-        return replace(
-            self,
-            modules=tuple(sorted({*self.modules, *other.modules})),
-            files=agreed(self.files, other.files),
+
+    def update_agent(self, agent_update: Any) -> None:
+        """Take a new policy, or new parameters (a dict, tuple or array) for the present one; None changes nothing.
+
+        Raises:
+            PolicyLoadError: If it cannot be loaded or recognised.
+        """
+        if agent_update is None:
+            return
+        self._forget()
+        with self._holder.restored_on_error():
+            self._holder.update(agent_update)
+            self._make_ready()
+
+    @abc.abstractmethod
+    def _adapt(self) -> None:
+        """Adapt the policy to the environments, where there is one."""
+
+    @abc.abstractmethod
+    def _new_engine(self, setting: Setting) -> Engine:
+        """Return the engine for the policy and the environments."""
+
+    def _take_spec(self, spec: EnvSpec) -> None:
+        if spec != self._env_spec:
+            if self.finished_rows:
+                raise InternalError("the environment was replaced before the finished episodes were taken")
+            self._holder.policies = []
+        self._env_spec = spec
+
+    def _make_ready(self) -> None:
+        """Build an engine once both the policy and the environment are known."""
+        if self._env_spec is None or not self._envs:
+            return
+        self._adapt()
+        if not self._holder.policies:
+            return
+        self._end_engine()
+        rule, policies = self._holder.action_rule(self.rules), self._holder.policies
+        setting = Setting(self._seed, self, policies, rule, self._seeders, self._queue, self._limit)
+        self._engine = self._new_engine(setting)
+
+    def _end_engine(self) -> None:
+        if self._engine is not None:
+            self._finished += self._engine.take(math.inf, 0.0)
+            self._engine = None
+
+    def stepper(self, env: Env) -> Callable[[Any], Any]:
+        """Return what takes a step of an environment: its own `step`, unless a subclass has a `step_env`."""
+        return env.step if type(self).step_env is Worker.step_env else partial(self.step_env, env)
+
+    # -- the documents' verbs ----------------------------------------------------------------------------------------
+
+    def start_episode(self) -> None:
+        """Begin assigned numbers, each in its row; where none is assigned, those after the last.
+
+        Where rows take turns, and with one row, this is the lowest one, and an episode that runs is given up.
+        """
+        engine = self._ready()
+        if engine.in_turn:
+            engine.forget(NO_NUMBER)
+        if not self.has_work:
+            self.assign([range(self._next_own, self._next_own + self._n_envs)])
+        engine.begin()
+
+    def step_episode(self) -> bool:
+        """Take one step in every row, or in the one whose turn it is; return whether an episode ended."""
+        engine = self._ready()
+        if not self.has_work:
+            raise InternalError("step_episode was called with no episode under way: call start_episode first")
+        return engine.step()
+
+    def collect_episode(self) -> EpisodeBatch:
+        """Return the finished episodes that were not collected yet; InternalError where there are none."""
+        chunks = self.take(everything=True)
+        if not chunks:
+            raise InternalError("collect_episode was called with no finished episode")
+        return EpisodeBatch.from_chunks(self.env_spec, chunks)
+
+    def rollout(self) -> EpisodeBatch:
+        """Run one episode and return it."""
+        self.start_episode()
+        while not self.step_episode():
+            pass
+        return self.collect_episode()
+
+    # -- a sampler's questions ---------------------------------------------------------------------------------------
+
+    @property
+    def agent(self) -> Any:
+        """The policy, as the user made it; None before the first update."""
+        return self._holder.users_own
+
+    @property
+    def env(self) -> Any:
+        """The environment; of several rows the first one's, or the vector environment. None before the first update."""
+        return self._envs[0] if self._envs else None
+
+    @property
+    def env_spec(self) -> EnvSpec:
+        """Spaces of its environment, and the limit in force: the lower one of the environment's and its own."""
+        if self._env_spec is None:
+            raise InternalError("the worker has no environment yet: call update_env first")
+        return self._env_spec
+
+    def assign(self, numbers: Iterable[range]) -> None:
+        """Add episode numbers to run; each row runs its lowest first."""
+        ranges = [lease for lease in numbers if lease]
+        self._next_own = max([self._next_own, *(lease[-1] + 1 for lease in ranges)])
+        self._queue.add(chain.from_iterable(ranges), self.number_stride)
+
+    def advance(self, deadline: float) -> None:
+        """Run assigned numbers until `time.perf_counter()` passes `deadline`, or none is left; at least one step.
+
+        Raises:
+            UserCodeError: If the policy or the environment fails; its `episodes` are the numbers where it may be.
+        """
+        engine = self._ready()
+        kind = type(self)
+        if not self.has_work:
+            return
+        if kind.step_episode is Worker.step_episode and kind.start_episode is Worker.start_episode:
+            engine.run(deadline)
+            return
+        with reporting(UserCodeError, f"{kind.__name__} raised"):
+            self._advance_by_verbs(engine, deadline)
+
+    def _advance_by_verbs(self, engine: Engine, deadline: float) -> None:
+        """Do the same by the verbs of a subclass that counts or changes steps."""
+        while self.has_work:
+            if not engine.running_numbers:
+                self.start_episode()
+                self._expect(not engine.in_turn or bool(engine.running_numbers), "start_episode")
+            before = engine.n_steps
+            self.step_episode()
+            self._expect(engine.n_steps != before, "step_episode")
+            if _clock() >= deadline:
+                return
+
+    def _expect(self, is_done: bool, verb: str) -> None:  # noqa: FBT001
+        if not is_done:
+            message = f"{type(self).__name__}.{verb} did nothing that a sampler could record"
+            hint = f"let it call super().{verb}(), or override a smaller place: {', '.join(OVERRIDABLE)}"
+            raise UserCodeError(message, hint=hint)
+
+    def take(self, *, everything: bool = False) -> list[Chunk]:
+        """Remove finished episodes and return them in the order of their numbers, as one chunk or several.
+
+        Where not `everything` is asked for, one that a lower number of this worker's holds up is kept back for up to a
+        quarter of a second, so that a chunk has few gaps.
+        """
+        chunks, self._finished = self._finished, []
+        if self._engine is not None:
+            waiting = () if everything else (*self._engine.running_numbers, *self._queue.lowest)
+            chunks += self._engine.take(min(waiting, default=math.inf), _clock() - HOLD_SECONDS)
+        return chunks
+
+    def retract(self, *, above: int | None) -> None:
+        """Drop the waiting and running numbers above `above`; where it is None, all of them, and the finished ones."""
+        last = NO_NUMBER if above is None else above
+        self._queue.drop_above(last)
+        self._forget(last)
+        if above is None:
+            self.take(everything=True)
+
+    @property
+    def has_work(self) -> bool:
+        """Whether an episode runs or a number waits."""
+        return bool(self._queue or self.running_numbers)
+
+    @property
+    def running_numbers(self) -> tuple[int, ...]:
+        """The numbers of the episodes that run."""
+        return () if self._engine is None else self._engine.running_numbers
+
+    @property
+    def finished_rows(self) -> int:
+        """How many rows `take(everything=True)` would give."""
+        rows = sum(chunk.n_steps for chunk in self._finished)
+        return rows if self._engine is None else rows + self._engine.finished_rows
+
+    @property
+    def finished_bytes(self) -> int:
+        """About how many bytes it would give."""
+        size = sum(chunk.n_bytes for chunk in self._finished)
+        return size if self._engine is None else size + self._engine.finished_rows * self._engine.row_bytes
+
+    def report(self) -> WorkerReport:
+        """Return what only a worker knows of the policy and the environment; the files are not its business."""
+        engine = self._ready()
+        return WorkerReport(
+            env=describe_env(self.env),
+            policy_class=policy_class(self._holder.policy),
+            modules=loaded_modules(),
+            scope=engine.scope,
+            not_reproducible=engine.not_reproducible,
         )
 
+    def shutdown(self) -> None:
+        """Close the environments, and give up the episodes that run; EnvError if that fails."""
+        self._forget()
+        self._end_engine()
+        envs, self._envs = self._envs, []
+        for env in envs:
+            close_env(env)
 
-class CrashBox:
-    """Where a worker notes that a row runs an episode, or none (NO_NUMBER); those of all rows; and that it is alive.
+    def _forget(self, above: int = NO_NUMBER) -> None:
+        """Give up the episodes that run, above a number."""
+        if self._engine is not None:
+            self._engine.forget(above)
 
-    `begin_turn` and `end_turn` enclose the time in which episodes run: a worker that builds or waits is not stuck in a
-    step. The second is not called where the process ends in between. This box, the base, notes nothing.
-    """
+    def _ready(self) -> Engine:
+        if self._engine is None:
+            raise InternalError(NOT_READY)
+        return self._engine
 
-    def begin(self, row: int, number: int) -> None: ...
-    def note(self, numbers: npt.NDArray[np.int64]) -> None: ...
-    def step(self) -> None: ...
-    def begin_turn(self) -> None: ...
-    def end_turn(self) -> None: ...
+    def __getstate__(self) -> NoReturn:
+        hint = "pickle its WorkerFactory, and build the worker from it"
+        raise InternalError(f"a {type(self).__name__} cannot be pickled", hint=hint)

@@ -135,6 +135,26 @@ def test_a_changing_type_gives_two_columns() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("values", "kinds"),
+    [
+        ([1, 2], ["int64"]),
+        ([np.float32(1), np.float32(2)], ["float32"]),
+        ([True, False], ["bool"]),
+        ([1, 2**70], ["int64", "json"]),
+        ([1, 2.0], ["int64", "float64"]),
+        (["a", "b"], ["string"]),
+    ],
+)
+def test_infos_under_the_same_keys_are_those_of_single_rows(values: list[Any], kinds: list[str]) -> None:
+    """Whether every row has the keys or not, the columns have the same kinds and values."""
+    infos = [{"key": value, "other": 0.5} for value in values]
+    table, sparse = tabulate(infos), tabulate([*infos, {}])
+    assert kinds == [column.kind for column in table.columns if column.path == ("key",)]
+    assert row_dicts(sparse)[:-1] == row_dicts(table)
+    assert [(column.path, column.kind) for column in sparse.columns] == [(c.path, c.kind) for c in table.columns]
+
+
 def test_values_that_are_dropped_are_counted() -> None:
     """Those that nothing can store, and the second of two keys with one text, by their dotted paths."""
     table = tabulate([{"f": len, "x": 1}, {"g": {"h": open}}, {"f": len, 1: 10, "1": 20}])

@@ -16,7 +16,7 @@ from rollout_cli.episodes.chunk import Chunk, concatenate
 from rollout_cli.episodes.infos import InfoTable
 from rollout_cli.errors import EnvError
 from rollout_cli.workers import DefaultWorker, WorkerFactory
-from rollout_cli.workers.worker import WorkerReport
+from rollout_cli.workers.values import WorkerReport
 from tests.helpers.chunks import BOX_SPEC
 
 
@@ -82,9 +82,9 @@ class FakeWorker(DefaultWorker):
         self.policy = float("nan")
         self.is_closed = False
         self._random = random.Random(0)
-        self._queue: list[int] = []
+        self._waiting: list[int] = []
         self._running: dict[int, int] = {}  # By number, how many steps are left.
-        self._finished: dict[int, Chunk] = {}
+        self._done: dict[int, Chunk] = {}
 
     @classmethod
     def numbers_at_once(cls, worker_args: dict[str, Any]) -> int:
@@ -108,7 +108,7 @@ class FakeWorker(DefaultWorker):
         return BOX_SPEC
 
     def assign(self, numbers: Iterable[range]) -> None:
-        self._queue = sorted([*self._queue, *chain.from_iterable(numbers)])
+        self._waiting = sorted([*self._waiting, *chain.from_iterable(numbers)])
 
     def advance(self, deadline: float) -> None:
         for _ in range(self.script.speeds[self.worker_number % len(self.script.speeds)]):
@@ -117,8 +117,8 @@ class FakeWorker(DefaultWorker):
             self._step()
 
     def _step(self) -> None:
-        while self._queue and len(self._running) < self.script.n_envs:
-            number = self._queue.pop(0)
+        while self._waiting and len(self._running) < self.script.n_envs:
+            number = self._waiting.pop(0)
             self._running[number] = self.script.lengths(number)
             self.script.begun.setdefault(self.worker_number, []).append(number)
         for number in list(self._running):
@@ -133,24 +133,24 @@ class FakeWorker(DefaultWorker):
             if self._running[number] == 0:
                 del self._running[number]
                 length = self.script.lengths(number)
-                self._finished[number] = bare_episode(number, length, reward=self.policy, worker=self.worker_number)
+                self._done[number] = bare_episode(number, length, reward=self.policy, worker=self.worker_number)
 
-    def take(self, *, everything: bool = False) -> Chunk | None:
-        lowest = min([*self._queue, *self._running], default=None)
+    def take(self, *, everything: bool = False) -> list[Chunk]:
+        lowest = min([*self._waiting, *self._running], default=None)
         # Now and then one has waited too long for a lower number.
         everything = everything or self._random.random() < 0.2
-        numbers = [n for n in sorted(self._finished) if everything or lowest is None or n < lowest]
-        return concatenate([self._finished.pop(number) for number in numbers]) if numbers else None
+        numbers = [n for n in sorted(self._done) if everything or lowest is None or n < lowest]
+        return [concatenate([self._done.pop(number) for number in numbers])] if numbers else []
 
     def retract(self, *, above: int | None) -> None:
         last = -1 if above is None else above
-        self._queue = [number for number in self._queue if number <= last]
+        self._waiting = [number for number in self._waiting if number <= last]
         self._running = {number: left for number, left in self._running.items() if number <= last}
-        self._finished = {number: chunk for number, chunk in self._finished.items() if number <= last}
+        self._done = {number: chunk for number, chunk in self._done.items() if number <= last}
 
     @property
     def has_work(self) -> bool:
-        return bool(self._queue or self._running)
+        return bool(self._waiting or self._running)
 
     @property
     def running_numbers(self) -> tuple[int, ...]:
@@ -158,8 +158,8 @@ class FakeWorker(DefaultWorker):
 
     @property
     def finished_rows(self) -> int:
-        return sum(chunk.n_steps for chunk in self._finished.values())
+        return sum(chunk.n_steps for chunk in self._done.values())
 
     @property
     def finished_bytes(self) -> int:
-        return sum(chunk.n_bytes for chunk in self._finished.values())
+        return sum(chunk.n_bytes for chunk in self._done.values())

@@ -22,7 +22,7 @@ from rollout_cli.option_types import EpisodeRange
 from rollout_cli.policies.source import policy_source
 from rollout_cli.run import provenance
 from rollout_cli.run.provenance import recorded_values, run_record, sources_record, storable, surroundings
-from rollout_cli.workers.worker import WorkerReport
+from rollout_cli.workers.values import WorkerReport
 from tests.helpers.projects import project, write_module
 
 __all__ = ["project"]

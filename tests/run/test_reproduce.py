@@ -18,7 +18,7 @@ from rollout_cli.errors import EnvError, NotReproducibleError, RolloutError, Wor
 from rollout_cli.run.compare import advice, first_difference
 from rollout_cli.run.reproduce import EarlyEpisodes, Verdict, check, described, require
 from rollout_cli.samplers.plan import Episodes, Plan
-from rollout_cli.workers.worker import WorkerReport
+from rollout_cli.workers.values import WorkerReport
 from tests.helpers.chunks import BOX_SPEC, episode, in_parts
 
 TREE = EnvSpec(

@@ -29,7 +29,7 @@ from rollout_cli.samplers.processes.crash_box import CrashBox, how_it_ended, new
 from rollout_cli.samplers.processes.fork_server import RECORD, Server, Status
 from rollout_cli.samplers.watch import Notes, Watch
 from rollout_cli.workers import VecWorker
-from rollout_cli.workers.worker import NO_NUMBER
+from rollout_cli.workers.values import NO_NUMBER
 from tests.helpers.batches import assert_same_batches
 from tests.helpers.envs import FaultyEnv
 from tests.helpers.processes import ROOT, Running, marked, running

@@ -25,7 +25,7 @@ from rollout_cli.envs import env_spec_of
 from rollout_cli.envs.updates import EnvUpdate, NewEnvUpdate
 from rollout_cli.errors import EnvError, InternalError, PolicyError, PolicyLoadError, RolloutError, UserCodeError
 from rollout_cli.workers import EpisodeRules
-from rollout_cli.workers.default_worker import OWN_EPISODES
+from rollout_cli.workers.worker import OWN_EPISODES
 from tests.helpers.batches import assert_same_batches
 from tests.helpers.envs import FaultyEnv
 from tests.helpers.sampled import ConstantPolicy, act, still
@@ -289,7 +289,9 @@ def test_other_overrides_are_used(make_sampler: MakeSampler) -> None:
     batch = make_sampler(worker_class=CountingWorker, n_workers=1).obtain_samples(0, 30, None)
     assert [len(batch), len(batch.rewards), len(batch.rewards)] == batch.env_infos["calls"][-1].tolist()
     options: dict[str, Any] = {"worker_class": CountingRows, "worker_args": {"n_envs": 2}, "n_workers": 1}
-    batch = make_sampler(**options).obtain_exact_episodes(2, None)
+    batch = make_sampler(**options).obtain_exact_episodes(2, None)  # Of a function: the rows take turns.
+    assert [0, len(batch.rewards), len(batch.rewards)] == batch.env_infos["calls"].max(axis=0).tolist()
+    batch = make_sampler(Batched(lambda n: {}), **options).obtain_exact_episodes(2, None)
     assert [0, max(batch.lengths), len(batch.rewards)] == batch.env_infos["calls"].max(axis=0).tolist()
 
 

@@ -16,9 +16,9 @@ from gymnasium.wrappers import TimeLimit
 from rollout_cli.errors import EnvError, InternalError, PolicyError, PolicyLoadError, UserCodeError
 from rollout_cli.seeding.seeds import env_seed
 from rollout_cli.workers import DefaultWorker, EpisodeRules, VecWorker
-from rollout_cli.workers import rollout_buffer as buffers
-from rollout_cli.workers.default_worker import OWN_EPISODES
-from rollout_cli.workers.worker import CrashBox
+from rollout_cli.workers.native import buffer as buffers
+from rollout_cli.workers.values import NullCrashBox
+from rollout_cli.workers.worker import OWN_EPISODES
 from tests.workers import worlds
 from tests.workers.worlds import KINDS, NATIVE, RESET_FROM_OUTSIDE, SEED, SINGLE, ChainEnv, check_chain, make, run
 
@@ -70,11 +70,10 @@ def test_what_is_finished(kind: str) -> None:
         seen |= set(worker.running_numbers)
         rows, size = worker.finished_rows, worker.finished_bytes
         assert (rows > 0) == (size > 0)
-        if (chunk := worker.take()) is not None:
-            assert rows - chunk.n_steps == worker.finished_rows
-            taken += chunk.numbers.tolist()
-    left = worker.take(everything=True)
-    taken += [] if left is None else left.numbers.tolist()
+        chunks = worker.take()
+        assert rows - sum(chunk.n_steps for chunk in chunks) == worker.finished_rows
+        taken += [number for chunk in chunks for number in chunk.numbers.tolist()]
+    taken += [number for chunk in worker.take(everything=True) for number in chunk.numbers.tolist()]
     assert list(range(12)) == sorted(taken)
     assert ((), 0, False) == (worker.running_numbers, worker.finished_rows, worker.has_work)
     assert seen
@@ -88,15 +87,14 @@ def test_a_lower_number_holds_others_up_for_a_while(kind: str, monkeypatch: pyte
     while worker.has_work:
         worker.advance(-1.0)
         lowest = min((*worker.running_numbers, 99))
-        if (chunk := worker.take()) is not None:
-            assert chunk.numbers.max() < lowest
+        assert all(chunk.numbers.max() < lowest for chunk in worker.take())
     worker.take(everything=True)
     if kind != "default":
-        monkeypatch.setattr("rollout_cli.workers.vec_worker.HOLD_SECONDS", -1.0)
+        monkeypatch.setattr("rollout_cli.workers.worker.HOLD_SECONDS", -1.0)
         worker.assign([range(40, 80)])
         while not worker.finished_rows:
             worker.advance(-1.0)
-        assert worker.take() is not None
+        assert worker.take()
         assert worker.running_numbers
 
 
@@ -143,7 +141,7 @@ def test_retract_everything(kind: str) -> None:
         worker.advance(-1.0)
     worker.retract(above=None)
     assert (False, 0) == (worker.has_work, worker.finished_rows)
-    assert worker.take(everything=True) is None
+    assert [] == worker.take(everything=True)
     chunk = run(worker, range(40, 52))
     assert list(range(40, 52)) == chunk.numbers.tolist()
     check_chain(chunk)
@@ -281,8 +279,7 @@ def test_waiting_numbers_outlive_a_new_environment(before: str, after: str) -> N
     worker.assign([range(9)])
     worker.update_env(worlds.env_of(after, ChainEnv))
     worlds.advance(worker)
-    chunk = worker.take(everything=True)
-    assert chunk is not None
+    chunk = worlds.take_all(worker)
     assert list(range(9)) == chunk.numbers.tolist()
     check_chain(chunk)
 
@@ -526,7 +523,7 @@ def failing(kind: str, worker: DefaultWorker, error: type[UserCodeError], messag
     assert caught.value.episodes
     assert () == worker.running_numbers
     finished = worker.take(everything=True)
-    assert finished is None or not set(finished.numbers.tolist()) & set(caught.value.episodes)
+    assert not any(set(chunk.numbers.tolist()) & set(caught.value.episodes) for chunk in finished)
     return caught.value
 
 
@@ -704,7 +701,7 @@ def test_the_rule_for_invalid_actions(kind: str, rule: Any, value: float, pushed
     assert {2 * pushed} == set(chunk.rewards.tolist())
 
 
-class CountingBox(CrashBox):
+class CountingBox(NullCrashBox):
     """A crash box that remembers."""
 
     def __init__(self) -> None:
@@ -712,7 +709,10 @@ class CountingBox(CrashBox):
         self.seen: set[int] = set()
 
     def begin(self, row: int, number: int) -> None:
-        self.note(np.array([number]))
+        self.running.pop(row, None)
+        if number >= 0:
+            self.running[row] = number
+            self.seen.add(number)
 
     def note(self, numbers: Any) -> None:
         self.running = {row: number for row, number in enumerate(numbers.tolist()) if number >= 0}

@@ -17,7 +17,7 @@ from rollout_cli.envs import env_source, env_spec_of
 from rollout_cli.policies import policy_source
 from rollout_cli.seeding.seeds import env_seed
 from rollout_cli.workers import DefaultWorker, VecWorker
-from rollout_cli.workers import rollout_buffer as buffers
+from rollout_cli.workers.native import buffer as buffers
 from tests.helpers.contents import row_dicts
 from tests.workers import worlds
 from tests.workers.worlds import DISABLED, NEXT_STEP, SAME_STEP, SEED, SPACES, ChainEnv, make, run, space_env
@@ -218,12 +218,11 @@ def test_any_numbers_and_retractions(
         for _ in range(steps):
             worker.advance(-1.0)
         finished = worker.take(everything=True)
-        before = [] if finished is None else [finished]
         if above is not None:
             worker.retract(above=above)
         worker.assign([range(100, 102)])
-        chunk = worlds.by_number([*before, run(worker, range(0))])
-    taken = set() if finished is None else set(finished.numbers.tolist())
+        chunk = worlds.by_number([*finished, run(worker, range(0))])
+    taken = {number for part in finished for number in part.numbers.tolist()}
     left = {number for number in numbers if above is None or number <= above} | taken | {100, 101}
     assert sorted(left) == chunk.numbers.tolist()
     alone = make("default", ChainEnv, worlds.TablePolicy)

@@ -84,18 +84,6 @@ def test_a_class_that_cannot_be_built() -> None:
         _ = WorkerFactory(worker_class=VecWorker, worker_args={"n_envs": "many"}).numbers_at_once
 
 
-def test_infos_to_drop() -> None:
-    """They are not in the chunks that a sampler takes."""
-    worker = worlds.make("default")
-    worker.assign([range(3)])
-    worker.advance(worlds.now() + 1)
-    chunk, error = WorkerFactory(drop_infos=["position", "agent_info.*"]).take(worker)
-    assert error is None
-    assert chunk is not None
-    assert ((), ()) == (chunk.env_infos.columns, chunk.agent_infos.columns)
-    assert 1 == len(chunk.episode_infos.columns)
-
-
 # -- worker classes by name --------------------------------------------------------------------------------------------
 
 MODULE = """

@@ -14,7 +14,8 @@ from gymnasium import spaces
 from gymnasium.vector import SyncVectorEnv
 
 from rollout_cli.errors import EnvError, EnvLoadError, PolicyError
-from rollout_cli.workers import EpisodeRules, VecWorker, WorkerFactory
+from rollout_cli.workers import EpisodeRules, VecWorker
+from rollout_cli.workers.checks import sound_episodes
 from tests.workers import worlds
 from tests.workers.worlds import DISABLED, NATIVE, SAME_STEP, SEED, SINGLE, ChainEnv, make, run
 
@@ -213,12 +214,11 @@ def test_a_reward_that_is_no_number_leaves_its_episode_out(kind: str) -> None:
             observation, reward, *rest = super().step(action)
             return observation, math.nan if self.length == 3 else reward, *rest
 
-    factory = WorkerFactory(n_workers=1, seed=3)
     worker = make(kind, Faulty)
     worker.assign([range(60)])
     while worker.has_work:
         worker.advance(worlds.now() + 0.1)
-    chunk, error = factory.take(worker, everything=True)
+    chunk, error = sound_episodes(worlds.take_all(worker))
     assert isinstance(error, EnvError)
     assert chunk is not None
     assert not np.isnan(chunk.rewards).any()
@@ -248,7 +248,7 @@ def test_a_nan_action_is_named_where_the_reward_is_nan() -> None:
     )
     worker.assign([range(1)])
     worker.advance(worlds.now() + 1)
-    chunk, error = WorkerFactory(n_workers=1, seed=3).take(worker)
+    chunk, error = sound_episodes(worlds.take_all(worker))
     assert chunk is None
     assert error is not None
     assert "look at the policy" in error.hint

@@ -322,16 +322,18 @@ def make(
 def run(worker: DefaultWorker, numbers: range | Iterable[range], *, steps: int = 1) -> Chunk:
     """Run these episodes to their end, taking what is finished every few steps; return them in order."""
     worker.assign([numbers] if isinstance(numbers, range) else numbers)
-    chunks = []
+    chunks: list[Chunk] = []
     while worker.has_work:
         for _ in range(steps):
             if worker.has_work:
                 worker.advance(-1.0)
-        if (chunk := worker.take()) is not None:
-            chunks.append(chunk)
-    if (chunk := worker.take(everything=True)) is not None:
-        chunks.append(chunk)
-    return by_number(chunks)
+        chunks += worker.take()
+    return by_number([*chunks, *worker.take(everything=True)])
+
+
+def take_all(worker: DefaultWorker) -> Chunk:
+    """Take all that is finished, as one chunk."""
+    return by_number(worker.take(everything=True))
 
 
 def advance(worker: DefaultWorker) -> None:

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rollout_cli.samplers.watch import Notes
-from rollout_cli.workers import worker
+from rollout_cli.workers.values import NullCrashBox
 
 MOST_ROWS = (1 << 16) - 3
 """Episodes of further rows are not noted; the box then does not say which episodes run."""
@@ -41,7 +41,7 @@ def new_box() -> io.FileIO:
     return file
 
 
-class CrashBox(worker.CrashBox):
+class CrashBox(NullCrashBox):
     """The worker's side of a file of `new_box`. Numbers are stored one higher: a new box is full of zeros."""
 
     def __init__(self, descriptor: int) -> None:
@@ -61,7 +61,8 @@ class CrashBox(worker.CrashBox):
             self._rows[: len(numbers)] = numbers + 1
 
     def begin(self, row: int, number: int) -> None:
-        self._words[_ROWS + row] = number + 1
+        if row < MOST_ROWS:
+            self._words[_ROWS + row] = number + 1
         self._words[_N_ROWS] = max(self._words[_N_ROWS], row + 1)
 
     def step(self) -> None:

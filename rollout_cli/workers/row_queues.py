@@ -1,19 +1,14 @@
-"""RowNumbers: which episode numbers wait for which row."""
+"""RowQueues: which episode numbers wait for which row."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from itertools import chain
 
-import numpy as np
-import numpy.typing as npt
-
-from rollout_cli.workers.worker import NO_NUMBER
-
-Array = npt.NDArray[np.int64]
+from rollout_cli.workers.values import NO_NUMBER
 
 
-class RowNumbers:
+class RowQueues:
     """Queues of numbers; row j takes the lowest of queue j % n_queues.
 
     With a queue for each row, number i runs in row i % n_rows, under every policy. With one queue, the next row to
@@ -37,24 +32,29 @@ class RowNumbers:
 
     @property
     def numbers(self) -> list[int]:
-        """Return all that wait."""
+        """All that wait."""
         return list(chain(*self._queues))
 
     def drop_above(self, last: int) -> None:
         """Drop the numbers that are higher than `last`."""
-        self._queues = [[number for number in queue if number <= last] for queue in self._queues]
+        for queue in self._queues:
+            queue[:] = [number for number in queue if number <= last]
 
     @property
     def lowest(self) -> list[int]:
-        """Return the lowest number of each queue that is not empty."""
+        """The lowest number of each queue that is not empty."""
         return [queue[-1] for queue in self._queues if queue]
 
     def has(self, row: int) -> bool:
         """Return whether a number waits for this row."""
         return bool(self._queues[row % len(self._queues)])
 
-    def take(self, rows: Array) -> Array:
-        """Remove the lowest number of each of these rows (k,) and return them, NO_NUMBER where none waits."""
-        queues, count = self._queues, len(self._queues)
-        own = [queues[row % count] for row in rows.tolist()]
-        return np.array([queue.pop() if queue else NO_NUMBER for queue in own], np.int64)
+    def take(self, rows: Iterable[int]) -> list[int]:
+        """Remove the lowest number of each of these rows and return them, NO_NUMBER where none waits."""
+        queues = [self._queues[row % len(self._queues)] for row in rows]
+        return [queue.pop() if queue else NO_NUMBER for queue in queues]
+
+    def take_lowest(self) -> tuple[int, int]:
+        """Remove the lowest number of all, and return its queue and the number."""
+        _, at = min((queue[-1], at) for at, queue in enumerate(self._queues) if queue)
+        return at, self._queues[at].pop()

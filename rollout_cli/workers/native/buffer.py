@@ -1,0 +1,277 @@
+"""RolloutBuffer: the steps of n rows in time-major rings, from which whole episodes are gathered.
+
+A step of all rows is one copy a column, and many short episodes are gathered by one index. Long ones are put aside in
+pieces before the ring comes round to them, so memory is bounded by what the episodes themselves need.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from operator import itemgetter
+from typing import Any, Literal, NamedTuple, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from rollout_cli.episodes.chunk import Chunk, concatenate
+from rollout_cli.episodes.infos import InfoTable, tabulate
+from rollout_cli.episodes.spaces import Leaf
+from rollout_cli.workers.batches import InfoKey, batch_columns, info_table
+
+Array = npt.NDArray[Any]
+InfoGroup = Literal["env", "agent"]
+
+_PADDING = 8
+"""Rows of the rings that no row of the environment has. Without them one row's steps lie a power of two bytes apart,
+share few lines of the processor's cache, and take three times as long to gather."""
+
+_RING_BYTES = 32 << 20
+_FEWEST_STEPS, _MOST_STEPS = 16, 1024
+
+
+@dataclass(slots=True)
+class Episodes:
+    """Facts of k episodes, an array (k,) each; of those that run in n rows, an array (n,) each."""
+
+    number: Array  # -1 for none.
+    row: Array
+    seed: Array  # Of the reset; -1 for none.
+    start: Array  # The first step. Steps are counted over all that the buffer recorded.
+    stop: Array  # One after the last step.
+    unsaved: Array  # The first step that was not put aside.
+    terminated: Array
+    truncated: Array
+    began: Array  # Times of the reset and of the end, in seconds of the workers' clock.
+    ended: Array
+    info: Array  # Of the reset.
+    last: tuple[Array, ...] = ()  # The last observations, one array (k, *shape) a leaf.
+
+    @classmethod
+    def none(cls, n_rows: int) -> Self:
+        """Return the facts of rows that run no episode."""
+        number, seed, start, stop, unsaved = np.full((5, n_rows), -1)
+        (terminated, truncated), (began, ended) = np.zeros((2, n_rows), bool), np.zeros((2, n_rows))
+        row, info = np.arange(n_rows), np.full(n_rows, None, object)
+        return cls(number, row, seed, start, stop, unsaved, terminated, truncated, began, ended, info)
+
+    def select(self, which: Array) -> Self:
+        """Return some of them."""
+        facts = {name: getattr(self, name)[which] for name in _FACTS}
+        return replace(self, **facts, last=tuple([leaf[which] for leaf in self.last]))
+
+    @classmethod
+    def joined(cls, parts: Sequence[Self]) -> Self:
+        """Return the episodes of the parts after one another."""
+        if len(parts) == 1:
+            return parts[0]
+        facts = {name: np.concatenate([getattr(part, name) for part in parts]) for name in _FACTS}
+        last = tuple(map(np.concatenate, zip(*(part.last for part in parts), strict=True)))
+        return replace(parts[0], **facts, last=last)
+
+
+_FACTS = [field.name for field in fields(Episodes) if field.name != "last"]
+
+
+class Ring(NamedTuple):
+    """Values of one info, and which of them there are."""
+
+    values: Array
+    has: Array
+
+
+@dataclass(slots=True)
+class Columns:
+    """Steps of n rows in rings (slots, width, ...), or steps (T, ...) that were gathered from them."""
+
+    leaves: list[Array]  # Those of observations, those of actions, and the rewards.
+    infos: dict[tuple[InfoGroup, InfoKey], Ring]
+
+    def mapped(self, function: Callable[[Array], Array]) -> Self:
+        """Return what a function makes of each column."""
+        infos = {key: Ring(*map(function, ring)) for key, ring in self.infos.items()}
+        return type(self)([function(leaf) for leaf in self.leaves], infos)
+
+    @classmethod
+    def joined(cls, parts: Sequence[Self]) -> Self:
+        """Return the parts after one another; some may lack infos that others have, and get zeros that nobody reads."""
+        examples = {key: ring for part in parts for key, ring in part.infos.items()}
+        rings: dict[Any, list[Ring]] = {key: [] for key in examples}
+        for part in parts:
+            count = len(part.leaves[-1])
+            for key, (values, has) in examples.items():
+                missing = Ring(np.zeros((count, *values.shape[1:]), values.dtype), np.zeros(count, has.dtype))
+                rings[key].append(part.infos.get(key, missing))
+        infos = {key: Ring(*map(np.concatenate, zip(*each, strict=True))) for key, each in rings.items()}
+        leaves = zip(*(part.leaves for part in parts), strict=True)
+        return cls(list(map(np.concatenate, leaves)), infos)
+
+
+class RolloutBuffer:
+    """Columns of n rows, whose observations and actions have these leaves.
+
+    Attributes:
+        step: How many steps were recorded.
+        row_bytes: The bytes of one row, without its texts.
+        finished_rows: How many steps the episodes have that ended and were not taken.
+    """
+
+    def __init__(self, observations: Sequence[Leaf], actions: Sequence[Leaf], n_rows: int, worker_number: int) -> None:
+        self._n_rows, self._width, self._worker_number = n_rows, n_rows + _PADDING, worker_number
+        self.row_bytes = sum(leaf.row_bytes for leaf in (*observations, *actions)) + 8
+        fitting = _RING_BYTES // (self.row_bytes * self._width)
+        self._n_slots = max(_FEWEST_STEPS, min(_MOST_STEPS, fitting))
+        leaves = [self._ring(leaf.dtype, leaf.shape) for leaf in (*observations, *actions)]
+        self._rings, self._n_observations = Columns([*leaves, self._ring(np.float64)], {}), len(observations)
+        self._pieces: dict[int, list[Columns]] = {}
+        self._ended: list[Episodes] = []
+        self._overdue: list[Chunk] = []
+        self.step = self.finished_rows = 0
+
+    def _ring(self, dtype: npt.DTypeLike, shape: tuple[int, ...] = ()) -> Array:
+        return np.zeros((self._n_slots, self._width, *shape), dtype)
+
+    # -- a step ------------------------------------------------------------------------------------------------------
+
+    def begin_step(self, observations: Iterable[Array]) -> None:
+        """Begin a step with its observations, one array (n, *shape) a leaf."""
+        for ring in self._rings.infos.values():
+            ring.has[self.step % self._n_slots] = False
+        self._put(self._rings.leaves[: self._n_observations], observations)
+
+    def put_actions(self, actions: Iterable[Array]) -> None:
+        """Record the actions of the present step, one array (n, *shape) a leaf."""
+        self._put(self._rings.leaves[self._n_observations : -1], actions)
+
+    def put_rewards(self, rewards: Array) -> None:
+        """Record the rewards of the present step, (n,)."""
+        self._put(self._rings.leaves[-1:], [rewards])
+
+    def _put(self, rings: Iterable[Array], columns: Iterable[Array]) -> None:
+        slot = self.step % self._n_slots
+        for ring, column in zip(rings, columns, strict=True):
+            ring[slot, : self._n_rows] = column
+
+    def put_infos(self, group: InfoGroup, infos: Any, within: Array | None = None) -> None:
+        """Record infos of the present step, of the rows in the mask `within` (n,); None for all."""
+        if type(infos) is dict and not infos:
+            return
+        slot = self.step % self._n_slots
+        for key, values, has in batch_columns(infos, self._n_rows):
+            if (group, key) not in self._rings.infos:
+                ring = Ring(self._ring(values.dtype, values.shape[1:]), self._ring(np.bool_))
+                self._rings.infos[group, key] = ring
+            mask = np.ones(self._n_rows, bool) if within is None else within
+            mask = mask if has is None else mask & has
+            ring = self._rings.infos[group, key]
+            ring.values[slot, : self._n_rows][mask] = values[mask]
+            ring.has[slot, : self._n_rows] |= mask
+
+    def end_step(self) -> bool:
+        """Count the step; return whether `make_room` must come before the next one."""
+        self.step += 1
+        return self.step % (self._n_slots // 2) == 0
+
+    def make_room(self, running: Episodes) -> None:
+        """Put aside older episodes that ended, and older steps of those that run, before the rings overwrite them."""
+        oldest = self.step - self._n_slots // 2
+        if self._ended:
+            self._overdue += self._cut(lambda ended: ended.unsaved < oldest)
+        rows = np.flatnonzero((running.number >= 0) & (running.unsaved < oldest))
+        running.stop[rows] = self.step
+        for number, steps in self._gathered_each(running.select(rows)):
+            # A copy does not keep others' steps in memory.
+            self._pieces.setdefault(number, []).append(steps.mapped(np.copy))
+        running.unsaved[rows] = self.step
+
+    def _gathered(self, episodes: Episodes) -> Columns:
+        """Return the steps of episodes that were not put aside, by one index for all of them."""
+        starts, lengths = episodes.unsaved, episodes.stop - episodes.unsaved
+        begins = np.cumsum(lengths) - lengths
+        index = np.repeat((starts % self._n_slots - begins) * self._width + episodes.row, lengths)
+        index += np.arange(0, len(index) * self._width, self._width)
+
+        def gathered(ring: Array) -> Array:
+            # A place past the end is one at the beginning: that is what makes it a ring.
+            flat = ring.reshape(self._n_slots * self._width, *ring.shape[2:])
+            return flat.take(index, axis=0, mode="wrap")
+
+        return self._rings.mapped(gathered)
+
+    def _gathered_each(self, episodes: Episodes) -> Iterator[tuple[int, Columns]]:
+        steps = self._gathered(episodes)
+        stops = np.cumsum(episodes.stop - episodes.unsaved).tolist()
+        for number, start, stop in zip(episodes.number.tolist(), [0, *stops], stops, strict=False):
+            yield number, steps.mapped(itemgetter(slice(start, stop)))
+
+    # -- episodes ----------------------------------------------------------------------------------------------------
+
+    def end(self, episodes: Episodes) -> None:
+        """Take note of k episodes that ended."""
+        self._ended.append(episodes)
+        self.finished_rows += int((episodes.stop - episodes.start).sum())
+
+    def forget(self, numbers: Iterable[int]) -> None:
+        """Forget the steps of episodes that were given up."""
+        for number in numbers:
+            self._pieces.pop(number, None)
+
+    def take(self, below: float, ended_before: float) -> list[Chunk]:
+        """Remove episodes that ended, and return them in the order of their numbers in one chunk, if there are any.
+
+        Those stay that are not `below` a number, unless they ended before the time `ended_before`.
+        """
+        chunks, self._overdue = self._overdue, []
+        if self._ended:
+            chunks += self._cut(lambda ended: (ended.ended < ended_before) | (ended.number < below))
+        if not chunks:
+            return []
+        chunk = in_order(concatenate(chunks))
+        self.finished_rows -= chunk.n_steps
+        return [chunk]
+
+    def _cut(self, is_meant: Callable[[Episodes], Array]) -> list[Chunk]:
+        """Remove the episodes that ended and are meant, bool (k,), and return them."""
+        ended = Episodes.joined(self._ended)
+        meant = is_meant(ended)
+        self._ended = [] if meant.all() else [ended.select(~meant)]
+        which = np.flatnonzero(meant)
+        return [self._chunk(ended.select(which[np.argsort(ended.number[which])]))] if len(which) else []
+
+    def _chunk(self, ended: Episodes) -> Chunk:
+        """Return episodes, in the order of their numbers, as a chunk."""
+        if self._pieces.keys().isdisjoint(ended.number.tolist()):
+            steps = self._gathered(ended)
+        else:
+            each = self._gathered_each(ended)
+            steps = Columns.joined([part for number, rest in each for part in (*self._pieces.pop(number, ()), rest)])
+        *leaves, rewards = steps.leaves
+        return Chunk(
+            numbers=ended.number,
+            seeds=ended.seed,
+            lengths=ended.stop - ended.start,
+            terminated=ended.terminated,
+            truncated=ended.truncated,
+            workers=np.full(len(ended.number), self._worker_number, np.int32),
+            wall_times=ended.ended - ended.began,
+            observations=tuple(leaves[: self._n_observations]),
+            actions=tuple(leaves[self._n_observations :]),
+            rewards=rewards,
+            last_observations=ended.last,
+            env_infos=_infos(steps, "env"),
+            agent_infos=_infos(steps, "agent"),
+            episode_infos=tabulate(ended.info.tolist()),
+        )
+
+
+def _infos(steps: Columns, group: InfoGroup) -> InfoTable:
+    return info_table(
+        len(steps.leaves[-1]), {key: ring for (whose, key), ring in steps.infos.items() if whose == group}
+    )
+
+
+def in_order(chunk: Chunk) -> Chunk:
+    """Return a chunk's episodes in the order of their numbers."""
+    order = np.argsort(chunk.numbers)
+    runs = np.split(order, np.flatnonzero(np.diff(order) != 1) + 1)
+    return concatenate([chunk.episodes(int(run[0]), int(run[-1]) + 1) for run in runs])

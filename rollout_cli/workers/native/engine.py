@@ -1,0 +1,281 @@
+"""NativeEngine: the rows of a vector environment, with one call of the policy and one of the environment a step."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from rollout_cli.envs.describe import AutoresetMode
+from rollout_cli.episodes.batch import EnvSpec
+from rollout_cli.episodes.chunk import Chunk
+from rollout_cli.episodes.spaces import SpaceRows, space_leaves
+from rollout_cli.seeding.seeds import env_seed
+from rollout_cli.workers.batches import flag_batch, infos_of_rows, leaf_batch, reward_batch
+from rollout_cli.workers.checks import (
+    ENDLESS_HINT,
+    RESET,
+    RESET_RESULT,
+    STEP,
+    STEP_RESULT,
+    BadValueError,
+    blame,
+    episode_place,
+    rows_place,
+    shown,
+)
+from rollout_cli.workers.native.buffer import Episodes, RolloutBuffer
+from rollout_cli.workers.native.policies import OnePolicy, PolicyEach
+from rollout_cli.workers.native.rows import NativeRows, RowError, final_infos
+from rollout_cli.workers.values import NO_NUMBER
+from rollout_cli.workers.worker import Setting
+
+Array = npt.NDArray[Any]
+
+_clock = time.perf_counter
+
+
+class NativeEngine:
+    """Runs an episode in each row of a vector environment, in any of its three modes of resetting rows.
+
+    Args:
+        setting: What it works with.
+        rows: The vector environment.
+        row_specs: Spaces and limit of each row, whose spaces are its own.
+    """
+
+    in_turn = False
+    scope: Literal["any", "n_envs"] = "n_envs"
+
+    def __init__(self, setting: Setting, rows: NativeRows, row_specs: Sequence[EnvSpec]) -> None:
+        self._worker, self._queue, self._limit, self._root = setting.worker, setting.queue, setting.limit, setting.root
+        self._rows, self._n_rows, self._crash_box = rows, rows.n_rows, setting.worker.crash_box
+        self._spec = setting.worker.env_spec
+        self._spaces, actions = SpaceRows(self._spec.observation_space), space_leaves(self._spec.action_space)
+        self._buffer = RolloutBuffer(self._spaces.leaves, actions, self._n_rows, setting.worker.worker_number)
+        self._running = Episodes.none(self._n_rows)
+        self._resetting = np.empty(0, np.int64)  # Rows that an environment of mode NEXT_STEP resets in the next step.
+        self._is_begun = False
+        self._where = RESET
+        self._observations: Any = None
+        self._leaves: list[Array] = []
+        self._acting = f"policy.{setting.policies[0].methods[1]}"
+        kind = PolicyEach if setting.policies[0].row_by_row else OnePolicy
+        self._policies = kind(setting, rows, row_specs)
+        self._policies.watch()
+
+    @property
+    def not_reproducible(self) -> str | None:
+        if not self._rows.resets_itself:
+            return None
+        mode = self._rows.mode.value
+        return f"the vector environment resets a row by itself ({mode}), from no seed of the episode's own"
+
+    # -- beginning ---------------------------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        with self._blaming():
+            self._begin_waiting()
+
+    def _begin_waiting(self) -> None:
+        """Begin the numbers that need not wait for their row's episode to end."""
+        is_free = self._running.number == NO_NUMBER
+        # Rows that reset themselves begin as they do so. Where none runs or is about to, all are reset at once.
+        if not self._is_begun or (self._rows.resets_itself and is_free.all() and not len(self._resetting)):
+            self._begin_rows(np.arange(self._n_rows), anew=True)
+        elif not self._rows.resets_itself:
+            free = [row for row in np.flatnonzero(is_free).tolist() if self._queue.has(row)]
+            if free:
+                self._begin_rows(np.array(free))
+
+    def _begin_rows(self, rows: Array, infos: Any = None, *, anew: bool = False) -> None:
+        """Begin the next number of each row (k,) that has one, with the next step; `anew` where these are all rows.
+
+        `infos` are those of the step in which the environment reset these rows; None where it is to be reset here.
+        """
+        running, numbers = self._running, np.array(self._queue.take(rows.tolist()), np.int64)
+        running.number[rows], running.seed[rows] = numbers, -1
+        running.start[rows] = running.unsaved[rows] = self._buffer.step
+        running.began[rows] = _clock()
+        self._crash_box.note(running.number)
+        runs = numbers != NO_NUMBER
+        begun = rows[runs]
+        if len(begun):
+            self._where = "policy.seed"
+            self._policies.seed(rows if anew else begun, numbers if anew else numbers[runs], anew=anew)
+        self._where = RESET
+        if infos is None:
+            infos = self._reset(rows)
+        running.info[rows] = infos_of_rows(infos, rows.tolist(), self._n_rows)
+        if len(begun):
+            self._where = "policy.reset"
+            self._policies.reset(begun if self._is_begun else rows)
+        if not self._is_begun:
+            self._is_begun = True
+            self._policies.watch()
+
+    def _reset(self, rows: Array) -> Any:
+        """Let the environment reset these rows, and return its infos."""
+        before = self._observations if self._is_begun else None
+        result, self._running.seed[rows] = self._rows.reset(rows, self._running.number, before)
+        self._where = RESET_RESULT
+        observations, infos = result
+        self._rows.check_left_alone(rows, before, observations)
+        self._resetting = np.empty(0, np.int64)
+        self._see(observations)
+        return infos
+
+    # -- a step ------------------------------------------------------------------------------------------------------
+
+    def step(self) -> bool:
+        before = self._buffer.finished_rows
+        with self._blaming():
+            self._step()
+        return self._buffer.finished_rows > before
+
+    def run(self, deadline: float) -> None:
+        with self._blaming():
+            if self._queue:
+                self._begin_waiting()
+            while self._queue or (self._running.number != NO_NUMBER).any():
+                self._step()
+                if _clock() >= deadline:
+                    break
+
+    def _step(self) -> None:
+        """Take one step in every row: observations are recorded before the policy sees them, actions before the env."""
+        buffer, n_rows = self._buffer, self._n_rows
+        buffer.begin_step(self._leaves)
+        self._where = self._acting
+        given, actions, infos = self._policies.act(self._observations, self._running.number)
+        buffer.put_actions(actions)
+        buffer.put_infos("agent", infos)
+        self._where = STEP
+        result = self._rows.env.step(given)
+        self._where = STEP_RESULT
+        observations, rewards, terminated, truncated, infos = result
+        buffer.put_rewards(reward_batch(rewards, n_rows))
+        self._see(observations)
+        terminated = flag_batch("terminated", terminated, n_rows)
+        self._finish_step(terminated, flag_batch("truncated", truncated, n_rows), infos)
+
+    def _see(self, observations: Any) -> None:
+        """Keep the observations, and their leaves, for the next step to record."""
+        try:
+            columns = self._spaces.columns(observations)
+        except (KeyError, IndexError, TypeError) as error:
+            raise BadValueError(f"the observations lack {error!r}: {shown(observations)}") from error
+        pairs = zip(self._spaces.leaves, columns, strict=True)
+        self._leaves = [leaf_batch("observations", leaf, values, self._n_rows) for leaf, values in pairs]
+        # Not as they are: gymnasium joins texts to tuples.
+        self._observations = self._spaces.tree(self._leaves)
+
+    def _finish_step(self, terminated: Array, truncated: Array, infos: Any) -> None:
+        """Record a step's infos, finish the episodes that ended, and begin those whose rows are reset."""
+        buffer, mode, leaves, over = self._buffer, self._rows.mode, self._leaves, terminated | truncated
+        numbers = self._running.number
+        if mode is AutoresetMode.SAME_STEP and over.any():
+            final, last_infos, infos = final_infos(infos)
+            buffer.put_infos("env", infos, ~over)
+            buffer.put_infos("env", last_infos, over)
+            leaves = self._final_leaves(final, over)
+        else:
+            buffer.put_infos("env", infos)
+        if buffer.end_step():
+            self._make_room()
+        if mode is AutoresetMode.NEXT_STEP:
+            over[self._resetting] = False  # The flags of a step that resets a row mean nothing.
+        elif mode is AutoresetMode.DISABLED and not math.isinf(self._limit):
+            truncated = truncated | ((buffer.step - self._running.start >= self._limit) & (numbers != NO_NUMBER))
+            over |= truncated
+        ended = begun = np.flatnonzero(over)
+        if (runs := ended[numbers[ended] != NO_NUMBER]).size:
+            self._end(runs, terminated, truncated, leaves)
+        if mode is AutoresetMode.NEXT_STEP:
+            begun, self._resetting = self._resetting, ended
+        if len(begun):
+            self._begin_rows(begun, None if mode is AutoresetMode.DISABLED else infos)
+        elif len(ended):
+            self._crash_box.note(numbers)
+
+    def _final_leaves(self, final: Any, over: Array) -> list[Array]:
+        """Return the last observations, one array (n, *shape) a leaf, that mean something where `over`."""
+        if isinstance(final, np.ndarray) and final.dtype == object:
+            rows = np.cumsum(over) - 1
+            stacked = self._spaces.stack([final[row] for row in np.flatnonzero(over).tolist()])
+            return [leaf[rows] for leaf in self._spaces.columns(stacked)]
+        pairs = zip(self._spaces.leaves, self._spaces.columns(final), strict=True)
+        return [leaf_batch("final observations", leaf, values, self._n_rows) for leaf, values in pairs]
+
+    def _end(self, rows: Array, terminated: Array, truncated: Array, leaves: list[Array]) -> None:
+        """End the episodes that run in rows (k,); flags (n,) and last observations (n, *shape) are of all rows."""
+        running = self._running
+        running.stop[rows], running.ended[rows] = self._buffer.step, _clock()
+        running.terminated, running.truncated = terminated, truncated
+        self._buffer.end(replace(running.select(rows), last=tuple([leaf[rows] for leaf in leaves])))
+        running.number[rows] = NO_NUMBER
+
+    def _make_room(self) -> None:
+        if self._spec.max_episode_length is None:
+            lengths = np.where(self._running.number != NO_NUMBER, self._buffer.step - self._running.start, 0)
+            if lengths.max() >= self._worker.rules.most_steps(self._buffer.row_bytes):
+                error = BadValueError(f"the episode has no end: it is {lengths.max():,} steps long", ENDLESS_HINT)
+                raise RowError(int(lengths.argmax())) from error
+        self._buffer.make_room(self._running)
+
+    # -- errors ------------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _blaming(self) -> Iterator[None]:
+        """Raise the UserCodeError of the user's code that fails inside; all episodes that run are then given up."""
+        try:
+            yield
+        except BaseException as error:  # noqa: BLE001 - whatever it is, it is raised again
+            row, cause = (error.row, error.__cause__ or error) if isinstance(error, RowError) else (None, error)
+            # With none at work, an environment that resets its rows itself failed on the way to the next one.
+            numbers, step = self.running_numbers or tuple(self._queue.lowest[:1]), self._buffer.step
+            place = rows_place(self._worker.worker_number, numbers, self._n_rows, step)
+            if row is not None and self._running.number[row] != NO_NUMBER:
+                numbers = (int(self._running.number[row]),)
+                seed = -1 if self._rows.resets_itself else env_seed(self._root, numbers[0])
+                n_steps = step - int(self._running.start[row])
+                place = episode_place(self._worker.worker_number, numbers[0], seed, n_steps)
+            self.forget(NO_NUMBER)
+            self._is_begun = False
+            blame(self._where, cause, place, numbers)
+            raise cause from None
+
+    # -- what a worker asks ------------------------------------------------------------------------------------------
+
+    @property
+    def n_steps(self) -> int:
+        return self._buffer.step
+
+    @property
+    def finished_rows(self) -> int:
+        return self._buffer.finished_rows
+
+    @property
+    def row_bytes(self) -> int:
+        return self._buffer.row_bytes
+
+    @property
+    def running_numbers(self) -> tuple[int, ...]:
+        numbers = self._running.number
+        return tuple(numbers[numbers != NO_NUMBER].tolist())
+
+    def take(self, below: float, ended_before: float) -> list[Chunk]:
+        return self._buffer.take(below, ended_before)
+
+    def forget(self, above: int) -> None:
+        numbers = self._running.number
+        mask = numbers > above
+        self._buffer.forget(numbers[mask].tolist())
+        numbers[mask] = NO_NUMBER
+        self._crash_box.note(numbers)

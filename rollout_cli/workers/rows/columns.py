@@ -1,0 +1,154 @@
+"""Columns: the samples of one leaf of a space in one running episode, checked and recorded one a step.
+
+This is the hot path of a worker: one call a step for the observation and one for the action. An array of its space's
+own type costs one comparison and one copy to bytes. Every other value goes a slower way, which converts it where no
+meaning is lost, and refuses the rest.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rollout_cli.episodes.spaces import Leaf
+from rollout_cli.memory import Frames
+from rollout_cli.workers.checks import BadValueError, bad_action, checked_text, clipped, inside_check, shown
+from rollout_cli.workers.values import OnInvalidAction
+
+Array = npt.NDArray[Any]
+Record = Callable[[Any], Any]
+
+FRAME_BYTES = 1 << 12
+"""From so many bytes a sample is copied to its place in one array, and not to bytes first."""
+
+_FEW_NUMBERS = 4_096  # A Discrete of at most so many values has a table of them.
+_MOST_UNPACKED = 1_024  # Steps of a running episode that are kept as objects of their own.
+
+
+class Column:
+    """The samples of one leaf: bytes, integers or texts in a list, or frames in one array."""
+
+    def __init__(self, leaf: Leaf, name: str) -> None:
+        self.leaf = leaf
+        self._name = f"{name} at {leaf.name!r}" if leaf.path else name
+        # A space that was pickled has a dtype object of its own; the usual one lets `is` take the place of `==`.
+        self._dtype: np.dtype[Any] = np.dtype(leaf.dtype.type)
+        self._has_bytes = leaf.kind not in ("discrete", "text") and leaf.row_bytes < FRAME_BYTES
+        self._samples: Any = Frames(self._dtype, leaf.shape) if leaf.row_bytes >= FRAME_BYTES else []
+
+    def cut(self, start: int | None, stop: int | None) -> Any:
+        """Return a piece, samples `start` to `stop - 1`; negative places count from the end."""
+        return self._samples[start:stop]
+
+    def clear(self) -> None:
+        """Remove all samples."""
+        self._samples.clear()
+
+    def pack(self) -> None:
+        """Keep the samples of a long episode in a fifth of the memory, all but the last."""
+        if self._has_bytes and len(self._samples) > _MOST_UNPACKED:
+            self._samples[:-1] = [b"".join(self._samples[:-1])]
+
+    def joined(self, pieces: Sequence[Any], count: int) -> Array:
+        """Return pieces of any columns of this leaf, `count` samples in all, as one array (count, *shape)."""
+        if self._has_bytes:
+            # A bytearray rather than bytes, so that the arrays can be written to by whoever gets them.
+            samples: Any = np.frombuffer(bytearray().join(chain.from_iterable(pieces)), self._dtype)
+        elif isinstance(self._samples, Frames):
+            samples = pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+        else:
+            samples = np.array([*chain.from_iterable(pieces)], self._dtype)
+        return np.asarray(samples.reshape(count, *self.leaf.shape))
+
+    def recording(self) -> Record:
+        """Return the function that appends one sample, and returns it as its space has it."""
+        append, convert, integer, ndarray = self._samples.append, self._converted, self._integer, np.ndarray
+        dtype, shape, name, space = self._dtype, self.leaf.shape, self._name, self.leaf.space
+
+        def record_bytes(value: Any) -> Any:
+            if type(value) is not ndarray or value.dtype is not dtype or value.shape != shape:
+                value = convert(value)
+            append(value.tobytes())
+            return value
+
+        def record_frame(value: Any) -> Any:
+            if type(value) is not ndarray or value.dtype is not dtype or value.shape != shape:
+                value = convert(value)
+            append(value)
+            return value
+
+        def record_integer(value: Any) -> Any:
+            append(value if type(value) is int else integer(value))
+            return value
+
+        def record_text(value: Any) -> Any:
+            append(checked_text(name, value, space))
+            return value
+
+        records = {"discrete": record_integer, "text": record_text}
+        return records.get(self.leaf.kind, record_bytes if self._has_bytes else record_frame)
+
+    def recording_actions(self, rule: OnInvalidAction) -> Record:
+        """Return the function that appends one sample before the environment gets what it returns."""
+        if self.leaf.kind == "discrete":
+            return self._recording_numbers(rule)
+        leaf, record = self.leaf, self.recording()
+        if rule == "warn":
+            return record
+        is_inside, clips = inside_check(leaf), rule == "clip" and leaf.kind == "box"
+
+        def record_checked(value: Any) -> Any:
+            value = record(clipped(value, leaf.space) if clips else value)
+            if not is_inside(value):
+                raise bad_action(leaf, value, rule)
+            return value
+
+        return record_checked
+
+    def _recording_numbers(self, rule: OnInvalidAction) -> Record:
+        leaf, append, integer = self.leaf, self._samples.append, self._integer
+        kind: Any = np.dtype(leaf.space.dtype).type
+        low, high = leaf.bounds or (0, -1)
+        # A number is looked up several times as fast as made.
+        table = {number: kind(number) for number in range(low, high + 1)} if high - low < _FEW_NUMBERS else {}
+        least, greatest = (np.iinfo(kind).min, np.iinfo(kind).max) if rule == "warn" else (low, high)
+
+        def record(value: Any) -> Any:
+            number = value if type(value) is int else integer(value)
+            action = table.get(number)
+            if action is None:
+                if not least <= number <= greatest:
+                    raise bad_action(leaf, number, rule)
+                action = kind(number)
+            append(number)
+            return action  # Not Python's integer: gymnasium's check of it takes longer, and `sample` gives numpy's.
+
+        return record
+
+    def _converted(self, value: Any) -> Array:
+        """Return an array of the leaf's type and shape."""
+        try:
+            numbers = np.asarray(value)
+        except Exception as error:  # A foreign array (a tensor with a gradient) may refuse in any way.
+            raise self._refusal(value) from error
+        if numbers.shape != self.leaf.shape or not np.can_cast(numbers.dtype, self._dtype, "same_kind"):
+            raise self._refusal(value)
+        with np.errstate(over="ignore"):  # A number that is too large becomes inf, which the checks name.
+            return np.asarray(numbers, self._dtype)
+
+    def _integer(self, value: Any) -> int:
+        """Return Python's integer of a number, or of a comparison of numpy values, which gives numpy's bool."""
+        try:
+            return int(value) if isinstance(value, np.bool_) else operator.index(value)
+        except TypeError as error:
+            raise self._refusal(value) from error
+
+    def _refusal(self, value: Any) -> BadValueError:
+        got = f"{value.dtype}{value.shape}" if isinstance(value, np.ndarray) else shown(value)
+        leaf = self.leaf
+        return BadValueError(f"{self._name} is {got}, expected {leaf.dtype}{leaf.shape} of {leaf.space}")

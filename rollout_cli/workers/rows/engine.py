@@ -1,0 +1,190 @@
+"""PythonRows: rows of Python environments, and the episodes that ended in them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from operator import attrgetter
+from typing import Any, Literal
+
+import gymnasium
+
+from rollout_cli.envs import env_spec_of
+from rollout_cli.envs.updates import updated_env
+from rollout_cli.episodes.batch import EnvSpec
+from rollout_cli.episodes.chunk import Chunk
+from rollout_cli.errors import EnvLoadError, UserCodeError
+from rollout_cli.seeding.seeds import SETUP, env_seed, seed_globals
+from rollout_cli.workers.checks import (
+    ENDLESS_HINT,
+    RESET,
+    RESET_RESULT,
+    STEP_RESULT,
+    BadValueError,
+    as_flag,
+    blame,
+    episode_place,
+    frozen_copy,
+    rows_place,
+)
+from rollout_cli.workers.rows.columns import FRAME_BYTES
+from rollout_cli.workers.rows.recording import EndedEpisode, EpisodeRecorder
+from rollout_cli.workers.rows.row import Row
+from rollout_cli.workers.values import NO_NUMBER
+from rollout_cli.workers.worker import Setting
+
+clock = time.perf_counter
+
+
+class PythonRows:
+    """What rows of Python environments have in common, whether they take turns or step together.
+
+    Args:
+        setting: What it works with.
+        envs: The environment of each row; one that is built anew takes the place of the old one in this list.
+        updates: What builds each row's environment anew for each episode; None where it is kept.
+    """
+
+    in_turn = False
+    not_reproducible = None
+    scope: Literal["any", "n_envs"] = "any"
+
+    def __init__(self, setting: Setting, envs: list[Any], updates: Sequence[Any] | None) -> None:
+        self._root, self._worker, self._queue, self._limit = setting.root, setting.worker, setting.queue, setting.limit
+        self._policy, self._crash_box, self._spec = (
+            setting.policies[0],
+            setting.worker.crash_box,
+            setting.worker.env_spec,
+        )
+        self._envs, self._updates = envs, updates
+        self._acting = f"policy.{self._policy.methods[0 if self.in_turn else 1]}"
+        self.n_steps = self.finished_rows = 0
+        self._ended: list[EndedEpisode] = []
+        recorders = [EpisodeRecorder(self._spec, setting.rule) for _ in envs]
+        self.row_bytes = recorders[0].row_bytes
+        most_steps = self._spec.max_episode_length or self._worker.rules.most_steps(recorders[0].observations.row_bytes)
+        self._rows = [
+            Row(index, recorder, setting.seeders[index], self._acting, most_steps)
+            for index, recorder in enumerate(recorders)
+        ]
+        for row, env in zip(self._rows, envs, strict=True):
+            row.use(env, self._worker.stepper(env))
+        # In turn the first row's seeder has the policy, too: it may hold the spaces of that row's environment.
+        self._seeder = setting.seeders[0 if self.in_turn else len(envs)]
+        self._row: Row | None = None  # In whose step user code runs; None where it is that of all rows, and
+        self._where = self._acting  # which call it then is.
+        self._watch(self._rows)
+
+    def _watch(self, rows: Sequence[Row]) -> None:
+        """Search for generators, after a build, an update, or the first reset of these rows."""
+        for row in rows:
+            row.is_watched = row.is_used
+            if row.seeder is not self._seeder:
+                row.seeder.watch(env=row.env)
+        self._seeder.watch(policy=self._policy, env=self._rows[0].env if self.in_turn else None)
+
+    # -- episodes ----------------------------------------------------------------------------------------------------
+
+    def _renew(self, row: Row) -> None:
+        """Build the environment of a row anew, where each episode has its own and this one is used."""
+        if self._updates is None or not row.is_used:
+            return
+        seed_globals(self._root, SETUP)
+        env = updated_env(row.env, self._updates[row.index], gymnasium.Env)
+        check_same_spec(env_spec_of(env, self._limit), self._spec)
+        self._envs[row.index] = env
+        row.use(env, self._worker.stepper(env))
+        if row.seeder is not self._seeder:
+            row.seeder.watch(env=env)
+        else:
+            self._seeder.watch(env=env)
+
+    def _note(self, row: Row, number: int) -> None:
+        """Note which number a row runs from now on, NO_NUMBER for none."""
+        row.number = number
+        self._crash_box.begin(row.index, number)
+
+    def _reset(self, row: Row, number: int) -> None:
+        """Reset the environment of a row for the episode `number`, and record what that gives."""
+        row.seed, row.began, row.is_used = env_seed(self._root, number), clock(), True
+        row.where = RESET
+        result = self._worker.reset_env(row.env, number, row.seed)
+        row.where = RESET_RESULT
+        observation, info = result
+        row.recorder.reset_info = frozen_copy(info)
+        row.observation = row.recorder.observations.record(observation)
+        row.where = row.acting
+
+    def _end(self, row: Row) -> None:
+        """Keep the episode of a row, which is over."""
+        n_steps, row.where = len(row.recorder.rewards), STEP_RESULT
+        terminated, truncated = row.flags
+        terminated, truncated = as_flag("terminated", terminated), as_flag("truncated", truncated)
+        truncated = truncated or n_steps == self._spec.max_episode_length
+        if not (terminated or truncated):
+            raise BadValueError(f"the episode has no end: it is {n_steps:,} steps long", ENDLESS_HINT)
+        self._ended.append(row.recorder.end(row.number, row.seed, (terminated, truncated), (row.began, clock())))
+        self.finished_rows += n_steps
+        self._note(row, NO_NUMBER)
+
+    def _rest(self, row: Row) -> None:
+        """Give up what runs in a row."""
+        row.recorder.clear()
+        if row.number != NO_NUMBER:
+            self._note(row, NO_NUMBER)
+
+    def _pack(self) -> None:
+        for row in self._rows:
+            row.recorder.pack()
+
+    # -- what a worker asks ------------------------------------------------------------------------------------------
+
+    @property
+    def running_numbers(self) -> tuple[int, ...]:
+        return tuple([row.number for row in self._rows if row.number != NO_NUMBER])
+
+    def take(self, below: float, ended_before: float) -> list[Chunk]:
+        taken = [episode for episode in self._ended if episode.number < below or episode.ended < ended_before]
+        if not taken:
+            return []
+        kept = len(self._ended) > len(taken)
+        self._ended = [one for one in self._ended if one.number >= below and one.ended >= ended_before] if kept else []
+        taken.sort(key=attrgetter("number"))
+        self.finished_rows -= sum(episode.length for episode in taken)
+        # Large episodes are not copied once more, to lie in one array.
+        groups = [[episode] for episode in taken] if self.row_bytes >= FRAME_BYTES else [taken]
+        return [self._rows[0].recorder.chunk(group, self._worker.worker_number) for group in groups]
+
+    def forget(self, above: int) -> None:
+        for row in self._rows:
+            if row.number > above:
+                self._rest(row)
+
+    @contextmanager
+    def _blaming(self) -> Iterator[None]:
+        """Raise the UserCodeError of the user's code that fails inside; all episodes that run are then given up."""
+        try:
+            yield
+        except BaseException as error:
+            row, numbers, worker_number = self._row, self.running_numbers, self._worker.worker_number
+            if row is not None and row.number != NO_NUMBER:
+                numbers = (row.number,)
+                place = episode_place(worker_number, row.number, row.seed, len(row.recorder.rewards))
+            else:
+                place = rows_place(worker_number, numbers, len(self._rows), self.n_steps)
+            where = self._where if row is None else row.where
+            for each in self._rows:
+                self._rest(each)
+                each.restart()
+            # One of ours has its place, or is that of an environment that cannot be built anew, for no episode yet.
+            if not isinstance(error, UserCodeError) or (numbers and not error.episodes):
+                blame(where, error, place, numbers)
+            raise
+
+
+def check_same_spec(spec: EnvSpec, before: EnvSpec) -> None:
+    """Raise EnvLoadError where an environment that was built anew is another one than before."""
+    if spec != before:
+        message = "the environment that was built anew for an episode has other spaces, or another limit, than before"
+        raise EnvLoadError(message, hint="build the same environment each time, or omit {fresh_env=True}")

@@ -1,0 +1,89 @@
+"""RowsInTurn: one row, or n rows of which one runs an episode at a time, for a policy that acts on one observation."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from rollout_cli.seeding.seeds import derive_seed
+from rollout_cli.workers.checks import frozen_copy
+from rollout_cli.workers.policy_holder import masks_of
+from rollout_cli.workers.rows.engine import PythonRows, clock
+from rollout_cli.workers.rows.row import Row
+from rollout_cli.workers.values import NO_NUMBER
+
+
+class RowsInTurn(PythonRows):
+    """One episode after another, the lowest number first, each in its own row."""
+
+    in_turn = True
+
+    def begin(self) -> None:
+        with self._blaming():
+            self._begin_next()
+
+    def step(self) -> bool:
+        with self._blaming():
+            row = self._run(-math.inf)
+        self.n_steps += 1
+        return row.number == NO_NUMBER
+
+    def run(self, deadline: float) -> None:
+        with self._blaming():
+            self._run(deadline)
+        self._pack()
+
+    def _run(self, deadline: float) -> Row:
+        """Step until the deadline, and return the row that ran last.
+
+        An observation is recorded before the policy sees it, and an action before the environment does.
+        """
+        act = self._act_masked if self._policy.takes_masks else self._policy.get_action
+        row = self._row
+        while True:
+            if row is None or row.number == NO_NUMBER:
+                row = self._begin_next()
+            take_step, observation = row.take_step, row.observation
+            rewards, infos = row.recorder.rewards, row.recorder.agent_infos
+            while True:
+                action, info = act(observation)
+                if info or type(info) is not dict:
+                    infos[len(rewards)] = frozen_copy(info)
+                observation = take_step(action)
+                if observation is None:
+                    self._end(row)
+                    break
+                if clock() >= deadline:
+                    row.observation = observation
+                    return row
+            if not self._queue or clock() >= deadline:
+                return row
+
+    def _act_masked(self, observation: Any) -> tuple[Any, dict[str, Any]]:
+        if self._row is not None:
+            self._policy.masks = masks_of(self._row.env)
+        return self._policy.get_action(observation)
+
+    def _begin_next(self) -> Row:
+        index, number = self._queue.take_lowest()
+        row = self._row = self._rows[index]
+        self._begin(row, number, number)
+        return row
+
+    def _begin(self, row: Row, number: int, seeded_as: int) -> None:
+        """Begin the episode `seeded_as` in a row, which counts as `number`."""
+        self._renew(row)
+        self._note(row, number)
+        self._crash_box.step()
+        self._seeder.begin(seeded_as)
+        if row.seeder is not self._seeder:
+            row.seeder.seed_found(seeded_as)
+        row.where = "policy.seed"
+        if self._policy.seed is not None:
+            self._policy.seed(derive_seed(self._root, seeded_as, "policy"))
+        self._reset(row, seeded_as)
+        row.where = "policy.reset"
+        self._worker.reset_agent(self._worker.agent, seeded_as)
+        row.where = row.acting
+        if not row.is_watched:
+            self._watch([row])

@@ -1,0 +1,150 @@
+"""Rows of Python environments: taking turns or stepping together, long and large episodes, and whose error it is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rollout_cli.errors import EnvError
+from rollout_cli.memory import Frames
+from rollout_cli.samplers.processes.crash_box import MOST_ROWS, CrashBox, new_box, read_notes
+from rollout_cli.workers.rows import columns
+from tests.workers import worlds
+from tests.workers.worlds import SINGLE, ChainEnv, make, run
+
+each_single = pytest.mark.parametrize("kind", SINGLE)
+
+
+class GlobalDraws(ChainEnv):
+    """Draws its noise from numpy's global generator."""
+
+    def observe(self) -> Any:
+        return np.array([self._position, self.length, np.random.random()], np.float32)
+
+
+class GlobalPolicy(worlds.TablePolicy):
+    """Draws from numpy's global generator, too."""
+
+    def place(self, observation: Any) -> float:
+        return float(np.random.random())
+
+
+def test_rows_that_take_turns_may_draw_globally() -> None:
+    """One episode runs at a time, so each has the global generators for itself."""
+    expected = run(make("default", GlobalDraws, GlobalPolicy), range(14))
+    worlds.assert_same_episodes(expected, run(make("sync", GlobalDraws, GlobalPolicy), range(14)))
+    assert "any" == make("sync", GlobalDraws, GlobalPolicy).report().scope
+    assert "n_envs" == make("sync").report().scope
+
+
+def test_a_step_of_rows_that_take_turns() -> None:
+    """It is one step of one row; the next number begins with the step after an episode's end."""
+    worker = make("sync", lambda: ChainEnv(length=2), worlds.TablePolicy)
+    worker.assign([range(3)])
+    worker.start_episode()
+    seen = []
+    while worker.has_work:
+        seen.append((worker.running_numbers, worker.step_episode()))
+    assert [((0,), False), ((0,), True), ((), False), ((1,), True), ((), False), ((2,), True)] == seen
+
+
+@each_single
+def test_long_episodes_are_kept_in_less_memory(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are the same episodes, whatever is put together while they run."""
+    expected = run(make(kind, worlds.space_env("dict")), range(9))
+    monkeypatch.setattr(columns, "_MOST_UNPACKED", 1)
+    packed: list[int] = []
+    pack = columns.Column.pack
+
+    def counting(column: columns.Column) -> None:
+        pack(column)
+        packed.append(len(column.cut(None, None)))
+
+    monkeypatch.setattr(columns.Column, "pack", counting)
+    worlds.assert_same_episodes(expected, run(make(kind, worlds.space_env("dict")), range(9)))
+    worker = make(kind, lambda: ChainEnv(length=50), lambda spec: lambda seen: 0)
+    worker.assign([range(1)])
+    for _ in range(40):
+        worker.advance(-1.0)
+    assert packed[-2] <= 2  # Of the observations: all but the last are one object.
+
+
+@each_single
+def test_a_large_episode_is_a_chunk_of_its_own(kind: str) -> None:
+    """Its frames are not copied into one array with others."""
+    worker = make(kind, worlds.space_env("image"))
+    worker.assign([range(7)])
+    worlds.advance(worker)
+    chunks = worker.take(everything=True)
+    assert [[number] for number in range(7)] == [chunk.numbers.tolist() for chunk in chunks]
+    small = make(kind)
+    small.assign([range(7)])
+    worlds.advance(small)
+    assert [7] == [chunk.n_episodes for chunk in small.take(everything=True)]
+
+
+def test_frames_keep_what_was_taken() -> None:
+    """Whoever has a view keeps it, and the next episode has room for as many."""
+    frames = Frames(np.dtype(np.uint8), (64, 64))
+    for number in range(600):
+        frames.append(np.full((64, 64), number % 256, np.uint8))
+    first, last = frames[0:-1], frames[-1:]
+    frames.clear()
+    frames.clear()
+    for _ in range(600):
+        frames.append(np.zeros((64, 64), np.uint8))
+    assert (599, 1, 600) == (len(first), len(last), len(frames[:]))
+    assert [number % 256 for number in range(600)] == [*first[:, 5, 5].tolist(), int(last[0, 0, 0])]
+
+
+def test_infos_of_a_batch_may_be_written_over() -> None:
+    """A policy that fills the same arrays in each step changes no record."""
+
+    class Reusing(worlds.BatchPolicy):
+        values = np.zeros(worlds.N_ENVS)
+
+        def get_actions(self, observations: Any) -> Any:
+            self.values += 1
+            return np.zeros(len(observations), np.int64), {"value": self.values, "deep": {"er": self.values}}
+
+    chunk = run(make("sync", lambda: ChainEnv(length=4), Reusing), range(3))
+    first, second = chunk.agent_infos.columns
+    assert [1.0, 2.0, 3.0, 4.0] * 3 == first.values.tolist() == second.values.tolist()
+
+
+@each_single
+def test_a_step_that_ends_an_iteration(kind: str) -> None:
+    """The error is the environment's own, also where it is one that Python's generators use."""
+
+    class Exhausted(ChainEnv):
+        def step(self, action: Any) -> Any:
+            return super().step(next(iter(())))
+
+    with pytest.raises(EnvError, match=r"env\.step raised StopIteration") as caught:
+        run(make(kind, Exhausted), range(4))
+    assert 1 == len(caught.value.episodes)
+
+
+@each_single
+def test_a_result_that_fails_while_it_is_looked_at(kind: str) -> None:
+    """A flag that is an array is no result of a step."""
+
+    class Arrays(ChainEnv):
+        def step(self, action: Any) -> Any:
+            observation, reward, _, truncated, info = super().step(action)
+            return observation, reward, np.zeros(2, bool), truncated, info
+
+    with pytest.raises(EnvError, match=r"^env.step: the result is not \(observation, .*truth value"):
+        run(make(kind, Arrays), range(4))
+
+
+def test_rows_beyond_the_crash_box() -> None:
+    """They are not noted, and the box then says that it does not know."""
+    with new_box() as file:
+        box = CrashBox(file.fileno())
+        box.begin(0, 7)
+        assert (7,) == read_notes(file).numbers
+        box.begin(MOST_ROWS + 5, 8)
+        assert read_notes(file).numbers is None
