@@ -18,7 +18,7 @@ import gymnasium
 import numpy as np
 
 from rollout_cli import MinTimesteps
-from rollout_cli.dataset.commits import SegmentId
+from rollout_cli.dataset.layout import SegmentId
 from rollout_cli.dataset.schema import DatasetSchema, SpaceSchema
 from rollout_cli.dataset.segments import Partition, SizeLimits, WriteQueue
 from rollout_cli.envs.describe import env_spec_of

@@ -13,6 +13,8 @@ from functools import partial
 from pathlib import Path
 
 from rollout_cli import MinTimesteps, MultiprocessingSampler, RaySampler, Sampler
+from rollout_cli.dataset.folder import OutputFolder
+from rollout_cli.dataset.metadata import DatasetSettings
 from rollout_cli.dataset.segments import write_segment
 from rollout_cli.dataset.writer import DatasetWriter
 from rollout_cli.envs.source import env_source
@@ -23,7 +25,8 @@ def steps_per_second(sampler: Sampler, n_steps: int, folder: Path) -> float:
     """Collect to a dataset; return the rate, from the call to the end of the last file."""
     began, collected = time.perf_counter(), 0
     write = partial(sampler.segment_runner().run, write_segment)
-    with DatasetWriter(folder, env_spec=sampler.env_spec, root_seed=0, overwrite=True, write_segment=write) as writer:
+    output, settings = OutputFolder(folder, overwrite=True), DatasetSettings(sampler.env_spec, [{"root_seed": 0}])
+    with DatasetWriter(output, settings, write_segment=write) as writer:
         for chunk in sampler.stream_refs(MinTimesteps(n_steps)):
             writer.write(chunk)
             collected += chunk.n_steps

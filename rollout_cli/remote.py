@@ -104,17 +104,17 @@ class RemotePath(PosixPath):
 
     @property
     def is_object(self) -> bool:
-        """Return whether it is in an object store, where a file is put whole under its name, and never renamed."""
+        """Whether it is in an object store, where a file is put whole under its name, and never renamed."""
         return self._origin[0] in _OBJECT_STORES
 
     @property
     def hint(self) -> str:
-        """Return what to check where its server gives an error."""
+        """What to check where its server gives an error."""
         return _HINTS[self._origin[0]]
 
     @property
     def _key(self) -> str:
-        """Return its name within its file system."""
+        """Its name within its file system."""
         return "/".join((self._origin[1] if self.is_object else "", *self.parts[1:])) or "/"
 
     @contextmanager
@@ -180,8 +180,8 @@ class RemotePath(PosixPath):
 
     def iterdir(self) -> Generator[Self, None, None]:
         # Arrow does not list the folders of gs that are only a part of the names of files.
-        found = self._below(recursive=self._origin[0] == "gs")
-        yield from (self / name for name in {path.parts[0]: None for path, _ in found})
+        listed = self._below(recursive=self._origin[0] == "gs")
+        yield from (self / name for name in {path.parts[0]: None for path, _ in listed})
 
     def _below(self, *, recursive: bool) -> Iterator[tuple[PurePosixPath, bool]]:
         """Yield what is below it, as relative paths, and whether each is a file."""

@@ -27,7 +27,8 @@ def info(
     json: JsonFlag = False,
 ) -> None:
     """Print what a dataset holds; with --json its meta/info.json."""
-    from rollout_cli.dataset.reader import load, table_files  # noqa: PLC0415 - it loads numpy and pyarrow
+    from rollout_cli.dataset.layout import table_files  # noqa: PLC0415 - it loads numpy and pyarrow
+    from rollout_cli.dataset.reader import load  # noqa: PLC0415 - it loads numpy and pyarrow
 
     below = (
         [] if (folder / "meta").exists() else sorted(str(path.parents[1]) for path in folder.glob("*/meta/info.json"))
@@ -48,14 +49,16 @@ def info(
 def _summary(dataset: Dataset, facts: Mapping[str, Any]) -> dict[str, object]:
     from rollout_cli.run.reproduce import described  # noqa: PLC0415 - as above
 
-    rows = {
-        "status": facts["status"],
+    rows = {"status": facts["status"]}
+    for number, source in enumerate(facts["sources"]):
+        place = f" of source {number}" if len(facts["sources"]) > 1 else ""
         # A writer that was used without `collect` may have recorded none of these.
-        "environment": facts.get("env_source", {}).get("spec", "not recorded"),
-        "policy": facts.get("policy", {}).get("spec", "not recorded"),
-        **{f"file {file['path']}": f"sha256 {file['sha256']}" for file in facts.get("files", [])},
-        "root seed": facts["root_seed"],
-        "reproducible": described(facts.get("reproducible", {})),
+        rows[f"environment{place}"] = source.get("env_source", {}).get("spec", "not recorded")
+        rows[f"policy{place}"] = source.get("policy", {}).get("spec", "not recorded")
+        rows |= {f"file {file['path']}{place}": f"sha256 {file['sha256']}" for file in source.get("files", [])}
+        rows[f"root seed{place}"] = source["root_seed"]
+        rows[f"reproducible{place}"] = described(source.get("reproducible", {}))
+    rows |= {
         "collected": f"{facts['times']['started']} to {facts['times']['ended'] or 'now'}",
         "episodes": f"{facts['episodes']:,}",
         "steps": f"{facts['steps']:,}",

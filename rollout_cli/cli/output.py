@@ -41,10 +41,11 @@ def print_message(text: str) -> None:
 
 
 def print_json(document: Mapping[str, object]) -> None:
-    """Write one JSON document to stdout; numbers that JSON does not have (nan, inf) become null."""
-    plain = json.loads(json.dumps(document, default=str), parse_constant=lambda _: None)
+    """Write one JSON document to stdout."""
+    from rollout_cli.episodes.plain import plain_json  # noqa: PLC0415 - it loads numpy
+
     # JSON escapes all other control characters itself.
-    print_text(json.dumps(plain, indent=2).replace("\x7f", "\\u007f"))
+    print_text(json.dumps(plain_json(document), indent=2).replace("\x7f", "\\u007f"))
 
 
 def print_rows(rows: Mapping[str, object]) -> None:

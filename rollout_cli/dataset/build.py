@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from rollout_cli.dataset import metadata
-from rollout_cli.dataset.commits import SegmentId, Written, segment_files
+from rollout_cli.dataset.commits import Written
 from rollout_cli.dataset.convert import Array
-from rollout_cli.dataset.files import stats_path
+from rollout_cli.dataset.layout import SegmentId, segment_files, stats_path
 from rollout_cli.dataset.metadata import Status
 from rollout_cli.dataset.segments import Partition, SegmentJob, SegmentSettings, WriteQueue
 from rollout_cli.dataset.stats import merge_stats, stats_document
@@ -50,22 +50,20 @@ class DatasetBuild:
                 self.queue,
                 SegmentId(len(info["first_numbers"]), partition, 0),
                 first_number=first,
+                by_id=settings.order == "episode_id",
                 committed=[written for written in committed if written.segment.partition == partition],
             )
             for partition, first in enumerate(info["first_numbers"])
         ]
 
-    def write(self, chunk: AnyChunk, partition: int) -> None:
-        """Take the next chunk of a partition; blocks while writing is behind."""
-        self._partitions[partition].write(chunk, self._episode_ids(chunk))
-
-    def _episode_ids(self, chunk: AnyChunk) -> Array:
-        if len(self._partitions) > 1:
-            return chunk.numbers
-        ids = self._next_id + np.arange(chunk.n_episodes)
-        if chunk.completes:
-            self._next_id += chunk.n_episodes
-        return ids
+    def write(self, chunk: AnyChunk, partition: int, sources: Array | None = None) -> None:
+        """Take the next chunk of a partition, and the source of each episode; blocks while writing is behind."""
+        ids = chunk.numbers
+        if len(self._partitions) == 1:
+            ids = self._next_id + np.arange(chunk.n_episodes)
+            self._next_id += chunk.n_episodes if chunk.completes else 0
+        labels = np.column_stack([ids, np.zeros_like(ids) if sources is None else sources])
+        self._partitions[partition].write(chunk, labels)
 
     def flush(self) -> None:
         """Commit all whole episodes, perhaps after this returns."""

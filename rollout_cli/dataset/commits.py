@@ -5,59 +5,25 @@ from __future__ import annotations
 import json
 import shlex
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 
-from rollout_cli.dataset.files import has_rename
-from rollout_cli.dataset.fingerprint import check_origin, file_origin
+from rollout_cli.dataset.convert import Array
+from rollout_cli.dataset.fingerprint import check_origin, file_origin, fingerprint_of
+from rollout_cli.dataset.layout import SegmentId, segment_files
 from rollout_cli.dataset.parquet import open_parquet, reading
-from rollout_cli.dataset.reader import file_name, table_files
 from rollout_cli.dataset.schema import DatasetSchema
 from rollout_cli.dataset.stats import Place, TableStats, stats_from_json, stats_to_json
+from rollout_cli.dataset.store import has_rename
+from rollout_cli.episodes.plain import plain_json
 from rollout_cli.errors import DatasetFormatError
 
-FILES_PER_CHUNK = 1_000  # Files in one chunk folder of a dataset with one partition.
-
 _RECORD, _STATS, _CHECKSUM = "rollout.segment", "rollout.stats", "rollout.checksum"
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class SegmentId:
-    """Segment `number` of one of `n_partitions` partitions; each of several has a chunk folder of its own."""
-
-    n_partitions: int
-    partition: int
-    number: int
-
-    @property
-    def file(self) -> tuple[int, int]:
-        """Return chunk index and file index."""
-        return divmod(self.number, FILES_PER_CHUNK) if self.n_partitions == 1 else (self.partition, self.number)
-
-    def paths(self, root: Path) -> tuple[Path, Path]:
-        """Return the paths of its data file, and of its episodes file, whose presence commits the segment."""
-        return root / "data" / file_name(self.file), root / "meta" / "episodes" / file_name(self.file)
-
-    def temporary(self, root: Path) -> tuple[Path, Path]:
-        """Return the paths of both files before the commit: their own, where no rename gives them those."""
-        if not has_rename(root):
-            return self.paths(root)
-        # In the dataset's own folder: with --overwrite, `data` and `meta` are the old dataset's until the first commit.
-        name = ".{{}}-{:05}-{:05}.parquet.tmp".format(*self.file)
-        return root / name.format("data"), root / name.format("episodes")
-
-
-def segment_files(folder: Path, n_partitions: int) -> dict[SegmentId, Path]:
-    """Return the files of a table by segment, in the order of their rows; `StorageError` for an unreadable folder."""
-    found = {}
-    for (chunk, file), path in table_files(folder).items():
-        place = (chunk, file) if n_partitions > 1 else (0, chunk * FILES_PER_CHUNK + file)
-        found[SegmentId(n_partitions, *place)] = path
-    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +32,7 @@ class SegmentRecord:
 
     start: int
     stop: int
-    skipped: tuple[int, ...]
+    skipped: tuple[tuple[int, int], ...]  # Ranges of numbers: the first one, and one past the last.
     episodes: int
     steps: int  # The data file may have more rows, of episodes that were not committed.
     last_length: int
@@ -80,8 +46,7 @@ class SegmentRecord:
     def footer(self) -> dict[str, str]:
         """Return the record as metadata of a Parquet file."""
         record = {name: getattr(self, name) for name in _FIELDS}
-        record["return_sum"] = repr(self.return_sum)  # JSON has no infinity.
-        texts = (json.dumps(record), json.dumps(stats_to_json(self.stats)))
+        texts = (json.dumps(plain_json(record)), json.dumps(plain_json(stats_to_json(self.stats))))
         # Parquet has checksums for pages, and none for footers.
         return {_RECORD: texts[0], _STATS: texts[1], _CHECKSUM: record_checksum(*texts)}
 
@@ -94,14 +59,21 @@ class SegmentRecord:
                 raise ValueError("the commit record in its footer is damaged")
             record, stats = map(json.loads, texts)
             values = {name: record[name] for name in _FIELDS}
-            values |= {"return_sum": float(record["return_sum"]), "skipped": tuple(record["skipped"])}
+            values |= {"return_sum": float(record["return_sum"]), "skipped": tuple(map(tuple, record["skipped"]))}
             values["anomalies"] = {key: tuple(place) for key, place in record["anomalies"].items()}
             return cls(stats=stats_from_json(stats), **values)
         except (KeyError, TypeError, AttributeError, RecursionError) as error:
             raise ValueError(f"its footer has no commit record: {error!r}") from error
 
 
-_FIELDS = tuple(one.name for one in fields(SegmentRecord) if one.name != "stats")
+def missing_ranges(start: int, stop: int, numbers: Array) -> tuple[tuple[int, int], ...]:
+    """Return the ranges that rising `numbers`, int64 (N,), leave out of those from `start` to `stop - 1`."""
+    firsts, stops = np.append(start, numbers + 1), np.append(numbers, stop)
+    is_gap = firsts < stops
+    return tuple(zip(firsts[is_gap].tolist(), stops[is_gap].tolist(), strict=True))
+
+
+_FIELDS = tuple(field.name for field in fields(SegmentRecord) if field.name != "stats")
 
 
 def record_checksum(record: str, stats: str) -> str:
@@ -116,6 +88,11 @@ class Written(NamedTuple):
     record: SegmentRecord
     bytes: int  # Of both files.
     tables: tuple[pa.Table, pa.Table] | None = None  # Its rows of both, if more episodes may be added to them.
+
+
+def totals_of(segments: Sequence[Written], *names: str) -> dict[str, Any]:
+    """Return the sums of fields of the records."""
+    return {name: sum(getattr(segment.record, name) for segment in segments) for name in names}
 
 
 class CommittedPartition(NamedTuple):
@@ -142,7 +119,7 @@ class Committed:
 
     @property
     def can_resume(self) -> bool:
-        """Return whether a run can be resumed from it: it has episodes, and its columns are decided."""
+        """Whether a run can be resumed from it: it has episodes, and its columns are decided."""
         return self.episodes > 0 and self.info.get("info_columns") == "decided"
 
 
@@ -154,39 +131,39 @@ def read_committed(root: Path, info: Mapping[str, Any]) -> Committed:
     schema = DatasetSchema.from_info(info)
     try:
         n_partitions = int(info["partitions"])
-        firsts, run = info["first_numbers"] or [None] * n_partitions, info["run"]
+        firsts, run = info["first_numbers"] or [None] * n_partitions, fingerprint_of(info)
     except (KeyError, TypeError, ValueError) as error:
         raise DatasetFormatError(f"info.json of {root} lacks what resuming needs: {error!r}") from error
     present = set(segment_files(root / "meta" / "episodes", n_partitions))
     if has_rename(root):  # Else a data file alone is a commit that was cut off, and the next one replaces it.
         present |= set(segment_files(root / "data", n_partitions))
-    found: list[Written] = []
+    committed: list[Written] = []
     partitions: list[CommittedPartition] = []
     damaged: list[Path] = []
     notices: list[str] = []
     for partition, first in zip(range(n_partitions), firsts, strict=True):
-        count = max((one.number + 1 for one in present if one.partition == partition), default=0)
+        count = max((segment.number + 1 for segment in present if segment.partition == partition), default=0)
         segments = [SegmentId(n_partitions, partition, number) for number in range(count)]
-        own, damage = _read_segments(root, schema, run, segments, first)
+        added, damage = _read_segments(root, schema, run, segments, first)
         if damage is not None:
             damaged += [path.relative_to(root) for path in segments[-1].paths(root) if path.exists()]
             notices.append(f"{damage.message}: the files of this last segment are moved aside, its episodes run again")
-        found += own
+        committed += added
         covered = CommittedPartition(first or 0)
-        if own:
-            last, steps = own[-1].record, sum(one.record.steps for one in own)
+        if added:
+            last, steps = added[-1].record, sum(segment.record.steps for segment in added)
             covered = CommittedPartition(last.stop, steps, last.last_length)
         partitions.append(covered)
-    skipped = tuple(number for one in found for number in one.record.skipped)
-    totals = {name: sum(getattr(one.record, name) for one in found) for name in ("episodes", "steps", "return_sum")}
-    return Committed(info, tuple(partitions), tuple(found), tuple(damaged), tuple(notices), skipped, **totals)
+    skipped = tuple(number for segment in committed for range_ in segment.record.skipped for number in range(*range_))
+    totals = totals_of(committed, "episodes", "steps", "return_sum")
+    return Committed(info, tuple(partitions), tuple(committed), tuple(damaged), tuple(notices), skipped, **totals)
 
 
 def _read_segments(
-    root: Path, schema: DatasetSchema, run: str, segments: list[SegmentId], start: int | None
+    root: Path, schema: DatasetSchema, run: str | None, segments: list[SegmentId], start: int | None
 ) -> tuple[list[Written], DatasetFormatError | None]:
     """Return the segments of a partition that begins with episode `start`, and the damage of the last one."""
-    found: list[Written] = []
+    written: list[Written] = []
     damage = None
     for segment in segments:
         try:
@@ -200,13 +177,13 @@ def _read_segments(
                     hint=f"restore that file, or keep the segments before it: rollout repair {shlex.quote(str(root))}",
                 ) from error
             damage = error
-            if found:  # The one before is the last one now.
-                last = found.pop()
-                found.append(last._replace(tables=read_tables(root, schema, last.segment, last.record)))
+            if written:  # The one before is the last one now.
+                last = written.pop()
+                written.append(last._replace(tables=read_tables(root, schema, last.segment, last.record)))
         else:
-            found.append(Written(segment, record, size, tables))
+            written.append(Written(segment, record, size, tables))
             start = record.stop
-    return found, damage
+    return written, damage
 
 
 def read_tables(
@@ -220,12 +197,13 @@ def read_tables(
         with reading(path), open_parquet(path) as file:
             if not file.schema_arrow.equals(kind):
                 raise DatasetFormatError(f"{path} has other columns than the dataset")
-            tables.append(pa.Table.from_arrays([one.combine_chunks() for one in file.read().columns], schema=kind))
+            columns = [column.combine_chunks() for column in file.read().columns]
+            tables.append(pa.Table.from_arrays(columns, schema=kind))
     # Rows behind those that the record states belong to no committed episode.
     return tables[0].slice(0, record.steps).combine_chunks(), tables[1]
 
 
-def read_record(root: Path, run: str, segment: SegmentId, start: int | None = None) -> SegmentRecord:
+def read_record(root: Path, run: str | None, segment: SegmentId, start: int | None = None) -> SegmentRecord:
     """Return the commit record of a segment of `run`, which begins with episode `start` if that is not None.
 
     `DatasetFormatError` says that a file is missing or damaged, or that the footers of both files do not agree.
@@ -241,7 +219,8 @@ def read_record(root: Path, run: str, segment: SegmentId, start: int | None = No
         raise DatasetFormatError(f"{episodes} begins with episode {record.start}, expected {start}")
     if not rows or rows != record.episodes:
         raise DatasetFormatError(f"{episodes} has {rows} rows, but its footer states {record.episodes}")
-    first_number = min(set(range(record.start, record.stop)).difference(record.skipped), default=-1)
+    # The first range of those that were skipped may be the segment's beginning.
+    first_number = dict(record.skipped).get(record.start, record.start)
     origin = file_origin(run, segment.partition, first_number)
     check_origin(episodes, footer, origin)
     with reading(data), open_parquet(data) as file:

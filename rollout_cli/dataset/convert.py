@@ -24,8 +24,8 @@ from rollout_cli.episodes.infos import (
     InfoTable,
     concatenate_tables,
     kind_type,
-    plain_value,
 )
+from rollout_cli.episodes.plain import plain_value
 from rollout_cli.episodes.spaces import Leaf
 from rollout_cli.errors import StorageError, UnsupportedSpaceError
 
@@ -66,7 +66,7 @@ def _offsets(sizes: Array) -> pa.Buffer:
     if offsets[-1] > MOST_OFFSET:
         raise StorageError(
             f"one column of {len(sizes):,} rows would hold {offsets[-1]:,} bytes or numbers, over {MOST_OFFSET:,}",
-            hint="leave out large infos with --drop-info KEY, or shorten the texts of observations",
+            hint="leave out large infos with {drop_info=KEY}, or shorten the texts of observations",
         )
     return pa.py_buffer(offsets.astype(np.int32))
 
@@ -209,18 +209,20 @@ def encode_infos(
     """
     table = concatenate_tables(tables)
     kinds = {path: kind for name, (path, kind) in infos.items() if name.startswith(f"{prefix}.")}
-    found: dict[InfoPath, list[tuple[Array, Array]]] = {path: [] for path in kinds}
+    fitting: dict[InfoPath, list[tuple[Array, Array]]] = {path: [] for path in kinds}
     remainder: dict[int, dict[str, Any]] = {}
     # Tables list columns in the order in which they were first met, which depends on where chunks were cut.
     for source in sorted(table.columns, key=lambda source: (source.path, source.kind)):
         key, fit = ".".join(source.path), _fit(source, kinds.get(source.path))
         if fit.any():
-            found[source.path].append((source.row_numbers()[fit], source.values[fit]))
-        for row, value in () if fit.all() else compress(source.items(), ~fit):
+            fitting[source.path].append((source.row_numbers()[fit], source.values[fit]))
+        if fit.all():
+            continue
+        for row, value in compress(source.items(), ~fit):
             values = remainder.setdefault(row, {})
             names = (f"{key}#{number}" if number > 1 else key for number in count(1))
             values[next(name for name in names if name not in values)] = plain_value(value)
-    arrays = [_info_array(kinds[path], pairs, table.n_rows) for path, pairs in found.items()]
+    arrays = [_info_array(kinds[path], pairs, table.n_rows) for path, pairs in fitting.items()]
     texts = {row: json.dumps(values, sort_keys=True, allow_nan=False) for row, values in remainder.items()}
     extra = text_array([texts.get(row) for row in range(table.n_rows)]) if texts else None
     arrays.append(pa.nulls(table.n_rows, pa.string()) if extra is None else extra)
@@ -235,18 +237,18 @@ def _fit(source: InfoColumn, kind: str | None) -> Array:
     return fits(source.values, dtype) if source.values.shape[1:] == shape else np.zeros(len(source.values), bool)
 
 
-def _info_array(kind: str, found: list[tuple[Array, Array]], n_rows: int) -> pa.Array:
+def _info_array(kind: str, pairs: list[tuple[Array, Array]], n_rows: int) -> pa.Array:
     """Return a column from pairs of row numbers, ascending in each pair, and values."""
     if kind == STRING:
-        texts = {row: text for rows, values in found for row, text in zip(rows.tolist(), values, strict=True)}
+        texts = {row: text for rows, values in pairs for row, text in zip(rows.tolist(), values, strict=True)}
         return text_array([texts.get(row) for row in range(n_rows)])
     dtype, shape = kind_type(kind)
-    found = found or [(np.zeros(0, np.int64), np.zeros((0, *shape), dtype))]
+    pairs = pairs or [(np.zeros(0, np.int64), np.zeros((0, *shape), dtype))]
     rows, values = (
-        joined([rows for rows, _ in found]),
-        joined([values.astype(dtype, copy=False) for _, values in found]),
+        joined([rows for rows, _ in pairs]),
+        joined([values.astype(dtype, copy=False) for _, values in pairs]),
     )
-    order = np.argsort(rows, kind="stable") if len(found) > 1 else slice(None)
+    order = np.argsort(rows, kind="stable") if len(pairs) > 1 else slice(None)
     return encode_sparse_tensor(values[order], rows[order], n_rows)
 
 
@@ -286,8 +288,10 @@ def decode_info_table(prefix: str, table: pa.Table, infos: Mapping[str, tuple[In
             columns.append(InfoColumn(path, kind, rows, values))
     extra: dict[str, dict[int, str]] = {}
     for row, text in enumerate(table[f"{prefix}_extra"].to_pylist()):
-        for key, value in json.loads(text).items() if text else ():
+        if text is None:
+            continue
+        for key, value in json.loads(text).items():
             extra.setdefault(key, {})[row] = json.dumps(value)
-    for key, found in extra.items():
-        columns.append(InfoColumn((key,), JSON, np.array(list(found)), object_array(list(found.values()))))
+    for key, texts in extra.items():
+        columns.append(InfoColumn((key,), JSON, np.array(list(texts)), object_array(list(texts.values()))))
     return InfoTable(table.num_rows, tuple(columns))

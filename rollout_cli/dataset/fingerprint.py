@@ -47,16 +47,28 @@ class FirstEpisode:
         other._steps, other._hashes = self._steps, [digest.copy() for digest in self._hashes]
         return other
 
-    def fingerprint(self, info: Mapping[str, Any]) -> str:
-        """Return the fingerprint of the run that `info` (info.json) describes, 32 hexadecimal digits.
+    def fingerprint(self, source: Mapping[str, Any]) -> str:
+        """Return the fingerprint of the run that `source` (of info.json) describes, 32 hexadecimal digits.
 
         It depends on this episode, the root seed and the environment's keyword arguments alone: not on workers,
         samplers, or the part of the run that is collected.
         """
-        plain = json.loads(json.dumps([info["root_seed"], (info.get("env") or {}).get("kwargs")]))
+        plain = json.loads(json.dumps([source["root_seed"], (source.get("env") or {}).get("kwargs")]))
         # Keys are texts by now, so that they can be sorted.
         parts = [json.dumps(plain, sort_keys=True).encode(), *(digest.digest() for digest in self._hashes)]
         return hashlib.blake2b(b"".join(parts), digest_size=16).hexdigest()
+
+
+def fingerprint_of(info: Mapping[str, Any]) -> str | None:
+    """Return the fingerprint that the files of a dataset name; None where there are none yet.
+
+    It is that of the run, or of a derived dataset a hash of its sources' and of how it was made of them.
+    """
+    runs = [source.get("run") for source in info["sources"]]
+    if not info["derived"]:
+        return None if runs[0] is None else str(runs[0])
+    text = json.dumps([runs, info["derived"]], sort_keys=True)
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 def _bytes(values: npt.NDArray[Any]) -> Any:

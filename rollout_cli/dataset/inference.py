@@ -79,8 +79,8 @@ class SchemaInference:
             self.decided = self._steps >= self._min_steps
             self._next_number = int(chunk.numbers[-1]) + 1
 
-    def result(self, info: Mapping[str, Any]) -> tuple[InfoColumns, str]:
-        """Return the columns, and the fingerprint of the run that `info` (info.json) describes.
+    def result(self, source: Mapping[str, Any]) -> tuple[InfoColumns, str]:
+        """Return the columns, and the fingerprint of the run that `source` (of info.json) describes.
 
         They are those of all held chunks where too few steps came to decide them.
         """
@@ -90,7 +90,7 @@ class SchemaInference:
         now.finish()
         groups = zip(INFO_PREFIXES, map(_info_columns, now._met), strict=True)  # noqa: SLF001
         columns = {f"{prefix}.{key}": column for prefix, columns in groups for key, column in columns.items()}
-        return columns, now.first_episode.fingerprint(info)
+        return columns, now.first_episode.fingerprint(source)
 
     def held(self) -> list[tuple[Chunk, int]]:
         """Return the held chunks with their partitions."""
@@ -107,8 +107,8 @@ def _info_columns(met: Mapping[InfoPath, Mapping[str, bool]]) -> InfoColumns:
     chosen = ((path, choose_kind(kinds)) for path, kinds in met.items())
     columns = sorted((".".join(path), path, kind) for path, kind in chosen if kind is not None)
     # Keys may contain dots: of several paths with one dotted key, the first has the column.
-    found = {key: (path, kind) for key, path, kind in reversed(columns)}
-    return dict(reversed(found.items()))
+    by_key = {key: (path, kind) for key, path, kind in reversed(columns)}
+    return dict(reversed(by_key.items()))
 
 
 def choose_kind(kinds: Mapping[str, bool]) -> str | None:

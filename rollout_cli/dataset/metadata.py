@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
-from rollout_cli.dataset.commits import Written
-from rollout_cli.dataset.files import FORMAT, FORMAT_VERSION, FileStore, info_path
-from rollout_cli.dataset.schema import DatasetSchema, SpaceSchema
+from rollout_cli.dataset.commits import Written, totals_of
+from rollout_cli.dataset.layout import FORMAT, FORMAT_VERSION, info_path
+from rollout_cli.dataset.schema import DatasetSchema, InfoColumns, SpaceSchema
+from rollout_cli.dataset.segments import SizeLimits
 from rollout_cli.dataset.stats import Anomaly, Place, anomalies
-from rollout_cli.errors import InternalError
+from rollout_cli.dataset.store import FileStore
+from rollout_cli.episodes.batch import EnvSpec
+from rollout_cli.episodes.plain import plain_json
+from rollout_cli.errors import UsageError
 
 Status = Literal["complete", "interrupted"]
 
@@ -34,56 +37,86 @@ class DatasetSummary:
     anomalies: tuple[Anomaly, ...]
 
 
-def new_info(
-    spaces: SpaceSchema, settings: Mapping[str, Any], header: Mapping[str, Any], before: Mapping[str, Any] | None
-) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class DatasetSettings:
+    """Everything about a new dataset that is known before its first episode.
+
+    Attributes:
+        first_numbers: The first episode number of each partition; each of several has a chunk folder of its own. None
+            stands for the first number that comes, and then gaps before it are not recorded as skipped.
+        next_observation: Whether each step has the observation that followed it, in columns of their own.
+        sources: Of each run that episodes come from its `root_seed`, and what else info.json records of it; its `env`
+            goes into every file's footer too.
+        columns: The info columns, where they are known beforehand; then each source has the fingerprint of its `run`.
+        derived: How the dataset is made of others, an operation each; empty for one that is collected. The numbers of
+            its episodes may have any order then, and its segments are counted by their ids.
+    """
+
+    env_spec: EnvSpec
+    sources: Sequence[Mapping[str, Any]]
+    first_numbers: Sequence[int | None] = (None,)
+    next_observation: bool = False
+    limits: SizeLimits = field(default_factory=SizeLimits)
+    columns: InfoColumns | None = None
+    derived: Sequence[Mapping[str, Any]] = ()
+
+    def __post_init__(self) -> None:
+        for seed in (source["root_seed"] for source in self.sources):
+            if not 0 <= seed < 2**63:
+                raise UsageError(f"the root seed is {seed}", hint="give a seed from 0 to 2**63 - 1")
+
+
+def new_info(spaces: SpaceSchema, settings: DatasetSettings, before: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return the info.json of a dataset that begins, or is resumed if there is an info.json from `before`."""
-    now = _now()
-    ours = {
+    now = utc_now()
+    ours: dict[str, Any] = {
         "format": FORMAT,
         "format_version": FORMAT_VERSION,
         "status": "collecting",
         **dict.fromkeys(("episodes", "steps", "bytes", "segments"), 0),
-        **settings,
+        "partitions": len(settings.first_numbers),
+        "first_numbers": list(settings.first_numbers),
+        "next_observation": settings.next_observation,
+        "limits": asdict(settings.limits),
         "max_episode_length": spaces.env_spec.max_episode_length,
         "spaces": spaces.describe(),
         "features": DatasetSchema.of(spaces, {}, {}).describe(),  # Without a column of an info so far.
         "info_columns": "inferring",
-        "run": None,
+        "sources": [{"run": None, **plain_json(source)} for source in settings.sources],
+        "derived": plain_json(settings.derived),
         "dropped_infos": {},
         "anomalies": [],
         "times": {"started": now, "updated": now, "ended": None},
     }
-    if taken := sorted(ours.keys() & header.keys()):
-        raise InternalError(f"the header of a dataset has keys that are the writer's own: {', '.join(taken)}")
     if before is not None:
         times = before.get("times") or {}
         ours["times"] |= {"started": times.get("started", now), "resumed": [*times.get("resumed", []), now]}
-    return {**ours, **plain_json(header)}
+    return ours
 
 
 def count_segments(info: dict[str, Any], written: Sequence[Written]) -> None:
     """Record the totals of the segments, and their anomalies."""
     places: dict[str, Place] = {}
     dropped: Counter[str] = Counter()
-    for one in written:
-        places = {**one.record.anomalies, **places}
-        dropped.update(one.record.dropped_infos)
-    info |= {name: sum(getattr(one.record, name) for one in written) for name in ("episodes", "steps")}
-    info |= {"bytes": sum(one.bytes for one in written), "segments": len(written), "dropped_infos": dict(dropped)}
-    info["anomalies"] = [one._asdict() for one in anomalies(places)]
+    for segment in written:
+        places = {**segment.record.anomalies, **places}
+        dropped.update(segment.record.dropped_infos)
+    info |= totals_of(written, "episodes", "steps") | {"dropped_infos": dict(dropped)}
+    info |= {"bytes": sum(segment.bytes for segment in written), "segments": len(written)}
+    info["anomalies"] = [anomaly._asdict() for anomaly in anomalies(places)]
 
 
 def end_info(info: dict[str, Any], status: Status, facts: Mapping[str, Any], written: Sequence[Written]) -> None:
-    """Record how the dataset ended, and what its segments hold."""
+    """Record how the dataset ended, what its segments hold, and more facts of the run that it is of."""
     count_segments(info, written)
-    info |= {**plain_json(facts), "status": status}
-    info["times"]["ended"] = _now()
+    info["sources"][0] |= facts
+    info["status"] = status
+    info["times"]["ended"] = utc_now()
 
 
 def write_info(files: FileStore, root: Path, info: dict[str, Any]) -> None:
     """Write info.json and the card."""
-    info["times"]["updated"] = _now()
+    info["times"]["updated"] = utc_now()
     files.write_json(info_path(root), info)
     files.replace(root / "README.md", render_card(info).encode(errors="backslashreplace"))
 
@@ -91,20 +124,12 @@ def write_info(files: FileStore, root: Path, info: dict[str, Any]) -> None:
 def summary_of(root: Path, info: Mapping[str, Any]) -> DatasetSummary:
     """Return the contents of the dataset that `info` describes."""
     names = ("status", "episodes", "steps", "bytes", "segments", "info_columns", "dropped_infos")
-    found = tuple(Anomaly(**one) for one in info["anomalies"])
-    return DatasetSummary(root, anomalies=found, **{name: info[name] for name in names})
+    odd = tuple(Anomaly(**place) for place in info["anomalies"])
+    return DatasetSummary(root, anomalies=odd, **{name: info[name] for name in names})
 
 
-def plain_json(value: Any) -> Any:
-    """Return `value` with numbers that JSON lacks as the texts inf, -inf and nan."""
-    if isinstance(value, Mapping):
-        return {key: plain_json(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain_json(item) for item in value]
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _now() -> str:
+def utc_now() -> str:
+    """Return the time as info.json has it."""
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
@@ -144,6 +169,9 @@ Any reader of Parquet reads it too: `select episode_id, sum(reward) from 'data/*
 def render_card(info: Mapping[str, Any]) -> str:
     """Return the card of the dataset that `info` describes; its front matter guides `datasets.load_dataset`."""
     # gymnasium's id, or else how the environment was named when the dataset was made.
-    parts = ((info.get(part) or {}).get(key) for part, key in (("env", "id"), ("env_source", "spec")))
-    name = next((" ".join(repr(str(part))[1:-1].split()) for part in parts if part), "an environment")
+    named = [
+        (source.get("env") or {}).get("id") or source.get("env_source", {}).get("spec") for source in info["sources"]
+    ]
+    names = dict.fromkeys(" ".join(repr(str(name))[1:-1].split()) for name in named if name)
+    name = " and ".join(names) or "an environment"
     return _CARD.format(name=name, episodes=info["episodes"], steps=info["steps"], status=info["status"])

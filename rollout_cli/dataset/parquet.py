@@ -13,13 +13,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from rollout_cli.dataset.files import FileStore
 from rollout_cli.dataset.schema import BIG_ROW_BYTES
+from rollout_cli.dataset.store import FileStore
 from rollout_cli.errors import DatasetFormatError, StorageError
 from rollout_cli.remote import RemotePath
 
 MEMORY_HINT = (
-    "use a smaller --segment-bytes or fewer partitions, leave out large infos with --drop-info, or free memory"
+    "use a smaller {segment_bytes} or fewer partitions, leave out large infos with {drop_info}, or free memory"
 )
 
 _PAGE_BYTES = 1 << 20

@@ -9,22 +9,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
-from itertools import count
 from pathlib import Path
 from typing import Any
 
 from rollout_cli.dataset.commits import Written
-from rollout_cli.dataset.files import (
-    FileStore,
-    FolderLock,
-    file_store,
-    info_path,
-    read_info,
-    stats_path,
-)
-from rollout_cli.dataset.metadata import count_segments, write_info
+from rollout_cli.dataset.folder import FolderLock
+from rollout_cli.dataset.layout import aside_path, info_path, read_info, stats_path
+from rollout_cli.dataset.metadata import count_segments, utc_now, write_info
 from rollout_cli.dataset.stats import merge_stats, stats_document
+from rollout_cli.dataset.store import FileStore, file_store
 from rollout_cli.dataset.verify import VerifyReport, verify_dataset
 from rollout_cli.remote import folder_of
 
@@ -76,51 +69,48 @@ def repair_dataset(path: Path | str, *, dry_run: bool = False, files: FileStore 
 
 def _repair(root: Path, files: FileStore | None) -> RepairReport:
     """Repair the dataset in `root`; without `files` only report."""
-    found = verify_dataset(root)
-    kept = _valid_segments(found)
-    invalid = {*found.data_files, *found.episodes_files} - {one.segment for one in kept}
+    verified = verify_dataset(root)
+    kept = _valid_segments(verified)
+    invalid = {*verified.data_files, *verified.episodes_files} - {written.segment for written in kept}
     moved = []
     # A commit record goes before its rows, the last segment first: at each moment a dataset is left.
-    for segment in sorted(invalid, key=lambda one: one.file, reverse=True):
-        moved += [part[segment] for part in (found.episodes_files, found.data_files) if segment in part]
-    moved += found.unexpected
-    info = dict(found.info)
+    for segment in sorted(invalid, key=lambda segment: segment.file, reverse=True):
+        moved += [part[segment] for part in (verified.episodes_files, verified.data_files) if segment in part]
+    moved += verified.unexpected
+    info = dict(verified.info)
     count_segments(info, kept)
-    is_whole = all(info[name] == found.info[name] for name in ("episodes", "steps"))
+    is_whole = all(info[name] == verified.info[name] for name in ("episodes", "steps"))
     info["status"] = "complete" if is_whole and info["status"] == "complete" else "interrupted"
-    name = f".repair-{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
-    names = (root / (f"{name}-{number}" if number else name) for number in count())
     report = RepairReport(
         path=root,
-        changed=bool(moved or found.faults or info["status"] != found.info["status"]),
+        changed=bool(moved or verified.faults or info["status"] != verified.info["status"]),
         status=info["status"],
         episodes=info["episodes"],
         steps=info["steps"],
-        dropped_episodes=sum(one.record.episodes for one in found.segments) - info["episodes"],
-        aside=next(path for path in names if not path.exists()) if moved else None,
-        moved=tuple(found.name(path) for path in moved),
+        dropped_episodes=sum(written.record.episodes for written in verified.segments) - info["episodes"],
+        aside=aside_path(root) if moved else None,
+        moved=tuple(verified.name(path) for path in moved),
     )
     if files is not None and report.changed:
         if report.aside is not None:
             _move_aside(files, root, moved, report.aside)
-        now = datetime.now(UTC).isoformat(timespec="milliseconds")
         times = info.get("times") or {}
-        info["times"] = {**times, "repaired": [*times.get("repaired", []), now]}
-        stats = merge_stats([one.record.stats for one in kept])
-        files.write_json(stats_path(root), stats_document(stats, found.schema))
+        info["times"] = {**times, "repaired": [*times.get("repaired", []), utc_now()]}
+        stats = merge_stats([written.record.stats for written in kept])
+        files.write_json(stats_path(root), stats_document(stats, verified.schema))
         write_info(files, root, info)
     return report
 
 
-def _valid_segments(found: VerifyReport) -> list[Written]:
+def _valid_segments(report: VerifyReport) -> list[Written]:
     """Return the segments of each partition before its first one that is missing or at fault."""
-    wrong = {fault.segment for fault in found.faults}
+    wrong = {fault.segment for fault in report.faults}
     kept: list[Written] = []
     following: Counter[int] = Counter()
-    for one in found.segments:
-        if one.segment not in wrong and one.segment.number == following[one.segment.partition]:
-            following[one.segment.partition] += 1
-            kept.append(one)
+    for written in report.segments:
+        if written.segment not in wrong and written.segment.number == following[written.segment.partition]:
+            following[written.segment.partition] += 1
+            kept.append(written)
     return kept
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from rollout_cli.dataset.convert import Array, decode, encode_leaf, info_type, joined, leaf_type
-from rollout_cli.dataset.files import FORMAT_VERSION, LOST_INFO
+from rollout_cli.dataset.layout import FORMAT_VERSION, LOST_INFO
 from rollout_cli.dataset.spaces_json import space_from_json, space_to_json
 from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.episodes.infos import InfoPath
@@ -38,8 +38,8 @@ def _fields(**types: pa.DataType) -> list[pa.Field]:
 _STEP_START = _fields(episode_id=pa.int64(), step=pa.int32())
 _STEP_END = _fields(reward=pa.float64(), terminated=pa.bool_(), truncated=pa.bool_(), step_type=pa.uint8())
 EPISODE_FIELDS = [
-    *_fields(episode_id=pa.int64(), episode_number=pa.int64(), root_seed=pa.int64(), length=pa.int64()),
-    *_fields(**{"return": pa.float64()}, terminated=pa.bool_(), truncated=pa.bool_()),
+    *_fields(episode_id=pa.int64(), source=pa.int32(), episode_number=pa.int64(), root_seed=pa.int64()),
+    *_fields(length=pa.int64(), **{"return": pa.float64()}, terminated=pa.bool_(), truncated=pa.bool_()),
     *_fields(seed=pa.int64(), worker=pa.int32(), wall_time_s=pa.float64()),
     *_fields(data_chunk_index=pa.int32(), data_file_index=pa.int32(), data_row_index=pa.int64()),
 ]
@@ -132,7 +132,7 @@ class SpaceSchema:
         return {name: space_to_json(space) for name, space in spaces.items()}
 
 
-def env_spec_of(info: Mapping[str, Any]) -> EnvSpec:
+def spec_from_info(info: Mapping[str, Any]) -> EnvSpec:
     """Return the environment's spaces and limit, as info.json has them; `DatasetFormatError` where it has none."""
     try:
         spaces, limit = info["spaces"], info["max_episode_length"]
@@ -145,6 +145,12 @@ def info_columns_of(features: Mapping[str, Any]) -> InfoColumns:
     """Return the info columns that the `features` of an info.json describe."""
     infos = {name: feature for name, feature in features.items() if feature["kind"] == "info"}
     return {name: (tuple(feature["path"]), feature["dtype"]) for name, feature in infos.items()}
+
+
+def env_record(info: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the record of the environment that all sources of a dataset have; an empty one where they differ."""
+    first, *others = (source.get("env") or {} for source in info["sources"])
+    return first if all(env == first for env in others) else {}
 
 
 def _space_fields(columns: Sequence[SpaceColumn]) -> list[pa.Field]:
@@ -212,8 +218,8 @@ class DatasetSchema:
     def from_info(cls, info: Mapping[str, Any]) -> DatasetSchema:
         """Return the schema that an info.json describes; `DatasetFormatError` where it describes none."""
         try:
-            spaces = SpaceSchema.of(env_spec_of(info), next_observation=info["next_observation"])
-            return cls.of(spaces, info_columns_of(info["features"]), info.get("env") or {})
+            spaces = SpaceSchema.of(spec_from_info(info), next_observation=info["next_observation"])
+            return cls.of(spaces, info_columns_of(info["features"]), env_record(info))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise DatasetFormatError(f"info.json does not describe columns: {error!r}", hint=LOST_INFO) from error
 

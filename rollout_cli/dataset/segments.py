@@ -7,7 +7,7 @@ and a later write replaces it, from the tables that the flush wrote, exactly as 
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -17,13 +17,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from rollout_cli.dataset.commits import SegmentId, SegmentRecord, Written, read_tables
+from rollout_cli.dataset.commits import SegmentRecord, Written, missing_ranges, read_tables
 from rollout_cli.dataset.convert import Array, decode
-from rollout_cli.dataset.files import FileStore
 from rollout_cli.dataset.fingerprint import file_origin
+from rollout_cli.dataset.layout import SegmentId
 from rollout_cli.dataset.parquet import MEMORY_HINT, parquet_file
 from rollout_cli.dataset.schema import DatasetSchema, is_big
 from rollout_cli.dataset.stats import Place, TableStats, find_anomalies, merge_stats, table_stats
+from rollout_cli.dataset.store import FileStore
 from rollout_cli.dataset.tables import NumberedChunk, episode_table, step_table
 from rollout_cli.episodes.chunk import AnyChunk, concatenate
 from rollout_cli.errors import StorageError, UsageError
@@ -80,10 +81,11 @@ class SegmentSettings:
 
     files: FileStore
     root: Path
-    root_seed: int
-    run: str  # Its fingerprint.
+    root_seeds: tuple[int, ...]  # Of its sources.
+    run: str | None  # The fingerprint that its files name.
     schema: DatasetSchema
     limits: SizeLimits
+    order: str  # The column that they cover ranges of.
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,19 +94,19 @@ class SegmentJob:
 
     segment: SegmentId
     before: Written | None  # Its last write, whose rows come first.
-    episodes: Sequence[tuple[AnyChunk, Array]]  # The episodes after those, with their ids.
-    start: int  # The first episode number that it covers.
+    episodes: Sequence[tuple[AnyChunk, Array]]  # The episodes after those, with their labels.
+    start: int  # The first episode number (or id) that it covers.
     nominal: int  # Its nominal bytes.
 
 
 def write_segment(settings: SegmentSettings, job: SegmentJob) -> Written:
     """Write the data file and the episodes file of a segment, under temporary names."""
     schema, limits, before = settings.schema, settings.limits, job.before
-    chunks, first_row, dropped = [(chunk.load(), ids) for chunk, ids in job.episodes], 0, Counter[str]()
+    chunks, first_row, dropped = [(chunk.load(), labels) for chunk, labels in job.episodes], 0, Counter[str]()
     if before is not None:
         first_row, dropped = before.record.steps, Counter(before.record.dropped_infos)
-    file, root_seed = job.segment.file, settings.root_seed
-    episodes, lost = episode_table(schema, chunks, root_seed=root_seed, file=file, first_row=first_row)
+    seeds, file = settings.root_seeds, job.segment.file
+    episodes, lost = episode_table(schema, chunks, root_seeds=seeds, file=file, first_row=first_row)
     dropped.update(lost)
     n_steps = first_row + sum(chunk.n_steps for chunk, _ in chunks)
     tables: tuple[pa.Table, pa.Table] | None = None
@@ -117,7 +119,7 @@ def write_segment(settings: SegmentSettings, job: SegmentJob) -> Written:
             earlier = before.tables or read_tables(settings.root, schema, before.segment, before.record)
             steps, episodes = map(_appended, earlier or (), (steps, episodes))
         tables, pieces = (steps, episodes), iter([(steps, lost)])
-    origin = file_origin(settings.run, job.segment.partition, episodes["episode_number"][0].as_py())
+    origin = file_origin(settings.run, job.segment.partition, episodes[settings.order][0].as_py())
     data, meta = job.segment.temporary(settings.root)
     stats: list[TableStats] = []
     anomalies: dict[str, Place] = {}
@@ -130,7 +132,15 @@ def write_segment(settings: SegmentSettings, job: SegmentJob) -> Written:
             dropped.update(lost)
             written += table.num_rows
         out.add_key_value_metadata(origin)
-    record = _record(job, episodes, is_long=is_long, stats=merge_stats(stats), anomalies=anomalies, dropped=dropped)
+    record = _record(
+        job,
+        episodes,
+        settings.order,
+        is_long=is_long,
+        stats=merge_stats(stats),
+        anomalies=anomalies,
+        dropped_infos=dict(dropped),
+    )
     with parquet_file(settings.files, meta, schema.episodes) as out:
         out.write_table(episodes, row_group_size=limits.group_rows)
         out.add_key_value_metadata({**record.footer(), **origin})
@@ -143,30 +153,28 @@ def _row_groups(
     schema: DatasetSchema, episode: Sequence[NumberedChunk], *, edges: Sequence[int]
 ) -> Iterator[tuple[pa.Table, dict[str, int]]]:
     """Yield the rows of one episode up to each edge, and by column how many info values are not in them."""
-    chunk, ids = concatenate([chunk for chunk, _ in episode]), episode[0][1]
+    chunk, labels = concatenate([chunk for chunk, _ in episode]), episode[0][1]
     for start, stop in pairwise([0, *edges]):
         rows = chunk.rows(start, stop)
         if stop < chunk.n_steps:
             following, no = tuple(leaf[stop : stop + 1] for leaf in chunk.observations), np.zeros(1, bool)
             rows = replace(rows, last_observations=following, terminated=no, truncated=no)
-        yield step_table(schema, [(rows, ids)], first_step=start)
+        yield step_table(schema, [(rows, labels)], first_step=start)
 
 
-def _record(job: SegmentJob, episodes: pa.Table, *, dropped: Mapping[str, int], **facts: Any) -> SegmentRecord:
+def _record(job: SegmentJob, episodes: pa.Table, order: str, **facts: Any) -> SegmentRecord:
     # pyarrow's own `to_numpy` imports pandas where it is installed, which takes longer than a short run.
-    numbers, lengths, returns = (decode(episodes[name]) for name in ("episode_number", "length", "return"))
+    numbers, lengths, returns = (decode(episodes[name]) for name in (order, "length", "return"))
     stop = int(numbers[-1]) + 1
     return SegmentRecord(
         start=job.start,
         stop=stop,
-        # Within a partition numbers rise, so a missing one was skipped.
-        skipped=tuple(np.setdiff1d(np.arange(job.start, stop), numbers).tolist()),
+        skipped=missing_ranges(job.start, stop, numbers),
         episodes=episodes.num_rows,
         steps=int(lengths.sum()),
         last_length=int(lengths[-1]),
         return_sum=float(returns.sum()),
         nominal=job.nominal,
-        dropped_infos=dict(dropped),
         **facts,
     )
 
@@ -235,9 +243,10 @@ class Partition:
         segment: SegmentId,
         *,
         first_number: int | None,
+        by_id: bool = False,
         committed: Sequence[Written] = (),
     ) -> None:
-        self._schema, self._limits, self._queue = schema, limits, queue
+        self._schema, self._limits, self._queue, self._by_id = schema, limits, queue, by_id
         self._segment = segment
         # The numbers that the open segment covers; None before the first episode of a partition without a first one.
         self._start = self._next = first_number
@@ -247,19 +256,21 @@ class Partition:
         self._episodes: list[tuple[AnyChunk, Array]] = []
         # The parts of an episode that is not whole yet.
         self._parts: list[tuple[AnyChunk, Array]] = []
-        for last in committed[-1:]:
+        if committed:
+            last = committed[-1]
             self._segment, self._start, self._next = last.segment, last.record.start, last.record.stop
             self._rows, self._nominal, self._before = last.record.steps, last.record.nominal, last
             if last.record.is_long:
                 self._next_segment()
 
-    def write(self, chunk: AnyChunk, ids: Array) -> None:
-        """Take the next episodes, whole or the next part of one, with their ids, int64 (N,)."""
-        self._parts.append((chunk, ids))
+    def write(self, chunk: AnyChunk, labels: Array) -> None:
+        """Take the next episodes, whole or the next part of one, with their labels."""
+        self._parts.append((chunk, labels))
         if not chunk.completes:
             return
         parts, self._parts = self._parts, []
         lengths, schema, at = chunk.episode_lengths, self._schema, 0
+        numbers = labels[:, 0] if self._by_id else chunk.numbers
         # These depend on the episodes alone: not on how they were cut into chunks, or how well they compress.
         variable = sum(part.variable_bytes for part, _ in parts)
         sizes = lengths * schema.step_bytes + variable + schema.episode_bytes
@@ -270,9 +281,9 @@ class Partition:
                 continue
             stop = at + max(fitting, 1)
             if self._start is None:
-                self._start = int(chunk.numbers[at])
-            self._next = int(chunk.numbers[stop - 1]) + 1
-            self._episodes += parts if chunk.part else [(chunk.episodes(at, stop), ids[at:stop])]
+                self._start = int(numbers[at])
+            self._next = int(numbers[stop - 1]) + 1
+            self._episodes += parts if chunk.part else [(chunk.episodes(at, stop), labels[at:stop])]
             self._rows += int(lengths[at:stop].sum())
             self._nominal += int(sizes[at:stop].sum())
             at = stop

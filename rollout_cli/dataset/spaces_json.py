@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium import spaces
 
+from rollout_cli.episodes.plain import plain_value
 from rollout_cli.episodes.spaces import space_leaves
 from rollout_cli.errors import DatasetFormatError
 
@@ -51,9 +52,8 @@ def space_to_json(space: Space) -> dict[str, Any]:
 
 def _bound(bound: npt.NDArray[Any]) -> Any:
     """Return a bound as one number where all its values are equal (an image's are), else as nested lists."""
-    plain, is_finite = bound.astype(object), np.isfinite(bound)
-    plain[~is_finite] = bound[~is_finite].astype(str)  # JSON has no infinity.
-    return plain.flat[0] if bound.size and (bound == bound.flat[0]).all() else plain.tolist()
+    is_one = bound.size and (bound == bound.flat[0]).all()
+    return plain_value(bound.flat[0] if is_one else bound)
 
 
 def space_from_json(document: Mapping[str, Any]) -> Space:
@@ -67,33 +67,33 @@ def space_from_json(document: Mapping[str, Any]) -> Space:
         ) from error
 
 
-def _build(of: Mapping[str, Any]) -> Space:
+def _build(document: Mapping[str, Any]) -> Space:
     space: Space
-    kind: Any = np.dtype(of.get("dtype")).type
-    match of["type"]:
+    kind: Any = np.dtype(document.get("dtype")).type
+    match document["type"]:
         case "Dict":
-            space = spaces.Dict([(key, space_from_json(child)) for key, child in of["spaces"]])
+            space = spaces.Dict([(key, space_from_json(child)) for key, child in document["spaces"]])
         case "Tuple":
-            space = spaces.Tuple([space_from_json(child) for child in of["spaces"]])
+            space = spaces.Tuple([space_from_json(child) for child in document["spaces"]])
         case "Box":
-            low, high = (_values(of[name], kind, of["shape"]) for name in ("low", "high"))
-            space = spaces.Box(low, high, shape=of["shape"], dtype=kind)
+            low, high = (_values(document[name], kind, document["shape"]) for name in ("low", "high"))
+            space = spaces.Box(low, high, shape=document["shape"], dtype=kind)
         case "Discrete":
             # Before gymnasium 1.2.2 a Discrete takes no dtype, and all are int64.
             dtype = {} if kind is np.int64 else {"dtype": kind}
-            space = spaces.Discrete(of["n"], start=of["start"], **dtype)
+            space = spaces.Discrete(document["n"], start=document["start"], **dtype)
         case "MultiDiscrete":
-            nvec, start = (_values(of[name], kind, of["shape"]) for name in ("nvec", "start"))
+            nvec, start = (_values(document[name], kind, document["shape"]) for name in ("nvec", "start"))
             space = spaces.MultiDiscrete(nvec, dtype=kind, start=start)
         case "MultiBinary":
-            space = spaces.MultiBinary(of["shape"][0] if len(of["shape"]) == 1 else of["shape"])
+            space = spaces.MultiBinary(document["shape"][0] if len(document["shape"]) == 1 else document["shape"])
         case "Text":
-            text = _OwnText if "class" in of else spaces.Text
-            space = text(of["max_length"], min_length=of["min_length"], charset=of["charset"])
+            text = _OwnText if "class" in document else spaces.Text
+            space = text(document["max_length"], min_length=document["min_length"], charset=document["charset"])
             if isinstance(space, _OwnText):
-                space.own_class = of["class"]
+                space.own_class = document["class"]
         case _:
-            raise ValueError(of["type"])
+            raise ValueError(document["type"])
     return space
 
 

@@ -71,7 +71,7 @@ def _block_stats(rows: Array) -> ColumnStats:
 
 
 def stats_to_json(stats: TableStats) -> dict[str, Any]:
-    """Return the statistics as JSON, exactly; null where they are not finite."""
+    """Return the statistics as a document, exactly."""
     return {column: _named(_FIELDS, own) for column, own in stats.items()}
 
 
@@ -81,14 +81,9 @@ def stats_from_json(document: Mapping[str, Any]) -> TableStats:
 
 
 def _named(names: Sequence[str], fields: Iterable[Array]) -> dict[str, Any]:
-    """Return fields of a column's statistics as JSON by name; the first one is its count."""
+    """Return fields of a column's statistics by name; the first one is its count."""
     count, *others = (np.asarray(values) for values in fields)
-    out = {names[0]: count.astype(np.int64).tolist()}
-    for name, values in zip(names[1:], others, strict=True):
-        plain = values.astype(object)
-        plain[~np.isfinite(values)] = None
-        out[name] = plain.tolist()
-    return out
+    return dict(zip(names, [count.astype(np.int64).tolist(), *(values.tolist() for values in others)], strict=True))
 
 
 def table_stats(table: pa.Table, *, first_row: int = 0) -> TableStats:
@@ -127,7 +122,7 @@ def merge_stats(parts: Sequence[TableStats]) -> TableStats:
 
 
 def stats_document(stats: TableStats, schema: DatasetSchema) -> dict[str, Any]:
-    """Return stats.json: min, max, mean, std (of the population) and count; null where nothing was counted."""
+    """Return stats.json: min, max, mean, std (of the population) and count; nan where nothing was counted."""
     document = {}
     for column, (count, low, high, center, m2) in stats.items():
         variance = m2 / np.maximum(count, 1)
@@ -171,14 +166,16 @@ def anomalies(places: Mapping[str, Place]) -> list[Anomaly]:
 
 def find_anomalies(table: pa.Table, stats: TableStats, schema: DatasetSchema) -> dict[str, Place]:
     """Return by `column:problem` where each is first; rows are searched only where their statistics show an anomaly."""
-    found = {}
-    bounds = {one.name: one.leaf.bounds for one in (*schema.spaces.observation, *schema.spaces.action) if one.stored}
+    places = {}
+    columns = (*schema.spaces.observation, *schema.spaces.action)
+    bounds = {column.name: column.leaf.bounds for column in columns if column.stored}
     for name in (*bounds, "reward"):
         for problem, bad in _bad_values(table[name], stats.get(name), bounds.get(name)):
             # Integers near 2**63 are rounded in the statistics, so there may be none.
-            for row in np.flatnonzero(bad.reshape(len(bad), -1).any(axis=1))[:1].tolist():
-                found[f"{name}:{problem}"] = (table["episode_id"][row].as_py(), table["step"][row].as_py())
-    return found
+            rows = np.flatnonzero(bad.reshape(len(bad), -1).any(axis=1)).tolist()
+            if rows:
+                places[f"{name}:{problem}"] = tuple(table[column][rows[0]].as_py() for column in ("episode_id", "step"))
+    return places
 
 
 def _bad_values(

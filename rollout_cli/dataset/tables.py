@@ -24,7 +24,10 @@ from rollout_cli.episodes.chunk import Chunk
 from rollout_cli.episodes.spaces import unflatten
 
 NumberedChunk = tuple[Chunk, Array]
-"""Whole episodes, or one part of a long one, and the id of each, int64 (N,). Parts follow one another."""
+"""Whole episodes, or one part of a long one, and their labels: id and source of each, int64 (N, 2).
+
+Parts of an episode follow one another.
+"""
 
 
 def step_table(
@@ -36,7 +39,7 @@ def step_table(
     its last row here, and whose flags are false unless it ends with that row.
     """
     chunks, spaces = [chunk for chunk, _ in episodes], schema.spaces
-    whole, ids = _completed(episodes)
+    whole, labels = _completed(episodes)
     lengths = _joined(whole, "episode_lengths")
     ends = np.cumsum(lengths)
     starts = ends - lengths
@@ -50,7 +53,7 @@ def step_table(
     agent, agent_lost = encode_infos("agent_info", schema.infos, [chunk.agent_infos for chunk in chunks])
     observations = [chunk.observations for chunk in chunks]
     columns = [
-        number_array(np.repeat(ids, lengths)),
+        number_array(np.repeat(labels[:, 0], lengths)),
         number_array(steps),
         *_encode_leaves(spaces.observation, observations),
         *_encode_leaves(spaces.action, [chunk.actions for chunk in chunks]),
@@ -68,9 +71,9 @@ def step_table(
 
 
 def _completed(episodes: Sequence[NumberedChunk]) -> tuple[list[Chunk], Array]:
-    """Return the chunks in which episodes end, which have these episodes' own columns, and the ids of those."""
-    whole = [(chunk, ids) for chunk, ids in episodes if chunk.completes]
-    return [chunk for chunk, _ in whole], joined([ids for _, ids in whole])
+    """Return the chunks in which episodes end, which have these episodes' own columns, and their labels."""
+    whole = [(chunk, labels) for chunk, labels in episodes if chunk.completes]
+    return [chunk for chunk, _ in whole], joined([labels for _, labels in whole])
 
 
 def _joined(chunks: Sequence[Chunk], name: str) -> Array:
@@ -94,20 +97,26 @@ def _encode_leaves(columns: Sequence[SpaceColumn], parts: Sequence[tuple[Array, 
 
 
 def episode_table(
-    schema: DatasetSchema, episodes: Sequence[NumberedChunk], *, root_seed: int, file: tuple[int, int], first_row: int
+    schema: DatasetSchema,
+    episodes: Sequence[NumberedChunk],
+    *,
+    root_seeds: Sequence[int],
+    file: tuple[int, int],
+    first_row: int,
 ) -> tuple[pa.Table, dict[str, int]]:
     """Return episodes as a table of `schema.episodes`, and by column how many info values are not in it.
 
     Their steps follow one another in the data file `file` (chunk index and file index), from `first_row` on. Of their
-    step columns only the rewards are read.
+    step columns only the rewards are read. `root_seeds` are those of the sources.
     """
-    chunks, ids = _completed(episodes)
+    chunks, labels = _completed(episodes)
     lengths = _joined(chunks, "episode_lengths")
     infos, lost = encode_infos("episode_info", schema.infos, [chunk.episode_infos for chunk in chunks])
     columns = [
-        ids,
+        labels[:, 0],
+        labels[:, 1].astype(np.int32),
         _joined(chunks, "numbers"),
-        np.full(len(lengths), root_seed, np.int64),
+        np.array(root_seeds, np.int64)[labels[:, 1]],
         lengths,
         episode_returns([chunk.rewards for chunk, _ in episodes], lengths),
         *(_joined(chunks, name) for name in ("terminated", "truncated", "seeds", "workers", "wall_times")),
@@ -131,19 +140,19 @@ def decode_batch(spaces: SpaceSchema, steps: pa.Table, episodes: pa.Table) -> Ep
     spec = spaces.env_spec
     return EpisodeBatch(
         env_spec=spec,
-        observations=_tree(spec.observation_space, spaces.observation, steps),
-        actions=_tree(spec.action_space, spaces.action, steps),
-        last_observations=_tree(spec.observation_space, spaces.last_observation, episodes),
-        rewards=_numbers(steps, "reward"),
-        step_types=_numbers(steps, "step_type"),
+        observations=decode_tree(spec.observation_space, spaces.observation, steps),
+        actions=decode_tree(spec.action_space, spaces.action, steps),
+        last_observations=decode_tree(spec.observation_space, spaces.last_observation, episodes),
+        rewards=decode_numbers(steps, "reward"),
+        step_types=decode_numbers(steps, "step_type"),
         env_infos=decode_infos("env_info", steps),
         agent_infos=decode_infos("agent_info", steps),
         episode_infos=decode_infos("episode_info", episodes),
-        lengths=_numbers(episodes, "length"),
-        terminated=_numbers(episodes, "terminated"),
-        truncated=_numbers(episodes, "truncated"),
-        numbers=_numbers(episodes, "episode_number"),
-        seeds=_numbers(episodes, "seed"),
+        lengths=decode_numbers(episodes, "length"),
+        terminated=decode_numbers(episodes, "terminated"),
+        truncated=decode_numbers(episodes, "truncated"),
+        numbers=decode_numbers(episodes, "episode_number"),
+        seeds=decode_numbers(episodes, "seed"),
     )
 
 
@@ -168,11 +177,13 @@ def decode_chunk(schema: DatasetSchema, steps: pa.Table, episodes: pa.Table) -> 
     )
 
 
-def _tree(space: gymnasium.Space[Any], columns: Sequence[SpaceColumn], table: pa.Table) -> Tree:
+def decode_tree(space: gymnasium.Space[Any], columns: Sequence[SpaceColumn], table: pa.Table) -> Tree:
+    """Return the values of a space in the rows of a table, tree of arrays (T, *shape), which may be written to."""
     return unflatten(space, [np.require(column.decode(table), requirements="W") for column in columns])
 
 
-def _numbers(table: pa.Table, name: str) -> Array:
+def decode_numbers(table: pa.Table, name: str) -> Array:
+    """Return a column without nulls, (T,), which may be written to."""
     return np.require(decode(table[name]), requirements="W")
 
 
@@ -180,7 +191,7 @@ def stored_form(chunk: Chunk, env_spec: EnvSpec, features: Mapping[str, Any]) ->
     """Return whole episodes as a dataset with these spaces and `features` would give them, to compare both."""
     spaces = SpaceSchema.of(env_spec)
     schema = DatasetSchema.of(spaces, info_columns_of(features), {})
-    numbered = [(chunk, np.zeros(chunk.n_episodes, np.int64))]
+    numbered = [(chunk, np.zeros((chunk.n_episodes, 2), np.int64))]
     steps, _ = step_table(schema, numbered)
-    episodes, _ = episode_table(schema, numbered, root_seed=0, file=(0, 0), first_row=0)
+    episodes, _ = episode_table(schema, numbered, root_seeds=[0], file=(0, 0), first_row=0)
     return decode_batch(spaces, steps, episodes)

@@ -12,13 +12,24 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from rollout_cli.dataset.commits import SegmentId, SegmentRecord, Written, segment_files
+from rollout_cli.dataset.commits import SegmentRecord, Written, missing_ranges, totals_of
 from rollout_cli.dataset.convert import Array
-from rollout_cli.dataset.files import DATASET_ENTRIES, LOCK_NAME, LOST_INFO, info_path, read_info, stats_path
-from rollout_cli.dataset.fingerprint import Origin, check_origin, file_origin
+from rollout_cli.dataset.fingerprint import Origin, check_origin, file_origin, fingerprint_of
+from rollout_cli.dataset.layout import (
+    ASIDE,
+    DATASET_ENTRIES,
+    LOCK_NAME,
+    LOST_INFO,
+    SegmentId,
+    entries,
+    info_path,
+    order_column,
+    read_info,
+    segment_files,
+    stats_path,
+)
 from rollout_cli.dataset.metadata import count_segments
 from rollout_cli.dataset.parquet import open_parquet, reading
-from rollout_cli.dataset.reader import entries
 from rollout_cli.dataset.schema import EPISODE_FIELDS, DatasetSchema
 from rollout_cli.dataset.stats import merge_stats, stats_document, table_stats
 from rollout_cli.dataset.tables import episode_returns
@@ -30,7 +41,8 @@ SHOWN = 20
 """So many faults, notes, and episodes of one fault are named; of the others, their number."""
 
 TOTALS = ("episodes", "steps", "bytes", "segments")
-_NUMBERS = (*TOTALS, "root_seed", "partitions")
+_NUMBERS = (*TOTALS, "partitions")
+_LEAST = {"partitions": 1}
 _STATUSES = ("collecting", "complete", "interrupted")
 
 Facts = Mapping[str, Array]
@@ -81,7 +93,7 @@ class VerifyReport:
     def document(self) -> dict[str, Any]:
         """Return the report as JSON."""
         head = {"path": str(self.path), "ok": not self.faults, "status": self.info["status"], "quick": self.quick}
-        counts = {name: sum(getattr(one.record, name) for one in self.segments) for name in ("episodes", "steps")}
+        counts = totals_of(self.segments, "episodes", "steps")
         counts["files"] = len(self.data_files) + len(self.episodes_files)
         notes = {"notes": self.notes[:SHOWN], "n_notes": len(self.notes)}
         faults = {"faults": [fault.document() for fault in self.faults[:SHOWN]], "n_faults": len(self.faults)}
@@ -108,8 +120,9 @@ def verify_dataset(path: Path | str, *, quick: bool = False) -> VerifyReport:
     """
     root = folder_of(path)
     info = read_info(root)
-    wrong = [name for name in _NUMBERS if type(info.get(name)) is not int or info[name] < (name == "partitions")]
+    wrong = [name for name in _NUMBERS if type(info.get(name)) is not int or info[name] < _LEAST.get(name, 0)]
     wrong += ["status"] if info.get("status") not in _STATUSES else []
+    wrong += ["sources"] if any(type(source.get("root_seed")) is not int for source in info["sources"]) else []
     if wrong:
         what = f"its {wrong[0]} is {info.get(wrong[0])!r}"
         raise DatasetFormatError(f"{info_path(root)} is damaged: {what}", hint=LOST_INFO)
@@ -148,33 +161,34 @@ def _check_segment(
     metadata, table = _read(report, path, report.schema.episodes, segment)
     if table is None:
         return None, None
-    facts = {one.name: table[one.name].to_numpy() for one in EPISODE_FIELDS}
+    facts = {field.name: table[field.name].to_numpy() for field in EPISODE_FIELDS}
     ids, lengths = facts["episode_id"], facts["length"]
-    own, of_steps = _episode_checks(report.info, segment, facts, next_id), list[Check]()
+    of_episodes, of_steps = _episode_checks(report.info, segment, facts, next_id), list[Check]()
     n_steps = int(lengths.sum()) if lengths.min() > 0 else 0
     held: dict[str, Any] = {"episodes": len(ids), "steps": n_steps, "last_length": int(lengths[-1])}
     held["return_sum"] = float(facts["return"].sum())
     # In place of a damaged record stands what the rows show.
     unknown: dict[str, Any] = {"start": 0, "stop": 0, "nominal": 0, "anomalies": {}, "dropped_infos": {}, "stats": {}}
     record = SegmentRecord(**held, **unknown, skipped=(), is_long=False)
-    origin = file_origin(report.info.get("run"), segment.partition, int(facts["episode_number"][0]))
+    order = facts[order_column(report.info)]
+    origin = file_origin(fingerprint_of(report.info), segment.partition, int(order[0]))
     try:
         check_origin(path, metadata.metadata, origin)
         record = SegmentRecord.from_footer(metadata.metadata or {})
-        own += _record_checks(record, held, facts, next_number)
+        of_episodes += _record_checks(record, held, order, next_number)
     except (ValueError, DatasetFormatError) as error:
         report.add(path, str(error).replace(f"{path} ", "it "), segment)
     steps = _read_steps(report, data_path, segment, facts, origin) if n_steps else None
     if steps is not None:
         of_steps = list(_step_checks(report.schema, facts, steps, table))
     if steps is not None and record.stats:
-        documents = (stats_document(one, report.schema) for one in (table_stats(steps), record.stats))
-        own.append(("the statistics in its footer are not those of its steps", not _same_stats(*documents)))
-    for file, checks in ((path, own), (data_path, of_steps)):
+        documents = (stats_document(stats, report.schema) for stats in (table_stats(steps), record.stats))
+        of_episodes.append(("the statistics in its footer are not those of its steps", not _same_stats(*documents)))
+    for file, checks in ((path, of_episodes), (data_path, of_steps)):
         for problem, wrong in checks:
             if np.any(wrong):
                 report.add(file, problem, segment, ids[wrong] if np.ndim(wrong) else ())
-    size = sum(one.stat().st_size for one in (path, data_path) if one.exists())
+    size = sum(file.stat().st_size for file in (path, data_path) if file.exists())
     report.segments.append(Written(segment, record, size))
     return int(ids[-1]) + 1, record.stop or None
 
@@ -184,24 +198,26 @@ def _episode_checks(info: Mapping[str, Any], segment: SegmentId, facts: Facts, n
     ids, numbers, lengths = facts["episode_id"], facts["episode_number"], facts["length"]
     first = int(ids[0]) if next_id is None else next_id
     chunk, file = segment.file
+    seeds, sources = np.array([source["root_seed"] for source in info["sources"]]), facts["source"]
+    falls = np.diff(numbers, prepend=numbers[0] - 1) <= 0
     return [
         ("its id is not the next one", ids != (first + np.arange(len(ids)) if segment.n_partitions == 1 else numbers)),
-        ("its number is not above the one before", np.diff(numbers, prepend=numbers[0] - 1) <= 0),
+        ("its number is not above the one before", falls & (not info["derived"])),
         ("its length is not positive", lengths < 1),
         ("it names another data file", (facts["data_chunk_index"] != chunk) | (facts["data_file_index"] != file)),
         ("data_row_index is not that of its first step", facts["data_row_index"] != np.cumsum(lengths) - lengths),
-        ("root_seed is not the dataset's", facts["root_seed"] != info["root_seed"]),
+        ("root_seed is not its source's", facts["root_seed"] != seeds[np.clip(sources, 0, len(seeds) - 1)]),
+        ("its source is not one of the dataset's", (sources < 0) | (sources >= len(seeds))),
         ("it neither terminated nor was truncated", ~(facts["terminated"] | facts["truncated"])),
     ]
 
 
 def _record_checks(
-    record: SegmentRecord, held: Mapping[str, float], facts: Facts, next_number: int | None
+    record: SegmentRecord, held: Mapping[str, float], numbers: Array, next_number: int | None
 ) -> list[Check]:
-    """Return the checks of a commit record against its episodes, and their totals `held`."""
+    """Return the checks of a commit record against the `numbers` of its episodes, and their totals `held`."""
     start, stop = record.start, record.stop
-    known = sorted([*facts["episode_number"].tolist(), *record.skipped])
-    covers = len(known) == stop - start and known == list(range(start, stop))
+    covers = numbers.min() >= start and numbers.max() < stop and record.skipped == missing_ranges(start, stop, numbers)
     is_other = any(repr(getattr(record, name)) != repr(value) for name, value in held.items())
     begins = f"its footer covers episode numbers from {start} on, expected from {next_number} on"
     return [
@@ -255,8 +271,8 @@ def _differs(first: Array, second: Array) -> Array:
     """Return which rows of two arrays (N, *shape) differ in a bit (texts: in a letter), bool (N,)."""
     if first.dtype == object:
         return np.asarray(first != second)
-    one, other = (np.ascontiguousarray(values).reshape(len(values), -1).view(np.uint8) for values in (first, second))
-    return np.asarray((one != other).any(axis=1))
+    left, right = (np.ascontiguousarray(values).reshape(len(values), -1).view(np.uint8) for values in (first, second))
+    return np.asarray((left != right).any(axis=1))
 
 
 def _read(
@@ -307,7 +323,7 @@ def _check_metadata(report: VerifyReport) -> None:
             report.notes.append(f"{report.name(info)}: {problem}")
         elif stated != held:
             report.add(info, problem)
-    parts = [one.record.stats for one in report.segments]
+    parts = [written.record.stats for written in report.segments]
     if status != "collecting":
         with reading(stats):
             text = stats.read_bytes() if stats.is_file() else b""
@@ -326,7 +342,7 @@ def _check_names(report: VerifyReport) -> None:
     for top in entries(root):
         if top.name in ("data", "meta") or top.name.endswith(".tmp"):
             report.unexpected += sorted({*(_files_in(top) if top.is_dir() else [top])} - ours)
-        elif top.name not in (*DATASET_ENTRIES, LOCK_NAME) and not top.name.startswith(".repair-"):
+        elif top.name not in (*DATASET_ENTRIES, LOCK_NAME) and not top.name.startswith(ASIDE):
             report.notes.append(f"{top.name} does not belong to the dataset")
     report.notes += [f"{report.name(path)} does not belong to the dataset" for path in report.unexpected]
     if not (root / "README.md").is_file():
@@ -339,17 +355,17 @@ def _files_in(folder: Path) -> Iterator[Path]:
     return (Path(inside) / name for inside, _, names in os.walk(folder) for name in names)
 
 
-def _same_stats(expected: Mapping[str, Any], found: Any) -> bool:
+def _same_stats(expected: Mapping[str, Any], stated: Any) -> bool:
     """Return whether statistics are the same, but for the order in which another machine may add numbers."""
     try:
-        found = json.loads(found) if isinstance(found, bytes) else found
-        for column, one in expected.items():
-            rounding = 1e-9 * np.nanmax(np.abs(np.array([one["min"], one["max"]], float)), initial=1.0)
+        stated = json.loads(stated) if isinstance(stated, bytes) else stated
+        for column, stats in expected.items():
+            rounding = 1e-9 * np.nanmax(np.abs(np.array([stats["min"], stats["max"]], float)), initial=1.0)
             for name in ("count", "min", "max", "mean", "std"):
-                own, other = (np.asarray(of[name], float) for of in (one, found[column]))
+                ours, theirs = (np.asarray(fields[name], float) for fields in (stats, stated[column]))
                 tolerance = rounding if name in ("mean", "std") else 0
-                if own.shape != other.shape or not np.allclose(own, other, rtol=0, atol=tolerance, equal_nan=True):
+                if ours.shape != theirs.shape or not np.allclose(ours, theirs, rtol=0, atol=tolerance, equal_nan=True):
                     return False
-        return bool(found.keys() == expected.keys())
+        return bool(stated.keys() == expected.keys())
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError):
         return False

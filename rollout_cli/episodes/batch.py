@@ -226,7 +226,7 @@ class EpisodeBatch:
 
     @property
     def next_observations(self) -> Tree:
-        """Return the observation after each step, tree of arrays (T, *shape)."""
+        """The observation after each step, tree of arrays (T, *shape)."""
         ends = np.cumsum(self.lengths) - 1
 
         def shift(leaf: Array, last: Array) -> Array:
@@ -238,7 +238,7 @@ class EpisodeBatch:
 
     @property
     def valids(self) -> Array:
-        """Return where the padded arrays hold a step, bool (N, longest episode)."""
+        """Where the padded arrays hold a step, bool (N, longest episode)."""
         return np.asarray(np.arange(self.lengths.max()) < self.lengths[:, None])
 
     padded_observations = _padded(
@@ -253,12 +253,12 @@ class EpisodeBatch:
 
     @property
     def observations_list(self) -> list[Tree]:
-        """Return one tree of arrays an episode."""
+        """One tree of arrays an episode."""
         return [episode.observations for episode in self.split()]
 
     @property
     def actions_list(self) -> list[Tree]:
-        """Return one tree of arrays an episode."""
+        """One tree of arrays an episode."""
         return [episode.actions for episode in self.split()]
 
 

@@ -6,15 +6,18 @@ ChunkRef stands for a chunk that lies elsewhere: it has what is needed to order 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from rollout_cli.episodes.infos import JSON, STRING, InfoTable, concatenate_tables, plain_bytes
+from rollout_cli.episodes.infos import JSON, STRING, InfoTable, concatenate_tables
+from rollout_cli.episodes.plain import plain_bytes
 
 Array = npt.NDArray[Any]
 
@@ -36,7 +39,7 @@ class Part:
 
     @property
     def is_last(self) -> bool:
-        """Return whether the episode ends with this part."""
+        """Whether the episode ends with this part."""
         return self.index == self.count - 1
 
 
@@ -51,17 +54,17 @@ class _Episodes:
 
     @property
     def n_episodes(self) -> int:
-        """Return how many episodes the chunk holds (1 for a part)."""
+        """How many episodes the chunk holds (1 for a part)."""
         return len(self.numbers)
 
     @property
     def completes(self) -> bool:
-        """Return whether its last episode ends in it: not where it is an earlier part of one."""
+        """Whether its last episode ends in it: not where it is an earlier part of one."""
         return self.part is None or self.part.is_last
 
     @property
     def episode_lengths(self) -> Array:
-        """Return the rows of each episode, int64 (N,); of a part, those of all of its episode's parts."""
+        """The rows of each episode, int64 (N,); of a part, those of all of its episode's parts."""
         return self.lengths if self.part is None else np.array([self.part.episode_length], np.int64)
 
 
@@ -87,23 +90,23 @@ class Chunk(_Episodes):
 
     @property
     def n_steps(self) -> int:
-        """Return how many rows the chunk holds."""
+        """How many rows the chunk holds."""
         return len(self.rewards)
 
     @property
     def return_sum(self) -> float:
-        """Return the sum of its rewards."""
+        """The sum of its rewards."""
         return float(self.rewards.sum())
 
     @property
     def n_bytes(self) -> int:
-        """Return the bytes of its observations, actions and rewards, near enough to account for memory."""
+        """The bytes of its observations, actions and rewards, near enough to account for memory."""
         columns = (*self.observations, *self.actions, self.rewards, *self.last_observations)
         return sum(column.nbytes for column in columns)
 
     @property
     def variable_bytes(self) -> Array:
-        """Return the bytes that each episode's length does not tell, int64 (N,): those of its texts and info values."""
+        """The bytes that each episode's length does not tell, int64 (N,): those of its texts and info values."""
         out = np.zeros(self.n_episodes, np.int64)
         episodes = np.repeat(np.arange(self.n_episodes), self.lengths)
         for column in (*self.observations, *self.actions):
@@ -121,14 +124,14 @@ class Chunk(_Episodes):
         """Return the chunk's episodes at places `start` to `stop - 1`, as views."""
         if (start, stop) == (0, self.n_episodes):
             return self
-        own = {name: _cut(getattr(self, name), start, stop) for name in _EPISODE_FIELDS}
+        fields = {name: _cut(getattr(self, name), start, stop) for name in _EPISODE_FIELDS}
         first_row = int(self.lengths[:start].sum())
-        return replace(self.rows(first_row, first_row + int(own["lengths"].sum())), **own)
+        return replace(self.rows(first_row, first_row + int(fields["lengths"].sum())), **fields)
 
     def rows(self, start: int, stop: int) -> Chunk:
         """Return rows `start` to `stop - 1` of a chunk of one episode, as views; its episode's own facts stay."""
-        own = {name: _cut(getattr(self, name), start, stop) for name in _STEP_FIELDS}
-        return replace(self, lengths=np.array([stop - start], np.int64), **own)
+        fields = {name: _cut(getattr(self, name), start, stop) for name in _STEP_FIELDS}
+        return replace(self, lengths=np.array([stop - start], np.int64), **fields)
 
     def truncated_at(self, limit: int) -> Chunk:
         """Return a chunk of one whole episode as it would be under a limit of so many steps, in views."""
@@ -156,12 +159,12 @@ class ChunkRef(_Episodes):
 
     @property
     def n_steps(self) -> int:
-        """Return how many rows the chunk holds."""
+        """How many rows the chunk holds."""
         return int(self.lengths.sum())
 
     @property
     def return_sum(self) -> float:
-        """Return the sum of its rewards."""
+        """The sum of its rewards."""
         return self.load().return_sum if self.whole_sum is None else self.whole_sum
 
     def load(self) -> Chunk:
@@ -172,8 +175,8 @@ class ChunkRef(_Episodes):
         """Return the chunk's episodes at places `start` to `stop - 1`."""
         if (start, stop) == (0, self.n_episodes):
             return self
-        own = {name: getattr(self, name)[start:stop] for name in ("numbers", "lengths", "variable_bytes")}
-        return replace(self, **own, start=self.start + start, whole_sum=None)
+        fields = {name: getattr(self, name)[start:stop] for name in ("numbers", "lengths", "variable_bytes")}
+        return replace(self, **fields, start=self.start + start, whole_sum=None)
 
 
 AnyChunk = Chunk | ChunkRef
@@ -227,3 +230,37 @@ def for_transport(chunk: Chunk, limit: int = PART_BYTES) -> list[Chunk]:
         replace(chunk.rows(start, stop), part=Part(at, count, chunk.n_steps))
         for at, (start, stop) in enumerate(pairwise(edges))
     ]
+
+
+def without_infos(chunk: Chunk, patterns: Sequence[str]) -> Chunk:
+    """Return a chunk without the infos whose keys match a pattern; its tables count them as dropped.
+
+    A pattern is a dotted path (`episode.t`), or a glob of one (`*_time`), and stands for all that lies below it too. It
+    means the infos of steps, policies and resets alike, unless it begins with the name of one: `env_info.episode.t`.
+    """
+    groups = ("env_info", "agent_info", "episode_info")
+    kept: dict[str, Any] = {f"{group}s": _without(patterns, group, getattr(chunk, f"{group}s")) for group in groups}
+    return replace(chunk, **kept)
+
+
+def _without(patterns: Sequence[str], group: str, table: InfoTable) -> InfoTable:
+    kept, dropped = [], dict(table.dropped_rows)
+    for column in table.columns:
+        name = ".".join(column.path)
+        if any(_matches(pattern, group, name) for pattern in patterns):
+            dropped[name] = np.sort(np.append(dropped.get(name, np.zeros(0, np.int64)), column.row_numbers()))
+        else:
+            kept.append(column)
+    return table if len(kept) == len(table.columns) else InfoTable(table.n_rows, tuple(kept), dropped)
+
+
+def unmatched_patterns(patterns: Sequence[str], dropped: Iterable[str]) -> list[str]:
+    """Return the patterns that match none of the dropped infos, by names such as `env_info.episode.t`."""
+    met = [name.partition(".")[::2] for name in dropped]
+    return [pattern for pattern in patterns if not any(_matches(pattern, *one) for one in met)]
+
+
+@lru_cache(maxsize=4096)
+def _matches(pattern: str, group: str, name: str) -> bool:
+    wanted = (pattern, f"{pattern}.*")
+    return any(fnmatchcase(text, one) for text in (name, f"{group}.{name}") for one in wanted)

@@ -8,20 +8,15 @@ objects, None among them, where some lack anything else.
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from fnmatch import fnmatchcase
-from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from rollout_cli.episodes.plain import plain_value
 from rollout_cli.episodes.spaces import has_utf8
-
-if TYPE_CHECKING:
-    from rollout_cli.episodes.chunk import Chunk
 
 Array = npt.NDArray[Any]
 InfoPath = tuple[str, ...]
@@ -32,8 +27,6 @@ JSON = "json"
 
 DENSE_BYTES = 1 << 30
 """An info array that some rows lack is filled up to this size at most."""
-
-_NOT_FINITE = {"NaN", "Infinity", "-Infinity"}  # As `plain_value` writes them.
 
 MAX_NESTING = 16
 """Dictionaries nested deeper than this are JSON, so that one that holds itself ends (JSON refuses it)."""
@@ -77,7 +70,7 @@ class InfoTable:
 
     @property
     def dropped(self) -> dict[str, int]:
-        """Return how many values were dropped, by dotted path."""
+        """How many values were dropped, by dotted path."""
         return {name: len(rows) for name, rows in self.dropped_rows.items()}
 
     def slice(self, start: int, stop: int) -> InfoTable:
@@ -272,68 +265,3 @@ def _classify_numbers(value: Array) -> tuple[str, Any]:
         return f"{name}[{','.join(map(str, value.shape))}]", np.array(value)
     # `[()]` takes a scalar out of what may be an environment's own buffer.
     return name, value.item() if name in ("bool", "int64", "float64") else value[()]
-
-
-def plain_value(value: Any) -> Any:
-    """Return `value` built of what JSON has; numbers that JSON lacks become the texts NaN, Infinity and -Infinity."""
-    if value is None or isinstance(value, bool | str | int):
-        return value
-    if isinstance(value, float):
-        return value if math.isfinite(value) else json.dumps(value)
-    if isinstance(value, Mapping):
-        return {str(key): plain_value(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain_value(item) for item in value]
-    if isinstance(value, set | frozenset):
-        return sorted((plain_value(item) for item in value), key=repr)
-    plain = value.tolist() if isinstance(value, np.ndarray | np.generic) else value
-    # What Python has no number for, such as a long double, stays numpy's.
-    if plain is not value and not isinstance(plain, np.generic):
-        return plain_value(plain)
-    raise TypeError(type(value).__name__)
-
-
-def plain_bytes(value: Any) -> int:
-    """Return the nominal bytes of a plain value: 8 a number, and of a text those of its UTF-8.
-
-    They are the same whether a value has a column or is stored as JSON: where a segment ends follows from what is
-    stored. So a number has 8 whatever its type, and the texts that stand for numbers in JSON have 8 too.
-    """
-    if isinstance(value, dict | list):
-        return sum(map(plain_bytes, [*value, *value.values()] if isinstance(value, dict) else value))
-    is_text = isinstance(value, str) and value not in _NOT_FINITE
-    return len(value.encode("utf-8", "backslashreplace")) if is_text else 8
-
-
-def without_infos(chunk: Chunk, patterns: Sequence[str]) -> Chunk:
-    """Return a chunk without the infos whose keys match a pattern; its tables count them as dropped.
-
-    A pattern is a dotted path (`episode.t`), or a glob of one (`*_time`), and stands for all that lies below it too. It
-    means the infos of steps, policies and resets alike, unless it begins with the name of one: `env_info.episode.t`.
-    """
-    groups = ("env_info", "agent_info", "episode_info")
-    kept: dict[str, Any] = {f"{group}s": _without(patterns, group, getattr(chunk, f"{group}s")) for group in groups}
-    return replace(chunk, **kept)
-
-
-def _without(patterns: Sequence[str], group: str, table: InfoTable) -> InfoTable:
-    kept, dropped = [], dict(table.dropped_rows)
-    for column in table.columns:
-        name = ".".join(column.path)
-        if any(_matches(pattern, group, name) for pattern in patterns):
-            dropped[name] = np.sort(np.append(dropped.get(name, np.zeros(0, np.int64)), column.row_numbers()))
-        else:
-            kept.append(column)
-    return table if len(kept) == len(table.columns) else InfoTable(table.n_rows, tuple(kept), dropped)
-
-
-def unmatched_patterns(patterns: Sequence[str], dropped: Iterable[str]) -> list[str]:
-    """Return the patterns that match none of the dropped infos, by names such as `env_info.episode.t`."""
-    met = [name.partition(".")[::2] for name in dropped]
-    return [pattern for pattern in patterns if not any(_matches(pattern, *one) for one in met)]
-
-
-@lru_cache(maxsize=4096)
-def _matches(pattern: str, group: str, name: str) -> bool:
-    wanted = (pattern, f"{pattern}.*")
-    return any(fnmatchcase(text, one) for text in (name, f"{group}.{name}") for one in wanted)

@@ -42,17 +42,17 @@ class Leaf:
 
     @property
     def name(self) -> str:
-        """Return the dotted path, empty for the root: `("camera", 0)` is `camera.0`."""
+        """The dotted path, empty for the root: `("camera", 0)` is `camera.0`."""
         return ".".join(map(str, self.path))
 
     @property
     def row_bytes(self) -> int:
-        """Return the bytes of one fixed-size row; 0 for text, whose rows differ."""
+        """The bytes of one fixed-size row; 0 for text, whose rows differ."""
         return 0 if self.kind == "text" else self.dtype.itemsize * math.prod(self.shape)
 
     @property
     def bounds(self) -> tuple[Any, Any] | None:
-        """Return the least and the greatest value of each number of a sample, both included; None for text."""
+        """The least and the greatest value of each number of a sample, both included; None for text."""
         space: Any = self.space
         if self.kind == "box":
             return space.low, space.high

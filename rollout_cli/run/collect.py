@@ -15,9 +15,9 @@ import numpy as np
 from rollout_cli import pins
 from rollout_cli.config import CollectConfig
 from rollout_cli.cores import usable_cores
-from rollout_cli.dataset.files import FolderLock, check_folder, check_free_space, file_store
-from rollout_cli.episodes.chunk import AnyChunk
-from rollout_cli.episodes.infos import unmatched_patterns
+from rollout_cli.dataset.folder import FolderLock, OutputFolder, check_folder, check_free_space
+from rollout_cli.dataset.store import file_store
+from rollout_cli.episodes.chunk import AnyChunk, unmatched_patterns
 from rollout_cli.errors import InterruptedRunError, RolloutError, UserCodeError, as_flags
 from rollout_cli.progress import Progress
 from rollout_cli.remote import RemotePath
@@ -114,9 +114,9 @@ def collect(config: CollectConfig, *, progress: Progress | None = None) -> Colle
                 started_at,
                 **state.totals,
                 path=config.output.resolve(),
-                seed=state.info["root_seed"],
+                seed=state.source["root_seed"],
                 n_workers=config.workers,
-                reproducible=state.info["reproducible"],
+                reproducible=state.source["reproducible"],
             )
         run = _Run(request, tally, RunSamplers(request, progress), progress, signals)
         known = _check_stored(run)
@@ -190,6 +190,7 @@ def _start(run: _Run) -> Iterator[Sampler]:
 def _resume_or_begin(run: _Run, sampler: Sampler, lock: FolderLock | None) -> DatasetWriter:
     """Wait for the workers, check that they fit the dataset, and open it."""
     # These load pyarrow and ask git, while the workers build.
+    from rollout_cli.dataset.metadata import DatasetSettings  # noqa: PLC0415
     from rollout_cli.dataset.segments import SizeLimits, write_segment  # noqa: PLC0415
     from rollout_cli.dataset.writer import DatasetWriter  # noqa: PLC0415
 
@@ -205,19 +206,20 @@ def _resume_or_begin(run: _Run, sampler: Sampler, lock: FolderLock | None) -> Da
     if config.require_reproducible:
         reproduce.require(reproduce.known_beforehand(sampler.report))
     unknown = reproduce.Verdict("unknown", "the run has not ended yet")
-    return DatasetWriter(
-        config.output,
-        env_spec=spec,
-        root_seed=sampler.seed,
-        first_numbers=request.first_numbers,
-        header={**record, **state.history(record), "reproducible": asdict(unknown)},
+    folder = OutputFolder(config.output, overwrite=config.overwrite, keep_until=state.keep_until, lock=lock)
+    source = {"root_seed": sampler.seed, **record, **state.history(record), "reproducible": asdict(unknown)}
+    settings = DatasetSettings(
+        spec,
+        [source],
+        request.first_numbers,
         next_observation=config.next_observation,
-        overwrite=config.overwrite,
-        committed=state.committed,
-        keep_until=state.keep_until,
         limits=SizeLimits(segment_bytes=config.segment_bytes),
+    )
+    return DatasetWriter(
+        folder,
+        settings,
+        committed=state.committed,
         flush_seconds=config.flush_every,
-        lock=lock,
         write_segment=partial(
             sampler.segment_runner().run, write_segment, needs_folder=not isinstance(config.output, RemotePath)
         ),

@@ -1,7 +1,6 @@
 """Provenance: what info.json records of the run that made a dataset, and the run that a dataset's info.json asks for.
 
-The record is plain JSON. Numbers that JSON does not have (`inf`, `nan`, as `healthy_z_range = [0.7, inf]` needs) become
-`{"float": "inf"}`; texts under the names of secrets become `***`.
+The record is plain JSON (`episodes/plain.py`); texts under the names of secrets become `***`.
 """
 
 from __future__ import annotations
@@ -20,6 +19,7 @@ from typing import Any
 from rollout_cli import __version__, pins
 from rollout_cli.config import OPTIONS, CollectConfig, Values, options_of, plain_value
 from rollout_cli.envs.source import EnvSource
+from rollout_cli.episodes.plain import from_plain, plain_json
 from rollout_cli.errors import ConfigError, DatasetFormatError, UserCodeError
 from rollout_cli.loading import Source
 from rollout_cli.policies.source import PolicySource, recorded_spec
@@ -124,7 +124,7 @@ def changed_versions(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[
     return [f"{name} was {old[name]}, is {new[name]}" for name in new if name in old and old[name] != new[name]]
 
 
-def recorded_values(info: Mapping[str, Any]) -> Values:
+def recorded_values(source: Mapping[str, Any]) -> Values:
     """Return the command, options and root seed of the run that made a dataset, as `CollectConfig` takes them.
 
     Policies and environments in files are named by their absolute paths, so that the working folder does not matter.
@@ -132,20 +132,20 @@ def recorded_values(info: Mapping[str, Any]) -> Values:
     Raises:
         DatasetFormatError: If it records no options, or its seeds are those of another version.
     """
-    if info.get("seeding") != SEEDING:
+    if source.get("seeding") != SEEDING:
         raise DatasetFormatError(
-            f"the dataset's seeds follow rule {info.get('seeding', 1)}, and this version has rule {SEEDING}: its "
+            f"the dataset's seeds follow rule {source.get('seeding', 1)}, and this version has rule {SEEDING}: its "
             "episodes cannot be run again",
             hint="use the version of rollout-collect that made it, or collect anew",
         )
     try:
-        recorded = restored(dict(info["collector"]))
-        for name, source in (("policy", info["policy"]), ("env", info["env_source"])):
-            recorded[name] = recorded_spec(source)
+        recorded = from_plain(dict(source["collector"]))
+        for name, origin in (("policy", source["policy"]), ("env", source["env_source"])):
+            recorded[name] = recorded_spec(origin)
         command = recorded.pop("command")
         options = {name: value for name, value in recorded.items() if value is not None}
         values = {name: OPTIONS[name].read(value, f"the dataset's {name}") for name, value in options.items()}
-        return {"command": command, **values, "seed": info["root_seed"]}
+        return {"command": command, **values, "seed": source["root_seed"]}
     except (KeyError, TypeError, AttributeError, ConfigError) as error:
         raise DatasetFormatError(
             f"info.json does not record the options of a run: {error}",
@@ -171,11 +171,8 @@ def _is_cut(name: str, value: Any) -> bool:
 
 
 def storable(document: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a document as plain JSON, with secrets cut; `restored` undoes the rest."""
-    plain = json.loads(
-        json.dumps(document, default=str), object_hook=_cut, parse_constant=lambda name: {"float": str(float(name))}
-    )
-    return dict(plain)
+    """Return a document as plain JSON, with secrets cut; `from_plain` gives the numbers back."""
+    return dict(plain_json(document, object_hook=_cut))
 
 
 def _cut(document: dict[str, Any]) -> dict[str, Any]:
@@ -187,11 +184,3 @@ def _cut(document: dict[str, Any]) -> dict[str, Any]:
         if key in _SECRETS and isinstance(value, str | list) and value:
             document[key] = CUT
     return document
-
-
-def restored(value: Any) -> Any:
-    """Return plain JSON with the numbers back that JSON does not have."""
-    if isinstance(value, dict):
-        is_number = value.keys() == {"float"} and value["float"] in {"inf", "-inf", "nan"}
-        return float(value["float"]) if is_number else {key: restored(item) for key, item in value.items()}
-    return [restored(item) for item in value] if isinstance(value, list) else value

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,7 +29,7 @@ class Replayed:
 
 
 def replay(
-    dataset: Dataset, places: Iterable[int], *, policy: str | None, env_kwargs: Mapping[str, Any]
+    dataset: Dataset, places: Sequence[int], *, policy: str | None, env_kwargs: Mapping[str, Any]
 ) -> tuple[list[Replayed], list[str]]:
     """Build the policy and the environment that made a dataset, in this process, and run episodes of it again.
 
@@ -40,21 +40,37 @@ def replay(
     Raises:
         RolloutError: If the dataset does not record what made it, that is not there any more, or it raises.
     """
-    info = dataset.info
-    values = provenance.recorded_values(info)
+    numbers, replayed, notices = dataset.episodes["source"].to_pylist(), list[Replayed](), list[str]()
+    for number in sorted({numbers[place] for place in places}):
+        chosen = [place for place in places if numbers[place] == number]
+        again, changed = _replay_source(dataset, dataset.info["sources"][number], chosen, policy, env_kwargs)
+        replayed += again
+        notices += changed
+    return replayed, notices
+
+
+def _replay_source(
+    dataset: Dataset,
+    source: Mapping[str, Any],
+    places: Iterable[int],
+    policy: str | None,
+    env_kwargs: Mapping[str, Any],
+) -> tuple[list[Replayed], list[str]]:
+    """Replay episodes of the run that `source` records."""
+    values = provenance.recorded_values(source)
     values |= {"sampler": "local", "workers": 1, "require_reproducible": False, "policy_sha256": None}
     values |= {"step_timeout": None, "episode_timeout": None, "on_env_error": "fail", "on_worker_death": "fail"}
     values["env_kwargs"] = {**values.get("env_kwargs", {}), **env_kwargs}
     values["policy"] = policy or values["policy"]
     config = CollectConfig(**values)
     provenance.check_nothing_cut(config)
-    policies = policy_source(config.policy, sha256=info["policy"]["sha256"] if info["policy"]["path"] else None)
+    policies = policy_source(config.policy, sha256=source["policy"]["sha256"] if source["policy"]["path"] else None)
     envs = env_of(config)
     sources = provenance.sources_record(config, policies, envs)
-    if info["env_source"]["path"] and sources["env"]["sha256"] != info["env"]["sha256"]:
+    if source["env_source"]["path"] and sources["env"]["sha256"] != source["env"]["sha256"]:
         raise EnvLoadError(
             f"the environment's file {config.env} is not the one that made these episodes: its SHA-256 is "
-            f"{sources['env']['sha256']}, and was {info['env']['sha256']}",
+            f"{sources['env']['sha256']}, and was {source['env']['sha256']}",
             hint="put back the file that was used",
         )
     with sampler_of(config, policies, envs) as sampler:
@@ -64,12 +80,12 @@ def replay(
         assert sampler.report is not None
         record = provenance.run_record(sources, sampler.report, surrounding)
         # A source may have changed in a comment only, so this is no error.
-        changed, _ = pins.changes(info["files"], record["files"], is_whole=False)
-        changed = [f"{change} since the dataset was made" for change in [*changed, *changed_sources(info, record)]]
+        changed, _ = pins.changes(source["files"], record["files"], is_whole=False)
+        changed = [f"{change} since the dataset was made" for change in [*changed, *changed_sources(source, record)]]
         notices = changed + [
-            f"since the dataset was made, {version}" for version in provenance.changed_versions(info, record)
+            f"since the dataset was made, {version}" for version in provenance.changed_versions(source, record)
         ]
-        if SpaceSchema.of(spec).describe() != info["spaces"]:
+        if SpaceSchema.of(spec).describe() != dataset.info["spaces"]:
             raise EnvLoadError(
                 "the environment has other spaces than those of the dataset",
                 hint="; ".join(notices) or "its code, or a package that it uses, has changed",
@@ -78,11 +94,11 @@ def replay(
             raise NotReproducibleError(f"these episodes cannot be run again: {sampler.report.not_reproducible}")
         replayed = []
         for episode in (dataset[place] for place in places):
-            rerun = stored_form(run_again(sampler, episode.number), dataset.env_spec, info["features"])
+            rerun = stored_form(run_again(sampler, episode.number), dataset.env_spec, dataset.info["features"])
             facts = {"episode_id": episode.id, "episode_number": episode.number, "seed": episode.seed}
             replayed.append(Replayed({**facts, "steps": len(episode)}, first_difference(episode.batch, rerun)))
         # What is read in an episode is known by now.
-        late, _ = pins.changes(info["files"], pins.record(sampler.report.files))
+        late, _ = pins.changes(source["files"], pins.record(sampler.report.files))
         late = [f"{change} since the dataset was made" for change in late]
-        notices += [f"from episode {min(change['from_numbers'])} on, {change['what']}" for change in info["changes"]]
+        notices += [f"from episode {min(change['from_numbers'])} on, {change['what']}" for change in source["changes"]]
         return replayed, [*(change for change in late if change not in changed), *notices]

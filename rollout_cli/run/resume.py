@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from rollout_cli import pins
 from rollout_cli.config import AMOUNTS, CollectConfig, CommandName, Values
-from rollout_cli.dataset import files
+from rollout_cli.dataset.folder import is_unbegun, recover_replaced, remove_dataset, standing_root
+from rollout_cli.dataset.layout import collected_source, read_info
+from rollout_cli.dataset.store import file_store
 from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.errors import ConfigError, UsageError
 from rollout_cli.progress import Progress
@@ -39,9 +41,9 @@ def recorded_options(command: CommandName, given: Mapping[str, Any]) -> Values:
     """
     if "output" not in given:
         raise ConfigError("--resume needs a dataset", hint="name its folder with {output=DIR}")
-    if not AMOUNTS.isdisjoint(given) and files.is_unbegun(given["output"]):
+    if not AMOUNTS.isdisjoint(given) and is_unbegun(given["output"]):
         return {}
-    values = recorded_values(files.read_info(files.standing_root(given["output"])))
+    values = recorded_values(collected_source(read_info(standing_root(given["output"]))))
     made_by = values.pop("command")
     if made_by != command:
         raise UsageError(
@@ -72,6 +74,11 @@ class ResumeState:
     keep_until: tuple[int, ...] = ()
 
     @property
+    def source(self) -> Mapping[str, Any]:
+        """The record of the run that began the dataset; empty for a new dataset."""
+        return collected_source(self.info) if self.info else {}
+
+    @property
     def is_complete(self) -> bool:
         """Whether there is nothing to do."""
         return self.plan is None and self.info["status"] == "complete"
@@ -84,7 +91,7 @@ class ResumeState:
     @property
     def skipped(self) -> dict[int, str]:
         """By number, why earlier runs skipped an episode."""
-        episodes = self.info.get("skipped", {}).get("episodes", [])
+        episodes = self.source.get("skipped", {}).get("episodes", [])
         recorded = {episode["episode_number"]: episode["reason"] for episode in episodes}
         return dict.fromkeys(self.committed.skipped if self.committed else (), _UNRECORDED) | recorded
 
@@ -100,15 +107,15 @@ class ResumeState:
             return
         from rollout_cli.dataset.schema import SpaceSchema  # noqa: PLC0415 - it loads pyarrow
 
-        self.accept(*pins.changes(self.info["files"], record["files"], is_whole=is_whole)[0])
+        self.accept(*pins.changes(self.source["files"], record["files"], is_whole=is_whole)[0])
         kept = {"env": "max_episode_length", "policy": "class"}
-        fits = [self.info[part].get(name) == record[part].get(name) for part, name in kept.items()]
+        fits = [self.source[part].get(name) == record[part].get(name) for part, name in kept.items()]
         if self.info["spaces"] != SpaceSchema.of(spec).describe() or not all(fits):
             _refuse(self.config.output, ["the environment's spaces or time limit, or the policy's class, are others"])
         if is_whole:
-            for notice in pins.changes(self.info["files"], record["files"])[1]:
+            for notice in pins.changes(self.source["files"], record["files"])[1]:
                 progress.notice(notice)
-            if changed := changed_versions(self.info, record):
+            if changed := changed_versions(self.source, record):
                 progress.warn(f"the dataset was begun with other versions: {'; '.join(changed)}")
 
     def accept(self, *changes: str) -> None:
@@ -128,18 +135,18 @@ class ResumeState:
     @property
     def changes(self) -> list[Mapping[str, Any]]:
         """What info.json records of accepted changes: those of earlier resumes, and this one's."""
-        before = list(self.info.get("changes", []))
+        before = list(self.source.get("changes", []))
         if not self.accepted or self.committed is None:
             return before
-        old = {name: self.info[name] for name in ("files", "versions")}
-        old |= {name: self.info[name].get("sha256") for name in ("policy", "env", "worker")}
+        old = {name: self.source[name] for name in ("files", "versions")}
+        old |= {name: self.source[name].get("sha256") for name in ("policy", "env", "worker")}
         numbers = [partition.next_number for partition in self.committed.partitions]
         what = f"{'files changed: ' if self.config.accept_changes else ''}{'; '.join(self.accepted)}"
         return [*before, {"what": what, "from_numbers": numbers, "before": old}]
 
     def history(self, record: Mapping[str, Any]) -> dict[str, Any]:
         """Return the `files` of a run's record with those of earlier runs, and the accepted `changes`."""
-        return {"files": pins.joined(self.info.get("files", []), record["files"]), "changes": self.changes}
+        return {"files": pins.joined(self.source.get("files", []), record["files"]), "changes": self.changes}
 
 
 def resume_state(config: CollectConfig, plan: Plan, sources: Mapping[str, Any], progress: Progress) -> ResumeState:
@@ -152,25 +159,26 @@ def resume_state(config: CollectConfig, plan: Plan, sources: Mapping[str, Any], 
     root = config.output
     if not config.resume:
         return ResumeState(config, plan, {})
-    store = files.file_store(root)
-    files.recover_replaced(store, root)
-    if files.is_unbegun(root):
+    store = file_store(root)
+    recover_replaced(store, root)
+    if is_unbegun(root):
         progress.notice(f"there is nothing to resume in {root}: a new dataset begins")
-        files.remove_dataset(store, root)
+        remove_dataset(store, root)
         return ResumeState(config, plan, {})
     from rollout_cli.dataset.commits import read_committed  # noqa: PLC0415 - it loads pyarrow
 
-    info = files.read_info(root)
-    recorded_values(info)  # It raises where the dataset records no run that can be resumed.
+    info = read_info(root)
+    source = collected_source(info)
+    recorded_values(source)  # It raises where the dataset records no run that can be resumed.
     check_nothing_cut(config)
     _refuse(root, list(_differences(info, sources, plan)))
     if config.seed is None:
-        config = replace(config, seed=info["root_seed"])
-    elif config.seed != info["root_seed"]:
-        _refuse(root, [f"seed was {info['root_seed']}, is {config.seed}"])
+        config = replace(config, seed=source["root_seed"])
+    elif config.seed != source["root_seed"]:
+        _refuse(root, [f"seed was {source['root_seed']}, is {config.seed}"])
     committed = read_committed(root, info)
     state = ResumeState(config, remaining(plan, committed.partitions), info, committed)
-    state.accept(*changed_sources(info, sources))
+    state.accept(*changed_sources(source, sources))
     if state.is_complete or committed.can_resume:
         for notice in committed.notices:
             progress.warn(notice)
@@ -185,12 +193,13 @@ def resume_state(config: CollectConfig, plan: Plan, sources: Mapping[str, Any], 
 
 def _differences(info: Mapping[str, Any], sources: Mapping[str, Any], plan: Plan) -> Iterator[str]:
     """Yield in words what differs between the dataset's record and this run's, and decides the data."""
-    before, now = info["collector"], sources["collector"]
+    source = collected_source(info)
+    before, now = source["collector"], sources["collector"]
     for name in (*_DECISIVE, *(("episodes_per_worker", "workers") if now["command"] == "exact" else ())):
         if before.get(name) != now.get(name):
             yield f"{name} was {json.dumps(before.get(name))}, is {json.dumps(now.get(name))}"
     for name, origin in (("policy", "policy"), ("env", "env_source")):
-        old, new = info[origin], sources[origin]
+        old, new = source[origin], sources[origin]
         # A file may lie elsewhere now, with the same bytes.
         is_moved = None not in (old["path"], new["path"]) and old.get("scheme") == new.get("scheme")
         if old["spec"] != new["spec"] and not is_moved:

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from rollout_cli.dataset.reader import dataset_of
+from rollout_cli.dataset.reader import Dataset
+from rollout_cli.dataset.rows import rows_of
 from rollout_cli.episodes.batch import EpisodeBatch
 from rollout_cli.episodes.chunk import Chunk
 from rollout_cli.progress import Progress
@@ -63,7 +64,7 @@ def check_stored(
     text = f"episode {number}: {difference.place} was {was}, is {now}"
     if once_more is not None:
         return reproduce.Verdict("no", f"{text}, and otherwise once more", difference=difference)
-    if changed_versions(state.info, record):
+    if changed_versions(state.source, record):
         progress.warn(f"with other versions, or on another machine, the stored {text}")
         state.accepted.append(f"with other versions, or on another machine, {text}")
     else:
@@ -74,12 +75,12 @@ def check_stored(
 def _stored_beginning(state: ResumeState) -> tuple[Chunk, int | None] | None:
     """Return the first stored episode of a partition behind all accepted changes, as far as it is to be run again."""
     assert state.committed is not None
-    changes = state.info.get("changes", [])
+    changes = state.source.get("changes", [])
     firsts = changes[-1]["from_numbers"] if changes else state.info["first_numbers"]
     root = state.config.output
     # Without a damaged segment at the end, which is moved aside when the dataset is extended.
     files = {written.segment.file: written.segment.paths(root)[1] for written in state.committed.segments}
-    dataset = dataset_of(root, state.info, files)
+    dataset = Dataset(rows_of(root, state.info, files))
     numbers, lengths, times = (
         dataset.episodes[name].to_numpy() for name in ("episode_number", "length", "wall_time_s")
     )

@@ -10,8 +10,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
-from rollout_cli.episodes.chunk import Chunk, for_transport
-from rollout_cli.episodes.infos import without_infos
+from rollout_cli.episodes.chunk import Chunk, for_transport, without_infos
 from rollout_cli.errors import EnvLoadError, PolicyLoadError, UserCodeError
 from rollout_cli.loading import first_line, is_interrupt, reporting
 from rollout_cli.pins import FileWatch, hashed

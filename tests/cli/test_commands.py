@@ -147,10 +147,10 @@ def test_progress_beside_json_and_a_path_alone(rollout: Caller) -> None:
 
 
 def test_json(rollout: Caller, stand_in: StandIn) -> None:
-    """--json prints one document; nan, which JSON does not have, becomes null."""
+    """--json prints one document; nan, which JSON does not have, is a text."""
     stand_in.mean_return = float("nan")
     document = json.loads(rollout("collect", "--timesteps", "1", "--json", "-o", "here").stdout)
-    assert {**asdict(Result(Path("here"))), "path": "here", "mean_return": None} == document
+    assert {**asdict(Result(Path("here"))), "path": "here", "mean_return": "nan"} == document
 
 
 def test_dry_run(rollout: Caller, stand_in: StandIn) -> None:
@@ -161,7 +161,7 @@ def test_dry_run(rollout: Caller, stand_in: StandIn) -> None:
     Path("again.toml").write_text(ran.stdout)
     assert ran.stdout == rollout("collect", "--config", "again.toml", "--dry-run").stdout
     as_json = json.loads(rollout("collect", *flags, "--dry-run", "--json").stdout)
-    assert {**tomllib.loads(ran.stdout), "env_kwargs": {"size": [1, None]}} == as_json
+    assert {**tomllib.loads(ran.stdout), "env_kwargs": {"size": [1, "inf"]}} == as_json
 
 
 ERRORS: list[tuple[BaseException, int, str]] = [

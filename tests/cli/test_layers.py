@@ -65,3 +65,16 @@ def test_a_run_does_not_load_pandas(tmp_path: Path) -> None:
     )
     ran = subprocess.run([sys.executable, "-c", code], env=variables(), capture_output=True, text=True, check=False)
     assert 0 == ran.returncode, ran.stderr
+
+
+def test_a_dataset_is_loaded_without_the_rest_of_the_package() -> None:
+    """Neither workers, policies nor options, and no library that they need."""
+    code = (
+        "import sys, rollout_cli\n"
+        "rollout_cli.load\n"
+        "own = {name.split('.')[1] for name in sys.modules if name.startswith('rollout_cli.')}\n"
+        "assert own == {'dataset', 'episodes', 'errors', 'remote'}, own\n"
+        "assert not {'pydantic', 'typer', 'rich'} & sys.modules.keys()\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], env=variables(), capture_output=True, text=True, check=False)
+    assert 0 == ran.returncode, ran.stderr

@@ -122,7 +122,7 @@ def test_variable_bytes_by_hand() -> None:
     """Texts count their UTF-8 bytes and numbers eight; what the length tells does not count."""
     chunk = episode(0, 2, env_info=lambda _, step: {"x": np.zeros(3, np.float32), "t": "äb"} if step else {})
     assert 3 * 8 + 3 == chunk.variable_bytes.sum()
-    odd = {"json": [1, None, "äb", {"key": 0.5}], "nan": [math.nan, "NaN"], "escaped": "\udc80"}
+    odd = {"json": [1, None, "äb", {"key": 0.5}], "nan": [math.nan, "nan"], "escaped": "\udc80"}
     assert (8 + 8 + 3 + 3 + 8) + (8 + 8) + 6 == episode(0, 1, env_info=lambda *_: odd).variable_bytes.sum()
 
 

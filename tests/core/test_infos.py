@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rollout_cli.episodes.chunk import unmatched_patterns, without_infos
 from rollout_cli.episodes.infos import (
     JSON,
     MAX_NESTING,
@@ -19,8 +20,6 @@ from rollout_cli.episodes.infos import (
     concatenate_tables,
     kind_type,
     tabulate,
-    unmatched_patterns,
-    without_infos,
 )
 from tests.helpers.chunks import episode
 from tests.helpers.contents import row_dicts
@@ -107,7 +106,7 @@ def test_values_are_kept_exactly(value: Any) -> None:
     [
         (None, None),
         (2**70, 2**70),
-        ([1, math.inf, -math.inf, math.nan], [1, "Infinity", "-Infinity", "NaN"]),
+        ([1, math.inf, -math.inf, math.nan], [1, "inf", "-inf", "nan"]),
         ({"b", "a"}, ["a", "b"]),
         ([{"k": (np.int8(1), np.zeros(2))}], [{"k": [1, [0.0, 0.0]]}]),
         ("\ud800", "\ud800"),

@@ -13,13 +13,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rollout_cli.dataset.commits import SegmentId, SegmentRecord, read_committed, read_record
-from rollout_cli.dataset.files import read_info
+from rollout_cli.dataset.commits import SegmentRecord, read_committed, read_record
+from rollout_cli.dataset.layout import SegmentId, read_info
 from rollout_cli.dataset.stats import column_stats, stats_to_json
 from rollout_cli.dataset.writer import DatasetWriter
+from rollout_cli.episodes.plain import plain_json
 from rollout_cli.errors import DatasetFormatError, StorageError
-from tests.helpers.chunks import BOX_SPEC, episode
+from tests.helpers.chunks import episode
 from tests.helpers.damage import data, episodes, flip, make_folder
+from tests.helpers.datasets import source_of
 from tests.helpers.writing import (
     CHUNKS,
     SMALL,
@@ -29,6 +31,7 @@ from tests.helpers.writing import (
     all_files,
     data_files,
     hidden_files,
+    open_writer,
     resume_dataset,
     vanish,
     write_dataset,
@@ -61,14 +64,15 @@ def test_a_record_comes_back_from_a_footer_exactly() -> None:
         "x": column_stats(np.full(3, np.inf)),
     }
     record = SegmentRecord(
-        start=3, stop=9, skipped=(4, 7), episodes=4, steps=40, last_length=7, return_sum=float("-inf"), nominal=999,
-        is_long=False, stats=stats, anomalies={"reward:not_finite": (5, 2)}, dropped_infos={"env_info.f": 3},
+        start=3, stop=9, skipped=((4, 5), (7, 8)), episodes=4, steps=40, last_length=7, return_sum=float("-inf"),
+        nominal=999, is_long=False, stats=stats, anomalies={"reward:not_finite": (5, 2)},
+        dropped_infos={"env_info.f": 3},
     )  # fmt: skip
     footer = {key.encode(): value.encode() for key, value in record.footer().items()}
     found = SegmentRecord.from_footer(footer)
     for name in ("start", "stop", "skipped", "episodes", "return_sum", "anomalies", "dropped_infos", "is_long"):
         assert getattr(record, name) == getattr(found, name)
-    assert stats_to_json(stats) == stats_to_json(found.stats)
+    assert plain_json(stats_to_json(stats)) == plain_json(stats_to_json(found.stats))
 
 
 @pytest.mark.parametrize(
@@ -81,7 +85,7 @@ def test_a_footer_without_a_record_is_told_apart(footer: dict[bytes, bytes]) -> 
 
 
 def test_the_record_of_a_segment_states_its_episodes(whole: Path) -> None:
-    run = read_info(whole)["run"]
+    run = source_of(whole)["run"]
     records = [read_record(whole, run, SegmentId(1, 0, number)) for number in range(8)]
     assert 130 == sum(record.episodes for record in records)
     assert sum(one.n_steps for one in EPISODES) == sum(record.steps for record in records)
@@ -98,7 +102,7 @@ def kill(path: Path, kill_at: int) -> None:
     files = KilledFiles(kill_at)
     writer: DatasetWriter | None = None
     with suppress(Killed):
-        writer = DatasetWriter(path, env_spec=BOX_SPEC, root_seed=0, limits=SMALL, files=files)
+        writer = open_writer(path, limits=SMALL, files=files)
         for at, chunk in enumerate(CHUNKS):
             writer.write(chunk)
             if at % 3 == 0:

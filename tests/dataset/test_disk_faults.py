@@ -14,14 +14,15 @@ import pytest
 
 from rollout_cli.dataset import segments
 from rollout_cli.dataset.commits import Committed, read_committed
-from rollout_cli.dataset.files import REPLACED, FileStore, is_unbegun, read_info, recover_replaced
+from rollout_cli.dataset.folder import is_unbegun, recover_replaced
+from rollout_cli.dataset.layout import REPLACED, read_info
 from rollout_cli.dataset.reader import load
+from rollout_cli.dataset.store import FileStore
 from rollout_cli.dataset.verify import verify_dataset
-from rollout_cli.dataset.writer import DatasetWriter
 from rollout_cli.episodes.chunk import Chunk
 from rollout_cli.errors import RolloutError, StorageError
-from tests.helpers.chunks import BOX_SPEC, episode, in_parts
-from tests.helpers.datasets import numbers_of
+from tests.helpers.chunks import episode, in_parts
+from tests.helpers.datasets import numbers_of, source_of
 from tests.helpers.writing import (
     CHUNKS,
     SMALL,
@@ -33,6 +34,7 @@ from tests.helpers.writing import (
     data_files,
     hidden_files,
     kill_while_writing,
+    open_writer,
     resume_dataset,
     vanish,
     wait_for_writes,
@@ -78,7 +80,7 @@ def test_a_full_disk_is_a_storage_error_and_keeps_what_was_committed(tmp_path: P
 
 def test_an_error_of_a_write_is_raised_by_a_later_call_and_commits_nothing_after_it(tmp_path: Path) -> None:
     files = FailingFiles(40, for_good=True)
-    with DatasetWriter(tmp_path / "d", env_spec=BOX_SPEC, root_seed=0, limits=SMALL, files=files) as writer:
+    with open_writer(tmp_path / "d", limits=SMALL, files=files) as writer:
         with pytest.raises(StorageError):  # noqa: PT012
             for chunk in CHUNKS * 100:
                 writer.write(chunk)
@@ -109,7 +111,7 @@ def test_too_little_memory_is_a_storage_error_with_advice(
     with pytest.raises(expected) as caught:
         write_dataset(tmp_path / "d", CHUNKS, limits=SMALL)
     if isinstance(caught.value, StorageError):
-        assert "--drop-info" in caught.value.hint
+        assert "drop_info" in caught.value.hint
 
 
 @pytest.mark.parametrize("meddle", ["remove", "rename", "remove the data"])
@@ -117,7 +119,7 @@ def test_a_folder_that_others_remove_is_a_storage_error_that_promises_nothing(tm
     path = tmp_path / "d"
     with (  # noqa: PT012
         pytest.raises(StorageError) as caught,
-        DatasetWriter(path, env_spec=BOX_SPEC, root_seed=0, limits=SMALL) as writer,
+        open_writer(path, limits=SMALL) as writer,
     ):
         for chunk in CHUNKS[:20]:
             writer.write(chunk)
@@ -176,7 +178,7 @@ def visible(path: Path) -> dict[str, bytes]:
 
 def test_the_old_dataset_stays_until_the_first_commit_of_the_new_one(old: Path) -> None:
     before = visible(old)
-    with DatasetWriter(old, env_spec=BOX_SPEC, root_seed=0, limits=SMALL, overwrite=True) as writer:
+    with open_writer(old, limits=SMALL, overwrite=True) as writer:
         for chunk in CHUNKS[:3]:
             writer.write(chunk)
         assert before == visible(old)
@@ -188,7 +190,7 @@ def test_the_old_dataset_stays_until_the_first_commit_of_the_new_one(old: Path) 
 @pytest.mark.parametrize("end", ["abort", "error"])
 def test_a_run_without_a_commit_leaves_the_old_dataset_as_it_was(old: Path, end: str) -> None:
     before = visible(old)
-    writer = DatasetWriter(old, env_spec=BOX_SPEC, root_seed=0, limits=SMALL, overwrite=True)
+    writer = open_writer(old, limits=SMALL, overwrite=True)
     if end == "error":
         with pytest.raises(RolloutError), writer:  # noqa: PT012
             writer.write(in_parts(CHUNKS[0], [30, 60])[0])
@@ -233,7 +235,7 @@ def test_a_kill_while_replacing_loses_neither_dataset(tmp_path: Path, old: Path)
             with pytest.raises(StorageError, match="was killed while it replaced") as caught:
                 read_info(path)
             assert str(path / ".replaced") in caught.value.hint
-        next_one = DatasetWriter(path, env_spec=BOX_SPEC, root_seed=0, limits=SMALL, overwrite=True)
+        next_one = open_writer(path, limits=SMALL, overwrite=True)
         found = visible(path)
         assert before == found or read_committed(path, read_info(path)).episodes > 0, kill_at
         next_one.abort()
@@ -265,9 +267,7 @@ def write_few(path: Path, layout: str, files: FileStore | None = None, *, count:
     """Write the first episodes, and flush after each; a kill leaves what it leaves."""
     first_numbers = LAYOUTS[layout]["first_numbers"]
     with suppress(Killed):
-        writer = DatasetWriter(
-            path, env_spec=BOX_SPEC, root_seed=0, first_numbers=first_numbers, files=files, **options
-        )
+        writer = open_writer(path, first_numbers=first_numbers, files=files, **options)
         try:
             with writer:
                 for chunk, partition in few(layout)[:count]:
@@ -300,7 +300,7 @@ def resume_few(path: Path, layout: str, files: FileStore | None = None) -> None:
 def test_a_flush_of_few_episodes_is_a_dataset(tmp_path: Path, layout: str) -> None:
     """Whose columns are those met so far; at the end `data/` is as without it."""
     path = tmp_path / "d"
-    with DatasetWriter(path, env_spec=BOX_SPEC, root_seed=0, first_numbers=LAYOUTS[layout]["first_numbers"]) as writer:
+    with open_writer(path, first_numbers=LAYOUTS[layout]["first_numbers"]) as writer:
         for at, (chunk, partition) in enumerate(few(layout)):
             writer.write(chunk, partition=partition)
             writer.flush()
@@ -394,9 +394,7 @@ def test_an_interrupted_run_that_got_less_far_leaves_what_there_was(tmp_path: Pa
     """It says how many episodes there are, not how many it made."""
     path = tmp_path / "d"
     write_few(path, "one partition", count=3)
-    with DatasetWriter(
-        path, env_spec=BOX_SPEC, root_seed=0, first_numbers=[0], overwrite=True, keep_until=[3]
-    ) as writer:
+    with open_writer(path, first_numbers=[0], overwrite=True, keep_until=[3]) as writer:
         writer.write(FEW[0])
         writer.flush()
         summary = writer.close(status="interrupted")
@@ -422,14 +420,14 @@ def test_facts_are_recorded_while_the_old_dataset_is_replaced(tmp_path: Path) ->
     """By the thread that commits, which moves the new info.json meanwhile."""
     path, files = tmp_path / "d", HeldWhileReplacing()
     write_dataset(path, [episode(0, 20)])
-    with DatasetWriter(path, env_spec=BOX_SPEC, root_seed=0, overwrite=True, files=files) as writer:
+    with open_writer(path, overwrite=True, files=files) as writer:
         for chunk in CHUNKS[:-1]:
             writer.write(chunk)
         writer.flush()
         assert files.replacing.wait(60)
         writer.record(changes=[{"path": "a"}])
         files.recorded.set()
-        assert [{"path": "a"}] == read_info(path)["changes"]
+        assert [{"path": "a"}] == source_of(path)["changes"]
         writer.write(CHUNKS[-1])
         writer.close(status="complete")
     assert [] == verify_dataset(path).faults
@@ -438,7 +436,7 @@ def test_facts_are_recorded_while_the_old_dataset_is_replaced(tmp_path: Path) ->
 def test_an_end_at_once_keeps_what_was_flushed(tmp_path: Path) -> None:
     with (  # noqa: PT012
         pytest.raises(KeyboardInterrupt),
-        DatasetWriter(tmp_path / "d", env_spec=BOX_SPEC, root_seed=0) as writer,
+        open_writer(tmp_path / "d") as writer,
     ):
         writer.write(FEW[0])
         writer.flush()
@@ -449,7 +447,7 @@ def test_an_end_at_once_keeps_what_was_flushed(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_is_renamed_before_the_columns_are_decided_is_not_begun_again(tmp_path: Path) -> None:
-    with DatasetWriter(tmp_path / "d", env_spec=BOX_SPEC, root_seed=0) as writer:
+    with open_writer(tmp_path / "d") as writer:
         writer.write(FEW[0])
         writer.flush()
         (tmp_path / "d").rename(tmp_path / "elsewhere")
@@ -466,7 +464,7 @@ def test_an_error_of_the_timer_is_raised_by_the_next_call(tmp_path: Path) -> Non
     files = FailingFiles()
     with (  # noqa: PT012
         pytest.raises(StorageError, match="No space left"),
-        DatasetWriter(tmp_path / "d", env_spec=BOX_SPEC, root_seed=0, files=files, flush_seconds=0.01) as writer,
+        open_writer(tmp_path / "d", files=files, flush_seconds=0.01) as writer,
     ):
         files.fail_at = len(files.operations)
         writer.write(FEW[0])

@@ -18,22 +18,15 @@ from types import SimpleNamespace
 
 import pytest
 
-from rollout_cli.dataset import files as files_module
+from rollout_cli.dataset import folder as folder_module
 from rollout_cli.dataset.commits import read_committed
-from rollout_cli.dataset.files import (
-    LOCK_NAME,
-    FileStore,
-    FolderLock,
-    check_folder,
-    check_free_space,
-    info_path,
-    is_unbegun,
-    read_info,
-)
-from rollout_cli.dataset.writer import DatasetWriter
+from rollout_cli.dataset.folder import FolderLock, check_folder, check_free_space, is_unbegun
+from rollout_cli.dataset.layout import LOCK_NAME, info_path, read_info
+from rollout_cli.dataset.store import FileStore
 from rollout_cli.errors import DatasetExistsError, DatasetFormatError, DatasetLockedError, StorageError
-from tests.helpers.chunks import BOX_SPEC, episode
-from tests.helpers.writing import all_files, hidden_files, resume_dataset, write_dataset
+from tests.helpers.chunks import episode
+from tests.helpers.datasets import source_of
+from tests.helpers.writing import all_files, hidden_files, open_writer, resume_dataset, write_dataset
 
 EPISODES = [episode(number, 300) for number in range(6)]
 
@@ -54,7 +47,7 @@ def test_a_dataset_is_not_replaced_unasked(tmp_path: Path) -> None:
     before = all_files(tmp_path)
     with pytest.raises(DatasetExistsError, match="not empty") as caught:
         write_dataset(tmp_path, EPISODES)
-    assert "--overwrite" in caught.value.hint
+    assert "overwrite=True" in caught.value.hint
     assert 5 == caught.value.exit_code
     assert before == all_files(tmp_path)
 
@@ -157,7 +150,7 @@ def test_a_run_that_came_to_nothing_removes_its_own_files_only(tmp_path: Path) -
     there, noted, gone = tmp_path / "there", tmp_path / "noted", tmp_path / "gone"
     there.mkdir()
     for path in (there, noted, gone):
-        writer = DatasetWriter(path, env_spec=BOX_SPEC, root_seed=0)
+        writer = open_writer(path)
         if path == noted:
             (path / "notes.txt").write_text("mine")
         writer.abort()
@@ -202,8 +195,8 @@ def test_a_path_that_is_not_utf8_works(tmp_path: Path) -> None:
     header = {"collector": {"output": str(path)}, "env": {"id": "a\udcff\nb", "kwargs": {"limit": float("inf")}}}
     write_dataset(path, EPISODES[:5], header=header)
     assert 5 == resume_dataset(path, EPISODES, header=header).episodes
-    assert str(path) == read_info(path)["collector"]["output"]
-    assert {"limit": "inf"} == read_info(path)["env"]["kwargs"]
+    assert str(path) == source_of(path)["collector"]["output"]
+    assert {"limit": "inf"} == source_of(path)["env"]["kwargs"]
     assert "# Episodes of a\\udcff\\nb" in (path / "README.md").read_text()
 
 
@@ -230,9 +223,9 @@ def test_a_long_path_works(tmp_path: Path) -> None:
 
 def test_a_second_writer_is_refused(tmp_path: Path) -> None:
     """The first one goes on, and afterwards the folder is free."""
-    with DatasetWriter(tmp_path, env_spec=BOX_SPEC, root_seed=0) as writer:
+    with open_writer(tmp_path) as writer:
         with pytest.raises(DatasetLockedError, match="being written by another run") as caught:
-            DatasetWriter(tmp_path, env_spec=BOX_SPEC, root_seed=0, overwrite=True)
+            open_writer(tmp_path, overwrite=True)
         assert (5, True) == (caught.value.exit_code, str(tmp_path) in caught.value.message)
         writer.write(EPISODES[0])
         writer.close(status="complete")
@@ -244,7 +237,8 @@ def test_a_kill_releases_the_lock_and_leaves_its_file(tmp_path: Path) -> None:
     script = f"""
         import time
         from pathlib import Path
-        from rollout_cli.dataset.files import FileStore, FolderLock
+        from rollout_cli.dataset.folder import FolderLock
+        from rollout_cli.dataset.store import FileStore
 
         lock = FolderLock(FileStore(), Path({str(tmp_path)!r}))
         print("locked", flush=True)
@@ -309,7 +303,7 @@ def test_a_forked_worker_does_not_keep_the_lock(tmp_path: Path) -> None:
         FolderLock(FileStore(), tmp_path)
     descriptor = lock._descriptor
     assert descriptor is not None
-    files_module._held.remove(descriptor)
+    folder_module._held.remove(descriptor)
     os.close(descriptor)  # As a kill does, which leaves the file.
     FolderLock(FileStore(), tmp_path).release()
     here.send("end")

@@ -17,7 +17,7 @@ from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.episodes.chunk import Chunk, concatenate
 from tests.helpers.chunks import BOX_SPEC, episode, in_parts
 from tests.helpers.damage import ORIGIN_KEYS
-from tests.helpers.datasets import info_of
+from tests.helpers.datasets import info_of, source_of
 from tests.helpers.writing import RICH_SPEC, SMALL, resume_dataset, write_dataset
 
 INFO = {"root_seed": 3, "env": {"kwargs": {"b": 1, "a": [2.5]}}}
@@ -92,7 +92,7 @@ def test_every_file_names_the_run_its_partition_and_its_first_episode(tmp_path: 
     """Flushed, skipped and resumed ones too; the first episode may be behind the first number that is covered."""
     chunks = [episode(n, 60) for n in (*range(1, 20), *range(24, 30))]
     write_dataset(tmp_path, chunks[:20], limits=SMALL, first_numbers=[0])
-    run = info_of(tmp_path)["run"]
+    run = source_of(tmp_path)["run"]
     assert fingerprint(chunks[0], info={"root_seed": 0}) == run
     resume_dataset(tmp_path, chunks, limits=SMALL, first_numbers=[0])
     firsts = [1, 4, 7, 10, 13, 16, 19, 26, 29]
@@ -102,7 +102,7 @@ def test_every_file_names_the_run_its_partition_and_its_first_episode(tmp_path: 
         assert dict(zip([f"{folder}/{file}" for file in files], expected, strict=True)) == {
             name: origin for name, origin in origins(tmp_path).items() if name.startswith(folder)
         }
-    assert run == info_of(tmp_path)["run"]
+    assert run == source_of(tmp_path)["run"]
 
 
 def test_files_of_partitions_name_theirs(tmp_path: Path) -> None:
@@ -111,7 +111,7 @@ def test_files_of_partitions_name_theirs(tmp_path: Path) -> None:
     run = fingerprint(episode(0, 4), info={"root_seed": 0})
     expected = {(run, "0", "0"), (run, "1", "5")}
     assert (run, "partial", expected) == (
-        info_of(tmp_path)["run"],
+        source_of(tmp_path)["run"],
         info_of(tmp_path)["info_columns"],
         set(origins(tmp_path).values()),
     )
@@ -147,7 +147,7 @@ def expected_run(tmp_path_factory: pytest.TempPathFactory) -> str:
 def run_of(folder: Path, options: dict[str, Any]) -> str:
     given = {"env": "CartPole-v1", "policy": f"{__name__}:Weighted", "sampler": "local", "seed": 7, **options}
     collect(CollectConfig(**given, output=folder / "out"))
-    return str(info_of(folder / "out")["run"])
+    return str(source_of(folder / "out")["run"])
 
 
 @pytest.mark.parametrize("name", list(RUNS)[1:])

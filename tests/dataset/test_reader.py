@@ -6,6 +6,7 @@ import json
 import pickle
 import shutil
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,15 +14,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rollout_cli.dataset import reader
+from rollout_cli.dataset import rows
 from rollout_cli.dataset.reader import Dataset, load
-from rollout_cli.dataset.writer import DatasetWriter
 from rollout_cli.episodes.batch import EpisodeBatch
 from rollout_cli.episodes.chunk import Chunk
 from rollout_cli.errors import DatasetFormatError, StorageError
-from tests.helpers.chunks import BOX_SPEC, episode
+from tests.helpers.chunks import episode
 from tests.helpers.damage import INFO, ORIGIN_KEYS, data, episodes, flip, make_fifo, make_folder, set_footer
-from tests.helpers.writing import RICH_SPEC, SMALL, rich_episodes, write_dataset
+from tests.helpers.writing import RICH_SPEC, SMALL, open_writer, rich_episodes, write_dataset
 
 
 @pytest.fixture(scope="module")
@@ -107,14 +107,13 @@ def test_an_empty_selection_has_no_batch(dataset: Dataset, at: Any) -> None:
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
     """Return the row groups that are decoded, as they are."""
     found: list[tuple[str, int]] = []
-    original = reader.RowReader._group
+    original = rows.RowReader._decoded
 
-    def counted(self: reader.RowReader, path: Path, group: int) -> Any:
-        if (path, group) not in self._groups:
-            found.append((str(path), group))
-        return original(self, path, group)
+    def counted(self: rows.RowReader, path: Path, group: int, columns: rows.Columns) -> Any:
+        found.append((str(path), group))
+        return original(self, path, group, columns)
 
-    monkeypatch.setattr(reader.RowReader, "_group", counted)
+    monkeypatch.setattr(rows.RowReader, "_decoded", counted)
     return found
 
 
@@ -137,7 +136,7 @@ def test_random_access_keeps_what_fits_into_its_memory(
     pristine: Path, reads: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With no memory at all, each read decodes anew, and the values are the same."""
-    monkeypatch.setattr(reader, "CACHE_BYTES", 0)
+    monkeypatch.setattr(rows, "CACHE_BYTES", 0)
     dataset = load(pristine)
     for place in (3, 90, 3, 90):
         assert rich_episodes()[place].rewards.tolist() == dataset[place].rewards.tolist()
@@ -216,7 +215,7 @@ def test_a_file_whose_row_groups_are_others_is_not_read_by_its_old_ones(tmp_path
 def test_a_reader_goes_on_while_its_dataset_grows(tmp_path: Path) -> None:
     """Each flush replaces the last files by longer ones; after a kill a data file is ahead of its episodes file."""
     chunks = [episode(n, 60) for n in range(40)]
-    with DatasetWriter(tmp_path, env_spec=BOX_SPEC, root_seed=0, flush_seconds=100.0) as writer:
+    with open_writer(tmp_path, flush_seconds=100.0) as writer:
         for chunk in chunks[:20]:
             writer.write(chunk)
         writer.flush()
@@ -306,7 +305,7 @@ def test_too_little_memory_is_a_storage_error_with_advice(dataset: Dataset, monk
     def refuse(*_: Any) -> Any:
         raise MemoryError("no more")
 
-    monkeypatch.setattr(reader, "decode_batch", refuse)
+    monkeypatch.setattr(rows, "decode_batch", refuse)
     with pytest.raises(StorageError, match="119 episodes do not fit") as caught:
         dataset.to_episode_batch()
     assert "dataset[a:b]" in caught.value.hint
@@ -317,3 +316,51 @@ def test_no_dataset_is_named(tmp_path: Path) -> None:
         load(tmp_path)
     with pytest.raises(DatasetFormatError, match="is not a dataset"):
         load(tmp_path / "missing")
+
+
+# Some columns.
+
+
+def test_an_episodes_values_are_read_without_its_other_columns(pristine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rewards, actions and observations are those of the whole batch; no column of another field is decoded."""
+    asked: list[rows.Columns] = []
+    original = rows.RowReader._decoded
+
+    def noted(self: rows.RowReader, path: Path, group: int, columns: rows.Columns) -> Any:
+        asked.append(columns)
+        return original(self, path, group, columns)
+
+    monkeypatch.setattr(rows.RowReader, "_decoded", noted)
+    one = load(pristine)[70]
+    rewards, actions, seen, last = one.rewards, one.actions, one.observations, one.last_observation
+    leaves = tuple(f"{{}}.{key}" for key in ("camera", "frames", "mission"))
+    assert asked == [
+        ("reward",),
+        ("action.0", "action.1"),
+        tuple(leaf.format("observation") for leaf in leaves),
+        tuple(leaf.format("last_observation") for leaf in leaves),
+    ]
+    assert rewards.tolist() == one.batch.rewards.tolist()
+    for key in ("camera", "frames", "mission"):
+        assert seen[key].dtype == one.batch.observations[key].dtype
+        assert seen[key].tolist() == one.batch.observations[key].tolist()
+        assert np.asarray(last[key]).tolist() == np.asarray(one.batch.last_observations[key][0]).tolist()
+    assert [leaf.tolist() for leaf in actions] == [leaf.tolist() for leaf in one.batch.actions]
+
+
+def test_the_facts_of_an_episode_cannot_be_changed(dataset: Dataset) -> None:
+    with pytest.raises(TypeError):
+        dataset[0].facts["length"] = 3  # type: ignore[index]
+
+
+def test_threads_read_one_dataset_at_once(pristine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With memory for a few row groups, so that each thread throws out what another one has read."""
+    monkeypatch.setattr(rows, "CACHE_BYTES", 20_000)
+    dataset, expected = load(pristine), [chunk.rewards.tolist() for chunk in rich_episodes()]
+
+    def read(seed: int) -> list[int]:
+        places = np.random.default_rng(seed).integers(0, len(expected), 150).tolist()
+        return [place for place in places if dataset[place].rewards.tolist() != expected[place]]
+
+    with ThreadPoolExecutor(8) as pool:
+        assert [[]] * 8 == list(pool.map(read, range(8)))

@@ -14,14 +14,14 @@ from pyarrow import fs
 
 from rollout_cli import remote
 from rollout_cli.dataset.commits import read_committed
-from rollout_cli.dataset.files import RemoteStore, read_info
+from rollout_cli.dataset.layout import read_info
 from rollout_cli.dataset.reader import load
 from rollout_cli.dataset.repair import repair_dataset
+from rollout_cli.dataset.store import RemoteStore
 from rollout_cli.dataset.verify import verify_dataset
-from rollout_cli.dataset.writer import DatasetWriter
 from rollout_cli.errors import StorageError, UsageError
 from rollout_cli.remote import RemotePath, folder_of
-from tests.helpers.chunks import BOX_SPEC, episode
+from tests.helpers.chunks import episode
 from tests.helpers.servers import SilentStore
 from tests.helpers.writing import (
     CHUNKS,
@@ -31,6 +31,7 @@ from tests.helpers.writing import (
     all_files,
     data_files,
     kill_while_writing,
+    open_writer,
     resume_dataset,
     wait_for_writes,
     write_dataset,
@@ -162,7 +163,7 @@ def test_an_operation_that_fails_has_the_hint_of_its_server(root: RemotePath) ->
 def test_replacing_keeps_the_old_dataset_until_a_commit(root: RemotePath) -> None:
     write_dataset(root / "d", CHUNKS[:3], limits=SMALL)
     before = data_files(root / "d")
-    writer = DatasetWriter(root / "d", env_spec=BOX_SPEC, root_seed=0, limits=SMALL, overwrite=True)
+    writer = open_writer(root / "d", limits=SMALL, overwrite=True)
     writer.write(CHUNKS[4])
     assert before == data_files(root / "d")
     writer.abort()
@@ -176,7 +177,7 @@ def test_a_server_that_answers_no_more_is_asked_for_one_thing_only(monkeypatch: 
     """Four times, as the documents say; the rest of the ending does not wait for it again."""
     monkeypatch.setattr(remote, "_SILENT_SECONDS", 0.2)
     with closing(SilentStore()) as store, pytest.raises(StorageError) as caught:  # noqa: SIM117, PT012
-        with DatasetWriter(store.uri, env_spec=BOX_SPEC, root_seed=0, limits=SMALL) as writer:
+        with open_writer(store.uri, limits=SMALL) as writer:
             for number in range(4):
                 writer.write(episode(number, 300))  # Each is a segment by itself.
             wait_for_writes(writer)
@@ -184,6 +185,6 @@ def test_a_server_that_answers_no_more_is_asked_for_one_thing_only(monkeypatch: 
             writer.close(status="complete")
     assert "cannot be used" in caught.value.message
     assert caught.value.hint.endswith(
-        f"what was committed stays in {folder_of(store.uri)}; --resume continues from there"
+        f"what was committed stays in {folder_of(store.uri)}; resume=True continues from there"
     )
     assert (4, 1) == (len(store.unanswered), len(set(store.unanswered)))

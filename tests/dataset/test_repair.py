@@ -12,10 +12,12 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from rollout_cli.dataset.files import FileStore, FolderLock, read_info
+from rollout_cli.dataset.folder import FolderLock
+from rollout_cli.dataset.layout import read_info
 from rollout_cli.dataset.reader import load
 from rollout_cli.dataset.repair import repair_dataset
 from rollout_cli.dataset.segments import SizeLimits
+from rollout_cli.dataset.store import FileStore
 from rollout_cli.dataset.verify import verify_dataset
 from rollout_cli.errors import DatasetFormatError, DatasetLockedError, StorageError
 from tests.helpers.batches import assert_same_steps
@@ -202,7 +204,7 @@ def test_the_record_of_what_is_dropped_and_odd_is_of_what_stays(folder: Path, pr
     repair_dataset(folder)
     before, after = (read_info(path) for path in (pristine, folder))
     assert before["features"] == after["features"]
-    assert before["env"] == after["env"]
+    assert before["sources"] == after["sources"]
     assert before["times"].items() <= (after["times"] | {"updated": before["times"]["updated"]}).items()
     assert 1 == len(after["times"]["repaired"])
     assert [one for one in before["anomalies"] if one["episode"] < after["episodes"]] == after["anomalies"]

@@ -16,10 +16,10 @@ from gymnasium import spaces
 
 from rollout_cli.dataset import convert
 from rollout_cli.dataset.convert import decode_infos, encode_sparse_tensor, text_array
-from rollout_cli.dataset.files import read_info
 from rollout_cli.dataset.inference import SchemaInference, choose_kind
+from rollout_cli.dataset.layout import read_info
 from rollout_cli.dataset.reader import load
-from rollout_cli.dataset.schema import DatasetSchema, InfoColumns, SpaceSchema, env_spec_of, space_columns
+from rollout_cli.dataset.schema import DatasetSchema, InfoColumns, SpaceSchema, space_columns, spec_from_info
 from rollout_cli.dataset.spaces_json import space_from_json, space_to_json
 from rollout_cli.dataset.tables import stored_form
 from rollout_cli.episodes.batch import EnvSpec
@@ -181,7 +181,7 @@ def test_all_but_infos_are_never_null_and_other_tools_know_the_types(tmp_path: P
     assert {"dtype": "float64", "_type": "Value"} == features["reward"]
     assert schema.names == list(features)
     assert b"3" == schema.metadata[b"rollout.format_version"]
-    assert env_spec_of(read_info(tmp_path)).observation_space == RICH_SPEC.observation_space
+    assert spec_from_info(read_info(tmp_path)).observation_space == RICH_SPEC.observation_space
 
 
 # Which infos have columns.
@@ -291,7 +291,7 @@ def test_two_keys_that_are_equal_once_dotted_are_both_kept() -> None:
 def test_values_that_nothing_stores_are_counted() -> None:
     table, dropped = encode({"k": "int64"}, [{"f": print, "k": 1}, {"f": print, "nan": [float("nan"), {1, 2}]}])
     assert {"env_info.f": 2} == dropped
-    assert [None, '{"nan": ["NaN", [1, 2]]}'] == table["env_info_extra"].to_pylist()
+    assert [None, '{"nan": ["nan", [1, 2]]}'] == table["env_info_extra"].to_pylist()
 
 
 def test_large_infos_in_few_steps_take_memory_for_those_steps_only() -> None:
@@ -317,7 +317,7 @@ def test_more_text_than_a_column_holds_is_a_storage_error(monkeypatch: pytest.Mo
     monkeypatch.setattr(convert, "MOST_OFFSET", 10)
     with pytest.raises(StorageError, match="over 10") as caught:
         text_array(["abcdef", "ghijkl"])
-    assert "--drop-info" in caught.value.hint
+    assert "drop_info" in caught.value.hint
 
 
 def test_a_lone_surrogate_is_stored_as_its_escape(tmp_path: Path) -> None:

@@ -12,14 +12,21 @@ from gymnasium import spaces
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollout_cli.dataset.commits import SegmentId
+from rollout_cli.dataset.layout import SegmentId
 from rollout_cli.dataset.segments import GROUP_BYTES, SizeLimits
-from rollout_cli.dataset.writer import DatasetWriter
 from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.episodes.chunk import Chunk, concatenate
 from rollout_cli.errors import UsageError
 from tests.helpers.chunks import BOX_SPEC, episode, grouped, in_parts
-from tests.helpers.writing import RICH_SPEC, SMALL, data_files, resume_dataset, rich_episodes, write_dataset
+from tests.helpers.writing import (
+    RICH_SPEC,
+    SMALL,
+    data_files,
+    open_writer,
+    resume_dataset,
+    rich_episodes,
+    write_dataset,
+)
 
 
 def rows_of(path: Path) -> list[int]:
@@ -180,7 +187,7 @@ def test_a_dataset_is_resumed_behind_a_long_episode(tmp_path: Path) -> None:
 
 def test_a_long_episode_whose_end_is_missing_leaves_no_file(tmp_path: Path) -> None:
     episodes = long_episodes()
-    with DatasetWriter(tmp_path / "d", env_spec=LONG_SPEC, root_seed=0, limits=SMALL) as writer:
+    with open_writer(tmp_path / "d", spec=LONG_SPEC, limits=SMALL) as writer:
         writer.write(concatenate(episodes[:40]))
         for part in in_parts(episodes[40], [100, 200, 500])[:2]:
             writer.write(part)

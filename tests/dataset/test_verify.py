@@ -14,10 +14,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from rollout_cli.dataset.files import REPLACED
+from rollout_cli.dataset.layout import REPLACED
 from rollout_cli.dataset.reader import load
 from rollout_cli.dataset.verify import verify_dataset
-from rollout_cli.dataset.writer import DatasetWriter
 from rollout_cli.errors import DatasetFormatError, StorageError
 from tests.helpers.chunks import episode
 from tests.helpers.damage import (
@@ -37,7 +36,7 @@ from tests.helpers.damage import (
     set_values,
 )
 from tests.helpers.datasets import stats_of
-from tests.helpers.writing import RICH_SPEC, SMALL, rich_episodes, write_dataset
+from tests.helpers.writing import RICH_SPEC, SMALL, open_writer, rich_episodes, write_dataset
 
 LIMITS = replace(SMALL, segment_rows=400, segment_bytes=64_000)
 """Seven segments rather than twenty: each file costs time in every test."""
@@ -140,7 +139,7 @@ ROWS: list[Row] = [
     ("no record", footer(EPISODES, "rollout.segment", None), EPISODES, "no commit", []),
     ("a wrong start", record(start=0), EPISODES, "expected from", []),
     ("a wrong stop", record(stop=99), EPISODES, "are not the numbers", []),
-    ("a skipped number", record(skipped=[1]), EPISODES, "are not the numbers", []),
+    ("a skipped number", record(skipped=[[1, 2]]), EPISODES, "are not the numbers", []),
     ("wrong counts", record(steps=3), EPISODES, "totals in its footer", []),
     ("wrong spaces", footer(DATA, "rollout.spaces", "{}"), DATA, "rollout.spaces", []),
     ("a data file of another run", footer(DATA, "rollout.run", "0" * 32), DATA, "rollout.run is 000", None),
@@ -188,7 +187,7 @@ def test_large_infos_of_some_steps_of_a_long_episode_have_no_faults(tmp_path: Pa
 @pytest.mark.parametrize("options", [{}, {"next_observation": True}])
 def test_a_run_that_has_not_decided_its_columns_verifies(tmp_path: Path, options: dict[str, Any]) -> None:
     """Nothing is committed, and info.json says no more than that."""
-    with DatasetWriter(tmp_path / "out", env_spec=RICH_SPEC, root_seed=0, **options) as writer:
+    with open_writer(tmp_path / "out", spec=RICH_SPEC, **options) as writer:
         writer.write(rich_episodes()[0])
         report = verify_dataset(tmp_path / "out")
     assert ([], [], "collecting") == (report.faults, report.notes, report.document()["status"])

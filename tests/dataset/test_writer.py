@@ -11,9 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 from gymnasium import spaces
 
-from rollout_cli.dataset.files import read_info
+from rollout_cli.dataset.layout import read_info
 from rollout_cli.dataset.parquet import open_parquet, reading
-from rollout_cli.dataset.writer import DatasetWriter
 from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.episodes.chunk import concatenate
 from rollout_cli.errors import (
@@ -24,14 +23,15 @@ from rollout_cli.errors import (
     UnsupportedSpaceError,
     UsageError,
 )
-from tests.helpers.chunks import BOX_SPEC, episode, in_parts
-from tests.helpers.datasets import info_of, numbers_of
+from tests.helpers.chunks import episode, in_parts
+from tests.helpers.datasets import info_of, numbers_of, source_of
 from tests.helpers.writing import (
     RICH_SPEC,
     SMALL,
     FailingFiles,
     committed_numbers,
     hidden_files,
+    open_writer,
     rich_episodes,
     wait_for_writes,
     wait_until,
@@ -56,10 +56,11 @@ def test_a_summary_and_the_info_state_the_same(tmp_path: Path) -> None:
     files = list(tmp_path.rglob("file-*.parquet"))
     assert summary.bytes == sum(path.stat().st_size for path in files)
     assert {"env_info.f": 50 * 29, "episode_info.g": 50} == summary.dropped_infos
-    assert ("rollout", 3, "complete", 0, 1) == tuple(
-        found[name] for name in ("format", "format_version", "status", "root_seed", "partitions")
+    assert ("rollout", 3, "complete", 1, []) == tuple(
+        found[name] for name in ("format", "format_version", "status", "partitions", "derived")
     )
-    assert {"id": "X-v0"} == found["env"]
+    (source,) = found["sources"]
+    assert (0, {"id": "X-v0"}, {"spec": "random"}) == (source["root_seed"], source["env"], source["policy"])
     assert "50 episodes, 1500 steps (complete)." in (tmp_path / "README.md").read_text()
     assert "# Episodes of X-v0" in (tmp_path / "README.md").read_text()
     assert [] == hidden_files(tmp_path)
@@ -95,7 +96,7 @@ def test_episodes_that_are_only_observed_decide_columns_and_are_not_written(tmp_
     def info(number: int, step: int) -> dict[str, int]:
         return {f"key{number}": step}
 
-    with DatasetWriter(tmp_path, env_spec=BOX_SPEC, root_seed=0, first_numbers=[7]) as writer:
+    with open_writer(tmp_path, first_numbers=[7]) as writer:
         writer.observe(episode(0, 1_000, env_info=info))
         writer.write(episode(7, 3, env_info=info))
         writer.close(status="complete")
@@ -109,7 +110,7 @@ def test_episodes_that_are_only_observed_decide_columns_and_are_not_written(tmp_
 @pytest.mark.parametrize("count", [1, 3])
 def test_episodes_are_committed_while_the_next_one_takes_long(tmp_path: Path, count: int) -> None:
     """By the timer, before and after 1,000 steps have decided the columns; the timer ends with the writer."""
-    with DatasetWriter(tmp_path, env_spec=BOX_SPEC, root_seed=0, flush_seconds=0.01) as writer:
+    with open_writer(tmp_path, flush_seconds=0.01) as writer:
         for number in range(count):
             writer.write(episode(number, 600))
         writer.write(in_parts(episode(count, 600), [300, 600])[0])
@@ -125,7 +126,7 @@ def test_episodes_are_committed_while_the_next_one_takes_long(tmp_path: Path, co
 
 def test_a_flush_without_new_episodes_does_nothing(tmp_path: Path) -> None:
     files = FailingFiles()
-    with DatasetWriter(tmp_path, env_spec=BOX_SPEC, root_seed=0, files=files) as writer:
+    with open_writer(tmp_path, files=files) as writer:
         for chunk in (episode(0, 600), episode(1, 600)):
             writer.write(chunk)
             writer.flush()
@@ -141,14 +142,13 @@ def test_a_flush_without_new_episodes_does_nothing(tmp_path: Path) -> None:
 
 
 def test_the_info_is_there_from_the_start(tmp_path: Path) -> None:
-    with DatasetWriter(tmp_path, env_spec=BOX_SPEC, root_seed=3) as writer:
-        assert ("collecting", "inferring", 3) == tuple(
-            info_of(tmp_path)[name] for name in ("status", "info_columns", "root_seed")
-        )
+    with open_writer(tmp_path, root_seed=3) as writer:
+        assert ("collecting", "inferring") == tuple(info_of(tmp_path)[name] for name in ("status", "info_columns"))
+        assert {"root_seed": 3, "run": None} == source_of(tmp_path)
         writer.write(episode(0, 1_000))
         assert "decided" == info_of(tmp_path)["info_columns"]
         writer.close(status="complete", reproducible={"status": "yes"}, limit=float("inf"))
-    assert ({"status": "yes"}, "inf") == (info_of(tmp_path)["reproducible"], info_of(tmp_path)["limit"])
+    assert ({"status": "yes"}, "inf") == (source_of(tmp_path)["reproducible"], source_of(tmp_path)["limit"])
 
 
 @pytest.mark.parametrize(("error", "kept"), [
@@ -160,7 +160,7 @@ def test_a_writer_that_is_left_without_close_keeps_its_episodes_unless_asked_to_
 ) -> None:
     """A second signal asks for an end at once."""
     kind = BaseException if error is None else type(error)
-    with suppress(kind), DatasetWriter(tmp_path, env_spec=BOX_SPEC, root_seed=0) as writer:
+    with suppress(kind), open_writer(tmp_path) as writer:
         writer.write(concatenate([episode(0, 600), episode(1, 600)]))
         writer.write(in_parts(episode(2, 10), [4, 10])[0])
         if error is not None:
@@ -173,7 +173,7 @@ def test_a_writer_that_is_left_without_close_keeps_its_episodes_unless_asked_to_
 
 
 def test_a_closed_writer_takes_nothing(tmp_path: Path) -> None:
-    with DatasetWriter(tmp_path, env_spec=BOX_SPEC, root_seed=0) as writer:
+    with open_writer(tmp_path) as writer:
         before = writer.has_episodes
         writer.write(episode(0, 5))
         assert (False, True) == (before, writer.has_episodes)
@@ -189,20 +189,15 @@ def test_a_closed_writer_takes_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize("seed", [-1, 2**63])
 def test_a_seed_that_no_column_holds_is_refused(tmp_path: Path, seed: int) -> None:
     with pytest.raises(UsageError, match=str(seed)):
-        DatasetWriter(tmp_path / "d", env_spec=BOX_SPEC, root_seed=seed)
+        open_writer(tmp_path / "d", root_seed=seed)
     assert not (tmp_path / "d").exists()
 
 
 def test_a_space_that_cannot_be_stored_is_refused_before_anything_is_made(tmp_path: Path) -> None:
     spec = EnvSpec(spaces.Sequence(spaces.Discrete(2)), spaces.Discrete(2))
     with pytest.raises(UnsupportedSpaceError):
-        DatasetWriter(tmp_path / "d", env_spec=spec, root_seed=0)
+        open_writer(tmp_path / "d", spec=spec)
     assert not (tmp_path / "d").exists()
-
-
-def test_a_header_cannot_take_the_writers_own_keys(tmp_path: Path) -> None:
-    with pytest.raises(InternalError, match="episodes, status"):
-        DatasetWriter(tmp_path / "d", env_spec=BOX_SPEC, root_seed=0, header={"status": 1, "episodes": 2})
 
 
 # How files are encoded.

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.helpers.datasets import assert_same_data, data_hashes, info_of, numbers_of
+from tests.helpers.datasets import assert_same_data, data_hashes, info_of, numbers_of, set_source, source_of
 from tests.helpers.processes import called, rollout, running
 from tests.helpers.projects import project, write_module
 
@@ -126,7 +126,7 @@ def begin(case: str, *words: str) -> tuple[str, ...]:
 
 def files_of(folder: str) -> dict[str, str]:
     """Return when each file was read, by its name."""
-    return {file["path"]: file["read"] for file in info_of(Path(folder))["files"]}
+    return {file["path"]: file["read"] for file in source_of(Path(folder))["files"]}
 
 
 @pytest.mark.parametrize("case", CHANGED)
@@ -145,7 +145,7 @@ def test_a_resume_after_a_change_is_refused_by_the_name_of_the_file(project: Pat
     assert "complete" == info_of(project / "out")["status"]
     n_before = len(numbers_of(project / "out"))
     called("collect", "--resume", "-n", "2000", "--accept-changes", *OUT)
-    info = info_of(project / "out")
+    info = source_of(project / "out")
     (entry,) = info["changes"]
     assert ([n_before], "no", f"files changed: {file} has changed") == (
         entry["from_numbers"],
@@ -162,7 +162,7 @@ def test_accepted_changes_stay_known(project: Path) -> None:
     CHANGED["weights behind a module"][1]()
     called("collect", "--resume", "-n", "2000", "--accept-changes", *OUT)
     called("collect", "--resume", "-n", "3000", *OUT)
-    assert "no" == info_of(project / "out")["reproducible"]["status"]
+    assert "no" == source_of(project / "out")["reproducible"]["status"]
     called("verify", "out")
     assert "files changed: weights.npy has changed" in called("replay", "out", "--all", code=6).stderr
     last = numbers_of(project / "out")[-1]
@@ -207,7 +207,7 @@ def test_what_no_hook_sees_is_found_by_the_stored_episode(project: Path) -> None
     )
     assert before == data_hashes(project / "out")
     called("collect", "--resume", "-n", "3000", "--accept-changes", *OUT)
-    assert "no" == info_of(project / "out")["reproducible"]["status"]
+    assert "no" == source_of(project / "out")["reproducible"]["status"]
     called("collect", "--resume", "-n", "4000", *OUT)
     Path("side.txt").write_text("1")
     called("collect", "--resume", "-n", "5000", *OUT, code=2)
@@ -219,13 +219,10 @@ def test_another_machine_with_other_last_bits_is_a_warning(project: Path) -> Non
     Path("side.txt").write_text("1")
     called("collect", "--policy", "mine:act", "-n", "1100", "--seed", "1", *OUT)
     Path("side.txt").write_text("0")
-    path = project / "out" / "meta" / "info.json"
-    path.write_text(
-        json.dumps({**(info := json.loads(path.read_text())), "versions": {**info["versions"], "platform": "X"}})
-    )
+    set_source(project / "out", versions={**source_of(project / "out")["versions"], "platform": "X"})
     ran = called("collect", "--resume", "-n", "3000", *OUT)
     assert "warning: with other versions, or on another machine, the stored episode 0: action at step 0" in ran.stderr
-    reason = info_of(project / "out")["reproducible"]["reason"]
+    reason = source_of(project / "out")["reproducible"]["reason"]
     assert reason.startswith("with other versions, or on another machine, episode 0: action at step 0 was 1, is 0")
 
 
@@ -234,7 +231,7 @@ def test_a_run_that_cannot_be_reproduced_goes_on(project: Path) -> None:
     write_module(project, "mine", "import os\ndef act(observation):\n    return os.urandom(1)[0] % 2\n")
     called("collect", "--policy", "mine:act", "-n", "1100", "--seed", "1", *OUT)
     called("collect", "--resume", "-n", "3000", *OUT)
-    assert ("no", []) == (info_of(project / "out")["reproducible"]["status"], info_of(project / "out")["changes"])
+    assert ("no", []) == (source_of(project / "out")["reproducible"]["status"], source_of(project / "out")["changes"])
 
 
 def test_files_that_a_policy_writes_are_not_pinned(project: Path) -> None:
@@ -258,7 +255,7 @@ def test_files_that_a_policy_writes_are_not_pinned(project: Path) -> None:
     assert {"mine.py"} == {*files_of("out")}
     Path("unread.txt").write_text("x")
     called("collect", "--resume", "-n", "3000", *OUT)
-    assert "yes" == info_of(project / "out")["reproducible"]["status"]
+    assert "yes" == source_of(project / "out")["reproducible"]["status"]
 
 
 def test_a_worker_that_reads_other_files_than_the_others_ends_the_run(project: Path) -> None:
@@ -321,7 +318,7 @@ def test_of_a_slow_stored_episode_the_beginning_is_run_again(project: Path) -> N
     counts = sorted(log.stat().st_size for log in project.glob("log-*"))
     assert 2 <= len(counts)
     assert counts[0] <= 110
-    assert "yes" == info_of(project / "out")["reproducible"]["status"]
+    assert "yes" == source_of(project / "out")["reproducible"]["status"]
 
 
 def test_a_file_to_be_pinned_must_be_there(project: Path) -> None:
@@ -339,7 +336,7 @@ def test_info_shows_the_files_and_pack_says_what_a_factory_still_reads(project: 
     )
     called("collect", "--policy", "packed:load", "-n", "50", *OUT)
     shown = called("info", "out").stdout
-    for file in info_of(project / "out")["files"]:
+    for file in source_of(project / "out")["files"]:
         assert f"sha256 {file['sha256']}" in next(line for line in shown.splitlines() if f"file {file['path']}" in line)
     packed = json.loads(called("policy", "pack", "packed:load", "-o", "p.pkl", "--json").stdout)
     assert ["weights.npy"] == packed["reads"]
@@ -360,7 +357,7 @@ def test_shards_are_merged_where_their_files_are_equal(project: Path) -> None:
     shards = (project / "a" / "out", project / "b" / "out")
     called("merge", *shards, "-o", project / "merged")
     assert_same_data(project / "whole", project / "merged")
-    assert {"mine.py", "weights.npy"} == {file["path"] for file in info_of(project / "merged")["files"]}
+    assert {"mine.py", "weights.npy"} == {file["path"] for file in source_of(project / "merged")["files"]}
     CHANGED["weights behind a module"][1]()
     sys.modules.pop("mine", None)
     called("collect", *named, *words, "--shard", "2/2", "--overwrite", "-o", shards[1])
@@ -368,7 +365,7 @@ def test_shards_are_merged_where_their_files_are_equal(project: Path) -> None:
     assert "weights.npy has changed" in refused.stderr
     assert not (project / "again").exists()
     called("merge", *shards, "-o", project / "again", "--accept-changes")
-    info = info_of(project / "again")
+    info = source_of(project / "again")
     assert ("no", "files changed: weights.npy has changed") == (
         info["reproducible"]["status"],
         info["reproducible"]["reason"],

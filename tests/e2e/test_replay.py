@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tests.helpers.damage import set_values
-from tests.helpers.datasets import episodes_of, info_of, steps_of
+from tests.helpers.datasets import episodes_of, info_of, source_of, steps_of
 from tests.helpers.policies import OwnNoisePolicy
 from tests.helpers.processes import ROOT, called, rollout
 
@@ -56,11 +56,11 @@ def dataset(tmp_path: Path) -> Path:
 
 
 def edit_info(dataset: Path, **changes: Any) -> None:
-    """Change info.json; a double underscore leads to an inner key."""
+    """Change the record of the run in info.json; a double underscore leads to an inner key."""
     info = info_of(dataset)
     for name, value in changes.items():
         *outer, last = name.split("__")
-        inner = info
+        inner = info["sources"][0]
         for key in outer:
             inner = inner[key]
         inner[last] = value
@@ -118,7 +118,7 @@ def test_a_dataset_that_does_not_say_what_made_it_is_refused(dataset: Path) -> N
 def verdict(output: Path, *words: str, code: int = 0) -> dict[str, Any]:
     """Collect, and return what the dataset says of being reproducible."""
     called("collect", "--timesteps", "2000", *LOCAL, *words, "--output", output, cwd=ROOT, code=code)
-    return dict(info_of(output)["reproducible"])
+    return dict(source_of(output)["reproducible"])
 
 
 @pytest.mark.parametrize("more", [(), ("--envs-per-worker", "4"), ("--sampler", "multiprocessing", "--workers", "2")])

@@ -10,7 +10,7 @@ import pytest
 
 from rollout_cli import load
 from tests.helpers.breaks import contents
-from tests.helpers.datasets import assert_same_data, data_hashes, episodes_of, info_of, numbers_of, stats_of
+from tests.helpers.datasets import assert_same_data, data_hashes, episodes_of, info_of, numbers_of, source_of, stats_of
 from tests.helpers.envs import HIDDEN, SIGNS
 from tests.helpers.processes import Ran, called, running
 
@@ -138,9 +138,9 @@ def test_a_kill_before_the_first_commit_begins_anew_with_the_same_seed(tmp_path:
         run.wait_until(lambda: any(signs.iterdir()) and bool(info_of(out)))
         run.process.kill()
         run.end()
-    seed = info_of(out)["root_seed"]
+    seed = source_of(out)["root_seed"]
     called("collect", "--resume", "--output", out)
-    assert (seed, "complete") == (info_of(out)["root_seed"], info_of(out)["status"])
+    assert (seed, "complete") == (source_of(out)["root_seed"], info_of(out)["status"])
     called("collect", "--timesteps", "500", *env, "--seed", str(seed), "--output", tmp_path / "whole")
     assert_same_data(tmp_path / "whole", out)
 
@@ -174,7 +174,7 @@ def test_what_was_skipped_before_a_kill_is_still_listed(tmp_path: Path) -> None:
         run.end()
     assert len(numbers_of(out)) < 290
     called("collect", "--resume", "--quiet", "--output", out, env={HIDDEN: json.dumps(fault)})
-    listed = [one["episode_number"] for one in info_of(out)["skipped"]["episodes"]]
+    listed = [one["episode_number"] for one in source_of(out)["skipped"]["episodes"]]
     assert list(range(10, 300, 40)) == listed
     assert sorted(set(range(300)) - set(listed)) == numbers_of(out)
     called("verify", out)
@@ -262,6 +262,6 @@ def test_overwrite_replaces_a_dataset(tmp_path: Path) -> None:
     old = contents(tmp_path)
     called(*words, "--seed", "2", code=5)
     called(*words, "--seed", "2", "--overwrite")
-    assert 2 == info_of(tmp_path / "out")["root_seed"]
+    assert 2 == source_of(tmp_path / "out")["root_seed"]
     assert not old & contents(tmp_path)
     called("verify", tmp_path / "out")

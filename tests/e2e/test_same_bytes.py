@@ -12,8 +12,8 @@ from tests.helpers.datasets import (
     data_hashes,
     episode_facts,
     episodes_of,
-    info_of,
     numbers_of,
+    source_of,
     stats_of,
     steps_of,
 )
@@ -76,7 +76,7 @@ def test_the_width_of_a_batch_changes_nothing_for_policies_that_act_row_by_row(t
     words = ("--timesteps", "300", *ENV, "--policy", policy, *LOCAL)
     one, four = collect(tmp_path / "1", *words), collect(tmp_path / "4", *words, "--envs-per-worker", "4")
     assert_same_data(one, four)
-    assert "any" == info_of(four)["reproducible"]["scope"]
+    assert "any" == source_of(four)["reproducible"]["scope"]
 
 
 def test_native_rows_give_the_episodes_of_single_environments(tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ def test_native_rows_that_reset_themselves_say_so(tmp_path: Path, mode: str) -> 
     lengths = episodes_of(output)["length"].to_pylist()
     assert sum(lengths) >= 300 > sum(lengths[:-1])
     assert set(lengths) == {4, 5, 6, 7}
-    verdict = info_of(output)["reproducible"]
+    verdict = source_of(output)["reproducible"]
     assert "no" == verdict["status"]
     assert "reset" in verdict["reason"]
 

@@ -16,7 +16,7 @@ from rollout_cli.errors import PolicyLoadError
 from rollout_cli.loading import Source
 from rollout_cli.policies import AdaptedPolicy, adapt_policy, policy_source
 from rollout_cli.policies.source import SCHEMES, PolicySource
-from tests.helpers.datasets import assert_same_data, info_of, steps_of
+from tests.helpers.datasets import assert_same_data, source_of, steps_of
 from tests.helpers.policies import push
 from tests.helpers.processes import called
 
@@ -65,7 +65,7 @@ def collected(folder: Path, name: str, *words: str) -> Path:
 
 def test_the_record_of_a_scheme(folder: Path) -> None:
     """The SPEC as it was given, and all that it is built from again."""
-    record = info_of(collected(folder, "out", "--episodes", "3"))["policy"]
+    record = source_of(collected(folder, "out", "--episodes", "3"))["policy"]
     digest = sha256(b"0.5").hexdigest()
     path = str(folder / "w.json")
     expected = {"spec": "weights:w.json", "scheme": "weights", "path": path, "sha256": digest, "options": {}}
@@ -151,7 +151,7 @@ def test_wrappers_are_built_again(tmp_path: Path) -> None:
     called(*words, *WRAPPED, "--episodes", "100", "--output", tmp_path / "out")
     observations = steps_of(tmp_path / "out")
     assert any("time" in name for name in observations.column_names)
-    info = info_of(tmp_path / "out")
+    info = source_of(tmp_path / "out")
     assert "yes" == info["reproducible"]["status"]
     expected = [("FrameStackObservation", {"stack_size": 3}), ("TimeAwareObservation", {"flatten": False})]
     assert expected == [(wrapper["spec"], wrapper["kwargs"]) for wrapper in info["env_source"]["wrappers"]]

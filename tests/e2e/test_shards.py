@@ -11,8 +11,7 @@ import pytest
 
 from rollout_cli.option_types import Shard
 from rollout_cli.seeding.seeds import env_seed
-from tests.helpers.damage import INFO, set_json
-from tests.helpers.datasets import assert_same_data, episodes_of, has_commit, info_of
+from tests.helpers.datasets import assert_same_data, episodes_of, has_commit, info_of, set_source, source_of
 from tests.helpers.envs import HIDDEN
 from tests.helpers.policies import WEIGHT
 from tests.helpers.processes import called, running
@@ -62,7 +61,7 @@ def test_merged_shards_are_the_single_run(name: str, tmp_path: Path) -> None:
     called("replay", tmp_path / "all", "--episodes", "20:25")
     assert {"complete", "yes"} == {
         info_of(tmp_path / "all")["status"],
-        info_of(tmp_path / "all")["reproducible"]["status"],
+        source_of(tmp_path / "all")["reproducible"]["status"],
     }
 
 
@@ -132,11 +131,11 @@ def test_shards_of_another_policy_under_the_same_name_are_refused(tmp_path: Path
 def test_shards_that_may_differ_by_themselves_are_merged_with_a_warning(tmp_path: Path, change: dict[str, Any]) -> None:
     """A run that is not reproducible, or another machine, gives another first episode; the whole verifies."""
     parts = with_other_weights(tmp_path)
-    set_json(parts[1] / INFO, **change)
+    set_source(parts[1], **change)
     merged = called("merge", *parts, "--output", tmp_path / "all")
     assert f"warning: the first episodes of {parts[0]} and {parts[1]} differ" in merged.stderr
     called("verify", tmp_path / "all")
-    assert info_of(parts[0])["run"] == info_of(tmp_path / "all")["run"] != info_of(parts[1])["run"]
+    assert source_of(parts[0])["run"] == source_of(tmp_path / "all")["run"] != source_of(parts[1])["run"]
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from tests.helpers.datasets import assert_same_data, episodes_of, info_of, numbers_of
+from tests.helpers.datasets import assert_same_data, episodes_of, info_of, numbers_of, source_of
 from tests.helpers.envs import HIDDEN, SIGNS
 from tests.helpers.policies import FAULT
 from tests.helpers.processes import SECONDS, Ran, Running, called, running
@@ -214,7 +214,7 @@ def _finished(row: Row, output: Path, ran: Ran) -> None:
 
 
 def _skips(row: Row, output: Path, ran: Ran) -> None:
-    assert list(SOME) == [one["episode_number"] for one in info_of(output)["skipped"]["episodes"]], ran.said
+    assert list(SOME) == [one["episode_number"] for one in source_of(output)["skipped"]["episodes"]], ran.said
     assert [number for number in range(40) if number not in SOME] == numbers_of(output)
     expected = _facts(well(row.command, _policy(row))).filter(pa.array([number not in SOME for number in range(40)]))
     assert expected.equals(_facts(output))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.helpers.breaks import BREAKS, SMALL, contents, killed
-from tests.helpers.datasets import data_hashes, info_of, numbers_of
+from tests.helpers.datasets import data_hashes, info_of, numbers_of, source_of
 from tests.helpers.processes import called
 
 EPISODES = 200
@@ -90,5 +90,5 @@ def test_an_overwrite_that_is_killed_loses_nothing(copy: Path, change: int) -> N
     assert not existing - contents(copy.parent), "the old dataset is gone"
     called(*again)
     called("verify", copy)
-    assert (EPISODES, 6) == (info_of(copy)["episodes"], info_of(copy)["root_seed"])
+    assert (EPISODES, 6) == (info_of(copy)["episodes"], source_of(copy)["root_seed"])
     assert not existing & contents(copy.parent), "the old dataset was kept for ever"

@@ -11,7 +11,7 @@ import pytest
 
 from rollout_cli import load
 from tests.gallery.conftest import WHOLE
-from tests.helpers.datasets import assert_same_data, has_commit, info_of
+from tests.helpers.datasets import assert_same_data, has_commit, info_of, source_of
 from tests.helpers.processes import called, rollout, running
 
 
@@ -82,7 +82,7 @@ def test_worlds(tmp_path: Path, name: str) -> None:
         run.end()
     rollout(*words, "--resume", "--workers", "3", "--output", three)
     called("verify", three)
-    verdict = info_of(one)["reproducible"]
+    verdict = source_of(one)["reproducible"]
     if not world.repeats:
         assert "no" == verdict["status"], verdict
         return
@@ -103,7 +103,7 @@ if WHOLE:
         batch = load(tmp_path / "out").to_episode_batch()
         episodes = {(one.observations.tobytes(), one.actions.tobytes()) for one in batch.split()}
         assert 120 == len(batch) == len(episodes)
-        assert "no" == info_of(tmp_path / "out")["reproducible"]["status"]
+        assert "no" == source_of(tmp_path / "out")["reproducible"]["status"]
 
 
 VECTORS = {"CartPole": ("CartPole-v1", ())} | ({"Pong": ("tests.gallery.worlds:pong_vector", ())} if WHOLE else {})
@@ -118,4 +118,4 @@ def test_native_vector_environments(tmp_path: Path, name: str) -> None:
     rollout("collect", "--env", env, "--timesteps", "1000", *native, *options, "--workers", "2", "--output", output)
     called("verify", output)
     assert 1000 <= info_of(output)["steps"]
-    assert "no" == info_of(output)["reproducible"]["status"]
+    assert "no" == source_of(output)["reproducible"]["status"]

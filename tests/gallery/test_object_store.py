@@ -11,7 +11,8 @@ import pytest
 
 from rollout_cli import load
 from rollout_cli.dataset.commits import read_committed
-from rollout_cli.dataset.files import ObjectStore, read_info
+from rollout_cli.dataset.layout import read_info
+from rollout_cli.dataset.store import ObjectStore
 from rollout_cli.errors import DatasetFormatError, StorageError
 from rollout_cli.remote import folder_of
 from tests.helpers.chunks import episode

@@ -10,7 +10,7 @@ from textwrap import dedent
 
 import pytest
 
-from tests.helpers.datasets import assert_same_data, data_hashes, info_of, numbers_of
+from tests.helpers.datasets import assert_same_data, data_hashes, info_of, numbers_of, source_of
 from tests.helpers.processes import SECONDS, rollout, running, variables
 
 SB3 = """
@@ -112,7 +112,7 @@ def kind(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 def test_a_model_that_was_trained_again_is_not_mixed_in(kind: str, tmp_path: Path) -> None:
     """A resume is refused, and the data are as they were; a hook sees the file, or the stored episode differs."""
     rollout("collect", "--policy", "champion:policy", "-n", "1100", "--seed", "1", *WORDS, "-o", "out", cwd=tmp_path)
-    files = {file["path"] for file in info_of(tmp_path / "out")["files"]}
+    files = {file["path"] for file in source_of(tmp_path / "out")["files"]}
     assert {"champion.py", *filter(None, [NAMED.get(kind)])} == files
     before, model = data_hashes(tmp_path / "out"), models(tmp_path)
     python(tmp_path, POLICIES[kind][0], "1")
@@ -127,7 +127,7 @@ def test_a_model_that_was_trained_again_is_not_mixed_in(kind: str, tmp_path: Pat
     for name, content in model.items():
         (tmp_path / name).write_bytes(content)
     rollout("collect", "--resume", "-n", "2000", *WORDS, "-o", "out", cwd=tmp_path)
-    assert "yes" == info_of(tmp_path / "out")["reproducible"]["status"]
+    assert "yes" == source_of(tmp_path / "out")["reproducible"]["status"]
 
 
 def test_shards_of_two_models_are_not_merged(kind: str, tmp_path: Path) -> None:
@@ -212,8 +212,8 @@ def test_an_xml_of_mujoco_is_found(tmp_path: Path) -> None:
     words = ("-n", "1100", "--seed", "1", "--max-episode-length", "200", *WORDS)
     rollout("collect", "-e", "world:make", *words, "-o", "hidden", cwd=tmp_path)
     rollout("collect", "-e", "HalfCheetah-v5", "--env-kwargs", f"xml_file={xml}", *words, "-o", "named", cwd=tmp_path)
-    assert {"world.py"} == {file["path"] for file in info_of(tmp_path / "hidden")["files"]}
-    assert {"cheetah.xml"} == {file["path"] for file in info_of(tmp_path / "named")["files"]}
+    assert {"world.py"} == {file["path"] for file in source_of(tmp_path / "hidden")["files"]}
+    assert {"cheetah.xml"} == {file["path"] for file in source_of(tmp_path / "named")["files"]}
     text = xml.read_text()
     xml.write_text(text.replace('gravity="0 0 -9.81"', 'gravity="0 0 -5"'))
     assert text != xml.read_text()
@@ -227,7 +227,7 @@ def test_bipedal_walker_goes_on_and_is_not_reproducible(tmp_path: Path) -> None:
     words = ("-e", "BipedalWalker-v3", "--seed", "3", *WORDS, "-o", "out")
     rollout("collect", *words, "--episodes", "12", cwd=tmp_path)
     rollout("collect", *words, "--episodes", "16", "--resume", cwd=tmp_path)
-    assert "no" == info_of(tmp_path / "out")["reproducible"]["status"]
+    assert "no" == source_of(tmp_path / "out")["reproducible"]["status"]
 
 
 @pytest.mark.parametrize("rows", ["1", "3"])
@@ -236,6 +236,6 @@ def test_bipedal_walker_is_reproducible_in_a_fresh_environment(tmp_path: Path, r
     words = ("-e", "BipedalWalker-v3", "--fresh-env", "--episodes", "12", "--seed", "3", "-m", rows, "--quiet")
     for n_workers in ("1", "3"):
         rollout("collect", *words, "-w", n_workers, "-o", n_workers, cwd=tmp_path)
-        assert "yes" == info_of(tmp_path / n_workers)["reproducible"]["status"]
+        assert "yes" == source_of(tmp_path / n_workers)["reproducible"]["status"]
     assert_same_data(tmp_path / "1", tmp_path / "3")
     rollout("replay", "1", "--all", cwd=tmp_path)

@@ -9,7 +9,7 @@ from textwrap import dedent
 
 import pytest
 
-from tests.helpers.datasets import assert_same_data, info_of
+from tests.helpers.datasets import assert_same_data, source_of
 from tests.helpers.processes import SECONDS, rollout, variables
 
 MAKE_SB3 = """
@@ -107,7 +107,7 @@ def test_policies(tmp_path: Path, name: str, rows: str) -> None:
     for workers in ("1", "2"):
         rollout(*words, "--workers", workers, "--output", workers, cwd=tmp_path)
     rollout("verify", "2", cwd=tmp_path)
-    verdict = info_of(tmp_path / "2")["reproducible"]
+    verdict = source_of(tmp_path / "2")["reproducible"]
     if rows == "4" and name in DRAW_FOR_ALL:
         assert "no" == verdict["status"]
         return
@@ -152,7 +152,7 @@ def test_gsde_follows_from_the_number(tmp_path: Path, name: str, spec: str) -> N
     )
     for output, options in {"one": ("1",), "two": ("2",), "rows": ("1", "--envs-per-worker", "3")}.items():
         rollout(*words, "--policy", spec, "--workers", *options, "--output", output, cwd=tmp_path)
-        verdict = info_of(tmp_path / output)["reproducible"]
+        verdict = source_of(tmp_path / output)["reproducible"]
         assert "yes" == verdict["status"], verdict
         assert_same_data(tmp_path / "one", tmp_path / output)
     rollout("replay", "two", "--all", cwd=tmp_path)

@@ -21,7 +21,7 @@ from rollout_cli.episodes.batch import EpisodeBatch
 from rollout_cli.episodes.chunk import ChunkRef
 from rollout_cli.errors import UsageError, WorkerError
 from tests.helpers.batches import assert_same_batches
-from tests.helpers.datasets import assert_same_data, has_commit, info_of
+from tests.helpers.datasets import assert_same_data, has_commit, info_of, source_of
 from tests.helpers.envs import FaultyEnv
 from tests.helpers.processes import Running, marked, rollout, running
 from tests.helpers.sampled import act, still
@@ -267,7 +267,7 @@ def test_worlds(name: str, tmp_path: Path) -> None:
         words = ("--env", name, *limits, "--seed", "3", "--sampler", sampler, "--output", tmp_path / sampler)
         rollout("collect", *words, "--cpus-per-worker", "0.5")
     assert_same_data(tmp_path / "local", tmp_path / "ray")
-    assert "yes" == info_of(tmp_path / "ray")["reproducible"]["status"]
+    assert "yes" == source_of(tmp_path / "ray")["reproducible"]["status"]
 
 
 def test_a_signal_ends_a_run_on_ray(tmp_path: Path) -> None:

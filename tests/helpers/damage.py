@@ -14,8 +14,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rollout_cli.dataset.commits import record_checksum
-from rollout_cli.dataset.files import FileStore
 from rollout_cli.dataset.parquet import parquet_file
+from rollout_cli.dataset.store import FileStore
 
 ORIGIN_KEYS = ("rollout.run", "rollout.partition", "rollout.first_number")
 RECORD_KEYS = ("rollout.segment", "rollout.stats", "rollout.checksum", *ORIGIN_KEYS)

@@ -22,6 +22,19 @@ def info_of(path: Path) -> dict[str, Any]:
         return {}
 
 
+def source_of(path: Path) -> dict[str, Any]:
+    """Return what info.json records of the run that collected the dataset."""
+    (source,) = info_of(path)["sources"]
+    return dict(source)
+
+
+def set_source(path: Path, **values: Any) -> None:
+    """Change what info.json records of the run that collected the dataset."""
+    document = info_of(path)
+    document["sources"][0] |= values
+    (path / "meta" / "info.json").write_text(json.dumps(document))
+
+
 def stats_of(path: Path) -> Any:
     """Return stats.json."""
     return json.loads((path / "meta" / "stats.json").read_text())

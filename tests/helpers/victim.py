@@ -19,7 +19,7 @@ KINDS = {"any": {"folder", "open", "write", "fsync", "rename", "remove"}, "commi
 
 def run(note: Path, last: int, kind: str, arguments: list[str]) -> int:
     """Run the command; return its exit code."""
-    from rollout_cli.dataset.files import FileStore
+    from rollout_cli.dataset.store import FileStore
     from rollout_cli.entry import main
 
     changes = 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -14,9 +14,11 @@ import pytest
 from gymnasium import spaces
 
 from rollout_cli.dataset.commits import Committed, read_committed
-from rollout_cli.dataset.files import FileStore, read_info
-from rollout_cli.dataset.metadata import DatasetSummary
+from rollout_cli.dataset.folder import OutputFolder
+from rollout_cli.dataset.layout import read_info
+from rollout_cli.dataset.metadata import DatasetSettings, DatasetSummary
 from rollout_cli.dataset.segments import SizeLimits
+from rollout_cli.dataset.store import FileStore
 from rollout_cli.dataset.writer import DatasetWriter
 from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.episodes.chunk import Chunk
@@ -68,6 +70,27 @@ def rich_episodes(count: int = 120) -> tuple[Chunk, ...]:
     )
 
 
+def open_writer(
+    path: Path | str,
+    *,
+    spec: EnvSpec = BOX_SPEC,
+    root_seed: int = 0,
+    overwrite: bool = False,
+    keep_until: Sequence[int] = (),
+    files: FileStore | None = None,
+    committed: Committed | None = None,
+    flush_seconds: float = 30.0,
+    header: Mapping[str, Any] | None = None,
+    **settings: Any,
+) -> DatasetWriter:
+    """Open a writer of one run, whose record has the `header`; `settings` are those of `DatasetSettings`."""
+    folder = OutputFolder(path, overwrite=overwrite, keep_until=keep_until, files=files)
+    sources = [{"root_seed": root_seed, **(header or {})}]
+    return DatasetWriter(
+        folder, DatasetSettings(spec, sources, **settings), committed=committed, flush_seconds=flush_seconds
+    )
+
+
 def write_dataset(
     path: Path,
     chunks: Iterable[Chunk],
@@ -81,7 +104,7 @@ def write_dataset(
 
     With `flush` the timer's time has come after every third one.
     """
-    with DatasetWriter(path, env_spec=spec, root_seed=0, **options) as writer:
+    with open_writer(path, spec=spec, **options) as writer:
         for at, chunk in enumerate(chunks):
             writer.write(chunk, partition=partitions[at] if partitions else 0)
             if flush and at % 3 == 0:
@@ -95,7 +118,7 @@ def resume_dataset(
     """Resume a dataset of one partition with those of the chunks that are missing; return the committed part."""
     committed = read_committed(path, read_info(path))
     next_number = committed.partitions[0].next_number
-    with DatasetWriter(path, env_spec=spec, root_seed=0, committed=committed, **options) as writer:
+    with open_writer(path, spec=spec, committed=committed, **options) as writer:
         for at, chunk in enumerate(chunks):
             first = int(np.searchsorted(chunk.numbers, next_number))
             if first < chunk.n_episodes:
@@ -164,7 +187,7 @@ class KilledFiles(QuickFiles):
 def kill_while_writing(path: Path, files: KilledFiles, *, flush: bool = False, **options: Any) -> None:
     """Write `CHUNKS` until the process is killed. Only the lock is released, as the system would do it."""
     with pytest.raises(Killed):  # noqa: PT012
-        writer = DatasetWriter(path, env_spec=BOX_SPEC, root_seed=0, limits=SMALL, files=files, **options)
+        writer = open_writer(path, limits=SMALL, files=files, **options)
         try:
             for at, chunk in enumerate(CHUNKS):
                 writer.write(chunk)
@@ -196,7 +219,7 @@ def vanish(writer: DatasetWriter) -> None:
     writer._stop_timer()
     if writer._build is not None:
         writer._build.queue.stop()
-    writer._lock.release()
+    writer._folder.close()
 
 
 def wait_for_writes(writer: DatasetWriter) -> None:

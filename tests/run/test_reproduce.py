@@ -13,8 +13,7 @@ import pytest
 from gymnasium import spaces
 
 from rollout_cli.episodes.batch import EnvSpec, EpisodeBatch
-from rollout_cli.episodes.chunk import Chunk, concatenate
-from rollout_cli.episodes.infos import without_infos
+from rollout_cli.episodes.chunk import Chunk, concatenate, without_infos
 from rollout_cli.errors import EnvError, NotReproducibleError, RolloutError, WorkerError, as_flags
 from rollout_cli.run.compare import advice, first_difference
 from rollout_cli.run.reproduce import EarlyEpisodes, Verdict, check, described, require

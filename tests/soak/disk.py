@@ -10,7 +10,7 @@ from pathlib import Path
 from unittest.mock import patch
 
 from rollout_cli import CollectConfig, collect
-from rollout_cli.dataset.files import FileStore
+from rollout_cli.dataset.store import FileStore
 from rollout_cli.errors import StorageError
 from tests.helpers.breaks import BREAKS, SMALL, contents, killed
 from tests.helpers.datasets import data_hashes, has_commit, info_of, numbers_of

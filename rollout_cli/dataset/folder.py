@@ -1,0 +1,296 @@
+"""The folder that a dataset is written to: its lock, what may be replaced, and how one dataset replaces another."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import shutil
+import threading
+import warnings
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from rollout_cli.dataset.layout import (
+    DATASET_ENTRIES,
+    LOCK_NAME,
+    NEXT,
+    REPLACED,
+    aside_path,
+    info_path,
+    read_info,
+    stats_path,
+)
+from rollout_cli.dataset.store import FileStore, accessing, file_store, has_rename
+from rollout_cli.errors import DatasetExistsError, DatasetFormatError, DatasetLockedError, StorageError
+from rollout_cli.remote import RemotePath, folder_of
+
+FEW_BYTES = 256 << 20  # Free space below which a run warns.
+
+_PARQUET_FILES = r"chunk-\d+(?:/file-\d+\.parquet)?"
+_OURS = re.compile(
+    rf"README\.md|data(?:/{_PARQUET_FILES})?|meta(?:/(?:\.?[a-z_]+\.json(?:\.tmp)?|episodes(?:/{_PARQUET_FILES})?))?"
+)
+
+_held: set[int] = set()
+
+
+def _forget_in_child() -> None:
+    """Close inherited locks: a forked worker that outlives a killed run must not keep its folder locked."""
+    while _held:
+        os.close(_held.pop())
+
+
+os.register_at_fork(after_in_child=_forget_in_child)
+
+
+class FolderLock:
+    """An exclusive lock on the dataset's folder `root`, which exists; the system releases it when the process ends.
+
+    `DatasetLockedError` says that another writer has it, in this process or another one; a `UserWarning`, that the file
+    system has no locks. There is none behind a URI.
+    """
+
+    def __init__(self, files: FileStore, root: Path) -> None:
+        self._path, self._descriptor = root / LOCK_NAME, -1
+        if isinstance(root, RemotePath):
+            return
+        while True:
+            with files.operation("open", self._path):
+                self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
+            _held.add(self._descriptor)
+            try:
+                fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                self._close()
+                raise DatasetLockedError(
+                    f"{root} is being written by another run",
+                    hint=f"wait until it has ended, or choose another {{output}}; it holds a lock on {self._path}",
+                ) from error
+            except OSError as error:
+                text = f"{root} cannot be locked ({error.strerror}): let no second run write to it"
+                warnings.warn(text, stacklevel=2)
+            # The previous holder may have removed the file after we opened it.
+            with suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(self._descriptor), self._path.stat()):
+                    return
+            self._close()
+
+    def release(self) -> None:
+        """Let others write; may be called again."""
+        if self._descriptor in _held:  # Else it was released before, or closed in a forked child.
+            # The name goes before the lock; in the other order we could remove the file of the next holder.
+            with suppress(OSError):
+                self._path.unlink()
+            self._close()
+
+    def _close(self) -> None:
+        _held.remove(self._descriptor)
+        os.close(self._descriptor)
+        self._descriptor = -1
+
+
+class OutputFolder:
+    """The folder of a dataset that is written, by one writer at a time; nothing is touched before it is opened.
+
+    A dataset that is there already stays in place while the new one grows beside it, until that takes its place.
+
+    Args:
+        overwrite: Whether to replace a dataset in the folder.
+        keep_until: The episode number of each partition that the new dataset must reach before it replaces the old
+            one, unless it ends as complete; an object store ignores it.
+        files: The store that the folder is in.
+        lock: The lock on the folder, if the caller has it; it is released with the folder.
+
+    Attributes:
+        has_old: Whether the folder holds a dataset that the new one is to replace.
+    """
+
+    def __init__(
+        self,
+        path: Path | str,
+        *,
+        overwrite: bool = False,
+        keep_until: Sequence[int] = (),
+        files: FileStore | None = None,
+        lock: FolderLock | None = None,
+    ) -> None:
+        self.path = folder_of(path).resolve()
+        self.files = files or file_store(self.path)
+        self.keep_until = keep_until
+        self.has_old = False
+        # Held while one dataset replaces another: by the thread that commits, for which the caller may wait.
+        self.replacing = threading.Lock()
+        self._overwrite, self._lock = overwrite, lock
+        self._is_new = False
+
+    def open(self, *, resume: bool) -> None:
+        """Lock the folder, and put right what a run left that was killed.
+
+        Raises:
+            DatasetExistsError: If the folder holds something that may not be replaced.
+            DatasetLockedError: If another writer has it.
+            StorageError: If it cannot be made or changed.
+        """
+        if not resume:
+            check_folder(self.path, overwrite=self._overwrite)
+        self._is_new = not self.path.exists()
+        self.files.make_folder(self.path)
+        self._lock = self._lock or FolderLock(self.files, self.path)
+        try:
+            recover_replaced(self.files, self.path)
+            remove_temporary(self.files, self.path)
+            if not resume:
+                check_folder(self.path, overwrite=self._overwrite)  # Again: a run may have ended just before the lock.
+                self.has_old = info_path(self.path).exists()
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def new_root(self) -> Path:
+        """Where a new dataset grows."""
+        return self.path / NEXT if self.has_old and has_rename(self.path) else self.path
+
+    def is_replaced_by(self, next_numbers: Sequence[int], *, is_complete: bool = False) -> bool:
+        """Return whether a new dataset that has got so far is to take the place of the old one."""
+        return self.has_old and (is_complete or all(map(int.__ge__, next_numbers, self.keep_until)))
+
+    def replace_old(self) -> None:
+        """Put the new dataset in the place of the old one; `recover_replaced` ends this after a failure.
+
+        An object store has no renames: there it makes room for the new one, whose info.json and card replace the old
+        ones, so that the folder holds a dataset whenever that ends.
+        """
+        files, root = self.files, self.path
+        if not has_rename(root):
+            for path in (root / "meta" / "episodes", root / "data", stats_path(root)):
+                files.remove(path)
+        else:
+            for name in DATASET_ENTRIES:
+                # There is always a `meta`, unless somebody removed the folder.
+                if name == "meta" or (root / name).exists():
+                    files.move(root / name, root / REPLACED / name)
+            # `meta` comes last, with all commits at once: from then on the new dataset counts.
+            for name in reversed(DATASET_ENTRIES):
+                if (root / NEXT / name).exists():
+                    files.move(root / NEXT / name, root / name)
+            for name in (REPLACED, NEXT):
+                files.remove(root / name)
+        self.has_old = False
+
+    def move_aside(self, paths: Sequence[Path]) -> None:
+        """Move damaged files, given by their paths in the folder, out of the dataset."""
+        aside = aside_path(self.path)
+        for path in paths:
+            self.files.move(self.path / path, aside / path)
+
+    def close(self) -> None:
+        """Release the lock; may be called again."""
+        if self._lock is not None:
+            self._lock.release()
+
+    def remove_if_empty(self) -> None:
+        """Remove a folder that was made for a dataset which has come to nothing."""
+        if self._is_new:
+            with suppress(OSError):  # There are episodes, or another run has begun in it.
+                self.path.rmdir()
+
+
+def standing_root(root: Path) -> Path:
+    """Return the folder that has the dataset of `root`: another one where a run was killed while it replaced that."""
+    was_killed = (root / REPLACED).exists() and not info_path(root).exists()
+    return root / REPLACED if was_killed else root
+
+
+def is_unbegun(root: Path) -> bool:
+    """Return whether `root` is empty, or a run was killed in it before it wrote info.json."""
+    return all(name.endswith(".tmp") or name in DATASET_ENTRIES for name in _names(root)) and not any(
+        path.is_file() and not path.name.endswith(".tmp") for path in _dataset_paths(root)
+    )
+
+
+def check_folder(root: Path, *, overwrite: bool) -> None:
+    """Raise `DatasetExistsError` if `root` holds something, unless that is a dataset to be replaced."""
+    if not _names(root):
+        return
+    if not overwrite:
+        raise DatasetExistsError(
+            f"{root} exists and is not empty",
+            hint="choose another {output}, or replace a dataset with {overwrite=True}",
+        )
+    for path in _dataset_paths(root):
+        name = path.relative_to(root).as_posix()
+        if path.is_symlink() or not _OURS.fullmatch(name):
+            raise DatasetExistsError(
+                f"{root} holds {name!r}, which is not part of a dataset, so it is not replaced",
+                hint="move it away, or choose another {output}",
+            )
+    if is_unbegun(root):
+        return
+    try:
+        read_info(standing_root(root))
+    except DatasetFormatError as error:
+        raise DatasetExistsError(
+            f"{root} is not a dataset, so it is not replaced: {error.message}", hint="choose another {output}"
+        ) from error
+
+
+def _dataset_paths(root: Path) -> list[Path]:
+    """Return everything that removing the dataset would remove; other entries of the folder are never touched."""
+    tops = [root / name for name in DATASET_ENTRIES]
+    with accessing(root):
+        return [path for top in tops if top.exists() for path in (top, *sorted(top.rglob("*")))]
+
+
+def _names(root: Path) -> list[str]:
+    """Return the names in a folder, except that of the lock; none for a missing folder."""
+    try:
+        with accessing(root, FileNotFoundError, NotADirectoryError):
+            return [path.name for path in root.iterdir() if path.name != LOCK_NAME]
+    except FileNotFoundError:
+        return []
+    except NotADirectoryError as error:
+        raise DatasetExistsError(f"{root} is a file", hint="choose another {output}") from error
+
+
+def recover_replaced(files: FileStore, root: Path) -> None:
+    """End a replacement that was cut off: the old dataset comes back, unless the new one has a commit."""
+    replaced = root / REPLACED
+    if not replaced.exists():
+        return
+    if not any((root / "meta" / "episodes").glob("chunk-*/file-*.parquet")):
+        # `meta` comes last, for its commits would end this.
+        for name in reversed(DATASET_ENTRIES):
+            if (replaced / name).exists():
+                files.remove(root / name)
+                files.move(replaced / name, root / name)
+    files.remove(replaced)
+
+
+def remove_dataset(files: FileStore, root: Path) -> None:
+    """Remove a dataset and its unfinished files, and nothing else in the folder."""
+    for name in DATASET_ENTRIES:
+        files.remove(root / name)
+    remove_temporary(files, root)
+
+
+def remove_temporary(files: FileStore, root: Path) -> None:
+    """Remove what a run left unfinished."""
+    # A remote folder lists files alone.
+    for path in {*root.glob(".*.tmp"), *([root / NEXT] if has_rename(root) else [])}:
+        files.remove(path)
+
+
+def check_free_space(root: Path) -> str | None:
+    """Check that `root` can be written to, before workers start; return a warning where little space is free."""
+    if isinstance(root, RemotePath):
+        root.check_server()
+        return None
+    with accessing(root):
+        place = next(folder for folder in (root, *root.absolute().parents) if folder.exists())
+        free = shutil.disk_usage(place).free
+    if not place.is_dir() or not os.access(place, os.W_OK | os.X_OK):
+        raise StorageError(f"{place} is not a folder that can be written to", hint="choose another {output}")
+    return f"only {free >> 20} MB are free at {place}" if free < FEW_BYTES else None

@@ -1,0 +1,166 @@
+"""Where the files of a dataset lie, what they are called, and its info.json."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from rollout_cli.dataset.store import accessing, has_rename
+from rollout_cli.errors import DatasetFormatError, UsageError
+from rollout_cli.remote import RemotePath
+
+FORMAT = "rollout"
+FORMAT_VERSION = 3
+
+LOCK_NAME = ".lock"
+REPLACED = ".replaced"
+"""Holds the dataset that another one replaces, while this takes its place."""
+
+NEXT = ".next.tmp"
+"""Holds a dataset that is to replace the one in the folder, until it has a commit, or all of that one's episodes."""
+
+ASIDE = ".repair-"
+"""Begins the names of folders to which damaged files are moved."""
+
+DATASET_ENTRIES = ("meta", "data", "README.md")
+"""The top of a dataset's folder, in the order in which they move to `REPLACED`: without `meta` nothing is committed."""
+
+FILES_PER_CHUNK = 1_000
+"""Files in one chunk folder of a dataset with one partition."""
+
+LOST_INFO = "restore meta/info.json from a copy, or collect the dataset again"
+"""The hint where info.json is lost: the other files do not have all that it records."""
+
+FileId = tuple[int, int]
+"""Chunk index and file index."""
+
+_FILE = re.compile(r"chunk-(\d{5}|[1-9]\d{5,})/file-(\d{5}|[1-9]\d{5,})\.parquet", re.ASCII)
+
+
+def info_path(root: Path) -> Path:
+    """Return the path of info.json."""
+    return root / "meta" / "info.json"
+
+
+def stats_path(root: Path) -> Path:
+    """Return the path of stats.json."""
+    return root / "meta" / "stats.json"
+
+
+def aside_path(root: Path) -> Path:
+    """Return the path of a new folder for damaged files."""
+    return root / f"{ASIDE}{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}"
+
+
+def file_name(file: FileId) -> str:
+    """Return the path of a file of `data` or `meta/episodes`, below that folder."""
+    return f"chunk-{file[0]:05}/file-{file[1]:05}.parquet"
+
+
+def table_files(folder: Path) -> dict[FileId, Path]:
+    """Return the files of a table, in the order of their rows; none where there is no such folder.
+
+    Links are followed: the cache of the Hugging Face hub consists of them.
+    """
+    paths = [path for chunk in entries(folder) for path in entries(chunk)]
+    matches = ((_FILE.fullmatch(f"{path.parent.name}/{path.name}"), path) for path in paths)
+    return dict(sorted(((int(match[1]), int(match[2])), path) for match, path in matches if match))
+
+
+def entries(folder: Path) -> list[Path]:
+    """Return what a folder holds, sorted by name; nothing where there is none, `StorageError` for an unreadable one."""
+    with accessing(folder):
+        return sorted(folder.iterdir()) if folder.is_dir() else []
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class SegmentId:
+    """Segment `number` of one of `n_partitions` partitions; each of several has a chunk folder of its own."""
+
+    n_partitions: int
+    partition: int
+    number: int
+
+    @property
+    def file(self) -> FileId:
+        """Chunk index and file index."""
+        return divmod(self.number, FILES_PER_CHUNK) if self.n_partitions == 1 else (self.partition, self.number)
+
+    def paths(self, root: Path) -> tuple[Path, Path]:
+        """Return the paths of its data file, and of its episodes file, whose presence commits the segment."""
+        return root / "data" / file_name(self.file), root / "meta" / "episodes" / file_name(self.file)
+
+    def temporary(self, root: Path) -> tuple[Path, Path]:
+        """Return the paths of both files before the commit: their own, where no rename gives them those."""
+        if not has_rename(root):
+            return self.paths(root)
+        name = "{:05}-{:05}.parquet.tmp".format(*self.file)
+        return root / f".data-{name}", root / f".episodes-{name}"
+
+
+def segment_files(folder: Path, n_partitions: int) -> dict[SegmentId, Path]:
+    """Return the files of a table by segment, in the order of their rows; `StorageError` for an unreadable folder."""
+    segments = {}
+    for (chunk, file), path in table_files(folder).items():
+        place = (chunk, file) if n_partitions > 1 else (0, chunk * FILES_PER_CHUNK + file)
+        segments[SegmentId(n_partitions, *place)] = path
+    return segments
+
+
+def read_info(root: Path) -> dict[str, Any]:
+    """Return the info.json of the dataset in `root`.
+
+    Raises:
+        DatasetFormatError: If there is none of this format.
+        StorageError: If it cannot be read.
+    """
+    path, replaced = info_path(root), root / REPLACED
+    try:
+        with accessing(path, FileNotFoundError, NotADirectoryError):
+            if path.exists() and not path.is_file():
+                raise DatasetFormatError(f"{path} is not a regular file")
+            document = json.loads(path.read_bytes())
+    except OSError as error:
+        if isinstance(root, RemotePath):
+            root.check_server()
+        message = "not a dataset: it has no meta/info.json"
+        hint = f"give a dataset's folder; if it was one, {LOST_INFO}"
+        if replaced.exists():
+            message = "no dataset: a run was killed while it replaced the one that was here, or is just doing that"
+            hint = f"if it was killed, run it again, with {{resume=True}} or {{overwrite=True}}: it is in {replaced}"
+        raise DatasetFormatError(f"{root} is {message}", hint=hint) from error
+    except (ValueError, RecursionError) as error:
+        raise DatasetFormatError(f"{path} is not valid JSON: {error}", hint=LOST_INFO) from error
+    if not isinstance(document, dict) or document.get("format") != FORMAT:
+        raise DatasetFormatError(f"{path} does not describe a dataset of the format {FORMAT!r}")
+    version = document.get("format_version")
+    if version != FORMAT_VERSION:
+        raise DatasetFormatError(
+            f"{path} has format version {version}, and this program has version {FORMAT_VERSION} alone",
+            hint="a dataset needs the version of rollout-collect that made it",
+        )
+    sources = document.get("sources")
+    has_sources = isinstance(sources, list) and sources and all(isinstance(source, dict) for source in sources)
+    if not has_sources or not isinstance(document.get("derived"), list):
+        raise DatasetFormatError(f"{path} does not say which runs its episodes came from", hint=LOST_INFO)
+    return document
+
+
+def order_column(info: Mapping[str, Any]) -> str:
+    """Return the column of `meta/episodes` that rises without gaps but those that are recorded: numbers or ids."""
+    return "episode_id" if info["derived"] else "episode_number"
+
+
+def collected_source(info: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the record of the run that collected a dataset; `UsageError` for one that was derived from others."""
+    if info["derived"]:
+        raise UsageError(
+            f"no run collected the dataset: it was made of others ({info['derived'][-1].get('operation')})",
+            hint="give a dataset that was collected: one that is made of others is not continued",
+        )
+    return dict(info["sources"][0])

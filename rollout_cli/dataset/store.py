@@ -1,0 +1,167 @@
+"""The store of a dataset's folder, a disk or a server: every change to the folder is one of its operations.
+
+All changes go through one `FileStore`, so that a test can make each of them fail. A published file survives a crash of
+the machine: its bytes are on disk before its name is, and its name before anything that refers to it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from rollout_cli.episodes.plain import plain_json
+from rollout_cli.errors import StorageError
+from rollout_cli.remote import RemotePath
+
+
+class FileStore:
+    """The disk. All changes of datasets go through it, so that a test can let each of them fail."""
+
+    def before(self, operation: str, path: Path) -> None:
+        """Do nothing; a test raises `OSError` here, before a folder, open, write, fsync, rename or remove."""
+
+    @contextmanager
+    def operation(self, name: str, path: Path) -> Iterator[None]:
+        """Run one operation; its errors leave as `StorageError`."""
+        try:
+            self.before(name, path)
+            yield
+        except OSError as error:
+            hint = "check the free space of the disk and the permissions of the output folder"
+            raise StorageError(
+                f"cannot write {path}: {error.strerror or error}",
+                hint=path.hint if isinstance(path, RemotePath) else hint,
+            ) from error
+
+    def make_folder(self, path: Path) -> None:
+        """Create `path` and its missing parents; an existing folder stays as it is."""
+        with self.operation("folder", path):
+            if path.is_dir():
+                return
+        self.make_folder(path.parent)
+        with self.operation("folder", path):
+            path.mkdir(exist_ok=True)
+        self.sync(path.parent)
+
+    def replace(self, path: Path, content: bytes) -> None:
+        """Replace the file `path`: a reader sees either all of the old content or all of the new."""
+        self.make_folder(path.parent)
+        temporary = path.with_name(f".{path.name}.tmp")
+        try:
+            with self.operation("write", temporary):
+                temporary.write_bytes(content)
+            self.sync(temporary)
+            self.move(temporary, path)
+        except BaseException as error:
+            tidy_up(error, partial(self.remove, temporary))
+            raise
+
+    def write_json(self, path: Path, document: Mapping[str, Any]) -> None:
+        """Replace the file `path` by `document` as JSON."""
+        # Escapes keep the file ASCII: paths that are not UTF-8 come as lone surrogates, which no encoding takes.
+        self.replace(path, (json.dumps(plain_json(document), indent=2) + "\n").encode("ascii"))
+
+    def move(self, source: Path, target: Path) -> None:
+        """Rename `source`, into a new folder if need be; once this returns, the new name survives a crash."""
+        self.make_folder(target.parent)
+        with self.operation("rename", target):
+            source.replace(target)
+        self.sync(target.parent)
+
+    def sync(self, path: Path) -> None:
+        """Bring a file, or the names in a folder, to the disk."""
+        with self.operation("fsync", path):
+            descriptor = os.open(path, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+
+    def remove(self, path: Path) -> None:
+        """Remove a file, or a folder and everything in it."""
+        with self.operation("remove", path):
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
+
+    @contextmanager
+    def output(self, path: Path) -> Iterator[Any]:
+        """Give what a Parquet file is written to."""
+        import pyarrow as pa  # noqa: PLC0415 - resuming looks at folders before it is needed
+
+        # As bytes: pyarrow encodes a text as UTF-8, and a path may have no UTF-8.
+        with pa.OSFile(os.fsencode(path), "wb") as sink:
+            yield sink
+
+
+class RemoteStore(FileStore):
+    """A file system by URI, which has renames, and nothing to wait for when a file is closed."""
+
+    def sync(self, path: Path) -> None:
+        """Do nothing: a file that was closed has reached the server."""
+
+    def remove(self, path: Path) -> None:
+        assert isinstance(path, RemotePath)
+        with self.operation("remove", path), suppress(FileNotFoundError):
+            if path.is_dir():
+                path.remove_tree()
+            else:
+                path.unlink(missing_ok=True)
+
+    @contextmanager
+    def output(self, path: Path) -> Iterator[Any]:
+        """Give a place in memory; the file is written whole when the block ends without an error."""
+        import pyarrow as pa  # noqa: PLC0415 - as above
+
+        sink = pa.BufferOutputStream()
+        yield sink
+        path.write_bytes(sink.getvalue())
+
+
+class ObjectStore(RemoteStore):
+    """An object store: objects are put whole under their names, and need no folder."""
+
+    def make_folder(self, path: Path) -> None:
+        """Do nothing."""
+
+    def replace(self, path: Path, content: bytes) -> None:
+        with self.operation("write", path):
+            path.write_bytes(content)
+
+
+def has_rename(root: Path) -> bool:
+    """Return whether files get their names by a rename, so that one that was not committed is never seen."""
+    return not (isinstance(root, RemotePath) and root.is_object)
+
+
+def file_store(root: Path) -> FileStore:
+    """Return the store of the folder `root`."""
+    return (RemoteStore() if has_rename(root) else ObjectStore()) if isinstance(root, RemotePath) else FileStore()
+
+
+def tidy_up(error: BaseException, action: Callable[[], object]) -> None:
+    """Run `action` after `error`; if `action` fails too, that becomes a note of `error`."""
+    try:
+        action()
+    except StorageError as another:
+        if another is not error:
+            error.add_note(another.message)
+
+
+@contextmanager
+def accessing(path: Path, *expected: type[OSError]) -> Iterator[None]:
+    """Let errors of looking at `path` leave as `StorageError`, except those that are `expected`."""
+    try:
+        yield
+    except expected:
+        raise
+    except OSError as error:
+        hint = "check its name and its permissions"
+        raise StorageError(f"cannot read {path}: {error.strerror or error}", hint=hint) from error

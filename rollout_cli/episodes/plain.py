@@ -1,0 +1,62 @@
+"""Plain values: what JSON has.
+
+The numbers that it lacks are the texts `nan`, `inf` and `-inf`, wherever this package writes JSON; `float` reads them.
+A text that is one of them is not told from the number.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+NUMBERS = {text: float(text) for text in ("nan", "inf", "-inf")}
+"""The numbers that JSON lacks, by the texts that stand for them."""
+
+
+def plain_value(value: Any) -> Any:
+    """Return `value` built of what JSON has; `TypeError` where it holds anything that has no such form."""
+    if value is None or isinstance(value, bool | str | int):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if isinstance(value, Mapping):
+        return {str(key): plain_value(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain_value(item) for item in value]
+    if isinstance(value, set | frozenset):
+        return sorted((plain_value(item) for item in value), key=repr)
+    plain = value.tolist() if isinstance(value, np.ndarray | np.generic) else value
+    # What Python has no number for, such as a long double, stays numpy's.
+    if plain is not value and not isinstance(plain, np.generic):
+        return plain_value(plain)
+    raise TypeError(type(value).__name__)
+
+
+def plain_json(document: Any, **options: Any) -> Any:
+    """Return a document as JSON would give it back: what JSON does not have is a text; `options` are `json.loads`'s."""
+    return json.loads(json.dumps(document, default=str), parse_constant=lambda name: str(float(name)), **options)
+
+
+def from_plain(value: Any) -> Any:
+    """Return a plain value with the numbers back that JSON lacks."""
+    if isinstance(value, dict):
+        return {key: from_plain(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [from_plain(item) for item in value]
+    return NUMBERS.get(value, value) if isinstance(value, str) else value
+
+
+def plain_bytes(value: Any) -> int:
+    """Return the nominal bytes of a plain value: 8 a number, and of a text those of its UTF-8.
+
+    They are the same whether a value has a column or is stored as JSON: where a segment ends follows from what is
+    stored. So a number has 8 whatever its type, and the texts that stand for numbers in JSON have 8 too.
+    """
+    if isinstance(value, dict | list):
+        return sum(map(plain_bytes, [*value, *value.values()] if isinstance(value, dict) else value))
+    is_text = isinstance(value, str) and value not in NUMBERS
+    return len(value.encode("utf-8", "backslashreplace")) if is_text else 8

@@ -1,0 +1,174 @@
+"""Datasets that are made of others: what they hold and record, and that they verify and are not continued."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rollout_cli.dataset.folder import OutputFolder
+from rollout_cli.dataset.layout import collected_source, read_info
+from rollout_cli.dataset.metadata import DatasetSummary
+from rollout_cli.dataset.reader import Dataset, load
+from rollout_cli.dataset.repair import repair_dataset
+from rollout_cli.dataset.rewrite import derive
+from rollout_cli.dataset.verify import verify_dataset
+from rollout_cli.errors import StorageError, UsageError
+from tests.helpers.batches import assert_same_info_values, assert_same_steps
+from tests.helpers.chunks import episode
+from tests.helpers.damage import data, episodes, set_values
+from tests.helpers.datasets import episodes_of, info_of
+from tests.helpers.writing import (
+    RICH_SPEC,
+    SMALL,
+    FailingFiles,
+    all_files,
+    data_files,
+    hidden_files,
+    rich_episodes,
+    write_dataset,
+)
+
+
+def derived(path: Path, *inputs: Dataset, **options: Any) -> DatasetSummary:
+    return derive(inputs, OutputFolder(path, **options), operation="test", options={"step": 2})
+
+
+@pytest.fixture(scope="module")
+def one(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A dataset of one run; its number 61 was skipped."""
+    path = tmp_path_factory.mktemp("one") / "d"
+    write_dataset(path, rich_episodes(), spec=RICH_SPEC, limits=SMALL, header={"env": {"id": "A"}, "policy": {}})
+    return path
+
+
+@pytest.fixture(scope="module")
+def other(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A dataset of another run of two partitions, with other infos, and one of another type."""
+    path, chunks = (
+        tmp_path_factory.mktemp("other") / "d",
+        [episode(n, 30, spec=RICH_SPEC, env_info=lambda n, step: {"x": step, "y": n, "text": 5}) for n in range(50)],
+    )
+    partitions = [int(chunk.numbers[0]) // 25 for chunk in chunks]
+    options: dict[str, Any] = {"root_seed": 7, "first_numbers": [0, 25], "header": {"env": {"id": "B"}}}
+    write_dataset(path, chunks, spec=RICH_SPEC, limits=SMALL, partitions=partitions, **options)
+    return path
+
+
+def assert_same_episodes(expected: Dataset, found: Dataset) -> None:
+    assert_same_steps(expected.to_episode_batch(), found.to_episode_batch())
+    assert_same_info_values(expected.to_episode_batch(), found.to_episode_batch())
+    for name in ("episode_number", "root_seed", "seed", "worker", "wall_time_s", "return"):
+        assert expected.episodes[name].equals(found.episodes[name])
+
+
+def test_every_second_episode_is_a_dataset_that_says_how_it_was_made(tmp_path: Path, one: Path) -> None:
+    before = all_files(one)
+    summary = derived(tmp_path / "d", load(one)[::2])
+    assert (60, "complete") == (summary.episodes, summary.status)
+    assert ([], []) == ((report := verify_dataset(tmp_path / "d")).faults, report.notes)
+    assert_same_episodes(load(one)[::2], load(tmp_path / "d"))
+    assert list(range(60)) == load(tmp_path / "d").episodes["episode_id"].to_pylist()
+    info, old = info_of(tmp_path / "d"), info_of(one)
+    assert old["sources"] == info["sources"]
+    assert [{"operation": "test", "options": {"step": 2}, "inputs": [old["sources"][0]["run"]]}] == info["derived"]
+    assert before == all_files(one)
+
+
+def test_datasets_of_two_runs_are_joined(tmp_path: Path, one: Path, other: Path) -> None:
+    """Numbers repeat; with the source they say which episode it is. Infos without a common type become JSON."""
+    derived(tmp_path / "d", load(one)[10:90], load(other)[[40, 3, 5]])
+    joined = load(tmp_path / "d")
+    assert ([], []) == ((report := verify_dataset(tmp_path / "d")).faults, report.notes)
+    assert [0] * 80 + [1] * 3 == joined.episodes["source"].to_pylist()
+    assert [0] * 80 + [7] * 3 == joined.episodes["root_seed"].to_pylist()
+    assert [40, 3, 5] == joined.episodes["episode_number"].to_pylist()[80:]
+    assert_same_steps(load(one)[10:90].to_episode_batch(), joined[:80].to_episode_batch())
+    expected, found = load(other)[[40, 3, 5]].to_episode_batch(), joined[80:].to_episode_batch()
+    assert_same_steps(expected, found)
+    for key in ("x", "y", "text"):
+        assert expected.env_infos[key].tolist() == found.env_infos[key].tolist()
+    assert (1, 3) == (joined[80].source, joined[81].number)
+    assert "Episodes of A and B" in (tmp_path / "d/README.md").read_text()
+
+
+def test_what_is_derived_is_derived_from_again(tmp_path: Path, one: Path, other: Path) -> None:
+    """Datasets of one run share its record; their episodes, split and joined, are those that there were."""
+    whole = load(one)
+    for name, part in (("a", whole[:50]), ("b", whole[50:])):
+        derived(tmp_path / name, part)
+    derived(tmp_path / "c", load(tmp_path / "a"), load(other)[:5], load(tmp_path / "b"))
+    info = info_of(tmp_path / "c")
+    assert (2, 2) == (len(info["sources"]), len(info["derived"]))
+    assert_same_steps(whole[50:].to_episode_batch(), load(tmp_path / "c")[55:].to_episode_batch())
+    assert [] == verify_dataset(tmp_path / "c").faults
+
+
+def test_the_same_is_made_of_the_same(tmp_path: Path, one: Path, other: Path) -> None:
+    for name in ("a", "b"):
+        derived(tmp_path / name, load(one), load(other))
+    assert data_files(tmp_path / "a") == data_files(tmp_path / "b")
+
+
+def test_episodes_that_do_not_go_together_are_refused(tmp_path: Path, one: Path) -> None:
+    write_dataset(tmp_path / "box", [episode(n, 50) for n in range(3)])
+    for inputs, message in (
+        ([load(one), load(tmp_path / "box")], "spaces differ"),
+        ([load(one)[:3], load(one)[2:5]], "given twice"),
+        ([load(one)[:0]], "no episode"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            derived(tmp_path / "d", *inputs)
+        assert not (tmp_path / "d").exists()
+    with pytest.raises(UsageError, match="read itself"):
+        derived(tmp_path / "box", load(tmp_path / "box"), overwrite=True)
+
+
+def test_a_derived_dataset_is_not_continued(tmp_path: Path, one: Path) -> None:
+    derived(tmp_path / "d", load(one)[:4])
+    with pytest.raises(UsageError, match=r"made of others \(test\)"):
+        collected_source(read_info(tmp_path / "d"))
+
+
+@pytest.mark.parametrize(
+    ("harm", "problem"),
+    [
+        (lambda root: set_values(root / episodes(1), "source", 0, [2]), "not one of the dataset's"),
+        (lambda root: set_values(root / episodes(1), "source", 0, [1]), "root_seed is not its source's"),
+        (lambda root: (root / data(1)).unlink(), "is missing"),
+    ],
+)
+def test_faults_of_a_derived_dataset_are_found_and_repaired(
+    tmp_path: Path, one: Path, other: Path, harm: Any, problem: str
+) -> None:
+    derived(tmp_path / "d", load(one), load(other))
+    harm(tmp_path / "d")
+    assert any(problem in fault.problem for fault in verify_dataset(tmp_path / "d").faults)
+    repair_dataset(tmp_path / "d")
+    assert [] == verify_dataset(tmp_path / "d").faults
+    assert 0 < len(load(tmp_path / "d")) < 119
+
+
+def test_a_disk_that_fails_keeps_what_was_committed(tmp_path: Path, one: Path) -> None:
+    """And the error does not promise that the rest could be made later."""
+    files = FailingFiles()
+    derived(tmp_path / "counted", load(one), files=files)
+    with pytest.raises(StorageError, match="No space left") as caught:
+        derived(tmp_path / "d", load(one), files=FailingFiles(len(files.operations) // 2))
+    n_episodes = len(episodes_of(tmp_path / "d"))
+    assert caught.value.hint.endswith(f"are safe in {tmp_path / 'd'}")
+    assert f"{n_episodes} episodes" in caught.value.hint
+    assert_same_steps(load(one)[:n_episodes].to_episode_batch(), load(tmp_path / "d").to_episode_batch())
+    assert ("interrupted", []) == (info_of(tmp_path / "d")["status"], hidden_files(tmp_path / "d"))
+
+
+def test_gaps_are_ranges(tmp_path: Path) -> None:
+    """However many numbers are missing, the record of a segment is short."""
+    numbers = [1, 2, 5_000_000_000, 5_000_000_001, 5_000_000_003]
+    write_dataset(tmp_path, [episode(n, 4) for n in numbers], first_numbers=[0])
+    (segment,) = verify_dataset(tmp_path).segments
+    gaps = ((0, 1), (3, 5_000_000_000), (5_000_000_002, 5_000_000_003))
+    assert (gaps, numbers[-1] + 1) == (segment.record.skipped, segment.record.stop)
+    assert numbers == np.asarray(load(tmp_path).episodes["episode_number"]).tolist()

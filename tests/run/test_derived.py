@@ -1,0 +1,52 @@
+"""Datasets that are made of those of runs: they are replayed, source by source, and not resumed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rollout_cli import CollectConfig, collect, load
+from rollout_cli.cli.app import run
+from rollout_cli.dataset.folder import OutputFolder
+from rollout_cli.dataset.rewrite import derive
+from rollout_cli.errors import UsageError
+from rollout_cli.option_types import EpisodeRange
+from rollout_cli.run.replay import replay
+from tests.helpers.datasets import info_of
+
+
+@pytest.fixture
+def derived(tmp_path: Path) -> Path:
+    """Every second episode of one run, and some of another one."""
+    for seed in (1, 2):
+        config = CollectConfig(
+            episodes=EpisodeRange(0, 8), seed=seed, sampler="local", workers=1, output=tmp_path / str(seed)
+        )
+        collect(config)
+    inputs = [load(tmp_path / "1")[::2], load(tmp_path / "2")[1:4:2]]
+    derive(inputs, OutputFolder(tmp_path / "d"), operation="join", options={})
+    return tmp_path / "d"
+
+
+def test_its_episodes_are_run_again(derived: Path) -> None:
+    replayed, _ = replay(load(derived), range(6), policy=None, env_kwargs={})
+    assert [None] * 6 == [episode.difference for episode in replayed]
+    assert [0, 2, 4, 6, 1, 3] == [episode.facts["episode_number"] for episode in replayed]
+
+
+def test_it_is_shown_and_verified(derived: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert [0, 0] == [run(["info", str(derived)]), run(["verify", str(derived)])]
+    shown = capsys.readouterr().out
+    assert "root seed of source 0" in shown
+    assert "root seed of source 1" in shown
+
+
+def test_it_is_not_resumed(derived: Path) -> None:
+    """One clear error, and nothing changes."""
+    before = info_of(derived)
+    config = CollectConfig(episodes=EpisodeRange(0, 9), sampler="local", output=derived, resume=True)
+    with pytest.raises(UsageError, match=r"no run collected the dataset: it was made of others \(join\)"):
+        collect(config)
+    assert 2 == run(["collect", "--resume", "--episodes", "9", "--output", str(derived)])
+    assert before == info_of(derived)
