@@ -31,7 +31,9 @@ def main() -> int:
             failed = True
             _say(f"  {case.name} failed: {error}")
         if arguments.json:
-            arguments.json.write_text(json.dumps({"machine": _machine(), "figures": figures}, indent=1) + "\n")
+            arguments.json.write_text(
+                json.dumps({"machine": _machine(), "figures": figures}, indent=1) + "\n"
+            )
     print(_table(figures))
     return int(failed)
 
@@ -41,7 +43,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("names", nargs="*", help="cases, as globs; all but the peers by default")
     parser.add_argument("--list", action="store_true", help="print the names of the cases")
     parser.add_argument("--pairs", type=int, default=10, help="rounds; fewer than ten are a smoke run")
-    parser.add_argument("--seconds", type=float, default=5.0, help="length of a long run, start-up not counted")
+    parser.add_argument(
+        "--seconds", type=float, default=5.0, help="length of a long run, start-up not counted"
+    )
     parser.add_argument("--json", type=Path, help="write all figures to this file, after each case")
     return parser
 
@@ -70,11 +74,21 @@ def _processor() -> str:
 
 
 def _table(figures: list[dict[str, Any]]) -> str:
-    lines = ["| work | against | median | min - max | bound | rates |", "| --- | --- | --- | --- | --- | --- |"]
+    lines = [
+        "| work | against | median | min - max | bound | rates |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
     for row in figures:
         unit = f" {row['unit']}" if row["unit"] else ""
         spread = f"{row['low']:.3g} - {row['high']:.3g}"
-        cells = (row["what"], row["against"], f"{row['median']:.3g}{unit}", spread, row["bound"], row["detail"])
+        cells = (
+            row["what"],
+            row["against"],
+            f"{row['median']:.3g}{unit}",
+            spread,
+            row["bound"],
+            row["detail"],
+        )
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 

@@ -64,7 +64,17 @@ def collect(*options: str, name: str = "rollout", granule: int = 1, workers: int
 
 def loop(kind: str, env: str, policy: str, seeds: str, *, n_envs: int = 1, processes: int = WORKERS) -> Side:
     """Return a bare loop of `benchmarks.loops`."""
-    arguments = [sys.executable, "-m", "benchmarks.loops", kind, env, policy, seeds, str(n_envs), str(processes)]
+    arguments = [
+        sys.executable,
+        "-m",
+        "benchmarks.loops",
+        kind,
+        env,
+        policy,
+        seeds,
+        str(n_envs),
+        str(processes),
+    ]
     return Side(f"bare {kind} loop, {seeds}", lambda steps, _: [*arguments, str(steps)], n_envs * processes)
 
 
@@ -79,14 +89,19 @@ def ratio(name: str, what: str, ours: Side, others: Mapping[Side, str] | Sequenc
 
     def measure(pairs: int, seconds: float, say: Say) -> list[Figure]:
         costs = rounds([ours, *bounds], pairs=pairs, seconds=seconds, say=say)
-        return [_ratio(what, costs[ours.name], side.name, costs[side.name], bound) for side, bound in bounds.items()]
+        return [
+            _ratio(what, costs[ours.name], side.name, costs[side.name], bound)
+            for side, bound in bounds.items()
+        ]
 
     return Case(name, measure)
 
 
 def _ratio(what: str, ours: Sequence[Cost], name: str, theirs: Sequence[Cost], bound: str) -> Figure:
     spread = Spread.of(our.rate / their.rate for our, their in zip(ours, theirs, strict=True))
-    rates = " against ".join(f"{Spread.of(cost.rate for cost in side).median:,.0f}" for side in (ours, theirs))
+    rates = " against ".join(
+        f"{Spread.of(cost.rate for cost in side).median:,.0f}" for side in (ours, theirs)
+    )
     return Figure(what, name, spread, bound=bound, detail=f"{rates} steps/s")
 
 
@@ -169,7 +184,9 @@ def _peer_case(peer: Peer, name: str) -> Case:
         costs = rounds([*sides, theirs], pairs=pairs, seconds=seconds, say=say)
         title = f"{peer.title}, {peer.saves}"
         return [
-            _ratio(f"CartPole, {name}, saved: {side.name}", costs[side.name], title, costs[theirs.name], "ahead")
+            _ratio(
+                f"CartPole, {name}, saved: {side.name}", costs[side.name], title, costs[theirs.name], "ahead"
+            )
             for side in sides
         ]
 
@@ -232,7 +249,10 @@ CASES: tuple[Case, ...] = (
         {loop("single", PONG, "random", "seeded"): ">= 0.85", loop("single", PONG, "random", "plain"): ""},
     ),
     parent_share(
-        "parent-cpu-linear", "parent's CPU, 2 workers, CartPole, linear", collect(*policy("linear")), "<= 0.12"
+        "parent-cpu-linear",
+        "parent's CPU, 2 workers, CartPole, linear",
+        collect(*policy("linear")),
+        "<= 0.12",
     ),
     parent_share("parent-cpu-random", "parent's CPU, 2 workers, CartPole, random", collect(), "<= 0.12"),
     parent_share(
@@ -242,11 +262,16 @@ CASES: tuple[Case, ...] = (
         "<= 0.02",
     ),
     duration(
-        "first-episode", "start of `rollout collect` to the first finished episode", _until_first_episode, "<= 0.6"
+        "first-episode",
+        "start of `rollout collect` to the first finished episode",
+        _until_first_episode,
+        "<= 0.6",
     ),
     duration("help", "rollout --help", lambda: run([executable(), "--help"]).wall, "<= 0.3"),
     memory("memory", "CartPole, random, 2 workers", collect()),
-    memory("memory-native", f"native CartPole x{N_NATIVE}, random", collect(*NATIVE, granule=N_NATIVE, workers=1)),
+    memory(
+        "memory-native", f"native CartPole x{N_NATIVE}, random", collect(*NATIVE, granule=N_NATIVE, workers=1)
+    ),
     ingest("ingest-short", "ingest: 22-step episodes of 4 floats", "ShortEpisodes", 22),
     ingest("ingest-long", "ingest: 500-step episodes of 4 floats", "LongEpisodes", 500),
     ingest("ingest-images", "ingest: 250-frame episodes of 100 kB frames", "ImageEpisodes", 250),

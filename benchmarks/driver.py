@@ -1,7 +1,7 @@
 """The load of a driver whose episodes stay on other machines: `python -m benchmarks.driver`.
 
-Synthetic actors answer at once with the facts of episodes that nobody ran. So the processor time that is measured is
-what a driver needs, without Ray's own: unpacking replies, leases, order, and cutting segments.
+Synthetic actors answer at once with the facts of episodes that nobody ran. So the processor time that is
+measured is what a driver needs, without Ray's own: unpacking replies, leases, order, and cutting segments.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The loops that `rollout` is compared with: they step environments with a policy and record nothing.
 
-`python -m benchmarks.loops LOOP ENV POLICY SEEDS N_ENVS PROCESSES STEPS` prints a JSON document with the steps taken.
-`SEEDS` is `plain` (episodes are reset without a seed) or `seeded` (each gets one, as `rollout` gives it).
+`python -m benchmarks.loops LOOP ENV POLICY SEEDS N_ENVS PROCESSES STEPS` prints a JSON document with the
+steps taken. `SEEDS` is `plain` (episodes are reset without a seed) or `seeded` (each gets one, as `rollout`
+gives it).
 """
 
 from __future__ import annotations
@@ -68,7 +69,11 @@ def native(env_id: str, policy: str, seeds: str, n_envs: int, steps: int) -> Non
         observations = envs.step(actions)[0]
 
 
-LOOPS: dict[str, Callable[[str, str, str, int, int], None]] = {"single": single, "batched": batched, "native": native}
+LOOPS: dict[str, Callable[[str, str, str, int, int], None]] = {
+    "single": single,
+    "batched": batched,
+    "native": native,
+}
 
 
 def main(arguments: list[str]) -> None:

@@ -1,8 +1,9 @@
 """Runs commands in turn and returns what they cost.
 
-A figure is the median over rounds of a ratio between two sides that ran one after the other, so a machine that slows
-down slows both. Start-up does not count: each side of a round runs twice, short and long, and its rate is the
-difference of their steps over the difference of their times. CPU and memory are the kernel's own figures (`wait4`).
+A figure is the median over rounds of a ratio between two sides that ran one after the other, so a machine
+that slows down slows both. Start-up does not count: each side of a round runs twice, short and long, and its
+rate is the difference of their steps over the difference of their times. CPU and memory are the kernel's own
+figures (`wait4`).
 """
 
 from __future__ import annotations
@@ -57,7 +58,8 @@ def run(command: Sequence[str], *, environment: Mapping[str, str] | None = None)
     Raises:
         CommandError: If it fails.
     """
-    # Workers are children of a fork server. This process inherits them when that has ended, and so learns their cost.
+    # Workers are children of a fork server. This process inherits them when that has ended, and so learns
+    # their cost.
     if ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
         raise CommandError("the processes of a run can be followed to their end on Linux only")
     with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
@@ -69,7 +71,9 @@ def run(command: Sequence[str], *, environment: Mapping[str, str] | None = None)
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
         wall = time.perf_counter() - started
         # `wait4` adds the processes that it waited for itself to its own time.
-        times = Path(f"/proc/{process.pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[11:15]
+        times = (
+            Path(f"/proc/{process.pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[11:15]
+        )
         own, own_system, others, others_system = (int(ticks) / os.sysconf("SC_CLK_TCK") for ticks in times)
         _, status, main = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
@@ -79,7 +83,9 @@ def run(command: Sequence[str], *, environment: Mapping[str, str] | None = None)
         text = output.read().decode(errors="replace")
         if process.returncode != 0:
             last_lines = (errors.read().decode(errors="replace") or text).strip().splitlines()[-6:]
-            raise CommandError(f"exit code {process.returncode} of {' '.join(command)}\n" + "\n".join(last_lines))
+            raise CommandError(
+                f"exit code {process.returncode} of {' '.join(command)}\n" + "\n".join(last_lines)
+            )
     return Usage(
         wall,
         own + own_system,
@@ -117,10 +123,11 @@ class Side:
 
     Attributes:
         name: What the table calls it.
-        command: Gives the command for a number of steps and an output folder; it prints JSON with the `steps` taken.
+        command: Gives the command for a number of steps and an output folder; it prints JSON with the `steps`
+            taken.
         granule: Steps are multiples of this.
-        self_timed: Whether the document has the `seconds` from the first step to the end of saving; then one run a
-            round is enough.
+        self_timed: Whether the document has the `seconds` from the first step to the end of saving; then one
+            run a round is enough.
     """
 
     name: str
@@ -164,7 +171,9 @@ def cost(side: Side, steps: int) -> Cost:
     taken = int(long.document["steps"]) - int(short.document["steps"])
     if taken <= 0 or long.wall <= short.wall:
         raise CommandError(f"{side.name}: the runs are too short to tell apart; give more --seconds")
-    return Cost(taken, long.wall - short.wall, long.cpu_main - short.cpu_main, long.cpu_others - short.cpu_others)
+    return Cost(
+        taken, long.wall - short.wall, long.cpu_main - short.cpu_main, long.cpu_others - short.cpu_others
+    )
 
 
 def steps_for(side: Side, seconds: float) -> int:
@@ -179,7 +188,9 @@ def steps_for(side: Side, seconds: float) -> int:
         steps *= 4
 
 
-def rounds(sides: Sequence[Side], *, pairs: int, seconds: float, say: Callable[[str], None]) -> dict[str, list[Cost]]:
+def rounds(
+    sides: Sequence[Side], *, pairs: int, seconds: float, say: Callable[[str], None]
+) -> dict[str, list[Cost]]:
     """Run all sides in turn (A B A B …), `pairs` times; return the costs of each by its name."""
     steps = {side.name: steps_for(side, seconds) for side in sides}
     costs: dict[str, list[Cost]] = {side.name: [] for side in sides}

@@ -1,7 +1,7 @@
 """The policies that both sides of a comparison run: as functions of one observation, and in batches.
 
-The command line takes them as `benchmarks.policies:linear` and so on; the bare loops import them. Torch is imported
-only by what needs it.
+The command line takes them as `benchmarks.policies:linear` and so on; the bare loops import them. Torch is
+imported only by what needs it.
 """
 
 from __future__ import annotations

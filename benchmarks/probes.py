@@ -45,7 +45,9 @@ class Sleeping(gymnasium.Env[npt.NDArray[np.float32], np.int64]):
     observation_space = spaces.Box(-1.0, 1.0, (4,), np.float32)
     action_space = spaces.Discrete(2)
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
         """Begin an episode."""
         super().reset(seed=seed, options=options)
         self._steps = 0

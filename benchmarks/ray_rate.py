@@ -25,7 +25,10 @@ def steps_per_second(sampler: Sampler, n_steps: int, folder: Path) -> float:
     """Collect to a dataset; return the rate, from the call to the end of the last file."""
     began, collected = time.perf_counter(), 0
     write = partial(sampler.segment_runner().run, write_segment)
-    output, settings = OutputFolder(folder, overwrite=True), DatasetSettings(sampler.env_spec, [{"root_seed": 0}])
+    output, settings = (
+        OutputFolder(folder, overwrite=True),
+        DatasetSettings(sampler.env_spec, [{"root_seed": 0}]),
+    )
     with DatasetWriter(output, settings, write_segment=write) as writer:
         for chunk in sampler.stream_refs(MinTimesteps(n_steps)):
             writer.write(chunk)
@@ -36,7 +39,9 @@ def steps_per_second(sampler: Sampler, n_steps: int, folder: Path) -> float:
 
 def main() -> None:
     """Print the ratio of each round, and their median."""
-    parser = argparse.ArgumentParser(description="The rate of RaySampler over that of MultiprocessingSampler.")
+    parser = argparse.ArgumentParser(
+        description="The rate of RaySampler over that of MultiprocessingSampler."
+    )
     parser.add_argument("env", nargs="?", default="CartPole-v1")
     parser.add_argument("--steps", type=int, default=1_000_000)
     parser.add_argument("--rounds", type=int, default=10)
@@ -53,7 +58,10 @@ def main() -> None:
                 rates[name] = steps_per_second(samplers[name], asked.steps, Path(folder, "dataset"))
             if turn >= 0:
                 ratios.append(rates["ray"] / rates["processes"])
-                print(f"{rates['ray']:,.0f} against {rates['processes']:,.0f} steps/s: {ratios[-1]:.2f}", flush=True)
+                print(
+                    f"{rates['ray']:,.0f} against {rates['processes']:,.0f} steps/s: {ratios[-1]:.2f}",
+                    flush=True,
+                )
     print(f"median {statistics.median(ratios):.2f} ({min(ratios):.2f} - {max(ratios):.2f})")
     for sampler in samplers.values():
         sampler.shutdown_worker()

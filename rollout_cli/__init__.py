@@ -1,7 +1,8 @@
 """Run a policy in a gymnasium environment with many workers and write the episodes to a Parquet dataset.
 
-The names below are loaded when they are first used, so that `import rollout_cli` costs nothing: the command line's help
-and the worker processes need only a part of them each. `collect` runs what `rollout collect` runs.
+The names below are loaded when they are first used, so that `import rollout_cli` costs nothing: the command
+line's help and the worker processes need only a part of them each. `collect` runs what `rollout collect`
+runs.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Every option of `rollout collect` and `rollout exact`, declared once, as a field of `CollectConfig`.
 
-A field has the type, the default and the words for people. Flags, environment variables (`ROLLOUT_*`), keys of TOML
-files and help pages follow from it. Values of TOML and Python are validated strictly: no text stands for a number.
+A field has the type, the default and the words for people. Flags, environment variables (`ROLLOUT_*`), keys
+of TOML files and help pages follow from it. Values of TOML and Python are validated strictly: no text stands
+for a number.
 """
 
 from __future__ import annotations
@@ -36,7 +37,9 @@ class Option:
 
     name: str  # Of its field, which is the key in a file too.
     type: Any  # The annotated type of its field.
-    kind: Literal["scalar", "switch", "list", "mapping"]  # What a command line gives: `list` and `mapping` repeat.
+    kind: Literal[
+        "scalar", "switch", "list", "mapping"
+    ]  # What a command line gives: `list` and `mapping` repeat.
     panel: str  # The part of the help page that it stands in.
     help: str  # One sentence for the help page.
     short: str  # A one-letter flag such as `-p`; empty for none.
@@ -81,7 +84,8 @@ class Option:
             _, should, rest = re.sub(", unable to parse.*", "", first["msg"]).partition(" should ")
             problem = f"{label} must {rest}" if should else f"{label}: {first['msg']}"
             raise ConfigError(
-                f"{problem}, got {value}", hint=f"use {' or '.join(self.choices) or types.ALLOWED[self.metavar]}"
+                f"{problem}, got {value}",
+                hint=f"use {' or '.join(self.choices) or types.ALLOWED[self.metavar]}",
             ) from error
 
 
@@ -99,7 +103,14 @@ def _option(
     commands: tuple[CommandName, ...] = get_args(CommandName),
 ) -> Any:
     """Declare an option: its default or what makes it, and attributes of `Option`; empty ones follow from the field."""
-    metadata = {"panel": panel, "help": words, "short": short, "metavar": metavar, "shown": shown, "commands": commands}
+    metadata = {
+        "panel": panel,
+        "help": words,
+        "short": short,
+        "metavar": metavar,
+        "shown": shown,
+        "commands": commands,
+    }
     return field(default_factory=default if callable(default) else lambda: default, metadata=metadata)
 
 
@@ -238,7 +249,13 @@ class CollectConfig:
 def _options() -> Iterator[Option]:
     """Yield the declared options; kinds, placeholders and shown defaults follow from types and defaults."""
     annotated, plain = get_type_hints(CollectConfig, include_extras=True), get_type_hints(CollectConfig)
-    placeholders: dict[Any, str] = {bool: "", int: "N", int | None: "N", float: "SECONDS", float | None: "SECONDS"}
+    placeholders: dict[Any, str] = {
+        bool: "",
+        int: "N",
+        int | None: "N",
+        float: "SECONDS",
+        float | None: "SECONDS",
+    }
     kinds: dict[Any, Any] = {bool: "switch", tuple[str, ...]: "list", Mapping[str, Any]: "mapping"}
     for declared in fields(CollectConfig)[1:]:  # The command is no option.
         words, type_ = dict(declared.metadata), plain[declared.name]
@@ -246,7 +263,9 @@ def _options() -> Iterator[Option]:
         if kind == "scalar" and not words["shown"]:
             assert declared.default_factory is not MISSING
             default = declared.default_factory()
-            words["shown"] = f"{default:g}" if isinstance(default, float) else "" if default is None else str(default)
+            words["shown"] = (
+                f"{default:g}" if isinstance(default, float) else "" if default is None else str(default)
+            )
         words["metavar"] = words["metavar"] or placeholders.get(type_, "NAME")
         yield Option(name=declared.name, type=annotated[declared.name], kind=kind, **words)
 
@@ -273,7 +292,15 @@ def default_output(env: str, now: datetime) -> Path:
     return Path("rollouts") / f"{label}-{time:%Y%m%dT%H%M%S}.{time.microsecond // 1000:03d}Z"
 
 
-_WORKERS_OWN = {"seed", "max_episode_length", "n_envs", "vectorization", "deterministic", "fresh_env", "worker_number"}
+_WORKERS_OWN = {
+    "seed",
+    "max_episode_length",
+    "n_envs",
+    "vectorization",
+    "deterministic",
+    "fresh_env",
+    "worker_number",
+}
 """Arguments of every worker that `worker_args` cannot hold, since they follow from other options."""
 
 
@@ -343,7 +370,9 @@ def _check_shard(config: CollectConfig, shard: Shard) -> None:
             hint='give a number of episodes, and divide that: {episodes=N} {shard="i/n"}',
         )
     if config.seed is None and not config.resume:
-        raise ConfigError("--shard needs --seed", hint="all parts of a run have one root seed: give each the same")
+        raise ConfigError(
+            "--shard needs --seed", hint="all parts of a run have one root seed: give each the same"
+        )
     if shard.parts > len(config.run_numbers):
         what = "episodes" if config.command == "collect" else "workers"
         message = f"--shard {shard} divides {len(config.run_numbers)} {what}, which are fewer than the parts"
@@ -356,8 +385,15 @@ def _check_shard(config: CollectConfig, shard: Shard) -> None:
 def config_to_dict(config: CollectConfig) -> dict[str, Any]:
     """Return the command and every option that has a value, as TOML holds them."""
     values = {option.name: getattr(config, option.name) for option in options_of(config.command)}
-    plain = {name: plain_value(value) for name, value in values.items() if value is not None and value not in ({}, ())}
-    return {"command": config.command, **dict(sorted(plain.items(), key=lambda item: isinstance(item[1], dict)))}
+    plain = {
+        name: plain_value(value)
+        for name, value in values.items()
+        if value is not None and value not in ({}, ())
+    }
+    return {
+        "command": config.command,
+        **dict(sorted(plain.items(), key=lambda item: isinstance(item[1], dict))),
+    }
 
 
 def plain_value(value: Any) -> Any:

@@ -1,6 +1,7 @@
 """How many cores this process may use: the default number of workers; and how workers share them.
 
-`os.cpu_count()` does not see a container's limit, and 64 workers on two cores' worth of time are slower than two.
+`os.cpu_count()` does not see a container's limit, and 64 workers on two cores' worth of time are slower than
+two.
 """
 
 from __future__ import annotations
@@ -9,7 +10,9 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS"), "1")
+ONE_THREAD = dict.fromkeys(
+    ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS"), "1"
+)
 """Workers share the cores already, so each uses one thread for linear algebra unless the user chose another number."""
 
 
@@ -33,7 +36,8 @@ def _quotas(proc: Path, mount: Path) -> Iterator[float]:
 
 
 def _read(path: Path) -> str:
-    # Which of these files exist depends on kernel, container and platform; where none does, there is no limit.
+    # Which of these files exist depends on kernel, container and platform; where none does, there is no
+    # limit.
     try:
         return path.read_text().strip()
     except OSError:

@@ -1,7 +1,7 @@
 """The console script `rollout`.
 
-A worker process that is spawned or comes from a fork server runs the console script again, under another name, and so
-imports this module. It must therefore import nothing: the rest is loaded when `main` is called.
+A worker process that is spawned or comes from a fork server runs the console script again, under another
+name, and so imports this module. It must therefore import nothing: the rest is loaded when `main` is called.
 """
 
 import sys
@@ -14,5 +14,6 @@ def main() -> int:
 
         return run(sys.argv[1:])
     except KeyboardInterrupt:
-        # It came while modules were loaded, or while the error of another interruption was shown: nothing to save.
+        # It came while modules were loaded, or while the error of another interruption was shown: nothing to
+        # save.
         return 130

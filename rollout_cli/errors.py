@@ -1,8 +1,8 @@
 """The one error tree. Every error that leaves the package is one of these, and each class owns its exit code.
 
 A hint names an option by markup: `{output}`; with a value, `{overwrite=True}`, `{max_episode_length=N}`,
-`{on_env_error="skip"}`, a text as JSON has it; with one item of a mapping, `{env_kwargs=size=4}`. Python programs read
-it as an argument, and people at the command line as a flag.
+`{on_env_error="skip"}`, a text as JSON has it; with one item of a mapping, `{env_kwargs=size=4}`. Python
+programs read it as an argument, and people at the command line as a flag.
 """
 
 from __future__ import annotations
@@ -101,7 +101,9 @@ class UserCodeError(RolloutError):
 
     exit_code = 3
 
-    def __init__(self, message: str, *, place: str = "", episodes: tuple[int, ...] = (), **texts: str) -> None:
+    def __init__(
+        self, message: str, *, place: str = "", episodes: tuple[int, ...] = (), **texts: str
+    ) -> None:
         """Make an error whose message ends in its place, such as the worker, episode and step.
 
         `episodes` are numbers: it happened in one of them.

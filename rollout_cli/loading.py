@@ -1,7 +1,8 @@
 """Finding and loading the user's own code: what `module:attr`, `file.pkl` and an object of the Python API mean.
 
-The parent finds: it reads and hashes, and imports nothing. Workers load. Modules of the working folder are found only
-while code of the user's is loaded: a `random.py` there must never take the place of the library's own imports.
+The parent finds: it reads and hashes, and imports nothing. Workers load. Modules of the working folder are
+found only while code of the user's is loaded: a `random.py` there must never take the place of the library's
+own imports.
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ _MODULE_ATTRIBUTE = re.compile(rf"{_DOTTED}:{_DOTTED}")
 def printable(text: str, *, keep: str = "") -> str:
     """Return `text` with control characters, marks of direction and the like as escapes, but for those to `keep`."""
     return "".join(
-        char if char.isprintable() or char in keep else char.encode("unicode_escape").decode() for char in text
+        char if char.isprintable() or char in keep else char.encode("unicode_escape").decode()
+        for char in text
     )
 
 
@@ -104,7 +106,9 @@ def is_interrupt(error: BaseException) -> bool:
 
     Where a run handles SIGINT in its own way, and in workers, no KeyboardInterrupt comes of Ctrl-C.
     """
-    return isinstance(error, KeyboardInterrupt) and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    return (
+        isinstance(error, KeyboardInterrupt) and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    )
 
 
 def is_module_attribute(spec: str) -> bool:
@@ -187,7 +191,9 @@ def import_module(module: str, kind: ErrorKind, *, folder: str | None = None) ->
             if error.name and f"{module}.".startswith(f"{error.name}."):
                 message = f"there is no module {error.name!r}, which {module!r} names"
                 raise kind(message, hint=_PLACES.format(folder)) from error
-            raise failure(kind, what, error, hint=f"install the package that provides {error.name!r}") from error
+            raise failure(
+                kind, what, error, hint=f"install the package that provides {error.name!r}"
+            ) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,9 +201,15 @@ class Source:
     """Code of the user's, found and not yet loaded; small and picklable. Each verb raises errors of its `kind`."""
 
     spec: str  # `module:attr`, or the file as it was given; empty for an object of the Python API.
-    data: bytes | None = field(repr=False)  # Of a pickle: every worker loads those that were hashed. None for a module.
-    folder: str | None  # Where it was found from; None leaves imports alone, as for an object of the caller's.
-    sha256: str | None  # The hash of the bytes, or of the module's source file; None for a module without one.
+    data: bytes | None = field(
+        repr=False
+    )  # Of a pickle: every worker loads those that were hashed. None for a module.
+    folder: (
+        str | None
+    )  # Where it was found from; None leaves imports alone, as for an object of the caller's.
+    sha256: (
+        str | None
+    )  # The hash of the bytes, or of the module's source file; None for a module without one.
 
     @property
     def path(self) -> str | None:
@@ -215,7 +227,9 @@ class Source:
         folder = _working_folder()
         importlib.invalidate_caches()
         found = None
-        with contextlib.suppress(ValueError):  # Of a module that is loaded and was never found, such as __main__.
+        with contextlib.suppress(
+            ValueError
+        ):  # Of a module that is loaded and was never found, such as __main__.
             found = _FolderFinder(folder).find_spec(top) or importlib.util.find_spec(top)
             found = found or PathFinder.find_spec(top, [folder])  # A plain folder.
         if found is None:
@@ -236,10 +250,13 @@ class Source:
             with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
                 status = os.fstat(file.fileno())
                 if not stat.S_ISREG(status.st_mode):
-                    raise kind(f"{path!r} is not a regular file", hint="copy its content into a file, and name that")
+                    raise kind(
+                        f"{path!r} is not a regular file", hint="copy its content into a file, and name that"
+                    )
                 if status.st_size > most_bytes:
                     raise kind(
-                        f"{path!r} is larger than {most_bytes:,} bytes", hint="check that it is the file you mean"
+                        f"{path!r} is larger than {most_bytes:,} bytes",
+                        hint="check that it is the file you mean",
                     )
                 data = file.read()
         except FileNotFoundError as error:
@@ -247,7 +264,9 @@ class Source:
             raise kind(f"there is no file {path!r}", hint=hint) from error
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or error
-            raise kind(f"{path!r} cannot be read: {reason}", hint="check that it is a readable file") from error
+            raise kind(
+                f"{path!r} cannot be read: {reason}", hint="check that it is a readable file"
+            ) from error
         return cls(path, data, folder, sha256(data).hexdigest())
 
     @classmethod
@@ -264,13 +283,18 @@ class Source:
     def _load_attribute(self, kind: ErrorKind) -> Any:
         module, _, attribute = self.spec.partition(":")
         found: Any = import_module(module, kind, folder=self.folder)
-        # A file of the user's that is named like a library in use is never imported: the path shows whose module it is.
+        # A file of the user's that is named like a library in use is never imported: the path shows whose
+        # module it is.
         where = getattr(found, "__file__", None) or "part of Python"
         with reporting(kind, f"reading {attribute!r} of {module!r} failed"):
             for name in attribute.split("."):
                 if not hasattr(found, name):
                     public = [key for key in getattr(found, "__dict__", {}) if not key.startswith("_")]
-                    hint = f"it has: {', '.join(sorted(public)[:12])}" if public else "check the name after the colon"
+                    hint = (
+                        f"it has: {', '.join(sorted(public)[:12])}"
+                        if public
+                        else "check the name after the colon"
+                    )
                     raise kind(f"{module!r} ({where}) has no attribute {attribute!r}", hint=hint)
                 found = getattr(found, name)
         return found

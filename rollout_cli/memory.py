@@ -16,8 +16,9 @@ _FIRST_BYTES = 1 << 20
 class ReusedMemory:
     """Memory for large messages, used again once no array lies in it any more; at most `keep` unused bytes are kept.
 
-    The kernel clears memory that a process touches for the first time. For messages of 4 MB that doubles what it costs
-    to receive them (470 against 270 us/MB). Whoever takes the arrays may keep them as long as it likes.
+    The kernel clears memory that a process touches for the first time. For messages of 4 MB that doubles what
+    it costs to receive them (470 against 270 us/MB). Whoever takes the arrays may keep them as long as it
+    likes.
     """
 
     def __init__(self, keep: int = 128 << 20) -> None:
@@ -32,7 +33,8 @@ class ReusedMemory:
         # A little larger than asked for: blocks of messages that are nearly alike fit one another.
         block = np.empty(size + size // 8, np.uint8) if at is None else self._free.pop(at)
         view = block[:size]
-        # All arrays in a message are views of the memoryview, and so of `view`, which dies with the last of them.
+        # All arrays in a message are views of the memoryview, and so of `view`, which dies with the last of
+        # them.
         weakref.finalize(view, self._release, block).atexit = False
         return view.data
 
@@ -73,4 +75,6 @@ class Frames:
             self._rows, self._count = self._new_rows(max(self._least, self._count)), 0
 
     def _new_rows(self, size: int) -> Array:
-        return np.frombuffer(_FRAME_MEMORY.take(size * self._frame_bytes), self._dtype).reshape(size, *self._shape)
+        return np.frombuffer(_FRAME_MEMORY.take(size * self._frame_bytes), self._dtype).reshape(
+            size, *self._shape
+        )

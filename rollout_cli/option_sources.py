@@ -24,8 +24,8 @@ def resolve(
 ) -> CollectConfig:
     """Return the configuration that flags, variables, a TOML file and a dataset to be resumed give together.
 
-    `flags` are texts, lists of texts or bools by option name, None where not given. `recorded` returns the options that
-    a dataset records, given all others.
+    `flags` are texts, lists of texts or bools by option name, None where not given. `recorded` returns the
+    options that a dataset records, given all others.
 
     Raises:
         ConfigError: A source that cannot be read, or a value that its option does not allow.
@@ -60,7 +60,9 @@ def _values_from_file(command: str, path: Path) -> Values:
     try:
         table = tomllib.loads((Source.read(str(path), ConfigError, most_bytes=1 << 20).data or b"").decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ConfigError(f"{path} is not valid TOML: {error}", hint="see https://toml.io for the syntax") from error
+        raise ConfigError(
+            f"{path} is not valid TOML: {error}", hint="see https://toml.io for the syntax"
+        ) from error
     written_for = table.pop("command", command)
     if written_for != command:
         message = f"{path} is written for `rollout {written_for}`, not for `rollout {command}`"

@@ -82,7 +82,8 @@ def _keywords(value: object) -> dict[str, Any]:
     """Accept keyword arguments that both TOML and JSON hold: a date would not come back equal."""
     if not isinstance(value, Mapping) or not _is_plain(value):
         raise PydanticCustomError(
-            "keywords", "Input should be key=value pairs, where a value is a TOML literal (no date) or plain text"
+            "keywords",
+            "Input should be key=value pairs, where a value is a TOML literal (no date) or plain text",
         )
     return dict(value)
 
@@ -109,7 +110,8 @@ def keyword(text: str, label: str) -> tuple[str, object]:
         table = tomllib.loads(f"value = {value}")
     except (tomllib.TOMLDecodeError, RecursionError):
         return key, value
-    # A line break in the text could have smuggled in more keys, and a date cannot be passed on: both stay text.
+    # A line break in the text could have smuggled in more keys, and a date cannot be passed on: both stay
+    # text.
     return key, table["value"] if len(table) == 1 and _is_plain(table) else value
 
 

@@ -1,8 +1,9 @@
 """Pins: which files a policy and an environment read, and whether these are still the files of an earlier run.
 
-A worker watches what its process opens, from before the policy is loaded until its first episode has ended. An audit
-hook of Python reports each file that Python code opens. Code in C opens files without it (MuJoCo's XML, for example):
-such a file is pinned where it is named, and otherwise found by running a stored episode again.
+A worker watches what its process opens, from before the policy is loaded until its first episode has ended.
+An audit hook of Python reports each file that Python code opens. Code in C opens files without it (MuJoCo's
+XML, for example): such a file is pinned where it is named, and otherwise found by running a stored episode
+again.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ class PinRules:
 
     Attributes:
         named: Paths of further files; those that are not there are left out.
-        folders: Folders below which files are called by their relative paths, the innermost first; then comes the
-            working folder. A file elsewhere is called by its name.
+        folders: Folders below which files are called by their relative paths, the innermost first; then comes
+            the working folder. A file elsewhere is called by its name.
         ignored: Folders whose files are not pinned, such as the output.
     """
 
@@ -49,8 +50,8 @@ class PinnedFile:
     """A file that user code read.
 
     Attributes:
-        label: What a dataset calls it: a path relative to the SPEC's folder or the working folder; elsewhere a module's
-            dotted name as a path, and the name of any other file.
+        label: What a dataset calls it: a path relative to the SPEC's folder or the working folder; elsewhere
+            a module's dotted name as a path, and the name of any other file.
         key: What tells it apart in one run: the label where that is a relative path, else the absolute path.
         path: Its absolute path, where it was read.
         state: Its size and its time of modification in nanoseconds, when it was read.
@@ -247,7 +248,8 @@ def _changed(file: PinnedFile) -> ChangedFilesError:
 def record(files: Iterable[PinnedFile]) -> list[dict[str, str]]:
     """Return what a dataset records of files: `path`, `sha256`, and when they were `read` (`load` or `episode`)."""
     documents = (
-        {"path": file.label, "sha256": file.sha256, "read": "load" if file.at_load else "episode"} for file in files
+        {"path": file.label, "sha256": file.sha256, "read": "load" if file.at_load else "episode"}
+        for file in files
     )
     return sorted(documents, key=lambda document: (document["path"], document["sha256"]))
 

@@ -33,7 +33,9 @@ class Progress:
     def begin(self, *, episodes: int = 0, steps: int = 0, return_sum: float = 0.0) -> None:
         """Workers are ready, and time is counted from here; the arguments are what a resumed dataset holds already."""
 
-    def update(self, *, episodes: int = 0, steps: int = 0, return_sum: float = 0.0, failures: int = 0) -> None:
+    def update(
+        self, *, episodes: int = 0, steps: int = 0, return_sum: float = 0.0, failures: int = 0
+    ) -> None:
         """Add finished episodes, their steps and the sum of their returns, or faults that the run survived."""
 
     def add(self, chunk: AnyChunk) -> None:
@@ -79,7 +81,9 @@ class LineProgress(Progress):
         self._done = self._before = (steps, episodes)
         self._return_sum, self._began = return_sum, _clock()
 
-    def update(self, *, episodes: int = 0, steps: int = 0, return_sum: float = 0.0, failures: int = 0) -> None:
+    def update(
+        self, *, episodes: int = 0, steps: int = 0, return_sum: float = 0.0, failures: int = 0
+    ) -> None:
         self._done = (self._done[0] + steps, self._done[1] + episodes)
         self._return_sum += return_sum
         self._failures += failures
@@ -99,7 +103,10 @@ class LineProgress(Progress):
         new_steps, episodes, elapsed = self._done[0] - self._before[0], self._done[1], _clock() - self._began
         if new_steps == 0:
             return f"{self._label}: starting workers"
-        counts = [f"{n:,}/{total:,}" if total else f"{n:,}" for n, total in zip(self._done, self._totals, strict=True)]
+        counts = [
+            f"{n:,}/{total:,}" if total else f"{n:,}"
+            for n, total in zip(self._done, self._totals, strict=True)
+        ]
         facts = {
             "label": f"{self._label}:",
             "steps": f"{counts[0]} steps,",
@@ -144,7 +151,9 @@ class BarProgress(LineProgress):
         from rich import progress, table  # noqa: PLC0415 - loading rich takes as long as a worker takes to build
 
         super().start(label=label, total_steps=total_steps, total_episodes=total_episodes)
-        column = table.Column(no_wrap=True, overflow="ellipsis")  # The erasing of a line that wraps leaves a part.
+        column = table.Column(
+            no_wrap=True, overflow="ellipsis"
+        )  # The erasing of a line that wraps leaves a part.
         text = progress.TextColumn("{task.description}", markup=False, table_column=column)
         bar = [progress.BarColumn(bar_width=_BAR_WIDTH)] if self._console.width >= _WIDE else []
         columns = (progress.SpinnerColumn(), *bar, text)
@@ -199,7 +208,9 @@ def shown(
         progress.finish()
 
 
-def choose_progress(stream: TextIO, *, wanted: bool | None, quiet: bool, environ: Mapping[str, str]) -> Progress:
+def choose_progress(
+    stream: TextIO, *, wanted: bool | None, quiet: bool, environ: Mapping[str, str]
+) -> Progress:
     """Return what suits the stream: a bar on a terminal, lines elsewhere or with `TERM=dumb`.
 
     `wanted=False` leaves messages alone, and `quiet` warnings alone. (rich itself honours `NO_COLOR`.)

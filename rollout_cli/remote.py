@@ -1,7 +1,7 @@
 """Folders by URI, such as `s3://bucket/folder?region=eu-west-1`: a path whose files pyarrow reads and writes.
 
-A `RemotePath` has all of its URI in its parts, so it can be pickled, compared and joined as any path. It holds no
-connection: each process makes its own when it first needs one, which loads `pyarrow.fs`.
+A `RemotePath` has all of its URI in its parts, so it can be pickled, compared and joined as any path. It
+holds no connection: each process makes its own when it first needs one, which loads `pyarrow.fs`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,9 @@ _HINTS = {
     "hdfs": "check the name node, and HADOOP_HOME, JAVA_HOME and CLASSPATH",
 }
 _ATTEMPTS, _CONNECT_SECONDS, _SILENT_SECONDS, _RETRY_SECONDS = 4, 5.0, 15.0, 15
-_PAUSE_SECONDS = 60.0  # How long a server that did not answer is not asked again: each request would wait anew.
+_PAUSE_SECONDS = (
+    60.0  # How long a server that did not answer is not asked again: each request would wait anew.
+)
 _LONGEST = 400  # Characters of a server's error.
 
 
@@ -59,12 +61,16 @@ def folder_of(value: Path | str) -> Path:
     if "@" in place or "@" in unquote(query):
         # Nothing of it is shown: it may be a password.
         hint = f"leave out what stands before the @; {_HINTS.get(scheme, 'give them elsewhere')}"
-        raise UsageError(f"the {scheme}:// URI holds a user name or credentials, which are not taken", hint=hint)
+        raise UsageError(
+            f"the {scheme}:// URI holds a user name or credentials, which are not taken", hint=hint
+        )
     if scheme == "file" and place in ("", "localhost") and rest and not query:
         return Path(unquote(rest))
     if scheme not in _OPTIONS or (scheme in _OBJECT_STORES and not place):
         known = ", ".join(f"{name}://" for name in ("file", *_OPTIONS))
-        raise UsageError(f"there is no storage at {scheme}://{place}", hint=f"give a folder, or a URI of {known}")
+        raise UsageError(
+            f"there is no storage at {scheme}://{place}", hint=f"give a folder, or a URI of {known}"
+        )
     options = parse_qsl(query, keep_blank_values=True)
     for name, given in options:
         if name not in _OPTIONS[scheme]:
@@ -81,8 +87,9 @@ def folder_of(value: Path | str) -> Path:
 class RemotePath(PosixPath):
     """A path below a URI; `folder_of` makes the first one.
 
-    The first part is scheme, bucket or host, and options. Errors of the server are `StorageError`; a name that does not
-    exist is `FileNotFoundError`, as on a disk. What is not defined here raises `TypeError`, since it has no local path.
+    The first part is scheme, bucket or host, and options. Errors of the server are `StorageError`; a name
+    that does not exist is `FileNotFoundError`, as on a disk. What is not defined here raises `TypeError`,
+    since it has no local path.
     """
 
     __slots__ = ()
@@ -136,7 +143,9 @@ class RemotePath(PosixPath):
             raise self._failure(error) from error
 
     def _failure(self, error: Exception) -> StorageError:
-        return StorageError(f"{self} cannot be used: {' '.join(str(error).split())[:_LONGEST]}", hint=self.hint)
+        return StorageError(
+            f"{self} cannot be used: {' '.join(str(error).split())[:_LONGEST]}", hint=self.hint
+        )
 
     def check_server(self) -> None:
         """Raise `StorageError` unless its bucket exists, and the server answers."""
@@ -189,7 +198,9 @@ class RemotePath(PosixPath):
 
         try:
             with self._server() as server:
-                listed = server.get_file_info(FileSelector(self._key, allow_not_found=True, recursive=recursive))
+                listed = server.get_file_info(
+                    FileSelector(self._key, allow_not_found=True, recursive=recursive)
+                )
         except NotADirectoryError:
             return
         key = self._key.strip("/")
@@ -205,7 +216,9 @@ class RemotePath(PosixPath):
 
     def rglob(self, pattern: str, **_: Any) -> Iterator[Self]:  # type: ignore[override]
         """Yield the files below it whose relative path ends in a match; folders are no more than their files here."""
-        return (self / path for path, is_file in self._below(recursive=True) if is_file and path.match(pattern))
+        return (
+            self / path for path, is_file in self._below(recursive=True) if is_file and path.match(pattern)
+        )
 
     def open_input(self) -> io.RawIOBase:
         """Open a file for reading at any place."""
@@ -297,7 +310,11 @@ def _connect(origin: str) -> Any:
         if is_amazon and not {"region", "endpoint_override"} & options.keys():
             options["region"] = fs.resolve_s3_region(place)  # Requests to another region would be refused.
         strategy = fs.AwsStandardS3RetryStrategy(max_attempts=_ATTEMPTS)
-        limits = {"connect_timeout": _CONNECT_SECONDS, "request_timeout": _SILENT_SECONDS, "retry_strategy": strategy}
+        limits = {
+            "connect_timeout": _CONNECT_SECONDS,
+            "request_timeout": _SILENT_SECONDS,
+            "retry_strategy": strategy,
+        }
         # A small file is one request if its writing may be delayed, which pyarrow up to 20 cannot.
         delayed = {"allow_delayed_open": True} if int(__version__.partition(".")[0]) > 20 else {}  # noqa: PLR2004
         return fs.S3FileSystem(**delayed, **limits, **options)

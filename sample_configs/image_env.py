@@ -25,7 +25,9 @@ class Catch(gymnasium.Env[Image, np.int64]):
         self.size = size
         self.row = self.ball = self.paddle = 0
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Image, dict[str, Any]]:
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Image, dict[str, Any]]:
         """Drop a new ball."""
         super().reset(seed=seed, options=options)
         self.row = 0

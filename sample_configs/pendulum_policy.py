@@ -17,7 +17,9 @@ class NoisyController:
     def __init__(self) -> None:
         self.rng = np.random.default_rng()
 
-    def get_action(self, observation: npt.NDArray[np.float32]) -> tuple[npt.NDArray[np.float32], dict[str, Any]]:
+    def get_action(
+        self, observation: npt.NDArray[np.float32]
+    ) -> tuple[npt.NDArray[np.float32], dict[str, Any]]:
         """Return a torque, and the torque before noise was added."""
         cosine, sine, velocity = observation
         missing_energy = 15.0 - (0.5 * velocity**2 + 15.0 * cosine)

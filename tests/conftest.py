@@ -40,6 +40,8 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def no_options_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
     """The caller's own `ROLLOUT_…` variables are options of the command, and none of a test's."""
-    for name in [name for name in os.environ if name.startswith("ROLLOUT_") and not name.startswith("ROLLOUT_TEST_")]:
+    for name in [
+        name for name in os.environ if name.startswith("ROLLOUT_") and not name.startswith("ROLLOUT_TEST_")
+    ]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("COLUMNS", "200")

@@ -1,7 +1,8 @@
 """Other tools that collect: each has a driver script that names its packages (PEP 723) and runs in an environment of its own.
 
 `python -m benchmarks.peers install [NAMES]` makes the environments below `~/.cache/rollout-peers`
-(`$ROLLOUT_BENCHMARKS_CACHE` moves them), `python -m benchmarks.peers check [NAMES]` runs each driver for a moment.
+(`$ROLLOUT_BENCHMARKS_CACHE` moves them), `python -m benchmarks.peers check [NAMES]` runs each driver for a
+moment.
 """  # noqa: E501
 
 from __future__ import annotations
@@ -41,9 +42,23 @@ class Peer:
 
 PEERS = (
     Peer("gymnasium-sync", "gymnasium SyncVectorEnv", "gymnasium_vector", "sync", "saves nothing"),
-    Peer("gymnasium-async", "gymnasium AsyncVectorEnv", "gymnasium_vector", "async", "saves nothing", ("random",)),
+    Peer(
+        "gymnasium-async",
+        "gymnasium AsyncVectorEnv",
+        "gymnasium_vector",
+        "async",
+        "saves nothing",
+        ("random",),
+    ),
     Peer("sb3-dummy", "Stable-Baselines3 DummyVecEnv", "sb3", "dummy", "saves a ReplayBuffer"),
-    Peer("sb3-subproc", "Stable-Baselines3 SubprocVecEnv", "sb3", "subproc", "saves a ReplayBuffer", ("random",)),
+    Peer(
+        "sb3-subproc",
+        "Stable-Baselines3 SubprocVecEnv",
+        "sb3",
+        "subproc",
+        "saves a ReplayBuffer",
+        ("random",),
+    ),
     Peer("pufferlib", "PufferLib vector x2", "puffer", "multiprocessing", "saves nothing"),
     Peer("imitation", "imitation rollout", "imitation_rollout", "rollout", "saves a Hugging Face dataset"),
     Peer("tianshou", "tianshou Collector", "tianshou_collector", "collector", "saves HDF5", ("random",)),
@@ -71,7 +86,9 @@ def requirements_of(peer: Peer) -> list[str]:
     """Return the packages that the peer's driver names, in the order in which they are to be installed."""
     found = _BLOCK.search((FOLDER / f"{peer.script}.py").read_text(encoding="utf-8"))
     assert found is not None, f"{peer.script}.py names no packages"
-    body = "".join(line.removeprefix("#").removeprefix(" ") for line in found["body"].splitlines(keepends=True))
+    body = "".join(
+        line.removeprefix("#").removeprefix(" ") for line in found["body"].splitlines(keepends=True)
+    )
     return [str(name) for name in tomllib.loads(body)["dependencies"]]
 
 

@@ -31,7 +31,9 @@ def run(policy: str, steps: int, output: Path, clock: Clock) -> int:
         PPOConfig()
         .environment(ENV_ID)
         .env_runners(
-            env_runner_cls=OfflineSingleAgentEnvRunner, num_env_runners=N_RUNNERS, batch_mode="complete_episodes"
+            env_runner_cls=OfflineSingleAgentEnvRunner,
+            num_env_runners=N_RUNNERS,
+            batch_mode="complete_episodes",
         )
         .offline_data(output=str(output), output_write_episodes=True)
     )

@@ -21,7 +21,9 @@ def _collect(envs: Any, policy: str, steps: int, output: Path, clock: Clock) -> 
     choose = chooser(policy)
     rounds = -(-steps // envs.num_envs)
     taken = int(rounds * envs.num_envs)
-    buffer = ReplayBuffer(taken, envs.observation_space, envs.action_space, device="cpu", n_envs=envs.num_envs)
+    buffer = ReplayBuffer(
+        taken, envs.observation_space, envs.action_space, device="cpu", n_envs=envs.num_envs
+    )
     observations = envs.reset()
     with clock:
         for _ in range(rounds):
@@ -39,12 +41,16 @@ def _collect(envs: Any, policy: str, steps: int, output: Path, clock: Clock) -> 
 
 def run_dummy(policy: str, steps: int, output: Path, clock: Clock) -> int:
     """Step 256 environments one after the other in this process."""
-    return _collect(DummyVecEnv([functools.partial(gymnasium.make, ENV_ID)] * 256), policy, steps, output, clock)
+    return _collect(
+        DummyVecEnv([functools.partial(gymnasium.make, ENV_ID)] * 256), policy, steps, output, clock
+    )
 
 
 def run_subproc(policy: str, steps: int, output: Path, clock: Clock) -> int:
     """Step 8 environments in processes of their own."""
-    return _collect(SubprocVecEnv([functools.partial(gymnasium.make, ENV_ID)] * 8), policy, steps, output, clock)
+    return _collect(
+        SubprocVecEnv([functools.partial(gymnasium.make, ENV_ID)] * 8), policy, steps, output, clock
+    )
 
 
 if __name__ == "__main__":

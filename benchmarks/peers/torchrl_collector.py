@@ -43,7 +43,9 @@ def run_single(policy: str, steps: int, output: Path, clock: Clock) -> int:
     del policy
     env = _make(40)
     return _collect(
-        lambda total: Collector(env, RandomPolicy(env.action_spec), frames_per_batch=FRAMES, total_frames=total),
+        lambda total: Collector(
+            env, RandomPolicy(env.action_spec), frames_per_batch=FRAMES, total_frames=total
+        ),
         steps,
         output,
         clock,
@@ -56,7 +58,9 @@ def run_multi(policy: str, steps: int, output: Path, clock: Clock) -> int:
 
     def start(total: int) -> Any:
         chosen = RandomPolicy(_make(10).action_spec)
-        return MultiSyncCollector([lambda: _make(10)] * 2, chosen, frames_per_batch=FRAMES, total_frames=total)
+        return MultiSyncCollector(
+            [lambda: _make(10)] * 2, chosen, frames_per_batch=FRAMES, total_frames=total
+        )
 
     return _collect(start, steps, output, clock)
 

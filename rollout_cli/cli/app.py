@@ -26,7 +26,9 @@ app.add_typer(policy_app, name="policy")
 def _rollout(
     context: typer.Context,
     *,
-    version: Annotated[bool, typer.Option("--version", help="Print the version.", show_default=False)] = False,
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", show_default=False)
+    ] = False,
 ) -> None:
     """Run a policy in a gymnasium environment with many workers and write the episodes to a Parquet dataset."""
     if version:
@@ -45,7 +47,9 @@ def run(arguments: list[str]) -> int:
     try:
         with writing_results():  # Nothing runs yet, but help pages are written.
             outcome = app(arguments, prog_name="rollout", standalone_mode=False)
-        if callable(outcome):  # A command whose arguments Typer has read; an ending of Typer's own has a code.
+        if callable(
+            outcome
+        ):  # A command whose arguments Typer has read; an ending of Typer's own has a code.
             outcome = outcome()
         return int(outcome or 0)
     except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - the edge: an unknown error is shown as internal

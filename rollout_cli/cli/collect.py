@@ -39,7 +39,8 @@ def collect(
 ) -> None:
     """Run a policy in an environment for N steps or N episodes, and write a dataset.
 
-    Episodes are whole, and those kept do not depend on how many workers there are or which of them is fastest.
+    Episodes are whole, and those kept do not depend on how many workers there are or which of them is
+    fastest.
     """
     _run("collect", context.obj, config, dry_run=dry_run, progress=progress, quiet=quiet, as_json=json)
 
@@ -99,7 +100,8 @@ def _collect(config: CollectConfig, *, progress: bool | None, quiet: bool) -> Co
 
         running_server("forkserver")  # It imports the workers' modules while this process imports its own.
     elif config.sampler == "local" and not faulthandler.is_enabled():
-        # Where user code runs in this process, a crash of it leaves its stack on stderr: nothing else could report it.
+        # Where user code runs in this process, a crash of it leaves its stack on stderr: nothing else could
+        # report it.
         faulthandler.enable(file=2, all_threads=False)
     from rollout_cli.run.collect import collect as run_collect  # noqa: PLC0415 - it loads numpy and gymnasium
 

@@ -31,10 +31,14 @@ def info(
     from rollout_cli.dataset.reader import load  # noqa: PLC0415 - it loads numpy and pyarrow
 
     below = (
-        [] if (folder / "meta").exists() else sorted(str(path.parents[1]) for path in folder.glob("*/meta/info.json"))
+        []
+        if (folder / "meta").exists()
+        else sorted(str(path.parents[1]) for path in folder.glob("*/meta/info.json"))
     )
     if below:
-        raise DatasetFormatError(f"{folder} is no dataset, but holds some", hint=f"name one of: {', '.join(below)}")
+        raise DatasetFormatError(
+            f"{folder} is no dataset, but holds some", hint=f"name one of: {', '.join(below)}"
+        )
     dataset = load(folder)
     facts = dict(dataset.info)
     if facts["status"] == "collecting":
@@ -55,7 +59,9 @@ def _summary(dataset: Dataset, facts: Mapping[str, Any]) -> dict[str, object]:
         # A writer that was used without `collect` may have recorded none of these.
         rows[f"environment{place}"] = source.get("env_source", {}).get("spec", "not recorded")
         rows[f"policy{place}"] = source.get("policy", {}).get("spec", "not recorded")
-        rows |= {f"file {file['path']}{place}": f"sha256 {file['sha256']}" for file in source.get("files", [])}
+        rows |= {
+            f"file {file['path']}{place}": f"sha256 {file['sha256']}" for file in source.get("files", [])
+        }
         rows[f"root seed{place}"] = source["root_seed"]
         rows[f"reproducible{place}"] = described(source.get("reproducible", {}))
     rows |= {
@@ -64,7 +70,10 @@ def _summary(dataset: Dataset, facts: Mapping[str, Any]) -> dict[str, object]:
         "steps": f"{facts['steps']:,}",
     }
     if len(dataset):
-        table = {name: dataset.episodes[name].to_numpy() for name in ("return", "length", "terminated", "truncated")}
+        table = {
+            name: dataset.episodes[name].to_numpy()
+            for name in ("return", "length", "terminated", "truncated")
+        }
         for name, values in list(table.items())[:2]:
             spread = f"std {values.std():.6g}, min {values.min():.6g}, max {values.max():.6g}"
             rows[name] = f"mean {values.mean():.6g}, {spread}"

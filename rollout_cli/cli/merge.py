@@ -19,7 +19,12 @@ _Parts = Annotated[
 _OutputFlag = Annotated[
     Path,
     typer.Option(
-        "--output", "-o", metavar="DIR", help="The folder of the whole dataset.", show_default=False, parser=folder_of
+        "--output",
+        "-o",
+        metavar="DIR",
+        help="The folder of the whole dataset.",
+        show_default=False,
+        parser=folder_of,
     ),
 ]
 _OVERWRITE = "Replace the dataset that the folder holds."
@@ -42,7 +47,9 @@ def merge(
     from rollout_cli.run.merge import merge as run_merge  # noqa: PLC0415 - it loads numpy and pyarrow
 
     with showing_progress(quiet=quiet or json) as progress:
-        summary = run_merge(parts, output, overwrite=overwrite, accept_changes=accept_changes, progress=progress)
+        summary = run_merge(
+            parts, output, overwrite=overwrite, accept_changes=accept_changes, progress=progress
+        )
     rows = {"dataset": summary.path, "status": "complete", "merged": f"{len(parts)} shards"}
     counts = {"episodes": f"{summary.episodes:,}", "steps": f"{summary.steps:,}"}
     show(asdict(summary), rows | counts, as_json=json, quiet=quiet, path=summary.path)

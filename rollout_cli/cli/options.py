@@ -27,10 +27,15 @@ def shown(*names: str, text: str, **more: Any) -> Any:
 
 
 Folder = Annotated[
-    Path, typer.Argument(metavar="DIR", help="A dataset's folder, or its URI.", show_default=False, parser=folder_of)
+    Path,
+    typer.Argument(
+        metavar="DIR", help="A dataset's folder, or its URI.", show_default=False, parser=folder_of
+    ),
 ]
 JsonFlag = Annotated[bool, shown("--json", text="Write one JSON document to stdout.")]
-QuietFlag = Annotated[bool, shown("--quiet", "-q", text="Show warnings and errors only, and print the path alone.")]
+QuietFlag = Annotated[
+    bool, shown("--quiet", "-q", text="Show warnings and errors only, and print the path alone.")
+]
 
 
 class _PlainFlags:
@@ -70,7 +75,8 @@ class Command(_PlainFlags, TyperCommand):
 class LazyCommand(Command):
     """A command with the declared options, as texts by their names in `context.obj`.
 
-    They are declared when they are first asked for: that loads pydantic, which takes longer than `rollout --help`.
+    They are declared when they are first asked for: that loads pydantic, which takes longer than `rollout
+    --help`.
     """
 
     _declared: tuple[str, ...] = ()
@@ -117,4 +123,6 @@ def _annotation(option: Option) -> object:
         show_default=False,
         autocompletion=(lambda: list(option.choices)) if option.choices else None,
     )
-    return Annotated[bool | None if is_switch else list[str] | None if option.repeats else str | None, described]
+    return Annotated[
+        bool | None if is_switch else list[str] | None if option.repeats else str | None, described
+    ]

@@ -56,7 +56,12 @@ def print_rows(rows: Mapping[str, object]) -> None:
 
 
 def show(
-    document: Mapping[str, object], rows: Mapping[str, object], *, as_json: bool, quiet: bool = False, path: Any = None
+    document: Mapping[str, object],
+    rows: Mapping[str, object],
+    *,
+    as_json: bool,
+    quiet: bool = False,
+    path: Any = None,
 ) -> None:
     """Write a result to stdout: its document, or its rows; with `quiet` its path alone, where it has one."""
     if as_json:
@@ -94,8 +99,8 @@ def first_of(lines: Sequence[object]) -> list[str]:
 def report(error: BaseException, *, as_json: bool, verbose: bool) -> int:
     """Show an error and return its exit code.
 
-    With `as_json`, as one document on stdout, where that can be written to; else as lines on stderr. With `verbose`,
-    with this process's own traceback.
+    With `as_json`, as one document on stdout, where that can be written to; else as lines on stderr. With
+    `verbose`, with this process's own traceback.
     """
     reported = _as_rollout_error(error)
     hint = errors.as_flags(reported.marked_hint)
@@ -105,10 +110,19 @@ def report(error: BaseException, *, as_json: bool, verbose: bool) -> int:
     whole = "\n".join(filter(None, [reported.details, traceback_text(error) if verbose else ""]))
     details = whole if verbose or as_json else _without_middle(whole)
     if as_json:
-        shown: dict[str, object] = {"class": type(reported).__name__, "message": reported.message, "hint": hint}
+        shown: dict[str, object] = {
+            "class": type(reported).__name__,
+            "message": reported.message,
+            "hint": hint,
+        }
         shown |= {"exit_code": reported.exit_code, **({"details": details} if details else {})}
         with contextlib.suppress(errors.StorageError):  # Then the lines below are all that is left.
-            print_json({**(reported.report if isinstance(reported, errors.VerificationError) else {}), "error": shown})
+            print_json(
+                {
+                    **(reported.report if isinstance(reported, errors.VerificationError) else {}),
+                    "error": shown,
+                }
+            )
             return reported.exit_code
     is_coloured = sys.stderr.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
     red, dim, plain = (_RED, _DIM, _PLAIN) if is_coloured else ("", "", "")
@@ -131,7 +145,9 @@ def _as_rollout_error(error: BaseException) -> errors.RolloutError:
     """Return the error itself if it is one of ours, else the one of ours that it amounts to."""
     if isinstance(error, errors.RolloutError):
         return error
-    if hasattr(error, "format_message"):  # One of Typer's: older versions have no name for the class of them all.
+    if hasattr(
+        error, "format_message"
+    ):  # One of Typer's: older versions have no name for the class of them all.
         context = getattr(error, "ctx", None)
         command = "rollout" if context is None else context.command_path
         return errors.UsageError(error.format_message(), hint=f"see: {command} --help")
@@ -147,4 +163,6 @@ def _as_rollout_error(error: BaseException) -> errors.RolloutError:
         message = f"the system refused an operation: {error.strerror or error}{where}"
         return errors.StorageError(message, hint="--verbose shows where")
     hint = "this is a fault of rollout itself; please report it with the lines below"
-    return errors.InternalError(f"internal error: {first_line(error)}", hint=hint, details=traceback_text(error))
+    return errors.InternalError(
+        f"internal error: {first_line(error)}", hint=hint, details=traceback_text(error)
+    )

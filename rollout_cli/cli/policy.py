@@ -18,7 +18,9 @@ def pack(
         Path, typer.Option("--output", "-o", metavar="FILE", help="The file to write.", show_default=False)
     ],
     *,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file.", show_default=False)] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace the file.", show_default=False)
+    ] = False,
     quiet: QuietFlag = False,
     json: JsonFlag = False,
 ) -> None:
@@ -27,7 +29,12 @@ def pack(
 
     with user_output_on_stderr():
         packed = pack_policy(spec, output, overwrite=overwrite)
-    document = {"path": packed.path, "n_bytes": packed.n_bytes, "sha256": packed.sha256, "class": packed.class_name}
+    document = {
+        "path": packed.path,
+        "n_bytes": packed.n_bytes,
+        "sha256": packed.sha256,
+        "class": packed.class_name,
+    }
     reads = "unknown: calling it without arguments failed here"
     if packed.reads is not None:
         reads = ", ".join(packed.reads) or "no file"

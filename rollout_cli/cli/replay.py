@@ -16,7 +16,9 @@ from rollout_cli.loading import printable
 if TYPE_CHECKING:
     from rollout_cli.run.replay import Replayed
 
-_KWARGS = "An argument of the environment that the dataset does not record, since its name is that of a secret."
+_KWARGS = (
+    "An argument of the environment that the dataset does not record, since its name is that of a secret."
+)
 _EpisodeFlag = Annotated[int | None, typer.Option("--episode", metavar="ID", help="Replay this one.", min=0)]
 _EpisodesFlag = Annotated[str | None, typer.Option("--episodes", metavar="A:B", help="Replay ids A to B-1.")]
 _AllFlag = Annotated[bool, typer.Option("--all", help="Replay all of them.", show_default=False)]

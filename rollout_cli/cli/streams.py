@@ -20,7 +20,8 @@ _PATIENCE_MS = 2_000
 def prepare_streams() -> None:
     """Open on nothing the streams that the process was started without, and let all of them write any character.
 
-    The next file that it opened would else get the descriptor of a standard stream, and what is printed into it.
+    The next file that it opened would else get the descriptor of a standard stream, and what is printed into
+    it.
     """
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= STDERR:
         os.set_inheritable(descriptor, True)  # noqa: FBT003 - it takes no keyword
@@ -35,8 +36,9 @@ def prepare_streams() -> None:
 class MessageStream(io.TextIOBase):
     """A stream for messages, for which a run neither waits nor ends: text that cannot be written is lost.
 
-    A pipe that nobody reads is given two seconds once, and nothing from then on until it is read again. Pieces of at
-    most PIPE_BUF bytes never block where poll(2) reports room. The stream's own buffer is not used.
+    A pipe that nobody reads is given two seconds once, and nothing from then on until it is read again.
+    Pieces of at most PIPE_BUF bytes never block where poll(2) reports room. The stream's own buffer is not
+    used.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -49,7 +51,9 @@ class MessageStream(io.TextIOBase):
         return self._stream.encoding or "utf-8"
 
     def write(self, text: str) -> int:
-        with contextlib.suppress(OSError, ValueError):  # Its reader has gone, the disk is full, the terminal closed.
+        with contextlib.suppress(
+            OSError, ValueError
+        ):  # Its reader has gone, the disk is full, the terminal closed.
             self._stream.flush()
             try:
                 descriptor = self._stream.fileno()
@@ -95,7 +99,10 @@ def flush_all() -> None:
 
 
 def _give_up(stream: TextIO) -> None:
-    with contextlib.suppress(OSError, ValueError), Path(os.devnull).open("w") as nowhere:  # It may have no descriptor.
+    with (
+        contextlib.suppress(OSError, ValueError),
+        Path(os.devnull).open("w") as nowhere,
+    ):  # It may have no descriptor.
         os.dup2(nowhere.fileno(), stream.fileno())
 
 

@@ -59,7 +59,10 @@ class SegmentRecord:
                 raise ValueError("the commit record in its footer is damaged")
             record, stats = map(json.loads, texts)
             values = {name: record[name] for name in _FIELDS}
-            values |= {"return_sum": float(record["return_sum"]), "skipped": tuple(map(tuple, record["skipped"]))}
+            values |= {
+                "return_sum": float(record["return_sum"]),
+                "skipped": tuple(map(tuple, record["skipped"])),
+            }
             values["anomalies"] = {key: tuple(place) for key, place in record["anomalies"].items()}
             return cls(stats=stats_from_json(stats), **values)
         except (KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -87,7 +90,9 @@ class Written(NamedTuple):
     segment: SegmentId
     record: SegmentRecord
     bytes: int  # Of both files.
-    tables: tuple[pa.Table, pa.Table] | None = None  # Its rows of both, if more episodes may be added to them.
+    tables: tuple[pa.Table, pa.Table] | None = (
+        None  # Its rows of both, if more episodes may be added to them.
+    )
 
 
 def totals_of(segments: Sequence[Written], *names: str) -> dict[str, Any]:
@@ -110,7 +115,9 @@ class Committed:
     info: Mapping[str, Any]
     partitions: tuple[CommittedPartition, ...]
     segments: tuple[Written, ...]  # In order; the last one of each partition with its tables.
-    damaged: tuple[Path, ...]  # Files behind these, below the root, which the writer moves aside when it resumes.
+    damaged: tuple[
+        Path, ...
+    ]  # Files behind these, below the root, which the writer moves aside when it resumes.
     notices: tuple[str, ...]  # One sentence for each damaged segment, with the reason.
     skipped: tuple[int, ...]  # Numbers of episodes.
     episodes: int
@@ -147,16 +154,22 @@ def read_committed(root: Path, info: Mapping[str, Any]) -> Committed:
         added, damage = _read_segments(root, schema, run, segments, first)
         if damage is not None:
             damaged += [path.relative_to(root) for path in segments[-1].paths(root) if path.exists()]
-            notices.append(f"{damage.message}: the files of this last segment are moved aside, its episodes run again")
+            notices.append(
+                f"{damage.message}: the files of this last segment are moved aside, its episodes run again"
+            )
         committed += added
         covered = CommittedPartition(first or 0)
         if added:
             last, steps = added[-1].record, sum(segment.record.steps for segment in added)
             covered = CommittedPartition(last.stop, steps, last.last_length)
         partitions.append(covered)
-    skipped = tuple(number for segment in committed for range_ in segment.record.skipped for number in range(*range_))
+    skipped = tuple(
+        number for segment in committed for range_ in segment.record.skipped for number in range(*range_)
+    )
     totals = totals_of(committed, "episodes", "steps", "return_sum")
-    return Committed(info, tuple(partitions), tuple(committed), tuple(damaged), tuple(notices), skipped, **totals)
+    return Committed(
+        info, tuple(partitions), tuple(committed), tuple(damaged), tuple(notices), skipped, **totals
+    )
 
 
 def _read_segments(
@@ -206,7 +219,8 @@ def read_tables(
 def read_record(root: Path, run: str | None, segment: SegmentId, start: int | None = None) -> SegmentRecord:
     """Return the commit record of a segment of `run`, which begins with episode `start` if that is not None.
 
-    `DatasetFormatError` says that a file is missing or damaged, or that the footers of both files do not agree.
+    `DatasetFormatError` says that a file is missing or damaged, or that the footers of both files do not
+    agree.
     """
     data, episodes = segment.paths(root)
     with reading(episodes), open_parquet(episodes) as file:

@@ -1,7 +1,8 @@
 """Values as plain Arrow arrays and back: leaves of spaces, tensors, texts, and the columns of infos.
 
-Other readers of Parquet lose or refuse extension types for tensors. Arrays are built from numpy's memory, because
-pyarrow's own conversions and masks import pandas and pyarrow.compute, a tenth of a second and more at a run's start.
+Other readers of Parquet lose or refuse extension types for tensors. Arrays are built from numpy's memory,
+because pyarrow's own conversions and masks import pandas and pyarrow.compute, a tenth of a second and more at
+a run's start.
 """
 
 from __future__ import annotations
@@ -82,8 +83,8 @@ def _bits(flags: Array) -> pa.Buffer:
 def info_type(kind: str) -> pa.DataType:
     """Return the Arrow type of an info column of `kind`.
 
-    Arrays are lists of variable size: a null fixed-size list takes as much memory as any other, so a large info in few
-    steps would fill gigabytes with nothing.
+    Arrays are lists of variable size: a null fixed-size list takes as much memory as any other, so a large
+    info in few steps would fill gigabytes with nothing.
     """
     return pa.string() if kind == STRING else _nested_types(*kind_type(kind), fixed=False)[-1]
 
@@ -92,11 +93,13 @@ def info_type(kind: str) -> pa.DataType:
 def _nested_types(dtype: np.dtype[Any], shape: tuple[int, ...], *, fixed: bool) -> tuple[pa.DataType, ...]:
     """Return the type of numbers, and those of the lists around them, innermost first.
 
-    Being cached, they are the same objects each time, which pyarrow finds equal without comparing their parts.
+    Being cached, they are the same objects each time, which pyarrow finds equal without comparing their
+    parts.
     """
     types = [pa.from_numpy_dtype(dtype.newbyteorder("="))]
     for size in reversed(shape):
-        # Parquet's own name for the values of a list; Arrow's default differs and would not survive a round trip.
+        # Parquet's own name for the values of a list; Arrow's default differs and would not survive a round
+        # trip.
         element = pa.field("element", types[-1], nullable=False)
         types.append(pa.list_(element, size) if fixed else pa.list_(element))
     return tuple(types)
@@ -177,15 +180,20 @@ def decode(chunks: pa.ChunkedArray) -> Array:
     column = chunks.chunk(0) if chunks.num_chunks == 1 else chunks.combine_chunks()
     if pa.types.is_fixed_size_binary(column.type):
         rows = np.frombuffer(column.buffers()[1], np.uint8).reshape(-1, column.type.byte_width)
-        return rows[column.offset : column.offset + len(column)]  # A slice keeps the whole buffer and an offset.
+        return rows[
+            column.offset : column.offset + len(column)
+        ]  # A slice keeps the whole buffer and an offset.
     values, shape = column, []
     while pa.types.is_nested(values.type):
         if pa.types.is_fixed_size_list(values.type):
-            # By the offset: `flatten` and `take` of pyarrow 26 give wrong rows for slices of nested fixed-size lists.
+            # By the offset: `flatten` and `take` of pyarrow 26 give wrong rows for slices of nested
+            # fixed-size lists.
             size = values.type.list_size
             values = values.values.slice(values.offset * size, len(values) * size)
         else:
-            offsets = np.frombuffer(values.buffers()[1], np.int32, values.offset + len(values) + 1)[values.offset :]
+            offsets = np.frombuffer(values.buffers()[1], np.int32, values.offset + len(values) + 1)[
+                values.offset :
+            ]
             first, count = int(offsets[0]), int(offsets[-1] - offsets[0])
             size = count // max(1, len(values) - values.null_count)
             values = values.values.slice(first, count)
@@ -204,8 +212,9 @@ def encode_infos(
 ) -> tuple[list[pa.Array], dict[str, int]]:
     """Return the info columns of a group, then its JSON remainder; and by column how many values are in neither.
 
-    A value goes into its path's column if it is exactly of that type. A value is lost only if nothing could store it:
-    where two keys of one row are equal once dotted (`{"a.b": 1}` and `{"a": {"b": 1}}`), the later one gets `#2`.
+    A value goes into its path's column if it is exactly of that type. A value is lost only if nothing could
+    store it: where two keys of one row are equal once dotted (`{"a.b": 1}` and `{"a": {"b": 1}}`), the later
+    one gets `#2`.
     """
     table = concatenate_tables(tables)
     kinds = {path: kind for name, (path, kind) in infos.items() if name.startswith(f"{prefix}.")}
@@ -234,7 +243,9 @@ def _fit(source: InfoColumn, kind: str | None) -> Array:
     if kind is None or JSON in (kind, source.kind) or STRING in (kind, source.kind):
         return np.full(len(source.values), kind == source.kind == STRING)
     dtype, shape = kind_type(kind)
-    return fits(source.values, dtype) if source.values.shape[1:] == shape else np.zeros(len(source.values), bool)
+    return (
+        fits(source.values, dtype) if source.values.shape[1:] == shape else np.zeros(len(source.values), bool)
+    )
 
 
 def _info_array(kind: str, pairs: list[tuple[Array, Array]], n_rows: int) -> pa.Array:
@@ -255,8 +266,8 @@ def _info_array(kind: str, pairs: list[tuple[Array, Array]], n_rows: int) -> pa.
 def fits(values: Array, dtype: np.dtype[Any]) -> Array:
     """Return which rows of `values` (n, ...) are exactly promoted to `dtype`, bool (n,).
 
-    A promotion keeps the sort (an integer stays an integer) or goes from integer to float, up to the integers that all
-    are exact; all numbers of a row must stay the same. A bool is not a number.
+    A promotion keeps the sort (an integer stays an integer) or goes from integer to float, up to the integers
+    that all are exact; all numbers of a row must stay the same. A bool is not a number.
     """
     if values.dtype == dtype:
         return np.ones(len(values), bool)

@@ -1,7 +1,8 @@
 """The fingerprint of a run, and the origin of each of its files: what says that a file belongs to a dataset.
 
-Two runs may share seed, names and options, and still differ: in the weights that lie under one name, for example. Their
-first episodes tell them apart. Every run sees the first episode of the whole run, which helps to decide the columns.
+Two runs may share seed, names and options, and still differ: in the weights that lie under one name, for
+example. Their first episodes tell them apart. Every run sees the first episode of the whole run, which helps
+to decide the columns.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ import numpy.typing as npt
 from rollout_cli.episodes.chunk import Chunk
 from rollout_cli.errors import DatasetFormatError
 
-FINGERPRINT_STEPS = 1_000  # Steps of the first episode that count, so that the frames of a long one cost little.
+FINGERPRINT_STEPS = (
+    1_000  # Steps of the first episode that count, so that the frames of a long one cost little.
+)
 
 Origin = Mapping[str, str]
 """The keys of a file's footer that say where it belongs: its run, its partition, and its first episode's number."""
@@ -50,8 +53,8 @@ class FirstEpisode:
     def fingerprint(self, source: Mapping[str, Any]) -> str:
         """Return the fingerprint of the run that `source` (of info.json) describes, 32 hexadecimal digits.
 
-        It depends on this episode, the root seed and the environment's keyword arguments alone: not on workers,
-        samplers, or the part of the run that is collected.
+        It depends on this episode, the root seed and the environment's keyword arguments alone: not on
+        workers, samplers, or the part of the run that is collected.
         """
         plain = json.loads(json.dumps([source["root_seed"], (source.get("env") or {}).get("kwargs")]))
         # Keys are texts by now, so that they can be sorted.
@@ -80,13 +83,19 @@ def _bytes(values: npt.NDArray[Any]) -> Any:
 
 def file_origin(run: str | None, partition: int, first_number: int) -> Origin:
     """Return the origin that the footers of a data file and of its episodes file state; no file has the run None."""
-    return {"rollout.run": f"{run}", "rollout.partition": f"{partition}", "rollout.first_number": f"{first_number}"}
+    return {
+        "rollout.run": f"{run}",
+        "rollout.partition": f"{partition}",
+        "rollout.first_number": f"{first_number}",
+    }
 
 
 def check_origin(path: Path, footer: Mapping[bytes, bytes] | None, expected: Origin) -> None:
     """Raise `DatasetFormatError` unless the footer of the file `path` states the `expected` origin."""
     stated = {key: (footer or {}).get(key.encode(), b"missing").decode(errors="replace") for key in expected}
-    differing = [f"{key} is {stated[key]}, not {text}" for key, text in expected.items() if stated[key] != text]
+    differing = [
+        f"{key} is {stated[key]}, not {text}" for key, text in expected.items() if stated[key] != text
+    ]
     if differing:
         raise DatasetFormatError(
             f"{path} is of another run or place than the dataset has here: {', '.join(differing)}",

@@ -48,8 +48,8 @@ os.register_at_fork(after_in_child=_forget_in_child)
 class FolderLock:
     """An exclusive lock on the dataset's folder `root`, which exists; the system releases it when the process ends.
 
-    `DatasetLockedError` says that another writer has it, in this process or another one; a `UserWarning`, that the file
-    system has no locks. There is none behind a URI.
+    `DatasetLockedError` says that another writer has it, in this process or another one; a `UserWarning`,
+    that the file system has no locks. There is none behind a URI.
     """
 
     def __init__(self, files: FileStore, root: Path) -> None:
@@ -94,12 +94,13 @@ class FolderLock:
 class OutputFolder:
     """The folder of a dataset that is written, by one writer at a time; nothing is touched before it is opened.
 
-    A dataset that is there already stays in place while the new one grows beside it, until that takes its place.
+    A dataset that is there already stays in place while the new one grows beside it, until that takes its
+    place.
 
     Args:
         overwrite: Whether to replace a dataset in the folder.
-        keep_until: The episode number of each partition that the new dataset must reach before it replaces the old
-            one, unless it ends as complete; an object store ignores it.
+        keep_until: The episode number of each partition that the new dataset must reach before it replaces
+            the old one, unless it ends as complete; an object store ignores it.
         files: The store that the folder is in.
         lock: The lock on the folder, if the caller has it; it is released with the folder.
 
@@ -142,7 +143,9 @@ class OutputFolder:
             recover_replaced(self.files, self.path)
             remove_temporary(self.files, self.path)
             if not resume:
-                check_folder(self.path, overwrite=self._overwrite)  # Again: a run may have ended just before the lock.
+                check_folder(
+                    self.path, overwrite=self._overwrite
+                )  # Again: a run may have ended just before the lock.
                 self.has_old = info_path(self.path).exists()
         except BaseException:
             self.close()
@@ -160,8 +163,8 @@ class OutputFolder:
     def replace_old(self) -> None:
         """Put the new dataset in the place of the old one; `recover_replaced` ends this after a failure.
 
-        An object store has no renames: there it makes room for the new one, whose info.json and card replace the old
-        ones, so that the folder holds a dataset whenever that ends.
+        An object store has no renames: there it makes room for the new one, whose info.json and card replace
+        the old ones, so that the folder holds a dataset whenever that ends.
         """
         files, root = self.files, self.path
         if not has_rename(root):

@@ -1,8 +1,8 @@
 """Schema inference: the first episodes of a run decide which info keys become columns.
 
-Info dictionaries may hold anything at any step, but all files of a dataset must have one schema, whichever worker ran
-which episode. So the columns are those of the shortest prefix of episodes 0, 1, 2, … with at least `INFERENCE_STEPS`
-steps. A value that comes later under another key or type goes to the row's JSON remainder.
+Info dictionaries may hold anything at any step, but all files of a dataset must have one schema, whichever
+worker ran which episode. So the columns are those of the shortest prefix of episodes 0, 1, 2, … with at least
+`INFERENCE_STEPS` steps. A value that comes later under another key or type goes to the row's JSON remainder.
 """
 
 from __future__ import annotations
@@ -25,11 +25,14 @@ INFERENCE_STEPS = 1_000  # Steps after which, at an episode's end, the columns a
 class SchemaInference:
     """Holds the first chunks back until their infos decide the columns, looking at them in the order of their numbers.
 
-    With one partition that is the order in which they come. Of several, which begin with `first_numbers`, the next one
-    is looked at when all numbers before it came, or at the end. Until then its chunks wait in memory.
+    With one partition that is the order in which they come. Of several, which begin with `first_numbers`, the
+    next one is looked at when all numbers before it came, or at the end. Until then its chunks wait in
+    memory.
     """
 
-    def __init__(self, first_numbers: Sequence[int | None] = (None,), *, min_steps: int = INFERENCE_STEPS) -> None:
+    def __init__(
+        self, first_numbers: Sequence[int | None] = (None,), *, min_steps: int = INFERENCE_STEPS
+    ) -> None:
         self.decided = False
         self.first_episode = FirstEpisode()
         self._firsts, self._min_steps = first_numbers, min_steps
@@ -72,7 +75,9 @@ class SchemaInference:
         for met, table in zip(self._met, tables, strict=True):
             for column in table.columns:
                 kinds = met.setdefault(column.path, {})
-                is_exact = column.values.dtype != object and bool(fits(column.values, np.dtype(np.float64)).all())
+                is_exact = column.values.dtype != object and bool(
+                    fits(column.values, np.dtype(np.float64)).all()
+                )
                 kinds[column.kind] = kinds.get(column.kind, True) and is_exact
         self._steps = int(ends[inside - 1])
         if chunk.completes:
@@ -114,9 +119,9 @@ def _info_columns(met: Mapping[InfoPath, Mapping[str, bool]]) -> InfoColumns:
 def choose_kind(kinds: Mapping[str, bool]) -> str | None:
     """Return the kind of the column for values of all `kinds` at one path; None where they have none in common.
 
-    `kinds` says of each whether all its values are exact as float64. JSON values never have a column, so they do not
-    count. Integers and floats of one shape join in the widest of their sort; both together in float64, if every integer
-    is exact in it.
+    `kinds` says of each whether all its values are exact as float64. JSON values never have a column, so they
+    do not count. Integers and floats of one shape join in the widest of their sort; both together in float64,
+    if every integer is exact in it.
     """
     typed = [kind for kind in kinds if kind != JSON]
     if len(typed) <= 1 or STRING in typed:

@@ -89,7 +89,9 @@ class SegmentId:
     @property
     def file(self) -> FileId:
         """Chunk index and file index."""
-        return divmod(self.number, FILES_PER_CHUNK) if self.n_partitions == 1 else (self.partition, self.number)
+        return (
+            divmod(self.number, FILES_PER_CHUNK) if self.n_partitions == 1 else (self.partition, self.number)
+        )
 
     def paths(self, root: Path) -> tuple[Path, Path]:
         """Return the paths of its data file, and of its episodes file, whose presence commits the segment."""
@@ -131,7 +133,9 @@ def read_info(root: Path) -> dict[str, Any]:
         message = "not a dataset: it has no meta/info.json"
         hint = f"give a dataset's folder; if it was one, {LOST_INFO}"
         if replaced.exists():
-            message = "no dataset: a run was killed while it replaced the one that was here, or is just doing that"
+            message = (
+                "no dataset: a run was killed while it replaced the one that was here, or is just doing that"
+            )
             hint = f"if it was killed, run it again, with {{resume=True}} or {{overwrite=True}}: it is in {replaced}"
         raise DatasetFormatError(f"{root} is {message}", hint=hint) from error
     except (ValueError, RecursionError) as error:
@@ -145,7 +149,9 @@ def read_info(root: Path) -> dict[str, Any]:
             hint="a dataset needs the version of rollout-collect that made it",
         )
     sources = document.get("sources")
-    has_sources = isinstance(sources, list) and sources and all(isinstance(source, dict) for source in sources)
+    has_sources = (
+        isinstance(sources, list) and sources and all(isinstance(source, dict) for source in sources)
+    )
     if not has_sources or not isinstance(document.get("derived"), list):
         raise DatasetFormatError(f"{path} does not say which runs its episodes came from", hint=LOST_INFO)
     return document

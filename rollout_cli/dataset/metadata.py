@@ -42,14 +42,16 @@ class DatasetSettings:
     """Everything about a new dataset that is known before its first episode.
 
     Attributes:
-        first_numbers: The first episode number of each partition; each of several has a chunk folder of its own. None
-            stands for the first number that comes, and then gaps before it are not recorded as skipped.
+        first_numbers: The first episode number of each partition; each of several has a chunk folder of its
+            own. None stands for the first number that comes, and then gaps before it are not recorded as
+            skipped.
         next_observation: Whether each step has the observation that followed it, in columns of their own.
-        sources: Of each run that episodes come from its `root_seed`, and what else info.json records of it; its `env`
-            goes into every file's footer too.
-        columns: The info columns, where they are known beforehand; then each source has the fingerprint of its `run`.
-        derived: How the dataset is made of others, an operation each; empty for one that is collected. The numbers of
-            its episodes may have any order then, and its segments are counted by their ids.
+        sources: Of each run that episodes come from its `root_seed`, and what else info.json records of it;
+            its `env` goes into every file's footer too.
+        columns: The info columns, where they are known beforehand; then each source has the fingerprint of
+            its `run`.
+        derived: How the dataset is made of others, an operation each; empty for one that is collected. The
+            numbers of its episodes may have any order then, and its segments are counted by their ids.
     """
 
     env_spec: EnvSpec
@@ -66,7 +68,9 @@ class DatasetSettings:
                 raise UsageError(f"the root seed is {seed}", hint="give a seed from 0 to 2**63 - 1")
 
 
-def new_info(spaces: SpaceSchema, settings: DatasetSettings, before: Mapping[str, Any] | None) -> dict[str, Any]:
+def new_info(
+    spaces: SpaceSchema, settings: DatasetSettings, before: Mapping[str, Any] | None
+) -> dict[str, Any]:
     """Return the info.json of a dataset that begins, or is resumed if there is an info.json from `before`."""
     now = utc_now()
     ours: dict[str, Any] = {
@@ -106,7 +110,9 @@ def count_segments(info: dict[str, Any], written: Sequence[Written]) -> None:
     info["anomalies"] = [anomaly._asdict() for anomaly in anomalies(places)]
 
 
-def end_info(info: dict[str, Any], status: Status, facts: Mapping[str, Any], written: Sequence[Written]) -> None:
+def end_info(
+    info: dict[str, Any], status: Status, facts: Mapping[str, Any], written: Sequence[Written]
+) -> None:
     """Record how the dataset ended, what its segments hold, and more facts of the run that it is of."""
     count_segments(info, written)
     info["sources"][0] |= facts
@@ -170,7 +176,8 @@ def render_card(info: Mapping[str, Any]) -> str:
     """Return the card of the dataset that `info` describes; its front matter guides `datasets.load_dataset`."""
     # gymnasium's id, or else how the environment was named when the dataset was made.
     named = [
-        (source.get("env") or {}).get("id") or source.get("env_source", {}).get("spec") for source in info["sources"]
+        (source.get("env") or {}).get("id") or source.get("env_source", {}).get("spec")
+        for source in info["sources"]
     ]
     names = dict.fromkeys(" ".join(repr(str(name))[1:-1].split()) for name in named if name)
     name = " and ".join(names) or "an environment"

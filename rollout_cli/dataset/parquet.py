@@ -19,15 +19,20 @@ from rollout_cli.errors import DatasetFormatError, StorageError
 from rollout_cli.remote import RemotePath
 
 MEMORY_HINT = (
-    "use a smaller {segment_bytes} or fewer partitions, leave out large infos with {drop_info}, or free memory"
+    "use a smaller {segment_bytes} or fewer partitions, leave out large infos with {drop_info}, "
+    "or free memory"
 )
 
 _PAGE_BYTES = 1 << 20
-# More than a row group has: pages end by their bytes alone, which compresses better than 20,000 rows. Older versions of
-# pyarrow have neither of these options.
-_PAGE_ROWS = {"max_rows_per_page": 1 << 20} if "max_rows_per_page" in signature(pq.write_table).parameters else {}
+# More than a row group has: pages end by their bytes alone, which compresses better than 20,000 rows. Older
+# versions of pyarrow have neither of these options.
+_PAGE_ROWS = (
+    {"max_rows_per_page": 1 << 20} if "max_rows_per_page" in signature(pq.write_table).parameters else {}
+)
 _NO_EXTENSIONS = (
-    {"arrow_extensions_enabled": False} if "arrow_extensions_enabled" in signature(pq.ParquetFile).parameters else {}
+    {"arrow_extensions_enabled": False}
+    if "arrow_extensions_enabled" in signature(pq.ParquetFile).parameters
+    else {}
 )
 
 
@@ -47,8 +52,8 @@ def parquet_file(files: FileStore, path: Path, schema: pa.Schema) -> Iterator[pq
 
 
 def _options(schema: pa.Schema) -> dict[str, Any]:
-    # By its default of 1,024 rows a page of images would have a hundred megabytes and end where a chunk does. Row by
-    # row, pages depend on the rows alone, however they came in chunks.
+    # By its default of 1,024 rows a page of images would have a hundred megabytes and end where a chunk does.
+    # Row by row, pages depend on the rows alone, however they came in chunks.
     widest_row = max(map(_row_bytes, schema.types))
     batch_rows = 1 if widest_row >= BIG_ROW_BYTES else max(1, min(1024, _PAGE_BYTES // widest_row))
     return {
@@ -83,7 +88,10 @@ def _encodings(schema: pa.Schema) -> Iterator[tuple[str, str]]:
         elif pa.types.is_boolean(kind):
             yield path, "PLAIN"  # Bits: run lengths come to more bytes and more time.
         elif pa.types.is_integer(kind) and kind != pa.uint8():
-            yield path, "DELTA_BINARY_PACKED"  # Actions and infos have few values, or values near one another.
+            yield (
+                path,
+                "DELTA_BINARY_PACKED",
+            )  # Actions and infos have few values, or values near one another.
 
 
 def open_parquet(path: Path) -> pq.ParquetFile:
@@ -113,6 +121,8 @@ def reading(path: Path) -> Iterator[None]:
         # Parquet's reader gives no error number; an impossible offset in a damaged file gives EINVAL.
         if error.errno in (None, errno.EINVAL):
             raise DatasetFormatError(f"{path} is damaged: {error}") from error
-        raise StorageError(f"cannot read {path}: {error.strerror or error}", hint="check its permissions") from error
+        raise StorageError(
+            f"cannot read {path}: {error.strerror or error}", hint="check its permissions"
+        ) from error
     except (pa.ArrowException, UnicodeDecodeError, OverflowError, IndexError) as error:
         raise DatasetFormatError(f"{path} is not a file of this format: {error}") from error

@@ -45,9 +45,9 @@ class Dataset:
     """The episodes of a dataset, or of a selection of them.
 
     `len(dataset)` counts episodes and `dataset[i]` is an `Episode`. `dataset[a:b]`, `dataset[[3, 1]]` and
-    `dataset[mask]`, with a bool array of one value an episode, are each a `Dataset` that shares everything with this
-    one. Iterating decodes a row group at a time; an episode kept from it keeps that row group in memory. A dataset can
-    be pickled; each process then reads by itself.
+    `dataset[mask]`, with a bool array of one value an episode, are each a `Dataset` that shares everything
+    with this one. Iterating decodes a row group at a time; an episode kept from it keeps that row group in
+    memory. A dataset can be pickled; each process then reads by itself.
     """
 
     def __init__(self, rows: Rows) -> None:
@@ -70,7 +70,9 @@ class Dataset:
         if isinstance(at, int | np.integer):
             return Episode(self.rows.select([int(at)]), 0)
         if not isinstance(at, slice):
-            at = np.array(at, dtype=None if np.size(at) else np.int64)  # numpy takes an empty list for floats.
+            at = np.array(
+                at, dtype=None if np.size(at) else np.int64
+            )  # numpy takes an empty list for floats.
             if at.ndim != 1 or at.dtype.kind not in "biu":
                 raise TypeError(f"a dataset is indexed by integers, a slice or a mask, not by {at!r}")
         return Dataset(self.rows.select(at))

@@ -1,7 +1,8 @@
 """Making the valid part of a dataset the dataset: the rest is moved aside, and nothing is deleted.
 
-Files are moved from the last one on, a commit record before its rows, and info.json is written behind them. So a repair
-that was killed leaves a dataset whose info.json states more than its files hold, which the next repair completes.
+Files are moved from the last one on, a commit record before its rows, and info.json is written behind them.
+So a repair that was killed leaves a dataset whose info.json states more than its files hold, which the next
+repair completes.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ from rollout_cli.remote import folder_of
 class RepairReport:
     """The outcome of a repair, or of one that was only tried.
 
-    Files were `moved` to the folder `aside`, None where none was; the readable episodes in them are `dropped_episodes`.
+    Files were `moved` to the folder `aside`, None where none was; the readable episodes in them are
+    `dropped_episodes`.
     """
 
     path: Path
@@ -44,11 +46,13 @@ class RepairReport:
         return asdict(self) | {"path": str(self.path), "aside": aside, "moved": list(self.moved)}
 
 
-def repair_dataset(path: Path | str, *, dry_run: bool = False, files: FileStore | None = None) -> RepairReport:
+def repair_dataset(
+    path: Path | str, *, dry_run: bool = False, files: FileStore | None = None
+) -> RepairReport:
     """Keep the segments of each partition before the first one at fault, and move the others aside.
 
-    Unless all episodes that info.json states are still there, the status becomes `interrupted`. With `dry_run` nothing
-    is changed, and the report says what would be.
+    Unless all episodes that info.json states are still there, the status becomes `interrupted`. With
+    `dry_run` nothing is changed, and the report says what would be.
 
     Raises:
         DatasetFormatError: If there is no dataset of this format, or its info.json is lost or damaged.

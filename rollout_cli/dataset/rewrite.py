@@ -1,7 +1,7 @@
 """Rewriting: episodes of datasets become a new dataset, a row group at a time; the datasets that they are of stay.
 
-What is written is committed like a run. A dataset that is made of others names the runs of its episodes (`sources`) and
-how it was made of them (`derived`).
+What is written is committed like a run. A dataset that is made of others names the runs of its episodes
+(`sources`) and how it was made of them (`derived`).
 """
 
 from __future__ import annotations
@@ -56,7 +56,8 @@ def derive(
         options: How, as plain values.
 
     Raises:
-        UsageError: If there is no episode, one is given twice, or the datasets have different spaces or limits.
+        UsageError: If there is no episode, one is given twice, or the datasets have different spaces or
+            limits.
     """
     inputs = [dataset for dataset in inputs if len(dataset)]
     if not inputs:
@@ -88,12 +89,16 @@ def derive(
 
 def _chunks(inputs: Sequence[Dataset], runs: Sequence[str]) -> Iterator[Rewritten]:
     """Yield all episodes with their places among the `runs`."""
-    places = [np.array([runs.index(source["run"]) for source in dataset.info["sources"]]) for dataset in inputs]
+    places = [
+        np.array([runs.index(source["run"]) for source in dataset.info["sources"]]) for dataset in inputs
+    ]
     pairs = [(dataset.rows, place) for dataset, place in zip(inputs, places, strict=True)]
     columns = [(place[rows.column("source")], rows.column("episode_number")) for rows, place in pairs]
     identities = np.concatenate([np.column_stack(pair) for pair in columns])
     if len(np.unique(identities, axis=0)) < len(identities):
-        raise UsageError("an episode is given twice: two datasets have it", hint="give each episode of a run once")
+        raise UsageError(
+            "an episode is given twice: two datasets have it", hint="give each episode of a run once"
+        )
     for rows, place in pairs:
         for block in rows.blocks():
             yield block.chunk(), 0, place[block.column("source")]

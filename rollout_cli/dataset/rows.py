@@ -38,9 +38,9 @@ Columns = tuple[str, ...] | None
 class RowReader:
     """Reads ranges of rows of Parquet files, and keeps the row groups read last. A pickled one begins anew.
 
-    Each file must have its origin in `origins`, and is checked against it whenever it is opened: a run may have
-    replaced the dataset meanwhile. It may have more rows than before, of episodes that a run has added. Several threads
-    may read at once.
+    Each file must have its origin in `origins`, and is checked against it whenever it is opened: a run may
+    have replaced the dataset meanwhile. It may have more rows than before, of episodes that a run has added.
+    Several threads may read at once.
     """
 
     def __init__(self, origins: Mapping[Path, Origin]) -> None:
@@ -71,9 +71,13 @@ class RowReader:
         """Return rows `start` to `stop - 1` of the file `path`, as slices of row groups; all columns, or some."""
         edges = self.edges(path)
         if not 0 <= start < stop <= edges[-1]:
-            raise DatasetFormatError(f"{path} has {edges[-1]} rows, but meta/episodes states rows {start} to {stop}")
+            raise DatasetFormatError(
+                f"{path} has {edges[-1]} rows, but meta/episodes states rows {start} to {stop}"
+            )
         return [
-            self._group(path, group, columns).slice(max(start - first, 0), min(stop, last) - max(start, first))
+            self._group(path, group, columns).slice(
+                max(start - first, 0), min(stop, last) - max(start, first)
+            )
             for group, (first, last) in enumerate(pairwise(edges))
             if first < stop and start < last
         ]
@@ -95,7 +99,9 @@ class RowReader:
         start, stop = self._edges[path][group : group + 2]
         with self._opened(path) as (file, edges):
             if edges[group : group + 1] != [start] or edges[group + 1 : group + 2] < [stop]:
-                raise DatasetFormatError(f"{path} was replaced while it was read", hint="load the dataset again")
+                raise DatasetFormatError(
+                    f"{path} was replaced while it was read", hint="load the dataset again"
+                )
             # Parquet takes a name for the beginning of others, too.
             table = file.read_row_group(group, columns=None if columns is None else list(columns))
             return table if columns is None else table.select(columns)
@@ -156,7 +162,9 @@ class Rows:
             return decode_batch(self.spaces, self.steps(), self.ends())
         except MemoryError as error:
             hint = "read some episodes at a time: dataset[a:b].to_episode_batch()"
-            raise StorageError(f"{len(self):,} episodes do not fit into memory: {error}", hint=hint) from error
+            raise StorageError(
+                f"{len(self):,} episodes do not fit into memory: {error}", hint=hint
+            ) from error
         except (ValueError, KeyError, RecursionError) as error:
             raise DatasetFormatError(f"{self.root} contradicts itself: {error}") from error
 
@@ -196,7 +204,9 @@ class Rows:
         is_last, spec = name == "last_observation", self.spaces.env_spec
         columns: tuple[SpaceColumn, ...] = () if name == "reward" else getattr(self.spaces, name)
         # A fact says how many rows there are where no leaf has a column.
-        names = tuple(column.name for column in columns if column.stored) or ("length" if is_last else "reward",)
+        names = tuple(column.name for column in columns if column.stored) or (
+            "length" if is_last else "reward",
+        )
         table = self.ends(names) if is_last else self.steps(names)
         space = spec.action_space if name == "action" else spec.observation_space
         tree = decode_numbers(table, name) if name == "reward" else decode_tree(space, columns, table)
@@ -225,11 +235,13 @@ class Rows:
     def _read(self, folder: str, places: Array, columns: Columns) -> pa.Table:
         """Return rows of the files of `folder` (`data` or `meta/episodes`), one range an episode.
 
-        They are slices, for `take` of pyarrow 26 gives wrong rows of nested fixed-size lists. The columns of `places`,
-        int64 (N, 4), are chunk index, file index, first row, and one past the last row.
+        They are slices, for `take` of pyarrow 26 gives wrong rows of nested fixed-size lists. The columns of
+        `places`, int64 (N, 4), are chunk index, file index, first row, and one past the last row.
         """
         tables = []
-        for first, last in _runs(np.any(np.diff(places[:, :2], axis=0), axis=1) | (places[1:, 2] != places[:-1, 3])):
+        for first, last in _runs(
+            np.any(np.diff(places[:, :2], axis=0), axis=1) | (places[1:, 2] != places[:-1, 3])
+        ):
             chunk, file, start, _ = places[first].tolist()
             path = self.root / folder / file_name((chunk, file))
             tables += self._source.reader.read(path, start, int(places[last - 1, 3]), columns)
@@ -259,8 +271,8 @@ def _read_episodes(
     """Read the episodes files.
 
     Returns:
-        The columns `EPISODE_FIELDS` of all episodes, the places of their rows as `Rows` takes them, and by path the
-        origin of each episodes file and of its data file.
+        The columns `EPISODE_FIELDS` of all episodes, the places of their rows as `Rows` takes them, and by
+        path the origin of each episodes file and of its data file.
     """
     schema = pa.schema(EPISODE_FIELDS)
     tables, places = [schema.empty_table()], [np.empty((0, 4), np.int64)]
@@ -271,10 +283,14 @@ def _read_episodes(
         kinds = {field.name: field.type for field in table.schema}
         for field in EPISODE_FIELDS:
             if kinds.get(field.name) != field.type or table[field.name].null_count or not table.num_rows:
-                raise DatasetFormatError(f"{path} lacks values of type {field.type} in the column {field.name}")
+                raise DatasetFormatError(
+                    f"{path} lacks values of type {field.type} in the column {field.name}"
+                )
         named = (table["data_chunk_index"].to_numpy(), chunk), (table["data_file_index"].to_numpy(), file)
         if any((indices != index).any() for indices, index in named):
-            raise DatasetFormatError(f"{path} names another data file than its own: it is in another file's place")
+            raise DatasetFormatError(
+                f"{path} names another data file than its own: it is in another file's place"
+            )
         partition = 0 if info.get("partitions") == 1 else chunk
         origin = file_origin(fingerprint_of(info), partition, table[order_column(info)][0].as_py())
         check_origin(path, footer, origin)

@@ -64,8 +64,8 @@ class SpaceColumn:
     def encode(self, parts: Sequence[Array]) -> pa.Array | pa.ChunkedArray:
         """Return the column of values (n, *leaf.shape) that follow one another.
 
-        It is one contiguous array, since a Parquet page would otherwise end where a part does. Big rows are exempt:
-        their pages are cut row by row.
+        It is one contiguous array, since a Parquet page would otherwise end where a part does. Big rows are
+        exempt: their pages are cut row by row.
         """
         if is_big(self.type):
             return pa.chunked_array([encode_leaf(self.type, values) for values in parts])
@@ -159,7 +159,9 @@ def _space_fields(columns: Sequence[SpaceColumn]) -> list[pa.Field]:
 
 def _info_fields(prefix: str, infos: InfoColumns) -> list[pa.Field]:
     """Return the Arrow fields of the typed columns of a group, then that of their JSON remainder."""
-    typed = [pa.field(name, info_type(kind)) for name, (_, kind) in infos.items() if name.startswith(f"{prefix}.")]
+    typed = [
+        pa.field(name, info_type(kind)) for name, (_, kind) in infos.items() if name.startswith(f"{prefix}.")
+    ]
     return [*typed, pa.field(f"{prefix}_extra", pa.string())]
 
 
@@ -221,7 +223,9 @@ class DatasetSchema:
             spaces = SpaceSchema.of(spec_from_info(info), next_observation=info["next_observation"])
             return cls.of(spaces, info_columns_of(info["features"]), env_record(info))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise DatasetFormatError(f"info.json does not describe columns: {error!r}", hint=LOST_INFO) from error
+            raise DatasetFormatError(
+                f"info.json does not describe columns: {error!r}", hint=LOST_INFO
+            ) from error
 
     def describe(self) -> dict[str, Any]:
         """Return `features`, by column name: kind, dtype, shape and true path."""

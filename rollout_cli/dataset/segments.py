@@ -1,7 +1,8 @@
 """Segments, the unit of memory, flush and commit of a dataset, and how the episodes of a partition are cut into them.
 
-A segment is one data file and the episodes file that commits it. A flush writes the open one as a full one is written,
-and a later write replaces it, from the tables that the flush wrote, exactly as a resumed process does from its files.
+A segment is one data file and the episodes file that commits it. A flush writes the open one as a full one is
+written, and a later write replaces it, from the tables that the flush wrote, exactly as a resumed process
+does from its files.
 """
 
 from __future__ import annotations
@@ -32,15 +33,17 @@ from rollout_cli.errors import StorageError, UsageError
 MOST_SEGMENT_BYTES = 1 << 30
 LEAST_SHARE = 4 << 20  # Nominal bytes of a segment that each of several partitions has at least.
 GROUP_BYTES = 64 << 20  # Nominal bytes of a row group of an episode that is a segment by itself.
-MOST_WAITING = 2  # Segments that may wait to be written: who is ahead by more blocks, so that memory stays flat.
+MOST_WAITING = (
+    2  # Segments that may wait to be written: who is ahead by more blocks, so that memory stays flat.
+)
 
 
 @dataclass(frozen=True, slots=True)
 class SizeLimits:
     """The rows and nominal bytes that a segment may reach, and the rows of its row groups.
 
-    A segment ends before the episode that would pass them, and then the counters start at zero, so cuts depend on the
-    episodes alone. `segment_bytes`, from 1 to 1 GiB, is divided among the partitions.
+    A segment ends before the episode that would pass them, and then the counters start at zero, so cuts
+    depend on the episodes alone. `segment_bytes`, from 1 to 1 GiB, is divided among the partitions.
     """
 
     segment_rows: int = 1_048_576
@@ -221,7 +224,9 @@ class WriteQueue:
         try:
             return self._write(job)
         except MemoryError as error:
-            self.failure = StorageError(f"there is not enough memory to write a segment: {error}", hint=MEMORY_HINT)
+            self.failure = StorageError(
+                f"there is not enough memory to write a segment: {error}", hint=MEMORY_HINT
+            )
             raise self.failure from error
         except BaseException as error:
             self.failure = error
@@ -231,8 +236,8 @@ class WriteQueue:
 class Partition:
     """Cuts the chunks of one partition into segments; keeps the open one in memory.
 
-    It begins with `segment` and `first_number` (None: the number of the first episode that comes), or continues behind
-    the segments that are `committed`.
+    It begins with `segment` and `first_number` (None: the number of the first episode that comes), or
+    continues behind the segments that are `committed`.
     """
 
     def __init__(
@@ -248,7 +253,8 @@ class Partition:
     ) -> None:
         self._schema, self._limits, self._queue, self._by_id = schema, limits, queue, by_id
         self._segment = segment
-        # The numbers that the open segment covers; None before the first episode of a partition without a first one.
+        # The numbers that the open segment covers; None before the first episode of a partition without a
+        # first one.
         self._start = self._next = first_number
         # The open segment: the rows and bytes of all of it, its last write, and the episodes after that.
         self._rows = self._nominal = 0
@@ -275,7 +281,9 @@ class Partition:
         variable = sum(part.variable_bytes for part, _ in parts)
         sizes = lengths * schema.step_bytes + variable + schema.episode_bytes
         while at < len(lengths):
-            fitting = self._limits.count_fitting(lengths[at:], sizes[at:], rows=self._rows, nominal=self._nominal)
+            fitting = self._limits.count_fitting(
+                lengths[at:], sizes[at:], rows=self._rows, nominal=self._nominal
+            )
             if not fitting and self._rows:
                 self._next_segment()
                 continue

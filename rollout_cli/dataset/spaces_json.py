@@ -24,7 +24,10 @@ def space_to_json(space: Space) -> dict[str, Any]:
     match space:
         case spaces.Dict():
             # Pairs, because keys keep their order and may be integers.
-            out = {"type": "Dict", "spaces": [[key, space_to_json(child)] for key, child in space.spaces.items()]}
+            out = {
+                "type": "Dict",
+                "spaces": [[key, space_to_json(child)] for key, child in space.spaces.items()],
+            }
         case spaces.Tuple():
             out = {"type": "Tuple", "spaces": [space_to_json(child) for child in space.spaces]}
         case spaces.Box():
@@ -43,9 +46,15 @@ def space_to_json(space: Space) -> dict[str, Any]:
             out |= {"charset": "".join(sorted(space.character_set))}
             out |= {"class": space.own_class} if isinstance(space, _OwnText) else {}
         case _:
-            # All others are refused but texts of the environment's own, as MiniGrid's, which come back of any length.
+            # All others are refused but texts of the environment's own, as MiniGrid's, which come back of any
+            # length.
             space_leaves(space)
-            out = {"type": "Text", "min_length": 0, "max_length": 1 << 31, "charset": "".join(sorted(string.printable))}
+            out = {
+                "type": "Text",
+                "min_length": 0,
+                "max_length": 1 << 31,
+                "charset": "".join(sorted(string.printable)),
+            }
             out |= {"class": f"{type(space).__module__}.{type(space).__qualname__}"}
     return out
 
@@ -86,10 +95,14 @@ def _build(document: Mapping[str, Any]) -> Space:
             nvec, start = (_values(document[name], kind, document["shape"]) for name in ("nvec", "start"))
             space = spaces.MultiDiscrete(nvec, dtype=kind, start=start)
         case "MultiBinary":
-            space = spaces.MultiBinary(document["shape"][0] if len(document["shape"]) == 1 else document["shape"])
+            space = spaces.MultiBinary(
+                document["shape"][0] if len(document["shape"]) == 1 else document["shape"]
+            )
         case "Text":
             text = _OwnText if "class" in document else spaces.Text
-            space = text(document["max_length"], min_length=document["min_length"], charset=document["charset"])
+            space = text(
+                document["max_length"], min_length=document["min_length"], charset=document["charset"]
+            )
             if isinstance(space, _OwnText):
                 space.own_class = document["class"]
         case _:

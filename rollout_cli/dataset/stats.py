@@ -1,7 +1,7 @@
 """Statistics of the columns of `data`, and values that a reader should know of.
 
-Each segment has its own statistics, in the footer of its episodes file; those of the dataset are their merge, by the
-method of Chan, Golub and LeVeque. Values that are not finite are not counted.
+Each segment has its own statistics, in the footer of its episodes file; those of the dataset are their merge,
+by the method of Chan, Golub and LeVeque. Values that are not finite are not counted.
 """
 
 from __future__ import annotations
@@ -17,8 +17,12 @@ import pyarrow as pa
 from rollout_cli.dataset.convert import Array, decode
 from rollout_cli.dataset.schema import DatasetSchema
 
-SAMPLE = 100  # Of images, and other rows of more than `MAX_ELEMENTS` numbers, one row in this many is counted.
-MAX_ELEMENTS = 1_024  # Rows of up to so many numbers have statistics for each number; larger ones for all together.
+SAMPLE = (
+    100  # Of images, and other rows of more than `MAX_ELEMENTS` numbers, one row in this many is counted.
+)
+MAX_ELEMENTS = (
+    1_024  # Rows of up to so many numbers have statistics for each number; larger ones for all together.
+)
 _BLOCK = 1 << 16  # Numbers taken at a time: as float64 half a megabyte, which stays in the processor's cache.
 
 _NO_STATS = ("episode_id", "step", "step_type")
@@ -83,7 +87,9 @@ def stats_from_json(document: Mapping[str, Any]) -> TableStats:
 def _named(names: Sequence[str], fields: Iterable[Array]) -> dict[str, Any]:
     """Return fields of a column's statistics by name; the first one is its count."""
     count, *others = (np.asarray(values) for values in fields)
-    return dict(zip(names, [count.astype(np.int64).tolist(), *(values.tolist() for values in others)], strict=True))
+    return dict(
+        zip(names, [count.astype(np.int64).tolist(), *(values.tolist() for values in others)], strict=True)
+    )
 
 
 def table_stats(table: pa.Table, *, first_row: int = 0) -> TableStats:
@@ -101,8 +107,12 @@ def _counted_values(column: pa.ChunkedArray, first_row: int) -> Array:
     """Return the values that count; the rows alone, nulls included, decide which ones are sampled."""
     if not pa.types.is_fixed_size_binary(column.type):
         values = decode(column)
-        rows = first_row + (np.flatnonzero(column.is_valid()) if column.null_count else np.arange(len(values)))
-        return values[rows % SAMPLE == 0].reshape(-1) if math.prod(values.shape[1:]) > MAX_ELEMENTS else values
+        rows = first_row + (
+            np.flatnonzero(column.is_valid()) if column.null_count else np.arange(len(values))
+        )
+        return (
+            values[rows % SAMPLE == 0].reshape(-1) if math.prod(values.shape[1:]) > MAX_ELEMENTS else values
+        )
     taken = []
     for part in column.chunks:  # Joining them would cost more than the statistics.
         taken.append(decode(pa.chunked_array([part]))[-first_row % SAMPLE :: SAMPLE])
@@ -174,7 +184,9 @@ def find_anomalies(table: pa.Table, stats: TableStats, schema: DatasetSchema) ->
             # Integers near 2**63 are rounded in the statistics, so there may be none.
             rows = np.flatnonzero(bad.reshape(len(bad), -1).any(axis=1)).tolist()
             if rows:
-                places[f"{name}:{problem}"] = tuple(table[column][rows[0]].as_py() for column in ("episode_id", "step"))
+                places[f"{name}:{problem}"] = tuple(
+                    table[column][rows[0]].as_py() for column in ("episode_id", "step")
+                )
     return places
 
 

@@ -1,7 +1,8 @@
 """The store of a dataset's folder, a disk or a server: every change to the folder is one of its operations.
 
-All changes go through one `FileStore`, so that a test can make each of them fail. A published file survives a crash of
-the machine: its bytes are on disk before its name is, and its name before anything that refers to it.
+All changes go through one `FileStore`, so that a test can make each of them fail. A published file survives a
+crash of the machine: its bytes are on disk before its name is, and its name before anything that refers to
+it.
 """
 
 from __future__ import annotations
@@ -64,7 +65,8 @@ class FileStore:
 
     def write_json(self, path: Path, document: Mapping[str, Any]) -> None:
         """Replace the file `path` by `document` as JSON."""
-        # Escapes keep the file ASCII: paths that are not UTF-8 come as lone surrogates, which no encoding takes.
+        # Escapes keep the file ASCII: paths that are not UTF-8 come as lone surrogates, which no encoding
+        # takes.
         self.replace(path, (json.dumps(plain_json(document), indent=2) + "\n").encode("ascii"))
 
     def move(self, source: Path, target: Path) -> None:
@@ -143,7 +145,11 @@ def has_rename(root: Path) -> bool:
 
 def file_store(root: Path) -> FileStore:
     """Return the store of the folder `root`."""
-    return (RemoteStore() if has_rename(root) else ObjectStore()) if isinstance(root, RemotePath) else FileStore()
+    return (
+        (RemoteStore() if has_rename(root) else ObjectStore())
+        if isinstance(root, RemotePath)
+        else FileStore()
+    )
 
 
 def tidy_up(error: BaseException, action: Callable[[], object]) -> None:

@@ -35,8 +35,8 @@ def step_table(
 ) -> tuple[pa.Table, dict[str, int]]:
     """Return rows as a table of `schema.data`, and by column how many info values are not in it.
 
-    Some rows of one episode, from `first_step` on, are given as an episode whose `last_observations` are those after
-    its last row here, and whose flags are false unless it ends with that row.
+    Some rows of one episode, from `first_step` on, are given as an episode whose `last_observations` are
+    those after its last row here, and whose flags are false unless it ends with that row.
     """
     chunks, spaces = [chunk for chunk, _ in episodes], schema.spaces
     whole, labels = _completed(episodes)
@@ -106,8 +106,8 @@ def episode_table(
 ) -> tuple[pa.Table, dict[str, int]]:
     """Return episodes as a table of `schema.episodes`, and by column how many info values are not in it.
 
-    Their steps follow one another in the data file `file` (chunk index and file index), from `first_row` on. Of their
-    step columns only the rewards are read. `root_seeds` are those of the sources.
+    Their steps follow one another in the data file `file` (chunk index and file index), from `first_row` on.
+    Of their step columns only the rewards are read. `root_seeds` are those of the sources.
     """
     chunks, labels = _completed(episodes)
     lengths = _joined(chunks, "episode_lengths")
@@ -131,7 +131,8 @@ def episode_table(
 def episode_returns(rewards: Sequence[Array], lengths: Array) -> Array:
     """Return each episode's sum of rewards, float64 (N,): always the same bits for the same rewards."""
     starts = np.cumsum(lengths) - lengths
-    # A copy: numpy adds unaligned values, such as views of a message, block by block, which rounds differently.
+    # A copy: numpy adds unaligned values, such as views of a message, block by block, which rounds
+    # differently.
     return np.asarray(np.add.reduceat(np.concatenate([*rewards, np.zeros(0)]), starts))
 
 

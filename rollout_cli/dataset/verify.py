@@ -75,8 +75,8 @@ class Fault(NamedTuple):
 class VerifyReport:
     """The outcome of a verification, to which each check adds.
 
-    `segments` are those whose episodes files could be read, `notes` harmless observations, and `unexpected` files in
-    the dataset's own folders that do not belong there.
+    `segments` are those whose episodes files could be read, `notes` harmless observations, and `unexpected`
+    files in the dataset's own folders that do not belong there.
     """
 
     path: Path
@@ -92,7 +92,12 @@ class VerifyReport:
 
     def document(self) -> dict[str, Any]:
         """Return the report as JSON."""
-        head = {"path": str(self.path), "ok": not self.faults, "status": self.info["status"], "quick": self.quick}
+        head = {
+            "path": str(self.path),
+            "ok": not self.faults,
+            "status": self.info["status"],
+            "quick": self.quick,
+        }
         counts = totals_of(self.segments, "episodes", "steps")
         counts["files"] = len(self.data_files) + len(self.episodes_files)
         notes = {"notes": self.notes[:SHOWN], "n_notes": len(self.notes)}
@@ -103,7 +108,9 @@ class VerifyReport:
         """Return a file's name within the dataset."""
         return path.relative_to(self.path).as_posix()
 
-    def add(self, path: Path, problem: str, segment: SegmentId | None = None, ids: Sequence[int] | Array = ()) -> None:
+    def add(
+        self, path: Path, problem: str, segment: SegmentId | None = None, ids: Sequence[int] | Array = ()
+    ) -> None:
         """Add a fault of a file, and of the episodes `ids` in it."""
         text = " ".join(problem.replace(f"{self.path}/", "").split())[:500]
         self.faults.append(Fault(self.name(path), text, tuple(map(int, ids)), segment))
@@ -122,7 +129,9 @@ def verify_dataset(path: Path | str, *, quick: bool = False) -> VerifyReport:
     info = read_info(root)
     wrong = [name for name in _NUMBERS if type(info.get(name)) is not int or info[name] < _LEAST.get(name, 0)]
     wrong += ["status"] if info.get("status") not in _STATUSES else []
-    wrong += ["sources"] if any(type(source.get("root_seed")) is not int for source in info["sources"]) else []
+    wrong += (
+        ["sources"] if any(type(source.get("root_seed")) is not int for source in info["sources"]) else []
+    )
     if wrong:
         what = f"its {wrong[0]} is {info.get(wrong[0])!r}"
         raise DatasetFormatError(f"{info_path(root)} is damaged: {what}", hint=LOST_INFO)
@@ -168,7 +177,14 @@ def _check_segment(
     held: dict[str, Any] = {"episodes": len(ids), "steps": n_steps, "last_length": int(lengths[-1])}
     held["return_sum"] = float(facts["return"].sum())
     # In place of a damaged record stands what the rows show.
-    unknown: dict[str, Any] = {"start": 0, "stop": 0, "nominal": 0, "anomalies": {}, "dropped_infos": {}, "stats": {}}
+    unknown: dict[str, Any] = {
+        "start": 0,
+        "stop": 0,
+        "nominal": 0,
+        "anomalies": {},
+        "dropped_infos": {},
+        "stats": {},
+    }
     record = SegmentRecord(**held, **unknown, skipped=(), is_long=False)
     order = facts[order_column(report.info)]
     origin = file_origin(fingerprint_of(report.info), segment.partition, int(order[0]))
@@ -183,7 +199,9 @@ def _check_segment(
         of_steps = list(_step_checks(report.schema, facts, steps, table))
     if steps is not None and record.stats:
         documents = (stats_document(stats, report.schema) for stats in (table_stats(steps), record.stats))
-        of_episodes.append(("the statistics in its footer are not those of its steps", not _same_stats(*documents)))
+        of_episodes.append(
+            ("the statistics in its footer are not those of its steps", not _same_stats(*documents))
+        )
     for file, checks in ((path, of_episodes), (data_path, of_steps)):
         for problem, wrong in checks:
             if np.any(wrong):
@@ -193,7 +211,9 @@ def _check_segment(
     return int(ids[-1]) + 1, record.stop or None
 
 
-def _episode_checks(info: Mapping[str, Any], segment: SegmentId, facts: Facts, next_id: int | None) -> list[Check]:
+def _episode_checks(
+    info: Mapping[str, Any], segment: SegmentId, facts: Facts, next_id: int | None
+) -> list[Check]:
     """Return the checks of an episodes file by itself."""
     ids, numbers, lengths = facts["episode_id"], facts["episode_number"], facts["length"]
     first = int(ids[0]) if next_id is None else next_id
@@ -201,11 +221,20 @@ def _episode_checks(info: Mapping[str, Any], segment: SegmentId, facts: Facts, n
     seeds, sources = np.array([source["root_seed"] for source in info["sources"]]), facts["source"]
     falls = np.diff(numbers, prepend=numbers[0] - 1) <= 0
     return [
-        ("its id is not the next one", ids != (first + np.arange(len(ids)) if segment.n_partitions == 1 else numbers)),
+        (
+            "its id is not the next one",
+            ids != (first + np.arange(len(ids)) if segment.n_partitions == 1 else numbers),
+        ),
         ("its number is not above the one before", falls & (not info["derived"])),
         ("its length is not positive", lengths < 1),
-        ("it names another data file", (facts["data_chunk_index"] != chunk) | (facts["data_file_index"] != file)),
-        ("data_row_index is not that of its first step", facts["data_row_index"] != np.cumsum(lengths) - lengths),
+        (
+            "it names another data file",
+            (facts["data_chunk_index"] != chunk) | (facts["data_file_index"] != file),
+        ),
+        (
+            "data_row_index is not that of its first step",
+            facts["data_row_index"] != np.cumsum(lengths) - lengths,
+        ),
         ("root_seed is not its source's", facts["root_seed"] != seeds[np.clip(sources, 0, len(seeds) - 1)]),
         ("its source is not one of the dataset's", (sources < 0) | (sources >= len(seeds))),
         ("it neither terminated nor was truncated", ~(facts["terminated"] | facts["truncated"])),
@@ -217,25 +246,41 @@ def _record_checks(
 ) -> list[Check]:
     """Return the checks of a commit record against the `numbers` of its episodes, and their totals `held`."""
     start, stop = record.start, record.stop
-    covers = numbers.min() >= start and numbers.max() < stop and record.skipped == missing_ranges(start, stop, numbers)
+    covers = (
+        numbers.min() >= start
+        and numbers.max() < stop
+        and record.skipped == missing_ranges(start, stop, numbers)
+    )
     is_other = any(repr(getattr(record, name)) != repr(value) for name, value in held.items())
     begins = f"its footer covers episode numbers from {start} on, expected from {next_number} on"
     return [
         (begins, next_number not in (None, start)),
-        (f"its episodes, and those skipped, are not the numbers {start} to {stop - 1} of its footer", not covers),
+        (
+            f"its episodes, and those skipped, are not the numbers {start} to {stop - 1} of its footer",
+            not covers,
+        ),
         ("the totals in its footer are not those of its episodes", is_other),
     ]
 
 
-def _read_steps(report: VerifyReport, path: Path, segment: SegmentId, facts: Facts, origin: Origin) -> pa.Table | None:
+def _read_steps(
+    report: VerifyReport, path: Path, segment: SegmentId, facts: Facts, origin: Origin
+) -> pa.Table | None:
     """Return the committed rows of a data file; None where they are damaged, or not to be read."""
     ids, ends = facts["episode_id"], np.cumsum(facts["length"])
-    metadata, table = _read(report, path, report.schema.data, segment, origin, ids=ids, footer_only=report.quick)
+    metadata, table = _read(
+        report, path, report.schema.data, segment, origin, ids=ids, footer_only=report.quick
+    )
     if table is None:
         return None
     rows = metadata.num_rows
     if rows < ends[-1]:
-        report.add(path, f"it has {rows:,} rows, and its episodes file states {ends[-1]:,}", segment, ids[ends > rows])
+        report.add(
+            path,
+            f"it has {rows:,} rows, and its episodes file states {ends[-1]:,}",
+            segment,
+            ids[ends > rows],
+        )
     elif rows > ends[-1]:
         report.notes.append(f"{report.name(path)} has {rows - ends[-1]:,} rows that no episodes file states")
     return None if report.quick or rows < ends[-1] else table.slice(0, int(ends[-1]))
@@ -262,7 +307,10 @@ def _step_checks(schema: DatasetSchema, facts: Facts, steps: pa.Table, episodes:
         after = np.roll(seen.decode(steps), -1, axis=0)
         after[ends - 1] = last.decode(episodes)
         wrong = _differs(following.decode(steps), after)
-        yield "next_observation is not the observation that followed", np.logical_or.reduceat(wrong, ends - lengths)
+        yield (
+            "next_observation is not the observation that followed",
+            np.logical_or.reduceat(wrong, ends - lengths),
+        )
     returns = episode_returns([steps["reward"].to_numpy()], lengths)
     yield "its rewards do not sum to its return", _differs(returns, facts["return"])
 
@@ -271,7 +319,9 @@ def _differs(first: Array, second: Array) -> Array:
     """Return which rows of two arrays (N, *shape) differ in a bit (texts: in a letter), bool (N,)."""
     if first.dtype == object:
         return np.asarray(first != second)
-    left, right = (np.ascontiguousarray(values).reshape(len(values), -1).view(np.uint8) for values in (first, second))
+    left, right = (
+        np.ascontiguousarray(values).reshape(len(values), -1).view(np.uint8) for values in (first, second)
+    )
     return np.asarray((left != right).any(axis=1))
 
 
@@ -298,7 +348,9 @@ def _read(
     stated, present = ([str(column) for column in columns] for columns in (expected, schema))
     if stated != present or not metadata.num_rows:
         differing = "; ".join(sorted({*stated} ^ {*present})) or "their order"
-        problem = "it has no row" if stated == present else f"it has other columns than the dataset: {differing}"
+        problem = (
+            "it has no row" if stated == present else f"it has other columns than the dataset: {differing}"
+        )
         report.add(path, problem, segment, ids)
         return metadata, None
     # Arrow keeps a copy of the footer's keys in its own schema, and readers take either.
@@ -364,7 +416,9 @@ def _same_stats(expected: Mapping[str, Any], stated: Any) -> bool:
             for name in ("count", "min", "max", "mean", "std"):
                 ours, theirs = (np.asarray(fields[name], float) for fields in (stats, stated[column]))
                 tolerance = rounding if name in ("mean", "std") else 0
-                if ours.shape != theirs.shape or not np.allclose(ours, theirs, rtol=0, atol=tolerance, equal_nan=True):
+                if ours.shape != theirs.shape or not np.allclose(
+                    ours, theirs, rtol=0, atol=tolerance, equal_nan=True
+                ):
                     return False
         return bool(stated.keys() == expected.keys())
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError):

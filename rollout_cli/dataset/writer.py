@@ -37,18 +37,19 @@ class DatasetWriter:
     """Writes chunks to the dataset in a folder; as a context manager it runs `abort` unless `close` was called.
 
     The bytes of `data/` are a function of the episodes, the spaces, the limits, and the `env` of the sources
-    alone, so nothing in that may differ between two runs of one seed. Segments are written by a thread that is at most
-    two behind, so memory does not grow with the dataset. The first chunks are held until schema inference has decided
-    the columns: 1,000 steps, to the end of an episode. Of several partitions it looks at the first one first, and what
-    the others send until then is held in memory too.
+    alone, so nothing in that may differ between two runs of one seed. Segments are written by a thread that
+    is at most two behind, so memory does not grow with the dataset. The first chunks are held until schema
+    inference has decided the columns: 1,000 steps, to the end of an episode. Of several partitions it looks
+    at the first one first, and what the others send until then is held in memory too.
 
-    A timer commits all whole episodes, as `flush` does. Those that are still held are committed as a dataset by
-    itself, with `partial` columns, which the one with the decided columns replaces when it has all of their episodes.
-    In an object store segments are committed when they are full, and at the end.
+    A timer commits all whole episodes, as `flush` does. Those that are still held are committed as a dataset
+    by itself, with `partial` columns, which the one with the decided columns replaces when it has all of
+    their episodes. In an object store segments are committed when they are full, and at the end.
 
     Args:
         folder: Where it is written; it is opened here, and closed with the writer.
-        committed: The committed part of the dataset in that folder, to be resumed; see `Committed.can_resume`.
+        committed: The committed part of the dataset in that folder, to be resumed; see
+            `Committed.can_resume`.
         flush_seconds: The seconds between two commits of the timer, above 0.
         write_segment: What writes the files of a segment, here or on another machine that has the folder.
 
@@ -276,7 +277,10 @@ class DatasetWriter:
         folder, info = self._folder, deepcopy(self._info)
         schema = DatasetSchema.of(self._spaces, columns, env_record(info))
         info["sources"][0]["run"] = run
-        info |= {"info_columns": "decided" if self._inference.decided else "partial", "features": schema.describe()}
+        info |= {
+            "info_columns": "decided" if self._inference.decided else "partial",
+            "features": schema.describe(),
+        }
         settings = SegmentSettings(
             files=folder.files,
             root=folder.new_root,

@@ -19,10 +19,13 @@ Env = gymnasium.Env[Any, Any]
 _PIP_LINE = re.compile(r"`(pip install [^`]+)`")
 
 
-def call_builder(factory: Callable[..., Any], kwargs: Mapping[str, Any], name: str, creator: Any = None) -> Any:
+def call_builder(
+    factory: Callable[..., Any], kwargs: Mapping[str, Any], name: str, creator: Any = None
+) -> Any:
     """Return the result of a constructor or factory; where it raises, an EnvLoadError says what to install or check.
 
-    `creator` is the class, function or entry point that `factory` calls with the arguments, where that is another one.
+    `creator` is the class, function or entry point that `factory` calls with the arguments, where that is
+    another one.
     """
     try:
         return factory(**kwargs)
@@ -46,7 +49,9 @@ def _check_arguments(creator: Any, kwargs: Mapping[str, Any], name: str, error: 
     taken = parameters_of(load_env_creator(creator) if isinstance(creator, str) else creator)
     unknown = [key for key in kwargs if key not in taken and "**" not in taken.values()]
     if unknown:
-        similar = "".join(f"did you mean {key!r}? " for key in difflib.get_close_matches(unknown[0], taken, n=1))
+        similar = "".join(
+            f"did you mean {key!r}? " for key in difflib.get_close_matches(unknown[0], taken, n=1)
+        )
         hint = f"{similar}it takes {', '.join(taken) or 'none'}"
         raise EnvLoadError(f"{name!r} takes no argument {unknown[0]!r}", hint=hint) from error
 
@@ -57,7 +62,9 @@ def parameters_of(creator: Any) -> Mapping[str, str]:
         parameters = inspect.signature(creator).parameters.values()
     except (TypeError, ValueError):  # Built in a language that has no signatures.
         return {"kwargs": "**"}
-    return {parameter.name: "**" if parameter.kind is parameter.VAR_KEYWORD else "" for parameter in parameters}
+    return {
+        parameter.name: "**" if parameter.kind is parameter.VAR_KEYWORD else "" for parameter in parameters
+    }
 
 
 def checked_env(built: Any, name: str) -> Env:
@@ -70,4 +77,6 @@ def checked_env(built: Any, name: str) -> Env:
             f"{name!r} is a multi-agent environment, as those of PettingZoo are, and `rollout` runs one agent",
             hint="let a factory return a gymnasium.Env for one agent, which plays the others itself",
         )
-    raise EnvLoadError(f"{name!r} is no gymnasium.Env, but an object of type {type(built).__name__}", hint=hint)
+    raise EnvLoadError(
+        f"{name!r} is no gymnasium.Env, but an object of type {type(built).__name__}", hint=hint
+    )

@@ -45,25 +45,30 @@ def env_spec_of(env: Any, max_episode_length: float | None = None) -> EnvSpec:
 def time_limit_of(env: Any) -> int | None:
     """Return the steps after which the environment's own episodes are truncated; None where no limit is known.
 
-    For an environment it is the lowest of its TimeLimit wrappers and its own spec (one that an EnvSource built has no
-    wrapper), for a vector environment that of its constructor, or its attribute `max_episode_steps`.
+    For an environment it is the lowest of its TimeLimit wrappers and its own spec (one that an EnvSource
+    built has no wrapper), for a vector environment that of its constructor, or its attribute
+    `max_episode_steps`.
     """
     if isinstance(env, VectorEnv):
         limits = [getattr(env.unwrapped, "max_episode_steps", None)]
         if isinstance(env.spec, GymSpec):
             limits.append(env.spec.kwargs.get("max_episode_steps", env.spec.max_episode_steps))
     else:
-        timers: list[Any] = [layer for layer in _layers(env) if isinstance(layer, gymnasium.wrappers.TimeLimit)]
+        timers: list[Any] = [
+            layer for layer in _layers(env) if isinstance(layer, gymnasium.wrappers.TimeLimit)
+        ]
         limits = [timer._max_episode_steps for timer in timers]  # noqa: SLF001  The limit has no public name.
         limits.append(getattr(env.unwrapped.spec, "max_episode_steps", None))
-    return min((int(limit) for limit in limits if isinstance(limit, int | np.integer) and limit > 0), default=None)
+    return min(
+        (int(limit) for limit in limits if isinstance(limit, int | np.integer) and limit > 0), default=None
+    )
 
 
 def describe_env(env: Any) -> dict[str, Any]:
     """Return the record that a dataset keeps of a built environment.
 
-    `id` and `spec_json` are gymnasium's: None where there is no spec, or JSON cannot hold it. `wrappers` are class
-    names, the outermost first. A vector environment also has `num_envs` and `autoreset_mode`.
+    `id` and `spec_json` are gymnasium's: None where there is no spec, or JSON cannot hold it. `wrappers` are
+    class names, the outermost first. A vector environment also has `num_envs` and `autoreset_mode`.
     """
     spec = env.spec if isinstance(env.spec, GymSpec) else None
     spec_json = None
@@ -100,15 +105,17 @@ def loaded_modules() -> tuple[str, ...]:
 def autoreset_mode(env: VectorEnv[Any, Any, Any]) -> AutoresetMode:
     """Return how a row of a vector environment begins anew after its episode's end, by its metadata.
 
-    DISABLED: it is reset from outside, by a mask. NEXT_STEP: the environment resets it in the following step, which
-    belongs to no episode. SAME_STEP: the environment resets it in the last step itself, and gives the last observation
-    and info beside the new ones.
+    DISABLED: it is reset from outside, by a mask. NEXT_STEP: the environment resets it in the following step,
+    which belongs to no episode. SAME_STEP: the environment resets it in the last step itself, and gives the
+    last observation and info beside the new ones.
     """
     given = env.metadata.get("autoreset_mode")
     try:
         return AutoresetMode(getattr(given, "value", given))
     except ValueError as error:
-        message = f"{vector_name(env)} does not say how it resets rows: metadata['autoreset_mode'] is {given!r}"
+        message = (
+            f"{vector_name(env)} does not say how it resets rows: metadata['autoreset_mode'] is {given!r}"
+        )
         modes = " or ".join(mode.value for mode in AutoresetMode)
         hint = f"set it to {modes}; gymnasium's own environments say it from gymnasium 1.1 on"
         raise EnvLoadError(message, hint=hint) from error

@@ -1,7 +1,8 @@
 """Env SPECs: the text after `--env` and the objects that the Python API takes; environments built from them.
 
-A SPEC is a gymnasium id (`CartPole-v1`, `module:Env-v0`), an EnvSpec as JSON (`file.json`), a pickle (`file.pkl`), or
-`module:attr`. An id after a colon has a version or a slash, and so never reads as the name of an attribute.
+A SPEC is a gymnasium id (`CartPole-v1`, `module:Env-v0`), an EnvSpec as JSON (`file.json`), a pickle
+(`file.pkl`), or `module:attr`. An id after a colon has a version or a slash, and so never reads as the name
+of an attribute.
 """
 
 from __future__ import annotations
@@ -61,8 +62,8 @@ class EnvSource:
     def build(self) -> Env:
         """Build a new environment, which shares nothing with others, or raise EnvLoadError.
 
-        One that gymnasium makes comes without PassiveEnvChecker, OrderEnforcing and TimeLimit, which cost a tenth of a
-        small environment's step; `time_limit_of` gives the limit, and its worker counts.
+        One that gymnasium makes comes without PassiveEnvChecker, OrderEnforcing and TimeLimit, which cost a
+        tenth of a small environment's step; `time_limit_of` gives the limit, and its worker counts.
         """
         env = self._build()
         for wrapper in self.wrappers:
@@ -74,12 +75,18 @@ class EnvSource:
         if isinstance(found, GymSpec):
             return _make_env(found, self.kwargs, self.label, is_wrapped=bool(self.wrappers))
         if not isinstance(found, gymnasium.Env):
-            return checked_env(call_builder(found, self.kwargs, self.label) if callable(found) else found, self.label)
+            return checked_env(
+                call_builder(found, self.kwargs, self.label) if callable(found) else found, self.label
+            )
         if self.kwargs:
             hint = "name a class, a factory or a gymnasium EnvSpec instead of an environment, or omit the arguments"
-            raise EnvLoadError(f"{self.label} is an environment already: no arguments {[*self.kwargs]}", hint=hint)
+            raise EnvLoadError(
+                f"{self.label} is an environment already: no arguments {[*self.kwargs]}", hint=hint
+            )
         # A module's own environment would be the same object in every build of a process.
-        return found if self.source is not None and self.source.data is not None else copy_env(found, self.label)
+        return (
+            found if self.source is not None and self.source.data is not None else copy_env(found, self.label)
+        )
 
     def resolve(self) -> Any:
         """Return the gymnasium EnvSpec, class, factory or environment that the SPEC names, or raise EnvLoadError."""
@@ -113,7 +120,9 @@ def env_source(
     """
     options = dict(kwargs or {})
     if not spec:
-        raise EnvLoadError("the environment's name is empty", hint="name a gymnasium id, a file, or module:attr")
+        raise EnvLoadError(
+            "the environment's name is empty", hint="name a gymnasium id, a file, or module:attr"
+        )
     if is_file(spec, (".json",)):
         file = Source.read(spec, EnvLoadError)
         try:
@@ -121,7 +130,9 @@ def env_source(
             parsed = GymSpec.from_json(json.dumps({"additional_wrappers": []} | json.loads(file.data or b"")))
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             hint = "write it with `env.spec.to_json()`"
-            raise EnvLoadError(f"{spec!r} holds no EnvSpec as JSON: {first_line(error)}", hint=hint) from error
+            raise EnvLoadError(
+                f"{spec!r} holds no EnvSpec as JSON: {first_line(error)}", hint=hint
+            ) from error
         return EnvSource(parsed.id, spec, options, replace(file, data=pickle.dumps(parsed)), wrappers)
     if is_file(spec):
         return EnvSource(Path(spec).name, spec, options, Source.read(spec, EnvLoadError), wrappers)
@@ -141,7 +152,9 @@ def as_env_source(env: Any, kwargs: Mapping[str, Any] | None = None) -> EnvSourc
     """
     if isinstance(env, EnvSource):
         if kwargs:
-            raise EnvLoadError(f"{env.label} has its arguments already", hint="give them where the source is made")
+            raise EnvLoadError(
+                f"{env.label} has its arguments already", hint="give them where the source is made"
+            )
         return env
     if isinstance(env, str):
         return env_source(env, kwargs)
@@ -167,7 +180,9 @@ def one_for_each(update: Any, n_rows: int) -> list[Any]:
         raise ArgumentError(f"a list with one environment a row has {n_rows} entries, not {len(updates)}")
     first_rows = {id(env): row for row, env in reversed(list(enumerate(updates)))}
     return [
-        copy_env(env, "the environment") if isinstance(env, gymnasium.Env) and first_rows[id(env)] < row else env
+        copy_env(env, "the environment")
+        if isinstance(env, gymnasium.Env) and first_rows[id(env)] < row
+        else env
         for row, env in enumerate(updates)
     ]
 
@@ -182,7 +197,11 @@ def _registered_spec(env_id: str) -> GymSpec:
     except gymnasium.error.Error as error:
         by_lower = {registered.lower(): registered for registered in gymnasium.registry}
         similar = difflib.get_close_matches(name.lower(), by_lower, n=3, cutoff=0.7)
-        hint = f"did you mean {' or '.join(by_lower[key] for key in similar)}?" if similar else did_you_mean(env_id)
+        hint = (
+            f"did you mean {' or '.join(by_lower[key] for key in similar)}?"
+            if similar
+            else did_you_mean(env_id)
+        )
         if not hint:
             hint = "another package's environment is named with the module that registers it, as in ale_py:ALE/Pong-v5"
         raise EnvLoadError(f"there is no environment {env_id!r}", hint=hint) from error
@@ -201,21 +220,25 @@ def _make_env(spec: GymSpec, kwargs: Mapping[str, Any], name: str, *, is_wrapped
     bare = partial(make, replace(spec, order_enforce=False), max_episode_steps=-1)
     env = checked_env(call_builder(bare, options, name, spec.entry_point), name)
     own = env.unwrapped.spec.kwargs if env.unwrapped.spec is not None else options
-    env.unwrapped.spec = replace(copy.deepcopy(spec), kwargs=own, max_episode_steps=None if limit == -1 else limit)
+    env.unwrapped.spec = replace(
+        copy.deepcopy(spec), kwargs=own, max_episode_steps=None if limit == -1 else limit
+    )
     return env
 
 
 def build_native(source: EnvSource, n_rows: int, seed: int) -> Vector:
     """Build a vector environment of `n_rows` rows, or raise EnvLoadError.
 
-    A gymnasium id or EnvSpec must have a vector entry point; a class or factory is called with `num_envs`. Where it
-    takes `seed` and the source's arguments have none, it gets `seed`, in [0, 2**31). Where it takes `autoreset_mode`
-    and none is given, it is asked not to reset itself: only then can episodes be reproduced.
+    A gymnasium id or EnvSpec must have a vector entry point; a class or factory is called with `num_envs`.
+    Where it takes `seed` and the source's arguments have none, it gets `seed`, in [0, 2**31). Where it takes
+    `autoreset_mode` and none is given, it is asked not to reset itself: only then can episodes be reproduced.
     """
     found, name = source.resolve(), source.label
     if source.wrappers:
         hint = 'omit {vectorization="native"}, or let a factory wrap the vector environment'
-        raise EnvLoadError(f"{source.wrappers[0].spec} wraps single environments, not vector environments", hint=hint)
+        raise EnvLoadError(
+            f"{source.wrappers[0].spec} wraps single environments, not vector environments", hint=hint
+        )
     creator: Any = found.vector_entry_point if isinstance(found, GymSpec) else found
     if creator is None or (isinstance(creator, type) and issubclass(creator, gymnasium.Env)):
         hint = 'omit {vectorization="native"}: {envs_per_worker=…} then steps that many copies of the environment'
@@ -232,7 +255,9 @@ def build_native(source: EnvSource, n_rows: int, seed: int) -> Vector:
         built = found
     if not isinstance(built, VectorEnv) or built is found:
         hint = "name a gymnasium.vector.VectorEnv class, or a factory that is called with num_envs"
-        raise EnvLoadError(f"{name!r} gives no new vector environment, but a {type(built).__name__}", hint=hint)
+        raise EnvLoadError(
+            f"{name!r} gives no new vector environment, but a {type(built).__name__}", hint=hint
+        )
     if int(built.num_envs) != n_rows:
         built.close()
         hint = "let the factory take num_envs"

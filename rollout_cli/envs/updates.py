@@ -22,8 +22,8 @@ Env = gymnasium.Env[Any, Any]
 class EnvUpdate:
     """A change of an environment, called in the worker with the environment that it has; this one changes nothing.
 
-    A worker that is restarted gets every update since the last whose result owes nothing to the environment before, as
-    `replaces_env` says.
+    A worker that is restarted gets every update since the last whose result owes nothing to the environment
+    before, as `replaces_env` says.
     """
 
     replaces_env: ClassVar[bool] = False
@@ -63,7 +63,8 @@ class SetTaskUpdate(EnvUpdate):
     """Gives the environment a task by its outermost `set_task`; one of another type is closed and built anew first.
 
     Args:
-        env_type: The environment's class; it is built without arguments where the worker has none of exactly this type.
+        env_type: The environment's class; it is built without arguments where the worker has none of exactly
+            this type.
         task: The argument of `set_task`.
         wrapper_constructor: Called as `wrapper_constructor(env, task)` around a newly built environment.
     """
@@ -86,7 +87,11 @@ class SetTaskUpdate(EnvUpdate):
             hint = "SetTaskUpdate needs an environment that has one"
             raise EnvLoadError(f"{type(env.unwrapped).__name__} has no set_task", hint=hint) from error
         set_task(self.task)
-        return env if is_kept or self.wrapper_constructor is None else _built(self.wrapper_constructor, env, self.task)
+        return (
+            env
+            if is_kept or self.wrapper_constructor is None
+            else _built(self.wrapper_constructor, env, self.task)
+        )
 
 
 class ExistingEnvUpdate(EnvUpdate):
@@ -115,7 +120,9 @@ def _built(constructor: Callable[..., Env], *arguments: Any) -> Env:
     name = name_of(constructor)
     env = call_builder(partial(constructor, *arguments), {}, name)
     if not isinstance(env, gymnasium.Env | VectorEnv):
-        raise EnvLoadError(f"{name} gave {type(env).__name__}, not a gymnasium.Env", hint="return the environment")
+        raise EnvLoadError(
+            f"{name} gave {type(env).__name__}, not a gymnasium.Env", hint="return the environment"
+        )
     return env  # type: ignore[return-value]  # A worker with native vector environments takes those, too.
 
 
@@ -135,7 +142,9 @@ def check_env(env: Any, kind: type[Any], *, hint: str, or_update: bool = False) 
 
 def check_makes_new(env_update: Any) -> None:
     """Raise EnvLoadError unless an update gives a new environment each time, as a fresh one for each episode needs."""
-    if not isinstance(env_update, EnvSource) and not (isinstance(env_update, EnvUpdate) and env_update.replaces_env):
+    if not isinstance(env_update, EnvSource) and not (
+        isinstance(env_update, EnvUpdate) and env_update.replaces_env
+    ):
         message = f"fresh_env=True builds the environment anew, and {name_of(type(env_update))} builds none"
         raise EnvLoadError(message, hint="give an EnvSource, a NewEnvUpdate, or an ExistingEnvUpdate")
 

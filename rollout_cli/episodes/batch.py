@@ -98,16 +98,19 @@ class EpisodeBatch:
         last_observations: Tree of arrays (N, *shape): what followed each episode's last step.
         actions: Tree of arrays (T, *shape).
         rewards: float64 (T,).
-        env_infos, agent_infos: By dotted key, one array of length T each (masked where some steps lack the key).
+        env_infos, agent_infos: By dotted key, one array of length T each (masked where some steps lack the
+            key).
         episode_infos: The same, of `env.reset`, length N.
         step_types: uint8 (T,), see `StepType`.
         lengths: int64 (N,), each at least 1.
-        terminated, truncated: bool (N,): whether it ended by its own rules, and whether it was cut off; or both.
+        terminated, truncated: bool (N,): whether it ended by its own rules, and whether it was cut off; or
+            both.
         numbers: Episode numbers, int64 (N,).
         seeds: The seeds given to `env.reset`, int64 (N,).
 
     Raises:
-        ValueError: On construction, where fields do not fit each other; it names the field and prints both sides.
+        ValueError: On construction, where fields do not fit each other; it names the field and prints both
+            sides.
     """
 
     env_spec: EnvSpec
@@ -128,7 +131,9 @@ class EpisodeBatch:
     def __post_init__(self) -> None:
         _check_array("lengths", self.lengths, (np.size(self.lengths),), np.int64)
         if len(self.lengths) == 0 or self.lengths.min() < 1:
-            raise ValueError(f"lengths is {self.lengths}: a batch has one episode at least, and each has one step")
+            raise ValueError(
+                f"lengths is {self.lengths}: a batch has one episode at least, and each has one step"
+            )
         for names, n_rows in ((_STEP_FIELDS, int(self.lengths.sum())), (_EPISODE_FIELDS, len(self.lengths))):
             for name in names:
                 _check_field(name, getattr(self, name), n_rows, self.env_spec)
@@ -136,7 +141,9 @@ class EpisodeBatch:
         wrong = np.flatnonzero(self.step_types != expected)
         if len(wrong):
             row = wrong[0]
-            raise ValueError(f"step_types[{row}] is {self.step_types[row]}, but lengths and flags give {expected[row]}")
+            raise ValueError(
+                f"step_types[{row}] is {self.step_types[row]}, but lengths and flags give {expected[row]}"
+            )
 
     @classmethod
     def _unchecked(cls, **fields: Any) -> EpisodeBatch:
@@ -149,7 +156,9 @@ class EpisodeBatch:
     def from_chunks(cls, env_spec: EnvSpec, chunks: Sequence[Chunk]) -> EpisodeBatch:
         """Build a batch from at least one chunk; the parts of one episode follow one another."""
         chunk = concatenate_chunks(chunks)
-        infos = {name: getattr(chunk, name).to_arrays() for name in ("env_infos", "agent_infos", "episode_infos")}
+        infos = {
+            name: getattr(chunk, name).to_arrays() for name in ("env_infos", "agent_infos", "episode_infos")
+        }
         return cls(
             env_spec=env_spec,
             observations=unflatten(env_spec.observation_space, chunk.observations),
@@ -178,7 +187,9 @@ class EpisodeBatch:
         for name in (*_STEP_FIELDS, *_EPISODE_FIELDS):
             parts = [getattr(batch, name) for batch in batches]
             if name.endswith("infos"):
-                sizes = [len(batch.lengths if name == "episode_infos" else batch.rewards) for batch in batches]
+                sizes = [
+                    len(batch.lengths if name == "episode_infos" else batch.rewards) for batch in batches
+                ]
                 fields[name] = concatenate_arrays(parts, sizes)
             else:
                 fields[name] = map_tree(lambda *leaves: np.concatenate(leaves), *parts)
@@ -189,13 +200,16 @@ class EpisodeBatch:
         """Build a batch from what `to_list` gives: one dictionary an episode, with its own fields.
 
         Raises:
-            ValueError: If there is no episode, or one's fields are not those of `to_list` or do not fit each other.
+            ValueError: If there is no episode, or one's fields are not those of `to_list` or do not fit each
+                other.
         """
         batches = []
         for episode in episodes:
             if episode.keys() != _LIST_KEYS:
                 odd = sorted(episode.keys() ^ _LIST_KEYS)
-                raise ValueError(f"an episode has the keys {sorted(episode)}, expected {sorted(_LIST_KEYS)}: see {odd}")
+                raise ValueError(
+                    f"an episode has the keys {sorted(episode)}, expected {sorted(_LIST_KEYS)}: see {odd}"
+                )
             fields = {name: episode[_SINGULARS.get(name, name)] for name in (*_STEP_FIELDS, *_EPISODE_FIELDS)}
             fields |= {name: map_tree(_one_row, fields[name]) for name in _SINGULARS}
             batches.append(cls(env_spec=env_spec, **fields))
@@ -215,8 +229,12 @@ class EpisodeBatch:
         """Return one batch an episode; arrays are views."""
         out = []
         for at, (start, stop) in enumerate(pairwise([0, *np.cumsum(self.lengths).tolist()])):
-            fields = {name: map_tree(itemgetter(slice(start, stop)), getattr(self, name)) for name in _STEP_FIELDS}
-            fields |= {name: map_tree(itemgetter(slice(at, at + 1)), getattr(self, name)) for name in _EPISODE_FIELDS}
+            fields = {
+                name: map_tree(itemgetter(slice(start, stop)), getattr(self, name)) for name in _STEP_FIELDS
+            }
+            fields |= {
+                name: map_tree(itemgetter(slice(at, at + 1)), getattr(self, name)) for name in _EPISODE_FIELDS
+            }
             out.append(self._unchecked(env_spec=self.env_spec, **fields))
         return out
 
@@ -242,13 +260,18 @@ class EpisodeBatch:
         return np.asarray(np.arange(self.lengths.max()) < self.lengths[:, None])
 
     padded_observations = _padded(
-        "observations", "observations padded with zeros (empty texts), tree of arrays (N, longest episode, *shape)"
+        "observations",
+        "observations padded with zeros (empty texts), tree of arrays (N, longest episode, *shape)",
     )
     padded_next_observations = _padded("next_observations", "next observations padded likewise")
     padded_actions = _padded("actions", "actions padded likewise")
     padded_rewards = _padded("rewards", "rewards padded with zeros, (N, longest episode)")
-    padded_step_types = _padded("step_types", "step types padded with zeros; `valids` tells padding from FIRST")
-    padded_env_infos = _padded("env_infos", "env infos padded, with what masked and object arrays have for no value")
+    padded_step_types = _padded(
+        "step_types", "step types padded with zeros; `valids` tells padding from FIRST"
+    )
+    padded_env_infos = _padded(
+        "env_infos", "env infos padded, with what masked and object arrays have for no value"
+    )
     padded_agent_infos = _padded("agent_infos", "agent infos padded likewise")
 
     @property

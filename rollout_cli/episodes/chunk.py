@@ -73,7 +73,9 @@ class Chunk(_Episodes):
     """N episodes in T rows; T is the sum of `lengths`."""
 
     numbers: Array  # Episode numbers, int64 (N,), rising.
-    seeds: Array  # Those given to `env.reset`, int64 (N,); -1 where an environment began the episode by itself.
+    seeds: (
+        Array  # Those given to `env.reset`, int64 (N,); -1 where an environment began the episode by itself.
+    )
     lengths: Array  # Rows of each episode in this chunk, int64 (N,); of a part, the part's rows.
     terminated: Array  # bool (N,).
     truncated: Array  # bool (N,); both may be true.
@@ -113,7 +115,11 @@ class Chunk(_Episodes):
             if column.dtype == object:
                 np.add.at(out, episodes, _value_bytes(column, STRING))
         for info in (*self.env_infos.columns, *self.agent_infos.columns):
-            np.add.at(out, episodes if info.rows is None else episodes[info.rows], _value_bytes(info.values, info.kind))
+            np.add.at(
+                out,
+                episodes if info.rows is None else episodes[info.rows],
+                _value_bytes(info.values, info.kind),
+            )
         return out
 
     def load(self) -> Chunk:
@@ -198,7 +204,9 @@ def _joined(fields: Sequence[Any]) -> Any:
 def _value_bytes(values: Array, kind: str) -> Array:
     """Return the nominal bytes of each of N values of a kind, int64 (N,): those of `plain_bytes`."""
     if values.dtype == object:
-        return np.array([plain_bytes(json.loads(text) if kind == JSON else text) for text in values], np.int64)
+        return np.array(
+            [plain_bytes(json.loads(text) if kind == JSON else text) for text in values], np.int64
+        )
     return np.full(len(values), 8 * int(np.prod(values.shape[1:], dtype=np.int64)))
 
 
@@ -235,11 +243,14 @@ def for_transport(chunk: Chunk, limit: int = PART_BYTES) -> list[Chunk]:
 def without_infos(chunk: Chunk, patterns: Sequence[str]) -> Chunk:
     """Return a chunk without the infos whose keys match a pattern; its tables count them as dropped.
 
-    A pattern is a dotted path (`episode.t`), or a glob of one (`*_time`), and stands for all that lies below it too. It
-    means the infos of steps, policies and resets alike, unless it begins with the name of one: `env_info.episode.t`.
+    A pattern is a dotted path (`episode.t`), or a glob of one (`*_time`), and stands for all that lies below
+    it too. It means the infos of steps, policies and resets alike, unless it begins with the name of one:
+    `env_info.episode.t`.
     """
     groups = ("env_info", "agent_info", "episode_info")
-    kept: dict[str, Any] = {f"{group}s": _without(patterns, group, getattr(chunk, f"{group}s")) for group in groups}
+    kept: dict[str, Any] = {
+        f"{group}s": _without(patterns, group, getattr(chunk, f"{group}s")) for group in groups
+    }
     return replace(chunk, **kept)
 
 

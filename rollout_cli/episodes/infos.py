@@ -1,8 +1,8 @@
 """Info dictionaries, which hold anything at any step, as typed columns.
 
-An `InfoTable` holds many of them as sparse columns, one for each (path, kind) that was met, so that nothing is lost or
-cast. Info arrays, as an EpisodeBatch has them, are one array a path: masked where some rows lack a number, and of
-objects, None among them, where some lack anything else.
+An `InfoTable` holds many of them as sparse columns, one for each (path, kind) that was met, so that nothing
+is lost or cast. Info arrays, as an EpisodeBatch has them, are one array a path: masked where some rows lack a
+number, and of objects, None among them, where some lack anything else.
 """
 
 from __future__ import annotations
@@ -37,7 +37,9 @@ class InfoColumn:
     """The values of one kind at one path, and the rows that have them."""
 
     path: InfoPath  # Keys from the root of the info dictionary; nested dictionaries give longer paths.
-    kind: str  # A numpy dtype name such as `bool`, the same with a shape (`float32[3,2]`), `string` or `json`.
+    kind: (
+        str  # A numpy dtype name such as `bool`, the same with a shape (`float32[3,2]`), `string` or `json`.
+    )
     rows: Array | None  # Ascending int64, shape (n,); None where every row has a value.
     values: Array  # Shape (n, *shape); dtype object, holding str, for `string` and `json`.
 
@@ -76,7 +78,9 @@ class InfoTable:
     def slice(self, start: int, stop: int) -> InfoTable:
         """Return rows `start` to `stop - 1`; columns with no value there are omitted."""
         columns = (column.slice(start, stop) for column in self.columns)
-        dropped = {name: rows[(rows >= start) & (rows < stop)] - start for name, rows in self.dropped_rows.items()}
+        dropped = {
+            name: rows[(rows >= start) & (rows < stop)] - start for name, rows in self.dropped_rows.items()
+        }
         return InfoTable(
             stop - start,
             tuple(column for column in columns if len(column.values)),
@@ -86,7 +90,8 @@ class InfoTable:
     def to_arrays(self) -> dict[str, Array]:
         """Return one info array a dotted path, length `n_rows`.
 
-        A path whose masked array would take over `DENSE_BYTES`, as a few renderings do, is an array of objects, too.
+        A path whose masked array would take over `DENSE_BYTES`, as a few renderings do, is an array of
+        objects, too.
         """
         by_path: dict[str, list[InfoColumn]] = {}
         for column in self.columns:
@@ -129,7 +134,9 @@ def _join(columns: list[Array | None], sizes: Sequence[int]) -> Array:
     pairs = list(zip(columns, sizes, strict=True))
     if not is_one_type or first.dtype == object or is_too_sparse:
         return np.concatenate([_objects(column, size) for column, size in pairs])
-    filled = [all_masked((n, *first.shape[1:]), first.dtype) if column is None else column for column, n in pairs]
+    filled = [
+        all_masked((n, *first.shape[1:]), first.dtype) if column is None else column for column, n in pairs
+    ]
     is_masked = any(isinstance(column, np.ma.MaskedArray) for column in filled)
     concatenate: Any = np.ma.concatenate if is_masked else np.concatenate
     return np.asanyarray(concatenate(filled))
@@ -151,7 +158,9 @@ def concatenate_tables(tables: Sequence[InfoTable]) -> InfoTable:
     offset = 0
     for table in tables:
         for column in table.columns:
-            parts.setdefault((column.path, column.kind), []).append((column.row_numbers() + offset, column.values))
+            parts.setdefault((column.path, column.kind), []).append(
+                (column.row_numbers() + offset, column.values)
+            )
         for key, rows in table.dropped_rows.items():
             dropped.setdefault(key, []).append(rows + offset)
         offset += table.n_rows
@@ -165,9 +174,10 @@ def concatenate_tables(tables: Sequence[InfoTable]) -> InfoTable:
 def tabulate(infos: Sequence[Mapping[Any, Any]]) -> InfoTable:
     """Turn info dictionaries, one a row, into typed columns.
 
-    Numbers and arrays of numbers keep their type (Python's int is int64, its float float64), text is `string`, None,
-    lists and the like become JSON, and what JSON cannot hold is dropped and counted; so is the second of two keys with
-    one text, such as 1 and "1". Lone surrogates, which UTF-8 lacks, are escaped in keys, and make a text JSON.
+    Numbers and arrays of numbers keep their type (Python's int is int64, its float float64), text is
+    `string`, None, lists and the like become JSON, and what JSON cannot hold is dropped and counted; so is
+    the second of two keys with one text, such as 1 and "1". Lone surrogates, which UTF-8 lacks, are escaped
+    in keys, and make a text JSON.
     """
     if (columns_of_one_type := _uniform(infos)) is not None:
         return InfoTable(len(infos), columns_of_one_type)
@@ -188,7 +198,9 @@ def tabulate(infos: Sequence[Mapping[Any, Any]]) -> InfoTable:
             continue
         dtype, shape = (np.dtype(object), ()) if kind in (STRING, JSON) else kind_type(kind)
         array = np.array(values, dtype).reshape(len(values), *shape)
-        columns.append(InfoColumn(path, kind, None if len(rows) == len(infos) else np.array(rows, np.int64), array))
+        columns.append(
+            InfoColumn(path, kind, None if len(rows) == len(infos) else np.array(rows, np.int64), array)
+        )
     dropped_rows = {name: np.array(rows, np.int64) for name, rows in dropped.items()}
     return InfoTable(len(infos), tuple(columns), dropped_rows)
 
@@ -236,8 +248,15 @@ def kind_type(kind: str) -> tuple[np.dtype[Any], tuple[int, ...]]:
 
 
 _FAST_KINDS: dict[type, str] = {bool: "bool", int: "int64", float: "float64", str: STRING}
-# Simulators give several of these in every step; asking numpy for a dtype's name takes longer than recording them.
-_FAST_KINDS |= {np.bool_: "bool", np.int64: "int64", np.float64: "float64", np.float32: "float32", np.int32: "int32"}
+# Simulators give several of these in every step; asking numpy for a dtype's name takes longer than recording
+# them.
+_FAST_KINDS |= {
+    np.bool_: "bool",
+    np.int64: "int64",
+    np.float64: "float64",
+    np.float32: "float32",
+    np.int32: "int32",
+}
 _WIDEST_BYTES = 8
 
 

@@ -1,7 +1,7 @@
 """Plain values: what JSON has.
 
-The numbers that it lacks are the texts `nan`, `inf` and `-inf`, wherever this package writes JSON; `float` reads them.
-A text that is one of them is not told from the number.
+The numbers that it lacks are the texts `nan`, `inf` and `-inf`, wherever this package writes JSON; `float`
+reads them. A text that is one of them is not told from the number.
 """
 
 from __future__ import annotations
@@ -38,7 +38,9 @@ def plain_value(value: Any) -> Any:
 
 def plain_json(document: Any, **options: Any) -> Any:
     """Return a document as JSON would give it back: what JSON does not have is a text; `options` are `json.loads`'s."""
-    return json.loads(json.dumps(document, default=str), parse_constant=lambda name: str(float(name)), **options)
+    return json.loads(
+        json.dumps(document, default=str), parse_constant=lambda name: str(float(name)), **options
+    )
 
 
 def from_plain(value: Any) -> Any:
@@ -53,8 +55,9 @@ def from_plain(value: Any) -> Any:
 def plain_bytes(value: Any) -> int:
     """Return the nominal bytes of a plain value: 8 a number, and of a text those of its UTF-8.
 
-    They are the same whether a value has a column or is stored as JSON: where a segment ends follows from what is
-    stored. So a number has 8 whatever its type, and the texts that stand for numbers in JSON have 8 too.
+    They are the same whether a value has a column or is stored as JSON: where a segment ends follows from
+    what is stored. So a number has 8 whatever its type, and the texts that stand for numbers in JSON have 8
+    too.
     """
     if isinstance(value, dict | list):
         return sum(map(plain_bytes, [*value, *value.values()] if isinstance(value, dict) else value))

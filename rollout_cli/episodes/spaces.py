@@ -34,7 +34,9 @@ _COLUMN_DTYPES = {"discrete": np.int64, "text": object}
 class Leaf:
     """One leaf of a space: what fills one column."""
 
-    path: LeafPath  # Keys (Dict) and positions (Tuple) from the root; empty for a space that is itself a leaf.
+    path: (
+        LeafPath  # Keys (Dict) and positions (Tuple) from the root; empty for a space that is itself a leaf.
+    )
     kind: LeafKind
     dtype: np.dtype[Any]  # Of its column; `object` for text.
     shape: tuple[int, ...]  # Of one sample.
@@ -69,8 +71,8 @@ def space_leaves(space: Space) -> tuple[Leaf, ...]:
     A space of texts other than Text, such as MiniGrid's MissionSpace, is a text leaf: its dtype says so.
 
     Raises:
-        UnsupportedSpaceError: For spaces without a fixed set of columns (Graph, Sequence, OneOf, unknown ones) or any
-            leaf, and for keys that have no UTF-8.
+        UnsupportedSpaceError: For spaces without a fixed set of columns (Graph, Sequence, OneOf, unknown
+            ones) or any leaf, and for keys that have no UTF-8.
     """
     found = tuple(_leaves(space, ()))
     if not found:
@@ -91,7 +93,9 @@ def _leaves(space: Space, path: LeafPath) -> Iterator[Leaf]:
     if kind is None:
         where = f" at {name!r}" if path else ""
         hint = "wrap the environment so that it gives Box, Discrete, MultiDiscrete, MultiBinary, Text, Dict or Tuple"
-        raise UnsupportedSpaceError(f"a {type(space).__name__} space{where} has no fixed set of columns", hint=hint)
+        raise UnsupportedSpaceError(
+            f"a {type(space).__name__} space{where} has no fixed set of columns", hint=hint
+        )
     if not has_utf8(name):
         hint = "wrap the environment so that the keys of its Dict spaces are valid Unicode"
         raise UnsupportedSpaceError(f"the key {name!r} has no UTF-8 and cannot name a column", hint=hint)
@@ -175,7 +179,9 @@ class SpaceRows:
     def stack(self, samples: Sequence[Any]) -> Any:
         """Return n samples as a tree of arrays (n, *shape), in the dtypes of the leaves."""
         columns = zip(*map(self.columns, samples), strict=True)
-        return self.tree([np.array(column, leaf.dtype) for leaf, column in zip(self.leaves, columns, strict=True)])
+        return self.tree(
+            [np.array(column, leaf.dtype) for leaf, column in zip(self.leaves, columns, strict=True)]
+        )
 
 
 def _rows(leaf: Leaf, column: Any) -> list[Any]:

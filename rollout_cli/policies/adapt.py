@@ -32,12 +32,13 @@ Array = npt.NDArray[Any]
 def adapt_policy(candidate: Any, env_spec: EnvSpec, *, deterministic: bool = False) -> AdaptedPolicy:
     """Make a Policy of a policy object, by the first of these that it has or is.
 
-    `get_action` or `get_actions`; `predict`; a `torch.nn.Module`; a plain callable, which gives the bare action. The
-    form of what it returns is checked: pairs, dictionaries, one row an observation; the actions are not.
+    `get_action` or `get_actions`; `predict`; a `torch.nn.Module`; a plain callable, which gives the bare
+    action. The form of what it returns is checked: pairs, dictionaries, one row an observation; the actions
+    are not.
 
     Args:
-        candidate: The object. It is not copied: a module is put into eval mode, and a boolean attribute `deterministic`
-            is set where that is asked for.
+        candidate: The object. It is not copied: a module is put into eval mode, and a boolean attribute
+            `deterministic` is set where that is asked for.
         env_spec: The spaces that it is for.
         deterministic: Whether it must not explore; then a kind without such a mode is refused.
 
@@ -70,8 +71,9 @@ def policy_class(policy: Any) -> str:
 def instantiate(found: Any, env_spec: EnvSpec) -> Any:
     """Return the policy object that a pickle or `module:attr` stands for: itself, or what the class or factory makes.
 
-    A class or factory is called with the `EnvSpec` where it has an argument `env_spec`, else with nothing; where it
-    raises, that is a PolicyLoadError. A function that has no such argument and needs another is itself a policy.
+    A class or factory is called with the `EnvSpec` where it has an argument `env_spec`, else with nothing;
+    where it raises, that is a PolicyLoadError. A function that has no such argument and needs another is
+    itself a policy.
     """
     takes_spec = _takes_keyword(found, "env_spec", by_name=True)
     if not inspect.isclass(found):
@@ -117,7 +119,9 @@ class _CallablePolicy(AdaptedPolicy):
     def __init__(self, wrapped: Callable[..., Any], env_spec: EnvSpec, *, deterministic: bool) -> None:  # noqa: ARG002
         super().__init__(wrapped)
         if not _takes_positional(wrapped, 1):
-            message = f"{name_of(wrapped)}{inspect.signature(wrapped)} cannot be called with an observation alone"
+            message = (
+                f"{name_of(wrapped)}{inspect.signature(wrapped)} cannot be called with an observation alone"
+            )
             raise PolicyLoadError(message, hint="a plain callable is called as function(observation)")
         if deterministic and not _takes_keyword(wrapped, "deterministic"):
             raise _no_mode(name_of(wrapped))
@@ -135,9 +139,15 @@ class _CompletedPolicy(AdaptedPolicy):
 
     def __init__(self, wrapped: Any, env_spec: EnvSpec, *, deterministic: bool) -> None:
         super().__init__(wrapped)
-        self._observations, self._actions = SpaceRows(env_spec.observation_space), SpaceRows(env_spec.action_space)
+        self._observations, self._actions = (
+            SpaceRows(env_spec.observation_space),
+            SpaceRows(env_spec.action_space),
+        )
         get_action, get_actions = (own_method(wrapped, name) for name in ("get_action", "get_actions"))
-        self.methods = "get_action" if get_action else "get_actions", "get_actions" if get_actions else "get_action"
+        self.methods = (
+            "get_action" if get_action else "get_actions",
+            "get_actions" if get_actions else "get_action",
+        )
         if deterministic:
             if all(_takes_keyword(method, "deterministic") for method in (get_action, get_actions) if method):
                 get_action = get_action and partial(get_action, deterministic=True)
@@ -194,7 +204,9 @@ def _not_a_pair(what: str, noun: str, result: Any) -> PolicyError:
     return PolicyError(message, hint=f"return ({noun}, {{}}) for no info")
 
 
-def _check_rows(what: str, space_rows: SpaceRows, actions: Tree, infos: Mapping[str, Any], n_rows: int) -> None:
+def _check_rows(
+    what: str, space_rows: SpaceRows, actions: Tree, infos: Mapping[str, Any], n_rows: int
+) -> None:
     """Check that actions and infos of n observations, which the method `what` gave, have n rows."""
     try:
         columns = space_rows.columns(actions)
@@ -230,12 +242,12 @@ def _check_length(what: str, noun: str, column: Any, n_rows: int, key: str = "")
 class _PredictPolicy(AdaptedPolicy):
     """Calls `predict(observation, state, episode_start, deterministic)` of Stable-Baselines3: it gives (action, state).
 
-    The state is given back in the next step, with `episode_start`, bool (n,), true for the rows whose episode begins: a
-    recurrent policy clears those itself. The method gets only the keywords that it takes. One that names
-    `action_masks`, as that of sb3_contrib's MaskablePPO does, gets the environment's masks.
+    The state is given back in the next step, with `episode_start`, bool (n,), true for the rows whose episode
+    begins: a recurrent policy clears those itself. The method gets only the keywords that it takes. One that
+    names `action_masks`, as that of sb3_contrib's MaskablePPO does, gets the environment's masks.
 
-    A model that explores by gSDE keeps its noise from step to step. The noise is drawn anew for each episode, and
-    for one row at a time: the draws of a batch would belong to no episode.
+    A model that explores by gSDE keeps its noise from step to step. The noise is drawn anew for each episode,
+    and for one row at a time: the draws of a batch would belong to no episode.
     """
 
     resets = True
@@ -287,7 +299,9 @@ class _PredictPolicy(AdaptedPolicy):
         }
         result = self._predict(observation, **{name: options[name] for name in self._keywords})
         if not isinstance(result, tuple) or len(result) != 2:  # noqa: PLR2004
-            message = f"{name_of(self.wrapped)}.predict gave {named(result)}, expected the pair (action, state)"
+            message = (
+                f"{name_of(self.wrapped)}.predict gave {named(result)}, expected the pair (action, state)"
+            )
             raise PolicyError(message, hint="return (action, None) for a policy without a state")
         self._state = result[1]
         # Made anew, since the object may have kept the one it was given.

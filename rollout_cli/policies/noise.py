@@ -1,7 +1,7 @@
 """Random numbers for the rows of a batch: each row has a stream of its own, which follows from its seed alone.
 
-A stream is a counter that a hash turns into words (SplitMix64, by G. Steele, D. Lea and C. Flood), so that all rows are
-drawn at once, and each gets, bit for bit, what it would get alone.
+A stream is a counter that a hash turns into words (SplitMix64, by G. Steele, D. Lea and C. Flood), so that
+all rows are drawn at once, and each gets, bit for bit, what it would get alone.
 """
 
 from __future__ import annotations

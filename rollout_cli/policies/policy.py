@@ -1,6 +1,7 @@
 """Policy: what a worker asks of a policy, whoever wrote it; AdaptedPolicy: the base of this package's own ones.
 
-The verbs are garage's. Nothing needs to be subclassed: `adapt_policy` makes a Policy of whatever the user has.
+The verbs are garage's. Nothing needs to be subclassed: `adapt_policy` makes a Policy of whatever the user
+has.
 """
 
 from __future__ import annotations
@@ -22,17 +23,18 @@ Tree = Any
 class Policy(Protocol):
     """Chooses actions.
 
-    Legal sequences, of one environment: `reset()`, then `get_action` once a step until the episode ends, then `reset()`
-    again. Of n environments at once: `reset(do_resets)` with an all-true mask of length n, then `get_actions` with n
-    rows at every step; before a step in which some rows begin a new episode, `reset(do_resets)` with those rows true. n
-    stays the same until the next all-true mask. `set_param_values` comes between episodes only, before a `reset`.
+    Legal sequences, of one environment: `reset()`, then `get_action` once a step until the episode ends, then
+    `reset()` again. Of n environments at once: `reset(do_resets)` with an all-true mask of length n, then
+    `get_actions` with n rows at every step; before a step in which some rows begin a new episode,
+    `reset(do_resets)` with those rows true. n stays the same until the next all-true mask. `set_param_values`
+    comes between episodes only, before a `reset`.
 
-    A policy that draws may offer two more methods. They are called before the `reset` of the episode that they seed;
-    from then on the actions must follow from the seed and the observations alone:
+    A policy that draws may offer two more methods. They are called before the `reset` of the episode that
+    they seed; from then on the actions must follow from the seed and the observations alone:
 
     - `seed(seed)`, for `get_action`: an integer in [0, 2**64).
-    - `seed_rows(mask, seeds)`, for `get_actions`: bool (n,) and uint64 (n,); a seed of a row outside the mask means
-      nothing. Row j must then draw from a generator of its own, and act as after `seed(seeds[j])`.
+    - `seed_rows(mask, seeds)`, for `get_actions`: bool (n,) and uint64 (n,); a seed of a row outside the mask
+      means nothing. Row j must then draw from a generator of its own, and act as after `seed(seeds[j])`.
     """
 
     def get_action(self, observation: Any) -> tuple[Any, dict[str, Any]]:
@@ -67,16 +69,26 @@ _PARAMETER_VERBS = (
 class AdaptedPolicy(Policy):
     """The base of this package's own policies: those that `adapt_policy` makes of users' objects, and built-in ones.
 
-    Workers read these attributes of its instances alone, so that a user's attribute means no more than its author
-    knows. Parameters, {} where there are none, go by whichever of `_PARAMETER_VERBS` the user's object has.
+    Workers read these attributes of its instances alone, so that a user's attribute means no more than its
+    author knows. Parameters, {} where there are none, go by whichever of `_PARAMETER_VERBS` the user's object
+    has.
     """
 
-    row_wise: bool = False  # Row j of `get_actions` is what `get_action` gives, bit for bit, whatever others are.
+    row_wise: bool = (
+        False  # Row j of `get_actions` is what `get_action` gives, bit for bit, whatever others are.
+    )
     row_by_row: bool = False  # A batch does not act as its rows alone do: each row needs a policy of its own.
-    resets: bool = False  # `reset` does anything: only then must a worker call it at the beginning of each episode.
-    methods: tuple[str, str] = ("get_action", "get_actions")  # The user's own ones behind these two, for messages.
+    resets: bool = (
+        False  # `reset` does anything: only then must a worker call it at the beginning of each episode.
+    )
+    methods: tuple[str, str] = (
+        "get_action",
+        "get_actions",
+    )  # The user's own ones behind these two, for messages.
     trusted: bool = False  # Its actions are in the action space by construction, and need no check.
-    seed: Callable[[int], Any] | None = None  # The policy's own method; None where it has none. So is `seed_rows`.
+    seed: Callable[[int], Any] | None = (
+        None  # The policy's own method; None where it has none. So is `seed_rows`.
+    )
     seed_rows: Callable[[Array, Array], Any] | None = None
     takes_masks: bool = False  # A worker must set `masks` before each step.
     masks: Any = None  # What `env.action_masks()` returns, stacked to (n, ...) for n rows.
@@ -101,15 +113,17 @@ class AdaptedPolicy(Policy):
             getattr(self.wrapped, self._parameter_verbs[1])(params)
         elif len(params):
             name = name_of(self if self.wrapped is None else self.wrapped)
-            raise PolicyError(f"{name} has no set_param_values", hint="give it the method, or send a whole policy")
+            raise PolicyError(
+                f"{name} has no set_param_values", hint="give it the method, or send a whole policy"
+            )
 
 
 def own_method(item: Any, name: str) -> Callable[..., Any] | None:
     """Return a method of `item`; None where it has no such attribute, or one that cannot be called.
 
     Raises:
-        PolicyLoadError: If the look-up raises anything but AttributeError: whether there is such a method is unknown
-            then, and the object must not be taken for another kind of policy.
+        PolicyLoadError: If the look-up raises anything but AttributeError: whether there is such a method is
+            unknown then, and the object must not be taken for another kind of policy.
     """
     try:
         method = getattr(item, name, None)

@@ -155,7 +155,9 @@ class RandomSource:
     def load(self, env_spec: EnvSpec, *, deterministic: bool = False) -> RandomPolicy:
         """Return the policy; PolicyLoadError where it must be deterministic."""
         if deterministic:
-            raise PolicyLoadError("the random policy has no deterministic mode", hint="omit {deterministic=True}")
+            raise PolicyLoadError(
+                "the random policy has no deterministic mode", hint="omit {deterministic=True}"
+            )
         return RandomPolicy(env_spec.action_space)
 
     def describe(self) -> dict[str, Any]:

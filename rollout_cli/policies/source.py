@@ -48,8 +48,8 @@ class PolicySource(Protocol):
     def describe(self) -> dict[str, Any]:
         """Return what a dataset records; the SPEC follows from it (`recorded_spec`).
 
-        `scheme` is that of the SPEC, `path` its file's absolute path, `sha256` the hash of that file or of a module's
-        source, each None where there is none; `options` are the arguments that the scheme was given.
+        `scheme` is that of the SPEC, `path` its file's absolute path, `sha256` the hash of that file or of a
+        module's source, each None where there is none; `options` are the arguments that the scheme was given.
         """
 
 
@@ -83,13 +83,16 @@ class UserPolicySource:
         return {"scheme": None, "path": self.source.path, "sha256": sha256, "options": {}}
 
 
-def policy_source(spec: str, options: Mapping[str, Any] | None = None, *, sha256: str | None = None) -> PolicySource:
+def policy_source(
+    spec: str, options: Mapping[str, Any] | None = None, *, sha256: str | None = None
+) -> PolicySource:
     """Return the source that a policy SPEC names; files are read and modules looked for, but nothing is loaded.
 
     Args:
         spec: The SPEC.
         options: Arguments for its scheme.
-        sha256: What the bytes of its file must hash to, in hexadecimal digits; the source loads those very bytes.
+        sha256: What the bytes of its file must hash to, in hexadecimal digits; the source loads those very
+            bytes.
 
     Raises:
         PolicyLoadError: If it names nothing, or a missing file or module, or a file with another hash.
@@ -118,10 +121,14 @@ def policy_source(spec: str, options: Mapping[str, Any] | None = None, *, sha256
 def _check_hash(spec: str, record: Mapping[str, Any], sha256: str) -> None:
     if record.get("path") is None:
         hint = "omit it, or pack the policy into a file (`rollout policy pack`) and name that"
-        raise UsageError(f"the policy {spec!r} is not a file, so --policy-sha256 cannot be checked", hint=hint)
+        raise UsageError(
+            f"the policy {spec!r} is not a file, so --policy-sha256 cannot be checked", hint=hint
+        )
     if record["sha256"] != sha256:
         message = f"the policy {spec!r} has the SHA-256 {record['sha256']}, but should have {sha256}"
-        raise PolicyLoadError(message, hint="it is not the intended file, or has changed; nothing of it was loaded")
+        raise PolicyLoadError(
+            message, hint="it is not the intended file, or has changed; nothing of it was loaded"
+        )
 
 
 def recorded_spec(record: Mapping[str, Any]) -> str:
@@ -137,14 +144,16 @@ class PackedPolicy(NamedTuple):
     n_bytes: int
     sha256: str
     class_name: str  # The dotted name of the packed class or function, or of the object's class.
-    reads: tuple[str, ...] | None  # The files that it still reads where it is loaded; None where that is unknown.
+    reads: (
+        tuple[str, ...] | None
+    )  # The files that it still reads where it is loaded; None where that is unknown.
 
 
 def pack_policy(spec: str, output: Path, *, overwrite: bool = False) -> PackedPolicy:
     """Pickle what `module:attr` names; the file appears whole or not at all.
 
-    The code of the named module, and of those below the working folder, goes into it; installed packages must be
-    installed where it is loaded. There, a class or factory is called.
+    The code of the named module, and of those below the working folder, goes into it; installed packages must
+    be installed where it is loaded. There, a class or factory is called.
 
     Raises:
         PolicyLoadError: If `spec` names nothing, or what it names cannot be pickled.
@@ -153,7 +162,9 @@ def pack_policy(spec: str, output: Path, *, overwrite: bool = False) -> PackedPo
     if not is_module_attribute(spec):
         raise PolicyLoadError(f"{spec!r} is not module:attr", hint="name what to pack as my_module:MyPolicy")
     if os.path.exists(output) and not overwrite:  # noqa: PTH110 - Path.exists raises where a name is too long
-        raise StorageError(f"{str(output)!r} exists already", hint="give another {output}, or {overwrite=True}")
+        raise StorageError(
+            f"{str(output)!r} exists already", hint="give another {output}, or {overwrite=True}"
+        )
     source = Source.find(spec, PolicyLoadError)
     found = source.load(PolicyLoadError)
     what = f"an object of type {type(found).__name__} cannot be pickled"
@@ -185,7 +196,9 @@ def _reads(found: Any) -> tuple[str, ...] | None:
 def _by_value(source: Source) -> Iterator[None]:
     """Let cloudpickle write out the code of the named module, and of the loaded ones below the working folder."""
     folder = Path(source.folder or "").resolve()
-    modules = [module for name, module in list(sys.modules.items()) if name != "__main__" and _is_own(module, folder)]
+    modules = [
+        module for name, module in list(sys.modules.items()) if name != "__main__" and _is_own(module, folder)
+    ]
     with contextlib.ExitStack() as stack:
         for module in (sys.modules[source.spec.partition(":")[0]], *modules):
             if module.__name__ not in cloudpickle.list_registry_pickle_by_value():

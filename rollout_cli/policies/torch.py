@@ -28,28 +28,35 @@ def is_torch_module(candidate: Any) -> bool:
 class TorchPolicy(SeededPolicy):
     """Calls a module with a batch of observations, in eval mode and without gradients.
 
-    The module gets a tree of tensors (n, *shape) on its own device: numbers of a Box in its parameters' floating dtype,
-    those of other spaces as they are. Its output decides:
+    The module gets a tree of tensors (n, *shape) on its own device: numbers of a Box in its parameters'
+    floating dtype, those of other spaces as they are. Its output decides:
 
     - a `torch.distributions.Distribution` is sampled; its mode where deterministic;
-    - for a Discrete space, a tensor (n, number of actions), or a Categorical distribution, gives logits: an action is
-      drawn from their softmax, or is the argmax where deterministic;
+    - for a Discrete space, a tensor (n, number of actions), or a Categorical distribution, gives logits: an
+      action is drawn from their softmax, or is the argmax where deterministic;
     - for a Box, a tensor (n, *shape) is the action.
 
     What a row draws follows from its own seed, but for distributions that `_sample` does not know.
     """
 
     def __init__(self, wrapped: Any, env_spec: EnvSpec, *, deterministic: bool) -> None:
-        self._observations, self._actions = SpaceRows(env_spec.observation_space), SpaceRows(env_spec.action_space)
+        self._observations, self._actions = (
+            SpaceRows(env_spec.observation_space),
+            SpaceRows(env_spec.action_space),
+        )
         self._action, *others = self._actions.leaves
         hint = "wrap it in a policy with get_action"
         if others or self._action.path or self._action.kind == "text":
-            raise PolicyLoadError(f"a torch module cannot choose an action of {env_spec.action_space}", hint=hint)
+            raise PolicyLoadError(
+                f"a torch module cannot choose an action of {env_spec.action_space}", hint=hint
+            )
         if any(leaf.kind == "text" for leaf in self._observations.leaves):
             raise PolicyLoadError("a torch module cannot take text", hint=hint)
         if callable(getattr(wrapped, "reset", None)):
             hint = "give it get_action and get_actions, which say how the state follows its episodes"
-            raise PolicyLoadError("the torch module has a reset, so it keeps a state between steps", hint=hint)
+            raise PolicyLoadError(
+                "the torch module has a reset, so it keeps a state between steps", hint=hint
+            )
         self._space: Any = env_spec.action_space
         self._torch: Any = sys.modules["torch"]
         if getattr(wrapped.forward, "__func__", None) is self._torch.nn.Module.forward:
@@ -93,17 +100,23 @@ class TorchPolicy(SeededPolicy):
                 output = output.mode if self._deterministic else _sample(output, numbers, self._action.shape)
             elif self._action.kind != "box" or not isinstance(output, self._torch.Tensor):
                 hint = "let it return a torch Distribution, or wrap it in a policy with get_action"
-                raise PolicyError(f"the module gave {named(output)}, which is no action of {self._space}", hint=hint)
+                raise PolicyError(
+                    f"the module gave {named(output)}, which is no action of {self._space}", hint=hint
+                )
             values = output.cpu().numpy()
         _check_shape("actions", values, (len(numbers), *self._action.shape))
         return np.asarray(values.astype(self._action.dtype))
 
     def _tensors(self, observations: Tree) -> Tree:
         tensors = []
-        for leaf, column in zip(self._observations.leaves, self._observations.columns(observations), strict=True):
+        for leaf, column in zip(
+            self._observations.leaves, self._observations.columns(observations), strict=True
+        ):
             # Copied, as from_numpy warns of arrays that are read-only and would share the others.
             tensor = self._torch.from_numpy(np.array(column))
-            tensors.append(tensor.to(device=self._device, dtype=self._dtype if leaf.kind == "box" else tensor.dtype))
+            tensors.append(
+                tensor.to(device=self._device, dtype=self._dtype if leaf.kind == "box" else tensor.dtype)
+            )
         return self._observations.tree(tensors)
 
     def _choose(self, logits: Any, numbers: RowNoise) -> Array:
@@ -112,7 +125,9 @@ class TorchPolicy(SeededPolicy):
         _check_shape("logits", values, (len(numbers), numbers.width))
         # A NaN counts as the highest.
         if not np.isfinite(values.max(axis=1)).all():
-            raise PolicyError(f"the module gave logits {values}", hint="logits must be finite, or -inf for never")
+            raise PolicyError(
+                f"the module gave logits {values}", hint="logits must be finite, or -inf for never"
+            )
         # The likeliest after adding Gumbel noise is a draw from the softmax.
         noise = 0.0 if self._deterministic else numbers.next()
         return np.asarray((values + noise).argmax(axis=1) + int(self._space.start))
@@ -127,7 +142,8 @@ def _check_shape(noun: str, values: Array, expected: tuple[int, ...]) -> None:
 def _sample(distribution: Any, numbers: RowNoise, shape: tuple[int, ...]) -> Any:
     """Return a sample of a torch Distribution of n rows.
 
-    Normal ones, also Independent or transformed, draw row j from row j's stream, others from torch's global generator.
+    Normal ones, also Independent or transformed, draw row j from row j's stream, others from torch's global
+    generator.
     """
     torch: Any = sys.modules["torch"]
     known = torch.distributions

@@ -106,7 +106,9 @@ def check_pins(names: Sequence[str]) -> None:
     """Raise ConfigError where a file to be pinned is not there."""
     for name in names:
         if not Path(name).is_file():
-            raise ConfigError(f"--pin names no file: {name!r}", hint="paths are relative to the working folder")
+            raise ConfigError(
+                f"--pin names no file: {name!r}", hint="paths are relative to the working folder"
+            )
 
 
 def _pin_rules(config: CollectConfig, policy: PolicySource, env: EnvSource) -> PinRules:

@@ -54,9 +54,13 @@ class CollectResult:
     seed: int  # The root seed.
     n_workers: int  # How many ran.
     wall_time_s: float  # Seconds from the first check to the last commit.
-    sampling_time_s: float  # From when its workers were ready to its last episode; 0 where nothing was left to run.
+    sampling_time_s: (
+        float  # From when its workers were ready to its last episode; 0 where nothing was left to run.
+    )
     steps_per_second: float  # The steps of this run over that time.
-    reproducible: Mapping[str, Any]  # Whether episodes were the same when they were run again, as info.json has it.
+    reproducible: Mapping[
+        str, Any
+    ]  # Whether episodes were the same when they were run again, as info.json has it.
 
 
 @dataclass(slots=True)
@@ -97,11 +101,12 @@ class _Run:
 def collect(config: CollectConfig, *, progress: Progress | None = None) -> CollectResult:
     """Run what `config` asks for and write it to a dataset.
 
-    With `config.resume` the dataset in the output folder is continued, and `data/` is in the end as one run makes it.
+    With `config.resume` the dataset in the output folder is continued, and `data/` is in the end as one run
+    makes it.
 
     Raises:
-        RolloutError: What went wrong. Episodes that were finished before it, in order, are in the dataset, whose status
-            is `interrupted`; where there was none, no dataset is left.
+        RolloutError: What went wrong. Episodes that were finished before it, in order, are in the dataset,
+            whose status is `interrupted`; where there was none, no dataset is left.
     """
     started_at, progress = time.monotonic(), progress or Progress()
     with stop_on_signals() as signals, _locked(config, progress) as lock:
@@ -164,14 +169,18 @@ def _check_stored(run: _Run) -> reproduce.Verdict | None:
         return None
     from rollout_cli.run.stored import check_stored  # noqa: PLC0415 - it loads pyarrow
 
-    return check_stored(state, run.samplers.rebuild, run.request.sources, provenance.surroundings(), run.progress)
+    return check_stored(
+        state, run.samplers.rebuild, run.request.sources, provenance.surroundings(), run.progress
+    )
 
 
 @contextmanager
 def _start(run: _Run) -> Iterator[Sampler]:
     """Start the workers; the first signal ends the sampling politely from here on."""
     config, progress, signals = run.request.config, run.progress, run.signals
-    total_episodes = len(config.shard_numbers) * (config.episodes_per_worker or 1) if config.timesteps is None else None
+    total_episodes = (
+        len(config.shard_numbers) * (config.episodes_per_worker or 1) if config.timesteps is None else None
+    )
     progress.start(label=run.request.env.label, total_steps=config.timesteps, total_episodes=total_episodes)
 
     def end_closing(name: str) -> None:
@@ -199,7 +208,9 @@ def _resume_or_begin(run: _Run, sampler: Sampler, lock: FolderLock | None) -> Da
     try:
         spec = sampler.wait_until_started()
     except InterruptedRunError as error:
-        raise run.signals.error(f"the run was ended by {run.signals.name} before a worker had started") from error
+        raise run.signals.error(
+            f"the run was ended by {run.signals.name} before a worker had started"
+        ) from error
     assert sampler.report is not None
     record = provenance.run_record(request.sources, sampler.report, surrounding)
     state.check(record, spec, run.progress, is_whole=False)
@@ -221,7 +232,9 @@ def _resume_or_begin(run: _Run, sampler: Sampler, lock: FolderLock | None) -> Da
         committed=state.committed,
         flush_seconds=config.flush_every,
         write_segment=partial(
-            sampler.segment_runner().run, write_segment, needs_folder=not isinstance(config.output, RemotePath)
+            sampler.segment_runner().run,
+            write_segment,
+            needs_folder=not isinstance(config.output, RemotePath),
         ),
     )
 
@@ -244,7 +257,9 @@ def _fill(run: _Run, sampler: Sampler, writer: DatasetWriter) -> None:
         for chunk in tally.until_failure(sampler.stream_refs(state.plan)):
             tally.early.keep(chunk)
             worker = int(chunk.numbers[0]) // (config.episodes_per_worker or 1)
-            writer.write(chunk, partition=worker - config.shard_numbers.start if config.episodes_per_worker else 0)
+            writer.write(
+                chunk, partition=worker - config.shard_numbers.start if config.episodes_per_worker else 0
+            )
             tally.steps += chunk.n_steps
             tally.return_sum += chunk.return_sum
             run.progress.add(chunk)
@@ -268,7 +283,9 @@ def _check(run: _Run, sampler: Sampler, known: reproduce.Verdict | None) -> repr
     request, tally = run.request, run.tally
     known = reproduce.verdict_of_changes(request.state.changes) or known
     if known is None and run.is_ending:
-        known = reproduce.known_beforehand(sampler.report) or reproduce.Verdict("unknown", "the run was ended early")
+        known = reproduce.known_beforehand(sampler.report) or reproduce.Verdict(
+            "unknown", "the run was ended early"
+        )
     return known or reproduce.check(
         sampler,
         tally.early,
@@ -288,7 +305,9 @@ def _close(run: _Run, sampler: Sampler, writer: DatasetWriter, verdict: reproduc
     facts: dict[str, Any] = {"reproducible": asdict(verdict)}
     failure, skipped = run.tally.failure, run.tally.skipped
     if skipped:
-        episodes = [{"episode_number": number, "reason": reason} for number, reason in sorted(skipped.items())]
+        episodes = [
+            {"episode_number": number, "reason": reason} for number, reason in sorted(skipped.items())
+        ]
         facts["skipped"] = {"count": len(episodes), "note": _SKIPPED_NOTE, "episodes": episodes}
     if not run.is_ending:
         return writer.close(status="complete", **facts)

@@ -48,10 +48,13 @@ _Column = tuple[int, Array]
 """The step that the first row belongs to, and the values of one field, rows (n, …)."""
 
 
-def first_difference(first: EpisodeBatch, again: EpisodeBatch, *, only: Collection[str] = ()) -> Difference | None:
+def first_difference(
+    first: EpisodeBatch, again: EpisodeBatch, *, only: Collection[str] = ()
+) -> Difference | None:
     """Return where two runs of one episode first differ, in the step and in the order of cause and effect.
 
-    Whatever is recorded is compared, except which worker ran it and how long that took; or `only` these fields.
+    Whatever is recorded is compared, except which worker ran it and how long that took; or `only` these
+    fields.
     """
     columns, others = (
         {name: column for name, column in _columns(batch) if not only or name.partition(".")[0] in only}

@@ -26,7 +26,15 @@ if TYPE_CHECKING:
     from rollout_cli.dataset.rewrite import Rewritten
 
 _OF_THE_FOLDER = ("output", "shard", "seed")
-_MAY_DIFFER = {"workers", "sampler", "start_method", "ray_address", "cpus_per_worker", "gpus_per_worker", "flush_every"}
+_MAY_DIFFER = {
+    "workers",
+    "sampler",
+    "start_method",
+    "ray_address",
+    "cpus_per_worker",
+    "gpus_per_worker",
+    "flush_every",
+}
 _MAY_DIFFER |= {"pin", "accept_changes"}
 """Options that one shard may have otherwise than another: they say where and how it ran. (`exact` divides workers.)"""
 
@@ -54,7 +62,8 @@ def merge(
 ) -> DatasetSummary:
     """Write the dataset of the run whose shards are `parts`, in any order; its `data/` is as if one run had made it.
 
-    With `accept_changes` the policy or environment of one may be others than those of the first; that is recorded.
+    With `accept_changes` the policy or environment of one may be others than those of the first; that is
+    recorded.
 
     Raises:
         UsageError: If a shard is missing, has not ended, or belongs to another run.
@@ -99,7 +108,9 @@ def _shard(path: Path) -> _Shard:
         raise UsageError(f"{path} is no shard of a run", hint='collect its parts with {shard="i/n"}')
     if dataset.info["status"] != "complete":
         message = f"{path}, shard {config.shard}, is not complete: its status is {dataset.info['status']!r}"
-        hint = f"finish it: `rollout {config.command}` with {{resume=True}} {{output={json.dumps(str(path))}}}"
+        hint = (
+            f"finish it: `rollout {config.command}` with {{resume=True}} {{output={json.dumps(str(path))}}}"
+        )
         raise UsageError(message, hint=hint)
     return _Shard(dataset, config, source)
 
@@ -116,7 +127,9 @@ def _joined_source(shards: Sequence[_Shard], changes: Sequence[Mapping[str, Any]
     return joined
 
 
-def _changes(shards: Sequence[_Shard], progress: Progress, *, accept_changes: bool) -> list[Mapping[str, Any]]:
+def _changes(
+    shards: Sequence[_Shard], progress: Progress, *, accept_changes: bool
+) -> list[Mapping[str, Any]]:
     """Return the accepted changes; `UsageError` unless these are all the shards of one run."""
     first, *others = shards
     for shard in others:
@@ -134,12 +147,22 @@ def _changes(shards: Sequence[_Shard], progress: Progress, *, accept_changes: bo
     may_differ = _MAY_DIFFER - ({"workers"} if first.config.command == "exact" else set())
     changes: list[Mapping[str, Any]] = [*first.source["changes"]]
     for shard in others:
-        compared = vars(first.config).keys() - {*_OF_THE_FOLDER, *may_differ, *_in_files(first.source, shard.source)}
-        differing = sorted(name for name in compared if getattr(first.config, name) != getattr(shard.config, name))
+        compared = vars(first.config).keys() - {
+            *_OF_THE_FOLDER,
+            *may_differ,
+            *_in_files(first.source, shard.source),
+        }
+        differing = sorted(
+            name for name in compared if getattr(first.config, name) != getattr(shard.config, name)
+        )
         differing += ["root_seed"] if first.source["root_seed"] != shard.source["root_seed"] else []
-        differing += [name for name in ("spaces", "features") if first.dataset.info[name] != shard.dataset.info[name]]
+        differing += [
+            name for name in ("spaces", "features") if first.dataset.info[name] != shard.dataset.info[name]
+        ]
         if differing:
-            message = f"{shard.path} and {first.path} are shards of different runs: {', '.join(differing)} differ"
+            message = (
+                f"{shard.path} and {first.path} are shards of different runs: {', '.join(differing)} differ"
+            )
             raise UsageError(message, hint="collect it again as the others were")
         changed = _changed(first, shard, progress)
         if changed and not accept_changes:
@@ -151,7 +174,9 @@ def _changes(shards: Sequence[_Shard], progress: Progress, *, accept_changes: bo
         if changed:
             before = {name: first.source[name] for name in ("files", "versions")}
             numbers = shard.dataset.info["first_numbers"]
-            changes.append({"what": f"files changed: {'; '.join(changed)}", "from_numbers": numbers, "before": before})
+            changes.append(
+                {"what": f"files changed: {'; '.join(changed)}", "from_numbers": numbers, "before": before}
+            )
     return changes
 
 
@@ -176,16 +201,21 @@ def _changed(first: _Shard, other: _Shard, progress: Progress) -> list[str]:
         if are_comparable(first.source, other.source):
             return ["their first episode differs"]
         message = f"the first episodes of {first.path} and {other.path} differ"
-        progress.warn(f"{message}: they were collected with different code or weights, or are not reproducible")
+        progress.warn(
+            f"{message}: they were collected with different code or weights, or are not reproducible"
+        )
     if versions := changed_versions(first.source, other.source):
-        progress.warn(f"{other.path} was collected with other versions than {first.path}: {'; '.join(versions)}")
+        progress.warn(
+            f"{other.path} was collected with other versions than {first.path}: {'; '.join(versions)}"
+        )
     return changed
 
 
 def are_comparable(first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:
     """Return whether two parts of one run, of which these are the records, must have the same first episode.
 
-    Not where a run is known or suspected to differ from itself, nor where machines or packages may round otherwise.
+    Not where a run is known or suspected to differ from itself, nor where machines or packages may round
+    otherwise.
     """
     verdicts = {source["reproducible"]["status"] for source in (first, second)}
     return bool(verdicts == {"yes"} and first["versions"] == second["versions"])
@@ -208,4 +238,6 @@ def _verdict(sources: Sequence[Mapping[str, Any]], known: Verdict | None) -> Map
     if known is not None:
         return asdict(known)
     order = ("no", "unknown", "yes")
-    return min((source["reproducible"] for source in sources), key=lambda verdict: order.index(verdict["status"]))
+    return min(
+        (source["reproducible"] for source in sources), key=lambda verdict: order.index(verdict["status"])
+    )

@@ -61,7 +61,11 @@ class Surroundings:
 def surroundings() -> Surroundings:
     """Look at the place where a run runs; it takes a while, and needs nothing of the run."""
     packages = {name: importlib.metadata.version(name) for name in _PACKAGES}
-    versions = {"python": platform.python_version(), "platform": platform.platform(), "rollout-collect": __version__}
+    versions = {
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "rollout-collect": __version__,
+    }
     commit = _git("rev-parse", "HEAD")
     changes = _git("status", "--porcelain", "--untracked-files=no") if commit else None
     git = {"commit": commit, "dirty": None if changes is None else bool(changes)} if commit else None
@@ -86,7 +90,8 @@ def sources_record(config: CollectConfig, policy: PolicySource, env: EnvSource) 
     recorded = [option.name for option in options_of(config.command) if option.name not in _NOT_RECORDED]
     return storable(
         {
-            # This part goes into every data file too, so it holds nothing that depends on where the run took place.
+            # This part goes into every data file too, so it holds nothing that depends on where the run took
+            # place.
             "env": {"kwargs": source["kwargs"], "sha256": source["sha256"]},
             "env_source": {name: source[name] for name in ("spec", "path", "wrappers")},
             "policy": {"spec": config.policy, **policy.describe()},
@@ -121,13 +126,16 @@ def changed_sources(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[s
 def changed_versions(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """Return the versions that differ between two records, such as `numpy was 1.0, is 2.0`."""
     old, new = before.get("versions", {}), now["versions"]
-    return [f"{name} was {old[name]}, is {new[name]}" for name in new if name in old and old[name] != new[name]]
+    return [
+        f"{name} was {old[name]}, is {new[name]}" for name in new if name in old and old[name] != new[name]
+    ]
 
 
 def recorded_values(source: Mapping[str, Any]) -> Values:
     """Return the command, options and root seed of the run that made a dataset, as `CollectConfig` takes them.
 
-    Policies and environments in files are named by their absolute paths, so that the working folder does not matter.
+    Policies and environments in files are named by their absolute paths, so that the working folder does not
+    matter.
 
     Raises:
         DatasetFormatError: If it records no options, or its seeds are those of another version.
@@ -167,7 +175,11 @@ def check_nothing_cut(config: CollectConfig) -> None:
 def _is_cut(name: str, value: Any) -> bool:
     if isinstance(value, Mapping):
         return any(_is_cut(inner, item) for inner, item in value.items())
-    return any(_is_cut("", item) for item in value) if isinstance(value, list) else name in _SECRETS and value == CUT
+    return (
+        any(_is_cut("", item) for item in value)
+        if isinstance(value, list)
+        else name in _SECRETS and value == CUT
+    )
 
 
 def storable(document: Mapping[str, Any]) -> dict[str, Any]:

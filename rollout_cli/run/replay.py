@@ -33,9 +33,9 @@ def replay(
 ) -> tuple[list[Replayed], list[str]]:
     """Build the policy and the environment that made a dataset, in this process, and run episodes of it again.
 
-    `policy` says where the policy is now, and `env_kwargs` are secret arguments, which the dataset does not record. A
-    file must still be the one that was used, or nothing of it is loaded. It also returns what has changed since the
-    dataset was made, and may make episodes differ.
+    `policy` says where the policy is now, and `env_kwargs` are secret arguments, which the dataset does not
+    record. A file must still be the one that was used, or nothing of it is loaded. It also returns what has
+    changed since the dataset was made, and may make episodes differ.
 
     Raises:
         RolloutError: If the dataset does not record what made it, that is not there any more, or it raises.
@@ -59,12 +59,19 @@ def _replay_source(
     """Replay episodes of the run that `source` records."""
     values = provenance.recorded_values(source)
     values |= {"sampler": "local", "workers": 1, "require_reproducible": False, "policy_sha256": None}
-    values |= {"step_timeout": None, "episode_timeout": None, "on_env_error": "fail", "on_worker_death": "fail"}
+    values |= {
+        "step_timeout": None,
+        "episode_timeout": None,
+        "on_env_error": "fail",
+        "on_worker_death": "fail",
+    }
     values["env_kwargs"] = {**values.get("env_kwargs", {}), **env_kwargs}
     values["policy"] = policy or values["policy"]
     config = CollectConfig(**values)
     provenance.check_nothing_cut(config)
-    policies = policy_source(config.policy, sha256=source["policy"]["sha256"] if source["policy"]["path"] else None)
+    policies = policy_source(
+        config.policy, sha256=source["policy"]["sha256"] if source["policy"]["path"] else None
+    )
     envs = env_of(config)
     sources = provenance.sources_record(config, policies, envs)
     if source["env_source"]["path"] and sources["env"]["sha256"] != source["env"]["sha256"]:
@@ -81,9 +88,12 @@ def _replay_source(
         record = provenance.run_record(sources, sampler.report, surrounding)
         # A source may have changed in a comment only, so this is no error.
         changed, _ = pins.changes(source["files"], record["files"], is_whole=False)
-        changed = [f"{change} since the dataset was made" for change in [*changed, *changed_sources(source, record)]]
+        changed = [
+            f"{change} since the dataset was made" for change in [*changed, *changed_sources(source, record)]
+        ]
         notices = changed + [
-            f"since the dataset was made, {version}" for version in provenance.changed_versions(source, record)
+            f"since the dataset was made, {version}"
+            for version in provenance.changed_versions(source, record)
         ]
         if SpaceSchema.of(spec).describe() != dataset.info["spaces"]:
             raise EnvLoadError(
@@ -91,14 +101,22 @@ def _replay_source(
                 hint="; ".join(notices) or "its code, or a package that it uses, has changed",
             )
         if sampler.report.not_reproducible is not None:
-            raise NotReproducibleError(f"these episodes cannot be run again: {sampler.report.not_reproducible}")
+            raise NotReproducibleError(
+                f"these episodes cannot be run again: {sampler.report.not_reproducible}"
+            )
         replayed = []
         for episode in (dataset[place] for place in places):
-            rerun = stored_form(run_again(sampler, episode.number), dataset.env_spec, dataset.info["features"])
+            rerun = stored_form(
+                run_again(sampler, episode.number), dataset.env_spec, dataset.info["features"]
+            )
             facts = {"episode_id": episode.id, "episode_number": episode.number, "seed": episode.seed}
-            replayed.append(Replayed({**facts, "steps": len(episode)}, first_difference(episode.batch, rerun)))
+            replayed.append(
+                Replayed({**facts, "steps": len(episode)}, first_difference(episode.batch, rerun))
+            )
         # What is read in an episode is known by now.
         late, _ = pins.changes(source["files"], pins.record(sampler.report.files))
         late = [f"{change} since the dataset was made" for change in late]
-        notices += [f"from episode {min(change['from_numbers'])} on, {change['what']}" for change in source["changes"]]
+        notices += [
+            f"from episode {min(change['from_numbers'])} on, {change['what']}" for change in source["changes"]
+        ]
         return replayed, [*(change for change in late if change not in changed), *notices]

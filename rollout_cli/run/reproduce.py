@@ -1,7 +1,7 @@
 """Reproducing: at the end of a run a few early episodes are run again from their seeds, and compared bit by bit.
 
-This is done in a worker built anew, from the last episode to the first: each then has another predecessor than before,
-so state that is carried from one episode to the next shows up.
+This is done in a worker built anew, from the last episode to the first: each then has another predecessor
+than before, so state that is carried from one episode to the next shows up.
 """
 
 from __future__ import annotations
@@ -38,7 +38,9 @@ Rebuild = Callable[[int | None], AbstractContextManager[Sampler]]
 class Verdict:
     """Whether the episodes of a run can be reproduced."""
 
-    status: Literal["yes", "no", "unknown"]  # `no` may be known without a check; `unknown`: none was run again.
+    status: Literal[
+        "yes", "no", "unknown"
+    ]  # `no` may be known without a check; `unknown`: none was run again.
     reason: str = ""  # Why it is not `yes`.
     scope: str = "any"  # `n_envs` where the episodes depend on how many environments a worker has.
     episodes: list[int] = field(default_factory=list)  # The numbers of those that were run again.
@@ -105,8 +107,8 @@ class EarlyEpisodes:
     def chosen(self, seconds_a_step: float, seconds: float) -> tuple[list[Chunk], int | None]:
         """Return a few episodes, in falling order, and the limit in steps that they are cut at; None for no limit.
 
-        In falling order none follows the episode that it followed before. Where not even the shortest one can be run
-        within so many seconds, its beginning is.
+        In falling order none follows the episode that it followed before. Where not even the shortest one can
+        be run within so many seconds, its beginning is.
         """
         taken: list[Chunk] = []
         limit = self.limit
@@ -126,7 +128,8 @@ def check(
 ) -> Verdict:
     """Run a few early episodes of a run again in a new worker, and return the verdict; the run's data are not touched.
 
-    The run had so many `steps` and took so many `seconds`; where the check is `required`, it takes as long as it needs.
+    The run had so many `steps` and took so many `seconds`; where the check is `required`, it takes as long as
+    it needs.
     """
     report = sampler.report
     known = known_beforehand(report)
@@ -135,7 +138,9 @@ def check(
     allowed = math.inf if required else max(MOST_SECONDS, SHARE * seconds)
     chosen, limit = early.chosen(seconds * sampler.n_started / steps, allowed)
     if not chosen:
-        return Verdict("unknown", f"not one step fits into the {KEPT_BYTES >> 20} MB of memory for it", report.scope)
+        return Verdict(
+            "unknown", f"not one step fits into the {KEPT_BYTES >> 20} MB of memory for it", report.scope
+        )
     numbers: list[int] = []
     with rebuild(limit) as anew:
         for first in chosen:
@@ -144,7 +149,9 @@ def check(
                 again = run_again(anew, number)
             except RolloutError as error:
                 status: Literal["no", "unknown"] = "no" if isinstance(error, UserCodeError) else "unknown"
-                return Verdict(status, f"episode {number} could not be run again: {error.message}", report.scope)
+                return Verdict(
+                    status, f"episode {number} could not be run again: {error.message}", report.scope
+                )
             numbers.append(number)
             batches = (EpisodeBatch.from_chunks(sampler.env_spec, [chunk]) for chunk in (first, again))
             difference = first_difference(*batches)

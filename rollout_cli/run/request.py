@@ -100,7 +100,9 @@ class RunSamplers:
     def rebuild_at_end(self, limit: int | None) -> AbstractContextManager[Sampler]:
         """Return the same in place of the run's own workers: two of each policy might not fit into memory."""
         own, anew = self._current, self.rebuild(limit)
-        if self._request.config.sampler == "local":  # Closing an environment in this process may take for ever.
+        if (
+            self._request.config.sampler == "local"
+        ):  # Closing an environment in this process may take for ever.
             return nullcontext(self.closing.enter_context(anew))
         if own is not None:
             own.shutdown_worker()
@@ -110,7 +112,9 @@ class RunSamplers:
         """Let the sampling end with what is finished; called in the handler of a signal of this name."""
         if self._current is not None:
             self._current.request_stop(grace=self._request.config.grace)
-        self._progress.notice(f"{name}: the run is ending, and commits its finished episodes; again ends it at once")
+        self._progress.notice(
+            f"{name}: the run is ending, and commits its finished episodes; again ends it at once"
+        )
 
     def _warn(self, text: str) -> None:
         self._progress.warn(text)

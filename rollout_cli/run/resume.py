@@ -23,8 +23,24 @@ if TYPE_CHECKING:
     from rollout_cli.dataset.commits import Committed
 
 _DECISIVE = (
-    *("command", "env_kwargs", "wrapper", "max_episode_length", "deterministic", "invalid_action", "vectorization"),
-    *("envs_per_worker", "worker_class", "worker_args", "segment_bytes", "next_observation", "drop_info", "shard"),
+    *(
+        "command",
+        "env_kwargs",
+        "wrapper",
+        "max_episode_length",
+        "deterministic",
+        "invalid_action",
+        "vectorization",
+    ),
+    *(
+        "envs_per_worker",
+        "worker_class",
+        "worker_args",
+        "segment_bytes",
+        "next_observation",
+        "drop_info",
+        "shard",
+    ),
     "fresh_env",
 )
 """Options that decide the data. The others (amount, workers, sampler, faults, showing) may differ on resume."""
@@ -63,7 +79,8 @@ class ResumeState:
         info: The dataset's info.json; empty for a new dataset.
         committed: None for a new dataset.
         accepted: In words, what has changed since the dataset was begun, where the user accepts that.
-        keep_until: The next number of each partition that the new dataset must reach before it replaces the old one.
+        keep_until: The next number of each partition that the new dataset must reach before it replaces the
+            old one.
     """
 
     config: CollectConfig
@@ -111,7 +128,10 @@ class ResumeState:
         kept = {"env": "max_episode_length", "policy": "class"}
         fits = [self.source[part].get(name) == record[part].get(name) for part, name in kept.items()]
         if self.info["spaces"] != SpaceSchema.of(spec).describe() or not all(fits):
-            _refuse(self.config.output, ["the environment's spaces or time limit, or the policy's class, are others"])
+            _refuse(
+                self.config.output,
+                ["the environment's spaces or time limit, or the policy's class, are others"],
+            )
         if is_whole:
             for notice in pins.changes(self.source["files"], record["files"])[1]:
                 progress.notice(notice)
@@ -149,7 +169,9 @@ class ResumeState:
         return {"files": pins.joined(self.source.get("files", []), record["files"]), "changes": self.changes}
 
 
-def resume_state(config: CollectConfig, plan: Plan, sources: Mapping[str, Any], progress: Progress) -> ResumeState:
+def resume_state(
+    config: CollectConfig, plan: Plan, sources: Mapping[str, Any], progress: Progress
+) -> ResumeState:
     """Return what a run of the whole `plan` starts from; a dataset that never began is cleared away.
 
     Raises:
@@ -211,5 +233,7 @@ def _differences(info: Mapping[str, Any], sources: Mapping[str, Any], plan: Plan
 
 def _refuse(root: Path, differences: list[str]) -> None:
     if differences:
-        hint = "give the same options and files (the dataset has those that are not given), or another {output}"
+        hint = (
+            "give the same options and files (the dataset has those that are not given), or another {output}"
+        )
         raise UsageError(f"cannot resume {root}: {'; '.join(differences)}", hint=hint)

@@ -15,8 +15,8 @@ class StopSignals:
     """Which signal asked the run to end, if any did.
 
     Attributes:
-        stop: Called at the first signal, in its handler: it may only set flags, wake somebody and report. Until it is
-            set there is nothing to save, and the first signal raises.
+        stop: Called at the first signal, in its handler: it may only set flags, wake somebody and report.
+            Until it is set there is nothing to save, and the first signal raises.
         received: The first signal.
         is_over: All is done but tidying up, which must not be stopped half-way: signals are ignored.
     """
@@ -52,8 +52,8 @@ class StopSignals:
 def stop_on_signals() -> Iterator[StopSignals]:
     """Handle SIGINT, SIGTERM and SIGHUP inside the block; the former handlers come back after it.
 
-    A SIGHUP that is ignored, as nohup(1) has it, stays ignored. Outside the main thread, which alone may have handlers,
-    nothing is changed.
+    A SIGHUP that is ignored, as nohup(1) has it, stays ignored. Outside the main thread, which alone may have
+    handlers, nothing is changed.
     """
     signals, numbers = StopSignals(), [signal.SIGINT, signal.SIGTERM]
     if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:

@@ -1,6 +1,7 @@
 """The stored episode: before a run extends a dataset, it runs an episode of it again and compares both.
 
-This finds what no pin names: a policy or environment that reads a changed file by code in C, or a changed machine.
+This finds what no pin names: a policy or environment that reads a changed file by code in C, or a changed
+machine.
 """
 
 from __future__ import annotations
@@ -31,9 +32,10 @@ def check_stored(
 ) -> reproduce.Verdict | None:
     """Run the first stored episode of a partition again in a new worker, and check files and spaces on the way.
 
-    It runs as many steps as the check at the end of a run may take. Where it differs, it runs once more: two new runs
-    that differ from each other say that the episode cannot be reproduced. Two equal ones say that something has
-    changed: this refuses, but where all pins are equal and the machine or the versions are others, it warns.
+    It runs as many steps as the check at the end of a run may take. Where it differs, it runs once more: two
+    new runs that differ from each other say that the episode cannot be reproduced. Two equal ones say that
+    something has changed: this refuses, but where all pins are equal and the machine or the versions are
+    others, it warns.
 
     Returns:
         The verdict on the whole dataset where it is known by this; None where nothing was found.
@@ -97,4 +99,6 @@ def _stored_beginning(state: ResumeState) -> tuple[Chunk, int | None] | None:
 
 
 def _difference(spec: Any, first: Chunk, again: Chunk) -> Difference | None:
-    return first_difference(*(EpisodeBatch.from_chunks(spec, [chunk]) for chunk in (first, again)), only=_COMPARED)
+    return first_difference(
+        *(EpisodeBatch.from_chunks(spec, [chunk]) for chunk in (first, again)), only=_COMPARED
+    )

@@ -13,8 +13,8 @@ from rollout_cli.samplers.worker_loop import WorkerLoop
 def take_turn(loop: WorkerLoop, worker: int, commands: Sequence[ToWorker]) -> list[Event]:
     """Return the events of a turn.
 
-    What user code raises that is no Exception (by `sys.exit`, say) counts as the death of the worker, which is closed:
-    the last event then, after what had finished before. A Ctrl-C is raised as it is.
+    What user code raises that is no Exception (by `sys.exit`, say) counts as the death of the worker, which
+    is closed: the last event then, after what had finished before. A Ctrl-C is raised as it is.
     """
     try:
         return [*loop.turn(commands)]

@@ -57,7 +57,13 @@ class Leases:
     """
 
     def __init__(
-        self, plan: PlanState, *, n_workers: int, size: LeaseSize | None = None, block: int = 1, now: float = 0.0
+        self,
+        plan: PlanState,
+        *,
+        n_workers: int,
+        size: LeaseSize | None = None,
+        block: int = 1,
+        now: float = 0.0,
     ) -> None:
         self._plan, self._size, self._block = plan, size or LeaseSize(), block
         self._paces = [_Pace(now) for _ in range(n_workers)]
@@ -106,7 +112,9 @@ class Leases:
         count = 0
         if has <= (self._size.ahead - 1) * size:
             # What came back lies below what others run: it must run first, or the buffer could never drain.
-            count = max(self._plan.free(worker).n_released(worker), 0 if buffer_is_full else self._share(worker, has))
+            count = max(
+                self._plan.free(worker).n_released(worker), 0 if buffer_is_full else self._share(worker, has)
+            )
             count = min(count, self._size.ahead * size - has)
         if count == 0 and self._must_run_next(worker, buffer_is_full=buffer_is_full):
             return 1

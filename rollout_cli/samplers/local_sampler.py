@@ -28,8 +28,9 @@ CLOSE_SECONDS = 2.0
 class LocalSampler(Sampler):
     """Samples in the caller's process, whose global random generators it leaves as they are.
 
-    The arguments are those of `Sampler`. With one policy and one environment for all, worker 0 runs everything, so one
-    environment is built. An error has the traceback of the user's own code, which a debugger can enter.
+    The arguments are those of `Sampler`. With one policy and one environment for all, worker 0 runs
+    everything, so one environment is built. An error has the traceback of the user's own code, which a
+    debugger can enter.
 
     Raises:
         UsageError: If a time-out is asked for: nobody could end a step of this process.
@@ -103,7 +104,10 @@ class LocalPool:
         timer = threading.Timer(
             CLOSE_SECONDS,
             logging.getLogger("rollout_cli").warning,
-            ["an environment's close() has not returned for %g s, and is waited for: Ctrl-C ends it", CLOSE_SECONDS],
+            [
+                "an environment's close() has not returned for %g s, and is waited for: Ctrl-C ends it",
+                CLOSE_SECONDS,
+            ],
         )
         self._setup.callback(timer.cancel)
         timer.start()

@@ -48,7 +48,9 @@ class Start:
     lease: Lease = ()
     stride: int = 1  # The step from one of the worker's numbers to the next, where it owns every m-th number.
     salt: tuple[int, ...] = ()  # No other `Start` of this worker, in a run and those that resume it, has it.
-    rebuild: bool = False  # Whether the worker first gives up all that it has built; the updates are then all.
+    rebuild: bool = (
+        False  # Whether the worker first gives up all that it has built; the updates are then all.
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +135,9 @@ def as_reported(error: Exception) -> RolloutError:
         reported = InternalError(f"a worker failed: {first_line(error)}", details=traceback_text(error))
     else:
         # A class of the user's own may not be importable in the caller's process, or want other arguments.
-        kind = next(kind for kind in type(error).__mro__ if kind.__module__.startswith(f"{rollout_cli.__name__}."))
+        kind = next(
+            kind for kind in type(error).__mro__ if kind.__module__.startswith(f"{rollout_cli.__name__}.")
+        )
         details = str(error.details)
         if isinstance(error, EnvError | PolicyError) and not details:
             details = _users_traceback(error)
@@ -173,4 +177,8 @@ def _users_traceback(error: BaseException) -> str:
     trace = error.__traceback__
     while trace is not None and _OURS in Path(trace.tb_frame.f_code.co_filename).parents:
         trace = trace.tb_next
-    return "" if isinstance(error, RolloutError) or trace is None else traceback_text(error.with_traceback(trace))
+    return (
+        ""
+        if isinstance(error, RolloutError) or trace is None
+        else traceback_text(error.with_traceback(trace))
+    )

@@ -59,7 +59,8 @@ class Episodes:
 class EpisodesPerWorker:
     """Exactly `episodes` of each worker, a partition: worker w runs `episodes` numbers from `first + w * episodes` on.
 
-    `done` is by worker how many of them, the lowest ones, an earlier run has covered; empty where there was none.
+    `done` is by worker how many of them, the lowest ones, an earlier run has covered; empty where there was
+    none.
 
     Raises:
         ValueError: If a number is out of range.
@@ -100,7 +101,9 @@ def remaining(plan: Plan, covered: Sequence[Covered]) -> Plan | None:
             if next_number < stop:
                 return Episodes(next_number, stop)
             if next_number > stop:
-                too_much = f"there are {next_number - first:,} episodes, more than the {stop - first:,} of this run"
+                too_much = (
+                    f"there are {next_number - first:,} episodes, more than the {stop - first:,} of this run"
+                )
         case EpisodesPerWorker(episodes, first):
             done = tuple(stop - first - worker * episodes for worker, (stop, _, _) in enumerate(covered))
             if min(done) < episodes:
@@ -113,8 +116,9 @@ def remaining(plan: Plan, covered: Sequence[Covered]) -> Plan | None:
 class PlanState:
     """A plan under way. Each number that `free(worker)` leases is later completed once, or released to it again.
 
-    None is the plan of nothing, which is done from the beginning. Where policies or environments differ `by_worker`,
-    number i belongs to worker i % n_workers. Leases are whole blocks of `block` (a worker's number of environments).
+    None is the plan of nothing, which is done from the beginning. Where policies or environments differ
+    `by_worker`, number i belongs to worker i % n_workers. Leases are whole blocks of `block` (a worker's
+    number of environments).
 
     Attributes:
         firsts: By partition, its first number.
@@ -138,7 +142,9 @@ class PlanState:
             case EpisodesPerWorker(episodes, first, done):
                 self._first, self._size, self.stride = first, episodes, 1
                 starts = range(first, first + n_workers * episodes, episodes)
-                self.firsts = [start + begun for start, begun in zip(starts, done or [0] * n_workers, strict=True)]
+                self.firsts = [
+                    start + begun for start, begun in zip(starts, done or [0] * n_workers, strict=True)
+                ]
                 self.stops = [start + episodes for start in starts]
         bounds = list(zip(self.firsts, self.stops, strict=True))
         self._free = [FreeNumbers(first, stop, owners=self.stride, block=block) for first, stop in bounds]

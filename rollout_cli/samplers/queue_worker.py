@@ -22,19 +22,21 @@ def run_worker(  # noqa: C901, PLR0917 - the documents' arguments, and one state
 ) -> None:
     """Run a worker until `exit`; it never blocks on sending.
 
-    Commands are pairs. `("start", (agent_update, env_update, version))` applies the updates and begins to stream, and
-    `("continue", ())` goes on. A worker that streams sends `("trajectory", (EpisodeBatch, version, worker_number))`, a
-    rollout each. It stops at `("stop", ())`, or when the sampler's queue is full; the batch that did not fit is sent
-    first of all when it streams again. `("exit", ())` ends it. What user code raises leaves this function. The samplers
-    of this package have a worker loop of their own.
+    Commands are pairs. `("start", (agent_update, env_update, version))` applies the updates and begins to
+    stream, and `("continue", ())` goes on. A worker that streams sends `("trajectory", (EpisodeBatch,
+    version, worker_number))`, a rollout each. It stops at `("stop", ())`, or when the sampler's queue is
+    full; the batch that did not fit is sent first of all when it streams again. `("exit", ())` ends it. What
+    user code raises leaves this function. The samplers of this package have a worker loop of their own.
 
     Args:
         factory: Builds the worker.
         to_worker: Queue of commands, with the methods of `multiprocessing.Queue`; so is the next one.
         to_sampler: Queue of batches.
         worker_number: Which worker this is, from 0; its numbers and seeds are no other's.
-        agent: A policy, or one as pickled bytes; so is a command's update, which may be parameters or None as well.
-        env: An environment, or whatever a sampler takes for one; a command's may be an EnvUpdate or None as well.
+        agent: A policy, or one as pickled bytes; so is a command's update, which may be parameters or None as
+            well.
+        env: An environment, or whatever a sampler takes for one; a command's may be an EnvUpdate or None as
+            well.
 
     Raises:
         InternalError: At an unknown command (an AssertionError, too).

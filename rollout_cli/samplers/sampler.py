@@ -1,6 +1,7 @@
 """Sampler: runs plans over a pool of workers, and hands the episodes on in order.
 
-What a call does, restarts, updates for new workers, order and recovery are here, once; a subclass gives the pool.
+What a call does, restarts, updates for new workers, order and recovery are here, once; a subclass gives the
+pool.
 """
 
 from __future__ import annotations
@@ -35,17 +36,20 @@ _clock = time.monotonic
 class Sampler:
     """Samples episodes with several workers.
 
-    A subclass gives a pool by `_make_pool`. A sampler of another kind overrides the documents' methods instead, all of
-    them: `__init__`, `start_worker`, `obtain_samples`, `obtain_exact_episodes`, `shutdown_worker`.
+    A subclass gives a pool by `_make_pool`. A sampler of another kind overrides the documents' methods
+    instead, all of them: `__init__`, `start_worker`, `obtain_samples`, `obtain_exact_episodes`,
+    `shutdown_worker`.
 
     Args:
-        agents: A policy for all workers, or a list with one a worker: a SPEC, or whatever `adapt_policy` takes.
-        envs: An environment (or EnvSource) for all workers, or a list with one a worker. Each worker gets its own copy.
+        agents: A policy for all workers, or a list with one a worker: a SPEC, or whatever `adapt_policy`
+            takes.
+        envs: An environment (or EnvSource) for all workers, or a list with one a worker. Each worker gets its
+            own copy.
         worker_factory: Builds the workers.
         supervision: What to do about workers that die and episodes that fail.
         warn: Called with one line for each fault that does not end a call; None writes them to the log.
-        options: In place of a factory its arguments, as `WorkerFactory` takes them: `max_episode_length`, `seed`,
-            `n_workers`, `worker_class`, `worker_args`, `is_tf_worker`, `worker_setup` and more.
+        options: In place of a factory its arguments, as `WorkerFactory` takes them: `max_episode_length`,
+            `seed`, `n_workers`, `worker_class`, `worker_args`, `is_tf_worker`, `worker_setup` and more.
 
     A WorkerFactory as the first argument selects garage's order (worker_factory, agents, envs).
 
@@ -56,8 +60,8 @@ class Sampler:
         next_number: The number of the next call's first episode; it never goes back.
         total_env_steps: Steps of all episodes handed on so far.
         skipped: By number, why an episode of the last call was left out.
-        dropped_episodes: Episodes of the last call that ended and were not handed on, since it was stopped before one
-            with a lower number had ended.
+        dropped_episodes: Episodes of the last call that ended and were not handed on, since it was stopped
+            before one with a lower number had ended.
         report: What only workers know of the environment and the policy, all of them together; None before
             the first one has started.
     """
@@ -81,7 +85,9 @@ class Sampler:
             worker_factory, agents, envs = agents, envs, garage_envs
         options = {name: value for name, value in options.items() if value is not None}
         if worker_factory is not None and options:
-            raise UsageError(f"worker_factory decides about {', '.join(options)}", hint="give either, not both")
+            raise UsageError(
+                f"worker_factory decides about {', '.join(options)}", hint="give either, not both"
+            )
         self._factory = worker_factory or WorkerFactory(**options)
         self.n_workers, self.seed = self._factory.n_workers, self._factory.seed
         self._updates = UpdateLog(self._factory, agents, envs)
@@ -112,12 +118,16 @@ class Sampler:
     def env_spec(self) -> EnvSpec:
         """Return spaces and limit of the environment, known once a worker has built it."""
         if self._env_spec is None:
-            raise InternalError("no worker has built the environment yet", hint="call wait_until_started first")
+            raise InternalError(
+                "no worker has built the environment yet", hint="call wait_until_started first"
+            )
         return self._env_spec
 
     # -- sampling ----------------------------------------------------------------------------------
 
-    def stream(self, plan: Plan, *, agent_update: Any = None, env_update: Any = None) -> Generator[Chunk, None, None]:
+    def stream(
+        self, plan: Plan, *, agent_update: Any = None, env_update: Any = None
+    ) -> Generator[Chunk, None, None]:
         """Run a plan; yield chunks in order as they come: those of `stream_refs`, loaded."""
         with closing(self.stream_refs(plan, agent_update=agent_update, env_update=env_update)) as chunks:
             for chunk in chunks:
@@ -133,8 +143,10 @@ class Sampler:
 
         Args:
             plan: Which episodes.
-            agent_update: A policy or parameters for all workers, or a list with one a worker; None changes nothing.
-            env_update: An environment or EnvUpdate for all, or a list with one a worker; None changes nothing.
+            agent_update: A policy or parameters for all workers, or a list with one a worker; None changes
+                nothing.
+            env_update: An environment or EnvUpdate for all, or a list with one a worker; None changes
+                nothing.
 
         Raises:
             RolloutError: What went wrong in a worker, after everything finished before it was yielded.
@@ -175,7 +187,8 @@ class Sampler:
     ) -> EpisodeBatch:
         """Return the shortest run of episodes from `next_number` on with at least `num_samples` (1 or more) steps.
 
-        `itr`, the caller's iteration, changes nothing; updates are as in `stream`. With `progress`, stderr shows a bar.
+        `itr`, the caller's iteration, changes nothing; updates are as in `stream`. With `progress`, stderr
+        shows a bar.
         """
         del itr
         plan = MinTimesteps(num_samples, self.next_number)
@@ -195,7 +208,9 @@ class Sampler:
         """Return what `obtain_exact_episodes` does, whose older name this is."""
         return self.obtain_exact_episodes(n_traj_per_worker, agent_update, env_update)
 
-    def _batch(self, plan: Plan, agent_update: Any, env_update: Any, *, progress: bool, **totals: int) -> EpisodeBatch:
+    def _batch(
+        self, plan: Plan, agent_update: Any, env_update: Any, *, progress: bool, **totals: int
+    ) -> EpisodeBatch:
         chunks: Iterator[Chunk] = self.stream(plan, agent_update=agent_update, env_update=env_update)
         if progress:
             chunks = shown(chunks, label=self._updates.labels[0], **totals)
@@ -212,7 +227,8 @@ class Sampler:
         """Let the stream that runs, or else the next one, end early with what is finished; for signal handlers too.
 
         Args:
-            grace: Seconds that are left to running episodes below the highest that ended, since these hold it up.
+            grace: Seconds that are left to running episodes below the highest that ended, since these hold it
+                up.
         """
         self._ends_at = _clock() + grace
         if self._pool is not None:
@@ -222,7 +238,9 @@ class Sampler:
 
     def _make_pool(self) -> Pool:
         """Return a pool of `n_workers` workers, none of them started."""
-        hint = "use LocalSampler, MultiprocessingSampler or RaySampler, or override the methods of the documents"
+        hint = (
+            "use LocalSampler, MultiprocessingSampler or RaySampler, or override the methods of the documents"
+        )
         raise UsageError(f"{type(self).__name__} has no workers of its own", hint=hint)
 
     def start_worker(self) -> None:
@@ -299,7 +317,9 @@ class Sampler:
         """Wait until something happens in the pool, and handle it."""
         self._execute(call.top_up())
         if self._pool is None:
-            raise UsageError("the workers were shut down while their stream was under way", hint="begin a new stream")
+            raise UsageError(
+                "the workers were shut down while their stream was under way", hint="begin a new stream"
+            )
         for event in self._pool.wait(None if self._ends_at is None else max(0.0, self._ends_at - _clock())):
             if isinstance(event, Started | Reported) and event.generation == call.generation:
                 self.report = (self.report or replace(event.report, files=())).joined(event.report)

@@ -1,8 +1,9 @@
 """The sampler's state machine: what a sampler does when a worker sends a message, or dies.
 
-It knows no process and no clock: it takes events and times, and answers with instructions. A worker is starting until
-it answers `Started` to the current generation; then it is ready, and gets leases. After `Failed` or a death it is
-brought up again with its whole history, and so is starting again. ARCHITECTURE.md has the table.
+It knows no process and no clock: it takes events and times, and answers with instructions. A worker is
+starting until it answers `Started` to the current generation; then it is ready, and gets leases. After
+`Failed` or a death it is brought up again with its whole history, and so is starting again. ARCHITECTURE.md
+has the table.
 """
 
 from __future__ import annotations
@@ -98,7 +99,9 @@ class SamplerMachine:
         self.n_workers = max(n_running, n_workers if is_parallel or not self._plan.is_shared else 1)
         self._leases = Leases(self._plan, n_workers=self.n_workers, size=lease_size, block=block, now=now)
         self._skipped: dict[int, str] = {}  # By number, why an episode is left out.
-        self._is_ending = False  # Whether it was asked to end early, or has failed: no more numbers are leased.
+        self._is_ending = (
+            False  # Whether it was asked to end early, or has failed: no more numbers are leased.
+        )
         self._has_failed = False
         self._n_rebuilt = 0  # How often a worker was brought up again.
         self._ready: set[int] = set()
@@ -116,7 +119,10 @@ class SamplerMachine:
             if is_new:
                 instructions.append(StartWorker(worker))
             updates = self._updates.history(worker) if is_new else tuple(changes[worker : worker + 1])
-            lease, salt = self._leases.lease(worker, buffer_is_full=False), (self.generation, self._first_number)
+            lease, salt = (
+                self._leases.lease(worker, buffer_is_full=False),
+                (self.generation, self._first_number),
+            )
             start = Start(self.generation, updates, lease, self._plan.stride, salt, rebuild=is_new)
             instructions.append(Send(worker, start))
         return instructions

@@ -26,7 +26,9 @@ MOST_SKIPPED = 100
 _CRASH_HINT = "a crash in the environment's or policy's native code, or no memory left"
 
 # Where in Python a fatal signal struck, as the traceback in the crash box shows it.
-_CRASHING = re.compile(r'^Stack \(most recent call first\):\n  File "([^"\n]+)", line (\d+) in (\S+)', re.MULTILINE)
+_CRASHING = re.compile(
+    r'^Stack \(most recent call first\):\n  File "([^"\n]+)", line (\d+) in (\S+)', re.MULTILINE
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,9 +37,10 @@ class Supervision:
 
     Attributes:
         max_worker_restarts: How many workers may be started again, of all workers together; 0 for none.
-        on_worker_death: What becomes of an episode that killed its worker three times: it ends the call, or is skipped.
-        on_env_error: What becomes of an episode in which the environment or policy raised: it ends the call, is run
-            again up to three times in a worker that is built anew, or is skipped.
+        on_worker_death: What becomes of an episode that killed its worker three times: it ends the call, or
+            is skipped.
+        on_env_error: What becomes of an episode in which the environment or policy raised: it ends the call,
+            is run again up to three times in a worker that is built anew, or is skipped.
         step_timeout: Seconds that one step of a worker may take; None for no limit.
         episode_timeout: Seconds that an episode may take; None for no limit.
     """
@@ -90,7 +93,9 @@ class Supervisor:
         if death.late:
             late = _within(in_flight, death.late) or death.late
             limit = f"{self._rules.episode_timeout:g} s in worker {death.worker}"
-            hint = "{episode_timeout=…} says how long an episode may take, {max_episode_length=…} how many steps"
+            hint = (
+                "{episode_timeout=…} says how long an episode may take, {max_episode_length=…} how many steps"
+            )
             error = EnvError(f"{self._episode(late[0])} took longer than {limit}", hint=hint)
             return self.failed(error, late, in_flight)
         if starting:
@@ -120,7 +125,9 @@ class Supervisor:
             return Decision(self._fatal(f"{what}{after}", hint, death))
         self.restarts += 1
         likely = f" ({death.hint})" if death.hint else ""
-        return Decision(isolated=isolated, notice=f"{what}{likely}; it is started again ({self.restarts} of {most})")
+        return Decision(
+            isolated=isolated, notice=f"{what}{likely}; it is started again ({self.restarts} of {most})"
+        )
 
     def _fatal(self, message: str, hint: str, death: Died) -> WorkerError:
         """Return the error of a death, with a line for each death before it, and its traceback."""
@@ -145,7 +152,9 @@ class Supervisor:
         self._failures[number] += 1
         count = self._failures[number]
         if count > MOST_TRIES:
-            advice = f'episode {number} failed {count} times; {{on_env_error="skip"}} leaves such an episode out'
+            advice = (
+                f'episode {number} failed {count} times; {{on_env_error="skip"}} leaves such an episode out'
+            )
             return Decision(error.with_hint("; ".join(filter(None, [error.marked_hint, advice]))))
         notice = f"{error.message}; episode {number} is run again ({count} of {MOST_TRIES})"
         return Decision(isolated=(number,), notice=notice)
@@ -156,7 +165,9 @@ class Supervisor:
             message = f"{MOST_SKIPPED} episodes in a row had to be skipped; the last one: {error.message}"
             hint = "hardly any episode can be run like this"
             return Decision(type(error)(message, hint=hint, details=error.details))
-        return Decision(skipped=(number, error.message), notice=f"{error.message}; episode {number} is skipped")
+        return Decision(
+            skipped=(number, error.message), notice=f"{error.message}; episode {number} is skipped"
+        )
 
     def _episode(self, number: int) -> str:
         return f"episode {number} (seed {env_seed(self._seed, number)})"

@@ -44,7 +44,9 @@ class UpdateLog:
     def note(self, agent_update: Any, env_update: Any) -> list[Update]:
         """Add one call's updates, as `Sampler.stream` has them; return them by worker."""
         agents = self._factory.prepare_worker_messages(agent_update, _policy)
-        envs = self._factory.prepare_worker_messages(env_update, partial(_env, as_it_is=(EnvUpdate, type(None))))
+        envs = self._factory.prepare_worker_messages(
+            env_update, partial(_env, as_it_is=(EnvUpdate, type(None)))
+        )
         updates = _updates(agents, envs)
         self.by_worker = self.by_worker or isinstance(agent_update, list) or isinstance(env_update, list)
         for worker, update in enumerate(updates):
@@ -53,18 +55,26 @@ class UpdateLog:
                 is_whole = not isinstance(agents[worker], dict | tuple | np.ndarray)
                 self._agents[worker] = [update.agent] if is_whole else [self._agents[worker][0], update.agent]
             if update.env is not None:
-                builds_on = any(isinstance(row, EnvUpdate) and not row.replaces_env for row in _rows(envs[worker]))
+                builds_on = any(
+                    isinstance(row, EnvUpdate) and not row.replaces_env for row in _rows(envs[worker])
+                )
                 self._envs[worker] = [*self._envs[worker], update.env] if builds_on else [update.env]
         return updates
 
     def history(self, worker: int) -> tuple[Update, ...]:
         """Return all updates to apply to a new worker, in order: those of the environment first."""
         (agent, *agents), (env, *envs) = self._agents[worker], self._envs[worker]
-        return Update(agent, env), *(Update(env=env) for env in envs), *(Update(agent=agent) for agent in agents)
+        return (
+            Update(agent, env),
+            *(Update(env=env) for env in envs),
+            *(Update(agent=agent) for agent in agents),
+        )
 
 
 def _updates(agents: list[Any], envs: list[Any]) -> list[Update]:
-    pairs = zip(_pickled(agents, "policy", PolicyLoadError), _pickled(envs, "environment", EnvLoadError), strict=True)
+    pairs = zip(
+        _pickled(agents, "policy", PolicyLoadError), _pickled(envs, "environment", EnvLoadError), strict=True
+    )
     return [Update(*pair) for pair in pairs]
 
 

@@ -14,7 +14,9 @@ class Notes(NamedTuple):
 
     beats: int  # Turns and steps that were begun.
     busy: bool  # Whether the worker was in a turn, rather than waiting or sending.
-    numbers: tuple[int, ...] | None  # The episodes that had begun and not ended; None where the box cannot say.
+    numbers: (
+        tuple[int, ...] | None
+    )  # The episodes that had begun and not ended; None where the box cannot say.
 
 
 @dataclass(slots=True)
@@ -52,9 +54,13 @@ class Watch:
         if self.step_timeout is not None and self._stuck > self.step_timeout:
             return f"was killed, since a step took longer than {self.step_timeout:g} s,", ()
         ran_before = set(before.numbers or ())
-        self._running = {n: self._running.get(n, 0.0) + elapsed if n in ran_before else 0.0 for n in notes.numbers}
+        self._running = {
+            n: self._running.get(n, 0.0) + elapsed if n in ran_before else 0.0 for n in notes.numbers
+        }
         limit = self.episode_timeout
-        late = tuple(number for number, seconds in self._running.items() if limit is not None and seconds > limit)
+        late = tuple(
+            number for number, seconds in self._running.items() if limit is not None and seconds > limit
+        )
         if not late:
             return None
         which = f"episode {late[0]}" if len(late) == 1 else f"each of {len(late)} episodes"

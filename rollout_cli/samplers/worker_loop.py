@@ -49,8 +49,8 @@ _clock = time.perf_counter
 class WorkerLoop:
     """One worker, which notes in its crash box what runs. Where it owns its process, it sets that up for its factory.
 
-    Whoever drives it calls `turn` only while there is room for more messages, so a worker never blocks on sending, and
-    never drops a finished episode. It has `ended` after an `Exit`.
+    Whoever drives it calls `turn` only while there is room for more messages, so a worker never blocks on
+    sending, and never drops a finished episode. It has `ended` after an `Exit`.
     """
 
     def __init__(
@@ -66,11 +66,17 @@ class WorkerLoop:
     ) -> None:
         self.ended = False
         self._factory, self._number, self._box = factory, worker_number, crash_box
-        self._owns_process, self._turn_seconds, self._flush_seconds = owns_process, turn_seconds, flush_seconds
+        self._owns_process, self._turn_seconds, self._flush_seconds = (
+            owns_process,
+            turn_seconds,
+            flush_seconds,
+        )
         self._hashes_files = hashes_files
         self._entered = ExitStack()
         self._worker: Worker | None = None
-        self._watch: FileWatch | None = None  # From before a policy is loaded until the first episode has ended.
+        self._watch: FileWatch | None = (
+            None  # From before a policy is loaded until the first episode has ended.
+        )
         self._generation = 0
         self._failed = False
         self._flush_at = 0.0
@@ -90,8 +96,8 @@ class WorkerLoop:
     def turn(self, commands: Sequence[ToWorker] = ()) -> list[ToSampler]:
         """Take commands, run episodes for a while or one step of the environment, and return what is to be sent.
 
-        A BaseException such as the user's SystemExit leaves the turn: the worker is as good as dead, and the episodes
-        that run are suspects.
+        A BaseException such as the user's SystemExit leaves the turn: the worker is as good as dead, and the
+        episodes that run are suspects.
         """
         untaken = list(commands)
         try:
@@ -204,9 +210,13 @@ class WorkerLoop:
         for sound, _ in pairs:
             if sound is not None:
                 self._send(
-                    worker, without_infos(sound, self._factory.drop_infos) if self._factory.drop_infos else sound
+                    worker,
+                    without_infos(sound, self._factory.drop_infos) if self._factory.drop_infos else sound,
                 )
-        self._left, self._flush_at = (worker.finished_rows, worker.finished_bytes), _clock() + self._flush_seconds
+        self._left, self._flush_at = (
+            (worker.finished_rows, worker.finished_bytes),
+            _clock() + self._flush_seconds,
+        )
         for _, error in pairs:
             if error is not None:
                 raise error

@@ -36,8 +36,9 @@ class EpisodeSeeder:
     def watch(self, *, policy: Any = None, env: Any = None) -> None:
         """Search for generators, after a build, an update or the first reset; those found before keep their streams.
 
-        A policy or environment takes the place of the one watched before; None leaves that one. What both hold counts
-        as the environment's. Nothing changes but that a space makes the generator that its first draw would make.
+        A policy or environment takes the place of the one watched before; None leaves that one. What both
+        hold counts as the environment's. Nothing changes but that a space makes the generator that its first
+        draw would make.
         """
         seen: dict[int, Any] = {}
         streams: list[tuple[str, Any]] = []
@@ -48,8 +49,8 @@ class EpisodeSeeder:
             if name not in self._watched:
                 continue
             found = _search(self._watched[name], seen)
-            # An environment may make a generator at its first reset. Such a late one has a name of its own, since
-            # whether a worker has met it must not change the others' streams.
+            # An environment may make a generator at its first reset. Such a late one has a name of its own,
+            # since whether a worker has met it must not change the others' streams.
             first = self._first.setdefault(name, found)
             known = {id(holder) for holder in first}
             late = [holder for holder in found if id(holder) not in known]
@@ -95,17 +96,23 @@ def _is_kind(item: Any, kinds: tuple[type, ...]) -> bool:
 
 def _is_generator(item: Any) -> bool:
     if _is_kind(item, (np.random.Generator, np.random.RandomState, random.Random)):
-        return not _is_kind(item, (random.SystemRandom,)) and not any(item is known for known in _GLOBAL_GENERATORS)
+        return not _is_kind(item, (random.SystemRandom,)) and not any(
+            item is known for known in _GLOBAL_GENERATORS
+        )
     torch: Any = sys.modules.get("torch")
     kind = getattr(torch, "Generator", None)
-    return isinstance(kind, type) and _is_kind(item, (kind,)) and item is not getattr(torch, "default_generator", None)
+    return (
+        isinstance(kind, type)
+        and _is_kind(item, (kind,))
+        and item is not getattr(torch, "default_generator", None)
+    )
 
 
 def _search(root: Any, seen: dict[int, Any]) -> list[Any]:
     """Return the generators below `root`, the nearest first; of spaces and environments, these themselves.
 
-    It follows what the garbage collector follows, so it asks no object for anything. What it meets is kept in `seen`,
-    by id, so that the ids stay theirs.
+    It follows what the garbage collector follows, so it asks no object for anything. What it meets is kept in
+    `seen`, by id, so that the ids stay theirs.
     """
     found: list[Any] = []
     waiting = deque([root])
@@ -119,7 +126,8 @@ def _search(root: Any, seen: dict[int, Any]) -> list[Any]:
             found.append(item)
             continue
         if _is_kind(item, _HOLDERS) and not _is_kind(item, _WRAPPERS):
-            # It may make its generator anew, and so stands for it. A property of the user's class may raise anything.
+            # It may make its generator anew, and so stands for it. A property of the user's class may raise
+            # anything.
             with contextlib.suppress(Exception):
                 if id(generator := item.np_random) not in seen:
                     seen[id(generator)] = generator
@@ -144,9 +152,13 @@ def _seed(generator: Any, root: int, number: int | str, stream: str) -> None:
     """Put a generator into the state that belongs to (root, number, stream)."""
     bits: Any = generator.bit_generator if isinstance(generator, np.random.Generator) else None
     if type(bits) is np.random.PCG64:
-        # 128 bits and an odd increment, from the hash itself: a fifth of the cost of a SeedSequence, for every space.
+        # 128 bits and an odd increment, from the hash itself: a fifth of the cost of a SeedSequence, for
+        # every space.
         digest = seed_digest(root, number, stream, size=32)
-        state: Any = {"state": int.from_bytes(digest[:16], "big"), "inc": int.from_bytes(digest[16:], "big") | 1}
+        state: Any = {
+            "state": int.from_bytes(digest[:16], "big"),
+            "inc": int.from_bytes(digest[16:], "big") | 1,
+        }
         bits.state = {"bit_generator": "PCG64", "state": state, "has_uint32": 0, "uinteger": 0}
         return
     seed = derive_seed(root, number, stream)

@@ -33,8 +33,8 @@ def derive_seed(root: int, number: int | str, stream: str) -> int:
 def env_seed(root: int, number: int) -> int:
     """Return the seed that episode `number` gives to `env.reset`, in [0, 2**32).
 
-    `numpy.random.seed`, which many environments call, takes no more. It is a permutation of the numbers (a Feistel
-    network of four rounds, M. Luby and C. Rackoff), so no two episodes below 2**32 share a seed.
+    `numpy.random.seed`, which many environments call, takes no more. It is a permutation of the numbers (a
+    Feistel network of four rounds, M. Luby and C. Rackoff), so no two episodes below 2**32 share a seed.
     """
     left, right = (number & 0xFFFFFFFF) >> 16, number & 0xFFFF
     for key in _round_keys(root, number >> 32):
@@ -86,7 +86,11 @@ def torch_has_drawn() -> bool:
 
 
 def _global_states() -> tuple[Any, Any, list[Any]]:
-    return random.getstate(), np.random.get_state(), [generator.get_state() for generator in _torch_generators()]
+    return (
+        random.getstate(),
+        np.random.get_state(),
+        [generator.get_state() for generator in _torch_generators()],
+    )
 
 
 def _put_back(states: tuple[Any, Any, list[Any]]) -> None:
@@ -100,7 +104,8 @@ def _put_back(states: tuple[Any, Any, list[Any]]) -> None:
 class BorrowedGenerators:
     """The global generators, borrowed from a caller whose own states must not change.
 
-    Each entry of `with borrowed:` puts in the states of the last exit; each exit gives the caller its own back.
+    Each entry of `with borrowed:` puts in the states of the last exit; each exit gives the caller its own
+    back.
     """
 
     def __init__(self) -> None:

@@ -1,7 +1,7 @@
 """What a vector environment or a batched policy gives for n rows at once, as checked arrays and typed columns.
 
-gymnasium's vector environments give one info dictionary of arrays (n, ...) for all rows, with a mask `_key` beside each
-`key` that not every row has; policies give arrays, masked where some rows have no value.
+gymnasium's vector environments give one info dictionary of arrays (n, ...) for all rows, with a mask `_key`
+beside each `key` that not every row has; policies give arrays, masked where some rows have no value.
 """
 
 from __future__ import annotations
@@ -50,7 +50,9 @@ def reward_batch(rewards: Any, n_rows: int) -> Array:
     """Return one number a row, (n,)."""
     array = _as_array(rewards)
     if array.shape != (n_rows,) or array.dtype.kind not in "biuf":
-        raise BadValueError(f"the rewards are {array.dtype}{array.shape}, expected a number for each of {n_rows} rows")
+        raise BadValueError(
+            f"the rewards are {array.dtype}{array.shape}, expected a number for each of {n_rows} rows"
+        )
     return array
 
 
@@ -59,7 +61,9 @@ def flag_batch(name: str, flags: Any, n_rows: int) -> Array:
     array = _as_array(flags)
     is_bool = array.dtype == bool or (array.dtype.kind in "iu" and np.isin(array, (0, 1)).all())
     if array.shape != (n_rows,) or not is_bool:
-        raise BadValueError(f"{name} is {array.dtype}{array.shape}, expected a bool for each of {n_rows} rows")
+        raise BadValueError(
+            f"{name} is {array.dtype}{array.shape}, expected a bool for each of {n_rows} rows"
+        )
     return array.astype(bool, copy=False)
 
 
@@ -77,7 +81,9 @@ class RowInfos(list[dict[Any, Any]]):
     """Info dictionaries of single rows, one for each of the n rows, which nobody changes any more."""
 
 
-def batch_columns(infos: Any, n_rows: int, path: InfoPath = ()) -> Iterator[tuple[InfoKey, Array, Array | None]]:
+def batch_columns(
+    infos: Any, n_rows: int, path: InfoPath = ()
+) -> Iterator[tuple[InfoKey, Array, Array | None]]:
     """Yield the columns of a batch's infos: key, values (n, ...), and which rows have one (n,), None for all.
 
     RowInfos are one column, at the empty path. Infos that cannot be used raise BadValueError.
@@ -87,7 +93,9 @@ def batch_columns(infos: Any, n_rows: int, path: InfoPath = ()) -> Iterator[tupl
             yield ((), _ODD), _objects(infos), np.array([bool(info) for info in infos])
         return
     if not isinstance(infos, Mapping):
-        raise BadValueError(f"the infos are no dictionary: {shown(infos)}", "give {} where there is nothing to say")
+        raise BadValueError(
+            f"the infos are no dictionary: {shown(infos)}", "give {} where there is nothing to say"
+        )
     for key, value in infos.items():
         if isinstance(key, str) and key.startswith("_") and key[1:] in infos:
             continue
@@ -95,7 +103,8 @@ def batch_columns(infos: Any, n_rows: int, path: InfoPath = ()) -> Iterator[tupl
         mask = None if has is None else np.asarray(has, bool)
         if isinstance(value, Mapping):
             for inner, values, inner_mask in batch_columns(value, n_rows, here):
-                # An inner dictionary of gymnasium's has masks of its own; one without is as its outer one says.
+                # An inner dictionary of gymnasium's has masks of its own; one without is as its outer one
+                # says.
                 yield inner, values, mask if inner_mask is None else inner_mask
             continue
         if isinstance(value, np.ma.MaskedArray):
@@ -103,7 +112,9 @@ def batch_columns(infos: Any, n_rows: int, path: InfoPath = ()) -> Iterator[tupl
         yield _column(here, value, mask, n_rows)
 
 
-def _column(path: InfoPath, value: Any, mask: Array | None, n_rows: int) -> tuple[InfoKey, Array, Array | None]:
+def _column(
+    path: InfoPath, value: Any, mask: Array | None, n_rows: int
+) -> tuple[InfoKey, Array, Array | None]:
     is_sequence = isinstance(value, list | tuple) and len(value) == n_rows
     # A value without one entry a row counts for every row.
     is_array = hasattr(value, "__array__") and np.ndim(value) > 0
@@ -111,10 +122,14 @@ def _column(path: InfoPath, value: Any, mask: Array | None, n_rows: int) -> tupl
     for name, array in (("info", values), ("mask of info", mask)):
         if array is not None and array.shape[:1] != (n_rows,):
             got = f"{array.dtype}{array.shape}"
-            raise BadValueError(f"the {name} {'.'.join(path)!r} is {got}, expected an entry for each of {n_rows} rows")
+            raise BadValueError(
+                f"the {name} {'.'.join(path)!r} is {got}, expected an entry for each of {n_rows} rows"
+            )
     kind = _kind(values)
     if kind == _ODD:
-        values = _objects([copied(one) if mask is None or mask[row] else None for row, one in enumerate(values)])
+        values = _objects(
+            [copied(one) if mask is None or mask[row] else None for row, one in enumerate(values)]
+        )
     return (path, kind), values, mask
 
 
@@ -127,7 +142,11 @@ def _objects(values: Any) -> Array:
 
 def _kind(values: Array) -> str:
     row_bytes = values.dtype.itemsize * int(np.prod(values.shape[1:]))
-    if values.dtype.kind not in "biuf" or values.dtype.itemsize > _WIDEST_BYTES or not 0 < row_bytes <= _LARGEST_VALUE:
+    if (
+        values.dtype.kind not in "biuf"
+        or values.dtype.itemsize > _WIDEST_BYTES
+        or not 0 < row_bytes <= _LARGEST_VALUE
+    ):
         return _ODD
     name = values.dtype.newbyteorder("=").name
     return f"{name}[{','.join(map(str, values.shape[1:]))}]" if values.ndim > 1 else name
@@ -162,7 +181,9 @@ def info_table(n_rows: int, columns: Mapping[InfoKey, tuple[Array, Array]]) -> I
                     odd[row] = values[row]
         elif len(rows):
             is_full = len(rows) == n_rows
-            typed.append(InfoColumn(path, kind, None if is_full else rows, values if is_full else values[rows]))
+            typed.append(
+                InfoColumn(path, kind, None if is_full else rows, values if is_full else values[rows])
+            )
     others = tabulate(odd) if odd else InfoTable(n_rows)
     return InfoTable(n_rows, (*typed, *others.columns), others.dropped_rows)
 

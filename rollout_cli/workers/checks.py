@@ -1,7 +1,8 @@
 """What user code gives at each step, held against its interface; and the errors that say whose step it was.
 
-A value that cannot be used raises BadValueError. Nothing here is called for a step that is as it should be, except the
-comparison of an action with its bounds: an action outside of its space fails before the environment sees it.
+A value that cannot be used raises BadValueError. Nothing here is called for a step that is as it should be,
+except the comparison of an action with its bounds: an action outside of its space fails before the
+environment sees it.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ _INTERFACES = {
 }
 _REWARD_HINT = "a reward is one real number that a float can hold: 0.0 where a step is worth nothing"
 ENDLESS_HINT = (
-    "{max_episode_length=N} truncates it; {episode_step_guard=…} says how long an episode without a limit may get"
+    "{max_episode_length=N} truncates it; "
+    "{episode_step_guard=…} says how long an episode without a limit may get"
 )
 
 
@@ -81,7 +83,9 @@ _VALUES = (bool, int, float, str, np.generic, type(None))
 def frozen_copy(info: Any) -> dict[Any, Any]:
     """Return an info dictionary that later changes to `info`, or to its values, do not reach."""
     if not isinstance(info, Mapping):
-        raise BadValueError(f"the info is no dictionary: {shown(info)}", "give {} where there is nothing to say")
+        raise BadValueError(
+            f"the info is no dictionary: {shown(info)}", "give {} where there is nothing to say"
+        )
     return {key: value if isinstance(value, _VALUES) else copied(value) for key, value in info.items()}
 
 
@@ -107,7 +111,9 @@ def bad_action(leaf: Leaf, value: Any, rule: str) -> BadValueError:
         hint = "nan has no nearest bound: look at the policy's parameters and at the observation it was given"
     elif leaf.kind == "box" and rule != "clip":
         hint = f'{{invalid_action="clip"}} moves it to the nearest bound, {hint}'
-    return BadValueError(f"the action{where} is not of its space: {numbers.tolist()!r:.80} of {leaf.space}", hint)
+    return BadValueError(
+        f"the action{where} is not of its space: {numbers.tolist()!r:.80} of {leaf.space}", hint
+    )
 
 
 def bounds_of(leaf: Leaf) -> tuple[Any, Any] | None:
@@ -140,7 +146,8 @@ def inside_check(leaf: Leaf) -> Callable[[Any], bool]:
 def clipped(value: Any, space: spaces.Space[Any]) -> Any:
     """Return the value with its numbers moved to the nearest bound of a Box; of other spaces as it is.
 
-    It comes before the conversion to the Box's type: a number that this has no room for would become another one.
+    It comes before the conversion to the Box's type: a number that this has no room for would become another
+    one.
     """
     if not isinstance(space, spaces.Box):
         return value
@@ -166,7 +173,9 @@ def sound_episodes(chunk: Chunk) -> tuple[Chunk | None, RolloutError | None]:
         hint = "the action of this step is nan, too: look at the policy first"
     place = episode_place(int(chunk.workers[at]), number, int(chunk.seeds[at]), step)
     error = EnvError("the reward is not a number (nan)", hint=hint, place=place, episodes=(number,))
-    sound = [chunk.episodes(one, one + 1) for one in np.setdiff1d(np.arange(chunk.n_episodes), faulty).tolist()]
+    sound = [
+        chunk.episodes(one, one + 1) for one in np.setdiff1d(np.arange(chunk.n_episodes), faulty).tolist()
+    ]
     return concatenate(sound) if sound else None, error
 
 
@@ -184,14 +193,17 @@ def rows_place(worker: int, numbers: tuple[int, ...], n_rows: int, step: int) ->
 def blame(where: str, error: BaseException, place: str, numbers: tuple[int, ...] = ()) -> None:
     """Raise the error that says which call of user code failed, how, and in whose step; return if it is nobody's fault.
 
-    Ctrl-C arrives in whichever code runs; an error of ours that is no UserCodeError is its own message. A UserCodeError
-    keeps its words, and gets the place. `numbers` are the episodes in one of which `where` (`env.step`) failed. What
-    fails while the result of a call is taken apart is a result that is not as it should be.
+    Ctrl-C arrives in whichever code runs; an error of ours that is no UserCodeError is its own message. A
+    UserCodeError keeps its words, and gets the place. `numbers` are the episodes in one of which `where`
+    (`env.step`) failed. What fails while the result of a call is taken apart is a result that is not as it
+    should be.
     """
     if isinstance(error, GeneratorExit) or is_interrupt(error):
         return
     if isinstance(error, RuntimeError) and isinstance(error.__cause__, StopIteration):
-        error = error.__cause__  # Python changes its type where it leaves a generator, such as the steps of a row.
+        error = (
+            error.__cause__
+        )  # Python changes its type where it leaves a generator, such as the steps of a row.
     call, interface = _INTERFACES.get(where, (where, ""))
     kind: type[UserCodeError] = PolicyError if call.startswith("policy") else EnvError
     if isinstance(error, UserCodeError):

@@ -25,7 +25,9 @@ class DefaultWorker(Worker):
     def update_env(self, env_update: Any) -> None:
         if env_update is None:
             return
-        check_env(env_update, gymnasium.Env, hint="VecWorker takes vector environments and lists", or_update=True)
+        check_env(
+            env_update, gymnasium.Env, hint="VecWorker takes vector environments and lists", or_update=True
+        )
         self._update_rows([env_update])
 
     def _update_rows(self, updates: Sequence[Any]) -> None:

@@ -48,10 +48,14 @@ def refuse_overrides(kind: type[Worker], worker_args: dict[str, Any]) -> None:
         return
     called = kind.overridable(worker_args)
     names = (*VERBS, *OVERRIDABLE)
-    if unused := [name for name in names if getattr(kind, name) is not getattr(base, name) and name not in called]:
+    if unused := [
+        name for name in names if getattr(kind, name) is not getattr(base, name) and name not in called
+    ]:
         used = ", ".join(name for name in names if name in called)
         message = f"{kind.__name__} overrides {' and '.join(unused)}, which samplers do not call of it"
-        raise UserCodeError(message, hint=f"override one of {used}; a script may call all verbs of such a worker")
+        raise UserCodeError(
+            message, hint=f"override one of {used}; a script may call all verbs of such a worker"
+        )
 
 
 def _is_worker_class(found: Any) -> TypeGuard[type[Worker]]:
@@ -68,8 +72,9 @@ class WorkerFactory:
         worker_class: The class of the workers, a subclass of Worker.
         worker_args: Further keyword arguments of that class.
         is_tf_worker: Whether a TensorFlow session is open in each worker: the ready-made `worker_setup`.
-        worker_setup: Makes a context manager that is entered in each worker before the policy is unpickled there, and
-            left when the worker ends; in place of the default, which holds torch to one thread. It must be picklable.
+        worker_setup: Makes a context manager that is entered in each worker before the policy is unpickled
+            there, and left when the worker ends; in place of the default, which holds torch to one thread. It
+            must be picklable.
         rules: What is done about user code that nearly keeps its contract.
         pins: Which files of a policy and environment are pinned; None where workers do not look for any.
         drop_infos: Infos that are not recorded: dotted paths or globs, see `without_infos`.
@@ -79,9 +84,10 @@ class WorkerFactory:
         drop_infos: As given.
 
     Raises:
-        ArgumentError: If an argument is out of range, the class is no worker class, or two set-ups are given (a
-            ValueError, too).
-        UserCodeError: If the class overrides what no sampler calls, or does not say how many numbers it runs at once.
+        ArgumentError: If an argument is out of range, the class is no worker class, or two set-ups are given
+            (a ValueError, too).
+        UserCodeError: If the class overrides what no sampler calls, or does not say how many numbers it runs
+            at once.
     """
 
     def __init__(
@@ -119,11 +125,15 @@ class WorkerFactory:
         if is_tf_worker and worker_setup is not None:
             raise ArgumentError("is_tf_worker=True is a worker_setup itself: give one of the two")
 
-    def prepare_worker_messages(self, objs: Any, preprocess: Callable[[Any], Any] = lambda obj: obj) -> list[Any]:
+    def prepare_worker_messages(
+        self, objs: Any, preprocess: Callable[[Any], Any] = lambda obj: obj
+    ) -> list[Any]:
         """Return one object a worker, each through `preprocess`: of a list, which has as many, or the same for all."""
         if isinstance(objs, list):
             if len(objs) != self.n_workers:
-                raise ArgumentError(f"a list with one entry a worker has {self.n_workers} entries, not {len(objs)}")
+                raise ArgumentError(
+                    f"a list with one entry a worker has {self.n_workers} entries, not {len(objs)}"
+                )
             return [preprocess(obj) for obj in objs]
         return [preprocess(objs)] * self.n_workers
 
@@ -131,10 +141,16 @@ class WorkerFactory:
         """Build worker 0 to n_workers - 1, or raise ArgumentError; UserCodeError if its class cannot be built."""
         if not 0 <= worker_number < self.n_workers:
             raise ArgumentError(f"worker_number is {worker_number}, must be from 0 to {self.n_workers - 1}")
-        common = {"seed": self.seed, "max_episode_length": self.max_episode_length, "worker_number": worker_number}
+        common = {
+            "seed": self.seed,
+            "max_episode_length": self.max_episode_length,
+            "worker_number": worker_number,
+        }
         arguments: dict[str, Any] = common | self.worker_args
         hint = f"it is called with {', '.join(arguments)}; the traceback below shows where"
-        with reporting(UserCodeError, f"the worker class {self.worker_class.__name__} cannot be built", hint=hint):
+        with reporting(
+            UserCodeError, f"the worker class {self.worker_class.__name__} cannot be built", hint=hint
+        ):
             worker = self.worker_class(**arguments)
         worker.rules = self.rules
         return worker
@@ -149,7 +165,8 @@ class WorkerFactory:
         try:
             yield
         finally:
-            # It is not given an error, which it must not swallow: whoever waits for the worker has to hear of it.
+            # It is not given an error, which it must not swallow: whoever waits for the worker has to hear of
+            # it.
             with reporting(UserCodeError, "the worker's set-up could not be left"):
                 entered.close()
 

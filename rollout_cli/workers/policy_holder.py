@@ -24,7 +24,8 @@ class PolicyHolder:
     """Takes policies and parameters, and adapts a policy once the spaces are known.
 
     Attributes:
-        policies: The adapted policy, or one for each row where it acts on one observation at a time; none before.
+        policies: The adapted policy, or one for each row where it acts on one observation at a time; none
+            before.
     """
 
     def __init__(self, root: int, *, deterministic: bool) -> None:
@@ -78,9 +79,9 @@ class PolicyHolder:
 
         `envs` are the rows' environments, of which the policy may need action masks; none for a native one.
 
-        There is one spec for each row of a native environment. A policy that acts on one observation at a time is
-        copied for each, for its state and its draws belong to one episode; each copy has its row's own spaces, for it
-        may draw from them.
+        There is one spec for each row of a native environment. A policy that acts on one observation at a
+        time is copied for each, for its state and its draws belong to one episode; each copy has its row's
+        own spaces, for it may draw from them.
         """
         if self._given is None or self.policies:
             return
@@ -88,13 +89,18 @@ class PolicyHolder:
         had_torch = "torch" in sys.modules
         policies = [self._adapted(source, first)]
         if not had_torch and torch_has_drawn():
-            # It imported torch, whose generator begins in another state in each process, and can be seeded now.
+            # It imported torch, whose generator begins in another state in each process, and can be seeded
+            # now.
             policies = [self._adapted(source, first)]
-        if policies[0].takes_masks and not (envs and all(env.has_wrapper_attr("action_masks") for env in envs)):
+        if policies[0].takes_masks and not (
+            envs and all(env.has_wrapper_attr("action_masks") for env in envs)
+        ):
             omitted = 'omit {vectorization="native"}: {envs_per_worker=…} then steps'
             hint = f"{omitted} environments that have a method action_masks()"
             if envs:
-                hint = "give the environment a method action_masks(), or wrap it in sb3_contrib's ActionMasker"
+                hint = (
+                    "give the environment a method action_masks(), or wrap it in sb3_contrib's ActionMasker"
+                )
             message = f"{name_of(policies[0].wrapped)} needs action masks, and the environment has none"
             raise PolicyLoadError(message, hint=hint)
         if others and policies[0].row_by_row:

@@ -11,9 +11,9 @@ from rollout_cli.workers.values import NO_NUMBER
 class RowQueues:
     """Queues of numbers; row j takes the lowest of queue j % n_queues.
 
-    With a queue for each row, number i runs in row i % n_rows, under every policy. With one queue, the next row to
-    begin takes the lowest number, so that no row lags behind: for environments that reset their rows themselves, whose
-    episodes cannot be repeated anyway.
+    With a queue for each row, number i runs in row i % n_rows, under every policy. With one queue, the next
+    row to begin takes the lowest number, so that no row lags behind: for environments that reset their rows
+    themselves, whose episodes cannot be repeated anyway.
     """
 
     def __init__(self, n_queues: int) -> None:

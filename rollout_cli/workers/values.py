@@ -14,7 +14,9 @@ from rollout_cli.pins import PinnedFile, agreed
 OnInvalidAction = Literal["error", "clip", "warn"]
 
 NO_NUMBER = -1  # Stands for no episode, where a row runs none.
-_GUARD_BYTES = 8 << 30  # Bytes of observations after which an episode has no end: it is kept in memory until it ends.
+_GUARD_BYTES = (
+    8 << 30
+)  # Bytes of observations after which an episode has no end: it is kept in memory until it ends.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,8 +24,9 @@ class EpisodeRules:
     """What a worker does about user code that nearly keeps its contract.
 
     Attributes:
-        invalid_action: What becomes of an action outside of its space: its episode fails before the environment sees
-            it; it is moved to the nearest bound (which nan does not have); or it goes to the environment as it is.
+        invalid_action: What becomes of an action outside of its space: its episode fails before the
+            environment sees it; it is moved to the nearest bound (which nan does not have); or it goes to the
+            environment as it is.
         step_guard: Steps after which an episode that no limit ends is taken to have no end, and fails.
     """
 

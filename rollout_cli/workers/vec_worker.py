@@ -24,17 +24,18 @@ from rollout_cli.workers.worker import Engine, Setting
 class VecWorker(DefaultWorker):
     """Runs one policy in `n_envs` rows at once.
 
-    Number i runs in row i % n_envs, under every policy. With rows that are reset from outside, an episode is a function
-    of its number and `n_envs`; for policies whose rows do not influence each other it is the very episode that a
-    DefaultWorker runs. With `sync`, the rows of a policy that acts on one observation take turns, an episode each.
+    Number i runs in row i % n_envs, under every policy. With rows that are reset from outside, an episode is
+    a function of its number and `n_envs`; for policies whose rows do not influence each other it is the very
+    episode that a DefaultWorker runs. With `sync`, the rows of a policy that acts on one observation take
+    turns, an episode each.
 
-    A row begins its next number within a step, so a subclass overrides `step_episode` and, with `sync`, `reset_env` and
-    `step_env`; samplers refuse one that overrides more of what `DefaultWorker` lists.
+    A row begins its next number within a step, so a subclass overrides `step_episode` and, with `sync`,
+    `reset_env` and `step_env`; samplers refuse one that overrides more of what `DefaultWorker` lists.
 
     Args:
         n_envs: How many rows.
-        vectorization: `sync` steps n_envs copies of the environment one after another; `native` steps the environment's
-            own vector form, a vector entry point or a factory that is called with `num_envs`.
+        vectorization: `sync` steps n_envs copies of the environment one after another; `native` steps the
+            environment's own vector form, a vector entry point or a factory that is called with `num_envs`.
         common: What every worker takes; `fresh_env` is for `sync` alone.
 
     Raises:
@@ -55,7 +56,9 @@ class VecWorker(DefaultWorker):
         if vectorization not in ("sync", "native"):
             raise ArgumentError(f"vectorization is {vectorization!r}, must be 'sync' or 'native'")
         if fresh_env and vectorization == "native":
-            raise ArgumentError("fresh_env=True builds single environments anew, and vectorization='native' has none")
+            raise ArgumentError(
+                "fresh_env=True builds single environments anew, and vectorization='native' has none"
+            )
         self._n_envs, self._is_native = n_envs, vectorization == "native"
         self._native: NativeRows | None = None
         self._row_specs: list[EnvSpec] = []
@@ -67,7 +70,9 @@ class VecWorker(DefaultWorker):
 
     @classmethod
     def overridable(cls, worker_args: dict[str, Any]) -> set[str]:
-        return {"step_episode"} | ({"reset_env", "step_env"} if worker_args.get("vectorization") != "native" else set())
+        return {"step_episode"} | (
+            {"reset_env", "step_env"} if worker_args.get("vectorization") != "native" else set()
+        )
 
     def update_env(self, env_update: Any) -> None:
         """Take new environments or apply updates: one for all rows, or for `sync` a list with one a row.
@@ -75,8 +80,8 @@ class VecWorker(DefaultWorker):
         Raises:
             EnvTypeError: If one is neither an environment nor an update (a TypeError, too).
             ArgumentError: If the list has another number of entries (a ValueError, too).
-            EnvLoadError: If one cannot be built or recorded, has no vector form, has other spaces than the others, or
-                if its episodes cannot be limited as the run asks.
+            EnvLoadError: If one cannot be built or recorded, has no vector form, has other spaces than the
+                others, or if its episodes cannot be limited as the run asks.
         """
         if env_update is None:
             return
@@ -85,7 +90,9 @@ class VecWorker(DefaultWorker):
             self._update_native(env_update)
             return
         for update in env_update if isinstance(env_update, list) else [env_update]:
-            check_env(update, gymnasium.Env, hint="vector environments need vectorization='native'", or_update=True)
+            check_env(
+                update, gymnasium.Env, hint="vector environments need vectorization='native'", or_update=True
+            )
         self._update_rows(one_for_each(env_update, self._n_envs))
 
     def _update_native(self, env_update: Any) -> None:
@@ -93,7 +100,9 @@ class VecWorker(DefaultWorker):
         seed_globals(self._seed, SETUP)
         # Each start of each worker has a seed of its own: no two run the same episodes. It has 31 bits.
         seed = derive_seed(self._seed, SETUP, f"native env {self.worker_number} {self.salt}") >> 33
-        env = updated_env(self.env, env_update, VectorEnv, lambda source: build_native(source, self._n_envs, seed))
+        env = updated_env(
+            self.env, env_update, VectorEnv, lambda source: build_native(source, self._n_envs, seed)
+        )
         rows = NativeRows(env, self._n_envs, self._seed)
         self._envs, self._native = [env], rows
         waiting, self._queue = self._queue.numbers, RowQueues(1 if rows.resets_itself else self._n_envs)

@@ -1,6 +1,7 @@
 """Worker: what a sampler or a script asks of a worker, whatever engine runs its episodes.
 
-The verbs are garage's. Beside them a sampler gives a worker episode numbers and takes finished episodes as chunks.
+The verbs are garage's. Beside them a sampler gives a worker episode numbers and takes finished episodes as
+chunks.
 """
 
 from __future__ import annotations
@@ -62,8 +63,8 @@ class Setting:
 class Engine(Protocol):
     """Runs episodes in rows, and keeps those that have ended until they are taken.
 
-    An error of the user's code leaves it as a UserCodeError with the place and the numbers where it may be, and all
-    episodes that run are given up.
+    An error of the user's code leaves it as a UserCodeError with the place and the numbers where it may be,
+    and all episodes that run are given up.
     """
 
     @property
@@ -113,14 +114,17 @@ class Engine(Protocol):
 class Worker(abc.ABC):
     """Runs one policy in one or more environments; built where it runs, and never pickled.
 
-    The legal order of the verbs: `update_agent` and `update_env` at least once each; then any number of episodes, each
-    by `start_episode`, `step_episode` until it returns True, and `collect_episode`; `rollout` does these three. A
-    sampler calls `assign`, `advance` and `take` in place of these, and may call both updates again between them.
+    The legal order of the verbs: `update_agent` and `update_env` at least once each; then any number of
+    episodes, each by `start_episode`, `step_episode` until it returns True, and `collect_episode`; `rollout`
+    does these three. A sampler calls `assign`, `advance` and `take` in place of these, and may call both
+    updates again between them.
 
-    A worker takes the numbers of its own episodes from `worker_number * 2**24` on, so that no two workers run the same.
+    A worker takes the numbers of its own episodes from `worker_number * 2**24` on, so that no two workers run
+    the same.
 
-    A subclass may override `worker_init`, `start_episode`, `step_episode`, and the smaller places that `OVERRIDABLE`
-    names. Samplers do not call `rollout` and `collect_episode`, and refuse a class that overrides them.
+    A subclass may override `worker_init`, `start_episode`, `step_episode`, and the smaller places that
+    `OVERRIDABLE` names. Samplers do not call `rollout` and `collect_episode`, and refuse a class that
+    overrides them.
 
     Args:
         seed: The root seed of the run; every episode's seeds come from it and the episode's number.
@@ -133,8 +137,8 @@ class Worker(abc.ABC):
         rules: What it does about user code that nearly keeps its contract; set before its first update.
         crash_box: Where it notes which episodes run; set before its first update.
         number_stride: The step from one of its numbers to the next, where it owns every m-th number.
-        salt: Differs from one start of this worker to the next. The seed of a native vector environment follows from
-            it; set before an update of the environment.
+        salt: Differs from one start of this worker to the next. The seed of a native vector environment
+            follows from it; set before an update of the environment.
     """
 
     _n_envs = 1  # How many rows: episodes that it may run at once.
@@ -328,7 +332,8 @@ class Worker(abc.ABC):
         """Run assigned numbers until `time.perf_counter()` passes `deadline`, or none is left; at least one step.
 
         Raises:
-            UserCodeError: If the policy or the environment fails; its `episodes` are the numbers where it may be.
+            UserCodeError: If the policy or the environment fails; its `episodes` are the numbers where it may
+                be.
         """
         engine = self._ready()
         kind = type(self)
@@ -361,8 +366,8 @@ class Worker(abc.ABC):
     def take(self, *, everything: bool = False) -> list[Chunk]:
         """Remove finished episodes and return them in the order of their numbers, as one chunk or several.
 
-        Where not `everything` is asked for, one that a lower number of this worker's holds up is kept back for up to a
-        quarter of a second, so that a chunk has few gaps.
+        Where not `everything` is asked for, one that a lower number of this worker's holds up is kept back
+        for up to a quarter of a second, so that a chunk has few gaps.
         """
         chunks, self._finished = self._finished, []
         if self._engine is not None:

@@ -210,7 +210,9 @@ def test_an_error_is_a_line_a_hint_and_details(rollout: Caller, stand_in: StandI
     ] == ran.stderr.splitlines()
 
 
-def test_errors_are_coloured_on_a_terminal(rollout: Caller, stand_in: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors_are_coloured_on_a_terminal(
+    rollout: Caller, stand_in: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Unless NO_COLOR says otherwise."""
     stand_in.raises = PolicyError("the policy raised")
     monkeypatch.setattr(type(sys.stderr), "isatty", lambda _: True)
@@ -230,7 +232,9 @@ def test_tracebacks(rollout: Caller, stand_in: StandIn) -> None:
     stand_in.raises = KeyError("x")
     lines = rollout("collect", "--timesteps", "100", code=1).stderr.splitlines()
     at = lines.index("rollout: error: internal error: KeyError: 'x'")
-    assert lines[at - 1].startswith("CartPole-v1: 56,789/100 steps")  # Progress is finished, whoever forgot it.
+    assert lines[at - 1].startswith(
+        "CartPole-v1: 56,789/100 steps"
+    )  # Progress is finished, whoever forgot it.
     assert any(line.startswith("Traceback") for line in lines[at:])
 
 
@@ -262,7 +266,11 @@ USAGE_ERRORS = [
     (["exact", "--timesteps", "1"], "UsageError", "No such option:? '?--timesteps"),
     (["replay", "here"], "UsageError", "say which episodes"),
     (["replay", "here", "--all", "--episodes", "1:2"], "UsageError", "these options exclude each other"),
-    (["replay", "here", "--episode", "3", "--episodes", "1:2"], "UsageError", "these options exclude each other"),
+    (
+        ["replay", "here", "--episode", "3", "--episodes", "1:2"],
+        "UsageError",
+        "these options exclude each other",
+    ),
     (["replay", "here", "--episodes", "2:1"], "ConfigError", "--episodes must be"),
     (["info"], "UsageError", "DIR"),
     (["colect"], "UsageError", "colect"),

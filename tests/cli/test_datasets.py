@@ -17,7 +17,18 @@ from tests.helpers.projects import project, write_module
 
 __all__ = ["project"]
 
-MAKE = ("collect", "--sampler", "local", "--workers", "1", "--seed", "7", "--env", "tests.helpers.envs:FaultyEnv", "-q")
+MAKE = (
+    "collect",
+    "--sampler",
+    "local",
+    "--workers",
+    "1",
+    "--seed",
+    "7",
+    "--env",
+    "tests.helpers.envs:FaultyEnv",
+    "-q",
+)
 
 
 @pytest.fixture
@@ -125,7 +136,9 @@ def test_replay(rollout: Caller, dataset: Path) -> None:
 
 def test_episodes_that_differ(rollout: Caller, project: Path) -> None:
     """Exit code 6: field, step and both values; a source that has changed is named as the cause."""
-    write_module(project, "mine", "from tests.helpers.envs import FaultyEnv\n\n\nclass Mine(FaultyEnv):\n    pass\n")
+    write_module(
+        project, "mine", "from tests.helpers.envs import FaultyEnv\n\n\nclass Mine(FaultyEnv):\n    pass\n"
+    )
     rollout(*MAKE, "--env", "mine:Mine", "--episodes", "3", "-o", "out")
     write_module(
         project,
@@ -150,7 +163,9 @@ def test_episodes_that_differ(rollout: Caller, project: Path) -> None:
 
 def test_policy_pack(rollout: Caller, project: Path) -> None:
     """The file runs without its module; it is not replaced unless that is asked for."""
-    write_module(project, "mine", "class Own:\n    def get_action(self, observation):\n        return 0, {}\n")
+    write_module(
+        project, "mine", "class Own:\n    def get_action(self, observation):\n        return 0, {}\n"
+    )
     ran = rollout("policy", "pack", "mine:Own", "-o", "own.pkl")
     assert "class        mine.Own" in ran.stdout
     document = json.loads(rollout("policy", "pack", "mine:Own", "-o", "two.pkl", "--json").stdout)

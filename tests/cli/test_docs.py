@@ -31,7 +31,9 @@ LANGUAGES = {"bash", "python", "sql", "toml", "json", "text"}
 def blocks(document: str) -> Iterator[tuple[str, str]]:
     """Yield language and text of each block of a document, without those that install, which `.ci/run` runs."""
     text = (ROOT / document).read_text()
-    for before, language, body in re.findall(r"([^\n]*)\n```(\w*)\n(.*?)^```$", text, re.DOTALL | re.MULTILINE):
+    for before, language, body in re.findall(
+        r"([^\n]*)\n```(\w*)\n(.*?)^```$", text, re.DOTALL | re.MULTILINE
+    ):
         if before not in INSTALLS:
             yield language, body
 
@@ -73,7 +75,9 @@ def test_blocks_run(document: str, project: Path, rollout: Caller) -> None:
             programs.append(body)
     if programs:
         (project / "block.py").write_text("\n".join(programs))
-        ran = subprocess.run([sys.executable, "block.py"], env=variables(), capture_output=True, text=True, check=False)
+        ran = subprocess.run(
+            [sys.executable, "block.py"], env=variables(), capture_output=True, text=True, check=False
+        )
         assert 0 == ran.returncode, ran.stdout + ran.stderr
 
 
@@ -97,7 +101,9 @@ def row(option: Option) -> str:
 
 def test_all_options_are_listed() -> None:
     """The options in the document are the declared ones, in words and order."""
-    listed = re.findall(r"^\| `--.*\| \w+(?:, \w+)* \|$", (ROOT / "docs/command-line.md").read_text(), re.MULTILINE)
+    listed = re.findall(
+        r"^\| `--.*\| \w+(?:, \w+)* \|$", (ROOT / "docs/command-line.md").read_text(), re.MULTILINE
+    )
     assert [row(option) for option in OPTIONS.values()] == listed
 
 

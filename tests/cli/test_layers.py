@@ -25,11 +25,17 @@ def test_the_layers_hold() -> None:
 PACKAGE = Path(rollout_cli.__file__).parent
 
 
-@pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda path: str(path.relative_to(PACKAGE)))
+@pytest.mark.parametrize(
+    "path", sorted(PACKAGE.rglob("*.py")), ids=lambda path: str(path.relative_to(PACKAGE))
+)
 def test_no_import_goes_by_a_string(path: Path) -> None:
     """The contracts do not see one: the tables of public names alone, in `__init__`, name modules of the package."""
     tree = ast.parse(path.read_text())
-    texts = [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+    texts = [
+        node.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    ]
     assert not [text for text in texts if re.fullmatch(r"rollout_cli(\.\w+)+", text)]
     names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
     assert path.name == "__init__.py" or not {"import_module", "__name__"} <= names
@@ -48,9 +54,13 @@ def test_a_part_loads_what_it_needs(name: str) -> None:
     """The dataset library stands by itself, and workers have no library for tables, terminals or options."""
     module, _, attribute = name.rpartition(".")
     foreign = {"typer", "pydantic", "rich"} | ({"pyarrow"} if "samplers" in name else set())
-    code = f"import sys, {module}; {name if module == 'rollout_cli' else f'from {module} import {attribute}'}\n"
+    code = (
+        f"import sys, {module}; {name if module == 'rollout_cli' else f'from {module} import {attribute}'}\n"
+    )
     code += "print(*sys.modules)"
-    ran = subprocess.run([sys.executable, "-c", code], env=variables(), capture_output=True, text=True, check=False)
+    ran = subprocess.run(
+        [sys.executable, "-c", code], env=variables(), capture_output=True, text=True, check=False
+    )
     assert 0 == ran.returncode, ran.stderr
     loaded = {".".join(module.split(".")[:2]) for module in ran.stdout.split()}
     assert not loaded & {*foreign, *(f"rollout_cli.{part}" for part in LOADED[name])}
@@ -63,7 +73,9 @@ def test_a_run_does_not_load_pandas(tmp_path: Path) -> None:
         f"r.collect(r.CollectConfig(episodes=3, sampler='local', seed=0, output={str(tmp_path / 'out')!r}))\n"
         "assert 'pandas' not in sys.modules\n"
     )
-    ran = subprocess.run([sys.executable, "-c", code], env=variables(), capture_output=True, text=True, check=False)
+    ran = subprocess.run(
+        [sys.executable, "-c", code], env=variables(), capture_output=True, text=True, check=False
+    )
     assert 0 == ran.returncode, ran.stderr
 
 
@@ -76,5 +88,7 @@ def test_a_dataset_is_loaded_without_the_rest_of_the_package() -> None:
         "assert own == {'dataset', 'episodes', 'errors', 'remote'}, own\n"
         "assert not {'pydantic', 'typer', 'rich'} & sys.modules.keys()\n"
     )
-    ran = subprocess.run([sys.executable, "-c", code], env=variables(), capture_output=True, text=True, check=False)
+    ran = subprocess.run(
+        [sys.executable, "-c", code], env=variables(), capture_output=True, text=True, check=False
+    )
     assert 0 == ran.returncode, ran.stderr

@@ -25,7 +25,9 @@ KINDS = {"processes": ("--workers", "2"), "local": ("--workers", "1", "--sampler
 def loaded_by(code: str) -> set[str]:
     """Return the top-level modules that are loaded after `code` has run."""
     script = f"import sys\n{code}\nprint('\\n' + ' '.join(sys.modules))"
-    ran = subprocess.run([sys.executable, "-c", script], env=variables(), capture_output=True, text=True, check=True)
+    ran = subprocess.run(
+        [sys.executable, "-c", script], env=variables(), capture_output=True, text=True, check=True
+    )
     return {name.split(".")[0] for name in ran.stdout.splitlines()[-1].split()}
 
 
@@ -42,7 +44,9 @@ def test_help_and_options_load_nothing_heavy() -> None:
 
 def test_the_entry_point_loads_nothing() -> None:
     """A worker process that is spawned runs the console script again, under another name."""
-    assert set() == loaded_by("import rollout_cli.entry") & (HEAVY | {"typer", "rich", "pydantic", "cloudpickle"})
+    assert set() == loaded_by("import rollout_cli.entry") & (
+        HEAVY | {"typer", "rich", "pydantic", "cloudpickle"}
+    )
 
 
 def test_workers_start_before_parquet_is_loaded() -> None:
@@ -127,7 +131,17 @@ def test_streams_that_are_closed(rollout: Caller, tmp_path: Path) -> None:
         for descriptor in (0, 1, 2):
             os.close(descriptor)
 
-    words = ["collect", "--timesteps", "300", "--seed", "1", *ENV, *KINDS["processes"], "--env-kwargs", "what=print"]
+    words = [
+        "collect",
+        "--timesteps",
+        "300",
+        "--seed",
+        "1",
+        *ENV,
+        *KINDS["processes"],
+        "--env-kwargs",
+        "what=print",
+    ]
     with running([*words, "--output", str(tmp_path / "out")], before=close) as run:
         assert 0 == run.end().code
     rollout("verify", tmp_path / "out")
@@ -154,7 +168,16 @@ def test_a_closed_terminal_ends_the_run_politely(rollout: Caller, tmp_path: Path
 def test_a_signal_before_a_worker_has_started(tmp_path: Path) -> None:
     """No dataset is left."""
     kwargs = ("--env-kwargs", "what=hang", "--env-kwargs", "when=load", "--env-kwargs", f"signs='{tmp_path}'")
-    words = ["collect", "--timesteps", "100", *ENV, *kwargs, *KINDS["processes"], "--output", str(tmp_path / "out")]
+    words = [
+        "collect",
+        "--timesteps",
+        "100",
+        *ENV,
+        *kwargs,
+        *KINDS["processes"],
+        "--output",
+        str(tmp_path / "out"),
+    ]
     with running(words) as run:
         run.wait_until((tmp_path / "hang-0").exists)
         run.process.send_signal(signal.SIGTERM)
@@ -178,6 +201,10 @@ def test_a_signal_before_a_worker_has_started(tmp_path: Path) -> None:
 )
 def test_shell_completion(words: str, expected: list[str]) -> None:
     """Commands, flags and the words of a choice are completed."""
-    asked = {"COMP_WORDS": words, "COMP_CWORD": str(len(words.split(" ")) - 1), "_ROLLOUT_COMPLETE": "complete_bash"}
+    asked = {
+        "COMP_WORDS": words,
+        "COMP_CWORD": str(len(words.split(" ")) - 1),
+        "_ROLLOUT_COMPLETE": "complete_bash",
+    }
     ran = subprocess.run(command(), env=variables(**asked), capture_output=True, text=True, check=True)
     assert expected == ran.stdout.split()

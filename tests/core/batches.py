@@ -15,7 +15,10 @@ from tests.helpers.chunks import episode
 BOX = EnvSpec(spaces.Box(-1, 1, (2,), np.float32), spaces.Discrete(3))
 TREE = EnvSpec(
     spaces.Dict(
-        {"box": spaces.Box(-1, 1, (2,), np.float32), "pair": spaces.Tuple((spaces.Discrete(3), spaces.Text(3)))}
+        {
+            "box": spaces.Box(-1, 1, (2,), np.float32),
+            "pair": spaces.Tuple((spaces.Discrete(3), spaces.Text(3))),
+        }
     ),
     spaces.MultiDiscrete([2, 3]),
 )

@@ -34,7 +34,9 @@ from tests.helpers.strategies import any_space
         ([], [], [], []),
     ],
 )
-def test_step_types(lengths: list[int], terminated: list[bool], truncated: list[bool], expected: list[int]) -> None:
+def test_step_types(
+    lengths: list[int], terminated: list[bool], truncated: list[bool], expected: list[int]
+) -> None:
     """Termination wins over truncation, and an ending over FIRST; an episode that ended by neither ends with MID."""
     flags = np.array(terminated, bool), np.array(truncated, bool)
     types = derive_step_types(np.array(lengths, np.int64), *flags)
@@ -59,28 +61,60 @@ def _tree(pair: Any) -> Any:
 @pytest.mark.parametrize(
     ("field", "value", "message"),
     [
-        ("lengths", np.array([2, 4]), "observations.box is float32 of shape (5, 2), expected float32 of shape (6, 2)"),
-        ("lengths", np.array([5, 0]), "lengths is [5 0]: a batch has one episode at least, and each has one step"),
+        (
+            "lengths",
+            np.array([2, 4]),
+            "observations.box is float32 of shape (5, 2), expected float32 of shape (6, 2)",
+        ),
+        (
+            "lengths",
+            np.array([5, 0]),
+            "lengths is [5 0]: a batch has one episode at least, and each has one step",
+        ),
         ("lengths", np.zeros(0, np.int64), "lengths is []: a batch has one"),
         ("lengths", np.array([[2], [3]]), "lengths is int64 of shape (2, 1), expected int64 of shape (2,)"),
         ("lengths", [2, 3], "lengths is a list, expected int64"),
         ("rewards", np.zeros((5, 1)), "rewards is float64 of shape (5, 1), expected float64 of shape (5,)"),
-        ("rewards", np.zeros(5, np.float32), "rewards is float32 of shape (5,), expected float64 of shape (5,)"),
-        ("step_types", np.zeros(5, np.int64), "step_types is int64 of shape (5,), expected uint8 of shape (5,)"),
+        (
+            "rewards",
+            np.zeros(5, np.float32),
+            "rewards is float32 of shape (5,), expected float64 of shape (5,)",
+        ),
+        (
+            "step_types",
+            np.zeros(5, np.int64),
+            "step_types is int64 of shape (5,), expected uint8 of shape (5,)",
+        ),
         ("terminated", np.array([True]), "terminated is bool of shape (1,), expected bool of shape (2,)"),
         ("truncated", np.array([1, 0]), "truncated is int64 of shape (2,), expected bool of shape (2,)"),
         ("numbers", np.zeros(3, np.int64), "numbers is int64 of shape (3,), expected int64 of shape (2,)"),
         ("seeds", np.zeros(2), "seeds is float64 of shape (2,), expected int64 of shape (2,)"),
         ("actions", _box(5), "actions is float32 of shape (5, 2), expected int64 of shape (5, 2)"),
-        ("observations", _box(5), "observations is float32 of shape (5, 2), expected a dict with ['box', 'pair']"),
-        ("observations", {"box": _box(5)}, "observations is a dict with ['box'], expected a dict with ['box', 'pair']"),
-        ("observations", _tree((*_pair(5), 0)), "observations.pair is a tuple with [0, 1, 2], expected a tuple with"),
+        (
+            "observations",
+            _box(5),
+            "observations is float32 of shape (5, 2), expected a dict with ['box', 'pair']",
+        ),
+        (
+            "observations",
+            {"box": _box(5)},
+            "observations is a dict with ['box'], expected a dict with ['box', 'pair']",
+        ),
+        (
+            "observations",
+            _tree((*_pair(5), 0)),
+            "observations.pair is a tuple with [0, 1, 2], expected a tuple with",
+        ),
         (
             "observations",
             _tree(np.zeros(5)),
             "observations.pair is float64 of shape (5,), expected a tuple with [0, 1]",
         ),
-        ("observations", _tree(_pair(4)), "observations.pair.0 is int64 of shape (4,), expected int64 of shape (5,)"),
+        (
+            "observations",
+            _tree(_pair(4)),
+            "observations.pair.0 is int64 of shape (4,), expected int64 of shape (5,)",
+        ),
         (
             "observations",
             _tree((_pair(5)[0], np.full(5, "a"))),
@@ -91,11 +125,23 @@ def _tree(pair: Any) -> Any:
             _tree((_pair(5)[0], np.array(["a"] * 4 + [3], object))),
             "observations.pair.1 is ['a' 'a' 'a'",
         ),
-        ("last_observations", _tree(_pair(2)), "last_observations.box is float32 of shape (5, 2), expected float32 of"),
-        ("env_infos", {"x": np.zeros((6, 2))}, "env_infos['x'] is float64 of shape (6, 2), expected shape (5, 2)"),
+        (
+            "last_observations",
+            _tree(_pair(2)),
+            "last_observations.box is float32 of shape (5, 2), expected float32 of",
+        ),
+        (
+            "env_infos",
+            {"x": np.zeros((6, 2))},
+            "env_infos['x'] is float64 of shape (6, 2), expected shape (5, 2)",
+        ),
         ("env_infos", [], "env_infos is a list, expected a dict"),
         ("agent_infos", {"x": [1] * 5}, "agent_infos['x'] is a list, expected shape (5,)"),
-        ("episode_infos", {"x": np.zeros(5)}, "episode_infos['x'] is float64 of shape (5,), expected shape (2,)"),
+        (
+            "episode_infos",
+            {"x": np.zeros(5)},
+            "episode_infos['x'] is float64 of shape (5,), expected shape (2,)",
+        ),
     ],
 )
 def test_what_does_not_fit_is_named(field: str, value: Any, message: str) -> None:
@@ -118,7 +164,9 @@ def test_step_types_must_follow_from_the_flags(row: int, value: int, derived: in
 # -- split, joined, listed, pickled ---------------------------------------------------------------------------------
 def contents(batch: EpisodeBatch) -> dict[str, Any]:
     """Return every field as plain values that compare."""
-    return {field.name: _plain(getattr(batch, field.name)) for field in fields(batch) if field.name != "env_spec"}
+    return {
+        field.name: _plain(getattr(batch, field.name)) for field in fields(batch) if field.name != "env_spec"
+    }
 
 
 def _plain(value: Any) -> Any:
@@ -170,7 +218,9 @@ def test_an_entry_of_the_list() -> None:
 def test_infos_that_some_batches_lack() -> None:
     """A key of one batch alone is masked in the rows of the others; another type gives an array of objects."""
     spec = BOX
-    left = EpisodeBatch.from_chunks(spec, [episode(0, 2, spec=spec, env_info=lambda *_: {"x": 1, "y": 1, "z": "a"})])
+    left = EpisodeBatch.from_chunks(
+        spec, [episode(0, 2, spec=spec, env_info=lambda *_: {"x": 1, "y": 1, "z": "a"})]
+    )
     right = EpisodeBatch.from_chunks(spec, [episode(1, 1, spec=spec, env_info=lambda *_: {"y": 0.5})])
     infos = EpisodeBatch.concatenate(left, right).env_infos
     assert [1, 1, None] == infos["x"].tolist()
@@ -224,7 +274,10 @@ def test_next_observations(space: Any, lengths: list[int]) -> None:
             strict=True,
         ):
             assert array_contents(np.concatenate([now[1:], last])) == array_contents(then)
-    whole, parts = tree_leaves(batch.next_observations), [tree_leaves(one.next_observations) for one in batch.split()]
+    whole, parts = (
+        tree_leaves(batch.next_observations),
+        [tree_leaves(one.next_observations) for one in batch.split()],
+    )
     assert [array_contents(leaf) for leaf in whole] == [
         array_contents(np.concatenate(leaves)) for leaves in zip(*parts, strict=True)
     ]

@@ -32,7 +32,8 @@ def info(number: int, step: int) -> Mapping[Any, Any]:
 
 def episodes(lengths: list[int], *, spec: EnvSpec = TREE_SPEC) -> list[Chunk]:
     return [
-        episode(at, n, spec=spec, env_info=info, agent_info=info, episode_info=info) for at, n in enumerate(lengths)
+        episode(at, n, spec=spec, env_info=info, agent_info=info, episode_info=info)
+        for at, n in enumerate(lengths)
     ]
 
 

@@ -19,7 +19,9 @@ PACKAGE = Path(rollout_cli.__file__).parent
 
 
 def kinds() -> list[type[RolloutError]]:
-    return [item for item in vars(errors).values() if isinstance(item, type) and issubclass(item, RolloutError)]
+    return [
+        item for item in vars(errors).values() if isinstance(item, type) and issubclass(item, RolloutError)
+    ]
 
 
 @pytest.mark.parametrize("kind", kinds(), ids=lambda kind: kind.__name__)
@@ -28,7 +30,11 @@ def test_an_error_crosses_a_process_border(kind: type[RolloutError]) -> None:
     sent = kind("worker 3 failed", hint="look below", details="Traceback …")
     arrived = pickle.loads(pickle.dumps(sent))
     assert type(arrived) is kind
-    assert ("worker 3 failed", "look below", "Traceback …") == (arrived.message, arrived.hint, arrived.details)
+    assert ("worker 3 failed", "look below", "Traceback …") == (
+        arrived.message,
+        arrived.hint,
+        arrived.details,
+    )
     assert "worker 3 failed" == str(arrived)
     assert ("", "") == (kind("only this").hint, kind("only this").details)
 
@@ -41,7 +47,9 @@ def test_what_an_error_knows_beside_its_texts_survives_pickling() -> None:
         failed.place,
         failed.episodes,
     )
-    assert {"faults": 2} == pickle.loads(pickle.dumps(VerificationError("damaged", report={"faults": 2}))).report
+    assert {"faults": 2} == pickle.loads(
+        pickle.dumps(VerificationError("damaged", report={"faults": 2}))
+    ).report
 
 
 def test_an_error_keeps_its_first_place() -> None:
@@ -74,16 +82,25 @@ def test_a_copy_with_another_hint() -> None:
 
 HINTS = {
     "choose another {output}": ("choose another output", "choose another --output"),
-    "{max_episode_length=N} truncates it": ("max_episode_length=N truncates it", "--max-episode-length N truncates it"),
+    "{max_episode_length=N} truncates it": (
+        "max_episode_length=N truncates it",
+        "--max-episode-length N truncates it",
+    ),
     "{resume=True} continues": ("resume=True continues", "--resume continues"),
     "{grace=…} says how long": ("grace=… says how long", "--grace says how long"),
     'use {sampler="local"}': ('use sampler="local"', "use --sampler local"),
     '{drop_info="a b=1"}': ('drop_info="a b=1"', "--drop-info 'a b=1'"),
     "{env_kwargs=size=N}": ('env_kwargs={"size": N}', "--env-kwargs size=N"),
-    "{workers=2} and {envs_per_worker=4}": ("n_workers=2 and n_envs=4", "--workers 2 and --envs-per-worker 4"),
+    "{workers=2} and {envs_per_worker=4}": (
+        "n_workers=2 and n_envs=4",
+        "--workers 2 and --envs-per-worker 4",
+    ),
     r'{drop_info="a \"b\" {c}"}': (r'drop_info="a \"b\" {c}"', """--drop-info 'a "b" {c}'"""),
     "it is in data/{seed}": ("it is in data/{seed}", "it is in data/{seed}"),
-    "return (action, {}), or {'a': 1}": ("return (action, {}), or {'a': 1}", "return (action, {}), or {'a': 1}"),
+    "return (action, {}), or {'a': 1}": (
+        "return (action, {}), or {'a': 1}",
+        "return (action, {}), or {'a': 1}",
+    ),
 }
 
 

@@ -68,8 +68,12 @@ HOLDERS: dict[str, Callable[[], Callable[[], float]]] = {
     "default": _made_with_default,
     "partial": lambda: functools.partial(_with_default, np.random.default_rng()),
     "bound method": lambda: np.random.default_rng().random,
-    "nested": lambda: Holder({"a": [({1: np.random.default_rng()},)]}, lambda item: item["a"][0][0][1].random()),
-    "space": lambda: Holder(spaces.Dict({"x": spaces.Box(0, 1, (), np.float64)}), lambda item: item.sample()["x"]),
+    "nested": lambda: Holder(
+        {"a": [({1: np.random.default_rng()},)]}, lambda item: item["a"][0][0][1].random()
+    ),
+    "space": lambda: Holder(
+        spaces.Dict({"x": spaces.Box(0, 1, (), np.float64)}), lambda item: item.sample()["x"]
+    ),
     "legacy numpy": lambda: Holder(np.random.RandomState(), lambda item: item.random()),
     "legacy over PCG64": lambda: Holder(np.random.RandomState(np.random.PCG64()), lambda item: item.random()),
     "Philox": lambda: Holder(np.random.Generator(np.random.Philox()), lambda item: item.random()),
@@ -87,7 +91,9 @@ if torch is not None:
             return float(self.rng.random())
 
     HOLDERS["torch"] = _torch_generator
-    HOLDERS["module"] = lambda: functools.partial(torch.nn.Sequential(torch.nn.Identity(), _TorchNoise()), None)
+    HOLDERS["module"] = lambda: functools.partial(
+        torch.nn.Sequential(torch.nn.Identity(), _TorchNoise()), None
+    )
 
 
 def drawn(holder: Callable[..., float], number: int, *, root: int = 1, name: str = "policy") -> list[float]:
@@ -125,7 +131,9 @@ def test_the_global_generators() -> None:
     seeder = EpisodeSeeder(3)
     inner: Any = random.random
     torchs = [torch.default_generator] if torch else []
-    seeder.watch(policy=[inner.__self__, np.random.rand, random.SystemRandom(), *torchs, np.random.mtrand._rand])
+    seeder.watch(
+        policy=[inner.__self__, np.random.rand, random.SystemRandom(), *torchs, np.random.mtrand._rand]
+    )
     assert [] == seeder.generators
     seeder.begin(4)
     seeder.seed_found(4)
@@ -246,7 +254,9 @@ def test_strange_objects_raise_nothing() -> None:
     hostile = HostileRandom()
     hostile.armed = True
     rng = np.random.default_rng()
-    policy = Holder([Hostile(), HostileSpace(3), hostile, Hostile, {rng}, rng], lambda item: item[-1].random())
+    policy = Holder(
+        [Hostile(), HostileSpace(3), hostile, Hostile, {rng}, rng], lambda item: item[-1].random()
+    )
     assert drawn(policy, 1) == drawn(policy, 1)
 
 
@@ -261,6 +271,8 @@ def test_a_huge_replay_buffer_costs_no_time_and_hides_nothing_near() -> None:
 
 def test_copies_in_other_processes_have_the_same_streams() -> None:
     """The order in which generators are met does not depend on the process: a pickled copy draws the same."""
-    policy = Holder([np.random.default_rng() for _ in range(5)], lambda item: sum(rng.random() for rng in item))
+    policy = Holder(
+        [np.random.default_rng() for _ in range(5)], lambda item: sum(rng.random() for rng in item)
+    )
     copy: Any = cloudpickle.loads(cloudpickle.dumps(policy))
     assert drawn(policy, 4) == drawn(copy, 4)

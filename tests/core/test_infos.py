@@ -130,9 +130,11 @@ def test_nested_dictionaries_give_paths() -> None:
 def test_a_changing_type_gives_two_columns() -> None:
     """Nothing is cast: each type at a path has its own column with its own rows."""
     table = tabulate([{"x": 1}, {"x": "one"}, {"x": 2}, {}])
-    assert (4, [(("x",), "int64", [0, 2], np.int64, [1, 2]), (("x",), "string", [1], object, ["one"])], {}) == contents(
-        table
-    )
+    assert (
+        4,
+        [(("x",), "int64", [0, 2], np.int64, [1, 2]), (("x",), "string", [1], object, ["one"])],
+        {},
+    ) == contents(table)
 
 
 @pytest.mark.parametrize(
@@ -152,7 +154,9 @@ def test_infos_under_the_same_keys_are_those_of_single_rows(values: list[Any], k
     table, sparse = tabulate(infos), tabulate([*infos, {}])
     assert kinds == [column.kind for column in table.columns if column.path == ("key",)]
     assert row_dicts(sparse)[:-1] == row_dicts(table)
-    assert [(column.path, column.kind) for column in sparse.columns] == [(c.path, c.kind) for c in table.columns]
+    assert [(column.path, column.kind) for column in sparse.columns] == [
+        (c.path, c.kind) for c in table.columns
+    ]
 
 
 def test_values_that_are_dropped_are_counted() -> None:
@@ -266,7 +270,9 @@ def test_patterns(pattern: str, left: list[str]) -> None:
 
 def test_all_three_groups_are_filtered_and_counted() -> None:
     """A name means infos of steps, policies and resets; what was left out is counted by its path."""
-    chunk = episode(0, 3, env_info=lambda _, __: INFO, agent_info=lambda _, __: INFO, episode_info=lambda _, __: INFO)
+    chunk = episode(
+        0, 3, env_info=lambda _, __: INFO, agent_info=lambda _, __: INFO, episode_info=lambda _, __: INFO
+    )
     kept = without_infos(chunk, ("plain",))
     tables = (kept.env_infos, kept.agent_infos, kept.episode_infos)
     assert [{"bad": n, "plain": n} for n in (3, 3, 1)] == [dict(table.dropped) for table in tables]
@@ -303,7 +309,9 @@ class Rude:
 def test_any_key_has_a_text_that_files_can_hold(key: Any, stored: str) -> None:
     """Lone surrogates are escaped, at any depth; a key without a text has its class's name."""
     table = tabulate([{key: 1, "deep": {key: 2}, "json": [{key: 3}]}])
-    assert [(stored,), ("deep", stored), ("json",)][: len(table.columns)] == [column.path for column in table.columns]
+    assert [(stored,), ("deep", stored), ("json",)][: len(table.columns)] == [
+        column.path for column in table.columns
+    ]
     assert all(".".join(column.path).encode() for column in table.columns if column.path != ("",))
 
 

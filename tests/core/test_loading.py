@@ -64,19 +64,34 @@ def test_a_module_may_import_its_neighbours_then_and_later(project: Path) -> Non
     """While it is loaded, and as late as in a step."""
     write_module(project, "helper", "value = 1")
     write_module(project, "late_helper", "value = 2")
-    write_module(project, "mine", "import helper\ndef later():\n    import late_helper\n    return late_helper.value\n")
+    write_module(
+        project, "mine", "import helper\ndef later():\n    import late_helper\n    return late_helper.value\n"
+    )
     assert 2 == load("mine:later")()
     assert str(project) == sys.path[-1]
 
 
-STANDARD = ["random", "types", "queue", "select", "logging", "signal", "numpy", "gymnasium", "telnetlib", "uuid"]
+STANDARD = [
+    "random",
+    "types",
+    "queue",
+    "select",
+    "logging",
+    "signal",
+    "numpy",
+    "gymnasium",
+    "telnetlib",
+    "uuid",
+]
 
 
 def test_names_of_libraries_do_not_shadow_them(project: Path) -> None:
     """A random.py beside the policy breaks nothing, imported by whomever: in a new process, from another folder."""
     for name in STANDARD:
         write_module(project, name, "raise RuntimeError('the wrong one')")
-    write_module(project, "mine", "import random, queue, uuid, numpy, gymnasium\nrandom.random()\nvalue = 5\n")
+    write_module(
+        project, "mine", "import random, queue, uuid, numpy, gymnasium\nrandom.random()\nvalue = 5\n"
+    )
     text = """
         import gymnasium
         from rollout_cli.errors import PolicyLoadError
@@ -186,9 +201,21 @@ class Exits:
         (b"no pickle at all", "cannot be unpickled", "cloudpickle.dump"),
         (pickle.dumps(list(range(1000)))[:500], "cannot be unpickled", "cloudpickle.dump"),
         (b"", "cannot be unpickled: EOFError", "cloudpickle.dump"),
-        (b"cgone_module\nPolicy\n.", "needs a module that is missing: ModuleNotFoundError", "install 'gone_module'"),
-        (b"ctests.core.test_loading\nGoneAway\n.", "needs a name that is missing: AttributeError", "by value"),
-        (pickle.dumps(Exits()), "cannot be unpickled: it ended with sys.exit: SystemExit: 0", "raise an exception"),
+        (
+            b"cgone_module\nPolicy\n.",
+            "needs a module that is missing: ModuleNotFoundError",
+            "install 'gone_module'",
+        ),
+        (
+            b"ctests.core.test_loading\nGoneAway\n.",
+            "needs a name that is missing: AttributeError",
+            "by value",
+        ),
+        (
+            pickle.dumps(Exits()),
+            "cannot be unpickled: it ended with sys.exit: SystemExit: 0",
+            "raise an exception",
+        ),
     ],
 )
 def test_pickles_that_cannot_be_loaded(project: Path, data: bytes, message: str, hint: str) -> None:
@@ -308,7 +335,15 @@ def test_printable() -> None:
 
 @pytest.mark.parametrize(
     ("spec", "expected"),
-    [("a.b:C.d", True), ("a:C-v0", False), ("a/b:C", False), ("a", False), (":C", False), ("a:", False), ("ä:ö", True)],
+    [
+        ("a.b:C.d", True),
+        ("a:C-v0", False),
+        ("a/b:C", False),
+        ("a", False),
+        (":C", False),
+        ("a:", False),
+        ("ä:ö", True),
+    ],
 )
 def test_specs_that_read_as_module_and_attribute(spec: str, expected: bool) -> None:
     """An environment's id has a version or a slash, and so is none."""

@@ -67,7 +67,13 @@ def test_what_is_not_the_users_is_left_out(project: Path, monkeypatch: pytest.Mo
         Path(name).parent.mkdir(parents=True, exist_ok=True)
         Path(name).write_text("x")
     with watching(ignored=("out",)) as watch:
-        for name in (*(f"home/{path}" for path in inside), *outside, "/etc/hostname", "/proc/self/maps", os.__file__):
+        for name in (
+            *(f"home/{path}" for path in inside),
+            *outside,
+            "/etc/hostname",
+            "/proc/self/maps",
+            os.__file__,
+        ):
             Path(name).read_text()
         for name, mode in (("log", "w"), ("appended", "a"), ("updated", "r+")):
             Path(name).open(mode).close()
@@ -78,7 +84,9 @@ def test_what_is_not_the_users_is_left_out(project: Path, monkeypatch: pytest.Mo
         assert {f"home/{path}" for path in inside[2:]} == labels(watch)
 
 
-def test_a_working_folder_in_a_hidden_folder_is_the_users(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_working_folder_in_a_hidden_folder_is_the_users(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """People work there; other hidden folders stay out."""
     monkeypatch.setenv("HOME", str(project))
     for name in (".work/project/x", ".config/x"):
@@ -125,13 +133,17 @@ def test_labels_are_relative_to_the_folder_of_the_spec_or_the_working_folder(pro
         with watching(folders=("runs/7",), named=("named", "missing", str(Path(file.name)))) as watch:
             for name in ("runs/7/w", "runs/8/w", "other/sub/x"):
                 Path(name).read_text()
-            found = {pin.label: pin.key for pin in watch.files() if pin.path.startswith((str(project), file.name))}
+            found = {
+                pin.label: pin.key for pin in watch.files() if pin.path.startswith((str(project), file.name))
+            }
         name = Path(file.name).name
         expected = {"w": "w", "runs/8/w": "runs/8/w", "other/sub/x": "other/sub/x", "named": "named"}
         assert {**expected, name: file.name} == found
 
 
-def test_a_module_elsewhere_is_called_by_its_dotted_name(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_module_elsewhere_is_called_by_its_dotted_name(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Many packages have an `__init__.py`, and where they lie does not matter."""
     (project / "elsewhere").mkdir()
     write_module(project / "elsewhere", "package.inner.helper", "")
@@ -142,7 +154,9 @@ def test_a_module_elsewhere_is_called_by_its_dotted_name(project: Path, monkeypa
     os.chdir(project / "here")
     with watching() as watch:
         importlib.import_module("package.inner.helper")
-        assert {"package/__init__.py", "package/inner/__init__.py", "package/inner/helper.py"} == labels(watch)
+        assert {"package/__init__.py", "package/inner/__init__.py", "package/inner/helper.py"} == labels(
+            watch
+        )
 
 
 def test_files_of_the_first_call_are_read_at_load(project: Path) -> None:
@@ -205,7 +219,9 @@ def entry(path: str, sha256: str, read: str = "load") -> dict[str, str]:
         ([entry("a", "1"), entry("c", "3")], [], ["c is read, and was not read before"]),
     ],
 )
-def test_what_matters_and_what_does_not(now: list[dict[str, str]], changed: list[str], notices: list[str]) -> None:
+def test_what_matters_and_what_does_not(
+    now: list[dict[str, str]], changed: list[str], notices: list[str]
+) -> None:
     """Another content matters, and a file that is read at load no more; which files an episode reads may differ."""
     before = [entry("a", "1"), entry("b", "2", "episode")]
     assert (changed, notices) == changes(before, now)

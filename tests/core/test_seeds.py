@@ -13,7 +13,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollout_cli.seeding.seeds import SETUP, BorrowedGenerators, derive_seed, env_seed, env_seeds, seed_globals
+from rollout_cli.seeding.seeds import (
+    SETUP,
+    BorrowedGenerators,
+    derive_seed,
+    env_seed,
+    env_seeds,
+    seed_globals,
+)
 
 torch: Any = importlib.import_module("torch") if importlib.util.find_spec("torch") else None
 

@@ -43,7 +43,9 @@ def test_leaves_are_named_by_their_place() -> None:
     leaves = space_leaves(NESTED)
     paths = [("camera", 0), ("camera", 1), ("joint", "angle"), ("joint", "on"), ("mode",), ("say",)]
     assert paths == [leaf.path for leaf in leaves]
-    assert ["camera.0", "camera.1", "joint.angle", "joint.on", "mode", "say"] == [leaf.name for leaf in leaves]
+    assert ["camera.0", "camera.1", "joint.angle", "joint.on", "mode", "say"] == [
+        leaf.name for leaf in leaves
+    ]
 
 
 @pytest.mark.parametrize(
@@ -78,7 +80,9 @@ def test_spaces_without_fixed_columns_are_refused(space: gymnasium.Space[Any]) -
     """The error names the kind of space and where in the tree it is."""
     with pytest.raises(UnsupportedSpaceError, match=f"^a {type(space).__name__} space has no fixed set"):
         space_leaves(space)
-    with pytest.raises(UnsupportedSpaceError, match=f"^a {type(space).__name__} space at 'a.0' has no") as caught:
+    with pytest.raises(
+        UnsupportedSpaceError, match=f"^a {type(space).__name__} space at 'a.0' has no"
+    ) as caught:
         space_leaves(spaces.Dict({"a": spaces.Tuple([space])}))
     assert "Box, Discrete" in caught.value.hint
 
@@ -127,7 +131,9 @@ def test_any_space_of_texts_is_a_text_leaf() -> None:
     space = Missions()
     space.seed(3)
     state = space.np_random.bit_generator.state
-    assert [("text", np.dtype(object), ())] == [(leaf.kind, leaf.dtype, leaf.shape) for leaf in space_leaves(space)]
+    assert [("text", np.dtype(object), ())] == [
+        (leaf.kind, leaf.dtype, leaf.shape) for leaf in space_leaves(space)
+    ]
     assert state == space.np_random.bit_generator.state
 
 

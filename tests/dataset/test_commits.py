@@ -70,14 +70,27 @@ def test_a_record_comes_back_from_a_footer_exactly() -> None:
     )  # fmt: skip
     footer = {key.encode(): value.encode() for key, value in record.footer().items()}
     found = SegmentRecord.from_footer(footer)
-    for name in ("start", "stop", "skipped", "episodes", "return_sum", "anomalies", "dropped_infos", "is_long"):
+    for name in (
+        "start",
+        "stop",
+        "skipped",
+        "episodes",
+        "return_sum",
+        "anomalies",
+        "dropped_infos",
+        "is_long",
+    ):
         assert getattr(record, name) == getattr(found, name)
     assert plain_json(stats_to_json(stats)) == plain_json(stats_to_json(found.stats))
 
 
 @pytest.mark.parametrize(
     "footer",
-    [{}, {b"rollout.segment": b"{", b"rollout.stats": b"{}"}, {b"rollout.segment": b"[]", b"rollout.stats": b"[]"}],
+    [
+        {},
+        {b"rollout.segment": b"{", b"rollout.stats": b"{}"},
+        {b"rollout.segment": b"[]", b"rollout.stats": b"[]"},
+    ],
 )
 def test_a_footer_without_a_record_is_told_apart(footer: dict[bytes, bytes]) -> None:
     with pytest.raises(ValueError, match=r"footer|Expecting"):
@@ -90,7 +103,9 @@ def test_the_record_of_a_segment_states_its_episodes(whole: Path) -> None:
     assert 130 == sum(record.episodes for record in records)
     assert sum(one.n_steps for one in EPISODES) == sum(record.steps for record in records)
     assert [record.stop for record in records[:-1]] == [record.start for record in records[1:]]
-    assert sum(float(one.rewards.sum()) for one in EPISODES) == pytest.approx(sum(r.return_sum for r in records))
+    assert sum(float(one.rewards.sum()) for one in EPISODES) == pytest.approx(
+        sum(r.return_sum for r in records)
+    )
     assert EPISODES[-1].n_steps == records[-1].last_length
 
 
@@ -137,7 +152,9 @@ def test_a_kill_at_any_moment_changes_no_byte_in_the_end(tmp_path: Path, part: i
             shutil.rmtree(path, ignore_errors=True)
             write_dataset(path, CHUNKS, limits=SMALL)
         assert expected == data_files(path), kill_at
-        assert (tmp_path / "whole/meta/stats.json").read_text() == (path / "meta/stats.json").read_text(), kill_at
+        assert (tmp_path / "whole/meta/stats.json").read_text() == (path / "meta/stats.json").read_text(), (
+            kill_at
+        )
         shutil.rmtree(path)
     assert resumed
 
@@ -220,7 +237,9 @@ def test_a_damaged_last_segment_is_moved_aside_reported_and_collected_again(
     dataset: Path, whole: Path, name: str, damage: Callable[[Path], None]
 ) -> None:
     damage(dataset / name)
-    lost = {other: content for other, content in all_files(dataset).items() if other in (data(7), episodes(7))}
+    lost = {
+        other: content for other, content in all_files(dataset).items() if other in (data(7), episodes(7))
+    }
     committed = resume_dataset(dataset, EPISODES, limits=SMALL)
     assert committed.episodes < 130
     (notice,) = committed.notices
@@ -297,11 +316,17 @@ def test_each_partition_continues_by_itself(tmp_path: Path) -> None:
     assert [sum(one.n_steps for one in EPISODES[a:b]) for a, b in ((0, 40), (40, 55), (0, 0))] == [
         one.steps for one in committed.partitions
     ]
-    assert [EPISODES[39].n_steps, EPISODES[54].n_steps, None] == [one.last_length for one in committed.partitions]
+    assert [EPISODES[39].n_steps, EPISODES[54].n_steps, None] == [
+        one.last_length for one in committed.partitions
+    ]
     rest = range(55, 120)
-    write_dataset(path, [EPISODES[n] for n in rest], partitions=[n // 40 for n in rest], committed=committed, **options)
+    write_dataset(
+        path, [EPISODES[n] for n in rest], partitions=[n // 40 for n in rest], committed=committed, **options
+    )
     every = range(120)
-    write_dataset(tmp_path / "whole", [EPISODES[n] for n in every], partitions=[n // 40 for n in every], **options)
+    write_dataset(
+        tmp_path / "whole", [EPISODES[n] for n in every], partitions=[n // 40 for n in every], **options
+    )
     assert data_files(tmp_path / "whole") == data_files(path)
 
 
@@ -312,4 +337,8 @@ def test_resuming_keeps_the_start_and_notes_the_resume(tmp_path: Path) -> None:
     after = json.loads((tmp_path / "d/meta/info.json").read_text())
     assert before["times"]["started"] == after["times"]["started"]
     assert 1 == len(after["times"]["resumed"])
-    assert (130, [], []) == (after["episodes"], hidden_files(tmp_path / "d"), before["times"].get("resumed", []))
+    assert (130, [], []) == (
+        after["episodes"],
+        hidden_files(tmp_path / "d"),
+        before["times"].get("resumed", []),
+    )

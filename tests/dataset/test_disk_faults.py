@@ -96,7 +96,8 @@ def test_an_error_of_a_write_is_raised_by_a_later_call_and_commits_nothing_after
 
 
 @pytest.mark.parametrize(
-    "error", [MemoryError("17 GB"), pa.lib.ArrowMemoryError("malloc of size 17"), np.exceptions.AxisError("x")]
+    "error",
+    [MemoryError("17 GB"), pa.lib.ArrowMemoryError("malloc of size 17"), np.exceptions.AxisError("x")],
 )
 def test_too_little_memory_is_a_storage_error_with_advice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
@@ -115,7 +116,9 @@ def test_too_little_memory_is_a_storage_error_with_advice(
 
 
 @pytest.mark.parametrize("meddle", ["remove", "rename", "remove the data"])
-def test_a_folder_that_others_remove_is_a_storage_error_that_promises_nothing(tmp_path: Path, meddle: str) -> None:
+def test_a_folder_that_others_remove_is_a_storage_error_that_promises_nothing(
+    tmp_path: Path, meddle: str
+) -> None:
     path = tmp_path / "d"
     with (  # noqa: PT012
         pytest.raises(StorageError) as caught,
@@ -249,7 +252,9 @@ def test_a_kill_while_replacing_loses_neither_dataset(tmp_path: Path, old: Path)
 FEW = tuple(episode(n, 300, env_info=lambda n, step: {"a": step} if n else {"b": 1.5}) for n in range(5))
 """The columns are decided behind the fourth one."""
 
-STRIDE = 7  # Of the operations at which a run is killed or its disk fails; 1 tries all of them in ten minutes.
+STRIDE = (
+    7  # Of the operations at which a run is killed or its disk fails; 1 tries all of them in ten minutes.
+)
 
 LAYOUTS: dict[str, dict[str, Any]] = {
     "one partition": {"partitions": (0, 0, 0, 0, 0), "first_numbers": [0]},
@@ -263,7 +268,9 @@ def few(layout: str) -> list[tuple[Chunk, int]]:
     return list(zip([FEW[at] for at in order], LAYOUTS[layout]["partitions"], strict=True))
 
 
-def write_few(path: Path, layout: str, files: FileStore | None = None, *, count: int = 5, **options: Any) -> None:
+def write_few(
+    path: Path, layout: str, files: FileStore | None = None, *, count: int = 5, **options: Any
+) -> None:
     """Write the first episodes, and flush after each; a kill leaves what it leaves."""
     first_numbers = LAYOUTS[layout]["first_numbers"]
     with suppress(Killed):
@@ -285,7 +292,9 @@ def recovered(path: Path) -> Committed | None:
     recover_replaced(FileStore(), path)
     if is_unbegun(path):
         return None
-    assert () == tuple(map(str, verify_dataset(path).faults)) or "inferring" == read_info(path)["info_columns"]
+    assert (
+        () == tuple(map(str, verify_dataset(path).faults)) or "inferring" == read_info(path)["info_columns"]
+    )
     return read_committed(path, read_info(path))
 
 
@@ -311,7 +320,9 @@ def test_a_flush_of_few_episodes_is_a_dataset(tmp_path: Path, layout: str) -> No
             )
             assert [] == verify_dataset(path).faults
             expected = "partial" if at < 3 or (layout == "two partitions" and at < 4) else "decided"
-            assert ("collecting", expected) == tuple(read_info(path)[name] for name in ("status", "info_columns"))
+            assert ("collecting", expected) == tuple(
+                read_info(path)[name] for name in ("status", "info_columns")
+            )
         writer.close(status="complete")
     write_few_without_flush(tmp_path / "whole", layout)
     assert all_files(tmp_path / "whole").keys() == all_files(path).keys()
@@ -325,7 +336,9 @@ def write_few_without_flush(path: Path, layout: str) -> None:
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("begins", ["new", "resumed", "over another"])
-def test_a_kill_at_any_moment_loses_no_episode_that_was_committed(tmp_path: Path, layout: str, begins: str) -> None:
+def test_a_kill_at_any_moment_loses_no_episode_that_was_committed(
+    tmp_path: Path, layout: str, begins: str
+) -> None:
     """Neither while few episodes are replaced by more, nor by those with the decided columns, nor in a resumed run."""
     before = tmp_path / "before"
     write_few_without_flush(tmp_path / "whole", layout)

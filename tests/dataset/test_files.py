@@ -70,7 +70,9 @@ def test_a_folder_that_is_not_a_dataset_is_not_replaced(tmp_path: Path, name: st
     assert "v3.0" in (tmp_path / name).read_text()
 
 
-@pytest.mark.parametrize("name", ["data/notes.txt", "data/chunk-00000/mine.parquet", "meta/Mine", "meta/episodes/x"])
+@pytest.mark.parametrize(
+    "name", ["data/notes.txt", "data/chunk-00000/mine.parquet", "meta/Mine", "meta/episodes/x"]
+)
 def test_files_of_others_inside_the_dataset_are_not_removed(tmp_path: Path, name: str) -> None:
     write_dataset(tmp_path, EPISODES)
     (tmp_path / name).write_text("mine")
@@ -127,7 +129,9 @@ def test_a_file_in_the_way_is_refused(tmp_path: Path, *, overwrite: bool) -> Non
     (["data/chunk-00000/file-00000.parquet"], False),
     (["notes.txt"], False),
 ])  # fmt: skip
-def test_a_run_that_was_killed_before_its_info_has_not_begun(tmp_path: Path, names: list[str], expected: bool) -> None:
+def test_a_run_that_was_killed_before_its_info_has_not_begun(
+    tmp_path: Path, names: list[str], expected: bool
+) -> None:
     for name in names:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
@@ -192,7 +196,10 @@ def test_special_files_are_an_error_and_do_not_block(tmp_path: Path) -> None:
 
 def test_a_path_that_is_not_utf8_works(tmp_path: Path) -> None:
     path = Path(os.fsdecode(os.fsencode(tmp_path) + b"/b\xff"))
-    header = {"collector": {"output": str(path)}, "env": {"id": "a\udcff\nb", "kwargs": {"limit": float("inf")}}}
+    header = {
+        "collector": {"output": str(path)},
+        "env": {"id": "a\udcff\nb", "kwargs": {"limit": float("inf")}},
+    }
     write_dataset(path, EPISODES[:5], header=header)
     assert 5 == resume_dataset(path, EPISODES, header=header).episodes
     assert str(path) == source_of(path)["collector"]["output"]
@@ -323,7 +330,9 @@ def test_little_free_space_is_a_warning(
     assert found is None if expected is None else expected in str(found)
 
 
-def test_a_folder_that_cannot_be_written_to_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_cannot_be_written_to_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(StorageError, match="not a folder that can be written to"):
         check_free_space(tmp_path / "file")

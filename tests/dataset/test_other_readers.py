@@ -27,7 +27,11 @@ from tests.helpers.writing import write_dataset
 
 SPEC = EnvSpec(
     spaces.Dict(
-        {"image": spaces.Box(0, 255, (4, 4, 3), np.uint8), "x": spaces.Box(-1, 1, (2, 3)), "t": spaces.Text(4)}
+        {
+            "image": spaces.Box(0, 255, (4, 4, 3), np.uint8),
+            "x": spaces.Box(-1, 1, (2, 3)),
+            "t": spaces.Text(4),
+        }
     ),
     spaces.Box(-1, 1, (2,), np.float64),
 )
@@ -42,7 +46,10 @@ def info(number: int, step: int) -> dict[str, Any]:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("dataset") / "out"
     episodes = [episode(n, 2 + n % 20, spec=SPEC, env_info=info) for n in range(60)]
-    assert write_dataset(path, episodes, spec=SPEC, limits=SizeLimits(segment_rows=200, group_rows=70)).segments > 2
+    assert (
+        write_dataset(path, episodes, spec=SPEC, limits=SizeLimits(segment_rows=200, group_rows=70)).segments
+        > 2
+    )
     return path
 
 
@@ -62,8 +69,12 @@ def test_duckdb(folder: Path) -> None:
     source = f"'{folder}/data/**/*.parquet'"
     columns = ", ".join(f'"{name}"' for name in NAMES)
     with duckdb.connect() as connection:
-        sums = connection.execute(f"select episode_id, sum(reward) from {source} group by episode_id").fetchall()
-        found = connection.execute(f"select {columns} from {source} where episode_id = 33 and step = 1").fetchone()
+        sums = connection.execute(
+            f"select episode_id, sum(reward) from {source} group by episode_id"
+        ).fetchall()
+        found = connection.execute(
+            f"select {columns} from {source} where episode_id = 33 and step = 1"
+        ).fetchone()
         following = connection.execute(
             f"""select coalesce(lead("observation.t") over (partition by episode_id order by step),
                 "last_observation.t") from {source} join (select episode_id, "last_observation.t"
@@ -78,7 +89,9 @@ def test_duckdb(folder: Path) -> None:
 def test_polars(folder: Path) -> None:
     """Fixed-size lists are its arrays."""
     frame = pl.read_parquet(f"{folder}/data/**/*.parquet")
-    assert returns(folder) == pytest.approx(dict(frame.group_by("episode_id").agg(pl.col("reward").sum()).rows()))
+    assert returns(folder) == pytest.approx(
+        dict(frame.group_by("episode_id").agg(pl.col("reward").sum()).rows())
+    )
     found = frame.filter((pl.col("episode_id") == 33) & (pl.col("step") == 1))
     assert row(folder) == tuple(found[name].to_list()[0] for name in NAMES)
 
@@ -114,7 +127,9 @@ def test_hugging_face_datasets(folder: Path, tmp_path: Path, monkeypatch: pytest
     datasets = pytest.importorskip("datasets", reason="Hugging Face datasets is not installed")
     steps = datasets.load_dataset(str(folder), split="train", cache_dir=str(tmp_path))
     episodes = datasets.load_dataset(str(folder), "episodes", split="train", cache_dir=str(tmp_path))
-    assert returns(folder) == pytest.approx(dict(zip(episodes["episode_id"], episodes["return"], strict=True)))
+    assert returns(folder) == pytest.approx(
+        dict(zip(episodes["episode_id"], episodes["return"], strict=True))
+    )
     assert load(folder).to_episode_batch().rewards.tolist() == list(steps["reward"])
     found = next(one for one in steps if (one["episode_id"], one["step"]) == (33, 1))
     assert row(folder) == tuple(found[name] for name in NAMES)
@@ -123,7 +138,9 @@ def test_hugging_face_datasets(folder: Path, tmp_path: Path, monkeypatch: pytest
 def test_the_cards_patterns_find_the_files(folder: Path) -> None:
     """`datasets.load_dataset` follows them, where it is installed."""
     card = (folder / "README.md").read_text()
-    patterns = [line.split("path: ")[1] for line in card.splitlines() if "path: " in line and ".parquet" in line]
+    patterns = [
+        line.split("path: ")[1] for line in card.splitlines() if "path: " in line and ".parquet" in line
+    ]
     assert ["data/**/*.parquet", "meta/episodes/**/*.parquet"] == patterns
     data, episodes = ([path.name for path in sorted(folder.glob(pattern))] for pattern in patterns)
     assert data == episodes
@@ -165,7 +182,10 @@ def test_integers_and_bools_are_read_alike(tmp_path: Path) -> None:
     expected = load(tmp_path / "out")[0].batch
     file = tmp_path / "out/data/chunk-00000/file-00000.parquet"
     with duckdb.connect() as connection:
-        tables = [connection.sql(f"select * from '{file}'").to_arrow_table(), pl.read_parquet(file).to_arrow()]
+        tables = [
+            connection.sql(f"select * from '{file}'").to_arrow_table(),
+            pl.read_parquet(file).to_arrow(),
+        ]
     for table in (*tables, pq.read_table(file)):
         for key, values in expected.observations.items():
             assert values.tolist() == table[f"observation.{key}"].to_pylist()

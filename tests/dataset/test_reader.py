@@ -187,7 +187,9 @@ def equal_episodes(seed: int, count: int = 60) -> list[Chunk]:
 
 
 @pytest.mark.parametrize("is_open", [False, True])
-def test_a_dataset_that_was_replaced_is_an_error_and_never_wrong_rows(tmp_path: Path, *, is_open: bool) -> None:
+def test_a_dataset_that_was_replaced_is_an_error_and_never_wrong_rows(
+    tmp_path: Path, *, is_open: bool
+) -> None:
     """A reader that had opened a file has the old one's row groups in its memory at most."""
     write_dataset(tmp_path, equal_episodes(1), limits=SMALL)
     dataset, expected = load(tmp_path), load(tmp_path)[0].rewards.tolist()
@@ -239,7 +241,11 @@ def test_a_reader_goes_on_while_its_dataset_grows(tmp_path: Path) -> None:
 HARMS: list[tuple[str, Callable[[Path], object], str]] = [
     ("missing", Path.unlink, "is missing"),
     ("empty", lambda path: path.write_bytes(b""), "is not a file of this format|is damaged"),
-    ("cut short", lambda path: path.write_bytes(path.read_bytes()[:500]), "is not a file of this format|is damaged"),
+    (
+        "cut short",
+        lambda path: path.write_bytes(path.read_bytes()[:500]),
+        "is not a file of this format|is damaged",
+    ),
     ("a FIFO", make_fifo, "is not a regular file"),
     ("a folder", make_folder, "is not a regular file"),
 ]
@@ -286,7 +292,9 @@ def test_an_info_that_describes_no_spaces_is_refused(folder: Path, key: str) -> 
         load(folder)
 
 
-def test_a_folder_that_cannot_be_read_is_a_storage_error(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_cannot_be_read_is_a_storage_error(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Root may read all, so the disk refuses here."""
     original = Path.iterdir
 
@@ -301,7 +309,9 @@ def test_a_folder_that_cannot_be_read_is_a_storage_error(folder: Path, monkeypat
     assert "permissions" in caught.value.hint
 
 
-def test_too_little_memory_is_a_storage_error_with_advice(dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_little_memory_is_a_storage_error_with_advice(
+    dataset: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(*_: Any) -> Any:
         raise MemoryError("no more")
 
@@ -321,7 +331,9 @@ def test_no_dataset_is_named(tmp_path: Path) -> None:
 # Some columns.
 
 
-def test_an_episodes_values_are_read_without_its_other_columns(pristine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_episodes_values_are_read_without_its_other_columns(
+    pristine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Rewards, actions and observations are those of the whole batch; no column of another field is decoded."""
     asked: list[rows.Columns] = []
     original = rows.RowReader._decoded

@@ -46,7 +46,13 @@ def test_a_uri_is_a_path_that_keeps_its_options() -> None:
     assert "s3://bucket/some/folder/meta/info.json?" in str(path / "meta" / "info.json")
     assert (path / "meta" / "x").relative_to(path).as_posix() == "meta/x"
     assert "." == str(path.relative_to(path))
-    assert path == (path / "meta").parent == pickle.loads(pickle.dumps(path)) == copy.deepcopy(path) == folder_of(path)
+    assert (
+        path
+        == (path / "meta").parent
+        == pickle.loads(pickle.dumps(path))
+        == copy.deepcopy(path)
+        == folder_of(path)
+    )
     assert {path, path / "a"} == {folder_of(URI), folder_of(URI) / "a"}
     assert path != folder_of(URI.replace("eu-west", "eu-north"))
     assert sorted([path / "b", path / "a"]) == [path / "a", path / "b"]
@@ -172,7 +178,9 @@ def test_replacing_keeps_the_old_dataset_until_a_commit(root: RemotePath) -> Non
     assert not verify_dataset(root / "d").notes
 
 
-@pytest.mark.skipif(int(pa.__version__.partition(".")[0]) < 21, reason="pyarrow 20 and older write in several requests")
+@pytest.mark.skipif(
+    int(pa.__version__.partition(".")[0]) < 21, reason="pyarrow 20 and older write in several requests"
+)
 def test_a_server_that_answers_no_more_is_asked_for_one_thing_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """Four times, as the documents say; the rest of the ending does not wait for it again."""
     monkeypatch.setattr(remote, "_SILENT_SECONDS", 0.2)

@@ -104,7 +104,11 @@ ROWS: list[tuple[str, Harm, int]] = [
     # What is broken, and the segments that stay.
     ("a wrong step", lambda root: set_values(root / data(SECOND), "step", 0, [7]), SECOND),
     ("a wrong return", lambda root: set_values(root / episodes(SECOND), "return", 1, [0.5]), SECOND),
-    ("a flipped bit", lambda root: flip(root / data(SECOND), page_bytes(root / data(SECOND), "reward")[-3]), SECOND),
+    (
+        "a flipped bit",
+        lambda root: flip(root / data(SECOND), page_bytes(root / data(SECOND), "reward")[-3]),
+        SECOND,
+    ),
     ("a flipped bit in the footer", lambda root: flip(root / episodes(SECOND), -600), SECOND),
     ("no data file in the middle", lambda root: (root / data(SECOND)).unlink(), SECOND),
     ("no episodes file in the middle", lambda root: (root / episodes(SECOND)).unlink(), SECOND),
@@ -117,7 +121,11 @@ ROWS: list[tuple[str, Harm, int]] = [
     ("data is a file", lambda root: make_file(root / "data"), FIRST),
     ("meta/episodes is a file", lambda root: make_file(root / "meta/episodes"), FIRST),
     ("the tail is missing", lose_tail, LAST),
-    ("the last episodes file is missing", lambda root: max((root / "meta").rglob("*.parquet")).unlink(), LAST),
+    (
+        "the last episodes file is missing",
+        lambda root: max((root / "meta").rglob("*.parquet")).unlink(),
+        LAST,
+    ),
     ("all episodes files are missing", lambda root: shutil.rmtree(root / "meta/episodes"), FIRST),
     ("all data files are missing", lambda root: shutil.rmtree(root / "data"), FIRST),
 ]
@@ -146,7 +154,9 @@ def test_whole_segments_stay_and_the_dataset_is_interrupted(
 
 def assert_nothing_is_lost(before: set[str], folder: Path, pristine: Path) -> None:
     """The card is written from info.json; of info.json and stats.json the old ones are aside, if files are."""
-    written = {hashlib.sha256((pristine / name).read_bytes()).hexdigest() for name in ("README.md", INFO, STATS)}
+    written = {
+        hashlib.sha256((pristine / name).read_bytes()).hexdigest() for name in ("README.md", INFO, STATS)
+    }
     assert set() == before - hashes(folder) - written
 
 
@@ -269,7 +279,12 @@ def test_a_dataset_that_is_being_written_is_left_alone(folder: Path) -> None:
 def broken(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small dataset with a fault in the middle and an unfinished file."""
     path = tmp_path_factory.mktemp("broken") / "out"
-    assert 4 == write_dataset(path, [episode(n, 9) for n in range(12)], limits=SizeLimits(segment_rows=30)).segments
+    assert (
+        4
+        == write_dataset(
+            path, [episode(n, 9) for n in range(12)], limits=SizeLimits(segment_rows=30)
+        ).segments
+    )
     set_values(path / data(2), "step", 3, [0])
     (path / ".data-00000-00099.parquet.tmp").write_bytes(b"PAR1")
     return path

@@ -40,7 +40,9 @@ def derived(path: Path, *inputs: Dataset, **options: Any) -> DatasetSummary:
 def one(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A dataset of one run; its number 61 was skipped."""
     path = tmp_path_factory.mktemp("one") / "d"
-    write_dataset(path, rich_episodes(), spec=RICH_SPEC, limits=SMALL, header={"env": {"id": "A"}, "policy": {}})
+    write_dataset(
+        path, rich_episodes(), spec=RICH_SPEC, limits=SMALL, header={"env": {"id": "A"}, "policy": {}}
+    )
     return path
 
 
@@ -49,7 +51,10 @@ def other(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A dataset of another run of two partitions, with other infos, and one of another type."""
     path, chunks = (
         tmp_path_factory.mktemp("other") / "d",
-        [episode(n, 30, spec=RICH_SPEC, env_info=lambda n, step: {"x": step, "y": n, "text": 5}) for n in range(50)],
+        [
+            episode(n, 30, spec=RICH_SPEC, env_info=lambda n, step: {"x": step, "y": n, "text": 5})
+            for n in range(50)
+        ],
     )
     partitions = [int(chunk.numbers[0]) // 25 for chunk in chunks]
     options: dict[str, Any] = {"root_seed": 7, "first_numbers": [0, 25], "header": {"env": {"id": "B"}}}
@@ -73,7 +78,9 @@ def test_every_second_episode_is_a_dataset_that_says_how_it_was_made(tmp_path: P
     assert list(range(60)) == load(tmp_path / "d").episodes["episode_id"].to_pylist()
     info, old = info_of(tmp_path / "d"), info_of(one)
     assert old["sources"] == info["sources"]
-    assert [{"operation": "test", "options": {"step": 2}, "inputs": [old["sources"][0]["run"]]}] == info["derived"]
+    assert [{"operation": "test", "options": {"step": 2}, "inputs": [old["sources"][0]["run"]]}] == info[
+        "derived"
+    ]
     assert before == all_files(one)
 
 

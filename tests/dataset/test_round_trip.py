@@ -40,7 +40,9 @@ LEAVES: st.SearchStrategy[gymnasium.Space[Any]] = st.one_of(
     boxes(),
     st.builds(spaces.Discrete, st.integers(1, 5), start=st.integers(-3, 3)),
     st.builds(spaces.MultiDiscrete, st.lists(st.integers(1, 4), min_size=1, max_size=3)),
-    st.sampled_from([spaces.MultiBinary(3), spaces.MultiBinary((2, 2)), spaces.MultiDiscrete(np.array([[2, 3]]))]),
+    st.sampled_from(
+        [spaces.MultiBinary(3), spaces.MultiBinary((2, 2)), spaces.MultiDiscrete(np.array([[2, 3]]))]
+    ),
     st.builds(spaces.Text, st.integers(1, 5), charset=st.just("aä😀")),
 )
 SPACES = st.recursive(
@@ -98,7 +100,9 @@ ODD_INFOS = st.fixed_dictionaries(
     optional={
         "n": st.sampled_from([float("nan"), float("inf"), -float("inf"), "nan", "-inf", "NaN", 10**40]),
         "a.b": st.integers(0, 3),
-        "t": st.sampled_from(["ä", "bad\udc80", "", {"key": ["ä", None]}, [], np.array([1.5, np.nan], np.float32)]),
+        "t": st.sampled_from(
+            ["ä", "bad\udc80", "", {"key": ["ä", None]}, [], np.array([1.5, np.nan], np.float32)]
+        ),
     },
 )
 
@@ -127,7 +131,9 @@ def test_infos_come_back_as_they_are_typed(tmp_path: Path) -> None:
         episode(
             number,
             5,
-            env_info=lambda n, s: {"every": n * s, "some": np.float32(s)} if s % 2 else {"every": 0, "json": [n]},
+            env_info=lambda n, s: (
+                {"every": n * s, "some": np.float32(s)} if s % 2 else {"every": 0, "json": [n]}
+            ),
             agent_info=lambda n, s: {"mean": np.array([n, s], np.float32), "name": f"{n}"},
             episode_info=lambda n, _: {"level": n} if n % 2 else {},
         )
@@ -138,5 +144,9 @@ def test_infos_come_back_as_they_are_typed(tmp_path: Path) -> None:
     actual = dataset.to_episode_batch()
     assert_same_batches(EpisodeBatch.from_chunks(dataset.env_spec, episodes), actual)
     kinds = {key: (type(values).__name__, values.dtype.name) for key, values in actual.env_infos.items()}
-    expected = {"every": ("ndarray", "int64"), "some": ("MaskedArray", "float32"), "json": ("ndarray", "object")}
+    expected = {
+        "every": ("ndarray", "int64"),
+        "some": ("MaskedArray", "float32"),
+        "json": ("ndarray", "object"),
+    }
     assert expected == kinds

@@ -75,7 +75,9 @@ class Mission(gymnasium.Space[str]):
 def test_a_leaf_is_a_column_of_a_plain_type(space: Space, expected: dict[str, str]) -> None:
     columns = space_columns(space, "o")
     assert expected == {column.name: str(column.type) for column in columns if column.stored}
-    assert [list(leaf.path) for leaf in space_leaves(space)] == [column.describe()["path"] for column in columns]
+    assert [list(leaf.path) for leaf in space_leaves(space)] == [
+        column.describe()["path"] for column in columns
+    ]
 
 
 @pytest.mark.parametrize("space", [
@@ -118,7 +120,9 @@ def test_a_discrete_space_of_int64_needs_no_dtype(monkeypatch: pytest.MonkeyPatc
     documents = [space_to_json(spaces.Discrete(5, start=-2, dtype=kind)) for kind in (np.int64, np.int32)]
     monkeypatch.setattr(spaces, "Discrete", EarlyDiscrete)
     assert documents[0] == space_to_json(space_from_json(documents[0]))
-    with pytest.raises(DatasetFormatError, match=f"gymnasium {gymnasium.__version__} builds no .* 'dtype'") as caught:
+    with pytest.raises(
+        DatasetFormatError, match=f"gymnasium {gymnasium.__version__} builds no .* 'dtype'"
+    ) as caught:
         space_from_json(documents[1])
     assert "install the gymnasium that info.json names" in caught.value.hint
     assert "collect" not in caught.value.hint
@@ -160,7 +164,9 @@ def test_the_rows_of_both_tables_are_those_of_the_episodes(tmp_path: Path) -> No
         n % 3 != 1 and last
         for n, last in ((0, 1), (1, 0), (1, 1), (3, 0), (3, 0), (3, 0), (3, 1), (4, 1), (5, 0), (5, 1))
     ] == [bool(flag) for flag in steps["terminated"]]
-    following = np.concatenate([np.concatenate([e.observations[0][1:], e.last_observations[0]]) for e in episodes])
+    following = np.concatenate(
+        [np.concatenate([e.observations[0][1:], e.last_observations[0]]) for e in episodes]
+    )
     assert following.tolist() == steps["next_observation"]
     rows = pq.read_table(tmp_path / "meta/episodes/chunk-00000/file-00000.parquet").to_pydict()
     assert ([0, 1, 2, 3, 4], [0, 1, 3, 4, 5]) == (rows["episode_id"], rows["episode_number"])
@@ -214,7 +220,9 @@ def test_the_columns_depend_on_the_first_steps_alone(tmp_path: Path) -> None:
     expected = infer(episodes)
     assert expected[1]
     keys = ("grid", "text", "x")
-    assert [f"{group}_info.{key}" for group in ("env", "agent", "episode") for key in keys] == list(expected[0])
+    assert [f"{group}_info.{key}" for group in ("env", "agent", "episode") for key in keys] == list(
+        expected[0]
+    )
     assert expected == infer(grouped(episodes, [7, 30]))
     assert expected == infer(
         [part for one in episodes for part in in_parts(one, sorted({(one.n_steps + 1) // 2, one.n_steps}))]
@@ -263,15 +271,21 @@ def encode(fields: dict[str, str], infos: list[dict[Any, Any]]) -> tuple[pa.Tabl
     ("int64", "a", False), ("float64[2]", np.ones(2, np.float32), True), ("float64[2]", np.ones(3), False),
     ("int64", None, False), ("int64", [1, 2], False),
 ])  # fmt: skip
-def test_a_late_value_goes_into_its_column_if_it_is_exactly_of_that_type(kind: str, value: Any, *, fits: bool) -> None:
+def test_a_late_value_goes_into_its_column_if_it_is_exactly_of_that_type(
+    kind: str, value: Any, *, fits: bool
+) -> None:
     """And else into the row's JSON; it is in one of the two, and never lost."""
     table, dropped = encode({"k": kind}, [{}, {"k": value}, {}])
     assert [False, fits, False] == table["env_info.k"].is_valid().to_pylist()
     assert [False, not fits, False] == table["env_info_extra"].is_valid().to_pylist()
     assert {} == dropped
     found = decode_infos("env_info", table)["k"][1]
-    expected, plain = (one.tolist() if isinstance(one, np.ndarray | np.generic) else one for one in (value, found))
-    assert expected == plain or str(expected) == str(plain)  # As texts, for nan and for numbers that JSON holds.
+    expected, plain = (
+        one.tolist() if isinstance(one, np.ndarray | np.generic) else one for one in (value, found)
+    )
+    assert expected == plain or str(expected) == str(
+        plain
+    )  # As texts, for nan and for numbers that JSON holds.
 
 
 def test_values_of_two_kinds_fill_one_column_in_the_order_of_their_rows() -> None:
@@ -289,7 +303,9 @@ def test_two_keys_that_are_equal_once_dotted_are_both_kept() -> None:
 
 
 def test_values_that_nothing_stores_are_counted() -> None:
-    table, dropped = encode({"k": "int64"}, [{"f": print, "k": 1}, {"f": print, "nan": [float("nan"), {1, 2}]}])
+    table, dropped = encode(
+        {"k": "int64"}, [{"f": print, "k": 1}, {"f": print, "nan": [float("nan"), {1, 2}]}]
+    )
     assert {"env_info.f": 2} == dropped
     assert [None, '{"nan": ["nan", [1, 2]]}'] == table["env_info_extra"].to_pylist()
 
@@ -333,7 +349,12 @@ def test_a_lone_surrogate_is_stored_as_its_escape(tmp_path: Path) -> None:
     table = pq.read_table(tmp_path / "data/chunk-00000/file-00000.parquet")
     assert "a\\ud800☃" == table["observation"].to_pylist()[2]
     (anomaly,) = summary.anomalies
-    assert ("observation", "not_unicode", 0, 2) == (anomaly.column, anomaly.problem, anomaly.episode, anomaly.step)
+    assert ("observation", "not_unicode", 0, 2) == (
+        anomaly.column,
+        anomaly.problem,
+        anomaly.episode,
+        anomaly.step,
+    )
 
 
 @pytest.mark.parametrize("shape", [(), (3,), (2, 3), (2, 1, 2)])
@@ -352,7 +373,10 @@ def test_sparse_tensors_come_back_from_slices_and_from_parquet(
         for start, stop in ((0, 7), (1, 6), (2, 3), (5, 7)):
             inside = [at for at, row in enumerate(rows) if start <= row < stop]
             found = decode_infos(
-                "e", pa.table({"e.x": array.slice(start, stop - start), "e_extra": pa.nulls(stop - start, pa.string())})
+                "e",
+                pa.table(
+                    {"e.x": array.slice(start, stop - start), "e_extra": pa.nulls(stop - start, pa.string())}
+                ),
             )
             if not inside:
                 assert {} == found

@@ -36,7 +36,11 @@ def rows_of(path: Path) -> list[int]:
 # Where segments end.
 
 
-@given(st.lists(st.tuples(st.integers(1, 40), st.integers(1, 40)), min_size=1), st.integers(0, 60), st.integers(0, 60))
+@given(
+    st.lists(st.tuples(st.integers(1, 40), st.integers(1, 40)), min_size=1),
+    st.integers(0, 60),
+    st.integers(0, 60),
+)
 def test_a_segment_ends_before_the_episode_that_would_pass_its_limits(
     episodes: list[tuple[int, int]], rows: int, nominal: int
 ) -> None:
@@ -67,7 +71,9 @@ def test_a_segment_that_memory_does_not_hold_is_refused(size: int) -> None:
         (2, 9 * GROUP_BYTES, [1, 2]),
     ],
 )
-def test_a_long_episode_has_row_groups_of_equal_length(length: int, nominal: int, expected: list[int]) -> None:
+def test_a_long_episode_has_row_groups_of_equal_length(
+    length: int, nominal: int, expected: list[int]
+) -> None:
     assert expected == SMALL.group_edges(length, nominal)
 
 
@@ -90,7 +96,9 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("sizes", [[1], [3, 1, 10], [120]])
 @pytest.mark.parametrize("flush", [True, False])
-def test_chunks_and_flushes_change_no_byte(tmp_path: Path, whole: Path, sizes: list[int], flush: bool) -> None:
+def test_chunks_and_flushes_change_no_byte(
+    tmp_path: Path, whole: Path, sizes: list[int], flush: bool
+) -> None:
     chunks = grouped(rich_episodes(), sizes)
     options: dict[str, Any] = {"spec": RICH_SPEC, "limits": SMALL, "next_observation": True}
     write_dataset(tmp_path / "d", chunks, flush=flush, **options)
@@ -114,7 +122,9 @@ def test_a_resumed_dataset_has_the_bytes_of_one_run(tmp_path: Path, whole: Path,
     options: dict[str, Any] = {"limits": SMALL, "next_observation": True, "flush": True}
     write_dataset(path, [one for one in episodes if one.numbers[0] < stops[0]], spec=RICH_SPEC, **options)
     for stop in (*stops[1:], 120):
-        committed = resume_dataset(path, [one for one in episodes if one.numbers[0] < stop], spec=RICH_SPEC, **options)
+        committed = resume_dataset(
+            path, [one for one in episodes if one.numbers[0] < stop], spec=RICH_SPEC, **options
+        )
         assert (61,) == committed.skipped
         assert () == committed.notices
     assert data_files(whole) == data_files(path)
@@ -145,7 +155,9 @@ def long_info(number: int, step: int) -> dict[str, Any]:
 def long_episodes() -> list[Chunk]:
     """Return short episodes around two that are longer than a segment of `SMALL`."""
     lengths = [30] * 40 + [500, 10, 333, 7, 30]
-    return [episode(n, k, spec=LONG_SPEC, env_info=long_info, agent_info=long_info) for n, k in enumerate(lengths)]
+    return [
+        episode(n, k, spec=LONG_SPEC, env_info=long_info, agent_info=long_info) for n, k in enumerate(lengths)
+    ]
 
 
 def test_an_episode_over_the_limits_is_a_segment_of_its_own(tmp_path: Path) -> None:
@@ -168,13 +180,21 @@ def test_a_long_episode_has_the_same_bytes_in_parts_and_whole(tmp_path: Path, ed
     episodes = long_episodes()
     options: dict[str, Any] = {"spec": LONG_SPEC, "limits": SMALL, "next_observation": True}
     write_dataset(tmp_path / "whole", episodes, **options)
-    chunks = [*episodes[:40], *in_parts(episodes[40], edges), episodes[41], *in_parts(episodes[42], [33, 333])]
+    chunks = [
+        *episodes[:40],
+        *in_parts(episodes[40], edges),
+        episodes[41],
+        *in_parts(episodes[42], [33, 333]),
+    ]
     write_dataset(tmp_path / "parts", [*chunks, *episodes[43:]], flush=True, **options)
     assert data_files(tmp_path / "whole") == data_files(tmp_path / "parts")
     for name in ("observation.v", "observation.t"):
         tables = [pq.read_table(file) for file in sorted((tmp_path / "whole/data").rglob("*.parquet"))]
         long = next(table for table in tables if table.num_rows == 500)
-        assert long[name].to_pylist()[1:] == long[name.replace("observation", "next_observation")].to_pylist()[:-1]
+        assert (
+            long[name].to_pylist()[1:]
+            == long[name.replace("observation", "next_observation")].to_pylist()[:-1]
+        )
 
 
 def test_a_dataset_is_resumed_behind_a_long_episode(tmp_path: Path) -> None:
@@ -204,6 +224,8 @@ def test_big_images_have_the_same_bytes_however_they_came(tmp_path: Path) -> Non
     spec = EnvSpec(spaces.Box(0, 255, (120, 100, 3), np.uint8), spaces.Discrete(3))
     episodes = [episode(number, 3 + number % 4, spec=spec) for number in range(12)]
     for name, chunks, flush in (("one", episodes, False), ("other", grouped(episodes, [5]), True)):
-        write_dataset(tmp_path / name, chunks, spec=spec, limits=SizeLimits(segment_bytes=900_000), flush=flush)
+        write_dataset(
+            tmp_path / name, chunks, spec=spec, limits=SizeLimits(segment_bytes=900_000), flush=flush
+        )
     assert data_files(tmp_path / "one") == data_files(tmp_path / "other")
     assert len(data_files(tmp_path / "one")) > 1

@@ -28,7 +28,17 @@ LIMITS = SizeLimits(segment_rows=90, group_rows=25)
 """Episodes of up to 12 steps straddle row groups, and there are several segments."""
 
 SHAPES: list[tuple[int, ...]] = [(), (3,), (2, 3), (2, 1, 3), (1, 2, 2, 2)]
-DTYPES: list[Any] = [np.float16, np.float32, np.float64, np.int8, np.int16, np.int32, np.int64, np.uint8, np.uint16]
+DTYPES: list[Any] = [
+    np.float16,
+    np.float32,
+    np.float64,
+    np.int8,
+    np.int16,
+    np.int32,
+    np.int64,
+    np.uint8,
+    np.uint16,
+]
 BOXES: dict[str, gymnasium.Space[Any]] = {
     f"{np.dtype(dtype).name}{list(shape)}": spaces.Box(0, 100, shape, dtype)
     for dtype, shape in [*((dtype, (2, 3)) for dtype in DTYPES), *((np.float32, shape) for shape in SHAPES)]
@@ -79,8 +89,14 @@ def infos(number: int, step: int) -> dict[str, Any]:
 @cache
 def collected(name: str) -> tuple[EnvSpec, tuple[Any, ...], EpisodeBatch]:
     """Return spec, chunks and batch of the episodes of one space, which is that of actions too."""
-    spec = EnvSpec(SPACES[name], SPACES[name]) if name in SPACES else EnvSpec(spaces.Discrete(2), spaces.Discrete(2))
-    sources: dict[str, Any] = {} if name in SPACES else dict.fromkeys(("env_info", "agent_info", "episode_info"), infos)
+    spec = (
+        EnvSpec(SPACES[name], SPACES[name])
+        if name in SPACES
+        else EnvSpec(spaces.Discrete(2), spaces.Discrete(2))
+    )
+    sources: dict[str, Any] = (
+        {} if name in SPACES else dict.fromkeys(("env_info", "agent_info", "episode_info"), infos)
+    )
     chunks = tuple(episode(number, 1 + 7 * number % 12, spec=spec, **sources) for number in range(N))
     return spec, chunks, EpisodeBatch.from_chunks(spec, chunks)
 
@@ -116,7 +132,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 
 
 @pytest.mark.parametrize("name", [*SPACES, "infos"])
-def test_each_selection_holds_the_episodes_that_were_collected(folder: Callable[[str], Path], name: str) -> None:
+def test_each_selection_holds_the_episodes_that_were_collected(
+    folder: Callable[[str], Path], name: str
+) -> None:
     """Observations, actions, last and next observations, infos: dtype, shape and every value."""
     _, _, batch = collected(name)
     dataset = load(folder(name))

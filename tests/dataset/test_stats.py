@@ -17,7 +17,14 @@ from hypothesis.extra import numpy as hnp
 
 from rollout_cli.dataset.schema import DatasetSchema, SpaceSchema
 from rollout_cli.dataset.segments import SizeLimits
-from rollout_cli.dataset.stats import TableStats, column_stats, merged, stats_document, stats_from_json, stats_to_json
+from rollout_cli.dataset.stats import (
+    TableStats,
+    column_stats,
+    merged,
+    stats_document,
+    stats_from_json,
+    stats_to_json,
+)
 from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.episodes.chunk import Chunk, concatenate
 from rollout_cli.episodes.plain import plain_json

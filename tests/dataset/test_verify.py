@@ -107,15 +107,45 @@ ROWS: list[Row] = [
     ("an episodes file is missing", lambda root: (root / EPISODES).unlink(), EPISODES, "there are later", []),
     ("a file is empty", lambda root: (root / DATA).write_bytes(b""), DATA, "", None),
     ("a data file is a FIFO", lambda root: make_fifo(root / DATA), DATA, "not a regular file", None),
-    ("an episodes file is a FIFO", lambda root: make_fifo(root / EPISODES), EPISODES, "not a regular file", []),
+    (
+        "an episodes file is a FIFO",
+        lambda root: make_fifo(root / EPISODES),
+        EPISODES,
+        "not a regular file",
+        [],
+    ),
     ("a data file is a folder", lambda root: make_folder(root / DATA), DATA, "not a regular file", None),
     ("stats.json is a FIFO", lambda root: make_fifo(root / STATS), STATS, "missing", []),
     ("stats.json is missing", lambda root: (root / STATS).unlink(), STATS, "missing", []),
-    ("stats.json is no JSON", lambda root: (root / STATS).write_text("{"), STATS, "not those of the steps", []),
-    ("stats.json is of others", lambda root: set_json(root / STATS, reward={}), STATS, "not those of the steps", []),
+    (
+        "stats.json is no JSON",
+        lambda root: (root / STATS).write_text("{"),
+        STATS,
+        "not those of the steps",
+        [],
+    ),
+    (
+        "stats.json is of others",
+        lambda root: set_json(root / STATS, reward={}),
+        STATS,
+        "not those of the steps",
+        [],
+    ),
     ("data is a file", lambda root: make_file(root / "data"), DATA, "is missing", None),
-    ("a folder has a file's name", lambda root: (root / episodes(99)).mkdir(), episodes(99), "not a regular file", []),
-    ("a file twice", lambda root: shutil.copy(root / EPISODES, root / episodes(99)), episodes(99), "another", None),
+    (
+        "a folder has a file's name",
+        lambda root: (root / episodes(99)).mkdir(),
+        episodes(99),
+        "not a regular file",
+        [],
+    ),
+    (
+        "a file twice",
+        lambda root: shutil.copy(root / EPISODES, root / episodes(99)),
+        episodes(99),
+        "another",
+        None,
+    ),
     ("a row is missing", drop(DATA, lambda table: table.slice(1)), DATA, "its episodes file states", [-1]),
     ("no reward", drop(DATA, lambda table: table.drop_columns(["reward"])), DATA, "other columns", None),
     ("no seed", drop(EPISODES, lambda table: table.drop_columns(["seed"])), EPISODES, "other columns", []),
@@ -126,8 +156,20 @@ ROWS: list[Row] = [
     ("a wrong flag", put(DATA, "terminated", 0, True), DATA, "terminated", [0]),
     ("a wrong reward", put(DATA, "reward", 0, 9.5), DATA, "do not sum", [0]),
     ("a wrong next observation", put(DATA, "next_observation.mission", 0, "odd"), DATA, "that followed", [0]),
-    ("a wrong last observation", put(EPISODES, "last_observation.mission", -1, "odd"), DATA, "that followed", [-1]),
-    ("another observation", put(DATA, "observation.frames", 0, [[4.0] * 3] * 2), EPISODES, "statistics in its", []),
+    (
+        "a wrong last observation",
+        put(EPISODES, "last_observation.mission", -1, "odd"),
+        DATA,
+        "that followed",
+        [-1],
+    ),
+    (
+        "another observation",
+        put(DATA, "observation.frames", 0, [[4.0] * 3] * 2),
+        EPISODES,
+        "statistics in its",
+        [],
+    ),
     ("a wrong id", put(EPISODES, "episode_id", 1, 0), EPISODES, "id is not", None),
     ("a number twice", put(EPISODES, "episode_number", 1, 1), EPISODES, "above", None),
     ("a wrong root seed", put(EPISODES, "root_seed", 1, 9), EPISODES, "root_seed", [1]),
@@ -135,7 +177,13 @@ ROWS: list[Row] = [
     ("a wrong row", put(EPISODES, "data_row_index", 1, 0), EPISODES, "first step", [1]),
     ("a wrong file", put(EPISODES, "data_file_index", 1, 0), EPISODES, "another", [1]),
     ("a wrong return", put(EPISODES, "return", 1, 0.5), DATA, "do not sum", [1]),
-    ("a damaged record", footer(EPISODES, "rollout.checksum", "0"), EPISODES, "record in its footer is damaged", []),
+    (
+        "a damaged record",
+        footer(EPISODES, "rollout.checksum", "0"),
+        EPISODES,
+        "record in its footer is damaged",
+        [],
+    ),
     ("no record", footer(EPISODES, "rollout.segment", None), EPISODES, "no commit", []),
     ("a wrong start", record(start=0), EPISODES, "expected from", []),
     ("a wrong stop", record(stop=99), EPISODES, "are not the numbers", []),
@@ -143,10 +191,28 @@ ROWS: list[Row] = [
     ("wrong counts", record(steps=3), EPISODES, "totals in its footer", []),
     ("wrong spaces", footer(DATA, "rollout.spaces", "{}"), DATA, "rollout.spaces", []),
     ("a data file of another run", footer(DATA, "rollout.run", "0" * 32), DATA, "rollout.run is 000", None),
-    ("an episodes file of another run", footer(EPISODES, "rollout.run", "0"), EPISODES, "rollout.run is 0, not", []),
+    (
+        "an episodes file of another run",
+        footer(EPISODES, "rollout.run", "0"),
+        EPISODES,
+        "rollout.run is 0, not",
+        [],
+    ),
     ("a data file without a run", footer(DATA, "rollout.run", None), DATA, "rollout.run is missing", None),
-    ("a data file of another partition", footer(DATA, "rollout.partition", "1"), DATA, "partition is 1, not 0", None),
-    ("a data file in another's place", lambda root: shutil.copy(root / data(2), root / DATA), DATA, "number is", None),
+    (
+        "a data file of another partition",
+        footer(DATA, "rollout.partition", "1"),
+        DATA,
+        "partition is 1, not 0",
+        None,
+    ),
+    (
+        "a data file in another's place",
+        lambda root: shutil.copy(root / data(2), root / DATA),
+        DATA,
+        "number is",
+        None,
+    ),
     ("more episodes stated", state(episodes=120), INFO, "120 episodes", []),
     ("fewer steps stated", state(steps=3), INFO, "it states 3 steps", []),
     ("other bytes stated", state(bytes=3), INFO, "it states 3 bytes", []),
@@ -172,7 +238,9 @@ def test_a_fault_is_named_with_its_file_and_episodes(folder: Path, row: Row) -> 
 
 
 @pytest.mark.parametrize("shape", [(1_100,), (40, 30)])
-def test_large_infos_of_some_steps_of_a_long_episode_have_no_faults(tmp_path: Path, shape: tuple[int, ...]) -> None:
+def test_large_infos_of_some_steps_of_a_long_episode_have_no_faults(
+    tmp_path: Path, shape: tuple[int, ...]
+) -> None:
     """One row in 100 counts, however the rows are divided into row groups and however many lack a value."""
 
     def scan(number: int, step: int) -> dict[str, Any]:
@@ -217,10 +285,18 @@ def test_a_missing_tail_is_a_fault(folder: Path, harm: Harm, status: str) -> Non
 
 
 NOTES: list[tuple[str, Harm, str]] = [
-    ("an unfinished file", lambda root: (root / ".data-00000-00099.parquet.tmp").touch(), ".tmp does not belong"),
+    (
+        "an unfinished file",
+        lambda root: (root / ".data-00000-00099.parquet.tmp").touch(),
+        ".tmp does not belong",
+    ),
     ("a file of the user's", lambda root: (root / "mine.txt").touch(), "mine.txt does not belong"),
     ("a file among ours", lambda root: (root / "data/mine.txt").touch(), "data/mine.txt does not belong"),
-    ("a dataset that was being replaced", lambda root: (root / REPLACED).mkdir(), ".replaced does not belong"),
+    (
+        "a dataset that was being replaced",
+        lambda root: (root / REPLACED).mkdir(),
+        ".replaced does not belong",
+    ),
     ("no card", lambda root: (root / "README.md").unlink(), "card, is missing"),
     ("uncommitted rows", lambda root: shutil.copy(root / data(0), root / data(99)), "has no episodes file"),
 ]
@@ -269,7 +345,9 @@ def test_without_a_whole_info_there_is_nothing_to_verify(folder: Path, harm: Har
 def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A dataset of one file each."""
     path = tmp_path_factory.mktemp("flipped") / "out"
-    chunks = [episode(n, 5 + n, env_info=lambda n, s: {"x": s, **({"odd": [n]} if s % 2 else {})}) for n in range(6)]
+    chunks = [
+        episode(n, 5 + n, env_info=lambda n, s: {"x": s, **({"odd": [n]} if s % 2 else {})}) for n in range(6)
+    ]
     write_dataset(path, chunks)
     return path
 
@@ -307,7 +385,9 @@ def test_any_flipped_bit_of_a_page_is_found(small: Path, tmp_path: Path, file: s
 
 @pytest.mark.parametrize("file", [data(0), episodes(0)])
 @pytest.mark.parametrize("part", ["all", "footer"])
-def test_any_flipped_bit_is_found_or_changes_nothing(small: Path, tmp_path: Path, file: str, part: str) -> None:
+def test_any_flipped_bit_is_found_or_changes_nothing(
+    small: Path, tmp_path: Path, file: str, part: str
+) -> None:
     """At seeded places of the file, and of its footer alone, which has no checksum."""
     root = Path(shutil.copytree(small, tmp_path / "out"))
     path, rng = root / file, random.Random(f"{file} {part}")

@@ -71,10 +71,16 @@ def test_features_name_every_column(tmp_path: Path) -> None:
     features = read_info(tmp_path)["features"]
     names = [pq.read_schema(path).names for path in sorted(tmp_path.rglob("file-00000.parquet"))]
     assert set(features) == {name for columns in names for name in columns}
-    assert {"kind": "box", "dtype": "float64", "shape": [2, 3], "path": ["frames"], "stored": True} == features[
-        "next_observation.frames"
+    assert {
+        "kind": "box",
+        "dtype": "float64",
+        "shape": [2, 3],
+        "path": ["frames"],
+        "stored": True,
+    } == features["next_observation.frames"]
+    assert {"kind": "info", "dtype": "float32[2,3]", "path": ["grid"], "stored": True} == features[
+        "env_info.grid"
     ]
-    assert {"kind": "info", "dtype": "float32[2,3]", "path": ["grid"], "stored": True} == features["env_info.grid"]
 
 
 def test_ids_follow_one_another_and_numbers_are_kept(tmp_path: Path) -> None:
@@ -143,7 +149,9 @@ def test_a_flush_without_new_episodes_does_nothing(tmp_path: Path) -> None:
 
 def test_the_info_is_there_from_the_start(tmp_path: Path) -> None:
     with open_writer(tmp_path, root_seed=3) as writer:
-        assert ("collecting", "inferring") == tuple(info_of(tmp_path)[name] for name in ("status", "info_columns"))
+        assert ("collecting", "inferring") == tuple(
+            info_of(tmp_path)[name] for name in ("status", "info_columns")
+        )
         assert {"root_seed": 3, "run": None} == source_of(tmp_path)
         writer.write(episode(0, 1_000))
         assert "decided" == info_of(tmp_path)["info_columns"]

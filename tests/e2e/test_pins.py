@@ -84,8 +84,14 @@ OUT = ("-w", "1", "-o", "out")
 CHANGED: dict[str, tuple[str, Callable[[], object]]] = {
     "weights behind a module": ("weights.npy", lambda: weights(0.0, 0.0, 1.0, -1.0)),
     "weights read in the first step": ("weights.npy", lambda: weights(0.0, 0.0, 1.0, -1.0)),
-    "a module that the policy imports": ("helper.py", lambda: write_module(Path(), "helper", HELPER + "    # more\n")),
-    "a module that the environment imports": ("rewards.py", lambda: write_module(Path(), "rewards", "REWARD = 2.0")),
+    "a module that the policy imports": (
+        "helper.py",
+        lambda: write_module(Path(), "helper", HELPER + "    # more\n"),
+    ),
+    "a module that the environment imports": (
+        "rewards.py",
+        lambda: write_module(Path(), "rewards", "REWARD = 2.0"),
+    ),
     "a file that an argument names": ("weights.npy", lambda: weights(0.0, 0.0, 1.0, -1.0)),
     "a file that is pinned": ("side.txt", lambda: Path("side.txt").write_text("0")),
 }
@@ -100,7 +106,9 @@ def begin(case: str, *words: str) -> tuple[str, ...]:
     weights(0.0, 0.0, 1.0, 1.0)
     Path("side.txt").write_text("1")
     write_module(
-        Path(), "mine", {"weights read in the first step": LAZY, "a file that is pinned": IN_C}.get(case, LEAN)
+        Path(),
+        "mine",
+        {"weights read in the first step": LAZY, "a file that is pinned": IN_C}.get(case, LEAN),
     )
     named = {
         "weights read in the first step": ("--policy", "mine:Lazy"),
@@ -115,12 +123,23 @@ def begin(case: str, *words: str) -> tuple[str, ...]:
         named = ("--env", "world:Env", "--max-episode-length", "200")
     elif case == "a file that an argument names":
         write_module(
-            Path(), "world", ENV_WITH_HELPER.replace("class Env", "class Plain").replace("rewards.REWARD", "1.0")
+            Path(),
+            "world",
+            ENV_WITH_HELPER.replace("class Env", "class Plain").replace("rewards.REWARD", "1.0"),
         )
         write_module(Path(), "rewards", "")
-        text = Path("world.py").read_text() + "\n    def __init__(self, settings):\n        super().__init__()\n"
+        text = (
+            Path("world.py").read_text() + "\n    def __init__(self, settings):\n        super().__init__()\n"
+        )
         Path("world.py").write_text(text)
-        named = ("--env", "world:Plain", "--env-kwargs", "settings=weights.npy", "--max-episode-length", "200")
+        named = (
+            "--env",
+            "world:Plain",
+            "--env-kwargs",
+            "settings=weights.npy",
+            "--max-episode-length",
+            "200",
+        )
     return *named, *words
 
 
@@ -152,7 +171,9 @@ def test_a_resume_after_a_change_is_refused_by_the_name_of_the_file(project: Pat
         info["reproducible"]["status"],
         info["reproducible"]["reason"],
     )
-    was, now = ({one["path"]: one["sha256"] for one in files} for files in (entry["before"]["files"], info["files"]))
+    was, now = (
+        {one["path"]: one["sha256"] for one in files} for files in (entry["before"]["files"], info["files"])
+    )
     assert was[file] != now[file]
 
 
@@ -221,9 +242,14 @@ def test_another_machine_with_other_last_bits_is_a_warning(project: Path) -> Non
     Path("side.txt").write_text("0")
     set_source(project / "out", versions={**source_of(project / "out")["versions"], "platform": "X"})
     ran = called("collect", "--resume", "-n", "3000", *OUT)
-    assert "warning: with other versions, or on another machine, the stored episode 0: action at step 0" in ran.stderr
+    assert (
+        "warning: with other versions, or on another machine, the stored episode 0: action at step 0"
+        in ran.stderr
+    )
     reason = source_of(project / "out")["reproducible"]["reason"]
-    assert reason.startswith("with other versions, or on another machine, episode 0: action at step 0 was 1, is 0")
+    assert reason.startswith(
+        "with other versions, or on another machine, episode 0: action at step 0 was 1, is 0"
+    )
 
 
 def test_a_run_that_cannot_be_reproduced_goes_on(project: Path) -> None:
@@ -231,7 +257,10 @@ def test_a_run_that_cannot_be_reproduced_goes_on(project: Path) -> None:
     write_module(project, "mine", "import os\ndef act(observation):\n    return os.urandom(1)[0] % 2\n")
     called("collect", "--policy", "mine:act", "-n", "1100", "--seed", "1", *OUT)
     called("collect", "--resume", "-n", "3000", *OUT)
-    assert ("no", []) == (source_of(project / "out")["reproducible"]["status"], source_of(project / "out")["changes"])
+    assert ("no", []) == (
+        source_of(project / "out")["reproducible"]["status"],
+        source_of(project / "out")["changes"],
+    )
 
 
 def test_files_that_a_policy_writes_are_not_pinned(project: Path) -> None:
@@ -263,7 +292,9 @@ def test_a_worker_that_reads_other_files_than_the_others_ends_the_run(project: P
     out = project / "out"
     begin("")
     write_module(
-        project, "slow", "import time\nimport mine\ndef act(o):\n    time.sleep(0.0005)\n    return mine.act(o)\n"
+        project,
+        "slow",
+        "import time\nimport mine\ndef act(o):\n    time.sleep(0.0005)\n    return mine.act(o)\n",
     )
     words = ["collect", "--policy", "slow:act", "--seed", "1", "-w", "2", "--flush-every", "0.05"]
     with running([*words, "-n", "1000000", "--segment-bytes", "20000", "-o", str(out)]) as run:
@@ -332,12 +363,16 @@ def test_info_shows_the_files_and_pack_says_what_a_factory_still_reads(project: 
     """With their hashes; a packed factory's weights are not in the pickle."""
     begin("")
     write_module(
-        project, "packed", "import numpy as np\ndef load():\n    w = np.load('weights.npy')\n    return lambda o: 0\n"
+        project,
+        "packed",
+        "import numpy as np\ndef load():\n    w = np.load('weights.npy')\n    return lambda o: 0\n",
     )
     called("collect", "--policy", "packed:load", "-n", "50", *OUT)
     shown = called("info", "out").stdout
     for file in source_of(project / "out")["files"]:
-        assert f"sha256 {file['sha256']}" in next(line for line in shown.splitlines() if f"file {file['path']}" in line)
+        assert f"sha256 {file['sha256']}" in next(
+            line for line in shown.splitlines() if f"file {file['path']}" in line
+        )
     packed = json.loads(called("policy", "pack", "packed:load", "-o", "p.pkl", "--json").stdout)
     assert ["weights.npy"] == packed["reads"]
     assert "still reads  weights.npy" in called("policy", "pack", "packed:load", "-o", "q.pkl").stdout
@@ -351,7 +386,9 @@ def test_shards_are_merged_where_their_files_are_equal(project: Path) -> None:
         (project / name).mkdir()
         os.chdir(project / name)
         named = begin("")
-        called("collect", *named, *words, "--shard", f"{'ab'.index(name) + 1}/2", "-o", project / name / "out")
+        called(
+            "collect", *named, *words, "--shard", f"{'ab'.index(name) + 1}/2", "-o", project / name / "out"
+        )
         sys.modules.pop("mine", None)
     called("collect", *named, *words, "-o", project / "whole")
     shards = (project / "a" / "out", project / "b" / "out")

@@ -30,7 +30,15 @@ RUNS: dict[str, tuple[str, ...]] = {
     "a limit": ("--timesteps", "200", *ENV, "--env-kwargs", "endless=true", "--max-episode-length", "7"),
     "odd infos": ("--timesteps", "200", *ENV, "--env-kwargs", "what=info keys"),
     "some infos left out": ("--timesteps", "200", *ENV, "--drop-info", "steps"),
-    "four rows": ("--timesteps", "200", *ENV, "--policy", f"{POLICY}CountingPolicy", "--envs-per-worker", "4"),
+    "four rows": (
+        "--timesteps",
+        "200",
+        *ENV,
+        "--policy",
+        f"{POLICY}CountingPolicy",
+        "--envs-per-worker",
+        "4",
+    ),
     "native": (
         *("--timesteps", "200", "--env", "tests.helpers.envs:vector"),
         *("--vectorization", "native", "--envs-per-worker", "4"),
@@ -121,7 +129,9 @@ def verdict(output: Path, *words: str, code: int = 0) -> dict[str, Any]:
     return dict(source_of(output)["reproducible"])
 
 
-@pytest.mark.parametrize("more", [(), ("--envs-per-worker", "4"), ("--sampler", "multiprocessing", "--workers", "2")])
+@pytest.mark.parametrize(
+    "more", [(), ("--envs-per-worker", "4"), ("--sampler", "multiprocessing", "--workers", "2")]
+)
 def test_a_run_checks_that_its_episodes_can_be_repeated(tmp_path: Path, more: tuple[str, ...]) -> None:
     """At least one was run again."""
     found = verdict(tmp_path / "out", *ENV, "--policy", f"{POLICY}OwnNoisePolicy", *more)

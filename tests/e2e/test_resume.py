@@ -10,7 +10,15 @@ import pytest
 
 from rollout_cli import load
 from tests.helpers.breaks import contents
-from tests.helpers.datasets import assert_same_data, data_hashes, episodes_of, info_of, numbers_of, source_of, stats_of
+from tests.helpers.datasets import (
+    assert_same_data,
+    data_hashes,
+    episodes_of,
+    info_of,
+    numbers_of,
+    source_of,
+    stats_of,
+)
 from tests.helpers.envs import HIDDEN, SIGNS
 from tests.helpers.processes import Ran, called, running
 
@@ -26,7 +34,9 @@ RUNS = {
 LOCAL = ("--sampler", "local", "--workers", "1")
 
 
-def end_in(episodes: list[int], output: Path, *words: str, more_than: int = 0, by: int = signal.SIGKILL) -> Ran:
+def end_in(
+    episodes: list[int], output: Path, *words: str, more_than: int = 0, by: int = signal.SIGKILL
+) -> Ran:
     """Run until the episodes with these seeds, which hang, and send a signal once more episodes are committed."""
     hang = {HIDDEN: json.dumps({"what": "hang", "episodes": episodes, "pace": 0.001})}
     with running([*words, "--flush-every", "0.05", "--output", str(output)], env=hang) as run:
@@ -111,7 +121,9 @@ def test_a_run_that_is_killed_in_its_first_steps_keeps_its_episodes(tmp_path: Pa
 
 
 @pytest.mark.parametrize("damage", ["an episodes file is cut", "a data file is missing"])
-def test_a_damaged_last_segment_is_run_again(tmp_path: Path, damage: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_damaged_last_segment_is_run_again(
+    tmp_path: Path, damage: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its files are moved aside with a warning, and the bytes are those of one run; the folder has a relative name."""
     monkeypatch.chdir(tmp_path)
     words = ("collect", *ENV, *LOCAL)
@@ -166,7 +178,18 @@ def test_what_was_skipped_before_a_kill_is_still_listed(tmp_path: Path) -> None:
     called("collect", "--episodes", "300", *ENV, *LOCAL, "--output", well)
     seeds = episodes_of(well)["seed"].to_pylist()
     fault = {"what": "raise", "episodes": seeds[10::40]}
-    words = ("collect", "--episodes", "300", *ENV, "--on-env-error", "skip", "--flush-every", "0.05", "--workers", "2")
+    words = (
+        "collect",
+        "--episodes",
+        "300",
+        *ENV,
+        "--on-env-error",
+        "skip",
+        "--flush-every",
+        "0.05",
+        "--workers",
+        "2",
+    )
     slow = {HIDDEN: json.dumps({**fault, "pace": 0.005})}
     with running([*words, "--output", str(out)], env=slow) as run:
         run.wait_until(lambda: len(_committed(out)) > 60)

@@ -67,11 +67,15 @@ def test_one_worker_process_and_other_start_methods_too(tmp_path: Path) -> None:
     words = ("--timesteps", "300", *ENV)
     local = collect(tmp_path / "local", *words, *LOCAL)
     for method in ("forkserver", "spawn"):
-        assert_same_data(local, collect(tmp_path / method, *words, "--workers", "1", "--start-method", method))
+        assert_same_data(
+            local, collect(tmp_path / method, *words, "--workers", "1", "--start-method", method)
+        )
 
 
 @pytest.mark.parametrize("policy", ["random", f"{POLICY}OwnNoisePolicy"])
-def test_the_width_of_a_batch_changes_nothing_for_policies_that_act_row_by_row(tmp_path: Path, policy: str) -> None:
+def test_the_width_of_a_batch_changes_nothing_for_policies_that_act_row_by_row(
+    tmp_path: Path, policy: str
+) -> None:
     """The same bytes with one row and with four."""
     words = ("--timesteps", "300", *ENV, "--policy", policy, *LOCAL)
     one, four = collect(tmp_path / "1", *words), collect(tmp_path / "4", *words, "--envs-per-worker", "4")
@@ -107,7 +111,15 @@ def test_exact_gives_each_worker_its_own_numbers(tmp_path: Path) -> None:
     assert list(range(15)) == numbers_of(output)
     assert [0] * 5 + [1] * 5 + [2] * 5 == table["worker"].to_pylist() == table["data_chunk_index"].to_pylist()
     local = collect(
-        tmp_path / "local", "exact", "--episodes-per-worker", "5", "--workers", "3", *ENV, "--sampler", "local"
+        tmp_path / "local",
+        "exact",
+        "--episodes-per-worker",
+        "5",
+        "--workers",
+        "3",
+        *ENV,
+        "--sampler",
+        "local",
     )
     assert_same_data(local, output)
 

@@ -141,7 +141,12 @@ def test_only_schemes_take_options(folder: Path) -> None:
         policy_source("random", {"size": 3})
 
 
-WRAPPED = ("--wrapper", "FrameStackObservation?stack_size=3", "--wrapper", "TimeAwareObservation?flatten=false")
+WRAPPED = (
+    "--wrapper",
+    "FrameStackObservation?stack_size=3",
+    "--wrapper",
+    "TimeAwareObservation?flatten=false",
+)
 
 
 def test_wrappers_are_built_again(tmp_path: Path) -> None:
@@ -166,7 +171,18 @@ def test_wrappers_are_built_again(tmp_path: Path) -> None:
 
 def test_shards_with_wrappers_are_merged(tmp_path: Path) -> None:
     """The whole is the single run, and replays; a shard in other wrappers is no part of it."""
-    words = ("collect", "--env", "CartPole-v1", "--episodes", "90", "--sampler", "local", "--seed", "3", "--quiet")
+    words = (
+        "collect",
+        "--env",
+        "CartPole-v1",
+        "--episodes",
+        "90",
+        "--sampler",
+        "local",
+        "--seed",
+        "3",
+        "--quiet",
+    )
     for number in (1, 2):
         called(*words, *WRAPPED, "--shard", f"{number}/2", "--output", tmp_path / f"part{number}")
     called("merge", tmp_path / "part1", tmp_path / "part2", "--output", tmp_path / "all", "--quiet")
@@ -192,12 +208,30 @@ REFUSED = {
 def test_wrappers_that_cannot_be_used(spec: str, tmp_path: Path) -> None:
     """Each is refused in words that name it."""
     code, message = REFUSED[spec]
-    words = ("collect", "--episodes", "3", "--wrapper", spec, "--sampler", "local", "--output", tmp_path / "out")
+    words = (
+        "collect",
+        "--episodes",
+        "3",
+        "--wrapper",
+        spec,
+        "--sampler",
+        "local",
+        "--output",
+        tmp_path / "out",
+    )
     assert message in called(*words, code=code).stderr
 
 
 def test_a_time_limit_counts_the_steps_inside_wrappers(tmp_path: Path) -> None:
     """One that repeats actions has fewer steps than the environment."""
-    words = ("collect", "--env", "Pendulum-v1", "--wrapper", "MaxAndSkipObservation?skip=4", "--episodes", "2")
+    words = (
+        "collect",
+        "--env",
+        "Pendulum-v1",
+        "--wrapper",
+        "MaxAndSkipObservation?skip=4",
+        "--episodes",
+        "2",
+    )
     called(*words, "--sampler", "local", "--quiet", "--output", tmp_path / "out")
     assert 100 == len(steps_of(tmp_path / "out"))

@@ -72,7 +72,9 @@ def test_a_shard_is_resumed(tmp_path: Path) -> None:
     parts = shards(tmp_path, *words)
     again = tmp_path / "again"
     hang = {HIDDEN: json.dumps({"what": "hang", "episodes": [env_seed(3, 250)], "pace": 0.001})}
-    with running([*words, "--shard", "2/3", "--flush-every", "0.05", "--output", str(again)], env=hang) as run:
+    with running(
+        [*words, "--shard", "2/3", "--flush-every", "0.05", "--output", str(again)], env=hang
+    ) as run:
         run.wait_until(lambda: has_commit(again))
         run.process.send_signal(signal.SIGKILL)
         assert -signal.SIGKILL == run.end().code
@@ -110,7 +112,11 @@ def test_parts_that_do_not_belong_together(tmp_path: Path) -> None:
 def with_other_weights(folder: Path) -> list[Path]:
     """Collect two shards by one policy, whose weights change in between; no hash of its source shows that."""
     parts = [folder / f"part{number}" for number in (1, 2)]
-    words = (*run_words("fewer steps than decide the columns"), "--policy", "tests.helpers.policies:WeightedPolicy")
+    words = (
+        *run_words("fewer steps than decide the columns"),
+        "--policy",
+        "tests.helpers.policies:WeightedPolicy",
+    )
     for number, path in enumerate(parts, 1):
         called(*words, "--shard", f"{number}/2", "--output", path, env={WEIGHT: f"{number / 4}"})
     return parts
@@ -126,9 +132,12 @@ def test_shards_of_another_policy_under_the_same_name_are_refused(tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    "change", [{"reproducible": {"status": "no", "reason": "the env draws"}}, {"versions": {"platform": "another"}}]
+    "change",
+    [{"reproducible": {"status": "no", "reason": "the env draws"}}, {"versions": {"platform": "another"}}],
 )
-def test_shards_that_may_differ_by_themselves_are_merged_with_a_warning(tmp_path: Path, change: dict[str, Any]) -> None:
+def test_shards_that_may_differ_by_themselves_are_merged_with_a_warning(
+    tmp_path: Path, change: dict[str, Any]
+) -> None:
     """A run that is not reproducible, or another machine, gives another first episode; the whole verifies."""
     parts = with_other_weights(tmp_path)
     set_source(parts[1], **change)

@@ -75,7 +75,13 @@ def test_gymnasium_id() -> None:
     assert 7 == time_limit_of(env)
     assert "CartPole-v1" == source.label
     kwargs = {"sutton_barto_reward": True, "max_episode_steps": 7}
-    described: dict[str, Any] = {"spec": "CartPole-v1", "kwargs": kwargs, "path": None, "sha256": None, "wrappers": []}
+    described: dict[str, Any] = {
+        "spec": "CartPole-v1",
+        "kwargs": kwargs,
+        "path": None,
+        "sha256": None,
+        "wrappers": [],
+    }
     assert described == source.describe()
 
 
@@ -132,7 +138,9 @@ def test_json_with_wrappers(project: Path) -> None:
     assert "CartPole-v1" == env_source("short.json").label
 
 
-@pytest.mark.parametrize("held", [gymnasium.spec("CartPole-v1"), ChainEnv, ChainEnv(), partial(ChainEnv, ends="both")])
+@pytest.mark.parametrize(
+    "held", [gymnasium.spec("CartPole-v1"), ChainEnv, ChainEnv(), partial(ChainEnv, ends="both")]
+)
 def test_pickle(project: Path, held: Any) -> None:
     """A pickled spec, class, environment or factory builds new environments."""
     (project / "env.pkl").write_bytes(cloudpickle.dumps(held))
@@ -151,7 +159,13 @@ def test_python_objects() -> None:
     assert env.length == source.build().length
     assert source.build() is not source.build()
     assert "ChainEnv" == source.label
-    assert {"spec": "ChainEnv", "kwargs": {}, "path": None, "sha256": None, "wrappers": []} == source.describe()
+    assert {
+        "spec": "ChainEnv",
+        "kwargs": {},
+        "path": None,
+        "sha256": None,
+        "wrappers": [],
+    } == source.describe()
     assert as_env_source(source) is source
     assert "CartPole-v1" == as_env_source("CartPole-v1").label
     assert "CartPole-v1" == as_env_source(gymnasium.spec("CartPole-v1")).label
@@ -187,9 +201,24 @@ def test_an_environment_that_cannot_be_pickled() -> None:
         ("so bad!", {}, "there is no environment 'so bad!'", "module that registers it"),
         ("absent:Some-v0", {}, "there is no module 'absent'", "working folder"),
         ("absent:Some", {}, "there is no module 'absent'", "working folder"),
-        ("CartPole-v1", {"wheels": 4}, "takes no argument 'wheels'", "it takes sutton_barto_reward, render_mode"),
-        ("CartPole-v1", {"render_mod": 4}, "takes no argument 'render_mod'", "did you mean 'render_mode'? it takes"),
-        ("mine:Mine", {"sizes": 4}, "'mine:Mine' takes no argument 'sizes'", "did you mean 'size'? it takes size"),
+        (
+            "CartPole-v1",
+            {"wheels": 4},
+            "takes no argument 'wheels'",
+            "it takes sutton_barto_reward, render_mode",
+        ),
+        (
+            "CartPole-v1",
+            {"render_mod": 4},
+            "takes no argument 'render_mod'",
+            "did you mean 'render_mode'? it takes",
+        ),
+        (
+            "mine:Mine",
+            {"sizes": 4},
+            "'mine:Mine' takes no argument 'sizes'",
+            "did you mean 'size'? it takes size",
+        ),
         ("mine:nothing", {"size": 4}, "'mine:nothing' takes no argument 'size'", "it takes none"),
         ("mine:anything", {"wheels": 4}, "cannot be built: TypeError: ChainEnv", "traceback"),
         ("mine", {}, "there is no environment 'mine'", "did you mean mine:Mine or mine:make or"),
@@ -200,7 +229,12 @@ def test_an_environment_that_cannot_be_pickled() -> None:
         ("mine:number", {}, "'mine:number' is no gymnasium.Env, but an object of type int", "factory"),
         ("mine:nothing", {}, "'mine:nothing' is no gymnasium.Env, but an object of type int", "factory"),
         ("mine:broken", {}, "'mine:broken' cannot be built: RuntimeError: no simulator", "traceback"),
-        ("mine:needy", {}, "cannot be built: ModuleNotFoundError", "install the package that provides 'not_installed'"),
+        (
+            "mine:needy",
+            {},
+            "cannot be built: ModuleNotFoundError",
+            "install the package that provides 'not_installed'",
+        ),
         ("mine:held", {"size": 2}, "is an environment already: no arguments", "class"),
         ("absent.json", {}, "there is no file 'absent.json'", "working folder"),
         ("list.json", {}, "'list.json' holds no EnvSpec as JSON: TypeError", "to_json"),
@@ -261,7 +295,10 @@ WRAPPERS_MODULE = """
 def test_wrappers_of_a_source(project: Path) -> None:
     """They are applied in order to each environment that is built, in a worker too, and recorded."""
     write_module(project, "doubled", WRAPPERS_MODULE)
-    wrappers = (wrapper_source("doubled:Doubled", {"factor": 3.0}), wrapper_source("ClipReward", {"max_reward": 2.5}))
+    wrappers = (
+        wrapper_source("doubled:Doubled", {"factor": 3.0}),
+        wrapper_source("ClipReward", {"max_reward": 2.5}),
+    )
     source = crossed(env_source("CartPole-v1", {"max_episode_steps": 7}, wrappers=wrappers))
     env = source.build()
     assert ["ClipReward", "Doubled"] == [type(env).__name__, type(env.env).__name__]
@@ -269,8 +306,13 @@ def test_wrappers_of_a_source(project: Path) -> None:
     env.reset(seed=1)
     assert 2.5 == env.step(0)[1]
     digest = sha256((project / "doubled.py").read_bytes()).hexdigest()
-    recorded = [(record["spec"], record["kwargs"], record["sha256"]) for record in source.describe()["wrappers"]]
-    assert [("doubled:Doubled", {"factor": 3.0}, digest), ("ClipReward", {"max_reward": 2.5}, None)] == recorded
+    recorded = [
+        (record["spec"], record["kwargs"], record["sha256"]) for record in source.describe()["wrappers"]
+    ]
+    assert [
+        ("doubled:Doubled", {"factor": 3.0}, digest),
+        ("ClipReward", {"max_reward": 2.5}, None),
+    ] == recorded
     with pytest.raises(EnvLoadError, match="doubled:Doubled wraps single environments") as caught:
         build_native(source, 2, 0)
     assert 'omit vectorization="native"' in caught.value.hint

@@ -194,7 +194,18 @@ _HELD: list[object] = []
 
 def locked(folder: Path) -> None:
     """Make a dataset whose lock somebody holds."""
-    called("collect", "--episodes", "2", "--workers", "1", "--sampler", "local", "--quiet", "--output", folder / "out")
+    called(
+        "collect",
+        "--episodes",
+        "2",
+        "--workers",
+        "1",
+        "--sampler",
+        "local",
+        "--quiet",
+        "--output",
+        folder / "out",
+    )
     lock = (folder / "out" / ".lock").open("w")
     fcntl.flock(lock, fcntl.LOCK_EX)
     _HELD.append(lock)
@@ -207,7 +218,9 @@ def shadows(folder: Path) -> None:
     """Put modules into the working folder that bear the names of others, and leave a sign when they are imported."""
     for name in SHADOWS:
         sign = str(folder / "shadowed")
-        (folder / f"{name}.py").write_text(f"open({sign!r}, 'a').write({name!r})\nraise ImportError('not this one')\n")
+        (folder / f"{name}.py").write_text(
+            f"open({sign!r}, 'a').write({name!r})\nraise ImportError('not this one')\n"
+        )
 
 
 def no_shadow_was_imported(folder: Path) -> None:
@@ -274,4 +287,6 @@ def dropped_are_counted_once(folder: Path) -> None:
 
 def nothing_is_begun_again(folder: Path) -> None:
     """No folder claims episodes that are not in it."""
-    assert not info_of(folder / "out").get("episodes"), "a folder was made again, whose info.json claims episodes"
+    assert not info_of(folder / "out").get("episodes"), (
+        "a folder was made again, whose info.json claims episodes"
+    )

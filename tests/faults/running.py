@@ -34,19 +34,22 @@ class Row:
         code: The expected exit code, or those that are right.
         says: A regular expression that stderr must match.
         never: One that it must not match.
-        env: What FaultyEnv does, by the variable. `at` are episode numbers, in place of `episodes`, the seeds.
+        env: What FaultyEnv does, by the variable. `at` are episode numbers, in place of `episodes`, the
+            seeds.
         kwargs: Keyword arguments of the environment, which the dataset records.
         acts: The fault of FaultyPolicy (of `policy`, if that is another one).
-        policy: The class in `tests.helpers.policies`; empty for the built-in random one, unless there is `acts`.
+        policy: The class in `tests.helpers.policies`; empty for the built-in random one, unless there is
+            `acts`.
         spec: The environment's spec.
         options: Further options of the command.
         command: The command and how much it collects.
-        keeps: What the dataset must hold. `same`: the bytes of a run without the fault. `prefix`: the first episodes of
-            that run, none of SOME. `finished`: all before the first of SOME, as one worker has them. `skips`: all of
-            its episodes but SOME, which are listed as skipped. `whole`: as many episodes, perhaps with other values.
-            `none`: nothing is left. `any`: whatever it is, it verifies. `wreck`: it does not, and `verify` says so.
-        signed: Whether FaultyEnv, or FaultyPolicy, leaves a sign of its fault. Otherwise `meddle`, `prepare` or
-            `after` prove that it happened.
+        keeps: What the dataset must hold. `same`: the bytes of a run without the fault. `prefix`: the first
+            episodes of that run, none of SOME. `finished`: all before the first of SOME, as one worker has
+            them. `skips`: all of its episodes but SOME, which are listed as skipped. `whole`: as many
+            episodes, perhaps with other values. `none`: nothing is left. `any`: whatever it is, it verifies.
+            `wreck`: it does not, and `verify` says so.
+        signed: Whether FaultyEnv, or FaultyPolicy, leaves a sign of its fault. Otherwise `meddle`, `prepare`
+            or `after` prove that it happened.
         lines: At most so many lines go to stderr.
         workers: How many workers there are.
         variables: Of the command's environment; given the folder.
@@ -98,7 +101,9 @@ def run_row(row: Row, folder: Path) -> None:
         assert () == ran.left, ran.said
         wait_for_none(Path(variables["TMPDIR"]))
     if row.signed:
-        assert [sign for sign in signs.iterdir() if sign.name != "bad action-0"], f"it never happened: {ran.said}"
+        assert [sign for sign in signs.iterdir() if sign.name != "bad action-0"], (
+            f"it never happened: {ran.said}"
+        )
     reaches = "warn" in row.options
     assert reaches == (signs / "bad action-0").exists(), "whether a bad action reached the environment"
     _check_kept(row, folder / os.fsdecode(row.output), ran)
@@ -107,7 +112,9 @@ def run_row(row: Row, folder: Path) -> None:
 
 
 def _words(row: Row, folder: Path) -> list[str | bytes]:
-    kwargs = [word for name, value in row.kwargs.items() for word in ("--env-kwargs", f"{name}={_toml(value)}")]
+    kwargs = [
+        word for name, value in row.kwargs.items() for word in ("--env-kwargs", f"{name}={_toml(value)}")
+    ]
     chosen = ["--policy", f"tests.helpers.policies:{_policy(row)}"] if _policy(row) else []
     fixed = ["--env", row.spec, *kwargs, *chosen, "--seed", "5", "--workers", str(row.workers)]
     return [*row.command, *fixed, *row.options, "--output", os.fsencode(folder / os.fsdecode(row.output))]
@@ -126,7 +133,9 @@ def _placed(fault: Mapping[str, object]) -> dict[str, object]:
     at = fault.get("at", ())
     assert isinstance(at, Sequence)
     seeds = [_seeds()[number] for number in at]
-    return {name: value for name, value in fault.items() if name != "at"} | ({"episodes": seeds} if seeds else {})
+    return {name: value for name, value in fault.items() if name != "at"} | (
+        {"episodes": seeds} if seeds else {}
+    )
 
 
 @functools.cache
@@ -216,7 +225,9 @@ def _finished(row: Row, output: Path, ran: Ran) -> None:
 def _skips(row: Row, output: Path, ran: Ran) -> None:
     assert list(SOME) == [one["episode_number"] for one in source_of(output)["skipped"]["episodes"]], ran.said
     assert [number for number in range(40) if number not in SOME] == numbers_of(output)
-    expected = _facts(well(row.command, _policy(row))).filter(pa.array([number not in SOME for number in range(40)]))
+    expected = _facts(well(row.command, _policy(row))).filter(
+        pa.array([number not in SOME for number in range(40)])
+    )
     assert expected.equals(_facts(output))
 
 

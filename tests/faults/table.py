@@ -34,7 +34,9 @@ def always(what: str, when: str = "step", **more: object) -> dict[str, object]:
     return {"what": what, "when": when, **more}
 
 
-def fails(name: str, what: str, says: str, never: str = "", code: int | tuple[int, ...] = 3, **more: Any) -> Row:
+def fails(
+    name: str, what: str, says: str, never: str = "", code: int | tuple[int, ...] = 3, **more: Any
+) -> Row:
     """Return a row in which the environment's fault ends the run, which keeps the episodes before it."""
     return Row(name, code, says, never, **{"env": some(what), "keeps": "prefix", **more})
 
@@ -51,10 +53,14 @@ def acts(name: str, what: str, says: str, never: str = "", **more: Any) -> Row:
 
 def refused(name: str, code: int | tuple[int, ...], says: str, never: str = "", **more: Any) -> Row:
     """Return a row in which nothing is collected."""
-    return Row(name, code, says, never, **{"keeps": "none", "signed": "env" in more or "acts" in more, **more})
+    return Row(
+        name, code, says, never, **{"keeps": "none", "signed": "env" in more or "acts" in more, **more}
+    )
 
 
-def ended(name: str, code: int | tuple[int, ...], says: str, meddle: m.Meddle, never: str = "", **more: Any) -> Row:
+def ended(
+    name: str, code: int | tuple[int, ...], says: str, meddle: m.Meddle, never: str = "", **more: Any
+) -> Row:
     """Return a row in which a long run is ended from outside, and keeps what it has."""
     fixed = {"env": SLOW, "command": LONG, "options": OFTEN, "keeps": "prefix", "signed": False}
     return Row(name, code, says, never, **{**fixed, "meddle": meddle, **more})
@@ -82,7 +88,9 @@ LOADING = [
 ]
 
 RESETTING = [
-    refused("env raises at reset", 3, r"env.reset raised ValueError.*episode \d", env=always("raise", "reset")),
+    refused(
+        "env raises at reset", 3, r"env.reset raised ValueError.*episode \d", env=always("raise", "reset")
+    ),
     Row("resets raise, skipped", 0, "skip", env=some("raise", "reset"), options=SKIP, keeps="skips"),
     fails("resets crash", "", ANY_OF + ".*SIGSEGV", code=4, env=some("segfault", "reset")),
     refused("env has the old reset", 3, "reset", env=always("old reset", "reset")),
@@ -112,7 +120,9 @@ STEPPING = [
     fails("env closes all files", "close files", "closed its file descriptors", code=4, lines=45),
     fails("no restart is allowed", "kill", "SIGKILL", code=4, options=("--max-worker-restarts", "0")),
     Row("env hangs once", 0, "2", env=once("hang"), options=("--step-timeout", "2")),
-    refused("an episode takes too long", 3, "episode", kwargs={"pace": 1.0}, options=("--episode-timeout", "2")),
+    refused(
+        "an episode takes too long", 3, "episode", kwargs={"pace": 1.0}, options=("--episode-timeout", "2")
+    ),
     refused("env never ends", 3, "length", kwargs={"endless": True}, options=("--episode-step-guard", "500")),
     refused("env has the old step", 3, "step", env=always("old step")),
     well(
@@ -128,7 +138,14 @@ STEPPING = [
     fails("an observation changes its shape", "obs shape", "observation"),
     stays("an observation is nan", "obs nan", "observation"),
     stays("an observation leaves its space", "obs outside", "observation"),
-    Row("a text without UTF-8", (0, 3), "text|obs", env=some("obs surrogate"), kwargs={"space": "text"}, keeps="any"),
+    Row(
+        "a text without UTF-8",
+        (0, 3),
+        "text|obs",
+        env=some("obs surrogate"),
+        kwargs={"space": "text"},
+        keeps="any",
+    ),
     stays("infos that change their type", "info type"),
     stays("infos with odd keys", "info keys"),
     stays("infos without UTF-8", "info surrogate"),
@@ -151,9 +168,15 @@ STEPPING = [
     Row("env changes global settings", env=always("globals")),
     Row("env leaves processes behind", env=some("child")),
     well("frames are stacked", spec="tests.helpers.envs:stacked", keeps="whole", after=m.slices_are_right),
-    well("observations of two dimensions", kwargs={"space": "stack"}, keeps="whole", after=m.all_commands_work),
-    well("a keyword argument is inf", kwargs={"note": float("inf")}, keeps="whole", after=m.all_commands_work),
-    well("a keyword argument is nan", kwargs={"note": float("nan")}, keeps="whole", after=m.all_commands_work),
+    well(
+        "observations of two dimensions", kwargs={"space": "stack"}, keeps="whole", after=m.all_commands_work
+    ),
+    well(
+        "a keyword argument is inf", kwargs={"note": float("inf")}, keeps="whole", after=m.all_commands_work
+    ),
+    well(
+        "a keyword argument is nan", kwargs={"note": float("nan")}, keeps="whole", after=m.all_commands_work
+    ),
 ]
 
 ACTING = [
@@ -216,7 +239,14 @@ LOCALLY = [
     Row("local: env raises at close", env=always("raise", "close"), **ALONE),
     Row("local: env interrupts at close", env=always("interrupt", "close"), **ALONE),
     Row("local: env leaves at close", env=always("sys.exit 3", "close"), **ALONE),
-    Row("local: env hangs at close", 0, "SIGINT", env=always("hang", "close"), meddle=m.interrupt_closing, **ALONE),
+    Row(
+        "local: env hangs at close",
+        0,
+        "SIGINT",
+        env=always("hang", "close"),
+        meddle=m.interrupt_closing,
+        **ALONE,
+    ),
 ]
 
 CLOSING = [
@@ -236,7 +266,11 @@ ENDING = [
     ),
     ended("SIGTERM", 143, "SIGTERM", m.send(signal.SIGTERM)),
     ended(
-        "SIGTERM to all", 143, "SIGTERM", m.send_to_group(signal.SIGTERM), "exit code|was killed|started again|restart"
+        "SIGTERM to all",
+        143,
+        "SIGTERM",
+        m.send_to_group(signal.SIGTERM),
+        "exit code|was killed|started again|restart",
     ),
     ended(
         *("the terminal is closed", (129, 143), "SIGHUP", m.hang_up),
@@ -273,7 +307,10 @@ SURROUNDINGS = [
     well("SIGCHLD is blocked", before=m.block_sigchld),
     well("the working folder is gone", code=(0, 2, 5), before=m.lose_working_folder, keeps="any"),
     refused(
-        "too little memory for the libraries", 4, "error: out of memory", before=m.limit(resource.RLIMIT_AS, 200 << 20)
+        "too little memory for the libraries",
+        4,
+        "error: out of memory",
+        before=m.limit(resource.RLIMIT_AS, 200 << 20),
     ),
     refused("12 open files", (4, 5), "file", before=m.limit(resource.RLIMIT_NOFILE, 12)),
     refused(
@@ -294,7 +331,12 @@ WRITING = [
     refused("the folder cannot be made", 5, "/proc", output="/proc/out"),
     refused("the folder holds something else", 5, "not empty", prepare=m.foreign_folder),
     well(
-        "another run writes there", code=5, says="another run", prepare=m.locked, options=("--overwrite",), keeps="any"
+        "another run writes there",
+        code=5,
+        says="another run",
+        prepare=m.locked,
+        options=("--overwrite",),
+        keeps="any",
     ),
     ended("the folder is removed", 5, "", m.after_commit(m.remove_output), IN_DIR, **REMOVED),
     ended("the folder is renamed", 5, "", m.after_commit(m.rename_output), IN_DIR, **REMOVED),
@@ -308,4 +350,15 @@ WRITING = [
     refused("the folder's name is too long", (2, 5), "name|long", output="n" * 300),
 ]
 
-TABLE = [*LOADING, *RESETTING, *STEPPING, *ACTING, *IN_BATCHES, *LOCALLY, *CLOSING, *ENDING, *SURROUNDINGS, *WRITING]
+TABLE = [
+    *LOADING,
+    *RESETTING,
+    *STEPPING,
+    *ACTING,
+    *IN_BATCHES,
+    *LOCALLY,
+    *CLOSING,
+    *ENDING,
+    *SURROUNDINGS,
+    *WRITING,
+]

@@ -78,7 +78,9 @@ def test_worlds(tmp_path: Path, name: str) -> None:
     with running(often) as run:
         while run.process.poll() is None and not has_commit(three):
             time.sleep(0.002)
-        run.process.send_signal(signal.SIGKILL)  # Of a run that is over by now nothing is left to resume: also good.
+        run.process.send_signal(
+            signal.SIGKILL
+        )  # Of a run that is over by now nothing is left to resume: also good.
         run.end()
     rollout(*words, "--resume", "--workers", "3", "--output", three)
     called("verify", three)
@@ -96,7 +98,14 @@ if WHOLE:
     @pytest.mark.parametrize("policy", ["random", "tests.gallery.worlds:always_left"])
     def test_no_two_workers_of_envpool_run_the_same_episodes(tmp_path: Path, policy: str) -> None:
         """Its rows draw from the seed that it was built with alone, and each worker builds it with another one."""
-        env = ("--env", "tests.gallery.worlds:cartpole_pool", "--vectorization", "native", "--envs-per-worker", "8")
+        env = (
+            "--env",
+            "tests.gallery.worlds:cartpole_pool",
+            "--vectorization",
+            "native",
+            "--envs-per-worker",
+            "8",
+        )
         words = ("exact", *env, "--policy", policy, "--episodes-per-worker", "60", "--seed", "3", "--quiet")
         rollout(*words, "--workers", "2", "--output", tmp_path / "out")
         called("verify", tmp_path / "out")
@@ -106,7 +115,9 @@ if WHOLE:
         assert "no" == source_of(tmp_path / "out")["reproducible"]["status"]
 
 
-VECTORS = {"CartPole": ("CartPole-v1", ())} | ({"Pong": ("tests.gallery.worlds:pong_vector", ())} if WHOLE else {})
+VECTORS = {"CartPole": ("CartPole-v1", ())} | (
+    {"Pong": ("tests.gallery.worlds:pong_vector", ())} if WHOLE else {}
+)
 
 
 @pytest.mark.parametrize("name", VECTORS)
@@ -115,7 +126,19 @@ def test_native_vector_environments(tmp_path: Path, name: str) -> None:
     env, options = VECTORS[name]
     native = ("--vectorization", "native", "--envs-per-worker", "4")
     output = tmp_path / "out"
-    rollout("collect", "--env", env, "--timesteps", "1000", *native, *options, "--workers", "2", "--output", output)
+    rollout(
+        "collect",
+        "--env",
+        env,
+        "--timesteps",
+        "1000",
+        *native,
+        *options,
+        "--workers",
+        "2",
+        "--output",
+        output,
+    )
     called("verify", output)
     assert 1000 <= info_of(output)["steps"]
     assert "no" == source_of(output)["reproducible"]["status"]

@@ -163,7 +163,10 @@ def test_a_request_that_fails_is_a_storage_error_and_keeps_what_was_committed(s3
 
 
 def test_a_server_that_ends_in_the_middle_ends_the_run_with_one_line() -> None:
-    with s3_server() as (at, server), running([*COLLECT, "--timesteps", "100000000", "--output", at("d")]) as run:
+    with (
+        s3_server() as (at, server),
+        running([*COLLECT, "--timesteps", "100000000", "--output", at("d")]) as run,
+    ):
         run.wait_until(lambda: has_commit(folder_of(at("d"))))
         server.kill()
         ran = run.end()

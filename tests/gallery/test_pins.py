@@ -96,7 +96,9 @@ def python(folder: Path, program: str, *words: str) -> None:
 
 def models(folder: Path) -> dict[str, bytes]:
     """Return the saved models; a zip of one training has other bytes than that of the same training again."""
-    files = (path for suffix in ("zip", "pt", "safetensors", "torchscript") for path in folder.glob(f"*.{suffix}"))
+    files = (
+        path for suffix in ("zip", "pt", "safetensors", "torchscript") for path in folder.glob(f"*.{suffix}")
+    )
     return {path.name: path.read_bytes() for path in files}
 
 
@@ -111,7 +113,19 @@ def kind(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 def test_a_model_that_was_trained_again_is_not_mixed_in(kind: str, tmp_path: Path) -> None:
     """A resume is refused, and the data are as they were; a hook sees the file, or the stored episode differs."""
-    rollout("collect", "--policy", "champion:policy", "-n", "1100", "--seed", "1", *WORDS, "-o", "out", cwd=tmp_path)
+    rollout(
+        "collect",
+        "--policy",
+        "champion:policy",
+        "-n",
+        "1100",
+        "--seed",
+        "1",
+        *WORDS,
+        "-o",
+        "out",
+        cwd=tmp_path,
+    )
     files = {file["path"] for file in source_of(tmp_path / "out")["files"]}
     assert {"champion.py", *filter(None, [NAMED.get(kind)])} == files
     before, model = data_hashes(tmp_path / "out"), models(tmp_path)
@@ -211,7 +225,17 @@ def test_an_xml_of_mujoco_is_found(tmp_path: Path) -> None:
     )
     words = ("-n", "1100", "--seed", "1", "--max-episode-length", "200", *WORDS)
     rollout("collect", "-e", "world:make", *words, "-o", "hidden", cwd=tmp_path)
-    rollout("collect", "-e", "HalfCheetah-v5", "--env-kwargs", f"xml_file={xml}", *words, "-o", "named", cwd=tmp_path)
+    rollout(
+        "collect",
+        "-e",
+        "HalfCheetah-v5",
+        "--env-kwargs",
+        f"xml_file={xml}",
+        *words,
+        "-o",
+        "named",
+        cwd=tmp_path,
+    )
     assert {"world.py"} == {file["path"] for file in source_of(tmp_path / "hidden")["files"]}
     assert {"cheetah.xml"} == {file["path"] for file in source_of(tmp_path / "named")["files"]}
     text = xml.read_text()
@@ -233,7 +257,18 @@ def test_bipedal_walker_goes_on_and_is_not_reproducible(tmp_path: Path) -> None:
 @pytest.mark.parametrize("rows", ["1", "3"])
 def test_bipedal_walker_is_reproducible_in_a_fresh_environment(tmp_path: Path, rows: str) -> None:
     """The same bytes for 1 and 3 workers, and an identical replay."""
-    words = ("-e", "BipedalWalker-v3", "--fresh-env", "--episodes", "12", "--seed", "3", "-m", rows, "--quiet")
+    words = (
+        "-e",
+        "BipedalWalker-v3",
+        "--fresh-env",
+        "--episodes",
+        "12",
+        "--seed",
+        "3",
+        "-m",
+        rows,
+        "--quiet",
+    )
     for n_workers in ("1", "3"):
         rollout("collect", *words, "-w", n_workers, "-o", n_workers, cwd=tmp_path)
         assert "yes" == source_of(tmp_path / n_workers)["reproducible"]["status"]

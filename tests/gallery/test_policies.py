@@ -103,7 +103,18 @@ def test_policies(tmp_path: Path, name: str, rows: str) -> None:
     make, load, spec = POLICIES[name]
     python(make, tmp_path)
     (tmp_path / "mine.py").write_text(dedent(load))
-    words = ("collect", "--policy", *spec, "--timesteps", "600", "--seed", "3", "--envs-per-worker", rows, "--quiet")
+    words = (
+        "collect",
+        "--policy",
+        *spec,
+        "--timesteps",
+        "600",
+        "--seed",
+        "3",
+        "--envs-per-worker",
+        rows,
+        "--quiet",
+    )
     for workers in ("1", "2"):
         rollout(*words, "--workers", workers, "--output", workers, cwd=tmp_path)
     rollout("verify", "2", cwd=tmp_path)
@@ -133,7 +144,9 @@ LOAD_GSDE = """
 """
 
 
-@pytest.mark.parametrize(("name", "spec"), [("PPO", "mine:policy"), ("SAC", "mine:policy"), ("PPO", "policy.pkl")])
+@pytest.mark.parametrize(
+    ("name", "spec"), [("PPO", "mine:policy"), ("SAC", "mine:policy"), ("PPO", "policy.pkl")]
+)
 def test_gsde_follows_from_the_number(tmp_path: Path, name: str, spec: str) -> None:
     """Its noise is drawn when it is loaded, and kept; here anew for each episode, in any worker, process and row."""
     python(MAKE_GSDE.format(name=name), tmp_path)
@@ -182,12 +195,24 @@ LOAD_MASKABLE = """
 
 
 # The first one draws from numpy's global generator, which rows would share.
-@pytest.mark.parametrize(("env", "rows"), [("invalid_actions", "1"), ("masked_line", "1"), ("masked_line", "3")])
+@pytest.mark.parametrize(
+    ("env", "rows"), [("invalid_actions", "1"), ("masked_line", "1"), ("masked_line", "3")]
+)
 def test_a_maskable_model_takes_valid_actions_alone(tmp_path: Path, env: str, rows: str) -> None:
     """By the masks of its environment, or of sb3_contrib's ActionMasker around it."""
     python(MAKE_MASKABLE.replace("masked_line", env), tmp_path)
     (tmp_path / "mine.py").write_text(dedent(LOAD_MASKABLE))
-    words = ("collect", "--policy", "mine:policy", "--episodes", "12", "--seed", "3", "--envs-per-worker", rows)
+    words = (
+        "collect",
+        "--policy",
+        "mine:policy",
+        "--episodes",
+        "12",
+        "--seed",
+        "3",
+        "--envs-per-worker",
+        rows,
+    )
     for workers in ("1", "2"):
         options = ("--env", f"tests.gallery.worlds:{env}", "--workers", workers)
         rollout(*words, *options, "--output", workers, cwd=tmp_path)
@@ -217,7 +242,17 @@ def test_sb3_gives_its_own_actions(tmp_path: Path) -> None:
     """With --deterministic, every stored action is what the model's own `predict` gives for the stored observation."""
     python(MAKE_SB3, tmp_path)
     (tmp_path / "mine.py").write_text(dedent(LOAD_SB3))
-    words = ("--policy", "mine:policy", "--deterministic", "--timesteps", "300", "--seed", "1", "--workers", "1")
+    words = (
+        "--policy",
+        "mine:policy",
+        "--deterministic",
+        "--timesteps",
+        "300",
+        "--seed",
+        "1",
+        "--workers",
+        "1",
+    )
     rollout("collect", *words, "--output", "out", cwd=tmp_path)
     check = """
         import numpy as np, rollout_cli

@@ -103,7 +103,9 @@ def test_segments_for_a_bucket_are_written_on_another_node(cluster: Cluster, tmp
     with s3_server() as (at, _):
         where = ("--sampler", "ray", "--ray-address", cluster.address, "--workers", "1", "--output", at("d"))
         rollout("collect", "--timesteps", "20000", "--seed", "3", "--segment-bytes", "100000", *where)
-        rollout("collect", "--timesteps", "20000", "--seed", "3", "--segment-bytes", "100000", "--output", local)
+        rollout(
+            "collect", "--timesteps", "20000", "--seed", "3", "--segment-bytes", "100000", "--output", local
+        )
         assert_same_data(local, fetched(at("d"), tmp_path / "copy"))
 
 
@@ -180,7 +182,9 @@ def test_a_stuck_step_and_a_kill_end_their_worker(tmp_path: Path) -> None:
         env = faulty(what, 6, times=1, signs=signs)
         warnings: list[str] = []
         with sampler_of("ray", still, env, supervision=supervision, warn=warnings.append) as sampler:
-            assert_same_batches(serial(Episodes(0, 12), still), batch_of(sampler, sampler.stream(Episodes(0, 12))))
+            assert_same_batches(
+                serial(Episodes(0, 12), still), batch_of(sampler, sampler.stream(Episodes(0, 12)))
+            )
         told = "was killed, since a step took longer than 2 s" if what == "hang" else "was lost"
         assert any(told in warning for warning in warnings), warnings
 
@@ -263,7 +267,16 @@ def test_nobody_at_the_address(tmp_path: Path) -> None:
 def test_worlds(name: str, tmp_path: Path) -> None:
     """Real environments give the bytes of a local run, flushed as often as can be."""
     for sampler in ("local", "ray"):
-        limits = ("--timesteps", "300", "--max-episode-length", "60", "--workers", "2", "--flush-every", "0.01")
+        limits = (
+            "--timesteps",
+            "300",
+            "--max-episode-length",
+            "60",
+            "--workers",
+            "2",
+            "--flush-every",
+            "0.01",
+        )
         words = ("--env", name, *limits, "--seed", "3", "--sampler", sampler, "--output", tmp_path / sampler)
         rollout("collect", *words, "--cpus-per-worker", "0.5")
     assert_same_data(tmp_path / "local", tmp_path / "ray")
@@ -317,7 +330,9 @@ def test_an_interrupt_while_ray_starts(moment: str, tmp_path: Path) -> None:
 
 def test_a_sigterm_while_ray_starts(tmp_path: Path) -> None:
     """It is a terminated run, though Ray handles the signal itself by then."""
-    with running(["collect", "--episodes", "3000", "--sampler", "ray", "--output", str(tmp_path / "out")]) as run:
+    with running(
+        ["collect", "--episodes", "3000", "--sampler", "ray", "--output", str(tmp_path / "out")]
+    ) as run:
         run.wait_until(lambda: "gcs_server" in names(run))
         run.process.send_signal(signal.SIGTERM)
         ran = run.end()

@@ -81,7 +81,9 @@ def masked_line() -> Any:
     """Make a walk whose valid actions ActionMasker knows."""
     from sb3_contrib.common.wrappers import ActionMasker
 
-    return ValidActions(ActionMasker(_Line(), lambda env: np.array([env.unwrapped.place > 0, env.unwrapped.place < 9])))
+    return ValidActions(
+        ActionMasker(_Line(), lambda env: np.array([env.unwrapped.place > 0, env.unwrapped.place < 9]))
+    )
 
 
 def always_left(observation: Any) -> int:

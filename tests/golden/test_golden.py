@@ -18,7 +18,9 @@ from tests.golden.values import value_hashes
 
 def test_a_dataset_of_format_3_has_its_values_verifies_and_is_replayed() -> None:
     """By the command line; the hashes were taken when it was made."""
-    assert json.loads(FORMAT3.with_suffix(".json").read_text()) == value_hashes(load(FORMAT3).to_episode_batch())
+    assert json.loads(FORMAT3.with_suffix(".json").read_text()) == value_hashes(
+        load(FORMAT3).to_episode_batch()
+    )
     report = verify_dataset(FORMAT3)
     assert ([], [], EPISODES) == (report.faults, report.notes, report.document()["episodes"])
     assert [0, 0] == [run(["verify", str(FORMAT3)]), run(["replay", str(FORMAT3), "--all"])]

@@ -36,7 +36,8 @@ def assert_same_steps(expected: EpisodeBatch, actual: EpisodeBatch) -> None:
 def assert_same_info_values(expected: EpisodeBatch, actual: EpisodeBatch) -> None:
     """Check the values of all infos, but not how an array is typed, nor keys without any value.
 
-    A dataset stores 1 in a column of floats as 1.0, and a number that JSON lacks, in the JSON remainder, as a text.
+    A dataset stores 1 in a column of floats as 1.0, and a number that JSON lacks, in the JSON remainder, as a
+    text.
     """
     for name in _INFOS:
         left, right = (
@@ -44,7 +45,9 @@ def assert_same_info_values(expected: EpisodeBatch, actual: EpisodeBatch) -> Non
             for one in (expected, actual)
         )
         for found in (left, right):
-            for key in [key for key, values in found.items() if not any(value is not None for value in values)]:
+            for key in [
+                key for key, values in found.items() if not any(value is not None for value in values)
+            ]:
                 del found[key]
         assert left == right, name
 

@@ -59,7 +59,9 @@ BREAKS: dict[str, Callable[[Path], object]] = {
     "info.json is a FIFO": lambda path: _fifo(path / "meta" / "info.json"),
     "stats.json is a FIFO": lambda path: _fifo(path / "meta" / "stats.json"),
     "info.json is cut short": lambda path: os.truncate(path / "meta" / "info.json", 100),
-    "a folder has an episodes file's name": lambda path: (episode_files(path)[0].parent / "file-00099.parquet").mkdir(),
+    "a folder has an episodes file's name": lambda path: (
+        episode_files(path)[0].parent / "file-00099.parquet"
+    ).mkdir(),
     "data is a file": lambda path: _file_for_folder(path / "data"),
 }
 """What is done to a whole dataset of several segments."""

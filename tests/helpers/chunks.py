@@ -63,7 +63,8 @@ def sample_columns(space: gymnasium.Space[Any], rows: int, rng: np.random.Genera
     space.seed(int(rng.integers(2**31)))
     samples = [SpaceRows(space).columns(space.sample()) for _ in range(rows)]
     return tuple(
-        _column(leaf, values) for leaf, values in zip(space_leaves(space), zip(*samples, strict=True), strict=True)
+        _column(leaf, values)
+        for leaf, values in zip(space_leaves(space), zip(*samples, strict=True), strict=True)
     )
 
 

@@ -31,7 +31,9 @@ def episodes(number: int, chunk: int = 0) -> str:
     return f"meta/episodes/chunk-{chunk:05}/file-{number:05}.parquet"
 
 
-def rewrite(path: Path, change: Callable[[pa.Table], pa.Table], footer: Mapping[str, str | None] | None = None) -> None:
+def rewrite(
+    path: Path, change: Callable[[pa.Table], pa.Table], footer: Mapping[str, str | None] | None = None
+) -> None:
     """Write a Parquet file again, as our writer would, with other rows or another footer.
 
     Args:
@@ -41,7 +43,11 @@ def rewrite(path: Path, change: Callable[[pa.Table], pa.Table], footer: Mapping[
     """
     file = pq.ParquetFile(path)
     table = change(file.read()).combine_chunks()
-    keys = {key.decode(): value.decode() for key, value in file.metadata.metadata.items() if key != b"ARROW:schema"}
+    keys = {
+        key.decode(): value.decode()
+        for key, value in file.metadata.metadata.items()
+        if key != b"ARROW:schema"
+    }
     changed = {key: value for key, value in (keys | dict(footer or {})).items() if value is not None}
     own = {key: value for key, value in changed.items() if key in RECORD_KEYS}
     schema = table.schema.with_metadata({key: value for key, value in changed.items() if key not in own})

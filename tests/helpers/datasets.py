@@ -75,7 +75,11 @@ def episode_facts(path: Path) -> pa.Table:
 
 def numbers_of(path: Path) -> list[int]:
     """Return the episode numbers; none where nothing is committed."""
-    return [int(number) for number in episodes_of(path)["episode_number"].to_pylist()] if has_commit(path) else []
+    return (
+        [int(number) for number in episodes_of(path)["episode_number"].to_pylist()]
+        if has_commit(path)
+        else []
+    )
 
 
 def steps_of(path: Path) -> pa.Table:

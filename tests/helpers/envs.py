@@ -1,7 +1,7 @@
 """FaultyEnv: one environment that behaves well, or badly in a chosen way, at a chosen moment, so many times.
 
-It is importable as `tests.helpers.envs:FaultyEnv` wherever an environment is named by text. A test that needs an
-environment with another odd trait adds it to HARMS, GIVES or SPACES rather than write another environment.
+It is importable as `tests.helpers.envs:FaultyEnv` wherever an environment is named by text. A test that needs
+an environment with another odd trait adds it to HARMS, GIVES or SPACES rather than write another environment.
 """
 
 from __future__ import annotations
@@ -134,7 +134,10 @@ GIVES: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "info unstorable": ("info", lambda info: {"steps": lambda: 1}),
     "info type": ("info", lambda info: {"steps": "three"}),
     "info late": ("info", lambda info: {**info, "late": 1.5}),
-    "info mixed": ("info", lambda info: {"steps": "three", "late": np.arange(3.0), "nan": math.nan, **COLLIDING}),
+    "info mixed": (
+        "info",
+        lambda info: {"steps": "three", "late": np.arange(3.0), "nan": math.nan, **COLLIDING},
+    ),
     "info keys": ("info", lambda info: {"": 1, 7: 2, "a.b": 3, ("t",): 4, "\n": 5, None: 6, "episode_id": 7}),
     "info surrogate": ("info", lambda info: {**info, "bad\ud800key": 1, "text": "bad\ud800text"}),
     "info recursive": ("info", lambda info: _recursive()),
@@ -195,7 +198,12 @@ class Fault:
     """The seed of the episode that runs in this process; policies are not told, so they look here."""
 
     def __init__(
-        self, what: str = "", when: str = "step", episodes: Sequence[int] = (), times: int = 0, signs: str | None = None
+        self,
+        what: str = "",
+        when: str = "step",
+        episodes: Sequence[int] = (),
+        times: int = 0,
+        signs: str | None = None,
     ) -> None:
         self._what, self._when, self._episodes, self._times = what, when, frozenset(episodes), times
         self._signs = signs or os.environ.get(SIGNS)
@@ -277,7 +285,8 @@ class FaultyEnv(gymnasium.Env[Any, Any]):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         super().reset(seed=seed)
         self._resets += 1
-        # A vector environment that resets its rows itself gives them no seed: 0, -1 and -2 stand for one by turns.
+        # A vector environment that resets its rows itself gives them no seed: 0, -1 and -2 stand for one by
+        # turns.
         self._seed = Fault.seed = seed if seed is not None else -(self._resets % 3)
         self._drawn.seed(int(self.np_random.integers(2**31)))
         self._steps, self._length = 0, int(self.np_random.integers(4, 8))

@@ -133,7 +133,9 @@ class FakeWorker(DefaultWorker):
             if self._running[number] == 0:
                 del self._running[number]
                 length = self.script.lengths(number)
-                self._done[number] = bare_episode(number, length, reward=self.policy, worker=self.worker_number)
+                self._done[number] = bare_episode(
+                    number, length, reward=self.policy, worker=self.worker_number
+                )
 
     def take(self, *, everything: bool = False) -> list[Chunk]:
         lowest = min([*self._waiting, *self._running], default=None)

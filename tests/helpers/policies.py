@@ -97,7 +97,9 @@ class CountingPolicy:
 
     def get_actions(self, observations: Any) -> Any:
         self._counts += 1
-        actions = [push(one, 0.37 * float(count)) for one, count in zip(observations, self._counts, strict=True)]
+        actions = [
+            push(one, 0.37 * float(count)) for one, count in zip(observations, self._counts, strict=True)
+        ]
         return np.stack(actions), {"count": self._counts.copy()}
 
 

@@ -122,7 +122,8 @@ def _text(data: bytes | None) -> str:
 def variables(mark: str = "", **more: str) -> dict[str, str]:
     """Return the environment of a command: it finds the tests' modules, and bears the mark.
 
-    A process that changes its title writes it over the environment that others see of it, unless SPT_NOENV is set.
+    A process that changes its title writes it over the environment that others see of it, unless SPT_NOENV is
+    set.
     """
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     return {**os.environ, "PYTHONPATH": path, "COLUMNS": "200", "SPT_NOENV": "1", MARK: mark, **more}
@@ -168,7 +169,10 @@ def running(
 
 
 def rollout(
-    *words: str | bytes | Path, cwd: Path | None = None, code: int | None = 0, env: Mapping[str, str] | None = None
+    *words: str | bytes | Path,
+    cwd: Path | None = None,
+    code: int | None = 0,
+    env: Mapping[str, str] | None = None,
 ) -> Ran:
     """Run `rollout` to its end, which must have this exit code (None: any)."""
     with running([one if isinstance(one, bytes) else str(one) for one in words], cwd=cwd, env=env) as run:
@@ -178,12 +182,17 @@ def rollout(
 
 
 def called(
-    *words: str | bytes | Path, cwd: Path | None = None, code: int | None = 0, env: Mapping[str, str] | None = None
+    *words: str | bytes | Path,
+    cwd: Path | None = None,
+    code: int | None = 0,
+    env: Mapping[str, str] | None = None,
 ) -> Ran:
     """Do the same inside this process, which is a second faster: for what does not end it, or change its modules."""
     from rollout_cli.cli.app import run
 
-    stdout, stderr = (io.TextIOWrapper(io.BytesIO(), "utf-8", "backslashreplace", write_through=True) for _ in range(2))
+    stdout, stderr = (
+        io.TextIOWrapper(io.BytesIO(), "utf-8", "backslashreplace", write_through=True) for _ in range(2)
+    )
     with (
         patch.dict(os.environ, env or {}),
         contextlib.chdir(cwd or Path.cwd()),

@@ -33,7 +33,9 @@ def seeds(*numbers: int) -> tuple[int, ...]:
 
 def faulty(what: str, *numbers: int, signs: Path | None = None, **options: Any) -> Callable[[], FaultyEnv]:
     """Return a factory of environments that have a fault in these episodes; in all where none is named."""
-    return partial(FaultyEnv, what, episodes=seeds(*numbers), signs=None if signs is None else str(signs), **options)
+    return partial(
+        FaultyEnv, what, episodes=seeds(*numbers), signs=None if signs is None else str(signs), **options
+    )
 
 
 def sampler_of(backend: str, agents: Any = None, envs: Any = FaultyEnv, **options: Any) -> Sampler:

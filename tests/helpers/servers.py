@@ -78,7 +78,8 @@ def fetched(uri: str, to: Path) -> Path:
 
 
 _EMPTY = (
-    b"<ListBucketResult><Name>bucket</Name><KeyCount>0</KeyCount><IsTruncated>false</IsTruncated></ListBucketResult>"
+    b"<ListBucketResult><Name>bucket</Name><KeyCount>0</KeyCount>"
+    b"<IsTruncated>false</IsTruncated></ListBucketResult>"
 )
 
 

@@ -1,9 +1,9 @@
 """`rollout` that kills itself: `python -m tests.helpers.victim NOTE CHANGE KIND ARGUMENTS…`.
 
-Every change that it makes on disk goes through `FileStore`, which asks here before each one. Before change number
-CHANGE, or with the KIND `commit` before the first change of a commit from there on, this process writes down in NOTE
-what it was about to do, and kills itself as `kill -9` would. With 0 it lives, and NOTE says how many changes there
-were. (Workers import this module too, so it imports next to nothing.)
+Every change that it makes on disk goes through `FileStore`, which asks here before each one. Before change
+number CHANGE, or with the KIND `commit` before the first change of a commit from there on, this process
+writes down in NOTE what it was about to do, and kills itself as `kill -9` would. With 0 it lives, and NOTE
+says how many changes there were. (Workers import this module too, so it imports next to nothing.)
 """
 
 from __future__ import annotations

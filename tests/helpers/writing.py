@@ -64,7 +64,14 @@ def rich_info(number: int, step: int) -> dict[str, Any]:
 def rich_episodes(count: int = 120) -> tuple[Chunk, ...]:
     """Return episodes of `RICH_SPEC` of 1 to 23 steps, about 1,400 steps in all; number 61 is missing."""
     return tuple(
-        episode(n, 1 + 7 * n % 23, spec=RICH_SPEC, env_info=rich_info, agent_info=rich_info, episode_info=rich_info)
+        episode(
+            n,
+            1 + 7 * n % 23,
+            spec=RICH_SPEC,
+            env_info=rich_info,
+            agent_info=rich_info,
+            episode_info=rich_info,
+        )
         for n in range(count)
         if n != 61
     )
@@ -131,12 +138,16 @@ def resume_dataset(
 
 def data_files(path: Path) -> dict[str, bytes]:
     """Return the bytes of all files of `data/`, by name."""
-    return {str(file.relative_to(path)): file.read_bytes() for file in sorted((path / "data").rglob("*.parquet"))}
+    return {
+        str(file.relative_to(path)): file.read_bytes() for file in sorted((path / "data").rglob("*.parquet"))
+    }
 
 
 def all_files(path: Path) -> dict[str, bytes]:
     """Return the bytes of all files of a folder, by name."""
-    return {str(file.relative_to(path)): file.read_bytes() for file in sorted(path.rglob("*")) if file.is_file()}
+    return {
+        str(file.relative_to(path)): file.read_bytes() for file in sorted(path.rglob("*")) if file.is_file()
+    }
 
 
 def hidden_files(path: Path) -> list[str]:

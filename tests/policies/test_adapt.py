@@ -77,9 +77,13 @@ class Predicting:
     def __init__(self) -> None:
         self.calls: list[tuple[Any, Any, Any]] = []
 
-    def predict(self, observation: Any, state: Any = None, episode_start: Any = None, deterministic: Any = None) -> Any:
+    def predict(
+        self, observation: Any, state: Any = None, episode_start: Any = None, deterministic: Any = None
+    ) -> Any:
         self.calls.append((state, episode_start, deterministic))
-        counts = np.zeros(len(episode_start), np.int64) if state is None else np.where(episode_start, 0, state)
+        counts = (
+            np.zeros(len(episode_start), np.int64) if state is None else np.where(episode_start, 0, state)
+        )
         action = counts % 4
         return (action if np.ndim(observation) == 2 else action[0]), counts + 1
 
@@ -431,7 +435,9 @@ def test_instantiate() -> None:
     assert isinstance(instantiate(Whole, ENV_SPEC), Whole)
     assert isinstance(instantiate(wanting, ENV_SPEC), Whole)
     assert isinstance(instantiate(Lone, ENV_SPEC), Lone)
-    assert [plain, plain, whole, both] == [instantiate(item, ENV_SPEC) for item in (factory, plain, whole, both)]
+    assert [plain, plain, whole, both] == [
+        instantiate(item, ENV_SPEC) for item in (factory, plain, whole, both)
+    ]
     assert instantiate(Optional, ENV_SPEC).env_spec is ENV_SPEC
 
 
@@ -488,7 +494,9 @@ class Broken:
         return 0
 
 
-@pytest.mark.parametrize(("candidate", "raised"), [(Endless, "RecursionError: "), (Broken, "ValueError: no weights")])
+@pytest.mark.parametrize(
+    ("candidate", "raised"), [(Endless, "RecursionError: "), (Broken, "ValueError: no weights")]
+)
 def test_an_attribute_that_cannot_be_read(candidate: type[Any], raised: str) -> None:
     """The object is refused in one line, and is not taken for a policy of another kind."""
     for call in (adapt_policy, instantiate):

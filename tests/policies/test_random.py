@@ -43,7 +43,9 @@ def test_a_row_acts_as_alone(space: Any, seeds: list[int], steps: int) -> None:
     for row, seed in enumerate(seeds):
         expected = alone(space, seed, steps)
         assert all(map(space.contains, expected))
-        assert [plain(space, action) for action in expected] == [plain(space, batch[row]) for batch in batches]
+        assert [plain(space, action) for action in expected] == [
+            plain(space, batch[row]) for batch in batches
+        ]
 
 
 @pytest.mark.parametrize("space", [spaces.Discrete(1000), spaces.Box(-np.inf, 1.0, (2,)), spaces.Text(9)])
@@ -82,7 +84,9 @@ def test_unseeded_policies_differ() -> None:
     first, second = RandomPolicy(space), RandomPolicy(space)
     assert first.get_action(None) != second.get_action(None)
     observations = np.zeros(3)
-    assert 6 == len({*first.get_actions(observations)[0].tolist(), *second.get_actions(observations)[0].tolist()})
+    assert 6 == len(
+        {*first.get_actions(observations)[0].tolist(), *second.get_actions(observations)[0].tolist()}
+    )
 
 
 @pytest.mark.parametrize(

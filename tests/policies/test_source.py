@@ -80,7 +80,12 @@ def test_a_pickle_file(project: Path, name: str) -> None:
         (project / name).write_bytes(b"")
         assert (action, Path(name).name) == (first_action(source), source.label)
         digest = sha256(data).hexdigest()
-        described: dict[str, Any] = {"scheme": None, "path": str(project / name), "sha256": digest, "options": {}}
+        described: dict[str, Any] = {
+            "scheme": None,
+            "path": str(project / name),
+            "sha256": digest,
+            "options": {},
+        }
         assert described == source.describe()
 
 
@@ -133,7 +138,9 @@ def test_what_cannot_be_loaded(project: Path, spec: str, message: str, hint: str
     (project / "number.pkl").write_bytes(pickle.dumps(3))
     (project / "weights.zip").write_bytes(b"PK")
     # To import it would raise.
-    write_module(project, "lean", "import absent\nclass Lean: pass\ndef make(): pass\ndef _own(): pass\nx = 1\n")
+    write_module(
+        project, "lean", "import absent\nclass Lean: pass\ndef make(): pass\ndef _own(): pass\nx = 1\n"
+    )
     write_module(project, "deep.lean", "class Deep: pass\n")
     write_module(project, "halved", "class Halved(")
     write_module(project, "empty", "")
@@ -208,7 +215,11 @@ def test_size_hash_and_mode_of_the_file(packing: Path) -> None:
     """They are those of the file; it is readable as new files are, and nothing else is left behind."""
     packed = pack_policy("packed_module:ready", packing / "policy.pkl")
     data = (packing / "policy.pkl").read_bytes()
-    assert (packing / "policy.pkl", len(data), sha256(data).hexdigest()) == (packed.path, packed.n_bytes, packed.sha256)
+    assert (packing / "policy.pkl", len(data), sha256(data).hexdigest()) == (
+        packed.path,
+        packed.n_bytes,
+        packed.sha256,
+    )
     (packing / "plain").touch()
     assert stat.S_IMODE((packing / "plain").stat().st_mode) == stat.S_IMODE(packed.path.stat().st_mode)
     assert [] == list(packing.glob(".*"))

@@ -81,7 +81,9 @@ def test_observations_become_tensors() -> None:
     module.weight = torch.nn.Parameter(torch.zeros(1, dtype=torch.float16))
     image = np.full((2, 2), 7, np.uint8)
     image.flags.writeable = False
-    adapt_policy(module, EnvSpec(space, DISCRETE.action_space)).get_action({"image": image, "mode": np.int64(2)})
+    adapt_policy(module, EnvSpec(space, DISCRETE.action_space)).get_action(
+        {"image": image, "mode": np.int64(2)}
+    )
     assert (torch.float16, (1, 2, 2)) == (seen[0]["image"].dtype, tuple(seen[0]["image"].shape))
     assert (torch.int64, [2]) == (seen[0]["mode"].dtype, seen[0]["mode"].tolist())
 
@@ -121,7 +123,9 @@ def test_deterministic_actions() -> None:
     ):
         policy = adapt_policy(module_of(forward), DISCRETE, deterministic=True)
         assert {3} == {int(policy.get_action(ONE)[0]) for _ in range(20)}
-    assert [0.25, 0.25] == adapt_policy(module_of(normal), BOX, deterministic=True).get_action(ONE)[0].tolist()
+    assert [0.25, 0.25] == adapt_policy(module_of(normal), BOX, deterministic=True).get_action(ONE)[
+        0
+    ].tolist()
 
 
 @pytest.mark.parametrize(("forward", "env_spec"), [(flat, DISCRETE), (normal, BOX), (tanh, BOX)])
@@ -164,7 +168,9 @@ def test_other_distributions_sample_themselves() -> None:
     policy = adapt_policy(module_of(lambda x: Shifted(torch.zeros(len(x), 2), 1.0)), BOX)
     assert [0.5, 0.5] == policy.get_action(ONE)[0].tolist()
     binary = EnvSpec(OBSERVATIONS, spaces.MultiBinary(2))
-    bernoulli = module_of(lambda x: torch.distributions.Bernoulli(torch.tensor([[1.0, 0.0]]).expand(len(x), 2)))
+    bernoulli = module_of(
+        lambda x: torch.distributions.Bernoulli(torch.tensor([[1.0, 0.0]]).expand(len(x), 2))
+    )
     assert [1, 0] == adapt_policy(bernoulli, binary).get_action(ONE)[0].tolist()
 
 
@@ -176,10 +182,18 @@ def test_other_distributions_sample_themselves() -> None:
         (DISCRETE, lambda n: torch.tensor([[0.0, np.inf, 1.0, 2.0]]).expand(n, 4), "gave logits"),
         (DISCRETE, lambda n: torch.full((n, 4), -np.inf), "gave logits"),
         (DISCRETE, lambda n: [0], "gave a list, which is no action of Discrete"),
-        (BOX, lambda n: torch.distributions.Normal(torch.zeros(n, 3), 1.0), r"actions of shape \(1, 3\), expected"),
+        (
+            BOX,
+            lambda n: torch.distributions.Normal(torch.zeros(n, 3), 1.0),
+            r"actions of shape \(1, 3\), expected",
+        ),
         (BOX, lambda n: torch.zeros(n, 3), r"actions of shape \(1, 3\), expected \(1, 2\)"),
         (BOX, lambda n: (torch.zeros(n, 2), None), "gave a tuple, which is no action of Box"),
-        (EnvSpec(OBSERVATIONS, spaces.MultiDiscrete([2, 2])), lambda n: torch.zeros(n, 4), "no action of Multi"),
+        (
+            EnvSpec(OBSERVATIONS, spaces.MultiDiscrete([2, 2])),
+            lambda n: torch.zeros(n, 4),
+            "no action of Multi",
+        ),
     ],
 )
 def test_outputs_that_do_not_fit(env_spec: EnvSpec, output: Any, message: str) -> None:
@@ -263,7 +277,9 @@ def test_an_exported_program() -> None:
     """It refuses a mode, for it has that of its export; it acts as the module does, in one row and in many."""
     module = torch.nn.Linear(3, 4, dtype=torch.float64)
     batch = torch.export.Dim.AUTO
-    exported = torch.export.export(module, (torch.zeros(2, 3, dtype=torch.float64),), dynamic_shapes=[{0: batch}])
+    exported = torch.export.export(
+        module, (torch.zeros(2, 3, dtype=torch.float64),), dynamic_shapes=[{0: batch}]
+    )
     own, other = (adapt_policy(held, DISCRETE, deterministic=True) for held in (module, exported.module()))
     observations = np.random.default_rng(0).normal(size=(5, 3))
     assert own.get_actions(observations)[0].tolist() == other.get_actions(observations)[0].tolist()

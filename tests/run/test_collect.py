@@ -10,7 +10,14 @@ import pytest
 
 import rollout_cli
 from rollout_cli.config import CollectConfig
-from rollout_cli.errors import ConfigError, EnvError, NotReproducibleError, PolicyLoadError, UsageError, UserCodeError
+from rollout_cli.errors import (
+    ConfigError,
+    EnvError,
+    NotReproducibleError,
+    PolicyLoadError,
+    UsageError,
+    UserCodeError,
+)
 from rollout_cli.option_types import EpisodeRange
 from rollout_cli.progress import Progress
 from rollout_cli.run.collect import CollectResult, collect
@@ -39,7 +46,9 @@ class Reports(Progress):
         self.calls.append("begin")
         self.counted = [episodes, steps, 0]
 
-    def update(self, *, episodes: int = 0, steps: int = 0, return_sum: float = 0.0, failures: int = 0) -> None:
+    def update(
+        self, *, episodes: int = 0, steps: int = 0, return_sum: float = 0.0, failures: int = 0
+    ) -> None:
         self.counted = [a + b for a, b in zip(self.counted, (episodes, steps, failures), strict=True)]
 
     def notice(self, text: str) -> None:
@@ -64,7 +73,11 @@ def seeds_of(path: Path) -> list[int]:
 
 def test_vector_environments_with_seeds_of_their_own(tmp_path: Path) -> None:
     """No two workers, shards or runs of one dataset begin alike; the same run does."""
-    native: dict[str, Any] = {"vectorization": "native", "envs_per_worker": 2, "env": "tests.helpers.envs:self_seeding"}
+    native: dict[str, Any] = {
+        "vectorization": "native",
+        "envs_per_worker": 2,
+        "env": "tests.helpers.envs:self_seeding",
+    }
     run(tmp_path / "exact", command="exact", episodes_per_worker=4, **native | {"workers": 2})
     assert 4 == len(set(seeds_of(tmp_path / "exact")))
     for name in ("first", "more"):
@@ -121,7 +134,13 @@ def test_a_later_part_has_the_columns_of_the_first_episodes(tmp_path: Path) -> N
 def test_what_may_spoil_the_data_is_reported(tmp_path: Path) -> None:
     """An info that is not there, observations outside of their space; but no limit that nothing has missed."""
     reports = Reports()
-    run(tmp_path / "out", reports, episodes=EpisodeRange(0, 3), env_kwargs={"what": "obs outside"}, drop_info=("odd",))
+    run(
+        tmp_path / "out",
+        reports,
+        episodes=EpisodeRange(0, 3),
+        env_kwargs={"what": "obs outside"},
+        drop_info=("odd",),
+    )
     assert ["--drop-info odd: there was no info of that name"] == reports.notices
     assert any("observation" in text for text in reports.warnings), reports.warnings
 
@@ -143,7 +162,9 @@ def test_infos_that_are_not_reproducible_are_named_as_options(tmp_path: Path, pr
     reports = Reports()
     options: dict[str, Any] = {"env": "mine:Counting", "episodes": EpisodeRange(0, 3)}
     assert "no" == run(tmp_path / "out", reports, **options).reproducible["status"]
-    assert reports.warnings[0].endswith("only infos differ, which can be left out: --drop-info env_info.deep.count")
+    assert reports.warnings[0].endswith(
+        "only infos differ, which can be left out: --drop-info env_info.deep.count"
+    )
     without = run(tmp_path / "without", **options, drop_info=("env_info.deep.count",))
     assert "yes" == without.reproducible["status"]
 
@@ -185,7 +206,10 @@ def test_a_failure_keeps_the_episodes_before_it(tmp_path: Path) -> None:
     with pytest.raises(EnvError, match="is broken") as caught:
         run(tmp_path / "out", episodes=EpisodeRange(0, 6), env_kwargs=kwargs)
     assert "4 finished episodes" in caught.value.hint
-    assert ("interrupted", [0, 1, 2, 3]) == (info_of(tmp_path / "out")["status"], numbers_of(tmp_path / "out"))
+    assert ("interrupted", [0, 1, 2, 3]) == (
+        info_of(tmp_path / "out")["status"],
+        numbers_of(tmp_path / "out"),
+    )
     with pytest.raises(EnvError) as caught:
         run(tmp_path / "none", timesteps=10, env_kwargs={"what": "raise"})
     assert "no dataset was left" in caught.value.hint
@@ -198,7 +222,9 @@ def test_a_run_that_is_not_reproducible(tmp_path: Path, required: bool) -> None:
     reports = Reports()
     options: dict[str, Any] = {"timesteps": 500, "policy": "tests.helpers.policies:StatefulPolicy"}
     if required:
-        with pytest.raises(NotReproducibleError, match=r"--require-reproducible: no \(episode .*: action at step"):
+        with pytest.raises(
+            NotReproducibleError, match=r"--require-reproducible: no \(episode .*: action at step"
+        ):
             run(tmp_path / "out", reports, require_reproducible=True, **options)
     else:
         run(tmp_path / "out", reports, **options)
@@ -212,7 +238,10 @@ def test_a_run_that_is_not_reproducible(tmp_path: Path, required: bool) -> None:
 
 def test_a_run_that_is_known_not_to_be_reproducible(tmp_path: Path) -> None:
     """Where that is not allowed it ends before it begins."""
-    options: dict[str, Any] = {"env": "tests.helpers.envs:vector", "env_kwargs": {"autoreset_mode": "NextStep"}}
+    options: dict[str, Any] = {
+        "env": "tests.helpers.envs:vector",
+        "env_kwargs": {"autoreset_mode": "NextStep"},
+    }
     options |= {"vectorization": "native", "envs_per_worker": 2, "timesteps": 50}
     reports = Reports()
     assert "no" == run(tmp_path / "out", reports, **options).reproducible["status"]

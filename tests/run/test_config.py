@@ -46,7 +46,10 @@ def refusal(call: Callable[..., object], *args: Any, **kwargs: Any) -> ConfigErr
 def test_every_field_is_an_option() -> None:
     """Each field but the command declares an option, and its names follow from its own."""
     assert [field.name for field in fields(CollectConfig) if field.name != "command"] == list(OPTIONS)
-    assert ("--env-kwargs", "ROLLOUT_ENV_KWARGS") == (OPTIONS["env_kwargs"].flag, OPTIONS["env_kwargs"].variable)
+    assert ("--env-kwargs", "ROLLOUT_ENV_KWARGS") == (
+        OPTIONS["env_kwargs"].flag,
+        OPTIONS["env_kwargs"].variable,
+    )
     for command in ("collect", "exact"):  # No two options of a command have one short flag.
         short = [option.short for option in options_of(command) if option.short] + ["-c", "-q", "-v"]
         assert len(set(short)) == len(short)
@@ -89,7 +92,10 @@ def test_defaults() -> None:
             {"timesteps": 1, "episodes_per_worker": 2},
             "`rollout collect` needs --timesteps or --episodes, got --timesteps",
         ),
-        ({"command": "exact", "timesteps": 5}, "`rollout exact` needs --episodes-per-worker, got --timesteps"),
+        (
+            {"command": "exact", "timesteps": 5},
+            "`rollout exact` needs --episodes-per-worker, got --timesteps",
+        ),
         ({"command": "exact"}, "`rollout exact` needs --episodes-per-worker, got none"),
         ({}, "`rollout collect` needs --timesteps or --episodes, got none"),
         (
@@ -97,8 +103,14 @@ def test_defaults() -> None:
             "`rollout collect` needs --timesteps or --episodes, got --t",
         ),
         ({"timesteps": 5, "resume": True, "overwrite": True}, "--resume keeps the existing dataset"),
-        ({"timesteps": 5, "sampler": "local", "step_timeout": 1.0}, "--step-timeout and --episode-timeout need worker"),
-        ({"timesteps": 5, "worker_class": "a:B", "vectorization": "native"}, "--vectorization native has a worker"),
+        (
+            {"timesteps": 5, "sampler": "local", "step_timeout": 1.0},
+            "--step-timeout and --episode-timeout need worker",
+        ),
+        (
+            {"timesteps": 5, "worker_class": "a:B", "vectorization": "native"},
+            "--vectorization native has a worker",
+        ),
         ({"timesteps": 5, "worker_args": {"seed": 1}}, "--worker-args cannot give seed"),
     ],
 )
@@ -136,7 +148,14 @@ def test_flags() -> None:
         {
             "episodes": "3:8",
             "max_episode_length": "1_000",
-            "env_kwargs": ["g=9.5", "name=a b", "deep={x = [1, inf]}", "on=true", "quoted='7'", "day=2020-01-01"],
+            "env_kwargs": [
+                "g=9.5",
+                "name=a b",
+                "deep={x = [1, inf]}",
+                "on=true",
+                "quoted='7'",
+                "day=2020-01-01",
+            ],
             "workers": "3",
             "worker_class": "my.pkg:Worker",
             "seed": "0",
@@ -174,19 +193,31 @@ def test_keyword_values_that_are_no_plain_literal_are_text(text: str) -> None:
         ({"timesteps": str(2**63)}, "got '9223372036854775808'"),
         ({"timesteps": "9" * 5000}, "--timesteps: Unable to parse input string as an integer"),
         ({"timesteps": "1", "workers": "100000"}, "--workers must be less than or equal to 1024"),
-        ({"timesteps": "1", "envs_per_worker": "100000000"}, "--envs-per-worker must be less than or equal to 65536"),
+        (
+            {"timesteps": "1", "envs_per_worker": "100000000"},
+            "--envs-per-worker must be less than or equal to 65536",
+        ),
         ({"timesteps": "1", "seed": "-1"}, "--seed must be greater than or equal to 0, got '-1'"),
-        *(({"episodes": text}, "--episodes must be") for text in ("0", "5:5", "5:2", "-1:2", "1:2:3", ":2", "x")),
+        *(
+            ({"episodes": text}, "--episodes must be")
+            for text in ("0", "5:5", "5:2", "-1:2", "1:2:3", ":2", "x")
+        ),
         ({"timesteps": "1", "env_kwargs": ["size"]}, "--env-kwargs must be key=value"),
         ({"timesteps": "1", "env_kwargs": ["a-b=1"]}, "--env-kwargs must be key=value"),
         ({"timesteps": "1", "worker_args": ["size"]}, "--worker-args must be key=value"),
-        ({"timesteps": "1", "sampler": "dask"}, "--sampler must be 'multiprocessing', 'local' or 'ray', got 'dask'"),
+        (
+            {"timesteps": "1", "sampler": "dask"},
+            "--sampler must be 'multiprocessing', 'local' or 'ray', got 'dask'",
+        ),
         ({"timesteps": "1", "worker_class": "Worker"}, "--worker-class must match pattern"),
         ({"timesteps": "1", "policy": ""}, "--policy must have at least 1 character"),
         ({"timesteps": "1", "output": ""}, "--output must be the path of a folder, got ''"),
         ({"timesteps": "1", "drop_info": [" "]}, "--drop-info must match pattern"),
         ({"timesteps": "1", "step_timeout": "0"}, "--step-timeout must be greater than 0"),
-        ({"timesteps": "1", "segment_bytes": str(2 << 30)}, "--segment-bytes must be less than or equal to 1073741824"),
+        (
+            {"timesteps": "1", "segment_bytes": str(2 << 30)},
+            "--segment-bytes must be less than or equal to 1073741824",
+        ),
     ],
 )
 def test_flags_that_are_refused(flags: dict[str, object], part: str) -> None:
@@ -199,7 +230,13 @@ def test_flags_that_are_refused(flags: dict[str, object], part: str) -> None:
 
 @pytest.mark.parametrize(
     ("text", "number"),
-    [("1e5", 100_000), ("2.5e4", 25_000), ("1_000", 1_000), ("2_0E+3", 20_000), ("9.007199254740993e15", 2**53 + 1)],
+    [
+        ("1e5", 100_000),
+        ("2.5e4", 25_000),
+        ("1_000", 1_000),
+        ("2_0E+3", 20_000),
+        ("9.007199254740993e15", 2**53 + 1),
+    ],
 )
 def test_large_numbers(text: str, number: int) -> None:
     """A flag takes a whole number in any form; its value is exact."""
@@ -224,12 +261,17 @@ def test_the_hint_of_a_refusal(flags: dict[str, object], hint: str) -> None:
 def test_the_largest_segment_is_what_the_writer_takes() -> None:
     """Neither refuses a size that the other one allows."""
     assert MOST_SEGMENT_BYTES == from_flags({"timesteps": "1", "segment_bytes": str(1 << 30)}).segment_bytes
-    assert refusal(CollectConfig, timesteps=1, segment_bytes=MOST_SEGMENT_BYTES + 1).message.startswith("segment_bytes")
+    assert refusal(CollectConfig, timesteps=1, segment_bytes=MOST_SEGMENT_BYTES + 1).message.startswith(
+        "segment_bytes"
+    )
 
 
 def test_kinds_of_options() -> None:
     """They follow from the types of the fields, whatever the placeholders say."""
-    kinds = {kind: {name for name, option in OPTIONS.items() if option.kind == kind} for kind in ("list", "mapping")}
+    kinds = {
+        kind: {name for name, option in OPTIONS.items() if option.kind == kind}
+        for kind in ("list", "mapping")
+    }
     assert {"list": {"wrapper", "pin", "drop_info"}, "mapping": {"env_kwargs", "worker_args"}} == kinds
     assert {"overwrite", "resume"} < {name for name, option in OPTIONS.items() if option.kind == "switch"}
     relabelled = replace(OPTIONS["pin"], metavar="ANYTHING")
@@ -251,7 +293,11 @@ def test_every_option_has_a_hint() -> None:
     ("text", "message", "hint"),
     [
         ("timestep = 5", "there is no option 'timestep'", "did you mean 'timesteps'?"),
-        ("max-episode-length = 5", "there is no option 'max-episode-length'", "did you mean 'max_episode_length'?"),
+        (
+            "max-episode-length = 5",
+            "there is no option 'max-episode-length'",
+            "did you mean 'max_episode_length'?",
+        ),
         ("qqqq = 5", "there is no option 'qqqq'", "the options are: timesteps, episodes"),
         ("workers = 'two'", "workers must be a valid integer, got 'two'", "a whole number"),
         ("workers = 2.0", "workers must be a valid integer, got 2.0", "a whole number"),
@@ -265,7 +311,11 @@ def test_every_option_has_a_hint() -> None:
         ("[env_kwargs]\nday = 2020-01-01", "env_kwargs must be key=value", "names and values"),
         ("episodes_per_worker = 5", "`rollout collect` has no option episodes_per_worker", "`rollout exact`"),
         ("command = 'exact'", "is written for `rollout exact`, not for `rollout collect`", "command"),
-        ("timesteps = 5\nworkers = \nseed = 1", "is not valid TOML: Invalid value (at line 2, column 11)", "toml.io"),
+        (
+            "timesteps = 5\nworkers = \nseed = 1",
+            "is not valid TOML: Invalid value (at line 2, column 11)",
+            "toml.io",
+        ),
         ("x = " + "[" * 10_000, "is not valid TOML", "toml.io"),
     ],
 )
@@ -303,7 +353,9 @@ def test_files_that_cannot_be_read(tmp_path: Path, name: str, part: str) -> None
 def test_the_stronger_source_wins(tmp_path: Path) -> None:
     """A flag is stronger than a variable, a variable than the file, the file than the dataset to be resumed."""
     path = tmp_path / "run.toml"
-    path.write_text("timesteps = 5\nseed = 1\nworkers = 1\npolicy = 'a:b'\ndeterministic = true\nresume = true")
+    path.write_text(
+        "timesteps = 5\nseed = 1\nworkers = 1\npolicy = 'a:b'\ndeterministic = true\nresume = true"
+    )
     config = resolve(
         "collect",
         flags={"seed": "3", "deterministic": False},
@@ -321,7 +373,10 @@ def test_a_stronger_amount_overrides_the_other_kind(tmp_path: Path) -> None:
     path.write_text("timesteps = 1000")
     config = resolve("collect", flags={"episodes": "5"}, environ={}, file=path)
     assert (None, EpisodeRange(0, 5)) == (config.timesteps, config.episodes)
-    assert "got --timesteps and --episodes" in refusal(from_file, tmp_path, "timesteps = 5\nepisodes = 5").message
+    assert (
+        "got --timesteps and --episodes"
+        in refusal(from_file, tmp_path, "timesteps = 5\nepisodes = 5").message
+    )
 
 
 @pytest.mark.parametrize("name", ["env_kwargs", "worker_args"])
@@ -376,6 +431,8 @@ def test_a_written_configuration_is_read_back(
     tmp_path_factory: pytest.TempPathFactory, env: str, kwargs: Any, episodes: Any, drop_info: list[str]
 ) -> None:
     """The TOML of a configuration gives the same configuration, and its plain values are JSON."""
-    config = CollectConfig(env=env, env_kwargs=kwargs, episodes=EpisodeRange(*episodes), drop_info=tuple(drop_info))
+    config = CollectConfig(
+        env=env, env_kwargs=kwargs, episodes=EpisodeRange(*episodes), drop_info=tuple(drop_info)
+    )
     assert config == from_file(tmp_path_factory.mktemp("toml"), tomli_w.dumps(config_to_dict(config)))
     json.dumps(config_to_dict(config))

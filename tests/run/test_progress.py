@@ -139,7 +139,10 @@ def test_the_bar(terminal: Terminal, clock: Clock) -> None:
         (60, "20,000/1,000,000 steps, 20,000 steps/s, ETA 0:00:49"),
         (80, "20,000/1,000,000 steps, 20,000 steps/s, ETA 0:00:49"),
         (110, "Long-v0: 20,000/1,000,000 steps, 900 episodes, 20,000 steps/s, ETA 0:00:49"),
-        (130, "Long-v0: 20,000/1,000,000 steps, 900 episodes, 20,000 steps/s, mean return 22.22, ETA 0:00:49"),
+        (
+            130,
+            "Long-v0: 20,000/1,000,000 steps, 900 episodes, 20,000 steps/s, mean return 22.22, ETA 0:00:49",
+        ),
     ],
 )
 def test_the_bar_fits_on_one_line(
@@ -178,7 +181,9 @@ def test_the_bar_is_redrawn_ten_times_a_second_at_most(terminal: Terminal, clock
     progress = BarProgress(terminal)
     progress.start(label="e", total_steps=None, total_episodes=None)
     progress.begin()
-    assert threads == threading.active_count()  # Workers may be forked meanwhile, which no thread would survive.
+    assert (
+        threads == threading.active_count()
+    )  # Workers may be forked meanwhile, which no thread would survive.
     before = terminal.getvalue()
     for _ in range(1000):
         progress.update(episodes=1, steps=1, return_sum=0.0)

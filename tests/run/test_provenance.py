@@ -75,12 +75,23 @@ def test_files_are_named_by_their_absolute_paths(project: Path) -> None:
 
 
 SECRETS = {"password": "hunter2", "api_key": "k", "deep": {"access_token": "t", "list": [{"secret": "s"}]}}
-NO_SECRETS = {"start_token": 1, "secret": 3, "password": "", "auth": "x", "note": "api_key=1", "access_token": None}
+NO_SECRETS = {
+    "start_token": 1,
+    "secret": 3,
+    "password": "",
+    "auth": "x",
+    "note": "api_key=1",
+    "access_token": None,
+}
 
 
 def test_only_texts_under_the_names_of_secrets_are_cut() -> None:
     """Numbers, and texts under other names, such as the token ids of a text environment, stay."""
-    expected = {"password": "***", "api_key": "***", "deep": {"access_token": "***", "list": [{"secret": "***"}]}}
+    expected = {
+        "password": "***",
+        "api_key": "***",
+        "deep": {"access_token": "***", "list": [{"secret": "***"}]},
+    }
     assert expected == storable(SECRETS)
     assert NO_SECRETS == storable(NO_SECRETS)
 
@@ -134,7 +145,9 @@ def test_a_worker_class_is_recorded_by_its_source(project: Path) -> None:
 
 def test_versions() -> None:
     """Those of this process, and those that a worker's process has loaded."""
-    report = WorkerReport(env={"id": "X"}, policy_class="p.P", modules=("_pytest", "no_distribution", "xdist"))
+    report = WorkerReport(
+        env={"id": "X"}, policy_class="p.P", modules=("_pytest", "no_distribution", "xdist")
+    )
     record = run_record(recorded(CollectConfig(timesteps=1)), report, surroundings())
     for name in ("python", "platform", "rollout-collect", "gymnasium", "numpy", "pyarrow", "cloudpickle"):
         assert record["versions"][name]

@@ -38,7 +38,12 @@ def batch(chunk: Chunk, spec: EnvSpec = TREE) -> EpisodeBatch:
 
 def one(length: int = 6, number: int = 3) -> Chunk:
     return episode(
-        number, length, spec=TREE, env_info=infos, agent_info=lambda *_: {"logit": np.float32(0.5)}, episode_info=infos
+        number,
+        length,
+        spec=TREE,
+        env_info=infos,
+        agent_info=lambda *_: {"logit": np.float32(0.5)},
+        episode_info=infos,
     )
 
 
@@ -218,7 +223,9 @@ class FakeSampler:
 
     env_spec, n_workers, n_started = BOX_SPEC, 64, 2
 
-    def __init__(self, again: Callable[[int], Chunk | RolloutError | None], report: WorkerReport | None = None) -> None:
+    def __init__(
+        self, again: Callable[[int], Chunk | RolloutError | None], report: WorkerReport | None = None
+    ) -> None:
         self.report = report or WorkerReport()
         self._again = again
         self.ran: list[int] = []
@@ -239,7 +246,9 @@ class FakeSampler:
             yield result
 
 
-def verdict(sampler: FakeSampler, *, steps: int = 10, seconds: float = 0.1, required: bool = False) -> Verdict:
+def verdict(
+    sampler: FakeSampler, *, steps: int = 10, seconds: float = 0.1, required: bool = False
+) -> Verdict:
     early = EarlyEpisodes()
     early.keep(concatenate([episode(0, 5), episode(1, 5)]))
     fake: Any = sampler
@@ -257,7 +266,12 @@ def test_a_difference_is_no() -> None:
     """The document has the place and both values."""
     found = verdict(FakeSampler(lambda number: replace(episode(number, 5), rewards=np.arange(5.0))))
     assert found.difference is not None
-    assert ("no", [1], "reward", 0) == (found.status, found.episodes, found.difference.field, found.difference.step)
+    assert ("no", [1], "reward", 0) == (
+        found.status,
+        found.episodes,
+        found.difference.field,
+        found.difference.step,
+    )
     assert described(asdict(found)).startswith("no (episode 1: reward at step 0 is ")
     with pytest.raises(NotReproducibleError, match="episode 1: reward at step 0"):
         require(found)
@@ -297,7 +311,10 @@ def test_what_is_known_needs_no_check() -> None:
 def test_no_episode_to_run_again() -> None:
     """A reason is given."""
     sampler: Any = FakeSampler(lambda _: None)
-    for steps, reason in ((0, "no episode was run"), (5, "not one step fits into the 128 MB of memory for it")):
+    for steps, reason in (
+        (0, "no episode was run"),
+        (5, "not one step fits into the 128 MB of memory for it"),
+    ):
         found = check(sampler, EarlyEpisodes(), sampler.rebuild, steps=steps, seconds=0.1, required=False)
         assert ("unknown", reason) == (found.status, found.reason)
 

@@ -13,7 +13,11 @@ from rollout_cli.run.signals import stop_on_signals
 
 @pytest.mark.parametrize(
     ("number", "kind"),
-    [(signal.SIGINT, InterruptedRunError), (signal.SIGTERM, TerminatedRunError), (signal.SIGHUP, TerminatedRunError)],
+    [
+        (signal.SIGINT, InterruptedRunError),
+        (signal.SIGTERM, TerminatedRunError),
+        (signal.SIGHUP, TerminatedRunError),
+    ],
 )
 def test_the_first_asks_and_the_second_raises(number: signal.Signals, kind: type[RolloutError]) -> None:
     """The error is that of the first signal; a third one changes nothing."""
@@ -30,7 +34,10 @@ def test_the_first_asks_and_the_second_raises(number: signal.Signals, kind: type
 
 def test_a_signal_before_anything_runs_raises() -> None:
     """There is nothing to save."""
-    with stop_on_signals(), pytest.raises(TerminatedRunError, match="ended by SIGTERM before anything was collected"):
+    with (
+        stop_on_signals(),
+        pytest.raises(TerminatedRunError, match="ended by SIGTERM before anything was collected"),
+    ):
         signal.raise_signal(signal.SIGTERM)
 
 

@@ -13,8 +13,9 @@ from rollout_cli import DefaultWorker
 class TrialWorker(DefaultWorker):
     """As in RL2: the policy keeps its state over the n episodes of a trial, and is reset where a trial begins.
 
-    Trial k is the worker's numbers k * n to k * n + n - 1. `numbers_at_once` lets a sampler lease whole trials; where
-    the beginning of one was run elsewhere all the same, or before an update, the worker runs it again by itself.
+    Trial k is the worker's numbers k * n to k * n + n - 1. `numbers_at_once` lets a sampler lease whole
+    trials; where the beginning of one was run elsewhere all the same, or before an update, the worker runs it
+    again by itself.
     """
 
     def __init__(self, *, n_episodes_per_trial: int = 2, **common: Any) -> None:

@@ -142,7 +142,9 @@ def test_a_closed_other_end_is_a_connection_error(ends: Ends) -> None:
         ends[0].put_nowait("more")
 
 
-@pytest.mark.parametrize("garbage", [b"hello world, this is no message at all", b"\xa7ro\xf2" + bytes(12), bytes(16)])
+@pytest.mark.parametrize(
+    "garbage", [b"hello world, this is no message at all", b"\xa7ro\xf2" + bytes(12), bytes(16)]
+)
 def test_garbage_is_seen(garbage: bytes) -> None:
     """Bytes that are no frame are refused at their head."""
     left, right = socket.socketpair()

@@ -30,7 +30,16 @@ from rollout_cli.workers import VecWorker, WorkerFactory
 from tests.helpers.batches import assert_same_batches
 from tests.helpers.envs import FaultyEnv, OddError
 from tests.helpers.policies import CountingPolicy, FaultyPolicy, OwnNoisePolicy
-from tests.helpers.sampled import AddToTask, ConstantPolicy, LargeEnv, TaskEnv, Unloadable, act, still, unloadable
+from tests.helpers.sampled import (
+    AddToTask,
+    ConstantPolicy,
+    LargeEnv,
+    TaskEnv,
+    Unloadable,
+    act,
+    still,
+    unloadable,
+)
 from tests.helpers.sampling import (
     BACKENDS,
     MakeSampler,
@@ -121,7 +130,9 @@ def test_starting_is_enough_to_know_the_environment(make_sampler: MakeSampler) -
 
 def test_episodes_are_truncated_at_the_limit(make_sampler: MakeSampler) -> None:
     """`max_episode_length` reaches the workers."""
-    batch = make_sampler(None, partial(FaultyEnv, endless=True), max_episode_length=7).obtain_samples(0, 20, None)
+    batch = make_sampler(None, partial(FaultyEnv, endless=True), max_episode_length=7).obtain_samples(
+        0, 20, None
+    )
     assert ([7, 7, 7], [True] * 3) == (batch.lengths.tolist(), batch.truncated.tolist())
 
 
@@ -149,7 +160,9 @@ def values(batch: EpisodeBatch) -> list[float]:
     return [one.pop() for one in found]
 
 
-@pytest.mark.parametrize(("plan", "first"), [(MinTimesteps(60), 0), (Episodes(3, 12), 3), (Episodes(5, 6), 5)])
+@pytest.mark.parametrize(
+    ("plan", "first"), [(MinTimesteps(60), 0), (Episodes(3, 12), 3), (Episodes(5, 6), 5)]
+)
 def test_lists_give_every_number_its_worker(make_sampler: MakeSampler, plan: Any, first: int) -> None:
     """With one policy a worker, episode i is worker i % n_workers', wherever the plan begins, and in order."""
     sampler = make_sampler([ConstantPolicy(0.0), ConstantPolicy(1.0)])
@@ -436,7 +449,9 @@ def test_any_exception_becomes_an_error_of_ours(make_sampler: MakeSampler, what:
 
 
 @pytest.mark.parametrize(("n_envs", "what"), [(1, "raise"), (3, "reward nan")])
-def test_episodes_that_fail_are_run_again(make_sampler: MakeSampler, n_envs: int, what: str, tmp_path: Path) -> None:
+def test_episodes_that_fail_are_run_again(
+    make_sampler: MakeSampler, n_envs: int, what: str, tmp_path: Path
+) -> None:
     """In a worker that is built anew they give what they would have given; each failure is a warning."""
     env = faulty(what, *FAILING, signs=tmp_path, times=3)
     warnings: list[str] = []
@@ -451,7 +466,9 @@ def test_episodes_that_fail_are_run_again(make_sampler: MakeSampler, n_envs: int
 
 def test_an_episode_that_always_fails_ends_the_call(make_sampler: MakeSampler) -> None:
     """It is run again three times; the error says so, and comes after the episodes before it."""
-    sampler = make_sampler(still, faulty("raise", 3), supervision=Supervision(on_env_error="retry"), n_workers=1)
+    sampler = make_sampler(
+        still, faulty("raise", 3), supervision=Supervision(on_env_error="retry"), n_workers=1
+    )
     with pytest.raises(EnvError, match="episode 3") as caught:
         sampler.obtain_samples(0, 200, None)
     assert "episode 3 failed 4 times" in caught.value.hint
@@ -464,11 +481,15 @@ def test_episodes_that_fail_are_skipped(make_sampler: MakeSampler, n_envs: int, 
     """Exactly these are missing, and are named with their reasons; they count as no steps."""
     env = faulty(what, *FAILING)
     sampler = make_sampler(still, env, supervision=Supervision(on_env_error="skip"), **VECTORISED[n_envs])
-    batch = sampler.obtain_samples(0, 200, None) if verb == "samples" else sampler.obtain_exact_episodes(11, None)
+    batch = (
+        sampler.obtain_samples(0, 200, None) if verb == "samples" else sampler.obtain_exact_episodes(11, None)
+    )
     assert set(FAILING) == set(sampler.skipped)
     assert all(re.search("simulator is broken|reward", reason) for reason in sampler.skipped.values())
     last = 22 if verb == "exact" else int(batch.numbers[-1]) + 1
-    good = [episode for episode in serial(Episodes(0, last), still).split() if episode.numbers[0] not in FAILING]
+    good = [
+        episode for episode in serial(Episodes(0, last), still).split() if episode.numbers[0] not in FAILING
+    ]
     assert_same_batches(EpisodeBatch.concatenate(*good), batch)
     assert last == sampler.next_number
     assert verb == "exact" or 200 <= batch.lengths.sum() < 207
@@ -476,12 +497,16 @@ def test_episodes_that_fail_are_skipped(make_sampler: MakeSampler, n_envs: int, 
     assert {} == sampler.skipped
 
 
-def test_a_policy_that_always_raises_ends_the_run(make_sampler: MakeSampler, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_policy_that_always_raises_ends_the_run(
+    make_sampler: MakeSampler, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Where every episode is skipped, the call fails in the end."""
     monkeypatch.setenv("ROLLOUT_TEST_POLICY", '{"what": "raise"}')
     monkeypatch.setattr("rollout_cli.samplers.supervision.MOST_SKIPPED", 10)
     sampler = make_sampler(FaultyPolicy(), supervision=Supervision(on_env_error="skip"))
-    with pytest.raises(PolicyError, match=r"10 episodes in a row had to be skipped; the last one: .*is broken"):
+    with pytest.raises(
+        PolicyError, match=r"10 episodes in a row had to be skipped; the last one: .*is broken"
+    ):
         sampler.obtain_samples(0, 100, None)
 
 

@@ -75,7 +75,10 @@ def make_sampler() -> Iterator[MakeSampler]:
 
 WAYS: dict[str, tuple[Any, str]] = {
     "killed": ("kill", r"was killed by SIGKILL \(maybe by the out-of-memory killer\) while it ran episode 4"),
-    "segfault": ("segfault", r"was killed by SIGSEGV in string_at \(.*ctypes.*, line \d+\) while it ran episode 4"),
+    "segfault": (
+        "segfault",
+        r"was killed by SIGSEGV in string_at \(.*ctypes.*, line \d+\) while it ran episode 4",
+    ),
     "abort": ("abort", r"was killed by SIGABRT in .* while it ran episode 4"),
     "at once": ("os._exit", "ended with exit code 0 while it ran episode 4"),
     "bytes": (wrong_bytes, "sent something that is no message"),
@@ -85,13 +88,19 @@ WAYS: dict[str, tuple[Any, str]] = {
 
 
 @pytest.mark.parametrize(("way", "n_envs"), [*((way, 1) for way in WAYS), ("killed", 3)])
-def test_a_run_survives_the_death_of_a_worker(make_sampler: MakeSampler, way: str, n_envs: int, tmp_path: Path) -> None:
+def test_a_run_survives_the_death_of_a_worker(
+    make_sampler: MakeSampler, way: str, n_envs: int, tmp_path: Path
+) -> None:
     """However a worker dies, its episodes run again and are what they would have been; one line reports it."""
     do, message = WAYS[way]
     env = (
-        faulty(do, 4, signs=tmp_path, times=1) if isinstance(do, str) else partial(DoingEnv, do, tmp_path, seeds(4)[0])
+        faulty(do, 4, signs=tmp_path, times=1)
+        if isinstance(do, str)
+        else partial(DoingEnv, do, tmp_path, seeds(4)[0])
     )
-    vectorised: dict[str, Any] = {"worker_class": VecWorker, "worker_args": {"n_envs": n_envs}} if n_envs > 1 else {}
+    vectorised: dict[str, Any] = (
+        {"worker_class": VecWorker, "worker_args": {"n_envs": n_envs}} if n_envs > 1 else {}
+    )
     warnings: list[str] = []
     sampler = make_sampler(act, env, warn=warnings.append, **vectorised)
     batch = sampler.obtain_samples(0, 300, None)
@@ -129,7 +138,10 @@ def test_a_worker_that_is_killed_from_outside(make_sampler: MakeSampler, moment:
     assert list(range(first, first + len(numbers_of(chunks)))) == numbers_of(chunks)
     assert 1 == sampler.restarts
     expected = serial(Episodes(first, first + 20), act)
-    assert expected.rewards.tolist() == [r for chunk in chunks for r in chunk.rewards.tolist()][: len(expected.rewards)]
+    assert (
+        expected.rewards.tolist()
+        == [r for chunk in chunks for r in chunk.rewards.tolist()][: len(expected.rewards)]
+    )
 
 
 def test_a_restarted_worker_is_where_the_others_are(make_sampler: MakeSampler) -> None:
@@ -162,8 +174,12 @@ def test_descriptors_stay_as_few(make_sampler: MakeSampler) -> None:
     assert {found[0]} == set(found)
 
 
-@pytest.mark.parametrize(("what", "how"), [("kill", r"was killed by SIGKILL \(.*\)"), ("os._exit", "ended .* code 0")])
-def test_an_episode_that_kills_its_worker_three_times_is_named(make_sampler: MakeSampler, what: str, how: str) -> None:
+@pytest.mark.parametrize(
+    ("what", "how"), [("kill", r"was killed by SIGKILL \(.*\)"), ("os._exit", "ended .* code 0")]
+)
+def test_an_episode_that_kills_its_worker_three_times_is_named(
+    make_sampler: MakeSampler, what: str, how: str
+) -> None:
     """The call ends with its number and seed, and a line for each death; the sampler works again."""
     sampler = make_sampler(act, faulty(what, 5))
     with pytest.raises(WorkerError) as caught:
@@ -179,14 +195,18 @@ def test_an_episode_that_kills_its_worker_three_times_is_named(make_sampler: Mak
 @pytest.mark.parametrize("n_envs", [1, 4])
 def test_killers_are_skipped_where_that_is_asked_for(make_sampler: MakeSampler, n_envs: int) -> None:
     """Exactly the deadly episodes are left out, also where several ran in their worker; the others are the same."""
-    vectorised: dict[str, Any] = {"worker_class": VecWorker, "worker_args": {"n_envs": n_envs}} if n_envs > 1 else {}
+    vectorised: dict[str, Any] = (
+        {"worker_class": VecWorker, "worker_args": {"n_envs": n_envs}} if n_envs > 1 else {}
+    )
     rules = Supervision(on_worker_death="skip", max_worker_restarts=20)
     sampler = make_sampler(act, faulty("kill", 3, 10), supervision=rules, **vectorised)
     batch = sampler.obtain_samples(0, 100, None)
     assert {3, 10} == set(sampler.skipped)
     assert all("killed its worker 3 times" in reason for reason in sampler.skipped.values())
     last = int(batch.numbers[-1]) + 1
-    good = [episode for episode in serial(Episodes(0, last), act).split() if episode.numbers[0] not in (3, 10)]
+    good = [
+        episode for episode in serial(Episodes(0, last), act).split() if episode.numbers[0] not in (3, 10)
+    ]
     assert_same_batches(EpisodeBatch.concatenate(*good), batch)
 
 
@@ -196,7 +216,9 @@ def test_past_the_budget_the_call_ends(make_sampler: MakeSampler, allowed: int) 
     warnings: list[str] = []
     supervision = Supervision(max_worker_restarts=allowed)
     sampler = make_sampler(act, faulty("segfault"), supervision=supervision, warn=warnings.append)
-    with pytest.raises(WorkerError, match=r"^worker [01] was killed by SIGSEGV in string_at .* while it ran") as caught:
+    with pytest.raises(
+        WorkerError, match=r"^worker [01] was killed by SIGSEGV in string_at .* while it ran"
+    ) as caught:
         sampler.obtain_samples(0, 1000, None)
     assert allowed == len(warnings)
     assert all("\n" not in warning for warning in warnings)
@@ -206,11 +228,15 @@ def test_past_the_budget_the_call_ends(make_sampler: MakeSampler, allowed: int) 
     assert "max_worker_restarts=" in caught.value.hint
 
 
-@pytest.mark.parametrize(("what", "verb"), [("environment", "obtain_samples"), ("policy", "wait_until_started")])
+@pytest.mark.parametrize(
+    ("what", "verb"), [("environment", "obtain_samples"), ("policy", "wait_until_started")]
+)
 def test_a_worker_that_dies_while_it_is_built(make_sampler: MakeSampler, what: str, verb: str) -> None:
     """After three times it is given up, and the error says so."""
     sampler = make_sampler(DyingPolicy(), FaultyEnv) if what == "policy" else make_sampler(act, leave_at_once)
-    with pytest.raises(WorkerError, match=r"^worker [01] died 3 times before it was ready: .* ended with exit code 9"):
+    with pytest.raises(
+        WorkerError, match=r"^worker [01] died 3 times before it was ready: .* ended with exit code 9"
+    ):
         sampler.obtain_samples(0, 10, None) if verb == "obtain_samples" else sampler.wait_until_started()
 
 
@@ -241,13 +267,18 @@ def test_a_step_that_never_returns_ends_its_worker(make_sampler: MakeSampler, tm
     sampler = make_sampler(act, env, supervision=Supervision(step_timeout=2.0), warn=warnings.append)
     assert_same_batches(serial(MinTimesteps(200), act), sampler.obtain_samples(0, 200, None))
     (warning,) = warnings
-    assert "was killed, since a step took longer than 2 s, while it ran episode 3; it is started again" in warning
+    assert (
+        "was killed, since a step took longer than 2 s, while it ran episode 3; it is started again"
+        in warning
+    )
 
 
 @pytest.mark.parametrize(("kind", "n_envs"), [(crawling, 4), (sleeping, 1)])
 def test_an_episode_that_takes_too_long(make_sampler: MakeSampler, kind: Any, n_envs: int) -> None:
     """Whether it takes ever more steps or never returns from one, it is treated as one that failed."""
-    vectorised: dict[str, Any] = {"worker_class": VecWorker, "worker_args": {"n_envs": n_envs}} if n_envs > 1 else {}
+    vectorised: dict[str, Any] = (
+        {"worker_class": VecWorker, "worker_args": {"n_envs": n_envs}} if n_envs > 1 else {}
+    )
     rules = Supervision(on_env_error="skip", episode_timeout=2.0, max_worker_restarts=0)
     sampler = make_sampler(act, kind(3), supervision=rules, **vectorised)
     sampler.obtain_exact_episodes(4, None)
@@ -259,7 +290,9 @@ def test_an_episode_that_takes_too_long(make_sampler: MakeSampler, kind: Any, n_
 def test_an_episode_that_takes_too_long_is_an_error(make_sampler: MakeSampler) -> None:
     """By default it ends the call, and the hint says what to do."""
     sampler = make_sampler(act, crawling(3), supervision=Supervision(episode_timeout=2.0))
-    with pytest.raises(EnvError, match=r"^episode 3 \(seed \d+\) took longer than 2 s in worker \d") as caught:
+    with pytest.raises(
+        EnvError, match=r"^episode 3 \(seed \d+\) took longer than 2 s in worker \d"
+    ) as caught:
         sampler.obtain_samples(0, 200, None)
     assert "max_episode_length=" in caught.value.hint
 
@@ -375,7 +408,8 @@ def first_line(run: Running) -> list[int]:
 
 
 @pytest.mark.parametrize(
-    ("method", "sent"), [("forkserver", signal.SIGKILL), ("forkserver", signal.SIGTERM), ("spawn", signal.SIGKILL)]
+    ("method", "sent"),
+    [("forkserver", signal.SIGKILL), ("forkserver", signal.SIGTERM), ("spawn", signal.SIGKILL)],
 )
 def test_nothing_outlives_a_sampler_that_is_killed(method: str, sent: signal.Signals, tmp_path: Path) -> None:
     """Neither workers in the middle of an episode, nor a fork server, nor files; nothing is said.
@@ -492,7 +526,9 @@ def test_the_working_folder_and_the_one_for_temporary_files_do_no_harm(tmp_path:
     folder = tmp_path / ("long" * 40)
     folder.mkdir()
     words = [json.dumps([{}, 300, "finish", "forkserver"])]
-    with running(words, program=[sys.executable, str(script)], cwd=tmp_path, env={"TMPDIR": str(folder)}) as run:
+    with running(
+        words, program=[sys.executable, str(script)], cwd=tmp_path, env={"TMPDIR": str(folder)}
+    ) as run:
         ran = run.end()
     assert (0, "") == (ran.code, ran.stderr)
     assert [] == list(folder.iterdir())
@@ -502,10 +538,24 @@ def test_the_working_folder_and_the_one_for_temporary_files_do_no_harm(tmp_path:
 def test_workers_find_the_package_where_their_sampler_did(flags: list[str], tmp_path: Path) -> None:
     """A copy that comes first on the path hides the installed one from both."""
     (tmp_path / "rollout_cli").symlink_to(ROOT / "rollout_cli")
-    (tmp_path / "where.py").write_text("import rollout_cli\ndef act(_): raise OSError(rollout_cli.__file__)\n")
-    words = [sys.executable, *flags, "-m", "rollout_cli", "collect", "--policy", "where:act", "--timesteps", "5"]
+    (tmp_path / "where.py").write_text(
+        "import rollout_cli\ndef act(_): raise OSError(rollout_cli.__file__)\n"
+    )
+    words = [
+        sys.executable,
+        *flags,
+        "-m",
+        "rollout_cli",
+        "collect",
+        "--policy",
+        "where:act",
+        "--timesteps",
+        "5",
+    ]
     path = {"PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])}
-    done = subprocess.run(words, cwd=tmp_path, env=os.environ | path, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        words, cwd=tmp_path, env=os.environ | path, capture_output=True, text=True, check=False
+    )
     assert f"raised OSError: {tmp_path}/rollout_cli/__init__.py" in done.stderr
 
 

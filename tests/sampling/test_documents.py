@@ -23,7 +23,14 @@ from rollout_cli import DefaultWorker, EpisodeBatch, Episodes, Sampler, VecWorke
 from rollout_cli.cli.output import report
 from rollout_cli.envs import env_spec_of
 from rollout_cli.envs.updates import EnvUpdate, NewEnvUpdate
-from rollout_cli.errors import EnvError, InternalError, PolicyError, PolicyLoadError, RolloutError, UserCodeError
+from rollout_cli.errors import (
+    EnvError,
+    InternalError,
+    PolicyError,
+    PolicyLoadError,
+    RolloutError,
+    UserCodeError,
+)
 from rollout_cli.workers import EpisodeRules
 from rollout_cli.workers.worker import OWN_EPISODES
 from tests.helpers.batches import assert_same_batches
@@ -71,7 +78,9 @@ def test_names_and_defaults() -> None:
     assert issubclass(VecWorker, DefaultWorker)
     assert 8 == VecWorker.DEFAULT_N_ENVS
     assert rollout_cli.TrajectoryBatch is EpisodeBatch
-    assert {"LocalSampler", "MultiprocessingSampler", "RaySampler", "WorkerFactory"} <= set(rollout_cli.__all__)
+    assert {"LocalSampler", "MultiprocessingSampler", "RaySampler", "WorkerFactory"} <= set(
+        rollout_cli.__all__
+    )
 
 
 @pytest.mark.parametrize(("kind", "n_episodes"), [("default", 1), ("vec", 8)])
@@ -128,7 +137,9 @@ def test_agent_and_env_are_public(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("own", "runs", "in_force"), [(6, 4, 4), (4, 6, 4), (None, 4.5, 5), (4, float("inf"), 4)])
+@pytest.mark.parametrize(
+    ("own", "runs", "in_force"), [(6, 4, 4), (4, 6, 4), (None, 4.5, 5), (4, float("inf"), 4)]
+)
 def test_the_spec_has_the_limit_in_force(kind: str, own: int | None, runs: float, in_force: int) -> None:
     """The lower one of the environment's and the worker's."""
     limited: Any = ChainEnv("never")
@@ -165,7 +176,9 @@ class Parameters:
     given: Any = None
 
     def get_action(self, observation: Any) -> Any:
-        return int(np.asarray(list(self.given.values()) if isinstance(self.given, dict) else self.given).sum()), {}
+        return int(
+            np.asarray(list(self.given.values()) if isinstance(self.given, dict) else self.given).sum()
+        ), {}
 
     def get_param_values(self) -> Any:
         return self.given
@@ -178,7 +191,13 @@ class Parameters:
 def test_every_kind_of_agent_update(kind: str) -> None:
     """A tuple, dict or array is parameters, None changes nothing, and else it is a policy."""
     worker = ready(kind)
-    for update, action in ((Parameters(), None), ((np.ones(1),), 1), (None, 1), ({"w": 0}, 0), (np.array([1]), 1)):
+    for update, action in (
+        (Parameters(), None),
+        ((np.ones(1),), 1),
+        (None, 1),
+        ({"w": 0}, 0),
+        (np.array([1]), 1),
+    ):
         worker.update_agent(update)
         if action is not None:
             assert {action} == set(worker.rollout().actions.tolist())
@@ -194,12 +213,22 @@ def test_every_kind_of_env_update(kind: str) -> None:
     """An environment, an EnvUpdate, None; for several rows a list of them, one a row."""
     worker = ready(kind)
     wide = [] if kind == "default" else [([ChainEnv(length=2)] * 8, 2), ([Longer()] * 8, 3)]
-    for update, length in [(ChainEnv(length=4), 4), (Longer(), 5), (None, 5), (NewEnvUpdate(ChainEnv), None), *wide]:
+    for update, length in [
+        (ChainEnv(length=4), 4),
+        (Longer(), 5),
+        (None, 5),
+        (NewEnvUpdate(ChainEnv), None),
+        *wide,
+    ]:
         worker.update_env(update)
         assert length is None or {length} == set(worker.rollout().lengths.tolist())
 
 
-WRONG: list[Any] = [("default", [ChainEnv()], TypeError), ("default", 3, TypeError), ("vec", "CartPole-v1", TypeError)]
+WRONG: list[Any] = [
+    ("default", [ChainEnv()], TypeError),
+    ("default", 3, TypeError),
+    ("vec", "CartPole-v1", TypeError),
+]
 WRONG += [("vec", [3] * 8, TypeError), ("vec", [ChainEnv()] * 7, ValueError), ("vec", [], ValueError)]
 
 
@@ -241,13 +270,17 @@ def overriding(base: type[DefaultWorker], name: str) -> type[DefaultWorker]:
     return type("Mine", (base,), {name: lambda self, *args: None})
 
 
-REFUSED: list[Any] = [(one, name, {}) for one in (DefaultWorker, VecWorker) for name in ("rollout", "collect_episode")]
+REFUSED: list[Any] = [
+    (one, name, {}) for one in (DefaultWorker, VecWorker) for name in ("rollout", "collect_episode")
+]
 REFUSED += [(VecWorker, "start_episode", {}), (VecWorker, "reset_agent", {}), (VecWorker, "predecessors", {})]
 REFUSED += [(VecWorker, "step_env", {"vectorization": "native"})]
 
 
 @pytest.mark.parametrize(("base", "name", "arguments"), REFUSED)
-def test_overrides_that_samplers_cannot_use_are_refused(base: Any, name: str, arguments: dict[str, Any]) -> None:
+def test_overrides_that_samplers_cannot_use_are_refused(
+    base: Any, name: str, arguments: dict[str, Any]
+) -> None:
     """By name, with the places to override instead; never ignored."""
     with pytest.raises(UserCodeError, match=rf"^Mine overrides {name}, which samplers do not call") as caught:
         WorkerFactory(worker_class=overriding(base, name), worker_args=arguments)
@@ -345,7 +378,8 @@ def trials(batch: EpisodeBatch, n: int) -> list[bool]:
     for episode in batch.split():
         before = 0 if episode.numbers[0] % n == 0 else before
         found.append(
-            episode.agent_infos["steps"].tolist() == list(range(before + 1, before + 1 + len(episode.rewards)))
+            episode.agent_infos["steps"].tolist()
+            == list(range(before + 1, before + 1 + len(episode.rewards)))
         )
         before += len(episode.rewards)
     return found
@@ -353,7 +387,9 @@ def trials(batch: EpisodeBatch, n: int) -> list[bool]:
 
 @each_backend
 @pytest.mark.parametrize(("kind", "policy"), [(TrialWorker, Remembering), (BeliefWorker, Believing)])
-def test_the_workers_of_rl2_and_pearl(make_sampler: MakeSampler, kind: Any, policy: Any, tmp_path: Path) -> None:
+def test_the_workers_of_rl2_and_pearl(
+    make_sampler: MakeSampler, kind: Any, policy: Any, tmp_path: Path
+) -> None:
     """An episode is a function of its number, wherever its trial's others ran: two calls part a trial, an error too."""
     options: dict[str, Any] = {"worker_class": kind, "worker_args": {"n_episodes_per_trial": 3}}
     sampler = make_sampler(policy(), **options, n_workers=3)
@@ -363,7 +399,9 @@ def test_the_workers_of_rl2_and_pearl(make_sampler: MakeSampler, kind: Any, poli
         assert_same_batches(batch_of(alone, alone.stream(Episodes(0, len(batch)))), batch)
     assert all(trials(batch, 3))
     env, rules = faulty("raise", 4, times=1, signs=tmp_path), rollout_cli.Supervision(on_env_error="retry")
-    assert all(trials(make_sampler(policy(), env, supervision=rules, **options).obtain_samples(0, 60, None), 3))
+    assert all(
+        trials(make_sampler(policy(), env, supervision=rules, **options).obtain_samples(0, 60, None), 3)
+    )
     assert 1 == len(list(tmp_path.iterdir()))
 
 
@@ -414,7 +452,10 @@ def test_a_sampler_of_ones_own() -> None:
     with OwnSampler.from_worker_factory(WorkerFactory(seed=1, n_workers=1), still, FaultyEnv()) as sampler:
         assert vars(sampler).keys() == vars(pickle.loads(cloudpickle.dumps(sampler))).keys()
         sampler.start_worker()
-        assert [2, 3] == [len(sampler.obtain_samples(0, 2, None)), len(sampler.obtain_exact_trajectories(3, None))]
+        assert [2, 3] == [
+            len(sampler.obtain_samples(0, 2, None)),
+            len(sampler.obtain_exact_trajectories(3, None)),
+        ]
     with pytest.raises(RolloutError, match="Sampler has no workers of its own"):
         Sampler(still, FaultyEnv).start_worker()
 
@@ -429,7 +470,9 @@ def test_run_worker(kind: str) -> None:
     make: Any = queue.Queue if kind == "thread" else context.Queue
     run: Any = threading.Thread if kind == "thread" else context.Process
     commands, batches, agent = make(4), make(2), ConstantPolicy(0.1)
-    given = cloudpickle.dumps(agent) if kind == "thread" else agent  # The older page's way, and the newer one's.
+    given = (
+        cloudpickle.dumps(agent) if kind == "thread" else agent
+    )  # The older page's way, and the newer one's.
     arguments = (WorkerFactory(seed=3, n_workers=2), commands, batches, 1, given, FaultyEnv())
     worker = run(target=run_worker, args=arguments, daemon=True)
     worker.start()
@@ -510,7 +553,9 @@ def test_an_error_of_a_worker_shows_the_users_traceback(make_sampler: MakeSample
     assert text.rstrip().endswith("hint: the traceback above shows where; the seed repeats it")
 
 
-def test_hints_name_arguments_in_python_and_flags_on_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_hints_name_arguments_in_python_and_flags_on_the_command_line(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     """The same error, told to each in its own words."""
     worker = DefaultWorker(seed=1, max_episode_length=None, worker_number=0)
     worker.rules = EpisodeRules(step_guard=50)
@@ -518,9 +563,14 @@ def test_hints_name_arguments_in_python_and_flags_on_the_command_line(capsys: py
     worker.update_agent(lambda observation: 0)
     with pytest.raises(EnvError) as caught:
         worker.rollout()
-    assert caught.value.hint.startswith("max_episode_length=N truncates it; episode_step_guard=… says how long")
+    assert caught.value.hint.startswith(
+        "max_episode_length=N truncates it; episode_step_guard=… says how long"
+    )
     report(caught.value, as_json=False, verbose=False)
-    assert "hint: --max-episode-length N truncates it; --episode-step-guard says how long" in capsys.readouterr().err
+    assert (
+        "hint: --max-episode-length N truncates it; --episode-step-guard says how long"
+        in capsys.readouterr().err
+    )
 
 
 @each_backend
@@ -529,7 +579,9 @@ def test_a_policy_that_cannot_be_pickled(make_sampler: MakeSampler) -> None:
     policy = ConstantPolicy(0.1)
     policy.lock = threading.Lock()  # type: ignore[attr-defined]
     for use in (lambda: make_sampler(policy), lambda: make_sampler(still).obtain_samples(0, 9, policy)):
-        with pytest.raises(PolicyLoadError, match=r"the policy cannot be pickled: TypeError: .*lock") as caught:
+        with pytest.raises(
+            PolicyLoadError, match=r"the policy cannot be pickled: TypeError: .*lock"
+        ) as caught:
             use()
         assert "give a class, a factory or module:attr" in caught.value.hint
 
@@ -546,7 +598,10 @@ class Batched:
 
 INFOS: dict[str, tuple[Callable[[int], Any], str]] = {
     "length": (lambda n: {"value": np.zeros(n + 1)}, "gave 5 values of the info 'value' for 4 observations"),
-    "no rows": (lambda n: {"value": 1.0}, "gave a float as the values of the info 'value' for 4 observations"),
+    "no rows": (
+        lambda n: {"value": 1.0},
+        "gave a float as the values of the info 'value' for 4 observations",
+    ),
     "text": (lambda n: {"value": "four"}, "gave a str as the values of the info 'value' for 4 observations"),
     "nested": (lambda n: {"deep": {"er": [0]}}, "gave 1 values of the info 'deep.er' for 4 observations"),
     "no dict": (lambda n: [{}] * n, r"gave \(a ndarray, a list\), expected the pair \(actions, info\)"),

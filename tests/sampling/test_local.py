@@ -18,7 +18,14 @@ from gymnasium import spaces
 from gymnasium.vector import SyncVectorEnv
 
 from rollout_cli.episodes.chunk import Chunk
-from rollout_cli.errors import EnvError, InternalError, InterruptedRunError, PolicyLoadError, UsageError, WorkerError
+from rollout_cli.errors import (
+    EnvError,
+    InternalError,
+    InterruptedRunError,
+    PolicyLoadError,
+    UsageError,
+    WorkerError,
+)
 from rollout_cli.samplers.local_sampler import LocalPool, LocalSampler
 from rollout_cli.samplers.plan import Episodes, EpisodesPerWorker, MinTimesteps
 from rollout_cli.samplers.supervision import Supervision
@@ -113,7 +120,10 @@ def once(num_envs: int, seed: int) -> SyncVectorEnv:
 def test_a_worker_that_is_built_again_does_not_repeat_itself() -> None:
     """A vector environment that resets itself gets another seed, and so other episodes."""
     builds.clear()
-    native: dict[str, Any] = {"worker_class": VecWorker, "worker_args": {"n_envs": 1, "vectorization": "native"}}
+    native: dict[str, Any] = {
+        "worker_class": VecWorker,
+        "worker_args": {"n_envs": 1, "vectorization": "native"},
+    }
     with local(once, supervision=Supervision(on_env_error="retry"), **native) as sampler:
         chunks = list(sampler.stream(Episodes(0, 4)))
     assert [0, 1, 2, 3] == numbers_of(chunks)
@@ -223,7 +233,9 @@ def test_an_error_comes_after_the_episodes_before_it() -> None:
     assert "ValueError: broken" in error.message
     assert isinstance(error.__cause__, ValueError)
     assert "raise self.harm" in error.details
-    assert "step" == [frame.f_code.co_name for frame, _ in traceback.walk_tb(error.__cause__.__traceback__)][-1]
+    assert (
+        "step" == [frame.f_code.co_name for frame, _ in traceback.walk_tb(error.__cause__.__traceback__)][-1]
+    )
 
 
 @pytest.mark.parametrize("harm", [SystemExit(0), SystemExit(3), KeyboardInterrupt(), BaseException("odd")])
@@ -268,7 +280,9 @@ def test_ctrl_c_is_raised_as_it_is() -> None:
         assert [5] == numbers_of(list(sampler.stream(Episodes(5, 6))))
 
 
-@pytest.mark.parametrize("harm", [RuntimeError("no"), SystemExit(5), KeyboardInterrupt(), BaseException("odd")])
+@pytest.mark.parametrize(
+    "harm", [RuntimeError("no"), SystemExit(5), KeyboardInterrupt(), BaseException("odd")]
+)
 def test_an_environment_that_cannot_be_closed_loses_nothing(
     harm: BaseException, caplog: pytest.LogCaptureFixture
 ) -> None:

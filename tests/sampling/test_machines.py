@@ -95,7 +95,9 @@ def check_delivery(plan: Plan, sampler: SimulatedSampler, chunks: Sequence[Chunk
     """Check that the plan's episodes came, each once, in the order of each partition, under the policy of the call."""
     lengths, numbers = sampler.script.lengths, numbers_of(chunks)
     assert serial(plan, sampler.n_workers, lengths) == sorted(numbers)
-    assert [lengths(number) for number in numbers] == [int(length) for chunk in chunks for length in chunk.lengths]
+    assert [lengths(number) for number in numbers] == [
+        int(length) for chunk in chunks for length in chunk.lengths
+    ]
     assert {policy} == {reward for chunk in chunks for reward in chunk.rewards.tolist()}
     state = PlanState(plan, n_workers=sampler.n_workers)
     for partition in range(len(state.stops)):
@@ -116,7 +118,9 @@ def check_owners(plan: Plan, sampler: SimulatedSampler) -> None:
 
 @given(sampler=samplers(), plan=plans())
 @EXAMPLES
-def test_every_interleaving_ends_with_the_episodes_of_the_serial_run(sampler: SimulatedSampler, plan: Plan) -> None:
+def test_every_interleaving_ends_with_the_episodes_of_the_serial_run(
+    sampler: SimulatedSampler, plan: Plan
+) -> None:
     """Whatever the leases, speeds, orders of arrival and full ways back, the episodes are those of the serial run."""
     with simulated_time(sampler):
         chunks = list(sampler.stream(plan, agent_update=3.0))
@@ -145,7 +149,9 @@ def taken(stream: Iterator[Chunk], count: int | None) -> list[Chunk]:
     """Return all chunks of a stream, or its first `count`, and close it."""
     generator: Any = stream
     chunks = (
-        [chunk for chunk, _ in zip(generator, range(count), strict=False)] if count is not None else list(generator)
+        [chunk for chunk, _ in zip(generator, range(count), strict=False)]
+        if count is not None
+        else list(generator)
     )
     generator.close()
     return chunks
@@ -163,7 +169,9 @@ def test_deaths_and_failures_change_nothing_but_what_they_cost(
     script = sampler.script
     script.deadly = data.draw(st.sets(st.integers(0, 140), max_size=6), label="deadly")
     failing = data.draw(st.dictionaries(st.integers(0, 140), st.integers(1, 3), max_size=6), label="failing")
-    script.failing = Counter({number: times for number, times in failing.items() if number not in script.deadly})
+    script.failing = Counter(
+        {number: times for number, times in failing.items() if number not in script.deadly}
+    )
     with simulated_time(sampler):
         chunks = list(sampler.stream(plan, agent_update=3.0))
     lengths, skipped = script.lengths, set(sampler.skipped)
@@ -195,7 +203,9 @@ def test_a_stopped_call_gives_a_prefix_of_each_partition(
 
 
 @pytest.mark.parametrize("by_worker", [False, True])
-def test_a_full_buffer_keeps_fast_workers_from_running_ahead(by_worker: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_buffer_keeps_fast_workers_from_running_ahead(
+    by_worker: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Once memory and disk are used up, only what is leased already and the lowest missing numbers are run."""
     script = Script(lengths=lambda number: 3, speeds=(5, 1))
     sampler = SimulatedSampler(
@@ -346,7 +356,9 @@ def test_what_a_pool_notices_is_a_warning() -> None:
 class TestSupervisor:
     def died(self, supervisor: Supervisor, numbers: tuple[int, ...] | None, **death: Any) -> Any:
         starting = death.pop("starting", False)
-        return supervisor.died(Died(1, "was killed by SIGSEGV", numbers, **death), [range(4, 9)], starting=starting)
+        return supervisor.died(
+            Died(1, "was killed by SIGSEGV", numbers, **death), [range(4, 9)], starting=starting
+        )
 
     def test_an_episode_that_kills_three_times_ends_the_call(self) -> None:
         """The suspects of a second death run alone; the third death of one that ran alone names it and its seed."""
@@ -356,7 +368,10 @@ class TestSupervisor:
         error = self.died(supervisor, (5,), details="Fatal Python error", hint="").error
         assert isinstance(error, WorkerError)
         assert "episode 5 (seed " in error.message
-        assert "killed its worker 3 times: worker 1 was killed by SIGSEGV while it ran episode 5" in error.message
+        assert (
+            "killed its worker 3 times: worker 1 was killed by SIGSEGV while it ran episode 5"
+            in error.message
+        )
         assert 1 == error.details.count("Fatal Python error")
         assert 2 == supervisor.restarts
 
@@ -367,7 +382,9 @@ class TestSupervisor:
         assert (4, 5, 6, 7, 8) == self.died(supervisor, None).isolated
 
     @pytest.mark.parametrize(("rule", "isolated", "skipped"), [("retry", (5,), []), ("skip", (), [5])])
-    def test_a_late_episode_is_a_failure(self, rule: Any, isolated: tuple[int, ...], skipped: list[int]) -> None:
+    def test_a_late_episode_is_a_failure(
+        self, rule: Any, isolated: tuple[int, ...], skipped: list[int]
+    ) -> None:
         """An episode that exceeded its time is run again, skipped, or ends the call as an EnvError."""
         supervisor = Supervisor(Supervision(on_env_error=rule, episode_timeout=2.0), 0)
         decision = self.died(supervisor, (5,), late=(5,))

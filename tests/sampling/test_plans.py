@@ -78,7 +78,9 @@ class TestFreeNumbers:
         assert [range(8, 24)] == free.lease(0, 9)
 
 
-@given(st.data(), st.lists(st.integers(0, 9), min_size=1, max_size=60), st.integers(1, 120), st.integers(0, 5))
+@given(
+    st.data(), st.lists(st.integers(0, 9), min_size=1, max_size=60), st.integers(1, 120), st.integers(0, 5)
+)
 @settings(max_examples=300)
 def test_the_prefix_is_the_shortest_one_whatever_is_known_first(
     data: st.DataObject, lengths: list[int], target: int, first: int
@@ -119,7 +121,9 @@ class TestPlanState:
         """Worker w runs its own range, from where an earlier run has left it."""
         state = PlanState(EpisodesPerWorker(4, first=10, done=(0, 3, 4)), n_workers=3, by_worker=True)
         assert (3, [10, 17, 22]) == (len(state.stops), state.firsts)
-        assert [[range(10, 14)], [range(17, 18)], []] == [state.free(worker).lease(worker, 9) for worker in range(3)]
+        assert [[range(10, 14)], [range(17, 18)], []] == [
+            state.free(worker).lease(worker, 9) for worker in range(3)
+        ]
         assert [0, 1, 2] == [state.partition(number) for number in (13, 14, 21)]
         assert [14, 18, 22] == state.stops
         state.free(0).release(0, [range(12, 14)])
@@ -149,7 +153,9 @@ def test_what_is_left_of_a_plan(plan: Plan, covered: list[Covered], left: Plan |
     assert left == remaining(plan, covered)
 
 
-@pytest.mark.parametrize(("plan", "covered"), [(MinTimesteps(100), (7, 115, 10)), (Episodes(0, 5), (6, 60, None))])
+@pytest.mark.parametrize(
+    ("plan", "covered"), [(MinTimesteps(100), (7, 115, 10)), (Episodes(0, 5), (6, 60, None))]
+)
 def test_a_dataset_cannot_be_cut_short(plan: Plan, covered: Covered) -> None:
     """More than the plan asks for is a mistake of the user's, and the hint says so."""
     with pytest.raises(UsageError, match="more than") as caught:

@@ -56,9 +56,15 @@ def test_a_new_worker_gets_the_last_policy_and_parameters(agents: list[Any], exp
         ([[[NewEnvUpdate(Env), Turn("a")]]], ["EnvSource", "list"]),
     ],
 )
-def test_a_new_worker_gets_every_update_since_the_last_environment(envs: list[Any], expected: list[str]) -> None:
+def test_a_new_worker_gets_every_update_since_the_last_environment(
+    envs: list[Any], expected: list[str]
+) -> None:
     """An update builds on what was there, unless its class says that it replaces the environment."""
-    loaded = [pickle.loads(update.env) for update in history([(None, env) for env in envs]) if update.env is not None]
+    loaded = [
+        pickle.loads(update.env)
+        for update in history([(None, env) for env in envs])
+        if update.env is not None
+    ]
     assert expected == [getattr(env, "name", type(env).__name__) for env in loaded]
 
 

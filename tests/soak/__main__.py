@@ -29,7 +29,9 @@ def main() -> int:
     """Run everything; return 0 where all held."""
     parser = argparse.ArgumentParser(prog="python -m tests.soak", description=__doc__)
     parser.add_argument("--tenth", action="store_true", help="a tenth of everything")
-    parser.add_argument("--seed", type=int, help="decides who is killed when, and the examples (default: drawn)")
+    parser.add_argument(
+        "--seed", type=int, help="decides who is killed when, and the examples (default: drawn)"
+    )
     given = parser.parse_args()
     seed = secrets.randbelow(2**32) if given.seed is None else given.seed
     print(f"seed {seed}", flush=True)
@@ -77,13 +79,25 @@ def disk(every: int) -> None:
 
 def properties(examples: int, seed: int) -> str:
     """Run the property tests with examples that no run had before."""
-    words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "0", f"--hypothesis-seed={seed}"]
+    words = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-n",
+        "0",
+        f"--hypothesis-seed={seed}",
+    ]
     variables = {"ROLLOUT_TEST_PROFILE": "nightly", "ROLLOUT_TEST_EXAMPLES": str(examples)}
     return _run([*words, "--timeout", "0", *PROPERTIES], **variables).splitlines()[-1]
 
 
 def _run(words: list[str], **variables: str) -> str:
-    done = subprocess.run(words, cwd=ROOT, env=os.environ | variables, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        words, cwd=ROOT, env=os.environ | variables, capture_output=True, text=True, check=False
+    )
     if done.returncode != 0:
         raise AssertionError(f"{words} failed:\n{done.stdout}\n{done.stderr}")
     return done.stdout.strip()

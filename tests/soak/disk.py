@@ -105,7 +105,9 @@ def kill_everywhere(folder: Path, *, every: int = 1) -> str:
             if not killed(note, change, *again):
                 break
             kills += 1
-            assert has_commit(copy) or not existing - contents(copy.parent), f"{again[0]}, killed at {note.read_text()}"
+            assert has_commit(copy) or not existing - contents(copy.parent), (
+                f"{again[0]}, killed at {note.read_text()}"
+            )
             called(*again)
             called("verify", copy)
             numbers = numbers_of(copy)

@@ -74,9 +74,12 @@ class Kills:
     def check(self) -> None:
         """Check that the kills were where they hurt: to kill idle processes proves nothing.
 
-        `KILLS_BY_TURNS` leads to these shares by itself, however few kills there are and whatever runs beside them.
+        `KILLS_BY_TURNS` leads to these shares by itself, however few kills there are and whatever runs beside
+        them.
         """
-        assert self.after_commit * 5 >= self.count, f"only {self.after_commit} of {self.count} came after a commit"
+        assert self.after_commit * 5 >= self.count, (
+            f"only {self.after_commit} of {self.count} came after a commit"
+        )
         assert self.in_commit * 5 >= self.count, f"only {self.in_commit} of {self.count} came inside a commit"
 
 
@@ -119,14 +122,20 @@ def _check_same(output: Path, reference: Reference) -> None:
     assert "complete" == info_of(output)["status"]
 
 
-def _kill_parents(setting: Setting, reference: Reference, folder: Path, count: int, rng: random.Random) -> Kills:
+def _kill_parents(
+    setting: Setting, reference: Reference, folder: Path, count: int, rng: random.Random
+) -> Kills:
     """Kill the parent of a run, and of resumed runs, `count` times; after each, resume to the end and compare."""
     kills, output = Kills(), folder / "killed"
     while kills.count < count:
         shutil.rmtree(output, ignore_errors=True)
-        for attempt in range(rng.choice([1, 1, 2, 3])):  # A run may be killed more than once before it may end.
+        for attempt in range(
+            rng.choice([1, 1, 2, 3])
+        ):  # A run may be killed more than once before it may end.
             more = ["--resume"] if attempt else []
-            if kills.count < count and not _kill_parent(setting.to(output, *more), output, reference, kills, rng):
+            if kills.count < count and not _kill_parent(
+                setting.to(output, *more), output, reference, kills, rng
+            ):
                 break
             if has_commit(output):
                 rollout("verify", output)
@@ -136,7 +145,9 @@ def _kill_parents(setting: Setting, reference: Reference, folder: Path, count: i
     return kills
 
 
-def _kill_parent(words: list[str], output: Path, reference: Reference, kills: Kills, rng: random.Random) -> bool:
+def _kill_parent(
+    words: list[str], output: Path, reference: Reference, kills: Kills, rng: random.Random
+) -> bool:
     """Start a run and kill it; return whether it was still running."""
     note = output.with_name("note")
     note.unlink(missing_ok=True)
@@ -161,14 +172,18 @@ def _kill_parent(words: list[str], output: Path, reference: Reference, kills: Ki
     return True
 
 
-def _wait(process: subprocess.Popen[bytes], seconds: float, until: Callable[[], bool] = lambda: False) -> None:
+def _wait(
+    process: subprocess.Popen[bytes], seconds: float, until: Callable[[], bool] = lambda: False
+) -> None:
     """Wait so long, or until it ends, or until the moment comes."""
     deadline = time.monotonic() + seconds
     while process.poll() is None and time.monotonic() < deadline and not until():
         time.sleep(0.005)
 
 
-def _kill_workers(setting: Setting, reference: Reference, folder: Path, count: int, rng: random.Random) -> Kills:
+def _kill_workers(
+    setting: Setting, reference: Reference, folder: Path, count: int, rng: random.Random
+) -> Kills:
     """Kill workers of runs, `count` in all; each run must end by itself as if nothing had happened."""
     kills, output = Kills(), folder / "killed"
     for _ in range(count):
@@ -193,7 +208,11 @@ def _kill_worker(run: Running, young: dict[str, int], rng: random.Random) -> boo
     until = time.monotonic() + rng.uniform(0, 0.25)
     while run.process.poll() is None:
         found = {one: name_and_age for one in run.workers() if (name_and_age := _name_and_age(one))}
-        known = [one for one, (name, age) in found.items() if young.get(name, 0) < YOUNG_KILLS or age >= READY_SECONDS]
+        known = [
+            one
+            for one, (name, age) in found.items()
+            if young.get(name, 0) < YOUNG_KILLS or age >= READY_SECONDS
+        ]
         if known and time.monotonic() >= until:
             chosen = rng.choice(sorted(known, key=found.__getitem__))
             name, age = found[chosen]

@@ -20,7 +20,17 @@ from rollout_cli.workers.native import buffer as buffers
 from rollout_cli.workers.values import NullCrashBox
 from rollout_cli.workers.worker import OWN_EPISODES
 from tests.workers import worlds
-from tests.workers.worlds import KINDS, NATIVE, RESET_FROM_OUTSIDE, SEED, SINGLE, ChainEnv, check_chain, make, run
+from tests.workers.worlds import (
+    KINDS,
+    NATIVE,
+    RESET_FROM_OUTSIDE,
+    SEED,
+    SINGLE,
+    ChainEnv,
+    check_chain,
+    make,
+    run,
+)
 
 each_kind = pytest.mark.parametrize("kind", KINDS)
 
@@ -437,7 +447,9 @@ def test_masks_reach_a_policy_that_takes_them() -> None:
     assert {0, 1} == set(expected.actions[0].tolist())
     worlds.assert_same_episodes(expected, run(masked("sync"), range(12)))
     for kind in SINGLE:
-        worlds.assert_same_episodes(expected, run(masked(kind, lambda: TimeLimit(MaskedEnv(), 50)), range(12)))
+        worlds.assert_same_episodes(
+            expected, run(masked(kind, lambda: TimeLimit(MaskedEnv(), 50)), range(12))
+        )
 
 
 @pytest.mark.parametrize("kind", SINGLE)
@@ -481,7 +493,10 @@ def test_what_others_do_with_their_buffers_changes_no_record(kind: str) -> None:
     class Reusing(ChainEnv):
         def __init__(self) -> None:
             super().__init__()
-            self._seen, self._info = np.zeros(3, np.float32), {"position": 0, "path": [0], "deep": {"at": np.zeros(1)}}
+            self._seen, self._info = (
+                np.zeros(3, np.float32),
+                {"position": 0, "path": [0], "deep": {"at": np.zeros(1)}},
+            )
 
         def observe(self) -> Any:
             self._seen[:] = super().observe()
@@ -566,7 +581,12 @@ def test_an_environment_that_raises(kind: str, error: Any, text: str) -> None:
 def test_a_reset_that_raises(kind: str) -> None:
     """It is the error of the episode that should begin."""
     where = "env.step" if kind in ("native next", "native same") else "env.reset"
-    failing(kind, make(kind, lambda: Raising(lambda: OSError("no"), "reset")), EnvError, f"{where} raised OSError: no")
+    failing(
+        kind,
+        make(kind, lambda: Raising(lambda: OSError("no"), "reset")),
+        EnvError,
+        f"{where} raised OSError: no",
+    )
 
 
 def test_a_row_that_cannot_reset_itself() -> None:
@@ -606,7 +626,9 @@ def test_a_policy_that_raises(kind: str) -> None:
         raise ZeroDivisionError("too bold")
 
     policy = type("Broken", (worlds.GivenPolicy,), {"given": staticmethod(broken)})
-    failing(kind, make(kind, policy=policy), PolicyError, "policy.get_actions raised ZeroDivisionError: too bold")
+    failing(
+        kind, make(kind, policy=policy), PolicyError, "policy.get_actions raised ZeroDivisionError: too bold"
+    )
 
 
 @pytest.mark.parametrize("kind", RESET_FROM_OUTSIDE)

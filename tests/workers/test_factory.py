@@ -25,7 +25,12 @@ def test_it_builds_workers_where_they_run() -> None:
     """With its seed, limit, rules and arguments, after it was pickled."""
     rules = EpisodeRules(invalid_action="clip")
     factory = WorkerFactory(
-        max_episode_length=4, n_workers=3, seed=5, worker_class=VecWorker, worker_args={"n_envs": 2}, rules=rules
+        max_episode_length=4,
+        n_workers=3,
+        seed=5,
+        worker_class=VecWorker,
+        worker_args={"n_envs": 2},
+        rules=rules,
     )
     worker = pickle.loads(pickle.dumps(factory))(2)
     assert (2, rules) == (worker.worker_number, worker.rules)

@@ -77,15 +77,27 @@ STEP = r"env.step: the result is not \(observation, reward, terminated, truncate
 BAD: dict[str, tuple[Any, Callable[[Any], Any], str]] = {
     "gym's old step": (None, lambda result: (*result[:3], result[4]), STEP),
     "no step": (None, lambda result: None, STEP),
-    "shape": (0, lambda seen: seen[:2], r"env.step: the observation is float32\(2,\), expected float32\(3,\) of Box"),
-    "type": (0, lambda seen: seen.astype(complex), r"env.step: the observation is complex128\(3,\), expected float32"),
+    "shape": (
+        0,
+        lambda seen: seen[:2],
+        r"env.step: the observation is float32\(2,\), expected float32\(3,\) of Box",
+    ),
+    "type": (
+        0,
+        lambda seen: seen.astype(complex),
+        r"env.step: the observation is complex128\(3,\), expected float32",
+    ),
     "none": (0, lambda seen: None, "env.step: the observation is NoneType None, expected"),
     "ragged": (0, lambda seen: [[1.0], 2.0], r"env.step: the observation is list \[\[1.0\], 2.0\], expected"),
     "text reward": (1, lambda reward: "much", "env.step: the reward is no number: str 'much'"),
     "readable reward": (1, lambda reward: "1.5", "env.step: the reward is no number: str '1.5'"),
     "no reward": (1, lambda reward: None, "env.step: the reward is no number: NoneType None"),
     "rewards": (1, lambda reward: np.zeros(2), "env.step: the reward is no number: ndarray"),
-    "complex reward": (1, lambda reward: np.complex64(1 + 2j), "env.step: the reward is no number: complex64"),
+    "complex reward": (
+        1,
+        lambda reward: np.complex64(1 + 2j),
+        "env.step: the reward is no number: complex64",
+    ),
     "huge reward": (1, lambda reward: 10**400, "env.step: the reward is no number: int 1000"),
     "text flag": (2, lambda flag: "no", "env.step: terminated is no bool: str 'no'"),
     "number flag": (3, lambda flag: 7, "env.step: truncated is no bool: int 7"),
@@ -158,7 +170,8 @@ def test_text_without_utf8(kind: str) -> None:
 
 @each_single
 @pytest.mark.parametrize(
-    ("given", "expected"), [(True, 1), (np.bool_(True), 1), (np.int8(1), 1), (np.array(1), 1), (np.uint64(0), 0)]
+    ("given", "expected"),
+    [(True, 1), (np.bool_(True), 1), (np.int8(1), 1), (np.array(1), 1), (np.uint64(0), 0)],
 )
 def test_integers_of_any_type_are_discrete_actions(kind: str, given: Any, expected: int) -> None:
     """The environment gets its space's own type."""
@@ -307,7 +320,10 @@ def with_part(at: int, value: Any) -> Callable[[list[Any]], Any]:
 BENT: dict[str, tuple[Callable[[list[Any]], Any], str]] = {
     "gym's old step": (lambda parts: tuple(parts[:4]), "the result is not"),
     "nothing": (lambda parts: None, "the result is not"),
-    "few rewards": (with_part(1, np.zeros(2)), r"the rewards are float64\(2,\), expected a number for each of 3 rows"),
+    "few rewards": (
+        with_part(1, np.zeros(2)),
+        r"the rewards are float64\(2,\), expected a number for each of 3 rows",
+    ),
     "texts": (with_part(1, np.array(["a", "b", "c"])), r"the rewards are <U1\(3,\)"),
     "columns": (with_part(1, np.zeros((3, 1))), r"the rewards are float64\(3, 1\)"),
     "odd rewards": (with_part(1, [[1.0], 2.0, 3.0]), r"the batch is no array: list \[\[1.0\], 2.0"),
@@ -319,9 +335,15 @@ BENT: dict[str, tuple[Callable[[list[Any]], Any], str]] = {
         with_part(0, lambda seen: seen[:2]),
         r"the observations are float32\(2, 3\), expected float32\(3, 3\)",
     ),
-    "other numbers": (with_part(0, lambda seen: seen.astype(complex)), r"the observations are complex128\(3, 3\)"),
+    "other numbers": (
+        with_part(0, lambda seen: seen.astype(complex)),
+        r"the observations are complex128\(3, 3\)",
+    ),
     "no mapping": (with_part(4, [1]), r"the infos are no dictionary: list \[1\]"),
-    "short masks": (with_part(4, {"x": np.zeros(3), "_x": np.ones(2, bool)}), r"the mask of info 'x' is bool\(2,\)"),
+    "short masks": (
+        with_part(4, {"x": np.zeros(3), "_x": np.ones(2, bool)}),
+        r"the mask of info 'x' is bool\(2,\)",
+    ),
 }
 
 
@@ -330,7 +352,9 @@ BENT: dict[str, tuple[Callable[[list[Any]], Any], str]] = {
 def test_vector_steps_that_are_refused(kind: str, name: str) -> None:
     """One line with both sides, whose step it was, and a hint."""
     bend, message = BENT[name]
-    with pytest.raises(EnvError, match=rf"^env.step: {message}.*\(worker 2, episodes 0 to 2, step 1 of 3 ") as caught:
+    with pytest.raises(
+        EnvError, match=rf"^env.step: {message}.*\(worker 2, episodes 0 to 2, step 1 of 3 "
+    ) as caught:
         run(make(kind, BentVectorEnv(NATIVE[kind], bend)), range(6))
     assert caught.value.hint
     assert (0, 1, 2) == caught.value.episodes
@@ -351,7 +375,9 @@ def test_a_mask_that_is_ignored() -> None:
         def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> Any:
             return super().reset(seed=seed)
 
-    env = ResetsEverything([partial(ChainEnv, length=length) for length in (2, 5, 5)], autoreset_mode=DISABLED)
+    env = ResetsEverything(
+        [partial(ChainEnv, length=length) for length in (2, 5, 5)], autoreset_mode=DISABLED
+    )
     with pytest.raises(EnvLoadError, match=r"resets rows that options\['reset_mask'\] leaves out"):
         run(make("native disabled", env), range(6))
 
@@ -388,7 +414,9 @@ def test_an_environment_that_does_not_say_how_it_resets() -> None:
     """Nobody could tell whose steps are whose."""
     env = SyncVectorEnv([ChainEnv] * 3)
     env.metadata = {}
-    with pytest.raises(EnvLoadError, match=r"does not say how it resets rows: metadata\['autoreset_mode'\] is None"):
+    with pytest.raises(
+        EnvLoadError, match=r"does not say how it resets rows: metadata\['autoreset_mode'\] is None"
+    ):
         make("native next", env)
 
 
@@ -475,7 +503,9 @@ def test_environments_of_several_kinds() -> None:
         worker.update_env(SyncVectorEnv([ChainEnv] * 2))
 
 
-@pytest.mark.parametrize(("arguments", "message"), [({"n_envs": 0}, "n_envs is 0"), ({"vectorization": "x"}, "'x'")])
+@pytest.mark.parametrize(
+    ("arguments", "message"), [({"n_envs": 0}, "n_envs is 0"), ({"vectorization": "x"}, "'x'")]
+)
 def test_arguments_that_are_refused(arguments: Any, message: str) -> None:
     """At once, with the value."""
     with pytest.raises(ValueError, match=message):

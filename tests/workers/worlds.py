@@ -53,7 +53,9 @@ class ChainEnv(gymnasium.Env[Any, Any]):
     def observe(self) -> Any:
         return np.array([self._position, self.length, self.np_random.random()], np.float32)
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
         self._position = 0
         self.length = 1 + 2 * int(self.np_random.integers(0, 5)) if self._fixed is None else self._fixed
@@ -76,7 +78,9 @@ class SpaceEnv(gymnasium.Env[Any, Any]):
         self.observation_space, self.action_space = observation_space, action_space
         self._left = 0
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
         self.observation_space.seed(int(self.np_random.integers(2**31)))
         self._left = int(self.np_random.integers(1, 8))
@@ -86,7 +90,9 @@ class SpaceEnv(gymnasium.Env[Any, Any]):
         if not self.action_space.contains(action):
             raise ValueError(f"the action {action!r} is not in {self.action_space}")
         self._left -= 1
-        info = {"left": self._left, "half": np.float32(self._left / 2)} | ({"odd": "yes"} if self._left % 2 else {})
+        info = {"left": self._left, "half": np.float32(self._left / 2)} | (
+            {"odd": "yes"} if self._left % 2 else {}
+        )
         return self.observation_space.sample(), float(self._left), self._left == 0, False, info
 
 
@@ -103,7 +109,9 @@ SPACES: dict[str, tuple[spaces.Space[Any], spaces.Space[Any]]] = {
     "image": (spaces.Box(0, 255, (48, 32, 3), np.uint8), spaces.Box(0, 255, (2,), np.uint8)),
     "empty box": (spaces.Box(-1.0, 1.0, (0,)), spaces.Discrete(2)),
     "dict": (
-        spaces.Dict({"camera": _CAMERA, "speed": spaces.Box(-1.0, 1.0, (2,)), "mode": spaces.Discrete(4, start=1)}),
+        spaces.Dict(
+            {"camera": _CAMERA, "speed": spaces.Box(-1.0, 1.0, (2,)), "mode": spaces.Discrete(4, start=1)}
+        ),
         spaces.Dict({"turn": spaces.Discrete(3), "push": spaces.Box(-1.0, 1.0, (2,))}),
     ),
     "tuple": (
@@ -121,8 +129,9 @@ def space_env(name: str) -> Callable[[], SpaceEnv]:
 class ScriptedVectorEnv(VectorEnv[Any, Any, Any]):
     """Resets itself; row r's k-th episode has `length(r, k)` steps, and observations [r, k, step] in one reused buffer.
 
-    The reward is the step's number plus a half of the action. An info `step` is there in even steps only, `note` (a
-    text) in every third; a reset gives `k`. An episode terminates where r + k is even, and is truncated else.
+    The reward is the step's number plus a half of the action. An info `step` is there in even steps only,
+    `note` (a text) in every third; a reset gives `k`. An episode terminates where r + k is even, and is
+    truncated else.
     """
 
     def __init__(
@@ -157,7 +166,8 @@ class ScriptedVectorEnv(VectorEnv[Any, Any, Any]):
             if self._over[row]:
                 self._begin(row)
                 infos = self._add_info(infos, {"k": int(self._begun[row])}, row)
-                # Flags and rewards of the step in which a row is reset mean nothing, and must not be believed.
+                # Flags and rewards of the step in which a row is reset mean nothing, and must not be
+                # believed.
                 rewards[row], terminated[row] = -99.0, True
                 continue
             self._at[row, 2] += 1
@@ -167,7 +177,9 @@ class ScriptedVectorEnv(VectorEnv[Any, Any, Any]):
             if step >= self._length(row, k):
                 terminated[row], truncated[row] = (row + k) % 2 == 0, (row + k) % 2 == 1
                 if self._mode == SAME_STEP:
-                    infos = self._add_info(infos, {"final_obs": self._at[row].copy(), "final_info": info}, row)
+                    infos = self._add_info(
+                        infos, {"final_obs": self._at[row].copy(), "final_info": info}, row
+                    )
                     self._begin(row)
                     info = {"k": int(self._begun[row])}
                 else:
@@ -294,7 +306,9 @@ def env_of(kind: str, env: Callable[[], Env], n_envs: int = N_ENVS) -> Any:
     if kind == "default":
         return env()
     return (
-        [env() for _ in range(n_envs)] if kind == "sync" else SyncVectorEnv([env] * n_envs, autoreset_mode=NATIVE[kind])
+        [env() for _ in range(n_envs)]
+        if kind == "sync"
+        else SyncVectorEnv([env] * n_envs, autoreset_mode=NATIVE[kind])
     )
 
 

@@ -37,14 +37,18 @@ StartMethod = Literal["forkserver", "spawn"]
 RECORD = struct.Struct("<qq")
 """What the server reports of a worker: a Status, and its value."""
 
-_REQUEST = struct.Struct("<q")  # A worker's id. With three descriptors it is to be forked, without any to be killed.
+_REQUEST = struct.Struct(
+    "<q"
+)  # A worker's id. With three descriptors it is to be forked, without any to be killed.
 # Until `sys.path` is set, only `sys` is imported: a file random.py in the working folder must not be found.
 _PROGRAM = (
     "import sys; sys.path[:] = sys.argv[3:]; from rollout_cli.samplers.processes.fork_server import serve; "
     "serve(int(sys.argv[1]), sys.argv[2])"
 )
 _SECOND_MS = 1000
-NO_ROOM = "the system allows no more processes or open files (`ulimit -a` shows the limits); use fewer workers"
+NO_ROOM = (
+    "the system allows no more processes or open files (`ulimit -a` shows the limits); use fewer workers"
+)
 
 
 class Status(IntEnum):
@@ -229,7 +233,12 @@ class Server:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             self._control.close()
-            for descriptor in (self._woken, self._waker, status, *(status for _, status in self._workers.values())):
+            for descriptor in (
+                self._woken,
+                self._waker,
+                status,
+                *(status for _, status in self._workers.values()),
+            ):
                 os.close(descriptor)
             from rollout_cli.samplers.processes.worker_main import worker_main  # noqa: PLC0415 - as above
 
@@ -243,7 +252,8 @@ class Server:
         for worker_id, (pid, status) in list(self._workers.items()):
             ended, wait_status = os.waitpid(pid, os.WNOHANG)
             if ended:
-                # The group keeps its number while it has members, so no stranger can be hit as long as one lives.
+                # The group keeps its number while it has members, so no stranger can be hit as long as one
+                # lives.
                 _kill_group(pid)
                 del self._workers[worker_id]
                 _report(status, Status.ENDED, os.waitstatus_to_exitcode(wait_status))

@@ -25,7 +25,14 @@ from rollout_cli.samplers.messages import Batch, Exit, Failed, Reported, Started
 from rollout_cli.samplers.pool import Died, Event, Pool
 from rollout_cli.samplers.processes.channel import Channel
 from rollout_cli.samplers.processes.crash_box import how_it_ended, new_box, read_notes, read_story
-from rollout_cli.samplers.processes.fork_server import NO_ROOM, RECORD, ForkServer, StartMethod, Status, running_server
+from rollout_cli.samplers.processes.fork_server import (
+    NO_ROOM,
+    RECORD,
+    ForkServer,
+    StartMethod,
+    Status,
+    running_server,
+)
 from rollout_cli.samplers.sampler import Sampler
 from rollout_cli.samplers.supervision import Supervision
 from rollout_cli.samplers.watch import Watch
@@ -235,7 +242,9 @@ class ProcessPool:
         for process in self._processes.values():
             poll = select.poll()
             poll.register(process.status, select.POLLIN)
-            while not process.end and poll.poll(None if ends_at is None else max(0.0, ends_at - _clock()) * 1000):
+            while not process.end and poll.poll(
+                None if ends_at is None else max(0.0, ends_at - _clock()) * 1000
+            ):
                 process.read_status()
 
 

@@ -34,7 +34,9 @@ def worker_main(channel_descriptor: int, box_descriptor: int) -> None:
         try:
             box.write_story("".join(traceback.format_exception(error)))
         except OSError as refusal:
-            sys.stderr.write(f"a worker cannot report why it ends: user code closed its file descriptors ({refusal})\n")
+            sys.stderr.write(
+                f"a worker cannot report why it ends: user code closed its file descriptors ({refusal})\n"
+            )
         asked = error.code if isinstance(error, SystemExit) else 1
         code = asked & 0xFF if isinstance(asked, int) else int(asked is not None)
     for stream in (sys.stdout, sys.stderr):

@@ -42,7 +42,9 @@ class Actor:
         self._setup, self._turn_seconds = setup, turn_seconds
         self._loop: WorkerLoop | None = None
 
-    def turn(self, commands: Sequence[ToWorker], updates: tuple[Update, ...] = ()) -> tuple[bytes, list[Chunk]]:
+    def turn(
+        self, commands: Sequence[ToWorker], updates: tuple[Update, ...] = ()
+    ) -> tuple[bytes, list[Chunk]]:
         """Take a turn; return the reply, packed, and the chunks of its batches, in their order.
 
         `updates` are those of a `Start` among the commands: an object of the store, which many actors share.
@@ -61,7 +63,8 @@ class Actor:
             loop.close()
         chunks = [event.chunk.load() for event in events if isinstance(event, Batch)]
         light = [
-            replace(event, chunk=_reference(event.chunk)) if isinstance(event, Batch) else event for event in events
+            replace(event, chunk=_reference(event.chunk)) if isinstance(event, Batch) else event
+            for event in events
         ]
         return _packed(Reply(light, loop.idle, loop.running_numbers)), chunks
 
@@ -145,7 +148,9 @@ class Stored:
     def _run_again(self, recipe: Recipe) -> Chunk:
         loop = _new_loop(recipe.setup, TURN_SECONDS)
         updates = load_ray().get(recipe.updates)
-        messages = loop.turn([Start(0, updates, self.numbers, recipe.stride, (0, self.numbers[0].start), rebuild=True)])
+        messages = loop.turn(
+            [Start(0, updates, self.numbers, recipe.stride, (0, self.numbers[0].start), rebuild=True)]
+        )
         while not loop.idle:
             messages += loop.turn()
         loop.close()

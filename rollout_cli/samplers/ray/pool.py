@@ -1,7 +1,8 @@
 """RayPool: workers as actors of a Ray cluster, whose episodes stay in its object store.
 
-The driver asks each actor for turns, and keeps two of them asked for. A turn gives what the driver must know, a few
-bytes an episode, and beside it one object with the episodes themselves, which only those load who need them.
+The driver asks each actor for turns, and keeps two of them asked for. A turn gives what the driver must know,
+a few bytes an episode, and beside it one object with the episodes themselves, which only those load who need
+them.
 """
 
 from __future__ import annotations
@@ -174,7 +175,9 @@ class RayPool:
         place = 0
         for event in reply.events:
             if isinstance(event, Batch):
-                yield replace(event, chunk=self._stored(handle, cast("ChunkRef", event.chunk), objects, place))
+                yield replace(
+                    event, chunk=self._stored(handle, cast("ChunkRef", event.chunk), objects, place)
+                )
                 place += 1
                 continue
             if isinstance(event, Died):
@@ -207,7 +210,9 @@ class RayPool:
             self._notice_at = math.inf
             present, free = self._ray.cluster_resources(), self._ray.available_resources()
             facts = [
-                f"{free.get(kind, 0):g} of {present[kind]:g} {kind}s" for kind in ("CPU", "GPU") if kind in present
+                f"{free.get(kind, 0):g} of {present[kind]:g} {kind}s"
+                for kind in ("CPU", "GPU")
+                if kind in present
             ]
             text = (
                 f"{n_waiting} of {len(self._handles)} workers have not started after {PLACE_SECONDS:g} s, and are "

@@ -24,18 +24,22 @@ from rollout_cli.samplers.segment_runner import LocalSegmentRunner, Result, Segm
 
 _CONNECT_SECONDS = 10.0
 _TRIES = 4
-_CLUSTER_HINT = "ask for fewer workers or less for each (cpus_per_worker, gpus_per_worker), or add nodes first"
+_CLUSTER_HINT = (
+    "ask for fewer workers or less for each (cpus_per_worker, gpus_per_worker), or add nodes first"
+)
 
 
 class RaySampler(Sampler):
     """Samples with the actors of a Ray cluster.
 
-    It joins the cluster that this process is connected to, or else the one at `address`; without one it starts Ray on
-    this machine, which ends with this process. An actor or node that is lost is replaced, and its episodes run again.
+    It joins the cluster that this process is connected to, or else the one at `address`; without one it
+    starts Ray on this machine, which ends with this process. An actor or node that is lost is replaced, and
+    its episodes run again.
 
     Args:
         args: As in `Sampler`.
-        address: Of a running cluster, such as `auto`; None for that of `RAY_ADDRESS`, or a new one on this machine.
+        address: Of a running cluster, such as `auto`; None for that of `RAY_ADDRESS`, or a new one on this
+            machine.
         cpus_per_worker: How many cores of its node are reserved for a worker.
         gpus_per_worker: How many GPUs.
         kwargs: As in `Sampler`.
@@ -111,7 +115,9 @@ class RaySegmentRunner:
                 self._actor = None
                 losses.append(error)
         loss = losses[-1]
-        raise WorkerError(f"a call on the Ray cluster failed: {first_line(loss)}", hint=INSTALL_HINT) from loss
+        raise WorkerError(
+            f"a call on the Ray cluster failed: {first_line(loss)}", hint=INSTALL_HINT
+        ) from loss
 
 
 def _new_actor(ray: Any, *, elsewhere: bool) -> Any:

@@ -1,7 +1,8 @@
 """RolloutBuffer: the steps of n rows in time-major rings, from which whole episodes are gathered.
 
-A step of all rows is one copy a column, and many short episodes are gathered by one index. Long ones are put aside in
-pieces before the ring comes round to them, so memory is bounded by what the episodes themselves need.
+A step of all rows is one copy a column, and many short episodes are gathered by one index. Long ones are put
+aside in pieces before the ring comes round to them, so memory is bounded by what the episodes themselves
+need.
 """
 
 from __future__ import annotations
@@ -116,7 +117,9 @@ class RolloutBuffer:
         finished_rows: How many steps the episodes have that ended and were not taken.
     """
 
-    def __init__(self, observations: Sequence[Leaf], actions: Sequence[Leaf], n_rows: int, worker_number: int) -> None:
+    def __init__(
+        self, observations: Sequence[Leaf], actions: Sequence[Leaf], n_rows: int, worker_number: int
+    ) -> None:
         self._n_rows, self._width, self._worker_number = n_rows, n_rows + _PADDING, worker_number
         self.row_bytes = sum(leaf.row_bytes for leaf in (*observations, *actions)) + 8
         fitting = _RING_BYTES // (self.row_bytes * self._width)
@@ -244,7 +247,9 @@ class RolloutBuffer:
             steps = self._gathered(ended)
         else:
             each = self._gathered_each(ended)
-            steps = Columns.joined([part for number, rest in each for part in (*self._pieces.pop(number, ()), rest)])
+            steps = Columns.joined(
+                [part for number, rest in each for part in (*self._pieces.pop(number, ()), rest)]
+            )
         *leaves, rewards = steps.leaves
         return Chunk(
             numbers=ended.number,

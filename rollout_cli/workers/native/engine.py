@@ -54,13 +54,20 @@ class NativeEngine:
     scope: Literal["any", "n_envs"] = "n_envs"
 
     def __init__(self, setting: Setting, rows: NativeRows, row_specs: Sequence[EnvSpec]) -> None:
-        self._worker, self._queue, self._limit, self._root = setting.worker, setting.queue, setting.limit, setting.root
+        self._worker, self._queue, self._limit, self._root = (
+            setting.worker,
+            setting.queue,
+            setting.limit,
+            setting.root,
+        )
         self._rows, self._n_rows, self._crash_box = rows, rows.n_rows, setting.worker.crash_box
         self._spec = setting.worker.env_spec
         self._spaces, actions = SpaceRows(self._spec.observation_space), space_leaves(self._spec.action_space)
         self._buffer = RolloutBuffer(self._spaces.leaves, actions, self._n_rows, setting.worker.worker_number)
         self._running = Episodes.none(self._n_rows)
-        self._resetting = np.empty(0, np.int64)  # Rows that an environment of mode NEXT_STEP resets in the next step.
+        self._resetting = np.empty(
+            0, np.int64
+        )  # Rows that an environment of mode NEXT_STEP resets in the next step.
         self._is_begun = False
         self._where = RESET
         self._observations: Any = None
@@ -86,7 +93,8 @@ class NativeEngine:
     def _begin_waiting(self) -> None:
         """Begin the numbers that need not wait for their row's episode to end."""
         is_free = self._running.number == NO_NUMBER
-        # Rows that reset themselves begin as they do so. Where none runs or is about to, all are reset at once.
+        # Rows that reset themselves begin as they do so. Where none runs or is about to, all are reset at
+        # once.
         if not self._is_begun or (self._rows.resets_itself and is_free.all() and not len(self._resetting)):
             self._begin_rows(np.arange(self._n_rows), anew=True)
         elif not self._rows.resets_itself:
@@ -97,7 +105,8 @@ class NativeEngine:
     def _begin_rows(self, rows: Array, infos: Any = None, *, anew: bool = False) -> None:
         """Begin the next number of each row (k,) that has one, with the next step; `anew` where these are all rows.
 
-        `infos` are those of the step in which the environment reset these rows; None where it is to be reset here.
+        `infos` are those of the step in which the environment reset these rows; None where it is to be reset
+        here.
         """
         running, numbers = self._running, np.array(self._queue.take(rows.tolist()), np.int64)
         running.number[rows], running.seed[rows] = numbers, -1
@@ -192,7 +201,9 @@ class NativeEngine:
         if mode is AutoresetMode.NEXT_STEP:
             over[self._resetting] = False  # The flags of a step that resets a row mean nothing.
         elif mode is AutoresetMode.DISABLED and not math.isinf(self._limit):
-            truncated = truncated | ((buffer.step - self._running.start >= self._limit) & (numbers != NO_NUMBER))
+            truncated = truncated | (
+                (buffer.step - self._running.start >= self._limit) & (numbers != NO_NUMBER)
+            )
             over |= truncated
         ended = begun = np.flatnonzero(over)
         if (runs := ended[numbers[ended] != NO_NUMBER]).size:
@@ -225,7 +236,9 @@ class NativeEngine:
         if self._spec.max_episode_length is None:
             lengths = np.where(self._running.number != NO_NUMBER, self._buffer.step - self._running.start, 0)
             if lengths.max() >= self._worker.rules.most_steps(self._buffer.row_bytes):
-                error = BadValueError(f"the episode has no end: it is {lengths.max():,} steps long", ENDLESS_HINT)
+                error = BadValueError(
+                    f"the episode has no end: it is {lengths.max():,} steps long", ENDLESS_HINT
+                )
                 raise RowError(int(lengths.argmax())) from error
         self._buffer.make_room(self._running)
 
@@ -237,7 +250,9 @@ class NativeEngine:
         try:
             yield
         except BaseException as error:  # noqa: BLE001 - whatever it is, it is raised again
-            row, cause = (error.row, error.__cause__ or error) if isinstance(error, RowError) else (None, error)
+            row, cause = (
+                (error.row, error.__cause__ or error) if isinstance(error, RowError) else (None, error)
+            )
             # With none at work, an environment that resets its rows itself failed on the way to the next one.
             numbers, step = self.running_numbers or tuple(self._queue.lowest[:1]), self._buffer.step
             place = rows_place(self._worker.worker_number, numbers, self._n_rows, step)

@@ -56,8 +56,8 @@ class OnePolicy:
     def act(self, observations: Any, numbers: Array) -> tuple[Any, list[Array], Any]:
         """Choose actions for a tree of arrays (n, *shape), where rows run the numbers int64 (n,).
 
-        Return the actions for the environment, the same as one array (n, *shape) a leaf, and infos of the whole batch.
-        An action outside of the space, in a row that runs an episode, raises RowError.
+        Return the actions for the environment, the same as one array (n, *shape) a leaf, and infos of the
+        whole batch. An action outside of the space, in a row that runs an episode, raises RowError.
         """
         actions, infos = self._policy.get_actions(observations)
         try:
@@ -87,9 +87,13 @@ class OnePolicy:
     def _for_env(self, leaves: list[Array]) -> Any:
         """Return actions as gymnasium batches them: texts as a tuple, integers in their space's own type."""
         pairs = [
-            (leaf.kind, leaf.space.dtype, values) for leaf, values in zip(self._spaces.leaves, leaves, strict=True)
+            (leaf.kind, leaf.space.dtype, values)
+            for leaf, values in zip(self._spaces.leaves, leaves, strict=True)
         ]
-        given = [tuple(values) if kind == "text" else values.astype(dtype, copy=False) for kind, dtype, values in pairs]
+        given = [
+            tuple(values) if kind == "text" else values.astype(dtype, copy=False)
+            for kind, dtype, values in pairs
+        ]
         return self._spaces.tree(given)
 
 

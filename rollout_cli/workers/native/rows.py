@@ -73,8 +73,9 @@ class NativeRows:
     def reset(self, rows: Array, numbers: Array, before: Any) -> tuple[Any, Array]:
         """Reset rows (k,) for the episodes `numbers` (n,), where `before` are the last observations.
 
-        The first time `before` is None, and the rows are all; so they are where the environment resets itself later.
-        Return observations and infos of the batch, and the seeds that these rows were given (k,), -1 for none.
+        The first time `before` is None, and the rows are all; so they are where the environment resets itself
+        later. Return observations and infos of the batch, and the seeds that these rows were given (k,), -1
+        for none.
         """
         if self.resets_itself:
             # No two workers share a number, so none begins like another. The seed has 31 bits.

@@ -1,8 +1,8 @@
 """Columns: the samples of one leaf of a space in one running episode, checked and recorded one a step.
 
-This is the hot path of a worker: one call a step for the observation and one for the action. An array of its space's
-own type costs one comparison and one copy to bytes. Every other value goes a slower way, which converts it where no
-meaning is lost, and refuses the rest.
+This is the hot path of a worker: one call a step for the observation and one for the action. An array of its
+space's own type costs one comparison and one copy to bytes. Every other value goes a slower way, which
+converts it where no meaning is lost, and refuses the rest.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ class Column:
     def __init__(self, leaf: Leaf, name: str) -> None:
         self.leaf = leaf
         self._name = f"{name} at {leaf.name!r}" if leaf.path else name
-        # A space that was pickled has a dtype object of its own; the usual one lets `is` take the place of `==`.
+        # A space that was pickled has a dtype object of its own; the usual one lets `is` take the place of
+        # `==`.
         self._dtype: np.dtype[Any] = np.dtype(leaf.dtype.type)
         self._has_bytes = leaf.kind not in ("discrete", "text") and leaf.row_bytes < FRAME_BYTES
         self.samples: Any = Frames(self._dtype, leaf.shape) if leaf.row_bytes >= FRAME_BYTES else []

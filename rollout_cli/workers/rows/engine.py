@@ -51,7 +51,12 @@ class PythonRows:
     scope: Literal["any", "n_envs"] = "any"
 
     def __init__(self, setting: Setting, envs: list[Any], updates: Sequence[Any] | None) -> None:
-        self._root, self._worker, self._queue, self._limit = setting.root, setting.worker, setting.queue, setting.limit
+        self._root, self._worker, self._queue, self._limit = (
+            setting.root,
+            setting.worker,
+            setting.queue,
+            setting.limit,
+        )
         self._policy, self._spec = setting.policies[0], setting.worker.env_spec
         self._crash_box = setting.worker.crash_box
         self._envs, self._updates = envs, updates
@@ -60,14 +65,17 @@ class PythonRows:
         self._ended: list[EndedEpisode] = []
         recorders = [EpisodeRecorder(self._spec, setting.rule) for _ in envs]
         self.row_bytes = recorders[0].row_bytes
-        most_steps = self._spec.max_episode_length or self._worker.rules.most_steps(recorders[0].observations.row_bytes)
+        most_steps = self._spec.max_episode_length or self._worker.rules.most_steps(
+            recorders[0].observations.row_bytes
+        )
         self._rows = [
             Row(index, recorder, setting.seeders[index], self._acting, most_steps)
             for index, recorder in enumerate(recorders)
         ]
         for row, env in zip(self._rows, envs, strict=True):
             row.use(env, self._worker.stepper(env))
-        # In turn the first row's seeder has the policy, too: it may hold the spaces of that row's environment.
+        # In turn the first row's seeder has the policy, too: it may hold the spaces of that row's
+        # environment.
         self._seeder = setting.seeders[0 if self.in_turn else len(envs)]
         self._row: Row | None = None  # In whose step user code runs; None where it is that of all rows, and
         self._where = self._acting  # which call it then is.
@@ -118,7 +126,9 @@ class PythonRows:
         truncated = truncated or n_steps == self._spec.max_episode_length
         if not (terminated or truncated):
             raise BadValueError(f"the episode has no end: it is {n_steps:,} steps long", ENDLESS_HINT)
-        self._ended.append(row.recorder.end(row.number, row.seed, (terminated, truncated), (row.began, clock())))
+        self._ended.append(
+            row.recorder.end(row.number, row.seed, (terminated, truncated), (row.began, clock()))
+        )
         self.finished_rows += n_steps
         self._note(row, NO_NUMBER)
 
@@ -143,7 +153,9 @@ class PythonRows:
         if not taken:
             return []
         kept = len(self._ended) > len(taken)
-        self._ended = [one for one in self._ended if one.number >= below and one.ended >= ended_before] if kept else []
+        self._ended = (
+            [one for one in self._ended if one.number >= below and one.ended >= ended_before] if kept else []
+        )
         taken.sort(key=attrgetter("number"))
         self.finished_rows -= sum(episode.length for episode in taken)
         # Large episodes are not copied once more, to lie in one array.
@@ -171,7 +183,8 @@ class PythonRows:
             for each in self._rows:
                 self._rest(each)
                 each.restart()
-            # One of ours has its place, or is that of an environment that cannot be built anew, for no episode yet.
+            # One of ours has its place, or is that of an environment that cannot be built anew, for no
+            # episode yet.
             if not isinstance(error, UserCodeError) or (numbers and not error.episodes):
                 blame(where, error, place, numbers)
             raise

@@ -34,8 +34,8 @@ class SpaceRecorder:
 
     Attributes:
         columns: One a leaf.
-        record: Append one sample. Returns it as its space has it: the very same one where its type is right, else a
-            converted one. Raises BadValueError for a sample that is none of the space.
+        record: Append one sample. Returns it as its space has it: the very same one where its type is right,
+            else a converted one. Raises BadValueError for a sample that is none of the space.
         row_bytes: The bytes of one sample, without its texts.
 
     Args:
@@ -47,7 +47,9 @@ class SpaceRecorder:
     def __init__(self, space: gymnasium.Space[Any], name: str, rule: OnInvalidAction | None = None) -> None:
         self.columns = columns = [Column(leaf, name) for leaf in space_leaves(space)]
         self.row_bytes = sum(column.leaf.row_bytes for column in columns)
-        records = [column.recording() if rule is None else column.recording_actions(rule) for column in columns]
+        records = [
+            column.recording() if rule is None else column.recording_actions(rule) for column in columns
+        ]
         self.record = _recording_tree(space, records, name)
 
     def cut(self, start: int | None = None, stop: int | None = None) -> Pieces:
@@ -67,7 +69,10 @@ class SpaceRecorder:
     def joined(self, pieces: Sequence[Pieces], count: int) -> tuple[Array, ...]:
         """Return `count` samples that were cut, from any episodes, as one array (count, *leaf.shape) a leaf."""
         return tuple(
-            [column.joined(parts, count) for column, parts in zip(self.columns, zip(*pieces, strict=True), strict=True)]
+            [
+                column.joined(parts, count)
+                for column, parts in zip(self.columns, zip(*pieces, strict=True), strict=True)
+            ]
         )
 
 
@@ -80,7 +85,9 @@ def _recording_tree(space: gymnasium.Space[Any], records: list[Record], name: st
         try:
             values = [get(sample) for get in getters]
         except (KeyError, IndexError, TypeError) as error:
-            raise BadValueError(f"{name} lacks {error!r}: {sample!r:.200}, expected a sample of {space}") from error
+            raise BadValueError(
+                f"{name} lacks {error!r}: {sample!r:.200}, expected a sample of {space}"
+            ) from error
         kept = [record(value) for value, record in zip(values, records, strict=True)]
         # Only where a value was converted is another tree needed.
         return sample if all(map(operator.is_, values, kept)) else unflatten(space, kept)
@@ -127,7 +134,9 @@ class EpisodeRecorder:
         self.reset_info: Mapping[Any, Any] = _NO_INFO
         self.row_bytes = self.observations.row_bytes + self.actions.row_bytes + 8
 
-    def end(self, number: int, seed: int, flags: tuple[bool, bool], times: tuple[float, float]) -> EndedEpisode:
+    def end(
+        self, number: int, seed: int, flags: tuple[bool, bool], times: tuple[float, float]
+    ) -> EndedEpisode:
         """Remove the episode and return it; `flags` are terminated and truncated, `times` those of reset and end."""
         ended = EndedEpisode(
             number,

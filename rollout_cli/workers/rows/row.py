@@ -15,13 +15,15 @@ class Row:
     """One environment and the episode that runs in it.
 
     Attributes:
-        take_step: Takes an action; records it, steps the environment, records what that gives, and returns the next
-            observation, None where the episode is over.
-        number, seed, began: The episode's number (NO_NUMBER for none), the seed of its reset, and the time of that.
+        take_step: Takes an action; records it, steps the environment, records what that gives, and returns
+            the next observation, None where the episode is over.
+        number, seed, began: The episode's number (NO_NUMBER for none), the seed of its reset, and the time of
+            that.
         observation: The one to act on next.
         flags: Terminated and truncated, as the last step gave them.
         where: The call of user code that runs, or has raised; set by whoever makes it.
-        is_used: Whether an episode began in the environment; `is_watched`: whether its first reset was looked at.
+        is_used: Whether an episode began in the environment; `is_watched`: whether its first reset was looked
+            at.
     """
 
     __slots__ = (

@@ -32,7 +32,10 @@ class RowsTogether(PythonRows):
     def __init__(self, setting: Setting, envs: list[Any], updates: Sequence[Any] | None) -> None:
         super().__init__(setting, envs, updates)
         env_spec = self._spec
-        self._observations, self._actions = SpaceRows(env_spec.observation_space), SpaceRows(env_spec.action_space)
+        self._observations, self._actions = (
+            SpaceRows(env_spec.observation_space),
+            SpaceRows(env_spec.action_space),
+        )
         self._columns = list(zip(*(row.recorder.observations.columns for row in self._rows), strict=True))
         self._resting = resting_sample(env_spec.observation_space)
         for row in self._rows:
@@ -86,7 +89,9 @@ class RowsTogether(PythonRows):
     def _last_observations(self) -> Any:
         """Return the observations to act on, a tree of arrays (n, *shape)."""
         count = len(self._rows)
-        last = [columns[0].joined([column.samples[-1:] for column in columns], count) for columns in self._columns]
+        last = [
+            columns[0].joined([column.samples[-1:] for column in columns], count) for columns in self._columns
+        ]
         return self._observations.tree(last)
 
     def _each(self, actions: Any) -> list[Any]:
