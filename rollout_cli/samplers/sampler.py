@@ -41,10 +41,8 @@ class Sampler:
     `shutdown_worker`.
 
     Args:
-        agents: A policy for all workers, or a list with one a worker: a SPEC, or whatever `adapt_policy`
-            takes.
-        envs: An environment (or EnvSource) for all workers, or a list with one a worker. Each worker gets its
-            own copy.
+        agents: A policy for all workers, or a list of one a worker: a SPEC, or what `adapt_policy` takes.
+        envs: An environment (or EnvSource) for all workers, or a list of one a worker; each gets its copy.
         worker_factory: Builds the workers.
         supervision: What to do about workers that die and episodes that fail.
         warn: Called with one line for each fault that does not end a call; None writes them to the log.
@@ -329,19 +327,8 @@ class Sampler:
 
     def _execute(self, instructions: Sequence[Instruction]) -> None:
         """Do what the call has decided; nothing where the workers were shut down meanwhile."""
-        pool = self._pool
-        if pool is None:
-            return
-        for instruction in instructions:
-            match instruction:
-                case StartWorker(worker):
-                    pool.start(worker)
-                case Send(worker, command):
-                    pool.send(worker, command)
-                case Warn(text):
-                    self._warn(text)
-                case Fail(error):
-                    self._failure = error
+        if self._pool is not None:
+            self._failure = _execute(instructions, self._pool, self._warn) or self._failure
 
     def _end(self, call: SamplerMachine) -> None:
         """Let the workers stop, and forget what was not handed on."""
@@ -365,3 +352,21 @@ class Sampler:
             if call.generation == self._generation and not isinstance(error, GeneratorExit):
                 self.shutdown_worker()
             raise
+
+
+def _execute(
+    instructions: Sequence[Instruction], pool: Pool, warn: Callable[[str], None]
+) -> RolloutError | None:
+    """Do what a call has decided; return the error that is to end it, None where there is none."""
+    failure = None
+    for instruction in instructions:
+        match instruction:
+            case StartWorker(worker):
+                pool.start(worker)
+            case Send(worker, command):
+                pool.send(worker, command)
+            case Warn(text):
+                warn(text)
+            case Fail(error):
+                failure = error
+    return failure

@@ -350,18 +350,12 @@ class Worker(abc.ABC):
         while self.has_work:
             if not engine.running_numbers:
                 self.start_episode()
-                self._expect(not engine.in_turn or bool(engine.running_numbers), "start_episode")
+                _expect(self, "start_episode", not engine.in_turn or bool(engine.running_numbers))
             before = engine.n_steps
             self.step_episode()
-            self._expect(engine.n_steps != before, "step_episode")
+            _expect(self, "step_episode", engine.n_steps != before)
             if _clock() >= deadline:
                 return
-
-    def _expect(self, is_done: bool, verb: str) -> None:  # noqa: FBT001
-        if not is_done:
-            message = f"{type(self).__name__}.{verb} did nothing that a sampler could record"
-            hint = f"let it call super().{verb}(), or override a smaller place: {', '.join(OVERRIDABLE)}"
-            raise UserCodeError(message, hint=hint)
 
     def take(self, *, everything: bool = False) -> list[Chunk]:
         """Remove finished episodes and return them in the order of their numbers, as one chunk or several.
@@ -437,3 +431,10 @@ class Worker(abc.ABC):
     def __getstate__(self) -> NoReturn:
         hint = "pickle its WorkerFactory, and build the worker from it"
         raise InternalError(f"a {type(self).__name__} cannot be pickled", hint=hint)
+
+
+def _expect(worker: Worker, verb: str, is_done: bool) -> None:  # noqa: FBT001
+    if not is_done:
+        message = f"{type(worker).__name__}.{verb} did nothing that a sampler could record"
+        hint = f"let it call super().{verb}(), or override a smaller place: {', '.join(OVERRIDABLE)}"
+        raise UserCodeError(message, hint=hint)
