@@ -116,7 +116,7 @@ class DatasetWriter:
             if self._build is not None:
                 with self._folder.replacing:
                     self._build.info["sources"][0] |= facts
-                    self._build.write_info()
+                    self._write_info(self._build)
 
     def write(self, chunk: AnyChunk, *, partition: int = 0, sources: Array | None = None) -> None:
         """Take the next chunk of a partition: whole episodes in number order, or the next part of one.
@@ -293,9 +293,13 @@ class DatasetWriter:
         build = DatasetBuild(settings, info, self._write_segment, self._committing, committed)
         if not folder.has_old:
             self._published = build
-        if not folder.has_old or has_rename(folder.path):
-            build.write_info()
+        self._write_info(build)
         return build
+
+    def _write_info(self, build: DatasetBuild) -> None:
+        """Write its info.json, unless it has the place of the old dataset's, which is still there."""
+        if not self._folder.has_old or has_rename(self._folder.path):
+            build.write_info()
 
     def _write_held(self) -> DatasetBuild:
         self._build = self._new_build(*self._inference.result(self._info["sources"][0]))

@@ -26,6 +26,7 @@ from tests.helpers.writing import (
     KilledFiles,
     data_files,
     kill_while_writing,
+    open_writer,
     resume_dataset,
     write_dataset,
 )
@@ -150,6 +151,26 @@ def test_a_kill_while_replacing_leaves_a_dataset_that_can_be_replaced(s3: Places
         write_dataset(path, CHUNKS, limits=SMALL, overwrite=True)
         assert data_files(tmp_path / "whole") == data_files(path)
     assert kept
+
+
+def test_what_is_recorded_of_a_run_is_not_in_the_dataset_before_it(s3: Places) -> None:
+    """That one stays as it is until the first commit, also where the run ends without one."""
+    path = folder_of(s3("recorded"))
+    write_dataset(path, CHUNKS[:3], limits=SMALL)
+    before = read_info(path)
+
+    def interrupted() -> None:
+        with open_writer(path, overwrite=True) as writer:
+            for chunk in CHUNKS:
+                writer.write(chunk)
+            writer.record(files=[{"path": "a"}])
+            assert before == read_info(path)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert before == read_info(path)
+    assert 3 == len(load(path))
 
 
 def test_a_request_that_fails_is_a_storage_error_and_keeps_what_was_committed(s3: Places) -> None:
