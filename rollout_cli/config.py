@@ -66,7 +66,7 @@ class Option:
         return get_args(self.type) if get_origin(self.type) is Literal else ()
 
     def read(self, raw: Any, label: str, *, text: bool = False) -> Any:
-        """Validate a value, or with `text` that of a flag or variable: a text, or a list of them where it repeats.
+        """Validate a value, or with `text` that of a flag or variable: a text, or a list if it repeats.
 
         Raises:
             ConfigError: If the option does not allow it; `label` names its source, such as `ROLLOUT_WORKERS`.
@@ -102,7 +102,10 @@ def _option(
     shown: str = "",
     commands: tuple[CommandName, ...] = get_args(CommandName),
 ) -> Any:
-    """Declare an option: its default or what makes it, and attributes of `Option`; empty ones follow from the field."""
+    """Declare an option: its default or what makes it, and attributes of `Option`.
+
+    Attributes that are left empty follow from the field.
+    """
     metadata = {
         "panel": panel,
         "help": words,
@@ -145,9 +148,11 @@ class CollectConfig:
     episode_step_guard: types.Count = _amount(
         "End the run at an episode of N steps in an environment that has no limit.", 1_000_000)
 
-    policy: types.Text = _code("The policy: random, file.pkl, or module:attr.", "random", short="-p", metavar="SPEC")
+    policy: types.Text = _code(
+        "The policy: random, file.pkl, or module:attr.", "random", short="-p", metavar="SPEC")
     policy_sha256: types.Sha256 | None = _code(
-        "The SHA-256 that the policy's file must have, checked before anything of it is loaded.", metavar="HEX")
+        "The SHA-256 that the policy's file must have, checked before anything of it is loaded.",
+        metavar="HEX")
     env: types.Text = _code(
         "The environment: a gymnasium id, spec.json, file.pkl, or module:attr.", "CartPole-v1",
         short="-e", metavar="SPEC")
@@ -160,17 +165,20 @@ class CollectConfig:
     deterministic: bool = _code(
         "Ask the policy for its deterministic actions; one that has no such mode is refused.", default=False)
     pin: types.Names = _code(
-        "Pin a file that the policy or environment reads by code in C, which no hook of Python sees; may be given "
-        "again.", (), metavar="FILE")
+        "Pin a file that the policy or environment reads by code in C, which no hook of Python sees; "
+        "may be given again.", (), metavar="FILE")
     fresh_env: bool = _code(
-        "Build the environment anew for each episode, for one that keeps state over its resets.", default=False)
+        "Build the environment anew for each episode, for one that keeps state over its resets.",
+        default=False)
     invalid_action: Literal["error", "clip", "warn"] = _code(
-        "An action outside of its space is an error, is moved to its nearest bound, or is only reported.", "error")
+        "An action outside of its space is an error, is moved to its nearest bound, or is only reported.",
+        "error")
 
     workers: types.Workers = _worker(
         "How many workers step environments.", usable_cores, short="-w", shown="the usable cores")
     envs_per_worker: types.EnvsPerWorker = _worker(
-        "Step N copies of the environment in each worker, with one batched policy call a step.", 1, short="-m")
+        "Step N copies of the environment in each worker, with one batched policy call a step.",
+        1, short="-m")
     vectorization: Literal["sync", "native"] = _worker(
         "Step copies of the environment one by one (sync), or its own vector environment (native).", "sync")
     sampler: Literal["multiprocessing", "local", "ray"] = _worker(
@@ -190,40 +198,46 @@ class CollectConfig:
         "The root seed, from which every episode's seeds follow.", shown="drawn, printed and recorded")
 
     output: types.Folder = _dataset(
-        "The dataset's folder, or its URI, such as s3://bucket/folder.", _UNSET_OUTPUT, short="-o", metavar="DIR")
+        "The dataset's folder, or its URI, such as s3://bucket/folder.",
+        _UNSET_OUTPUT, short="-o", metavar="DIR")
     overwrite: bool = _dataset("Replace the dataset that the folder holds.", default=False)
     resume: bool = _dataset(
-        "Continue the dataset that the folder holds, with its own options where none are given.", default=False)
+        "Continue the dataset that the folder holds, with its own options where none are given.",
+        default=False)
     accept_changes: bool = _dataset(
-        "With --resume, go on though files that the policy or environment reads have changed, and record that.",
+        "With --resume, go on though files that the policy or environment reads have changed, "
+        "and record that.",
         default=False)
     segment_bytes: types.SegmentBytes = _dataset(
-        "Begin a new data file before an episode that would make one larger than N bytes, counted before encoding.",
+        "Begin a new data file before an episode that would make one larger than N bytes, "
+        "counted before encoding.",
         128 << 20, shown="128 MiB")
     next_observation: bool = _dataset(
         "Also store each step's next observation, which the following row holds anyway.", default=False)
     flush_every: types.Limit = _dataset(
         "Commit the finished episodes this often, so that a kill loses little.", 30.0)
     drop_info: types.Names = _dataset(
-        "Do not record an info, given by its dotted path, such as episode.t, or a glob of it; may be given again.",
+        "Do not record an info, given by its dotted path, such as episode.t, or a glob of it; "
+        "may be given again.",
         (), metavar="KEY")
     require_reproducible: bool = _dataset(
         "End with an error unless an episode that is run again is found to be the same.", default=False)
 
     on_env_error: Literal["fail", "retry", "skip"] = _fault(
-        "An episode whose environment or policy raises ends the run (fail), is run again up to three times in a worker "
-        "built anew (retry), or is left out and reported (skip), which biases the data.", "fail")
+        "An episode whose environment or policy raises ends the run (fail), is run again up to three times "
+        "in a worker built anew (retry), or is left out and reported (skip), which biases the data.", "fail")
     on_worker_death: Literal["fail", "skip"] = _fault(
-        "An episode that kills its worker three times ends the run (fail), or is left out and reported (skip), which "
-        "biases the data.", "fail")
+        "An episode that kills its worker three times ends the run (fail), or is left out and reported "
+        "(skip), which biases the data.", "fail")
     max_worker_restarts: types.Natural = _fault("Start worker processes that died again, N times in all.", 10)
     step_timeout: types.Limit | None = _fault(
-        "Kill a worker whose step, with the reset before it, takes longer; that counts as its death. A step of several "
-        "environments is one.", shown="no limit")
+        "Kill a worker whose step, with the reset before it, takes longer; that counts as its death. "
+        "A step of several environments is one.", shown="no limit")
     episode_timeout: types.Limit | None = _fault(
         "An episode that takes longer is treated as one whose environment raised.", shown="no limit")
     grace: types.Seconds = _fault(
-        "After Ctrl-C or SIGTERM, wait at most this long for running episodes below the last finished one.", 5.0)
+        "After Ctrl-C or SIGTERM, wait at most this long for running episodes below the last finished one.",
+        5.0)
     # fmt: on
 
     @property
@@ -345,13 +359,14 @@ _CONTRADICTIONS: Sequence[tuple[Callable[[CollectConfig], object], str, str]] = 
 
 
 def _check_together(config: CollectConfig) -> None:
-    """Raise `ConfigError` unless one option says how much to collect, or where two options contradict each other."""
+    """Raise `ConfigError` unless one option gives the amount, or if two options contradict each other."""
     amounts = {name: option for name, option in OPTIONS.items() if name in AMOUNTS}
     given = [option.flag for name, option in amounts.items() if getattr(config, name) is not None]
     amount_flags = [option.flag for option in amounts.values() if config.command in option.commands]
     if len(given) != 1 or given[0] not in amount_flags:
         raise ConfigError(
-            f"`rollout {config.command}` needs {' or '.join(amount_flags)}, got {' and '.join(given) or 'none'}",
+            f"`rollout {config.command}` needs {' or '.join(amount_flags)}, "
+            f"got {' and '.join(given) or 'none'}",
             hint=f"say how much to collect once, for example: rollout {config.command} {amount_flags[0]} 10",
         )
     for contradicts, message, hint in _CONTRADICTIONS:
@@ -366,7 +381,8 @@ def _check_together(config: CollectConfig) -> None:
 def _check_shard(config: CollectConfig, shard: Shard) -> None:
     if config.timesteps is not None:
         raise ConfigError(
-            "--shard cannot divide --timesteps: which episodes these are is known when all before them have ended",
+            "--shard cannot divide --timesteps: "
+            "which episodes these are is known when all before them have ended",
             hint='give a number of episodes, and divide that: {episodes=N} {shard="i/n"}',
         )
     if config.seed is None and not config.resume:

@@ -13,7 +13,7 @@ from pathlib import Path
 ONE_THREAD = dict.fromkeys(
     ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS"), "1"
 )
-"""Workers share the cores already, so each uses one thread for linear algebra unless the user chose another number."""
+"""Workers share the cores already: each has one thread for linear algebra unless the user says otherwise."""
 
 
 def usable_cores(*, proc: Path = Path("/proc/self/cgroup"), mount: Path = Path("/sys/fs/cgroup")) -> int:
@@ -26,7 +26,7 @@ def usable_cores(*, proc: Path = Path("/proc/self/cgroup"), mount: Path = Path("
 
 
 def _quotas(proc: Path, mount: Path) -> Iterator[float]:
-    """Yield each limit in cores; the groups above this one bind it too, and a container may see only those."""
+    """Yield each limit in cores; the groups above bind it too, and a container may see only those."""
     for line in _read(proc).splitlines():
         group = Path(line.rpartition(":")[2].lstrip("/"))
         for folder in (group, *group.parents):

@@ -44,7 +44,7 @@ def as_flags(hint: str) -> str:
 
 
 class RolloutError(Exception):
-    """The root of the tree. `message` says in one line what happened, and where; `hint` in one line what to do next.
+    """The root of the tree: in one line each, `message` says what happened and where, `hint` what to do next.
 
     `details` is text to show below the message, such as a worker's traceback. Both may be empty.
     """
@@ -57,7 +57,7 @@ class RolloutError(Exception):
 
     @property
     def hint(self) -> str:
-        """What to do next, in words of the Python API; `marked_hint` is the same with the markup of options."""
+        """What to do next, in words of the Python API; `marked_hint` is the same with options marked up."""
         return MARKUP.sub(_argument, self.marked_hint)
 
     def with_hint(self, hint: str) -> Self:
@@ -72,14 +72,14 @@ class RolloutError(Exception):
 
 
 class RemoteError(Exception):
-    """What was raised in a worker process, as the cause of an error of ours; its text is the traceback there."""
+    """What a worker process raised, as the cause of an error of ours; its text is the traceback there."""
 
     def __str__(self) -> str:
         return f"\n{self.args[0]}"
 
 
 class InternalError(RolloutError, AssertionError):
-    """A fault of this package, or verbs called in an order that is not legal: a state that should be impossible."""
+    """A fault of this package, or verbs called in an illegal order: a state that should be impossible."""
 
 
 class UsageError(RolloutError):
@@ -97,7 +97,7 @@ class ConfigError(UsageError):
 
 
 class UserCodeError(RolloutError):
-    """The user's policy, environment, worker class or set-up cannot be used; the subclasses say which and how."""
+    """The user's policy, environment, worker class or set-up is unusable; subclasses say which and how."""
 
     exit_code = 3
 

@@ -1,4 +1,4 @@
-"""Finding and loading the user's own code: what `module:attr`, `file.pkl` and an object of the Python API mean.
+"""Finding and loading the user's own code: what `module:attr`, `file.pkl` and a Python object mean.
 
 The parent finds: it reads and hashes, and imports nothing. Workers load. Modules of the working folder are
 found only while code of the user's is loaded: a `random.py` there must never take the place of the library's
@@ -43,7 +43,7 @@ _MODULE_ATTRIBUTE = re.compile(rf"{_DOTTED}:{_DOTTED}")
 
 
 def printable(text: str, *, keep: str = "") -> str:
-    """Return `text` with control characters, marks of direction and the like as escapes, but for those to `keep`."""
+    """Return `text` with control characters, marks of direction and the like as escapes, except `keep`."""
     return "".join(
         char if char.isprintable() or char in keep else char.encode("unicode_escape").decode()
         for char in text
@@ -86,13 +86,16 @@ def failure(kind: ErrorKind, what: str, error: BaseException, *, hint: str = _SH
     """Return an error of `kind` that says what failed, with the user's own traceback as its details."""
     if isinstance(error, SystemExit):
         what = f"{what}: it ended with sys.exit"
-        hint = "raise an exception or return instead; put a program's own part under `if __name__ == '__main__':`"
+        hint = (
+            "raise an exception or return instead; "
+            "put a program's own part under `if __name__ == '__main__':`"
+        )
     return kind(f"{what}: {first_line(error)}", hint=hint, details=traceback_text(error))
 
 
 @contextlib.contextmanager
 def reporting(kind: ErrorKind, what: str, *, hint: str = _SHOW_WHERE) -> Iterator[None]:
-    """Run code of the user's: all that it raises becomes an error of `kind`, but for Ctrl-C and errors of ours."""
+    """Run code of the user's: all that it raises becomes an error of `kind`, but for Ctrl-C and ours."""
     try:
         yield
     except BaseException as error:
@@ -102,7 +105,7 @@ def reporting(kind: ErrorKind, what: str, *, hint: str = _SHOW_WHERE) -> Iterato
 
 
 def is_interrupt(error: BaseException) -> bool:
-    """Return whether `error` is a Ctrl-C of the user's, and not something that the user's code raised by itself.
+    """Return whether `error` is the user's Ctrl-C, and not something that the user's code raised by itself.
 
     Where a run handles SIGINT in its own way, and in workers, no KeyboardInterrupt comes of Ctrl-C.
     """
@@ -117,12 +120,12 @@ def is_module_attribute(spec: str) -> bool:
 
 
 def is_file(spec: str, suffixes: tuple[str, ...] = PICKLE_SUFFIXES) -> bool:
-    """Return whether `spec` looks like a file of these suffixes, so that a missing one is reported as missing."""
+    """Return whether `spec` looks like a file of these suffixes, so that a missing one is reported so."""
     return spec.lower().endswith(suffixes)
 
 
 def did_you_mean(module: str) -> str:
-    """Return a hint with `module:attr` for what a module of the working folder defines; empty where there is none.
+    """Return a hint with `module:attr` for what a module of the working folder defines; else an empty one.
 
     The module, also as `module.py`, is parsed and not imported.
     """
@@ -146,7 +149,7 @@ def _working_folder() -> str:
 
 @dataclass(frozen=True, slots=True)
 class _FolderFinder:
-    """A meta path finder of top-level modules that lie in one folder, but for names of the standard library."""
+    """A meta path finder of top-level modules in one folder, except names of the standard library."""
 
     folder: str
 
@@ -198,7 +201,7 @@ def import_module(module: str, kind: ErrorKind, *, folder: str | None = None) ->
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Code of the user's, found and not yet loaded; small and picklable. Each verb raises errors of its `kind`."""
+    """Code of the user's, found, not yet loaded; small and picklable. Verbs raise errors of its `kind`."""
 
     spec: str  # `module:attr`, or the file as it was given; empty for an object of the Python API.
     data: bytes | None = field(
@@ -243,7 +246,7 @@ class Source:
 
     @classmethod
     def read(cls, path: str, kind: type[RolloutError], *, most_bytes: int = sys.maxsize) -> Source:
-        """Read a file, such as a pickle. Pipes and devices are refused: opening or reading one may never end."""
+        """Read a file, such as a pickle. Pipes and devices are refused: reading one may never end."""
         folder = _working_folder()
         try:
             # Opening a pipe would otherwise wait for somebody to write into it.
@@ -271,7 +274,7 @@ class Source:
 
     @classmethod
     def of(cls, item: Any, kind: ErrorKind, *, hint: str) -> Source:
-        """Pickle a caller's object, by value where other processes may lack its module, as cloudpickle does."""
+        """Pickle a caller's object like cloudpickle: by value where other processes may lack its module."""
         with reporting(kind, f"an object of type {type(item).__name__} cannot be pickled", hint=hint):
             data = cloudpickle.dumps(item)
         return cls("", data, None, sha256(data).hexdigest())
@@ -309,5 +312,8 @@ class Source:
                 hint = f"install {error.name!r}, or pickle by value (for a policy: `rollout policy pack`)"
                 raise failure(kind, f"{name} needs a module that is missing", error, hint=hint) from error
             except AttributeError as error:
-                hint = "the code has changed since it was pickled: pickle it again, or by value (`rollout policy pack`)"
+                hint = (
+                    "the code has changed since it was pickled: "
+                    "pickle it again, or by value (`rollout policy pack`)"
+                )
                 raise failure(kind, f"{name} needs a name that is missing", error, hint=hint) from error

@@ -14,7 +14,7 @@ _FIRST_BYTES = 1 << 20
 
 
 class ReusedMemory:
-    """Memory for large messages, used again once no array lies in it any more; at most `keep` unused bytes are kept.
+    """Memory for large messages, reused once no array lies in it; at most `keep` unused bytes are kept.
 
     The kernel clears memory that a process touches for the first time. For messages of 4 MB that doubles what
     it costs to receive them (470 against 270 us/MB). Whoever takes the arrays may keep them as long as it

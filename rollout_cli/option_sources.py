@@ -1,4 +1,4 @@
-"""Where the values of options come from: flags, environment variables, a TOML file, and a dataset to be resumed."""
+"""Where options get their values: flags, environment variables, a TOML file, and a dataset to resume."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def _read_variable(option: Option, text: str) -> Any:
 
 
 def _values_from_file(command: str, path: Path) -> Values:
-    """Read a TOML file, all of whose keys must be options of the command; its `command`, if any, must be this one."""
+    """Read a TOML file whose keys are all options of the command; a `command` in it must be this one."""
     try:
         table = tomllib.loads((Source.read(str(path), ConfigError, most_bytes=1 << 20).data or b"").decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:

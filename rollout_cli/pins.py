@@ -1,4 +1,4 @@
-"""Pins: which files a policy and an environment read, and whether these are still the files of an earlier run.
+"""Pins: which files a policy and an environment read, and whether they still are those of an earlier run.
 
 A worker watches what its process opens, from before the policy is loaded until its first episode has ended.
 An audit hook of Python reports each file that Python code opens. Code in C opens files without it (MuJoCo's
@@ -116,7 +116,8 @@ class FileWatch:
     def _is_pinned(self, path: str) -> bool:
         """Return whether a file is the user's: no part of Python, of a package or of the system."""
         parts = Path(path).parts
-        if not os.path.isfile(path) or any(name in parts for name in _PACKAGES):  # noqa: PTH113 - it never raises
+        # `os.path.isfile` never raises.
+        if not os.path.isfile(path) or any(name in parts for name in _PACKAGES):  # noqa: PTH113
             return False
         home = f"{_absolute('~')}{os.sep}"
         inside = path.removeprefix(home)
@@ -136,7 +137,7 @@ class FileWatch:
 
 def _absolute(path: str) -> str:
     try:
-        return os.path.abspath(os.path.expanduser(path))  # noqa: PTH100, PTH111 - of a text, without a look at the disk
+        return os.path.abspath(os.path.expanduser(path))  # noqa: PTH100, PTH111 - of a text, not of the disk
     except FileNotFoundError:  # The working folder was deleted.
         return path
 
@@ -146,7 +147,7 @@ _UNPINNED = tuple(f"{_absolute(folder)}{os.sep}" for folder in {*_SYSTEM, sys.pr
 
 
 _modules: dict[str, tuple[Any, tuple[int, int]]] = {}
-"""By file, the spec of the module that was met, and the file's state then: a module stays as it was loaded."""
+"""By file, the spec and the file's state when its module was met: a module stays as it was loaded."""
 
 
 def _module_states() -> dict[str, tuple[int, int]]:
@@ -197,7 +198,11 @@ def _note(event: str, arguments: tuple[Any, ...]) -> None:
     """Note an `open` event; whatever else is wrong with the path, the call that follows reports it."""
     if event == "open" and _watches and not isinstance(arguments[0], int):
         with contextlib.suppress(OSError, ValueError, TypeError):
-            path, mode, flags = os.path.abspath(os.fsdecode(arguments[0])), arguments[1], arguments[2]  # noqa: PTH100
+            path, mode, flags = (
+                os.path.abspath(os.fsdecode(arguments[0])),  # noqa: PTH100
+                arguments[1],
+                arguments[2],
+            )
             writes = bool(isinstance(mode, str) and set("wax+") & set(mode)) or bool(flags & _WRITES)
             for watch in _watches:
                 watch.opened(path, writes=writes)
@@ -246,7 +251,7 @@ def _changed(file: PinnedFile) -> ChangedFilesError:
 
 
 def record(files: Iterable[PinnedFile]) -> list[dict[str, str]]:
-    """Return what a dataset records of files: `path`, `sha256`, and when they were `read` (`load` or `episode`)."""
+    """Return a dataset's record of files: `path`, `sha256`, and when they were `read` (`load`, `episode`)."""
     documents = (
         {"path": file.label, "sha256": file.sha256, "read": "load" if file.at_load else "episode"}
         for file in files
@@ -263,7 +268,7 @@ def joined(before: Sequence[Mapping[str, str]], now: Sequence[Mapping[str, str]]
 def changes(
     before: Sequence[Mapping[str, str]], now: Sequence[Mapping[str, str]], *, is_whole: bool = True
 ) -> tuple[list[str], list[str]]:
-    """Return in words what differs between two records of files: what matters, and what is only worth a notice.
+    """Return in words how two records of files differ: what matters, and what is only worth a notice.
 
     Where `now` is not the whole record yet, a file may be read later.
     """

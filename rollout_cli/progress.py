@@ -1,4 +1,4 @@
-"""How a run reports its progress, behind one small interface: nothing, messages only, lines, or a bar on a terminal.
+"""How a run reports its progress, behind one interface: nothing, messages only, lines, or a bar.
 
 No thread redraws the bar, because threads and forked workers do not mix.
 """
@@ -31,12 +31,12 @@ class Progress:
         """Workers of the run `label`, any text, are being started; one of the totals ends it."""
 
     def begin(self, *, episodes: int = 0, steps: int = 0, return_sum: float = 0.0) -> None:
-        """Workers are ready, and time is counted from here; the arguments are what a resumed dataset holds already."""
+        """Workers are ready, and time counts from here; the arguments are what a resumed dataset has."""
 
     def update(
         self, *, episodes: int = 0, steps: int = 0, return_sum: float = 0.0, failures: int = 0
     ) -> None:
-        """Add finished episodes, their steps and the sum of their returns, or faults that the run survived."""
+        """Add finished episodes, their steps and the sum of their returns, or faults the run survived."""
 
     def add(self, chunk: AnyChunk) -> None:
         """Add the episodes of a chunk; one that travels in parts counts when it is complete."""
@@ -47,7 +47,7 @@ class Progress:
         """Report something worth knowing."""
 
     def warn(self, text: str) -> None:
-        """Report something that may spoil the data; lines after the first are details, such as a traceback."""
+        """Report what may spoil the data; lines after the first are details, such as a traceback."""
 
     def finish(self) -> None:
         """End, whether the run went well or not; again does nothing."""
@@ -96,7 +96,7 @@ class LineProgress(Progress):
         self._is_open = False
 
     def _text(self, width: int = sys.maxsize) -> str:
-        """Return what a person reads, in the same words for lines and bar; the less important parts as far as they fit.
+        """Return what a person reads, in the same words for lines and bar; minor parts as far as they fit.
 
         How far the run is, and how long it still takes, are always there.
         """
@@ -126,7 +126,7 @@ class LineProgress(Progress):
         return text
 
     def _measure(self) -> tuple[int, int, int]:
-        """Return what an earlier run did, what is done in all, and what ends the run (0: unknown), in one unit."""
+        """Return what an earlier run did, what all did, and what ends the run (0: unknown), in one unit."""
         unit = 0 if self._totals[0] else 1
         return self._before[unit], self._done[unit], self._totals[unit] or 0
 
@@ -148,7 +148,8 @@ class BarProgress(LineProgress):
         self._bar: Any = None
 
     def start(self, *, label: str, total_steps: int | None, total_episodes: int | None) -> None:
-        from rich import progress, table  # noqa: PLC0415 - loading rich takes as long as a worker takes to build
+        # Loading rich takes as long as a worker takes to build.
+        from rich import progress, table  # noqa: PLC0415
 
         super().start(label=label, total_steps=total_steps, total_episodes=total_episodes)
         column = table.Column(

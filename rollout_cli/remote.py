@@ -215,7 +215,7 @@ class RemotePath(PosixPath):
                 yield self / path
 
     def rglob(self, pattern: str, **_: Any) -> Iterator[Self]:  # type: ignore[override]
-        """Yield the files below it whose relative path ends in a match; folders are no more than their files here."""
+        """Yield the files below it whose relative path ends in a match; a folder here is only its files."""
         return (
             self / path for path, is_file in self._below(recursive=True) if is_file and path.match(pattern)
         )
@@ -237,7 +237,12 @@ class RemotePath(PosixPath):
             stream.close()
         return len(data)
 
-    def mkdir(self, mode: int = 0o777, parents: bool = False, exist_ok: bool = False) -> None:  # noqa: ARG002, FBT001, FBT002
+    def mkdir(
+        self,
+        mode: int = 0o777,  # noqa: ARG002
+        parents: bool = False,  # noqa: FBT001, FBT002
+        exist_ok: bool = False,  # noqa: ARG002, FBT001, FBT002
+    ) -> None:
         with self._server() as server:
             server.create_dir(self._key, recursive=parents)
 
@@ -267,7 +272,7 @@ class RemotePath(PosixPath):
 
 
 class _Input(io.RawIOBase):
-    """A remote file, whose errors of the server are `StorageError`: Parquet's reader would take them for damage."""
+    """A remote file whose server's errors are `StorageError`: Parquet's reader would take them for damage."""
 
     def __init__(self, path: RemotePath) -> None:
         self._path = path
@@ -297,7 +302,7 @@ _silent_until: dict[str, float] = {}
 
 @cache
 def _connect(origin: str) -> Any:
-    """Return the file system of the first part of a path. It gives up after some attempts, or within a minute."""
+    """Return the file system of the first part of a path. It gives up after some attempts or a minute."""
     from pyarrow import __version__, fs  # noqa: PLC0415 - it takes a while
 
     scheme, _, rest = origin.partition(":")
@@ -316,7 +321,11 @@ def _connect(origin: str) -> Any:
             "retry_strategy": strategy,
         }
         # A small file is one request if its writing may be delayed, which pyarrow up to 20 cannot.
-        delayed = {"allow_delayed_open": True} if int(__version__.partition(".")[0]) > 20 else {}  # noqa: PLR2004
+        delayed = (
+            {"allow_delayed_open": True}
+            if int(__version__.partition(".")[0]) > 20  # noqa: PLR2004
+            else {}
+        )
         return fs.S3FileSystem(**delayed, **limits, **options)
     if scheme == "gs":
         return fs.GcsFileSystem(retry_time_limit=timedelta(seconds=_RETRY_SECONDS), **options)

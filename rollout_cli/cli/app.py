@@ -30,7 +30,7 @@ def _rollout(
         bool, typer.Option("--version", help="Print the version.", show_default=False)
     ] = False,
 ) -> None:
-    """Run a policy in a gymnasium environment with many workers and write the episodes to a Parquet dataset."""
+    """Run a policy in a gymnasium environment with many workers and write episodes to a Parquet dataset."""
     if version:
         from rollout_cli import __version__  # noqa: PLC0415 - it reads the installed package's metadata
 
@@ -52,7 +52,7 @@ def run(arguments: list[str]) -> int:
         ):  # A command whose arguments Typer has read; an ending of Typer's own has a code.
             outcome = outcome()
         return int(outcome or 0)
-    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - the edge: an unknown error is shown as internal
+    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - the edge: unknown errors are internal
         # The words are searched, not parsed: words that cannot be parsed are an error to be shown as well.
         verbose = not {"--verbose", "-v"}.isdisjoint(arguments)
         return report(error, as_json="--json" in arguments, verbose=verbose)

@@ -96,7 +96,8 @@ def _recorded(command: CommandName, given: Values) -> Values:
 
 def _collect(config: CollectConfig, *, progress: bool | None, quiet: bool) -> CollectResult:
     if config.sampler == "multiprocessing" and config.start_method == "forkserver":
-        from rollout_cli.samplers.processes.fork_server import running_server  # noqa: PLC0415 - it loads processes
+        # It loads the package of processes.
+        from rollout_cli.samplers.processes.fork_server import running_server  # noqa: PLC0415
 
         running_server("forkserver")  # It imports the workers' modules while this process imports its own.
     elif config.sampler == "local" and not faulthandler.is_enabled():

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from rollout_cli.config import Option
 
 EPILOG = (
-    "A flag is stronger than an environment variable (ROLLOUT_ and the option's name: ROLLOUT_WORKERS=4), a variable "
-    "is stronger than the file given to --config, and the file stronger than the default."
+    "A flag is stronger than an environment variable (ROLLOUT_ and the option's name: ROLLOUT_WORKERS=4), "
+    "a variable is stronger than the file given to --config, and the file stronger than the default."
 )
 
 
@@ -112,7 +112,7 @@ def _params(annotations: dict[str, object]) -> list[Any]:
 
 
 def _annotation(option: Option) -> object:
-    """Return a parameter that takes text as it is: `CollectConfig` validates it, as it does files and variables."""
+    """Return a parameter that takes any text: `CollectConfig` validates it, like files and variables."""
     is_switch = option.kind == "switch"
     flag = f"{option.flag}/--no-{option.flag.removeprefix('--')}" if is_switch else option.flag
     described = typer.Option(

@@ -86,7 +86,8 @@ def replay(
             for rerun, other in different
         ]
         raise VerificationError(
-            f"{which} is not as stored: {difference.place} was {difference.values[0]}, is {difference.values[1]}",
+            f"{which} is not as stored: "
+            f"{difference.place} was {difference.values[0]}, is {difference.values[1]}",
             hint="; ".join(notices) or f"the episode depends on more than its seeds: {advice(difference)}",
             details="\n".join(first_of(lines)),
             report=document,

@@ -1,4 +1,4 @@
-"""The three standard streams: which text goes to which descriptor, and what happens where one cannot be written."""
+"""The standard streams: which text goes to which descriptor, and what happens if one cannot be written."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PATIENCE_MS = 2_000
 
 
 def prepare_streams() -> None:
-    """Open on nothing the streams that the process was started without, and let all of them write any character.
+    """Open on nothing the streams that the process was started without; let all of them write any character.
 
     The next file that it opened would else get the descriptor of a standard stream, and what is printed into
     it.
@@ -90,7 +90,7 @@ def writing_results() -> Iterator[None]:
 
 
 def flush_all() -> None:
-    """Flush stdout and stderr at the end; drop what cannot be written, or the interpreter would complain at exit."""
+    """Flush stdout and stderr at the end; drop what cannot be written, or Python would complain at exit."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
@@ -108,7 +108,7 @@ def _give_up(stream: TextIO) -> None:
 
 @contextlib.contextmanager
 def user_output_on_stderr() -> Iterator[None]:
-    """Send to stderr all output to stdout meanwhile, of Python, C libraries and subprocesses: stdout is for results."""
+    """Redirect stdout of Python, C libraries and subprocesses to stderr: stdout is for results."""
     with contextlib.suppress(OSError, ValueError):
         sys.stdout.flush()
     saved = os.dup(STDOUT)

@@ -1,4 +1,4 @@
-"""A dataset whose columns are fixed, while it is written below one root: its segments, totals and info.json."""
+"""A dataset with fixed columns, while it is written below one root: its segments, totals and info.json."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class DatasetBuild:
         ]
 
     def write(self, chunk: AnyChunk, partition: int, sources: Array | None = None) -> None:
-        """Take the next chunk of a partition, and the source of each episode; blocks while writing is behind."""
+        """Take the next chunk of a partition, and each episode's source; block while writing is behind."""
         ids = chunk.numbers
         if len(self._partitions) == 1:
             ids = self._next_id + np.arange(chunk.n_episodes)
@@ -97,7 +97,7 @@ class DatasetBuild:
         return numbers
 
     def present_segments(self) -> list[Written]:
-        """Return the committed segments whose files nobody removed meanwhile, in the order of their episodes."""
+        """Return the committed segments whose files still exist, in the order of their episodes."""
         # Each folder is listed once: a request for each object would take long.
         folders = (self.settings.root / "data", self.settings.root / "meta" / "episodes")
         present = set.intersection(*(set(segment_files(folder, len(self._partitions))) for folder in folders))

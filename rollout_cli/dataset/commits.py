@@ -28,7 +28,7 @@ _RECORD, _STATS, _CHECKSUM = "rollout.segment", "rollout.stats", "rollout.checks
 
 @dataclass(frozen=True, slots=True)
 class SegmentRecord:
-    """The footer of an episodes file, as docs/dataset-format.md describes it, with the statistics of the steps."""
+    """The footer of an episodes file, as docs/dataset-format.md has it, with the statistics of the steps."""
 
     start: int
     stop: int
@@ -52,7 +52,7 @@ class SegmentRecord:
 
     @classmethod
     def from_footer(cls, metadata: Mapping[bytes, bytes]) -> SegmentRecord:
-        """Return the record in a file's metadata; `ValueError` says that there is none, or that it is damaged."""
+        """Return the record in a file's metadata; raise `ValueError` if there is none or it is damaged."""
         try:
             texts = [metadata[key.encode()].decode() for key in (_RECORD, _STATS)]
             if metadata[_CHECKSUM.encode()].decode() != record_checksum(*texts):
@@ -187,7 +187,8 @@ def _read_segments(
             if segment != segments[-1]:
                 raise DatasetFormatError(
                     f"{error.message}, and later segments follow it",
-                    hint=f"restore that file, or keep the segments before it: rollout repair {shlex.quote(str(root))}",
+                    hint="restore that file, or keep the segments before it: "
+                    f"rollout repair {shlex.quote(str(root))}",
                 ) from error
             damage = error
             if written:  # The one before is the last one now.
@@ -202,7 +203,7 @@ def _read_segments(
 def read_tables(
     root: Path, schema: DatasetSchema, segment: SegmentId, record: SegmentRecord
 ) -> tuple[pa.Table, pa.Table] | None:
-    """Return both tables of a segment, each column contiguous: a Parquet page would end where a piece does."""
+    """Return both tables of a segment, each column contiguous: a Parquet page would end with a piece."""
     if record.is_long:
         return None
     tables = []

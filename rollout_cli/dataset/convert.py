@@ -48,14 +48,14 @@ def object_array(values: Sequence[Any]) -> Array:
 
 
 def number_array(values: Array, present: Array | None = None) -> pa.Array:
-    """Return numbers or bools (T,) as an array that shares their memory where possible; null where not `present`."""
+    """Return numbers or bools (T,) as an array, null where not `present`; it shares memory if possible."""
     values = np.ascontiguousarray(values, values.dtype.newbyteorder("="))
     data = _bits(values) if values.dtype == np.bool_ else pa.py_buffer(values)
     return pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), len(values), [_validity(present), data])
 
 
 def text_array(texts: Sequence[str | None]) -> pa.Array:
-    r"""Return texts as an array; None is null. A lone surrogate, which has no UTF-8, is written as `\udc80`."""
+    r"""Return texts as an array; None is null. A lone surrogate, not in UTF-8, is written as `\udc80`."""
     validity = _validity(np.array([text is not None for text in texts], bool))
     encoded = [(text or "").encode(errors="backslashreplace") for text in texts]
     offsets = _offsets(np.fromiter(map(len, encoded), np.int64, len(texts)))
@@ -66,7 +66,8 @@ def _offsets(sizes: Array) -> pa.Buffer:
     offsets = np.append(0, np.cumsum(sizes, dtype=np.int64))
     if offsets[-1] > MOST_OFFSET:
         raise StorageError(
-            f"one column of {len(sizes):,} rows would hold {offsets[-1]:,} bytes or numbers, over {MOST_OFFSET:,}",
+            f"one column of {len(sizes):,} rows would hold {offsets[-1]:,} bytes or numbers, "
+            f"over {MOST_OFFSET:,}",
             hint="leave out large infos with {drop_info=KEY}, or shorten the texts of observations",
         )
     return pa.py_buffer(offsets.astype(np.int32))
@@ -131,7 +132,7 @@ def encode_sparse_tensor(values: Array, rows: Array, n_rows: int) -> pa.Array:
 
 
 def leaf_type(leaf: Leaf) -> pa.DataType:
-    """Return the Arrow type of a leaf's column; `UnsupportedSpaceError` for a dtype that Arrow does not have."""
+    """Return the Arrow type of a leaf's column; raise `UnsupportedSpaceError` if Arrow lacks the dtype."""
     if leaf.kind == "text":
         return pa.string()
     if leaf.kind == "box" and leaf.dtype == np.uint8 and len(leaf.shape) > 1:  # An image, as raw bytes.
@@ -164,7 +165,7 @@ def _bools(bits: pa.Buffer, column: pa.Array) -> Array:
 
 
 def _numbers(column: pa.Array) -> Array:
-    """Return the values (T,) of an array of numbers or bools, anything for a null; numbers share its memory."""
+    """Return the values (T,) of an array of numbers or bools, anything for a null; numbers share memory."""
     data = column.buffers()[1]
     if data is None:  # An empty array has no memory.
         return np.empty(0, _DTYPES[column.type])
@@ -174,7 +175,7 @@ def _numbers(column: pa.Array) -> Array:
 
 
 def decode(chunks: pa.ChunkedArray) -> Array:
-    """Return the rows of a column that are not null: texts (n,), images (n, bytes), or numbers (n, *shape)."""
+    """Return a column's rows that are not null: texts (n,), images (n, bytes), or numbers (n, *shape)."""
     if pa.types.is_string(chunks.type):  # In chunks, for all together may be more than one array can hold.
         return object_array([text for text in chunks.to_pylist() if text is not None])
     column = chunks.chunk(0) if chunks.num_chunks == 1 else chunks.combine_chunks()
@@ -210,7 +211,7 @@ def decode(chunks: pa.ChunkedArray) -> Array:
 def encode_infos(
     prefix: str, infos: Mapping[str, tuple[InfoPath, str]], tables: Sequence[InfoTable]
 ) -> tuple[list[pa.Array], dict[str, int]]:
-    """Return the info columns of a group, then its JSON remainder; and by column how many values are in neither.
+    """Return a group's info columns, then its JSON remainder; and by column how many values are in neither.
 
     A value goes into its path's column if it is exactly of that type. A value is lost only if nothing could
     store it: where two keys of one row are equal once dotted (`{"a.b": 1}` and `{"a": {"b": 1}}`), the later
@@ -289,7 +290,7 @@ def decode_infos(prefix: str, table: pa.Table) -> dict[str, Array]:
 
 
 def decode_info_table(prefix: str, table: pa.Table, infos: Mapping[str, tuple[InfoPath, str]]) -> InfoTable:
-    """Return the infos of a group; path and kind are those in `infos`, or else the dotted key and its dtype."""
+    """Return the infos of a group; path and kind are those in `infos`, or the dotted key and its dtype."""
     columns = []
     for name, column in zip(table.column_names, table.columns, strict=True):
         if name.startswith(f"{prefix}.") and column.null_count < len(column):

@@ -24,11 +24,11 @@ FINGERPRINT_STEPS = (
 )
 
 Origin = Mapping[str, str]
-"""The keys of a file's footer that say where it belongs: its run, its partition, and its first episode's number."""
+"""The keys of a file's footer that say where it belongs: its run, its partition, its first number."""
 
 
 class FirstEpisode:
-    """Hashes observations, actions and rewards of the first episode that it sees, up to `FINGERPRINT_STEPS`."""
+    """Hashes observations, actions and rewards of the first episode it sees, up to `FINGERPRINT_STEPS`."""
 
     def __init__(self) -> None:
         self._steps = 0
@@ -36,7 +36,7 @@ class FirstEpisode:
         self._hashes: list[hashlib.blake2b] = []
 
     def observe(self, chunk: Chunk) -> None:
-        """Take the next episodes of a run, or the next part of one; all behind the first episode are left out."""
+        """Take the next episodes of a run, or the next part of one; ignore those after the first episode."""
         columns = (*chunk.observations, *chunk.actions, chunk.rewards)
         self._hashes = self._hashes or [hashlib.blake2b() for _ in columns]
         rows = min(int(chunk.lengths[0]), max(0, FINGERPRINT_STEPS - self._steps))
@@ -82,7 +82,10 @@ def _bytes(values: npt.NDArray[Any]) -> Any:
 
 
 def file_origin(run: str | None, partition: int, first_number: int) -> Origin:
-    """Return the origin that the footers of a data file and of its episodes file state; no file has the run None."""
+    """Return the origin that the footers of a data file and its episodes file state.
+
+    No file has the run None.
+    """
     return {
         "rollout.run": f"{run}",
         "rollout.partition": f"{partition}",

@@ -1,4 +1,4 @@
-"""The folder that a dataset is written to: its lock, what may be replaced, and how one dataset replaces another."""
+"""The folder that a dataset is written to: its lock, what may be replaced, and how it is replaced."""
 
 from __future__ import annotations
 
@@ -30,7 +30,9 @@ FEW_BYTES = 256 << 20  # Free space below which a run warns.
 
 _PARQUET_FILES = r"chunk-\d+(?:/file-\d+\.parquet)?"
 _OURS = re.compile(
-    rf"README\.md|data(?:/{_PARQUET_FILES})?|meta(?:/(?:\.?[a-z_]+\.json(?:\.tmp)?|episodes(?:/{_PARQUET_FILES})?))?"
+    r"README\.md"
+    rf"|data(?:/{_PARQUET_FILES})?"
+    rf"|meta(?:/(?:\.?[a-z_]+\.json(?:\.tmp)?|episodes(?:/{_PARQUET_FILES})?))?"
 )
 
 _held: set[int] = set()
@@ -46,7 +48,7 @@ os.register_at_fork(after_in_child=_forget_in_child)
 
 
 class FolderLock:
-    """An exclusive lock on the dataset's folder `root`, which exists; the system releases it when the process ends.
+    """An exclusive lock on a dataset's folder `root`, which exists; it is released as the process ends.
 
     `DatasetLockedError` says that another writer has it, in this process or another one; a `UserWarning`,
     that the file system has no locks. There is none behind a URI.
@@ -66,7 +68,8 @@ class FolderLock:
                 self._close()
                 raise DatasetLockedError(
                     f"{root} is being written by another run",
-                    hint=f"wait until it has ended, or choose another {{output}}; it holds a lock on {self._path}",
+                    hint="wait until it has ended, or choose another {output}; "
+                    f"it holds a lock on {self._path}",
                 ) from error
             except OSError as error:
                 text = f"{root} cannot be locked ({error.strerror}): let no second run write to it"
@@ -92,7 +95,7 @@ class FolderLock:
 
 
 class OutputFolder:
-    """The folder of a dataset that is written, by one writer at a time; nothing is touched before it is opened.
+    """The folder of a dataset that one writer at a time writes; nothing is touched before it is opened.
 
     A dataset that is there already stays in place while the new one grows beside it, until that takes its
     place.
@@ -202,7 +205,7 @@ class OutputFolder:
 
 
 def standing_root(root: Path) -> Path:
-    """Return the folder that has the dataset of `root`: another one where a run was killed while it replaced that."""
+    """Return the folder with `root`'s dataset: another one if a run was killed while it replaced that."""
     was_killed = (root / REPLACED).exists() and not info_path(root).exists()
     return root / REPLACED if was_killed else root
 
@@ -241,7 +244,7 @@ def check_folder(root: Path, *, overwrite: bool) -> None:
 
 
 def _dataset_paths(root: Path) -> list[Path]:
-    """Return everything that removing the dataset would remove; other entries of the folder are never touched."""
+    """Return all that removing the dataset would remove; other entries of the folder are never touched."""
     tops = [root / name for name in DATASET_ENTRIES]
     with accessing(root):
         return [path for top in tops if top.exists() for path in (top, *sorted(top.rglob("*")))]
@@ -287,7 +290,7 @@ def remove_temporary(files: FileStore, root: Path) -> None:
 
 
 def check_free_space(root: Path) -> str | None:
-    """Check that `root` can be written to, before workers start; return a warning where little space is free."""
+    """Check that `root` can be written to, before workers start; return a warning if little space is free."""
     if isinstance(root, RemotePath):
         root.check_server()
         return None

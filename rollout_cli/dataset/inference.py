@@ -1,8 +1,9 @@
 """Schema inference: the first episodes of a run decide which info keys become columns.
 
 Info dictionaries may hold anything at any step, but all files of a dataset must have one schema, whichever
-worker ran which episode. So the columns are those of the shortest prefix of episodes 0, 1, 2, … with at least
-`INFERENCE_STEPS` steps. A value that comes later under another key or type goes to the row's JSON remainder.
+worker ran which episode. So the columns are those of the shortest prefix of episodes 0, 1, 2, … with at
+least `INFERENCE_STEPS` steps. A value that comes later under another key or type goes to the row's JSON
+remainder.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ INFERENCE_STEPS = 1_000  # Steps after which, at an episode's end, the columns a
 
 
 class SchemaInference:
-    """Holds the first chunks back until their infos decide the columns, looking at them in the order of their numbers.
+    """Holds the first chunks back until their infos, seen in the order of their numbers, decide the columns.
 
     With one partition that is the order in which they come. Of several, which begin with `first_numbers`, the
     next one is looked at when all numbers before it came, or at the end. Until then its chunks wait in
@@ -91,7 +92,7 @@ class SchemaInference:
         """
         # What is looked at early must not decide later.
         now = copy(self)
-        now._met, now.first_episode = deepcopy(self._met), self.first_episode.copy()  # noqa: SLF001 - of this class
+        now._met, now.first_episode = deepcopy(self._met), self.first_episode.copy()  # noqa: SLF001
         now.finish()
         groups = zip(INFO_PREFIXES, map(_info_columns, now._met), strict=True)  # noqa: SLF001
         columns = {f"{prefix}.{key}": column for prefix, columns in groups for key, column in columns.items()}
@@ -117,7 +118,7 @@ def _info_columns(met: Mapping[InfoPath, Mapping[str, bool]]) -> InfoColumns:
 
 
 def choose_kind(kinds: Mapping[str, bool]) -> str | None:
-    """Return the kind of the column for values of all `kinds` at one path; None where they have none in common.
+    """Return the kind of the column for values of all `kinds` at one path; None if they have none in common.
 
     `kinds` says of each whether all its values are exact as float64. JSON values never have a column, so they
     do not count. Integers and floats of one shape join in the widest of their sort; both together in float64,

@@ -22,13 +22,13 @@ REPLACED = ".replaced"
 """Holds the dataset that another one replaces, while this takes its place."""
 
 NEXT = ".next.tmp"
-"""Holds a dataset that is to replace the one in the folder, until it has a commit, or all of that one's episodes."""
+"""Holds a dataset that is to replace the folder's, until it has a commit, or all episodes of that one."""
 
 ASIDE = ".repair-"
 """Begins the names of folders to which damaged files are moved."""
 
 DATASET_ENTRIES = ("meta", "data", "README.md")
-"""The top of a dataset's folder, in the order in which they move to `REPLACED`: without `meta` nothing is committed."""
+"""The top of a dataset's folder, in order of the move to `REPLACED`: without `meta` nothing is committed."""
 
 FILES_PER_CHUNK = 1_000
 """Files in one chunk folder of a dataset with one partition."""
@@ -73,7 +73,11 @@ def table_files(folder: Path) -> dict[FileId, Path]:
 
 
 def entries(folder: Path) -> list[Path]:
-    """Return what a folder holds, sorted by name; nothing where there is none, `StorageError` for an unreadable one."""
+    """Return what a folder holds, sorted by name; nothing where there is no folder.
+
+    Raises:
+        StorageError: If the folder cannot be read.
+    """
     with accessing(folder):
         return sorted(folder.iterdir()) if folder.is_dir() else []
 
@@ -106,7 +110,7 @@ class SegmentId:
 
 
 def segment_files(folder: Path, n_partitions: int) -> dict[SegmentId, Path]:
-    """Return the files of a table by segment, in the order of their rows; `StorageError` for an unreadable folder."""
+    """Return a table's files by segment, in row order; raise `StorageError` for an unreadable folder."""
     segments = {}
     for (chunk, file), path in table_files(folder).items():
         place = (chunk, file) if n_partitions > 1 else (0, chunk * FILES_PER_CHUNK + file)
@@ -136,7 +140,10 @@ def read_info(root: Path) -> dict[str, Any]:
             message = (
                 "no dataset: a run was killed while it replaced the one that was here, or is just doing that"
             )
-            hint = f"if it was killed, run it again, with {{resume=True}} or {{overwrite=True}}: it is in {replaced}"
+            hint = (
+                "if it was killed, run it again, with {resume=True} or {overwrite=True}: "
+                f"it is in {replaced}"
+            )
         raise DatasetFormatError(f"{root} is {message}", hint=hint) from error
     except (ValueError, RecursionError) as error:
         raise DatasetFormatError(f"{path} is not valid JSON: {error}", hint=LOST_INFO) from error
@@ -158,12 +165,12 @@ def read_info(root: Path) -> dict[str, Any]:
 
 
 def order_column(info: Mapping[str, Any]) -> str:
-    """Return the column of `meta/episodes` that rises without gaps but those that are recorded: numbers or ids."""
+    """Return the column of `meta/episodes` that rises with no gaps but recorded ones: numbers or ids."""
     return "episode_id" if info["derived"] else "episode_number"
 
 
 def collected_source(info: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the record of the run that collected a dataset; `UsageError` for one that was derived from others."""
+    """Return the record of the run that collected a dataset; raise `UsageError` for a derived dataset."""
     if info["derived"]:
         raise UsageError(
             f"no run collected the dataset: it was made of others ({info['derived'][-1].get('operation')})",

@@ -159,8 +159,10 @@ configs:
 
 - `data/`: one row a step. `episode_id` and `step` name it; `observation`, `action`, `reward`, `terminated`,
   `truncated` and `step_type` (0 first, 1 middle, 2 terminal, 3 timeout) describe it.
-- `meta/episodes/`: one row an episode, with its number, seed, length, return and the observation after its last step.
-- `meta/info.json`: how the dataset was made, and what its columns are. `meta/stats.json`: statistics of the columns.
+- `meta/episodes/`: one row an episode, with its number, seed, length, return \
+and the observation after its last step.
+- `meta/info.json`: how the dataset was made, and what its columns are. \
+`meta/stats.json`: statistics of the columns.
 
 ```python
 import rollout_cli
@@ -168,12 +170,13 @@ import rollout_cli
 batch = rollout_cli.load("path/to/this/folder")[:10].to_episode_batch()
 ```
 
-Any reader of Parquet reads it too: `select episode_id, sum(reward) from 'data/**/*.parquet' group by episode_id`
+Any reader of Parquet reads it too: \
+`select episode_id, sum(reward) from 'data/**/*.parquet' group by episode_id`
 """
 
 
 def render_card(info: Mapping[str, Any]) -> str:
-    """Return the card of the dataset that `info` describes; its front matter guides `datasets.load_dataset`."""
+    """Return the card of the dataset of `info`; its front matter guides `datasets.load_dataset`."""
     # gymnasium's id, or else how the environment was named when the dataset was made.
     named = [
         (source.get("env") or {}).get("id") or source.get("env_source", {}).get("spec")

@@ -95,7 +95,7 @@ def _encodings(schema: pa.Schema) -> Iterator[tuple[str, str]]:
 
 
 def open_parquet(path: Path) -> pq.ParquetFile:
-    """Open a Parquet file for reading; page checksums are verified as pages are read. Use it inside `reading`."""
+    """Open a Parquet file inside `reading`; page checksums are verified as pages are read."""
     if isinstance(path, RemotePath):
         source: Any = path.open_input()
     elif path.exists() and not path.is_file():
@@ -110,7 +110,7 @@ def open_parquet(path: Path) -> pq.ParquetFile:
 
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Let `DatasetFormatError` say that `path` is missing or damaged, and `StorageError` that it cannot be read."""
+    """Raise `DatasetFormatError` if `path` is missing or damaged, `StorageError` if it cannot be read."""
     try:
         yield
     except (FileNotFoundError, NotADirectoryError) as error:

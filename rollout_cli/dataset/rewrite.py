@@ -1,4 +1,4 @@
-"""Rewriting: episodes of datasets become a new dataset, a row group at a time; the datasets that they are of stay.
+"""Rewriting: episodes of datasets become a new dataset, a row group at a time; the old datasets stay.
 
 What is written is committed like a run. A dataset that is made of others names the runs of its episodes
 (`sources`) and how it was made of them (`derived`).
@@ -26,13 +26,15 @@ from rollout_cli.errors import UsageError
 _SAME = ("spaces", "max_episode_length", "next_observation")
 
 Rewritten = tuple[Chunk, int, Array | None]
-"""Whole episodes, the partition that they go to, and the source of each, int64 (N,); None stands for the first one."""
+"""Whole episodes, the partition they go to, and their sources, int64 (N,); None for the first source."""
 
 
 def rewrite(
     chunks: Iterable[Rewritten], folder: OutputFolder, settings: DatasetSettings, **facts: Any
 ) -> DatasetSummary:
-    """Write episodes to a complete dataset; its sources have `columns`, and info.json records the `facts` of the first.
+    """Write episodes, whose sources have `columns`, to a complete dataset.
+
+    Its info.json records the `facts` of the first source.
 
     Raises:
         DatasetExistsError: If the folder holds something that may not be replaced.
@@ -105,7 +107,7 @@ def _chunks(inputs: Sequence[Dataset], runs: Sequence[str]) -> Iterator[Rewritte
 
 
 def _joined_columns(inputs: Sequence[Dataset]) -> InfoColumns:
-    """Return the info columns that hold the values of all: where kinds have none in common, values become JSON."""
+    """Return the info columns that hold the values of all; those without a common kind become JSON."""
     met: dict[str, tuple[tuple[str, ...], dict[str, bool]]] = {}
     for dataset in inputs:
         for name, (path, kind) in info_columns_of(dataset.info["features"]).items():

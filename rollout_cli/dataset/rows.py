@@ -1,4 +1,4 @@
-"""The rows of a dataset's episodes in both tables: where they lie, and reading them, some columns at a time."""
+"""The rows of a dataset's episodes in both tables: where they lie, and how to read some columns at a time."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from rollout_cli.episodes.spaces import map_tree
 from rollout_cli.errors import DatasetFormatError, StorageError
 
 CACHE_BYTES = 256 << 20
-"""Row groups that stay in memory for the next reads, so that random access does not decode one for each episode."""
+"""Row groups kept in memory for the next reads: random access need not decode one for each episode."""
 
 Columns = tuple[str, ...] | None
 """The columns that are read; None stands for all."""
@@ -68,7 +68,7 @@ class RowReader:
         return self._edges[path]
 
     def read(self, path: Path, start: int, stop: int, columns: Columns = None) -> list[pa.Table]:
-        """Return rows `start` to `stop - 1` of the file `path`, as slices of row groups; all columns, or some."""
+        """Return rows `start` to `stop - 1` of file `path` as slices of row groups; all columns, or some."""
         edges = self.edges(path)
         if not 0 <= start < stop <= edges[-1]:
             raise DatasetFormatError(
@@ -169,7 +169,7 @@ class Rows:
             raise DatasetFormatError(f"{self.root} contradicts itself: {error}") from error
 
     def chunk(self, most_steps: int | None = None) -> Chunk:
-        """Return the episodes as a chunk that a writer writes as they are here; of one perhaps its first steps alone.
+        """Return the episodes as a chunk that a writer writes unchanged; of one, perhaps its first steps.
 
         Raises:
             DatasetFormatError: If the files are damaged, or contradict each other.
@@ -192,7 +192,7 @@ class Rows:
         return self._read("meta/episodes", self._source.places[self.ids], columns)
 
     def values(self, name: str) -> list[Any]:
-        """Return one field of each episode: its `reward`, `observation`, `action` or `last_observation`, (T, *shape).
+        """Return each episode's `reward`, `observation`, `action` or `last_observation`, (T, *shape).
 
         No column of another field is read. The errors are those of `Dataset.to_episode_batch`.
         """

@@ -1,4 +1,4 @@
-"""The two tables of a dataset, `data` (one row a step) and `meta/episodes` (one row an episode), as Arrow schemas."""
+"""The tables `data` (one row a step) and `meta/episodes` (one row an episode), as Arrow schemas."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from rollout_cli.errors import DatasetFormatError
 INFO_PREFIXES = ("env_info", "agent_info", "episode_info")
 
 BIG_ROW_BYTES = 32 << 10
-"""Columns with rows of at least this size are written chunk by chunk, because joining them costs more than writing."""
+"""Columns with rows of this size or more are written by chunk: joining them costs more than writing."""
 
 
 def is_big(kind: pa.DataType) -> bool:
@@ -46,12 +46,12 @@ EPISODE_FIELDS = [
 """The columns of `meta/episodes` that every dataset has, whatever its spaces and infos."""
 
 InfoColumns = Mapping[str, tuple[InfoPath, str]]
-"""The typed info columns by name (`env_info.x`): the keys that lead to a value, and the kind of it, never `json`."""
+"""The typed info columns by name (`env_info.x`): the keys that lead to a value; its kind, never `json`."""
 
 
 @dataclass(frozen=True, slots=True)
 class SpaceColumn:
-    """One leaf of a space and its column, such as `observation.camera.0`; a leaf without elements is not `stored`."""
+    """A leaf of a space and its column, such as `observation.camera.0`; not `stored` without elements."""
 
     name: str
     leaf: Leaf
@@ -133,7 +133,7 @@ class SpaceSchema:
 
 
 def spec_from_info(info: Mapping[str, Any]) -> EnvSpec:
-    """Return the environment's spaces and limit, as info.json has them; `DatasetFormatError` where it has none."""
+    """Return the environment's spaces and limit from info.json; raise `DatasetFormatError` without them."""
     try:
         spaces, limit = info["spaces"], info["max_episode_length"]
         return EnvSpec(space_from_json(spaces["observation"]), space_from_json(spaces["action"]), limit)
@@ -148,7 +148,7 @@ def info_columns_of(features: Mapping[str, Any]) -> InfoColumns:
 
 
 def env_record(info: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the record of the environment that all sources of a dataset have; an empty one where they differ."""
+    """Return the record of the environment that all sources of a dataset share; empty if they differ."""
     first, *others = (source.get("env") or {} for source in info["sources"])
     return first if all(env == first for env in others) else {}
 
@@ -196,7 +196,7 @@ class DatasetSchema:
 
     @classmethod
     def of(cls, spaces: SpaceSchema, infos: InfoColumns, env: Mapping[str, Any]) -> DatasetSchema:
-        """Join the columns of spaces and infos; the record `env` of the environment goes into every file's footer."""
+        """Join the columns of spaces and infos; the record `env` goes into every file's footer."""
         data = [
             *_STEP_START,
             *_space_fields((*spaces.observation, *spaces.action)),

@@ -1,4 +1,4 @@
-"""Segments, the unit of memory, flush and commit of a dataset, and how the episodes of a partition are cut into them.
+"""Segments: a dataset's unit of memory, flush and commit, and how a partition's episodes are cut into them.
 
 A segment is one data file and the episodes file that commits it. A flush writes the open one as a full one is
 written, and a later write replaces it, from the tables that the flush wrote, exactly as a resumed process
@@ -63,7 +63,10 @@ class SizeLimits:
         return replace(self, segment_bytes=min(share, self.segment_bytes))
 
     def count_fitting(self, lengths: Array, sizes: Array, *, rows: int, nominal: int) -> int:
-        """Return how many episodes of these lengths and sizes, int64 (N,), join a segment of `rows` and `nominal`."""
+        """Return how many episodes join a segment of `rows` and `nominal`.
+
+        Their lengths and sizes are int64 (N,).
+        """
         by_rows = np.searchsorted(np.cumsum(lengths), self.segment_rows - rows, side="right")
         by_bytes = np.searchsorted(np.cumsum(sizes), self.segment_bytes - nominal, side="right")
         return int(min(by_rows, by_bytes))
@@ -183,7 +186,7 @@ def _record(job: SegmentJob, episodes: pa.Table, order: str, **facts: Any) -> Se
 
 
 def _appended(before: pa.Table, rows: pa.Table) -> pa.Table:
-    """Return rows behind others, each column contiguous but those with big rows, whose pages are cut row by row."""
+    """Return rows behind others; columns are contiguous unless rows are big: those pages end row by row."""
     table = pa.concat_tables([before, rows])
     columns = [column if is_big(column.type) else column.combine_chunks() for column in table.columns]
     return pa.Table.from_arrays(columns, schema=before.schema)
@@ -205,7 +208,7 @@ class WriteQueue:
         return self._pending[-1]
 
     def wait(self, most: int = 0) -> None:
-        """Wait until at most so many writes are left; raise the error of the write that failed, if one did."""
+        """Wait until at most so many writes are left; raise the error of a write that failed."""
         while len(self._pending) > most:
             wait([self._pending.popleft()])
         self.check()

@@ -72,7 +72,8 @@ def space_from_json(document: Mapping[str, Any]) -> Space:
     except (KeyError, TypeError, ValueError, AttributeError, AssertionError, RecursionError) as error:
         raise DatasetFormatError(
             f"gymnasium {gymnasium.__version__} builds no space as info.json describes it: {error!r}",
-            hint="install the gymnasium that info.json names in its versions, or restore meta/info.json from a copy",
+            hint="install the gymnasium that info.json names in its versions, "
+            "or restore meta/info.json from a copy",
         ) from error
 
 
@@ -111,7 +112,7 @@ def _build(document: Mapping[str, Any]) -> Space:
 
 
 class _OwnText(spaces.Text):
-    """Texts of a space of the environment's own, read back with the name of its class, to be described alike."""
+    """Texts of a space of the environment's own, read back with its class's name, to be described alike."""
 
     own_class = ""
 

@@ -93,7 +93,7 @@ def _named(names: Sequence[str], fields: Iterable[Array]) -> dict[str, Any]:
 
 
 def table_stats(table: pa.Table, *, first_row: int = 0) -> TableStats:
-    """Return the statistics of all numeric columns of rows of `data`; `first_row` decides which ones are sampled."""
+    """Return the statistics of all numeric columns of rows of `data`; `first_row` decides the sample."""
     out = {}
     for field in table.schema:
         if field.name not in _NO_STATS and not pa.types.is_string(field.type):
@@ -121,7 +121,7 @@ def _counted_values(column: pa.ChunkedArray, first_row: int) -> Array:
 
 
 def _is_sampled(column: pa.ChunkedArray | pa.Field, stats: ColumnStats) -> bool:
-    """Return whether one row in `SAMPLE` was counted: the numbers of a row have no statistics of their own."""
+    """Return whether one row in `SAMPLE` was counted: a row's numbers have no statistics of their own."""
     return stats.ndim == 1 and (pa.types.is_nested(column.type) or pa.types.is_fixed_size_binary(column.type))
 
 
@@ -156,7 +156,7 @@ _ESCAPE = re.compile(r"\\ud[89ab-f]")
 
 
 class Anomaly(NamedTuple):
-    """A column, its problem (`not_finite`, `outside` or `not_unicode`), and the first episode id and step with it."""
+    """A column, its problem (`not_finite`, `outside`, `not_unicode`), and its first episode id and step."""
 
     column: str
     problem: str
@@ -175,7 +175,7 @@ def anomalies(places: Mapping[str, Place]) -> list[Anomaly]:
 
 
 def find_anomalies(table: pa.Table, stats: TableStats, schema: DatasetSchema) -> dict[str, Place]:
-    """Return by `column:problem` where each is first; rows are searched only where their statistics show an anomaly."""
+    """Return where each `column:problem` is first; search only rows whose statistics show an anomaly."""
     places = {}
     columns = (*schema.spaces.observation, *schema.spaces.action)
     bounds = {column.name: column.leaf.bounds for column in columns if column.stored}

@@ -137,7 +137,7 @@ def episode_returns(rewards: Sequence[Array], lengths: Array) -> Array:
 
 
 def decode_batch(spaces: SpaceSchema, steps: pa.Table, episodes: pa.Table) -> EpisodeBatch:
-    """Return episodes from their rows in both tables; ValueError or KeyError where these do not fit each other."""
+    """Return episodes from their rows in both tables; raise ValueError or KeyError where these do not fit."""
     spec = spaces.env_spec
     return EpisodeBatch(
         env_spec=spec,
@@ -179,7 +179,7 @@ def decode_chunk(schema: DatasetSchema, steps: pa.Table, episodes: pa.Table) -> 
 
 
 def decode_tree(space: gymnasium.Space[Any], columns: Sequence[SpaceColumn], table: pa.Table) -> Tree:
-    """Return the values of a space in the rows of a table, tree of arrays (T, *shape), which may be written to."""
+    """Return the values of a space in a table's rows, tree of arrays (T, *shape), which may be written to."""
     return unflatten(space, [np.require(column.decode(table), requirements="W") for column in columns])
 
 
@@ -189,7 +189,7 @@ def decode_numbers(table: pa.Table, name: str) -> Array:
 
 
 def stored_form(chunk: Chunk, env_spec: EnvSpec, features: Mapping[str, Any]) -> EpisodeBatch:
-    """Return whole episodes as a dataset with these spaces and `features` would give them, to compare both."""
+    """Return whole episodes as a dataset with these spaces and `features` gives them, to compare both."""
     spaces = SpaceSchema.of(env_spec)
     schema = DatasetSchema.of(spaces, info_columns_of(features), {})
     numbered = [(chunk, np.zeros((chunk.n_episodes, 2), np.int64))]

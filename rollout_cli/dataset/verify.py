@@ -53,7 +53,7 @@ Check = tuple[str, Array | bool]
 
 
 class Fault(NamedTuple):
-    """A contradiction in a file, and the ids of the episodes and the segment that it concerns, if not all of it."""
+    """A contradiction in a file, and the episode ids and the segment that it concerns, if not all of it."""
 
     file: str
     problem: str
@@ -165,7 +165,7 @@ def _check_segments(report: VerifyReport) -> None:
 def _check_segment(
     report: VerifyReport, segment: SegmentId, next_id: int | None, next_number: int | None
 ) -> tuple[int | None, int | None]:
-    """Check both files of a segment; return the id and the number that the next one begins with, None if unknown."""
+    """Check both files of a segment; return the next one's first id and number, None if unknown."""
     path, data_path = report.episodes_files[segment], segment.paths(report.path)[0]
     metadata, table = _read(report, path, report.schema.episodes, segment)
     if table is None:
@@ -362,7 +362,7 @@ def _read(
 
 
 def _check_metadata(report: VerifyReport) -> None:
-    """Check info.json and stats.json: unless the dataset is complete they may be behind the files, never ahead."""
+    """Check info.json and stats.json: those of an incomplete dataset may be behind the files, never ahead."""
     info, stats, status = info_path(report.path), stats_path(report.path), report.info["status"]
     if report.info["features"] != report.schema.describe():
         report.add(info, "its features are not those of its spaces")
@@ -388,7 +388,7 @@ def _check_metadata(report: VerifyReport) -> None:
 
 
 def _check_names(report: VerifyReport) -> None:
-    """Note what does not belong to the dataset: files in its own folders are `unexpected`, others are the user's."""
+    """Note foreign files: those in the dataset's own folders are `unexpected`, others are the user's."""
     root = report.path
     ours = {*report.data_files.values(), *report.episodes_files.values(), info_path(root), stats_path(root)}
     for top in entries(root):

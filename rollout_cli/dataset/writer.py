@@ -34,7 +34,7 @@ from rollout_cli.errors import (
 
 
 class DatasetWriter:
-    """Writes chunks to the dataset in a folder; as a context manager it runs `abort` unless `close` was called.
+    """Writes chunks to the dataset in a folder; as a context manager it aborts unless it was closed.
 
     The bytes of `data/` are a function of the episodes, the spaces, the limits, and the `env` of the sources
     alone, so nothing in that may differ between two runs of one seed. Segments are written by a thread that
@@ -106,7 +106,7 @@ class DatasetWriter:
             metadata.write_info(self._folder.files, self._folder.path, self._info)
 
     def observe(self, chunk: Chunk) -> None:
-        """Let episodes take part in schema inference that are not written: those before a plan's first one."""
+        """Let episodes before a plan's first one take part in schema inference; they are not written."""
         self._inference.observe(chunk)
 
     def record(self, **facts: Any) -> None:
@@ -139,7 +139,7 @@ class DatasetWriter:
             self._has_new = had_new or chunk.completes
 
     def flush(self) -> None:
-        """Commit all whole episodes now; before the columns are decided, as what a run that ended now would write.
+        """Commit all whole episodes now; before the columns are decided, as a run that ended now would.
 
         In an object store, which has no open segments, and where no episode came, it does nothing.
         """
@@ -197,7 +197,7 @@ class DatasetWriter:
         return info
 
     def abort(self, *, commits: bool = True) -> None:
-        """End the dataset as `interrupted`, if it has episodes; without `commits` only committed segments stay."""
+        """End the dataset as `interrupted`, if not empty; without `commits` only committed segments stay."""
         if not self._is_open:
             return
         self._stop_timer()
@@ -330,7 +330,7 @@ class DatasetWriter:
 
     @contextmanager
     def _committing(self, build: DatasetBuild) -> Iterator[None]:
-        """Let the build take the place of the old dataset: in an object store before a commit, else after it."""
+        """Let the build replace the old dataset: in an object store before a commit, else after it."""
         if self._folder.has_old and not has_rename(self._folder.path):
             self._replace_old(build)
         yield

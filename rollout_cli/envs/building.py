@@ -22,7 +22,7 @@ _PIP_LINE = re.compile(r"`(pip install [^`]+)`")
 def call_builder(
     factory: Callable[..., Any], kwargs: Mapping[str, Any], name: str, creator: Any = None
 ) -> Any:
-    """Return the result of a constructor or factory; where it raises, an EnvLoadError says what to install or check.
+    """Return the result of a constructor or factory; its EnvLoadError says what to install or check.
 
     `creator` is the class, function or entry point that `factory` calls with the arguments, where that is
     another one.
@@ -71,10 +71,14 @@ def checked_env(built: Any, name: str) -> Env:
     """Return what was built, or raise EnvLoadError where it is no environment for one agent."""
     if isinstance(built, gymnasium.Env):
         return built
-    hint = "name a single environment, its class, a factory or an EnvSpec; shimmy wraps those of the old gym package"
+    hint = (
+        "name a single environment, its class, a factory or an EnvSpec; "
+        "shimmy wraps those of the old gym package"
+    )
     if hasattr(built, "possible_agents"):
         raise EnvLoadError(
-            f"{name!r} is a multi-agent environment, as those of PettingZoo are, and `rollout` runs one agent",
+            f"{name!r} is a multi-agent environment, as those of PettingZoo are, "
+            "and `rollout` runs one agent",
             hint="let a factory return a gymnasium.Env for one agent, which plays the others itself",
         )
     raise EnvLoadError(

@@ -20,7 +20,7 @@ from rollout_cli.errors import EnvLoadError
 
 
 class AutoresetMode(Enum):
-    """How rows of a vector environment begin anew: gymnasium's words for it, which its version 1.0 does not have."""
+    """How rows of a vector environment begin anew, in gymnasium's words, which its version 1.0 lacks."""
 
     DISABLED = "Disabled"
     NEXT_STEP = "NextStep"
@@ -28,7 +28,9 @@ class AutoresetMode(Enum):
 
 
 def env_spec_of(env: Any, max_episode_length: float | None = None) -> EnvSpec:
-    """Return the spaces of one row of an environment or vector environment, and the lower one of its and a run's limit.
+    """Return the spaces of one row of an environment or vector environment, and the lower of both limits.
+
+    The limits are the environment's and the run's.
 
     Raises:
         UnsupportedSpaceError: If a space has no fixed set of columns.
@@ -43,7 +45,7 @@ def env_spec_of(env: Any, max_episode_length: float | None = None) -> EnvSpec:
 
 
 def time_limit_of(env: Any) -> int | None:
-    """Return the steps after which the environment's own episodes are truncated; None where no limit is known.
+    """Return the steps after which the environment truncates its own episodes; None if no limit is known.
 
     For an environment it is the lowest of its TimeLimit wrappers and its own spec (one that an EnvSource
     built has no wrapper), for a vector environment that of its constructor, or its attribute

@@ -79,7 +79,10 @@ class EnvSource:
                 call_builder(found, self.kwargs, self.label) if callable(found) else found, self.label
             )
         if self.kwargs:
-            hint = "name a class, a factory or a gymnasium EnvSpec instead of an environment, or omit the arguments"
+            hint = (
+                "name a class, a factory or a gymnasium EnvSpec instead of an environment, "
+                "or omit the arguments"
+            )
             raise EnvLoadError(
                 f"{self.label} is an environment already: no arguments {[*self.kwargs]}", hint=hint
             )
@@ -89,7 +92,7 @@ class EnvSource:
         )
 
     def resolve(self) -> Any:
-        """Return the gymnasium EnvSpec, class, factory or environment that the SPEC names, or raise EnvLoadError."""
+        """Return the gymnasium EnvSpec, class, factory or environment of the SPEC, or raise EnvLoadError."""
         return _registered_spec(self.spec) if self.source is None else self.source.load(EnvLoadError)
 
     def describe(self) -> dict[str, Any]:
@@ -168,13 +171,16 @@ def as_env_source(env: Any, kwargs: Mapping[str, Any] | None = None) -> EnvSourc
 
 
 def copy_env(env: Env, name: str) -> Env:
-    """Return a copy of an environment, so that no two workers or rows step the same one, or raise EnvLoadError."""
+    """Return a copy of an environment, as no two workers or rows may share one, or raise EnvLoadError."""
     hint = f"let {name} be a class or a factory, which builds an environment for each worker and row"
     return checked_env(Source.of(env, EnvLoadError, hint=hint).load(EnvLoadError), name)
 
 
 def one_for_each(update: Any, n_rows: int) -> list[Any]:
-    """Return one environment update a row: a list as it is, else the same for all; no two rows share an environment."""
+    """Return one environment update a row: a list as it is, else the same for all.
+
+    No two rows share an environment.
+    """
     updates: Sequence[Any] = update if isinstance(update, list) else [update] * n_rows
     if len(updates) != n_rows:
         raise ArgumentError(f"a list with one environment a row has {n_rows} entries, not {len(updates)}")
@@ -203,12 +209,15 @@ def _registered_spec(env_id: str) -> GymSpec:
             else did_you_mean(env_id)
         )
         if not hint:
-            hint = "another package's environment is named with the module that registers it, as in ale_py:ALE/Pong-v5"
+            hint = (
+                "another package's environment is named with the module that registers it, "
+                "as in ale_py:ALE/Pong-v5"
+            )
         raise EnvLoadError(f"there is no environment {env_id!r}", hint=hint) from error
 
 
 def _make_env(spec: GymSpec, kwargs: Mapping[str, Any], name: str, *, is_wrapped: bool) -> Env:
-    """Call `gymnasium.make` for an environment without wrappers; its spec stays the original, with the time limit."""
+    """Call `gymnasium.make` without wrappers; the spec stays the original, with the time limit."""
     options = dict(kwargs)
     limit = options.pop("max_episode_steps", spec.max_episode_steps)
     options.pop("disable_env_checker", None)
@@ -241,7 +250,10 @@ def build_native(source: EnvSource, n_rows: int, seed: int) -> Vector:
         )
     creator: Any = found.vector_entry_point if isinstance(found, GymSpec) else found
     if creator is None or (isinstance(creator, type) and issubclass(creator, gymnasium.Env)):
-        hint = 'omit {vectorization="native"}: {envs_per_worker=…} then steps that many copies of the environment'
+        hint = (
+            'omit {vectorization="native"}: '
+            "{envs_per_worker=…} then steps that many copies of the environment"
+        )
         raise EnvLoadError(f"{name!r} is a single environment, and has no vector entry point", hint=hint)
     if isinstance(found, GymSpec):
         creator = load_env_creator(creator) if isinstance(creator, str) else creator

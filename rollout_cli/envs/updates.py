@@ -1,4 +1,4 @@
-"""How the environment of a worker changes: garage's EnvUpdate and its family, and how a worker applies one."""
+"""How a worker's environment changes: garage's EnvUpdate and its family, and how a worker applies one."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Env = gymnasium.Env[Any, Any]
 
 
 class EnvUpdate:
-    """A change of an environment, called in the worker with the environment that it has; this one changes nothing.
+    """A change of an environment, called in the worker with its present one; this class changes nothing.
 
     A worker that is restarted gets every update since the last whose result owes nothing to the environment
     before, as `replaces_env` says.
@@ -60,7 +60,7 @@ class NewEnvUpdate(EnvUpdate):
 
 @dataclass(eq=False)
 class SetTaskUpdate(EnvUpdate):
-    """Gives the environment a task by its outermost `set_task`; one of another type is closed and built anew first.
+    """Gives the environment a task by its outermost `set_task`; one of another type is replaced first.
 
     Args:
         env_type: The environment's class; it is built without arguments where the worker has none of exactly
@@ -134,14 +134,17 @@ def close_env(env: Any) -> None:
 
 
 def check_env(env: Any, kind: type[Any], *, hint: str, or_update: bool = False) -> None:
-    """Raise EnvTypeError unless `env` is of a kind (Env or VectorEnv), or with `or_update` is one or makes one."""
+    """Raise EnvTypeError unless `env` is of the `kind`, or with `or_update` an update or a source."""
     if not isinstance(env, kind) and not (or_update and isinstance(env, EnvUpdate | EnvSource)):
-        expected = f"no {kind.__module__.partition('.')[0]}.{kind.__name__}{', and no EnvUpdate' if or_update else ''}"
+        expected = (
+            f"no {kind.__module__.partition('.')[0]}.{kind.__name__}"
+            f"{', and no EnvUpdate' if or_update else ''}"
+        )
         raise EnvTypeError(f"an object of type {type(env).__name__} is {expected}", hint=hint)
 
 
 def check_makes_new(env_update: Any) -> None:
-    """Raise EnvLoadError unless an update gives a new environment each time, as a fresh one for each episode needs."""
+    """Raise EnvLoadError unless an update makes a new environment each time, as `fresh_env` needs."""
     if not isinstance(env_update, EnvSource) and not (
         isinstance(env_update, EnvUpdate) and env_update.replaces_env
     ):

@@ -17,7 +17,7 @@ from rollout_cli.loading import Source, is_module_attribute
 
 @dataclass(frozen=True, slots=True)
 class WrapperSource:
-    """Where a wrapper comes from: small and picklable; it is called as `wrapper(env, **kwargs)` in each build."""
+    """Where a wrapper comes from, small and picklable; each build calls it as `wrapper(env, **kwargs)`."""
 
     spec: str
     source: Source

@@ -39,7 +39,7 @@ class StepType(enum.IntEnum):
 
 
 def derive_step_types(lengths: Array, terminated: Array, truncated: Array) -> Array:
-    """Return the step types of flat episodes, uint8 (T,): TERMINAL wins over TIMEOUT, and an ending over FIRST."""
+    """Return the step types of flat episodes, uint8 (T,): TERMINAL wins over TIMEOUT, an end over FIRST."""
     ends = np.cumsum(lengths)
     out = np.full(int(ends[-1]) if len(ends) else 0, StepType.MID, np.uint8)
     nonempty = lengths > 0
@@ -70,7 +70,7 @@ _LIST_KEYS = {*_STEP_FIELDS, "episode_infos", *_SINGULARS.values()}
 
 
 def _padded(name: str, what: str) -> property:
-    """Return the property of a field as rows of episodes; padding is zero, masked, or None among objects of infos."""
+    """Return the property of a field as rows of episodes; padding is zero, masked, or None among objects."""
     blank = None if name.endswith("infos") else ""
 
     def padded(batch: EpisodeBatch) -> Tree:
@@ -216,7 +216,7 @@ class EpisodeBatch:
         return cls.concatenate(*batches)
 
     def to_list(self) -> list[dict[str, Any]]:
-        """Return one dictionary an episode: trees and arrays of its own rows, and its own values for the rest."""
+        """Return a dictionary an episode: trees and arrays of its own rows, and its own other values."""
         out = []
         for episode in self.split():
             entry = {name: getattr(episode, name) for name in (*_STEP_FIELDS, "episode_infos")}

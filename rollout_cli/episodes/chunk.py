@@ -1,4 +1,4 @@
-"""Chunk: flat columns of many short episodes, so that none has a cost of its own, or of one part of a long one.
+"""Chunk: flat columns of many short episodes, so that none has a cost of its own, or of part of a long one.
 
 ChunkRef stands for a chunk that lies elsewhere: it has what is needed to order episodes and to cut segments.
 """
@@ -108,7 +108,7 @@ class Chunk(_Episodes):
 
     @property
     def variable_bytes(self) -> Array:
-        """The bytes that each episode's length does not tell, int64 (N,): those of its texts and info values."""
+        """The bytes that an episode's length does not tell, int64 (N,): those of its texts and infos."""
         out = np.zeros(self.n_episodes, np.int64)
         episodes = np.repeat(np.arange(self.n_episodes), self.lengths)
         for column in (*self.observations, *self.actions):
@@ -135,7 +135,7 @@ class Chunk(_Episodes):
         return replace(self.rows(first_row, first_row + int(fields["lengths"].sum())), **fields)
 
     def rows(self, start: int, stop: int) -> Chunk:
-        """Return rows `start` to `stop - 1` of a chunk of one episode, as views; its episode's own facts stay."""
+        """Return rows `start` to `stop - 1` of a chunk of one episode, as views; the episode's facts stay."""
         fields = {name: _cut(getattr(self, name), start, stop) for name in _STEP_FIELDS}
         return replace(self, lengths=np.array([stop - start], np.int64), **fields)
 
@@ -211,7 +211,7 @@ def _value_bytes(values: Array, kind: str) -> Array:
 
 
 def concatenate(chunks: Sequence[Chunk]) -> Chunk:
-    """Return the episodes of `chunks` after one another; the parts of one episode become that episode again."""
+    """Return the episodes of `chunks` in sequence; the parts of one episode become that episode again."""
     if not chunks:
         raise ValueError("there is no chunk to concatenate")
     if len(chunks) == 1 and chunks[0].part is None:
@@ -225,7 +225,7 @@ def concatenate(chunks: Sequence[Chunk]) -> Chunk:
 
 
 def for_transport(chunk: Chunk, limit: int = PART_BYTES) -> list[Chunk]:
-    """Return `chunk` in pieces of about `limit` bytes at most: itself, some episodes at a time, or parts of one."""
+    """Return `chunk` in pieces of about `limit` bytes at most: itself, some episodes, or parts of one."""
     if chunk.n_bytes <= limit or chunk.n_steps == 1:
         return [chunk]
     if chunk.n_episodes > 1:

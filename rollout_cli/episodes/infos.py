@@ -206,7 +206,7 @@ def tabulate(infos: Sequence[Mapping[Any, Any]]) -> InfoTable:
 
 
 def _uniform(infos: Sequence[Mapping[Any, Any]]) -> tuple[InfoColumn, ...] | None:
-    """Return the columns of infos that all have the same keys with numbers of one type each; None of all others."""
+    """Return the columns of infos that share their keys, each with numbers of one type; else None."""
     keys = infos[0].keys() if infos and infos[0] else ()
     if not keys or any(not info or info.keys() != keys for info in infos):
         return None
@@ -261,7 +261,7 @@ _WIDEST_BYTES = 8
 
 
 def classify(value: Any) -> tuple[str | None, Any]:
-    """Return the kind of one info value and the value as its column stores it; (None, None) if nothing can store it."""
+    """Return the kind of an info value and its value in the column; (None, None) if nothing can store it."""
     kind = _FAST_KINDS.get(type(value))
     fits = -(2**63) <= value < 2**63 if kind == "int64" else kind != STRING or has_utf8(value)
     if kind is not None and fits:
@@ -274,7 +274,7 @@ def classify(value: Any) -> tuple[str | None, Any]:
             if value.size and value.dtype.kind in "biuf" and value.dtype.itemsize <= _WIDEST_BYTES:
                 return _classify_numbers(value)
         return JSON, json.dumps(plain_value(value), sort_keys=True, allow_nan=False)
-    except Exception:  # noqa: BLE001 - a tensor with a gradient, a device array or any other object may raise anything
+    except Exception:  # noqa: BLE001 - a device array, a tensor with a gradient and others raise anything
         return None, None
 
 

@@ -37,7 +37,7 @@ def plain_value(value: Any) -> Any:
 
 
 def plain_json(document: Any, **options: Any) -> Any:
-    """Return a document as JSON would give it back: what JSON does not have is a text; `options` are `json.loads`'s."""
+    """Return a document as JSON gives it back: what JSON lacks is a text; `options` go to `json.loads`."""
     return json.loads(
         json.dumps(document, default=str), parse_constant=lambda name: str(float(name)), **options
     )

@@ -92,7 +92,10 @@ def _leaves(space: Space, path: LeafPath) -> Iterator[Leaf]:
     name = ".".join(map(str, path))
     if kind is None:
         where = f" at {name!r}" if path else ""
-        hint = "wrap the environment so that it gives Box, Discrete, MultiDiscrete, MultiBinary, Text, Dict or Tuple"
+        hint = (
+            "wrap the environment so that it gives "
+            "Box, Discrete, MultiDiscrete, MultiBinary, Text, Dict or Tuple"
+        )
         raise UnsupportedSpaceError(
             f"a {type(space).__name__} space{where} has no fixed set of columns", hint=hint
         )
@@ -133,7 +136,7 @@ def unflatten(space: Space, columns: Iterable[Any]) -> Any:
 
 
 def map_tree(function: Callable[..., Any], tree: Any, *others: Any) -> Any:
-    """Apply `function` to the leaves of trees of one structure; dicts and tuples are nodes, all else is a leaf."""
+    """Apply `function` to the leaves of trees of one structure; only dicts and tuples are nodes."""
     if isinstance(tree, dict):
         return {key: map_tree(function, tree[key], *(other[key] for other in others)) for key in tree}
     if isinstance(tree, tuple):

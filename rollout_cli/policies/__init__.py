@@ -1,4 +1,4 @@
-"""Policies: the protocol, adapters for the objects that users have, and the sources that policies are loaded from."""
+"""Policies: the protocol, adapters for objects that users have, and the sources that load policies."""
 
 from rollout_cli.policies.adapt import adapt_policy as adapt_policy
 from rollout_cli.policies.adapt import policy_class as policy_class

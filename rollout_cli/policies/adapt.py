@@ -52,7 +52,8 @@ def adapt_policy(candidate: Any, env_spec: EnvSpec, *, deterministic: bool = Fal
     verbs = [own_method(candidate, verb) for verb in ("get_action", "get_actions", "predict", "__call__")]
     if any(map(inspect.iscoroutinefunction, [candidate, *verbs])):
         raise PolicyLoadError(
-            f"{name_of(candidate)} is asynchronous, which no policy may be: a worker calls it and awaits nothing",
+            f"{name_of(candidate)} is asynchronous, which no policy may be: "
+            "a worker calls it and awaits nothing",
             hint="use `def` in place of `async def`, and return the action",
         )
     for recognise, adapt in _KINDS:
@@ -69,7 +70,7 @@ def policy_class(policy: Any) -> str:
 
 
 def instantiate(found: Any, env_spec: EnvSpec) -> Any:
-    """Return the policy object that a pickle or `module:attr` stands for: itself, or what the class or factory makes.
+    """Return the policy object of a pickle or `module:attr`: itself, or what the class or factory makes.
 
     A class or factory is called with the `EnvSpec` where it has an argument `env_spec`, else with nothing;
     where it raises, that is a PolicyLoadError. A function that has no such argument and needs another is
@@ -97,7 +98,7 @@ def _takes_positional(function: Callable[..., Any], count: int) -> bool:
 
 
 def _takes_keyword(function: Any, name: str, *, by_name: bool = False) -> bool:
-    """Return whether `function` takes a keyword `name`; one of any name does, but where it is asked for `by_name`."""
+    """Return whether `function` takes a keyword `name`, or, unless `by_name`, keywords of any name."""
     try:
         signature = inspect.signature(function)
         signature.bind_partial(**{name: None})
@@ -116,7 +117,13 @@ class _CallablePolicy(AdaptedPolicy):
 
     row_by_row = True
 
-    def __init__(self, wrapped: Callable[..., Any], env_spec: EnvSpec, *, deterministic: bool) -> None:  # noqa: ARG002
+    def __init__(
+        self,
+        wrapped: Callable[..., Any],
+        env_spec: EnvSpec,  # noqa: ARG002
+        *,
+        deterministic: bool,
+    ) -> None:
         super().__init__(wrapped)
         if not _takes_positional(wrapped, 1):
             message = (
@@ -240,11 +247,12 @@ def _check_length(what: str, noun: str, column: Any, n_rows: int, key: str = "")
 
 
 class _PredictPolicy(AdaptedPolicy):
-    """Calls `predict(observation, state, episode_start, deterministic)` of Stable-Baselines3: it gives (action, state).
+    """Calls `predict(observation, state, episode_start, deterministic)` of Stable-Baselines3.
 
-    The state is given back in the next step, with `episode_start`, bool (n,), true for the rows whose episode
-    begins: a recurrent policy clears those itself. The method gets only the keywords that it takes. One that
-    names `action_masks`, as that of sb3_contrib's MaskablePPO does, gets the environment's masks.
+    It returns (action, state). The state is given back in the next step, with `episode_start`, bool (n,),
+    true for the rows whose episode begins: a recurrent policy clears those itself. The method gets only the
+    keywords that it takes. One that names `action_masks`, as that of sb3_contrib's MaskablePPO does, gets the
+    environment's masks.
 
     A model that explores by gSDE keeps its noise from step to step. The noise is drawn anew for each episode,
     and for one row at a time: the draws of a batch would belong to no episode.

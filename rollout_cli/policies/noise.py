@@ -1,4 +1,4 @@
-"""Random numbers for the rows of a batch: each row has a stream of its own, which follows from its seed alone.
+"""Random numbers for a batch: each row has a stream of its own, which follows from its seed alone.
 
 A stream is a counter that a hash turns into words (SplitMix64, by G. Steele, D. Lea and C. Flood), so that
 all rows are drawn at once, and each gets, bit for bit, what it would get alone.
@@ -39,7 +39,7 @@ def mix_words(words: Words) -> Words:
 
 
 class RowStreams:
-    """One stream of random words a row. Until a row is seeded, its stream follows from the operating system."""
+    """One stream of random words a row. An unseeded row's stream follows from the operating system."""
 
     def __init__(self, n_rows: int) -> None:
         self._offsets = np.zeros(0, np.uint64)
@@ -49,12 +49,12 @@ class RowStreams:
         return len(self._counters)
 
     def seed(self, rows: Any, seeds: Any) -> None:
-        """Begin the stream of a seed, uint64 (k,) or one for all, in each of these rows: a slice or an index (k,)."""
+        """Begin the stream of a seed, uint64 (k,) or one for all, in these rows: a slice or an index (k,)."""
         # As they are: SplitMix64 mixes each counter, so seeds that differ by little give unlike words.
         self._counters[rows] = seeds
 
     def words(self, count: int, rows: Any = slice(None)) -> Words:
-        """Return the next `count` words of some rows, uint64 (k, count); one call for 6 gives those of two for 3."""
+        """Return the next `count` words of rows, uint64 (k, count); one call for 6 equals two calls for 3."""
         if len(self._offsets) != count:
             self._offsets = np.arange(1, count + 1, dtype=np.uint64) * _STEP
         words = mix_words(self._counters[rows, None] + self._offsets)
@@ -64,7 +64,7 @@ class RowStreams:
 
 
 class RowNoise(RowStreams):
-    """`width` numbers for each step of each row, made for several steps at once; `make` is `gumbel` or `normal`."""
+    """`width` numbers a step and row, made for several steps at once; `make` is `gumbel` or `normal`."""
 
     def __init__(self, n_rows: int, width: int, make: Callable[[Words], Floats]) -> None:
         super().__init__(n_rows)
@@ -93,7 +93,7 @@ class RowNoise(RowStreams):
 
 
 class SeededPolicy(AdaptedPolicy):
-    """Draws from streams that `new_stream(n)` makes, one of n rows for `get_actions`, one of one for `get_action`."""
+    """Draws from streams that `new_stream(n)` makes: n rows for `get_actions`, one row for `get_action`."""
 
     def __init__(self, wrapped: Any, new_stream: Callable[[int], Any]) -> None:
         super().__init__(wrapped)

@@ -1,4 +1,4 @@
-"""Policy: what a worker asks of a policy, whoever wrote it; AdaptedPolicy: the base of this package's own ones.
+"""Policy: what a worker asks of a policy, whoever wrote it; AdaptedPolicy: the base of our own ones.
 
 The verbs are garage's. Nothing needs to be subclassed: `adapt_policy` makes a Policy of whatever the user
 has.
@@ -38,10 +38,10 @@ class Policy(Protocol):
     """
 
     def get_action(self, observation: Any) -> tuple[Any, dict[str, Any]]:
-        """Return a sample of the action space for one observation, and a dictionary of what else to record."""
+        """Return a sample of the action space for one observation, and a dictionary of infos to record."""
 
     def get_actions(self, observations: Tree) -> tuple[Tree, dict[str, Any]]:
-        """Return n actions for n observations, both trees of arrays (n, *shape), and infos: by key, an array (n, ...).
+        """Return n actions for n observations, trees of arrays (n, *shape), and infos, arrays (n, ...).
 
         An array of infos is masked where some rows have no value.
         """
@@ -67,7 +67,7 @@ _PARAMETER_VERBS = (
 
 
 class AdaptedPolicy(Policy):
-    """The base of this package's own policies: those that `adapt_policy` makes of users' objects, and built-in ones.
+    """The base of this package's own policies: those that `adapt_policy` makes, and the built-in ones.
 
     Workers read these attributes of its instances alone, so that a user's attribute means no more than its
     author knows. Parameters, {} where there are none, go by whichever of `_PARAMETER_VERBS` the user's object
@@ -129,7 +129,8 @@ def own_method(item: Any, name: str) -> Callable[..., Any] | None:
         method = getattr(item, name, None)
     except Exception as error:
         raise PolicyLoadError(
-            f"an object of type {type(item).__name__} is not a policy: reading its {name} raised {first_line(error)}",
+            f"an object of type {type(item).__name__} is not a policy: "
+            f"reading its {name} raised {first_line(error)}",
             hint=ACCEPTED,
             # The traceback of an endless recursion shows nothing but itself.
             details="" if isinstance(error, RecursionError) else traceback_text(error),

@@ -1,4 +1,4 @@
-"""The built-in policy `random`: actions distributed as the action space's own `sample` draws them, many at once.
+"""The built-in policy `random`: many actions at once, distributed as those of the space's own `sample`.
 
 A call of `space.sample()` costs more than a step of a small environment.
 """
@@ -30,7 +30,7 @@ _BLOCK_STEPS, _BLOCK_WORDS = 64, 2_048
 
 
 class RandomPolicy(SeededPolicy):
-    """Draws actions from a space, which is only read. Without a seed, an episode goes on where the last ended."""
+    """Draws actions from a space, which is only read. An unseeded episode goes on where the last ended."""
 
     row_wise = trusted = True
 
@@ -57,7 +57,7 @@ class RandomPolicy(SeededPolicy):
 
 
 class _CountedStream(RowStreams):
-    """The actions of n rows, as a function of (seed, step); a leaf's maker makes a column (k, *shape) of its words."""
+    """The actions of n rows, a function of (seed, step); a leaf's maker makes a column (k, *shape)."""
 
     def __init__(self, rows: SpaceRows, makers: Sequence[Callable[[Words], Array]], n_rows: int) -> None:
         super().__init__(n_rows)
@@ -82,7 +82,7 @@ class _CountedStream(RowStreams):
 
 
 class _SampledStream:
-    """The same of copies of the space that sample, one a row: for texts, unbounded boxes and spaces of others."""
+    """The same, sampled by copies of the space, one a row: for texts, unbounded boxes and foreign spaces."""
 
     def __init__(self, rows: SpaceRows, space: spaces.Space[Any], n_rows: int) -> None:
         self._rows = rows
@@ -111,7 +111,7 @@ _WIDEST_SPAN = 2**32
 
 
 def _column_maker(leaf: Leaf) -> Callable[[Words], Array] | None:
-    """Return what makes a leaf's column (k, *shape) of words (k, size); None where only its own space knows."""
+    """Return what makes a leaf's column (k, *shape) of words (k, size); None if only its own space can."""
     if leaf.bounds is None:
         return None
     low, high = leaf.bounds
@@ -143,7 +143,7 @@ def _integer_column(leaf: Leaf, low: Words | None, span: Words, words: Words) ->
 
 
 class RandomSource:
-    """The source of the built-in random policy, or PolicyLoadError where it is given anything, as in `random:3`."""
+    """The source of the built-in random policy; raise PolicyLoadError for any argument, as in `random:3`."""
 
     label = "random"
 

@@ -1,4 +1,4 @@
-"""Policy SPECs: `file.pkl`, `module:attr` and the schemes, such as `random`; objects of the Python API; packing."""
+"""Policy SPECs: `file.pkl`, `module:attr`, and schemes, such as `random`; Python objects; packing."""
 
 from __future__ import annotations
 
@@ -54,12 +54,12 @@ class PolicySource(Protocol):
 
 
 def is_policy_source(item: Any) -> TypeGuard[PolicySource]:
-    """Return whether an object is a source; asked of its class, for a policy's own attributes may raise anything."""
+    """Return whether an object is a source, by its class: a policy's own attributes may raise anything."""
     return callable(getattr(type(item), "load", None)) and callable(getattr(type(item), "describe", None))
 
 
 SCHEMES: dict[str, Callable[[str, Mapping[str, Any]], PolicySource]] = {"random": RandomSource}
-"""From the text before the first colon of a SPEC to what makes its source, of what follows it and of the options."""
+"""From the scheme, before a SPEC's first colon, to what makes a source of the rest and of the options."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ class UserPolicySource:
 def policy_source(
     spec: str, options: Mapping[str, Any] | None = None, *, sha256: str | None = None
 ) -> PolicySource:
-    """Return the source that a policy SPEC names; files are read and modules looked for, but nothing is loaded.
+    """Return the source that a policy SPEC names: read files and look for modules, but load nothing.
 
     Args:
         spec: The SPEC.
@@ -114,7 +114,10 @@ def policy_source(
         return UserPolicySource(Source.find(spec, PolicyLoadError))
     hint = f"use {', '.join(SCHEMES)}, a pickle ({' or '.join(PICKLE_SUFFIXES)}), or module:attr"
     if is_file(spec, (".zip", ".pt", ".pth", ".onnx", ".safetensors")):
-        hint = "load the model in a function of three lines, and name that as module:attr: docs/policies.md shows how"
+        hint = (
+            "load the model in a function of three lines, and name that as module:attr: "
+            "docs/policies.md shows how"
+        )
     raise PolicyLoadError(f"{spec!r} names no policy", hint=did_you_mean(spec) or hint)
 
 
@@ -132,7 +135,7 @@ def _check_hash(spec: str, record: Mapping[str, Any], sha256: str) -> None:
 
 
 def recorded_spec(record: Mapping[str, Any]) -> str:
-    """Return the SPEC that a dataset's record means: a file by its absolute path, so that any folder will do."""
+    """Return the SPEC that a dataset's record means: a file by its absolute path, valid in any folder."""
     scheme, path = record.get("scheme"), record["path"]
     return str(record["spec"] if path is None else f"{scheme}:{path}" if scheme else path)
 
@@ -179,7 +182,7 @@ def pack_policy(spec: str, output: Path, *, overwrite: bool = False) -> PackedPo
 
 
 def _reads(found: Any) -> tuple[str, ...] | None:
-    """Return the files that a class or factory reads when it is called; None where it cannot be called here."""
+    """Return the files that a class or factory reads when called; None where it cannot be called here."""
     watch = FileWatch(PinRules())
     try:
         # One that takes the spaces is called with none: whatever it does then, what it has read is not all.
@@ -194,7 +197,7 @@ def _reads(found: Any) -> tuple[str, ...] | None:
 
 @contextlib.contextmanager
 def _by_value(source: Source) -> Iterator[None]:
-    """Let cloudpickle write out the code of the named module, and of the loaded ones below the working folder."""
+    """Let cloudpickle pickle by value the named module and the loaded ones below the working folder."""
     folder = Path(source.folder or "").resolve()
     modules = [
         module for name, module in list(sys.modules.items()) if name != "__main__" and _is_own(module, folder)

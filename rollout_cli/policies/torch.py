@@ -1,4 +1,4 @@
-"""TorchPolicy: a `torch.nn.Module` as a policy. Torch is never imported here: whoever has a module has loaded it."""
+"""TorchPolicy: a `torch.nn.Module` as a policy. Torch is never imported here: a module's owner loaded it."""
 
 from __future__ import annotations
 
@@ -63,7 +63,8 @@ class TorchPolicy(SeededPolicy):
             verb = "get_action_and_value" if hasattr(wrapped, "get_action_and_value") else "its own method"
             raise PolicyLoadError(
                 f"the torch module {type(wrapped).__name__} has no forward",
-                hint=f"give it a forward that returns logits or a distribution, or a get_action that calls {verb}",
+                hint="give it a forward that returns logits or a distribution, "
+                f"or a get_action that calls {verb}",
             )
         self._deterministic = deterministic
         parameter = next(iter(wrapped.parameters()), self._torch.zeros(0))

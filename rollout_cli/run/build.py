@@ -117,7 +117,8 @@ def _pin_rules(config: CollectConfig, policy: PolicySource, env: EnvSource) -> P
     specs = [spec.removeprefix(f"{record.get('scheme')}:") for spec, record in sources if record["path"]]
     return PinRules(
         named=(*_texts(config.env_kwargs), *_texts(config.worker_args), *config.pin),
-        folders=tuple(folder for spec in specs if (folder := os.path.dirname(spec))),  # noqa: PTH120 - it stays relative
+        # The folders stay relative.
+        folders=tuple(folder for spec in specs if (folder := os.path.dirname(spec))),  # noqa: PTH120
         ignored=() if isinstance(config.output, RemotePath) else (str(Path(config.output)),),
     )
 

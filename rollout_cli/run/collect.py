@@ -1,4 +1,4 @@
-"""collect(): the use case. Its steps are request -> start -> resume_or_begin -> fill -> check -> close -> warn."""
+"""collect(), the use case. Its steps: request, start, resume_or_begin, fill, check, close, warn."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 _MANY_WORKERS = 4
 """More workers a core are worth a warning."""
 _SKIPPED_NOTE = (
-    "these episodes are missing in the data: where the course of an episode decides whether it fails, the remaining "
-    "ones are a biased sample"
+    "these episodes are missing in the data: where the course of an episode decides whether it fails, "
+    "the remaining ones are a biased sample"
 )
 
 
@@ -75,7 +75,7 @@ class _Tally:
     early: reproduce.EarlyEpisodes = field(default_factory=reproduce.EarlyEpisodes)
 
     def until_failure(self, chunks: Iterator[AnyChunk]) -> Iterator[AnyChunk]:
-        """Keep the sampler's error; one of the writer's is raised in the loop that this serves, and not here."""
+        """Keep the sampler's error; the writer's is raised in the loop that this serves, and not here."""
         try:
             yield from chunks
         except RolloutError as error:
@@ -145,7 +145,7 @@ def collect(config: CollectConfig, *, progress: Progress | None = None) -> Colle
 
 @contextmanager
 def _locked(config: CollectConfig, progress: Progress) -> Iterator[FolderLock | None]:
-    """Check what can be checked before any source is read, and lock the folder; None where there is none yet."""
+    """Check what can be checked before sources are read, and lock the folder; None if there is none yet."""
     cores = usable_cores()
     if config.workers > _MANY_WORKERS * cores and config.command == "collect" and config.sampler != "ray":
         progress.warn(f"{config.workers:,} workers share {cores:,} usable cores: fewer would be faster")
@@ -163,7 +163,7 @@ def _locked(config: CollectConfig, progress: Progress) -> Iterator[FolderLock | 
 
 
 def _check_stored(run: _Run) -> reproduce.Verdict | None:
-    """Check, before a dataset is extended, that its first episode comes out as it did; return what that decides."""
+    """Before a dataset is extended, check that its first episode stays the same; return what that decides."""
     state = run.request.state
     if state.committed is None or state.plan is None:
         return None
@@ -240,7 +240,7 @@ def _resume_or_begin(run: _Run, sampler: Sampler, lock: FolderLock | None) -> Da
 
 
 def _fill(run: _Run, sampler: Sampler, writer: DatasetWriter) -> None:
-    """Write all episodes that are left; an error that ends the sampling is kept beside what was written before it."""
+    """Write all episodes that are left; keep an error that ends the sampling beside what was written."""
     from rollout_cli.dataset.inference import INFERENCE_STEPS  # noqa: PLC0415 - as above
 
     began_at, tally, report = time.monotonic(), run.tally, sampler.report

@@ -19,8 +19,9 @@ Array = npt.NDArray[Any]
 _LONGEST_TEXT = 80
 _INFOS = ("episode_info.", "agent_info.", "env_info.")
 _HINT = (
-    "it keeps state from one episode to the next, or draws from a generator that nobody seeds, or that several "
-    "environments of a worker share (an info that holds the time can be left out: {drop_info=KEY})"
+    "it keeps state from one episode to the next, or draws from a generator that nobody seeds, "
+    "or that several environments of a worker share "
+    "(an info that holds the time can be left out: {drop_info=KEY})"
 )
 
 
@@ -98,7 +99,7 @@ def _leaves(name: str, tree: Any, start: int = 0) -> Iterator[tuple[str, _Column
 
 
 def _difference(name: str, first: _Column, again: _Column) -> Difference | None:
-    """Return where two columns first differ in the rows that both have; a missing row shows in the lengths."""
+    """Return where two columns first differ in the rows of both; a missing row shows in the lengths."""
     (start, left), (again_start, right) = first, again
     if start != again_start and name != "length":
         return None  # The ends of runs of different lengths are no pair.

@@ -36,7 +36,7 @@ _MAY_DIFFER = {
     "flush_every",
 }
 _MAY_DIFFER |= {"pin", "accept_changes"}
-"""Options that one shard may have otherwise than another: they say where and how it ran. (`exact` divides workers.)"""
+"""Options in which shards may differ: they say where and how it ran (`exact` divides workers)."""
 
 
 class _Shard(NamedTuple):
@@ -60,7 +60,7 @@ class _Shard(NamedTuple):
 def merge(
     parts: Sequence[Path], output: Path, *, overwrite: bool, progress: Progress, accept_changes: bool = False
 ) -> DatasetSummary:
-    """Write the dataset of the run whose shards are `parts`, in any order; its `data/` is as if one run had made it.
+    """Write the dataset of the run whose shards are `parts`, in any order; `data/` is as one run makes it.
 
     With `accept_changes` the policy or environment of one may be others than those of the first; that is
     recorded.
@@ -135,8 +135,8 @@ def _changes(
     for shard in others:
         if shard.place[1] != first.place[1]:
             raise UsageError(
-                f"{first.path} is shard {first.config.shard}, and {shard.path} is shard {shard.config.shard} of "
-                "another division",
+                f"{first.path} is shard {first.config.shard}, "
+                f"and {shard.path} is shard {shard.config.shard} of another division",
                 hint="give the shards i/n of one n",
             )
     present, count = [shard.place[0] for shard in shards], first.place[1]
@@ -181,7 +181,7 @@ def _changes(
 
 
 def _in_files(first: Mapping[str, Any], second: Mapping[str, Any]) -> set[str]:
-    """Return the options whose SPECs name files, which may lie in another folder: their contents are compared."""
+    """Return the options whose SPECs name files, which may lie elsewhere: their contents are compared."""
     sources = {"policy": "policy", "env": "env_source"}
     pairs = {name: (first[origin], second[origin]) for name, origin in sources.items()}
     return {
@@ -192,7 +192,7 @@ def _in_files(first: Mapping[str, Any], second: Mapping[str, Any]) -> set[str]:
 
 
 def _changed(first: _Shard, other: _Shard, progress: Progress) -> list[str]:
-    """Return in words what shows that two shards were collected with different code or weights; warn of the rest."""
+    """Return in words what shows that the code or weights of two shards differ; warn of the rest."""
     changed, notices = pins.changes(first.source["files"], other.source["files"])
     changed += changed_sources(first.source, other.source)
     for notice in notices:
@@ -234,7 +234,7 @@ def _chunks(datasets: Sequence[Dataset], per_worker: int | None, progress: Progr
 
 
 def _verdict(sources: Sequence[Mapping[str, Any]], known: Verdict | None) -> Mapping[str, Any]:
-    """Return the weakest verdict of several, `no`, else `unknown`, else `yes`, unless one is known of the whole."""
+    """Return the weakest verdict, `no`, else `unknown`, else `yes`, unless one is known of the whole."""
     if known is not None:
         return asdict(known)
     order = ("no", "unknown", "yes")

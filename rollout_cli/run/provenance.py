@@ -1,4 +1,4 @@
-"""Provenance: what info.json records of the run that made a dataset, and the run that a dataset's info.json asks for.
+"""Provenance: what info.json records of the run that made a dataset, and the run that it asks for.
 
 The record is plain JSON (`episodes/plain.py`); texts under the names of secrets become `***`.
 """
@@ -31,7 +31,7 @@ SEEDING = 3
 
 _SECRETS = {"password", "secret", "api_key", "access_token"}
 _NOT_RECORDED = {"output", "overwrite", "resume", "seed", "accept_changes"}
-"""Where a dataset lies, and what was there before, are no part of it; the root seed has a place of its own."""
+"""Where a dataset lies, and what was there before, are no part of it; the root seed has its own place."""
 _PACKAGES = ("gymnasium", "numpy", "pyarrow", "cloudpickle")
 """Loaded in each run, here or in its workers."""
 _GIT_SECONDS = 5
@@ -78,7 +78,12 @@ _distributions = cache(importlib.metadata.packages_distributions)
 
 def _git(*words: str) -> str | None:
     try:
-        ran = subprocess.run(["git", *words], capture_output=True, timeout=_GIT_SECONDS, check=False)  # noqa: S603, S607 - our words
+        ran = subprocess.run(  # noqa: S603 - our words
+            ["git", *words],  # noqa: S607
+            capture_output=True,
+            timeout=_GIT_SECONDS,
+            check=False,
+        )
     except (OSError, subprocess.TimeoutExpired):
         return None  # There is no git, for example.
     return ran.stdout.decode(errors="replace").strip() if ran.returncode == 0 else None
@@ -115,7 +120,7 @@ def run_record(sources: Mapping[str, Any], report: WorkerReport, surrounding: Su
 
 
 def changed_sources(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Return which sources two records have with different hashes, as `the source of the policy has changed`."""
+    """Return which sources have other hashes in two records, as `the source of the policy has changed`."""
     names = {"policy": "policy", "env": "environment", "worker": "worker class"}
     changed = [names[name] for name in names if before.get(name, {}).get("sha256") != now[name]["sha256"]]
     wrappers = zip(before["env_source"]["wrappers"], now["env_source"]["wrappers"], strict=False)
@@ -132,7 +137,7 @@ def changed_versions(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[
 
 
 def recorded_values(source: Mapping[str, Any]) -> Values:
-    """Return the command, options and root seed of the run that made a dataset, as `CollectConfig` takes them.
+    """Return the command, options and root seed of the run that made a dataset, for `CollectConfig`.
 
     Policies and environments in files are named by their absolute paths, so that the working folder does not
     matter.
@@ -142,8 +147,8 @@ def recorded_values(source: Mapping[str, Any]) -> Values:
     """
     if source.get("seeding") != SEEDING:
         raise DatasetFormatError(
-            f"the dataset's seeds follow rule {source.get('seeding', 1)}, and this version has rule {SEEDING}: its "
-            "episodes cannot be run again",
+            f"the dataset's seeds follow rule {source.get('seeding', 1)}, "
+            f"and this version has rule {SEEDING}: its episodes cannot be run again",
             hint="use the version of rollout-collect that made it, or collect anew",
         )
     try:
@@ -167,7 +172,8 @@ def check_nothing_cut(config: CollectConfig) -> None:
         for name, value in getattr(config, option.name).items():
             if _is_cut(name, value):
                 raise ConfigError(
-                    f"the dataset does not record {name!r} of {option.flag}, because its name is that of a secret",
+                    f"the dataset does not record {name!r} of {option.flag}, "
+                    "because its name is that of a secret",
                     hint=f"give it again: {{{option.name}={name}=…}}",
                 )
 
@@ -188,7 +194,7 @@ def storable(document: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _cut(document: dict[str, Any]) -> dict[str, Any]:
-    """Return a JSON object with its secrets cut, and those of texts that are JSON objects, as gymnasium's EnvSpec."""
+    """Return a JSON object with its secrets cut, also in texts that are JSON objects, such as EnvSpecs."""
     for key, value in document.items():
         if isinstance(value, str) and value.startswith("{") and any(secret in value for secret in _SECRETS):
             with contextlib.suppress(ValueError, RecursionError):

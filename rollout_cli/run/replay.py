@@ -31,7 +31,7 @@ class Replayed:
 def replay(
     dataset: Dataset, places: Sequence[int], *, policy: str | None, env_kwargs: Mapping[str, Any]
 ) -> tuple[list[Replayed], list[str]]:
-    """Build the policy and the environment that made a dataset, in this process, and run episodes of it again.
+    """Build the policy and the environment of a dataset in this process, and run episodes of it again.
 
     `policy` says where the policy is now, and `env_kwargs` are secret arguments, which the dataset does not
     record. A file must still be the one that was used, or nothing of it is loaded. It also returns what has

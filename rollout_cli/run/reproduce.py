@@ -1,4 +1,4 @@
-"""Reproducing: at the end of a run a few early episodes are run again from their seeds, and compared bit by bit.
+"""Reproducing: at its end a run repeats a few early episodes from their seeds, and compares every bit.
 
 This is done in a worker built anew, from the last episode to the first: each then has another predecessor
 than before, so state that is carried from one episode to the next shows up.
@@ -28,10 +28,10 @@ MOST_SECONDS, SHARE = 1.0, 0.01
 KEPT_BYTES, KEPT_EPISODES = 128 << 20, 8
 """How much of the first run is kept in memory to be compared."""
 MOST_EPISODES = 4
-"""So many are run again: what BipedalWalker's physics keep shows after some predecessors, and not after others."""
+"""So many run again: what BipedalWalker's physics keep shows after some predecessors, not after others."""
 
 Rebuild = Callable[[int | None], AbstractContextManager[Sampler]]
-"""Makes a sampler of one new worker, whose episodes are truncated after so many steps (None: where the run's are)."""
+"""Makes a sampler of one new worker, whose episodes end after so many steps (None: where the run's do)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,14 +54,14 @@ def described(document: Mapping[str, Any]) -> str:
 
 
 def known_beforehand(report: WorkerReport | None) -> Verdict | None:
-    """Return the verdict on a run that needs no check, from what its workers know; None where nothing is known."""
+    """Return the verdict on a run that needs no check, from what its workers know; None if they do not."""
     if report is None or report.not_reproducible is None:
         return None
     return Verdict("no", report.not_reproducible, report.scope)
 
 
 def verdict_of_changes(changes: Sequence[Mapping[str, Any]]) -> Verdict | None:
-    """Return the verdict on a dataset with accepted changes, as info.json has them; None where there are none."""
+    """Return the verdict on a dataset with accepted changes, as in info.json; None if there are none."""
     return Verdict("no", "; ".join(change["what"] for change in changes)) if changes else None
 
 
@@ -105,7 +105,7 @@ class EarlyEpisodes:
             self.kept.append(joined.truncated_at(self.limit))
 
     def chosen(self, seconds_a_step: float, seconds: float) -> tuple[list[Chunk], int | None]:
-        """Return a few episodes, in falling order, and the limit in steps that they are cut at; None for no limit.
+        """Return a few episodes, in falling order, and the limit in steps that cuts them; None for no limit.
 
         In falling order none follows the episode that it followed before. Where not even the shortest one can
         be run within so many seconds, its beginning is.
@@ -126,7 +126,7 @@ class EarlyEpisodes:
 def check(
     sampler: Sampler, early: EarlyEpisodes, rebuild: Rebuild, *, steps: int, seconds: float, required: bool
 ) -> Verdict:
-    """Run a few early episodes of a run again in a new worker, and return the verdict; the run's data are not touched.
+    """Run a few early episodes again in a new worker, and return the verdict; the run's data stay untouched.
 
     The run had so many `steps` and took so many `seconds`; where the check is `required`, it takes as long as
     it needs.
@@ -156,7 +156,10 @@ def check(
             batches = (EpisodeBatch.from_chunks(sampler.env_spec, [chunk]) for chunk in (first, again))
             difference = first_difference(*batches)
             if difference is not None:
-                text = f"episode {number}: {difference.place} is {difference.values[0]}, then {difference.values[1]}"
+                text = (
+                    f"episode {number}: "
+                    f"{difference.place} is {difference.values[0]}, then {difference.values[1]}"
+                )
                 return Verdict("no", text, report.scope, numbers, difference)
     return Verdict("yes", scope=report.scope, episodes=numbers)
 

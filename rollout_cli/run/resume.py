@@ -1,4 +1,4 @@
-"""Resuming: the committed part of an earlier run, whether this run may continue it, and what is left to run."""
+"""Resuming: an earlier run's committed part, whether this run may continue it, and what is left to run."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _DECISIVE = (
     ),
     "fresh_env",
 )
-"""Options that decide the data. The others (amount, workers, sampler, faults, showing) may differ on resume."""
+"""Options that decide the data. Others (amount, workers, sampler, faults, showing) may differ on resume."""
 
 
 _UNRECORDED = "the run that skipped it was killed before it could record why"
@@ -71,7 +71,7 @@ def recorded_options(command: CommandName, given: Mapping[str, Any]) -> Values:
 
 @dataclass(frozen=True, slots=True)
 class ResumeState:
-    """What a run starts from: the committed episodes and the remaining plan; nothing committed for a new dataset.
+    """What a run starts from: committed episodes, none in a new dataset, and the remaining plan.
 
     Attributes:
         config: The configuration, with the dataset's root seed.
@@ -147,8 +147,8 @@ class ResumeState:
         if changes and not self.config.accept_changes:
             raise UsageError(
                 f"cannot resume {self.config.output}: {'; '.join(changes)}",
-                hint="put back what the dataset was begun with, or collect to another {output}; {accept_changes=True} "
-                "goes on, and its episodes are then of both",
+                hint="put back what the dataset was begun with, or collect to another {output}; "
+                "{accept_changes=True} goes on, and its episodes are then of both",
             )
         self.accepted.extend(change for change in changes if change not in self.accepted)
 

@@ -27,7 +27,7 @@ class StopSignals:
         self.is_over = False
 
     def handle(self, number: int, frame: FrameType | None) -> None:
-        """Ask the run to end; at the second signal, or at the first where nothing runs yet, raise a `RolloutError`."""
+        """Ask the run to end; raise a `RolloutError` at the second signal, or at once if nothing runs yet."""
         del frame
         if self.is_over:
             return

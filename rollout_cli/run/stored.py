@@ -30,7 +30,7 @@ def check_stored(
     surrounding: Surroundings,
     progress: Progress,
 ) -> reproduce.Verdict | None:
-    """Run the first stored episode of a partition again in a new worker, and check files and spaces on the way.
+    """Run a partition's first stored episode again in a new worker, and check files and spaces on the way.
 
     It runs as many steps as the check at the end of a run may take. Where it differs, it runs once more: two
     new runs that differ from each other say that the episode cannot be reproduced. Two equal ones say that
@@ -75,7 +75,7 @@ def check_stored(
 
 
 def _stored_beginning(state: ResumeState) -> tuple[Chunk, int | None] | None:
-    """Return the first stored episode of a partition behind all accepted changes, as far as it is to be run again."""
+    """Return a partition's first stored episode behind all accepted changes, as far as it is run again."""
     assert state.committed is not None
     changes = state.source.get("changes", [])
     firsts = changes[-1]["from_numbers"] if changes else state.info["first_numbers"]

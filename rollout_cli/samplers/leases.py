@@ -93,7 +93,7 @@ class Leases:
         self.remove(worker, runs)
 
     def lease(self, worker: int, *, buffer_is_full: bool) -> Lease:
-        """Lease a worker what it should get now, if anything; with a full buffer the lowest missing number only."""
+        """Lease a worker what is due now, if anything; with a full buffer only the lowest missing number."""
         lease: list[range] = []
         if self._isolated[worker]:
             if not self.in_flight[worker]:
@@ -121,7 +121,7 @@ class Leases:
         return count
 
     def _share(self, worker: int, has: int) -> int:
-        """Return how many numbers give the worker half of its equal share of the rest: so all end together."""
+        """Return how many numbers are half of the worker's equal share of the rest: so all end together."""
         n_workers, in_flight = len(self.in_flight), self._n_in_flight
         left = self._plan.still_needed(in_flight)
         if left is None:
@@ -130,7 +130,7 @@ class Leases:
         return min(left, max(0, max(fair, self._paces[worker].episodes_in(LAST_SECONDS), 1) - has))
 
     def _must_run_next(self, worker: int, *, buffer_is_full: bool) -> bool:
-        """Return whether the worker's next number is the lowest missing one, without which nothing would end."""
+        """Return whether the worker's next number is the lowest missing one, without which nothing ends."""
         if self._n_in_flight and not buffer_is_full:
             return False  # What is in flight moves the run on; only a full buffer asks for the lowest.
         free = [self._plan.free(other).next_number(other) for other in range(len(self.in_flight))]

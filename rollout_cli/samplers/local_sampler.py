@@ -50,7 +50,7 @@ class LocalSampler(Sampler):
 
 
 class _LocalWorker(NamedTuple):
-    """A worker, its commands, and the global generators of its episodes: other workers' turns come between."""
+    """A worker, its commands, and its episodes' global generators: other workers take turns in between."""
 
     loop: WorkerLoop
     commands: deque[ToWorker]

@@ -122,7 +122,7 @@ ToSampler = Started | Reported | Batch | Failed
 
 
 def as_reported(error: Exception) -> RolloutError:
-    """Return `error` as one of ours that can be pickled; where user code raised, its traceback becomes the details.
+    """Return `error` as one of ours that can be pickled; the traceback of user code becomes the details.
 
     In the same process the original is its cause, so that a debugger finds the frames.
     """
@@ -156,7 +156,7 @@ def _with_details(error: RolloutError, details: str) -> RolloutError:
 
 
 def as_raised(error: RolloutError) -> RolloutError:
-    """Return the error of a worker as Python shows it: with the user's own as its cause, and the hint as a note."""
+    """Return a worker's error as Python shows it: the user's own is its cause, the hint is a note."""
     if error.__cause__ is None and error.details:
         error.__cause__ = RemoteError(error.details)
     if error.hint and not hasattr(error, "__notes__"):
@@ -165,7 +165,7 @@ def as_raised(error: RolloutError) -> RolloutError:
 
 
 def _users_traceback(error: BaseException) -> str:
-    """Return the first cause that is no error of ours, from the first frame on that is not ours; empty for none.
+    """Return the first cause that is no error of ours, from its first foreign frame on; empty for none.
 
     Where every frame is ours, user code gave something wrong, and the message says what.
     """

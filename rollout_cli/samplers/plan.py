@@ -57,7 +57,7 @@ class Episodes:
 
 @dataclass(frozen=True, slots=True)
 class EpisodesPerWorker:
-    """Exactly `episodes` of each worker, a partition: worker w runs `episodes` numbers from `first + w * episodes` on.
+    """Exactly `episodes` of each worker, a partition: worker w runs those from `first + w * episodes` on.
 
     `done` is by worker how many of them, the lowest ones, an earlier run has covered; empty where there was
     none.
@@ -79,12 +79,12 @@ Plan = MinTimesteps | Episodes | EpisodesPerWorker
 
 
 Covered = tuple[int, int, int | None]
-"""How far an earlier run has covered a partition: one past its last episode (its first number where there is none), its
-steps, and those of the last episode (None where nobody knows)."""
+"""How far an earlier run has covered a partition: one past its last episode (its first number where there is
+none), its steps, and those of the last episode (None where nobody knows)."""
 
 
 def remaining(plan: Plan, covered: Sequence[Covered]) -> Plan | None:
-    """Return the plan of what an earlier run that has `covered` so much of each partition has left; None for nothing.
+    """Return what is left of a plan if an earlier run `covered` so much of each partition; None for nothing.
 
     Raises:
         UsageError: If the earlier run has more than the plan.
@@ -114,7 +114,7 @@ def remaining(plan: Plan, covered: Sequence[Covered]) -> Plan | None:
 
 
 class PlanState:
-    """A plan under way. Each number that `free(worker)` leases is later completed once, or released to it again.
+    """A plan under way. Each number that `free(worker)` leases is later completed once, or released again.
 
     None is the plan of nothing, which is done from the beginning. Where policies or environments differ
     `by_worker`, number i belongs to worker i % n_workers. Leases are whole blocks of `block` (a worker's
@@ -165,13 +165,13 @@ class PlanState:
         return self._free[worker if len(self._free) > 1 else 0]
 
     def complete(self, numbers: range, lengths: Array) -> None:
-        """Count episodes without gaps between them as run; `lengths` are their steps, int64 (N,), 0 if skipped."""
+        """Count episodes without gaps between them as run; their `lengths` are int64 (N,), 0 if skipped."""
         self._missing -= len(numbers)
         if self._prefix is not None and not self.done:
             self.stops[0] = self._prefix.add(numbers, lengths)
 
     def still_needed(self, in_flight: int) -> int | None:
-        """Return about how many more numbers are worth leasing while `in_flight` run; None for all that are left."""
+        """Return about how many more numbers to lease while `in_flight` run; None for all that are left."""
         if not self.is_shared:
             return None  # The numbers of one worker say nothing of how many another one must run.
         missing = self._missing if self._prefix is None else self._prefix.n_missing()
@@ -179,7 +179,10 @@ class PlanState:
 
 
 class _Prefix:
-    """Finds the shortest prefix of first, first + 1, … whose lengths, known in any order, sum to `target` at least."""
+    """Finds the shortest prefix of first, first + 1, … whose lengths sum to `target` or more.
+
+    The lengths become known in any order.
+    """
 
     def __init__(self, target: int, first: int) -> None:
         self._target = self._missing = target
@@ -188,7 +191,7 @@ class _Prefix:
         self._episodes = self._steps = 0  # All that are known.
 
     def add(self, numbers: range, lengths: Array) -> int:
-        """Take lengths, int64 (N,), which nobody may change later; return one past the last number, or NO_END."""
+        """Take lengths, int64 (N,), which nobody may change later; return one past the last, or NO_END."""
         self._ahead[numbers.start] = lengths
         self._episodes += len(numbers)
         self._steps += int(lengths.sum())
@@ -202,7 +205,7 @@ class _Prefix:
         return NO_END
 
     def n_missing(self) -> int | None:
-        """Return about how many more episodes reach the target by the mean length so far; None while it is unknown."""
+        """Return about how many more episodes reach the target, by the mean length; None if unknown."""
         return -(-(self._target - self._steps) * self._episodes // self._steps) if self._steps else None
 
 

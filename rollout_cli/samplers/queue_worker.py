@@ -1,4 +1,4 @@
-"""run_worker: one worker between two queues, for samplers of the user's own that are written after the documents."""
+"""run_worker: one worker between two queues, for users' own samplers, as the documents describe them."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def run_worker(  # noqa: C901, PLR0917 - the documents' arguments, and one state
             if hasattr(end, "close"):
                 ending.callback(end.close)
         if hasattr(to_sampler, "cancel_join_thread"):
-            to_sampler.cancel_join_thread()  # Else a process that ends waits until somebody has read what it sent.
+            to_sampler.cancel_join_thread()  # Else an ending process waits until somebody reads what it sent.
         if multiprocessing.parent_process() is not None:
             setproctitle.setproctitle(f"worker:{worker_number}")
         ending.enter_context(factory.setup())
@@ -82,4 +82,5 @@ def run_worker(  # noqa: C901, PLR0917 - the documents' arguments, and one state
 
 def _update(worker: Worker, agent: Any, env: Any) -> None:
     worker.update_env(env if env is None or isinstance(env, EnvUpdate) else as_env_source(env))
-    worker.update_agent(pickle.loads(agent) if isinstance(agent, bytes) else agent)  # noqa: S301  The sampler's own.
+    # The bytes are the sampler's own.
+    worker.update_agent(pickle.loads(agent) if isinstance(agent, bytes) else agent)  # noqa: S301

@@ -1,4 +1,4 @@
-"""ReorderBuffer: takes finished episodes as they come, and yields each partition's in order of their numbers."""
+"""ReorderBuffer: takes finished episodes as they come, and yields each partition's in number order."""
 
 from __future__ import annotations
 

@@ -183,7 +183,7 @@ class Sampler:
     def obtain_samples(
         self, itr: int, num_samples: int, agent_update: Any, env_update: Any = None, *, progress: bool = False
     ) -> EpisodeBatch:
-        """Return the shortest run of episodes from `next_number` on with at least `num_samples` (1 or more) steps.
+        """Return the shortest run of episodes from `next_number` on with at least `num_samples` (>= 1) steps.
 
         `itr`, the caller's iteration, changes nothing; updates are as in `stream`. With `progress`, stderr
         shows a bar.
@@ -195,7 +195,7 @@ class Sampler:
     def obtain_exact_episodes(
         self, n_eps_per_worker: int, agent_update: Any, env_update: Any = None, *, progress: bool = False
     ) -> EpisodeBatch:
-        """Return `n_eps_per_worker` (1 or more) episodes of each worker, in order; else as `obtain_samples`."""
+        """Return `n_eps_per_worker` (1 or more) episodes a worker, in order; else as `obtain_samples`."""
         plan = EpisodesPerWorker(n_eps_per_worker, self.next_number)
         total = n_eps_per_worker * self.n_workers
         return self._batch(plan, agent_update, env_update, progress=progress, total_episodes=total)
@@ -222,7 +222,7 @@ class Sampler:
         return LocalSegmentRunner()
 
     def request_stop(self, *, grace: float = 0.0) -> None:
-        """Let the stream that runs, or else the next one, end early with what is finished; for signal handlers too.
+        """Let this stream, or else the next, end early with what is finished; for signal handlers, too.
 
         Args:
             grace: Seconds that are left to running episodes below the highest that ended, since these hold it

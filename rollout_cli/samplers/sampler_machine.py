@@ -159,7 +159,7 @@ class SamplerMachine:
         return [instruction for worker in idle for instruction in self._lease(worker)]
 
     def stop(self) -> list[Instruction]:
-        """Begin no more numbers, and drop those above the highest of their partition that ended; the others run on.
+        """Begin no more numbers; drop those above their partition's highest ended one; the others run on.
 
         So nothing that ended is lost for want of an episode before it, if that ends soon; `is_over` says
         when. Again it does nothing.

@@ -27,5 +27,10 @@ class SegmentRunner(Protocol):
 class LocalSegmentRunner:
     """Calls functions in this process."""
 
-    def run(self, function: Callable[..., Result], *args: Any, needs_folder: bool = True) -> Result:  # noqa: ARG002
+    def run(
+        self,
+        function: Callable[..., Result],
+        *args: Any,
+        needs_folder: bool = True,  # noqa: ARG002
+    ) -> Result:
         return function(*args)

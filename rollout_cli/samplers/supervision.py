@@ -80,7 +80,7 @@ class Supervisor:
     # -- deaths ------------------------------------------------------------------------------------
 
     def died(self, death: Died, in_flight: Sequence[range], *, starting: bool) -> Decision:
-        """Take a death of a worker with these episodes in flight (rising ranges), or that was not ready yet."""
+        """Take a worker's death, with these episodes in flight (rising ranges), or before it was ready."""
         running = _within(in_flight, death.numbers or ())
         what = f"worker {death.worker} {death.reason}"
         if place := _CRASHING.search(death.details):

@@ -1,4 +1,4 @@
-"""What workers are given: policies, environments and updates of them, and all that a new worker must be sent."""
+"""What workers are given: policies, environments and their updates, and all that a new worker needs."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ class Notes(NamedTuple):
 
 @dataclass(slots=True)
 class Watch:
-    """Keeps account of how long a worker's step, with the reset before it, and its episodes take (seconds; None: any).
+    """Tracks how long a worker's step, with the reset before it, and its episodes take (seconds; None: any).
 
     Only time within its turns counts.
     """
@@ -39,7 +39,7 @@ class Watch:
         return min(max(min(limits) / _LOOKS, _SHORTEST), _LONGEST) if limits else None
 
     def look(self, notes: Notes, now: float) -> tuple[str, tuple[int, ...]] | None:
-        """Return None, or why the worker is to be killed, and the episodes that took too long (none for a step)."""
+        """Return None, or why the worker is to be killed, and its overdue episodes (none for a step)."""
         tick, last = self.tick, self._last
         if tick is None or (last is not None and now - last[0] < tick):
             return None

@@ -1,4 +1,4 @@
-"""WorkerLoop: what a worker does, one turn at a time; it knows no process and no channel (table in ARCHITECTURE.md)."""
+"""WorkerLoop: what a worker does, turn by turn; it knows no process or channel (table in ARCHITECTURE.md)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from rollout_cli.workers.values import NullCrashBox, WorkerReport
 from rollout_cli.workers.worker import Worker
 
 TURN_SECONDS = 0.004
-"""How long a turn runs episodes: a look for commands after every step would cost as much as a small env's step."""
+"""How long a turn runs: a look for commands after every step would cost as much as a small env's step."""
 
 FLUSH_SECONDS = 0.05
 """How long a finished episode waits at most for others to be sent with it."""
@@ -47,10 +47,11 @@ _clock = time.perf_counter
 
 
 class WorkerLoop:
-    """One worker, which notes in its crash box what runs. Where it owns its process, it sets that up for its factory.
+    """One worker, which notes in its crash box what runs.
 
-    Whoever drives it calls `turn` only while there is room for more messages, so a worker never blocks on
-    sending, and never drops a finished episode. It has `ended` after an `Exit`.
+    Where it owns its process, it sets that up for its factory. Whoever drives it calls `turn` only while
+    there is room for more messages, so a worker never blocks on sending, and never drops a finished episode.
+    It has `ended` after an `Exit`.
     """
 
     def __init__(
@@ -94,7 +95,7 @@ class WorkerLoop:
         return self._worker.running_numbers if self._worker is not None else ()
 
     def turn(self, commands: Sequence[ToWorker] = ()) -> list[ToSampler]:
-        """Take commands, run episodes for a while or one step of the environment, and return what is to be sent.
+        """Take commands, run episodes for a while or one step of the env, and return what is to be sent.
 
         A BaseException such as the user's SystemExit leaves the turn: the worker is as good as dead, and the
         episodes that run are suspects.
@@ -116,7 +117,7 @@ class WorkerLoop:
         return [*messages, *self.turn(untaken)] if untaken else messages
 
     def rescue(self) -> list[ToSampler]:
-        """Return what was finished before a turn raised, which is reported; what this raises is only logged."""
+        """Return what a turn finished before it raised, which is reported; errors here are only logged."""
         try:
             if self._worker is not None:
                 self._send_finished(self._worker, everything=True)
@@ -125,7 +126,7 @@ class WorkerLoop:
         return self._messages
 
     def close(self) -> None:
-        """Close the environment and leave the set-up; what these raise is only logged, for the episodes are safe."""
+        """Close the environment and leave the set-up; only log what these raise: the episodes are safe."""
         self._worker = None
         self._end_watch()
         try:
@@ -135,7 +136,7 @@ class WorkerLoop:
                 raise
             _log.warning("worker %d could not be closed: %s", self._number, first_line(error))
 
-    # -- commands --------------------------------------------------------------------------------------------------
+    # -- commands --------------------------------------------------------------------------------------------
 
     def _take(self, command: ToWorker) -> None:
         worker = None if self._failed else self._worker
@@ -183,7 +184,7 @@ class WorkerLoop:
             worker.crash_box = self._box
         return worker
 
-    # -- episodes --------------------------------------------------------------------------------------------------
+    # -- episodes --------------------------------------------------------------------------------------------
 
     def _run(self, worker: Worker) -> None:
         if worker.has_work:
@@ -205,7 +206,7 @@ class WorkerLoop:
         )
 
     def _send_finished(self, worker: Worker, *, everything: bool) -> None:
-        """Send what is finished, without the infos to be dropped; then raise the error of the first faulty reward."""
+        """Send what is finished, without infos to be dropped; then raise the first faulty reward's error."""
         pairs = [sound_episodes(chunk) for chunk in worker.take(everything=everything)]
         for sound, _ in pairs:
             if sound is not None:
@@ -240,4 +241,5 @@ class WorkerLoop:
 
 def _unpickled(data: bytes | None, what: str, kind: type[UserCodeError]) -> Any:
     with reporting(kind, f"the {what} cannot be unpickled in the worker", hint=_HINT):
-        return None if data is None else pickle.loads(data)  # noqa: S301  Pickled by this package's own process.
+        # Pickled by this package's own process.
+        return None if data is None else pickle.loads(data)  # noqa: S301

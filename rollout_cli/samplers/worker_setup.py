@@ -42,7 +42,8 @@ class WorkerSetup:
         """Return the factory; UserCodeError where its pickle cannot be loaded."""
         what = "the worker class, its arguments or its set-up cannot be unpickled"
         with reporting(UserCodeError, what, hint="they must be importable in worker processes, too"):
-            factory: WorkerFactory = pickle.loads(self.factory)  # noqa: S301  Pickled by the sampler's own process.
+            # Pickled by the sampler's own process.
+            factory: WorkerFactory = pickle.loads(self.factory)  # noqa: S301
         return factory
 
     def enter_folder(self) -> None:

@@ -1,4 +1,4 @@
-"""EpisodeSeeder: puts every random generator that a policy or environment may draw from into an episode's own state.
+"""EpisodeSeeder: puts all generators that a policy or environment may use into an episode's own state.
 
 A pickled policy with a generator of its own would otherwise explore alike in every worker.
 """
@@ -21,7 +21,7 @@ import numpy as np
 from rollout_cli.seeding.seeds import derive_seed, seed_digest, seed_globals
 
 MAX_OBJECTS = 20_000
-"""Objects looked at below one policy or environment: a replay buffer that a policy holds must not cost seconds."""
+"""Objects looked at below a policy or environment: a replay buffer in a policy must not cost seconds."""
 
 
 class EpisodeSeeder:
@@ -34,7 +34,7 @@ class EpisodeSeeder:
         self._streams: list[tuple[str, Any]] = []
 
     def watch(self, *, policy: Any = None, env: Any = None) -> None:
-        """Search for generators, after a build, an update or the first reset; those found before keep their streams.
+        """Search for generators after a build, an update or the first reset; known ones keep their streams.
 
         A policy or environment takes the place of the one watched before; None leaves that one. What both
         hold counts as the environment's. Nothing changes but that a space makes the generator that its first
@@ -60,7 +60,7 @@ class EpisodeSeeder:
         self._streams = streams
 
     def begin(self, number: int | str) -> None:
-        """Seed the global generators, then the policy's, then the environment's, for one episode (or `SETUP`)."""
+        """Seed global generators, then the policy's, then the environment's, for an episode (or `SETUP`)."""
         seed_globals(self._root, number)
         self.seed_found(number)
 

@@ -62,7 +62,7 @@ def draw_root_seed() -> int:
 
 
 def seed_globals(root: int, number: int | str) -> None:
-    """Seed `random`, `numpy.random` and, where torch is loaded, its generators of CPU and initialised CUDA devices."""
+    """Seed `random`, `numpy.random` and, if loaded, torch, on the CPU and initialised CUDA devices."""
     random.seed(derive_seed(root, number, "random"))
     np.random.seed(derive_seed(root, number, "numpy.random") >> 32)
     for generator in _torch_generators():

@@ -1,4 +1,4 @@
-"""What a vector environment or a batched policy gives for n rows at once, as checked arrays and typed columns.
+"""What a vector environment or batched policy gives for n rows, as checked arrays and typed columns.
 
 gymnasium's vector environments give one info dictionary of arrays (n, ...) for all rows, with a mask `_key`
 beside each `key` that not every row has; policies give arrays, masked where some rows have no value.
@@ -25,13 +25,13 @@ InfoKey = tuple[InfoPath, str]
 """Path and kind; one path may have several."""
 
 _WIDEST_BYTES, _LARGEST_VALUE = 8, 4_096
-"""A column of wider numbers, or of larger values (bytes), keeps objects: it would take as much in every step."""
+"""A column of wider numbers, or of larger values (bytes), keeps objects: it would cost as much every step."""
 
-# -- numbers: those that cannot be used raise BadValueError ------------------------------------------------------------
+# -- numbers: those that cannot be used raise BadValueError --------------------------------------------------
 
 
 def leaf_batch(name: str, leaf: Leaf, values: Any, n_rows: int) -> Array:
-    """Return the values of one leaf of a batch as an array (n, *shape) of the leaf's type; `name` is their plural."""
+    """Return the values of a leaf of a batch as an array (n, *shape) of its type; `name` is their plural."""
     if leaf.kind == "text":
         array = np.empty(len(values), object)
         array[:] = [checked_text("the text of a row", value, leaf.space) for value in values]
@@ -74,7 +74,7 @@ def _as_array(values: Any) -> Array:
         raise BadValueError(f"the batch is no array: {shown(values)}") from error
 
 
-# -- infos -------------------------------------------------------------------------------------------------------------
+# -- infos ---------------------------------------------------------------------------------------------------
 
 
 class RowInfos(list[dict[Any, Any]]):

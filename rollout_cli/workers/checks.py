@@ -36,7 +36,7 @@ ENDLESS_HINT = (
 
 
 class BadValueError(Exception):
-    """A value of the user's code that its interface does not allow; its text says which, and what was expected."""
+    """A value of the user's code that its interface forbids; the text says which, and what was expected."""
 
     def __init__(self, message: str, hint: str = "make it match the space, or the space match it") -> None:
         super().__init__(message)
@@ -95,7 +95,7 @@ def copied(value: Any) -> Any:
         return value.copy()
     try:
         return frozen_copy(value) if isinstance(value, Mapping) else copy.deepcopy(value)
-    except Exception:  # noqa: BLE001  A foreign object may refuse in any way; it is counted as unstorable later.
+    except Exception:  # noqa: BLE001  A foreign object may refuse in any way; it counts as unstorable later.
         return value
 
 
@@ -160,7 +160,7 @@ def clipped(value: Any, space: spaces.Space[Any]) -> Any:
 
 
 def sound_episodes(chunk: Chunk) -> tuple[Chunk | None, RolloutError | None]:
-    """Return the episodes whose rewards are numbers, None for none, and the error of the first one that has a nan."""
+    """Return the episodes whose rewards are numbers, None for none, and the error of the first nan."""
     rows = np.flatnonzero(np.isnan(chunk.rewards))
     if not len(rows):
         return chunk, None
@@ -180,7 +180,7 @@ def sound_episodes(chunk: Chunk) -> tuple[Chunk | None, RolloutError | None]:
 
 
 def episode_place(worker: int, number: int, seed: int, step: int) -> str:
-    """Return the text that says where in a run something failed; -1 for no seed: the environment began by itself."""
+    """Return in words where in a run something failed; -1 for no seed: the environment began by itself."""
     return f"worker {worker}, episode {number}{f', seed {seed}' if seed >= 0 else ''}, step {step}"
 
 
@@ -191,7 +191,7 @@ def rows_place(worker: int, numbers: tuple[int, ...], n_rows: int, step: int) ->
 
 
 def blame(where: str, error: BaseException, place: str, numbers: tuple[int, ...] = ()) -> None:
-    """Raise the error that says which call of user code failed, how, and in whose step; return if it is nobody's fault.
+    """Raise the error that says which user code failed, how, and in whose step; return if none is at fault.
 
     Ctrl-C arrives in whichever code runs; an error of ours that is no UserCodeError is its own message. A
     UserCodeError keeps its words, and gets the place. `numbers` are the episodes in one of which `where`

@@ -39,7 +39,7 @@ def load_worker_class(spec: str) -> type[Worker]:
 
 
 def refuse_overrides(kind: type[Worker], worker_args: dict[str, Any]) -> None:
-    """Raise UserCodeError where a worker class overrides what samplers would not call: its author would never know.
+    """Raise UserCodeError if a worker class overrides what no sampler calls: its author would never know.
 
     One that has an `advance` of its own is run by that, and may do as it likes.
     """
@@ -128,7 +128,7 @@ class WorkerFactory:
     def prepare_worker_messages(
         self, objs: Any, preprocess: Callable[[Any], Any] = lambda obj: obj
     ) -> list[Any]:
-        """Return one object a worker, each through `preprocess`: of a list, which has as many, or the same for all."""
+        """Return one object a worker, each through `preprocess`: from a list of as many, or one for all."""
         if isinstance(objs, list):
             if len(objs) != self.n_workers:
                 raise ArgumentError(
@@ -138,7 +138,7 @@ class WorkerFactory:
         return [preprocess(objs)] * self.n_workers
 
     def __call__(self, worker_number: int) -> Worker:
-        """Build worker 0 to n_workers - 1, or raise ArgumentError; UserCodeError if its class cannot be built."""
+        """Build worker 0 to n_workers - 1, or raise ArgumentError; UserCodeError if its class fails."""
         if not 0 <= worker_number < self.n_workers:
             raise ArgumentError(f"worker_number is {worker_number}, must be from 0 to {self.n_workers - 1}")
         common = {
@@ -157,8 +157,11 @@ class WorkerFactory:
 
     @contextmanager
     def setup(self) -> Iterator[None]:
-        """Enter the context that a worker lives in, before it is built; UserCodeError if `worker_setup` fails."""
-        hint = "worker_setup is called without arguments and returns a context manager; the traceback below shows where"
+        """Enter the context that a worker is built and lives in; UserCodeError if `worker_setup` fails."""
+        hint = (
+            "worker_setup is called without arguments and returns a context manager; "
+            "the traceback below shows where"
+        )
         with reporting(UserCodeError, "the worker's set-up could not be entered", hint=hint):
             entered = ExitStack()
             entered.enter_context((self.worker_setup or nullcontext)())
@@ -171,7 +174,7 @@ class WorkerFactory:
                 entered.close()
 
     def after_updates(self) -> None:
-        """Let torch, where it is loaded and no `worker_setup` decides, use OMP_NUM_THREADS threads, or one."""
+        """Let torch, if loaded and no `worker_setup` decides, use OMP_NUM_THREADS threads, or one."""
         torch: Any = sys.modules.get("torch")
         if self.worker_setup is None and hasattr(torch, "set_num_threads"):
             wanted = os.environ.get("OMP_NUM_THREADS", "1")

@@ -58,11 +58,11 @@ class PolicyHolder:
         return self.policies[0]
 
     def action_rule(self, rules: EpisodeRules) -> OnInvalidAction:
-        """Return what becomes of invalid actions; those that are in their space by construction need no check."""
+        """Return what becomes of invalid actions; those that are valid by construction need no check."""
         return "warn" if self.policy.trusted else rules.invalid_action
 
     def update(self, agent_update: Any) -> None:
-        """Take a new policy, or parameters (a dict, tuple or array) for all copies; PolicyError if it refuses."""
+        """Take a policy, or parameters (dict, tuple or array) for all copies; PolicyError if it refuses."""
         if not isinstance(agent_update, dict | tuple | np.ndarray):
             self._given, self.policies = agent_update, []
             return

@@ -1,4 +1,4 @@
-"""What a worker and its sampler both know: the rules for episodes, the report, the box that notes what runs."""
+"""What a worker and its sampler both know: the rules for episodes, the report, the box for what runs."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class EpisodeRules:
     step_guard: int = 1_000_000
 
     def most_steps(self, row_bytes: int) -> int:
-        """Return how many steps an episode without a limit may have, where each has so many bytes of observations."""
+        """Return how many steps an episode without a limit may have, given a step's bytes of observations."""
         return max(1, min(self.step_guard, _GUARD_BYTES // max(1, row_bytes)))
 
 

@@ -126,7 +126,7 @@ class VecWorker(DefaultWorker):
         return NativeEngine(setting, self._native, self._row_specs)
 
     def rollout(self) -> EpisodeBatch:
-        """Run one episode in every row (or the assigned ones) to its end, and return them: no short one wins a race."""
+        """Return one whole episode of every row (or of the assigned ones): no short one wins a race."""
         self.start_episode()
         while self.has_work:
             self.step_episode()

@@ -96,7 +96,7 @@ class Engine(Protocol):
         """The numbers of the episodes that run."""
 
     def begin(self) -> None:
-        """Begin numbers that wait, each in its row: one where rows take turns, else in all rows that are free."""
+        """Begin waiting numbers, each in its row: one where rows take turns, else in all free rows."""
 
     def step(self) -> bool:
         """Take one step of all rows, or of one where they take turns; return whether an episode ended."""
@@ -105,7 +105,7 @@ class Engine(Protocol):
         """Run until the workers' clock passes `deadline`, or nothing is left; at least one step."""
 
     def take(self, below: float, ended_before: float) -> list[Chunk]:
-        """Remove the ended episodes below a number, or that ended before a time; in order, in one chunk or several."""
+        """Remove the episodes that ended below a number or before a time; in order, in one or more chunks."""
 
     def forget(self, above: int) -> None:
         """Give up the episodes that run, above the number `above`."""
@@ -171,7 +171,7 @@ class Worker(abc.ABC):
 
     @classmethod
     def numbers_at_once(cls, worker_args: dict[str, Any]) -> int:
-        """Return how many numbers a worker with these arguments runs at once: it wants its work in such blocks."""
+        """Return how many numbers a worker with these arguments runs at once: it wants blocks of so many."""
         del worker_args
         return 1
 
@@ -181,7 +181,7 @@ class Worker(abc.ABC):
         del worker_args
         return {"start_episode", "step_episode", *OVERRIDABLE}
 
-    # -- places to override ------------------------------------------------------------------------------------------
+    # -- places to override ----------------------------------------------------------------------------------
 
     def worker_init(self) -> None:  # noqa: B027 - to be overridden, and it need not be
         """Prepare the process; called once, before the first update."""
@@ -192,7 +192,7 @@ class Worker(abc.ABC):
         return env.reset(seed=seed)
 
     def reset_agent(self, agent: Any, number: int) -> None:
-        """Reset the policy for episode `number`, after the environment was reset; `agent` is the user's own object."""
+        """Reset the policy for episode `number`, after the environment; `agent` is the user's own object."""
         del agent, number
         self._holder.policy.reset()
 
@@ -208,7 +208,7 @@ class Worker(abc.ABC):
         del number
         return ()
 
-    # -- updates -----------------------------------------------------------------------------------------------------
+    # -- updates ---------------------------------------------------------------------------------------------
 
     @abc.abstractmethod
     def update_env(self, env_update: Any) -> None:
@@ -220,7 +220,7 @@ class Worker(abc.ABC):
         """
 
     def update_agent(self, agent_update: Any) -> None:
-        """Take a new policy, or new parameters (a dict, tuple or array) for the present one; None changes nothing.
+        """Take a new policy, or parameters (dict, tuple or array) for the present one; None changes nothing.
 
         Raises:
             PolicyLoadError: If it cannot be loaded or recognised.
@@ -268,7 +268,7 @@ class Worker(abc.ABC):
         """Return what takes a step of an environment: its own `step`, unless a subclass has a `step_env`."""
         return env.step if type(self).step_env is Worker.step_env else partial(self.step_env, env)
 
-    # -- the documents' verbs ----------------------------------------------------------------------------------------
+    # -- the documents' verbs --------------------------------------------------------------------------------
 
     def start_episode(self) -> None:
         """Begin assigned numbers, each in its row; where none is assigned, those after the last.
@@ -303,7 +303,7 @@ class Worker(abc.ABC):
             pass
         return self.collect_episode()
 
-    # -- a sampler's questions ---------------------------------------------------------------------------------------
+    # -- a sampler's questions -------------------------------------------------------------------------------
 
     @property
     def agent(self) -> Any:
@@ -312,12 +312,12 @@ class Worker(abc.ABC):
 
     @property
     def env(self) -> Any:
-        """The environment; of several rows the first one's, or the vector environment. None before the first update."""
+        """The first row's environment, or the vector environment; None before the first update."""
         return self._envs[0] if self._envs else None
 
     @property
     def env_spec(self) -> EnvSpec:
-        """Spaces of its environment, and the limit in force: the lower one of the environment's and its own."""
+        """Spaces of its environment, and the limit in force: the lower of the environment's and its own."""
         if self._env_spec is None:
             raise InternalError("the worker has no environment yet: call update_env first")
         return self._env_spec
@@ -329,7 +329,7 @@ class Worker(abc.ABC):
         self._queue.add(chain.from_iterable(ranges), self.number_stride)
 
     def advance(self, deadline: float) -> None:
-        """Run assigned numbers until `time.perf_counter()` passes `deadline`, or none is left; at least one step.
+        """Run assigned numbers, at least a step, until `time.perf_counter()` passes `deadline` or all ended.
 
         Raises:
             UserCodeError: If the policy or the environment fails; its `episodes` are the numbers where it may
@@ -370,7 +370,7 @@ class Worker(abc.ABC):
         return chunks
 
     def retract(self, *, above: int | None) -> None:
-        """Drop the waiting and running numbers above `above`; where it is None, all of them, and the finished ones."""
+        """Drop waiting and running numbers above `above`; for None, all of them, and the finished ones."""
         last = NO_NUMBER if above is None else above
         self._queue.drop_above(last)
         self._forget(last)
@@ -400,7 +400,7 @@ class Worker(abc.ABC):
         return size if self._engine is None else size + self._engine.finished_rows * self._engine.row_bytes
 
     def report(self) -> WorkerReport:
-        """Return what only a worker knows of the policy and the environment; the files are not its business."""
+        """Return what only a worker knows of the policy and environment; files are not its business."""
         engine = self._ready()
         return WorkerReport(
             env=describe_env(self.env),

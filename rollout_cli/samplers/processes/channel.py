@@ -1,4 +1,4 @@
-"""Channel: messages over one end of a socket pair; neither sending nor receiving ever waits for the other end.
+"""Channel: messages over one end of a socket pair; sending and receiving never wait for the other end.
 
 A message is one frame: a header, the sizes of its pieces, and the pieces. The first piece is a pickle
 (protocol 5), the others are the arrays in it, which are neither copied nor pickled. What the socket does not
@@ -139,4 +139,5 @@ def _from_frame(body: memoryview, n_pieces: int) -> Any:
         at += -at % _ALIGNMENT
         pieces.append(body[at : at + size])
         at += size
-    return pickle.loads(pieces[0], buffers=pieces[1:])  # noqa: S301  It was pickled by this package's own process.
+    # It was pickled by this package's own process.
+    return pickle.loads(pieces[0], buffers=pieces[1:])  # noqa: S301

@@ -1,4 +1,4 @@
-"""The crash box: what a worker leaves for its sampler to find after its death, and how a death is put into words.
+"""The crash box: what a worker leaves for its sampler to find after its death, and its death in words.
 
 The box is a file without a name that both processes have open. Its first part is mapped into the worker's
 memory: there a worker notes which episodes run, by one word written an episode. Behind it follows the
@@ -101,7 +101,7 @@ def read_story(box: io.FileIO) -> str:
 
 
 def how_it_ended(status: int, story: str) -> tuple[str, str]:
-    """Return how a worker with this exit status (of `os.waitstatus_to_exitcode`) ended, in words, and a hint."""
+    """Return how a worker with this exit code (`os.waitstatus_to_exitcode`) ended, in words, and a hint."""
     if status >= 0:
         raised = story.rsplit("\n", 1)[-1][:200]
         return f"ended with exit code {status}" + (f" ({raised})" if raised else ""), ""

@@ -1,4 +1,4 @@
-"""The fork server: a process that imports what workers need, forks them, and ends them when the sampler's process dies.
+"""The fork server imports what workers need, forks them, and ends them when the sampler's process dies.
 
 It runs no user code and starts no thread, so it is always there to notice the end of a worker, or of the
 sampler, and to kill a worker with all that its environment started. Nothing here has a name in a file system,
@@ -80,7 +80,8 @@ class ForkServer:
                         stdin=subprocess.DEVNULL,
                         pass_fds=[theirs.fileno()],
                         env={**ONE_THREAD, **os.environ},
-                        start_new_session=True,  # A signal to the sampler's group leaves it, and so the workers, alone.
+                        # A signal to the sampler's group leaves it, and so the workers, alone.
+                        start_new_session=True,
                     )
             except OSError as error:
                 raise WorkerError(f"workers cannot be started: {error}", hint=NO_ROOM) from error
@@ -99,7 +100,7 @@ class ForkServer:
             return False
 
     def fork(self, worker_id: int, channel: int, box: int, status: int) -> None:
-        """Fork a worker, with an id never used before, from copies of the descriptors of its channel and crash box.
+        """Fork a worker, under a new id, from copies of the descriptors of its channel and crash box.
 
         RECORDs of what becomes of it go to the writing end of a pipe, `status`.
         """
@@ -126,7 +127,7 @@ _servers: dict[StartMethod, ForkServer] = {}
 
 
 def running_server(method: StartMethod) -> ForkServer:
-    """Return this process's server for a start method, started if there is none, without waiting for its imports."""
+    """Return this process's server for a start method; start one if needed, without waiting for imports."""
     server = _servers.get(method)
     if server is None or not server.is_usable:
         if server is not None:
@@ -151,7 +152,8 @@ def serve(descriptor: int, method: StartMethod) -> NoReturn:
         if method == "forkserver":
             # A module that cannot be imported fails again in the worker, whose traceback reaches the user.
             with contextlib.suppress(Exception):
-                from rollout_cli.samplers.processes import worker_main  # noqa: F401, PLC0415 - not where one starts it
+                # The process that starts this one need not import it.
+                from rollout_cli.samplers.processes import worker_main  # noqa: F401, PLC0415
         Server(socket.socket(fileno=descriptor), sampler).serve()
     except BaseException:  # noqa: BLE001  The process ends here.
         traceback.print_exc()

@@ -107,7 +107,7 @@ class ProcessPool:
         self._selector.register(self._woken, selectors.EVENT_READ)
 
     def start(self, worker: int) -> None:
-        """Start a worker, whose process does not exist yet then. One that the system refuses is a `Died` event."""
+        """Start a worker; its process comes later. One that the system refuses is a `Died` event."""
         process = self._processes[worker] = self._forked(worker)
         self._selector.register(process.channel, selectors.EVENT_READ, process)
         self._selector.register(process.status, selectors.EVENT_READ, process)
@@ -203,7 +203,8 @@ class ProcessPool:
                 return
             except MemoryError:
                 raise
-            except Exception as error:  # noqa: BLE001  Whatever bytes that are no message lead to, the worker sent them.
+            # Bytes that are no message may raise anything; the worker sent them.
+            except Exception as error:  # noqa: BLE001
                 self._silence(process)
                 if not isinstance(error, EOFError):
                     process.kill(f"sent something that is no message ({first_line(error)})")

@@ -21,7 +21,7 @@ from rollout_cli.samplers.worker_setup import WorkerSetup
 
 
 def worker_main(channel_descriptor: int, box_descriptor: int) -> None:
-    """Run one worker, with its end of a socket pair and its crash box, until its sampler ends it or is gone."""
+    """Run one worker, with its end of a socket pair and its crash box, until its sampler ends it or dies."""
     box = CrashBox(box_descriptor)
     box.catch_signals()
     code = 0

@@ -1,4 +1,4 @@
-"""What runs on the nodes of a Ray cluster: a worker as an actor, and the source of the chunks that it leaves."""
+"""What runs on a Ray cluster's nodes: a worker as an actor, and the source of the chunks it leaves."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def _new_loop(setup: WorkerSetup, turn_seconds: float) -> WorkerLoop:
 
 
 def packed_numbers(numbers: Any) -> Any:
-    """Return the differences of numbers, int64 (N,): where these rise by one, they compress to nearly nothing."""
+    """Return the differences of numbers, int64 (N,): where these rise by one, they compress very well."""
     return np.diff(numbers, prepend=0)
 
 
@@ -128,7 +128,7 @@ class Recipe(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """The source of one chunk of a turn. If the store has lost it, its episodes are run again where it is called."""
+    """The source of one chunk of a turn. If the store lost the chunk, a call runs its episodes again."""
 
     objects: Any  # The reference to the chunks of the turn.
     place: int
@@ -162,8 +162,8 @@ class Stored:
             chunk = for_transport(chunk)[self.part]
         if chunk.n_steps != self.n_steps:
             raise WorkerError(
-                f"episodes {self.numbers[0].start} to {self.numbers[-1][-1]} were lost with a node of the cluster, and "
-                "had other lengths when they were run again",
+                f"episodes {self.numbers[0].start} to {self.numbers[-1][-1]} were lost "
+                "with a node of the cluster, and had other lengths when they were run again",
                 hint="these episodes are not reproducible: collect them again",
             )
         return chunk

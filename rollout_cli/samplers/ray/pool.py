@@ -135,7 +135,8 @@ class RayPool:
         if _session(self._ray) != self._session:
             raise WorkerError(
                 "the connection to the Ray cluster was ended, and the workers with it",
-                hint="call ray.shutdown only after shutdown_worker; the next call of the sampler starts new workers",
+                hint="call ray.shutdown only after shutdown_worker; "
+                "the next call of the sampler starts new workers",
             )
 
     def _turn(self, handle: _Handle, *arguments: Any) -> Any:
@@ -215,8 +216,8 @@ class RayPool:
                 if kind in present
             ]
             text = (
-                f"{n_waiting} of {len(self._handles)} workers have not started after {PLACE_SECONDS:g} s, and are "
-                f"waited for: {' and '.join(facts)} of the Ray cluster are free"
+                f"{n_waiting} of {len(self._handles)} workers have not started after {PLACE_SECONDS:g} s, "
+                f"and are waited for: {' and '.join(facts)} of the Ray cluster are free"
             )
             return [Notice(text)]
         return []

@@ -70,7 +70,10 @@ class RaySampler(Sampler):
         present = ray.cluster_resources()
         for kind, each in (("CPU", self._resources["num_cpus"]), ("GPU", self._resources["num_gpus"])):
             if each * self.n_workers > present.get(kind, 0):
-                message = f"{self.n_workers} workers need {each * self.n_workers:g} {kind}s, and the Ray cluster has "
+                message = (
+                    f"{self.n_workers} workers need {each * self.n_workers:g} {kind}s, "
+                    "and the Ray cluster has "
+                )
                 raise UsageError(f"{message}{present.get(kind, 0):g}", hint=_CLUSTER_HINT)
         return RayPool(self._factory, self._updates, self._resources, self._supervision)
 
@@ -94,7 +97,7 @@ class RaySampler(Sampler):
 
 
 class RaySegmentRunner:
-    """Calls functions on this node of a cluster, or on another one, if there is one, where no folder is needed.
+    """Calls functions on this node of a cluster, or on another, if any, where no folder is needed.
 
     If the process or that node is lost, the function runs again, on this node; four losses are a WorkerError.
     """

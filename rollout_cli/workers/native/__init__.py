@@ -1,1 +1,1 @@
-"""The engine of vector environments: their arrays go to time-major rings, from which episodes are gathered."""
+"""The engine of vector environments: arrays go to time-major rings, and episodes are gathered from these."""

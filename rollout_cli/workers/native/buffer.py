@@ -24,8 +24,8 @@ Array = npt.NDArray[Any]
 InfoGroup = Literal["env", "agent"]
 
 _PADDING = 8
-"""Rows of the rings that no row of the environment has. Without them one row's steps lie a power of two bytes apart,
-share few lines of the processor's cache, and take three times as long to gather."""
+"""Rows of the rings that no row of the environment has. Without them one row's steps lie a power of two bytes
+apart, share few lines of the processor's cache, and take three times as long to gather."""
 
 _RING_BYTES = 32 << 20
 _FEWEST_STEPS, _MOST_STEPS = 16, 1024
@@ -95,7 +95,7 @@ class Columns:
 
     @classmethod
     def joined(cls, parts: Sequence[Self]) -> Self:
-        """Return the parts after one another; some may lack infos that others have, and get zeros that nobody reads."""
+        """Return the parts in sequence; those that lack others' infos get zeros that nobody reads."""
         examples = {key: ring for part in parts for key, ring in part.infos.items()}
         rings: dict[Any, list[Ring]] = {key: [] for key in examples}
         for part in parts:
@@ -134,7 +134,7 @@ class RolloutBuffer:
     def _ring(self, dtype: npt.DTypeLike, shape: tuple[int, ...] = ()) -> Array:
         return np.zeros((self._n_slots, self._width, *shape), dtype)
 
-    # -- a step ------------------------------------------------------------------------------------------------------
+    # -- a step ----------------------------------------------------------------------------------------------
 
     def begin_step(self, observations: Iterable[Array]) -> None:
         """Begin a step with its observations, one array (n, *shape) a leaf."""
@@ -176,7 +176,7 @@ class RolloutBuffer:
         return self.step % (self._n_slots // 2) == 0
 
     def make_room(self, running: Episodes) -> None:
-        """Put aside older episodes that ended, and older steps of those that run, before the rings overwrite them."""
+        """Put aside older ended episodes, and older steps of running ones, before they are overwritten."""
         oldest = self.step - self._n_slots // 2
         if self._ended:
             self._overdue += self._cut(lambda ended: ended.unsaved < oldest)
@@ -207,7 +207,7 @@ class RolloutBuffer:
         for number, start, stop in zip(episodes.number.tolist(), [0, *stops], stops, strict=False):
             yield number, steps.mapped(itemgetter(slice(start, stop)))
 
-    # -- episodes ----------------------------------------------------------------------------------------------------
+    # -- episodes --------------------------------------------------------------------------------------------
 
     def end(self, episodes: Episodes) -> None:
         """Take note of k episodes that ended."""
@@ -220,7 +220,7 @@ class RolloutBuffer:
             self._pieces.pop(number, None)
 
     def take(self, below: float, ended_before: float) -> list[Chunk]:
-        """Remove episodes that ended, and return them in the order of their numbers in one chunk, if there are any.
+        """Remove episodes that ended, and return them in the order of their numbers in one chunk, if any.
 
         Those stay that are not `below` a number, unless they ended before the time `ended_before`.
         """

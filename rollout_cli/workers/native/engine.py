@@ -1,4 +1,4 @@
-"""NativeEngine: the rows of a vector environment, with one call of the policy and one of the environment a step."""
+"""NativeEngine: a vector environment's rows, with one call each of the policy and environment a step."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class NativeEngine:
         mode = self._rows.mode.value
         return f"the vector environment resets a row by itself ({mode}), from no seed of the episode's own"
 
-    # -- beginning ---------------------------------------------------------------------------------------------------
+    # -- beginning -------------------------------------------------------------------------------------------
 
     def begin(self) -> None:
         with self._blaming():
@@ -103,7 +103,7 @@ class NativeEngine:
                 self._begin_rows(np.array(free))
 
     def _begin_rows(self, rows: Array, infos: Any = None, *, anew: bool = False) -> None:
-        """Begin the next number of each row (k,) that has one, with the next step; `anew` where these are all rows.
+        """Begin the next number of each row (k,) that has one, with the next step; `anew` for all rows.
 
         `infos` are those of the step in which the environment reset these rows; None where it is to be reset
         here.
@@ -140,7 +140,7 @@ class NativeEngine:
         self._see(observations)
         return infos
 
-    # -- a step ------------------------------------------------------------------------------------------------------
+    # -- a step ----------------------------------------------------------------------------------------------
 
     def step(self) -> bool:
         before = self._buffer.finished_rows
@@ -158,7 +158,7 @@ class NativeEngine:
                     break
 
     def _step(self) -> None:
-        """Take one step in every row: observations are recorded before the policy sees them, actions before the env."""
+        """Step every row: observations are recorded before the policy sees them, actions before the env."""
         buffer, n_rows = self._buffer, self._n_rows
         buffer.begin_step(self._leaves)
         self._where = self._acting
@@ -225,7 +225,7 @@ class NativeEngine:
         return [leaf_batch("final observations", leaf, values, self._n_rows) for leaf, values in pairs]
 
     def _end(self, rows: Array, terminated: Array, truncated: Array, leaves: list[Array]) -> None:
-        """End the episodes that run in rows (k,); flags (n,) and last observations (n, *shape) are of all rows."""
+        """End the episodes in rows (k,); flags (n,) and last observations (n, *shape) are of all rows."""
         running = self._running
         running.stop[rows], running.ended[rows] = self._buffer.step, _clock()
         running.terminated, running.truncated = terminated, truncated
@@ -242,11 +242,11 @@ class NativeEngine:
                 raise RowError(int(lengths.argmax())) from error
         self._buffer.make_room(self._running)
 
-    # -- errors ------------------------------------------------------------------------------------------------------
+    # -- errors ----------------------------------------------------------------------------------------------
 
     @contextmanager
     def _blaming(self) -> Iterator[None]:
-        """Raise the UserCodeError of the user's code that fails inside; all episodes that run are then given up."""
+        """Raise the UserCodeError of the user's code that fails inside; all running episodes are given up."""
         try:
             yield
         except BaseException as error:  # noqa: BLE001 - whatever it is, it is raised again
@@ -266,7 +266,7 @@ class NativeEngine:
             blame(self._where, cause, place, numbers)
             raise cause from None
 
-    # -- what a worker asks ------------------------------------------------------------------------------------------
+    # -- what a worker asks ----------------------------------------------------------------------------------
 
     @property
     def n_steps(self) -> int:

@@ -1,4 +1,4 @@
-"""How the rows of a vector environment act: one policy call for all of them, or a policy of its own for each."""
+"""How a vector environment's rows act: one policy call for all of them, or a policy of its own for each."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Array = npt.NDArray[Any]
 
 
 class OnePolicy:
-    """One policy, called once a step with all rows; the action of a row that runs no episode means nothing."""
+    """One policy, called once a step with all rows; actions of rows that run no episode mean nothing."""
 
     def __init__(self, setting: Setting, rows: NativeRows, row_specs: Sequence[EnvSpec]) -> None:
         self._root, self._seeders, self._rule = setting.root, setting.seeders, setting.rule
@@ -36,7 +36,7 @@ class OnePolicy:
         self._seeders[-1].watch(policy=self._policy, env=self._rows.env)
 
     def seed(self, rows: Array, numbers: Array, *, anew: bool) -> None:
-        """Seed the episodes of rows (k,), before their reset; `anew`: these are all rows, and some begin no episode."""
+        """Seed episodes of rows (k,) before their reset; `anew`: these are all rows, and some begin none."""
         if self._rows.resets_itself and not anew:
             return  # The draws go on from one episode to the next.
         lowest = int(numbers[numbers != NO_NUMBER].min())
@@ -49,7 +49,7 @@ class OnePolicy:
             self._policy.seed_rows(self._rows.mask(rows), seeds)
 
     def reset(self, rows: Array) -> None:
-        """Begin the episodes of rows (k,), after the environment was reset; the first time, those of all rows."""
+        """Begin the episodes of rows (k,), after the environment's reset; the first time, of all rows."""
         if self._policy.resets:
             self._policy.reset(self._rows.mask(rows))
 
@@ -98,7 +98,7 @@ class OnePolicy:
 
 
 class PolicyEach(OnePolicy):
-    """A policy for each row, for one that acts on one observation at a time: each row is then a DefaultWorker's."""
+    """A policy for each row, if it acts on one observation at a time: each row is then a DefaultWorker's."""
 
     def __init__(self, setting: Setting, rows: NativeRows, row_specs: Sequence[EnvSpec]) -> None:
         super().__init__(setting, rows, row_specs)

@@ -105,7 +105,7 @@ class NativeRows:
         return self.env.reset(seed=seeds[mask] >> 1, options=options)
 
     def check_left_alone(self, rows: Array, before: Any, after: Any) -> None:
-        """Raise EnvLoadError where a reset of `rows` has changed observations of others; it is looked at once."""
+        """Raise EnvLoadError if a reset of `rows` has changed others' observations; this is checked once."""
         others = ~self.mask(rows)
         if before is None or self._keeps_mask or not others.any():
             return
@@ -122,7 +122,7 @@ class NativeRows:
 
 
 def final_infos(infos: Mapping[Any, Any]) -> tuple[Any, Mapping[Any, Any], dict[Any, Any]]:
-    """Return the last observations, their infos, and those of rows as they are now, of a step in mode SAME_STEP."""
+    """Return the last observations, their infos, and the rows' present infos, of a step in SAME_STEP mode."""
     if "final_obs" not in infos:
         hint = "in the mode SAME_STEP the infos hold 'final_obs' where episodes end"
         raise BadValueError("infos has no 'final_obs' though episodes ended", hint)

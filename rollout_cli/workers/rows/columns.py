@@ -128,7 +128,7 @@ class Column:
                     raise bad_action(leaf, number, rule)
                 action = kind(number)
             append(number)
-            return action  # Not Python's integer: gymnasium's check of it takes longer, and `sample` gives numpy's.
+            return action  # Not Python's integer: gymnasium checks that slower, and `sample` gives numpy's.
 
         return record
 
@@ -144,7 +144,7 @@ class Column:
             return np.asarray(numbers, self._dtype)
 
     def _integer(self, value: Any) -> int:
-        """Return Python's integer of a number, or of a comparison of numpy values, which gives numpy's bool."""
+        """Return Python's integer of a number or of numpy's bool, as comparisons of numpy values give."""
         try:
             return int(value) if isinstance(value, np.bool_) else operator.index(value)
         except TypeError as error:

@@ -89,7 +89,7 @@ class PythonRows:
                 row.seeder.watch(env=row.env)
         self._seeder.watch(policy=self._policy, env=self._rows[0].env if self.in_turn else None)
 
-    # -- episodes ----------------------------------------------------------------------------------------------------
+    # -- episodes --------------------------------------------------------------------------------------------
 
     def _renew(self, row: Row) -> None:
         """Build the environment of a row anew, where each episode has its own and this one is used."""
@@ -142,7 +142,7 @@ class PythonRows:
         for row in self._rows:
             row.recorder.pack()
 
-    # -- what a worker asks ------------------------------------------------------------------------------------------
+    # -- what a worker asks ----------------------------------------------------------------------------------
 
     @property
     def running_numbers(self) -> tuple[int, ...]:
@@ -169,7 +169,7 @@ class PythonRows:
 
     @contextmanager
     def _blaming(self) -> Iterator[None]:
-        """Raise the UserCodeError of the user's code that fails inside; all episodes that run are then given up."""
+        """Raise the UserCodeError of the user's code that fails inside; all running episodes are given up."""
         try:
             yield
         except BaseException as error:
@@ -193,5 +193,8 @@ class PythonRows:
 def check_same_spec(spec: EnvSpec, before: EnvSpec) -> None:
     """Raise EnvLoadError where an environment that was built anew is another one than before."""
     if spec != before:
-        message = "the environment that was built anew for an episode has other spaces, or another limit, than before"
+        message = (
+            "the environment that was built anew for an episode has other spaces, "
+            "or another limit, than before"
+        )
         raise EnvLoadError(message, hint="build the same environment each time, or omit {fresh_env=True}")

@@ -1,4 +1,4 @@
-"""RowsInTurn: one row, or n rows of which one runs an episode at a time, for a policy that acts on one observation."""
+"""RowsInTurn: n rows, of which one at a time runs an episode, for a policy that acts on one observation."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ class SpaceRecorder:
             column.pack()
 
     def joined(self, pieces: Sequence[Pieces], count: int) -> tuple[Array, ...]:
-        """Return `count` samples that were cut, from any episodes, as one array (count, *leaf.shape) a leaf."""
+        """Return `count` samples cut from any episodes, as one array (count, *leaf.shape) a leaf."""
         return tuple(
             [
                 column.joined(parts, count)
@@ -137,7 +137,7 @@ class EpisodeRecorder:
     def end(
         self, number: int, seed: int, flags: tuple[bool, bool], times: tuple[float, float]
     ) -> EndedEpisode:
-        """Remove the episode and return it; `flags` are terminated and truncated, `times` those of reset and end."""
+        """Remove the episode and return it; `flags` are terminated, truncated; `times` of reset and end."""
         ended = EndedEpisode(
             number,
             seed,

@@ -65,7 +65,7 @@ class RowsTogether(PythonRows):
         self._pack()
 
     def _step(self) -> None:
-        """Take one step in every row: observations are recorded before the policy sees them, actions before the env."""
+        """Step every row: observations are recorded before the policy sees them, actions before the env."""
         self._row, self._where = None, self._acting
         if self._policy.takes_masks:
             self._policy.masks = self._masks()
@@ -117,7 +117,7 @@ class RowsTogether(PythonRows):
         super()._rest(row)
         row.recorder.observations.record(self._resting)  # So that a batch has all rows.
 
-    # -- beginning ---------------------------------------------------------------------------------------------------
+    # -- beginning -------------------------------------------------------------------------------------------
 
     def _begin(self, free: Sequence[Row]) -> None:
         """Begin the next number of each of these rows that has one."""

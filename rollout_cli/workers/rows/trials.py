@@ -10,7 +10,7 @@ from rollout_cli.workers.values import NO_NUMBER
 
 
 class TrialRows(RowsInTurn):
-    """Runs the episodes that a number builds on right before it, unrecorded, where it did not just run them."""
+    """Runs the episodes that a number builds on right before it, unrecorded, if it did not just run them."""
 
     _last_run = NO_NUMBER  # The episode that ended last, if nothing came after it.
     _is_recorded = True
