@@ -37,9 +37,8 @@ class Option:
 
     name: str  # Of its field, which is the key in a file too.
     type: Any  # The annotated type of its field.
-    kind: Literal[
-        "scalar", "switch", "list", "mapping"
-    ]  # What a command line gives: `list` and `mapping` repeat.
+    # What a command line gives: `list` and `mapping` repeat.
+    kind: Literal["scalar", "switch", "list", "mapping"]
     panel: str  # The part of the help page that it stands in.
     help: str  # One sentence for the help page.
     short: str  # A one-letter flag such as `-p`; empty for none.

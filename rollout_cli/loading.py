@@ -204,15 +204,12 @@ class Source:
     """Code of the user's, found, not yet loaded; small and picklable. Verbs raise errors of its `kind`."""
 
     spec: str  # `module:attr`, or the file as it was given; empty for an object of the Python API.
-    data: bytes | None = field(
-        repr=False
-    )  # Of a pickle: every worker loads those that were hashed. None for a module.
-    folder: (
-        str | None
-    )  # Where it was found from; None leaves imports alone, as for an object of the caller's.
-    sha256: (
-        str | None
-    )  # The hash of the bytes, or of the module's source file; None for a module without one.
+    # Of a pickle: every worker loads those that were hashed. None for a module.
+    data: bytes | None = field(repr=False)
+    # Where it was found from; None leaves imports alone, as for an object of the caller's.
+    folder: str | None
+    # The hash of the bytes, or of the module's source file; None for a module without one.
+    sha256: str | None
 
     @property
     def path(self) -> str | None:
@@ -230,9 +227,8 @@ class Source:
         folder = _working_folder()
         importlib.invalidate_caches()
         found = None
-        with contextlib.suppress(
-            ValueError
-        ):  # Of a module that is loaded and was never found, such as __main__.
+        # Of a module that is loaded and was never found, such as __main__.
+        with contextlib.suppress(ValueError):
             found = _FolderFinder(folder).find_spec(top) or importlib.util.find_spec(top)
             found = found or PathFinder.find_spec(top, [folder])  # A plain folder.
         if found is None:

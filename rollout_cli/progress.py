@@ -152,9 +152,8 @@ class BarProgress(LineProgress):
         from rich import progress, table  # noqa: PLC0415
 
         super().start(label=label, total_steps=total_steps, total_episodes=total_episodes)
-        column = table.Column(
-            no_wrap=True, overflow="ellipsis"
-        )  # The erasing of a line that wraps leaves a part.
+        # The erasing of a line that wraps leaves a part.
+        column = table.Column(no_wrap=True, overflow="ellipsis")
         text = progress.TextColumn("{task.description}", markup=False, table_column=column)
         bar = [progress.BarColumn(bar_width=_BAR_WIDTH)] if self._console.width >= _WIDE else []
         columns = (progress.SpinnerColumn(), *bar, text)

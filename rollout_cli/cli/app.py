@@ -47,9 +47,8 @@ def run(arguments: list[str]) -> int:
     try:
         with writing_results():  # Nothing runs yet, but help pages are written.
             outcome = app(arguments, prog_name="rollout", standalone_mode=False)
-        if callable(
-            outcome
-        ):  # A command whose arguments Typer has read; an ending of Typer's own has a code.
+        # A command whose arguments Typer has read; an ending of Typer's own has a code.
+        if callable(outcome):
             outcome = outcome()
         return int(outcome or 0)
     except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - the edge: unknown errors are internal

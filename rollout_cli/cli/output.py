@@ -145,9 +145,8 @@ def _as_rollout_error(error: BaseException) -> errors.RolloutError:
     """Return the error itself if it is one of ours, else the one of ours that it amounts to."""
     if isinstance(error, errors.RolloutError):
         return error
-    if hasattr(
-        error, "format_message"
-    ):  # One of Typer's: older versions have no name for the class of them all.
+    # One of Typer's: older versions have no name for the class of them all.
+    if hasattr(error, "format_message"):
         context = getattr(error, "ctx", None)
         command = "rollout" if context is None else context.command_path
         return errors.UsageError(error.format_message(), hint=f"see: {command} --help")

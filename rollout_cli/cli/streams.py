@@ -51,9 +51,8 @@ class MessageStream(io.TextIOBase):
         return self._stream.encoding or "utf-8"
 
     def write(self, text: str) -> int:
-        with contextlib.suppress(
-            OSError, ValueError
-        ):  # Its reader has gone, the disk is full, the terminal closed.
+        # Its reader has gone, the disk is full, the terminal closed.
+        with contextlib.suppress(OSError, ValueError):
             self._stream.flush()
             try:
                 descriptor = self._stream.fileno()
@@ -99,10 +98,11 @@ def flush_all() -> None:
 
 
 def _give_up(stream: TextIO) -> None:
+    # It may have no descriptor.
     with (
         contextlib.suppress(OSError, ValueError),
         Path(os.devnull).open("w") as nowhere,
-    ):  # It may have no descriptor.
+    ):
         os.dup2(nowhere.fileno(), stream.fileno())
 
 

@@ -115,9 +115,8 @@ class Committed:
     info: Mapping[str, Any]
     partitions: tuple[CommittedPartition, ...]
     segments: tuple[Written, ...]  # In order; the last one of each partition with its tables.
-    damaged: tuple[
-        Path, ...
-    ]  # Files behind these, below the root, which the writer moves aside when it resumes.
+    # Files behind these, below the root, which the writer moves aside when it resumes.
+    damaged: tuple[Path, ...]
     notices: tuple[str, ...]  # One sentence for each damaged segment, with the reason.
     skipped: tuple[int, ...]  # Numbers of episodes.
     episodes: int

@@ -181,9 +181,8 @@ def decode(chunks: pa.ChunkedArray) -> Array:
     column = chunks.chunk(0) if chunks.num_chunks == 1 else chunks.combine_chunks()
     if pa.types.is_fixed_size_binary(column.type):
         rows = np.frombuffer(column.buffers()[1], np.uint8).reshape(-1, column.type.byte_width)
-        return rows[
-            column.offset : column.offset + len(column)
-        ]  # A slice keeps the whole buffer and an offset.
+        # A slice keeps the whole buffer and an offset.
+        return rows[column.offset : column.offset + len(column)]
     values, shape = column, []
     while pa.types.is_nested(values.type):
         if pa.types.is_fixed_size_list(values.type):

@@ -146,9 +146,8 @@ class OutputFolder:
             recover_replaced(self.files, self.path)
             remove_temporary(self.files, self.path)
             if not resume:
-                check_folder(
-                    self.path, overwrite=self._overwrite
-                )  # Again: a run may have ended just before the lock.
+                # Again: a run may have ended just before the lock.
+                check_folder(self.path, overwrite=self._overwrite)
                 self.has_old = info_path(self.path).exists()
         except BaseException:
             self.close()

@@ -70,9 +70,8 @@ class Dataset:
         if isinstance(at, int | np.integer):
             return Episode(self.rows.select([int(at)]), 0)
         if not isinstance(at, slice):
-            at = np.array(
-                at, dtype=None if np.size(at) else np.int64
-            )  # numpy takes an empty list for floats.
+            # numpy takes an empty list for floats.
+            at = np.array(at, dtype=None if np.size(at) else np.int64)
             if at.ndim != 1 or at.dtype.kind not in "biu":
                 raise TypeError(f"a dataset is indexed by integers, a slice or a mask, not by {at!r}")
         return Dataset(self.rows.select(at))

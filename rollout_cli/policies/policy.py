@@ -81,10 +81,11 @@ class AdaptedPolicy(Policy):
     resets: bool = (
         False  # `reset` does anything: only then must a worker call it at the beginning of each episode.
     )
+    # The user's own ones behind these two, for messages.
     methods: tuple[str, str] = (
         "get_action",
         "get_actions",
-    )  # The user's own ones behind these two, for messages.
+    )
     trusted: bool = False  # Its actions are in the action space by construction, and need no check.
     seed: Callable[[int], Any] | None = (
         None  # The policy's own method; None where it has none. So is `seed_rows`.

@@ -147,9 +147,8 @@ class PackedPolicy(NamedTuple):
     n_bytes: int
     sha256: str
     class_name: str  # The dotted name of the packed class or function, or of the object's class.
-    reads: (
-        tuple[str, ...] | None
-    )  # The files that it still reads where it is loaded; None where that is unknown.
+    # The files that it still reads where it is loaded; None where that is unknown.
+    reads: tuple[str, ...] | None
 
 
 def pack_policy(spec: str, output: Path, *, overwrite: bool = False) -> PackedPolicy:

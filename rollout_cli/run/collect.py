@@ -58,9 +58,8 @@ class CollectResult:
         float  # From when its workers were ready to its last episode; 0 where nothing was left to run.
     )
     steps_per_second: float  # The steps of this run over that time.
-    reproducible: Mapping[
-        str, Any
-    ]  # Whether episodes were the same when they were run again, as info.json has it.
+    # Whether episodes were the same when they were run again, as info.json has it.
+    reproducible: Mapping[str, Any]
 
 
 @dataclass(slots=True)

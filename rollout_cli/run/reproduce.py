@@ -38,9 +38,8 @@ Rebuild = Callable[[int | None], AbstractContextManager[Sampler]]
 class Verdict:
     """Whether the episodes of a run can be reproduced."""
 
-    status: Literal[
-        "yes", "no", "unknown"
-    ]  # `no` may be known without a check; `unknown`: none was run again.
+    # `no` may be known without a check; `unknown`: none was run again.
+    status: Literal["yes", "no", "unknown"]
     reason: str = ""  # Why it is not `yes`.
     scope: str = "any"  # `n_envs` where the episodes depend on how many environments a worker has.
     episodes: list[int] = field(default_factory=list)  # The numbers of those that were run again.

@@ -100,9 +100,8 @@ class RunSamplers:
     def rebuild_at_end(self, limit: int | None) -> AbstractContextManager[Sampler]:
         """Return the same in place of the run's own workers: two of each policy might not fit into memory."""
         own, anew = self._current, self.rebuild(limit)
-        if (
-            self._request.config.sampler == "local"
-        ):  # Closing an environment in this process may take for ever.
+        # Closing an environment in this process may take for ever.
+        if self._request.config.sampler == "local":
             return nullcontext(self.closing.enter_context(anew))
         if own is not None:
             own.shutdown_worker()

@@ -14,9 +14,8 @@ class Notes(NamedTuple):
 
     beats: int  # Turns and steps that were begun.
     busy: bool  # Whether the worker was in a turn, rather than waiting or sending.
-    numbers: (
-        tuple[int, ...] | None
-    )  # The episodes that had begun and not ended; None where the box cannot say.
+    # The episodes that had begun and not ended; None where the box cannot say.
+    numbers: tuple[int, ...] | None
 
 
 @dataclass(slots=True)

@@ -201,9 +201,8 @@ def blame(where: str, error: BaseException, place: str, numbers: tuple[int, ...]
     if isinstance(error, GeneratorExit) or is_interrupt(error):
         return
     if isinstance(error, RuntimeError) and isinstance(error.__cause__, StopIteration):
-        error = (
-            error.__cause__
-        )  # Python changes its type where it leaves a generator, such as the steps of a row.
+        # Python changes its type where it leaves a generator, such as the steps of a row.
+        error = error.__cause__
     call, interface = _INTERFACES.get(where, (where, ""))
     kind: type[UserCodeError] = PolicyError if call.startswith("policy") else EnvError
     if isinstance(error, UserCodeError):

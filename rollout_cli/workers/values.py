@@ -14,9 +14,8 @@ from rollout_cli.pins import PinnedFile, agreed
 OnInvalidAction = Literal["error", "clip", "warn"]
 
 NO_NUMBER = -1  # Stands for no episode, where a row runs none.
-_GUARD_BYTES = (
-    8 << 30
-)  # Bytes of observations after which an episode has no end: it is kept in memory until it ends.
+# Bytes of observations after which an episode has no end: it is kept in memory until it ends.
+_GUARD_BYTES = 8 << 30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

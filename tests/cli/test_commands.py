@@ -232,9 +232,8 @@ def test_tracebacks(rollout: Caller, stand_in: StandIn) -> None:
     stand_in.raises = KeyError("x")
     lines = rollout("collect", "--timesteps", "100", code=1).stderr.splitlines()
     at = lines.index("rollout: error: internal error: KeyError: 'x'")
-    assert lines[at - 1].startswith(
-        "CartPole-v1: 56,789/100 steps"
-    )  # Progress is finished, whoever forgot it.
+    # Progress is finished, whoever forgot it.
+    assert lines[at - 1].startswith("CartPole-v1: 56,789/100 steps")
     assert any(line.startswith("Traceback") for line in lines[at:])
 
 

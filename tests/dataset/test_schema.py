@@ -283,9 +283,8 @@ def test_a_late_value_goes_into_its_column_if_it_is_exactly_of_that_type(
     expected, plain = (
         one.tolist() if isinstance(one, np.ndarray | np.generic) else one for one in (value, found)
     )
-    assert expected == plain or str(expected) == str(
-        plain
-    )  # As texts, for nan and for numbers that JSON holds.
+    # As texts, for nan and for numbers that JSON holds.
+    assert expected == plain or str(expected) == str(plain)
 
 
 def test_values_of_two_kinds_fill_one_column_in_the_order_of_their_rows() -> None:

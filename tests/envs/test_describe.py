@@ -80,9 +80,8 @@ def test_the_record_of_wrappers_and_of_nothing() -> None:
 def test_the_record_of_a_vector_environment() -> None:
     """Its rows, and how they are reset, are there too."""
     record = describe_env(gymnasium.make_vec("CartPole-v1", 4, vectorization_mode="vector_entry_point"))
-    mode = (
-        "NextStep" if hasattr(gymnasium.vector, "AutoresetMode") else None
-    )  # gymnasium 1.0 does not say it.
+    # gymnasium 1.0 does not say it.
+    mode = "NextStep" if hasattr(gymnasium.vector, "AutoresetMode") else None
     assert ("CartPole-v1", 4, mode, 500) == tuple(
         record[name] for name in ("id", "num_envs", "autoreset_mode", "max_episode_length")
     )

@@ -78,9 +78,8 @@ def test_worlds(tmp_path: Path, name: str) -> None:
     with running(often) as run:
         while run.process.poll() is None and not has_commit(three):
             time.sleep(0.002)
-        run.process.send_signal(
-            signal.SIGKILL
-        )  # Of a run that is over by now nothing is left to resume: also good.
+        # Of a run that is over by now nothing is left to resume: also good.
+        run.process.send_signal(signal.SIGKILL)
         run.end()
     rollout(*words, "--resume", "--workers", "3", "--output", three)
     called("verify", three)

@@ -181,9 +181,8 @@ def test_the_bar_is_redrawn_ten_times_a_second_at_most(terminal: Terminal, clock
     progress = BarProgress(terminal)
     progress.start(label="e", total_steps=None, total_episodes=None)
     progress.begin()
-    assert (
-        threads == threading.active_count()
-    )  # Workers may be forked meanwhile, which no thread would survive.
+    # Workers may be forked meanwhile, which no thread would survive.
+    assert threads == threading.active_count()
     before = terminal.getvalue()
     for _ in range(1000):
         progress.update(episodes=1, steps=1, return_sum=0.0)

@@ -470,9 +470,8 @@ def test_run_worker(kind: str) -> None:
     make: Any = queue.Queue if kind == "thread" else context.Queue
     run: Any = threading.Thread if kind == "thread" else context.Process
     commands, batches, agent = make(4), make(2), ConstantPolicy(0.1)
-    given = (
-        cloudpickle.dumps(agent) if kind == "thread" else agent
-    )  # The older page's way, and the newer one's.
+    # The older page's way, and the newer one's.
+    given = cloudpickle.dumps(agent) if kind == "thread" else agent
     arguments = (WorkerFactory(seed=3, n_workers=2), commands, batches, 1, given, FaultyEnv())
     worker = run(target=run_worker, args=arguments, daemon=True)
     worker.start()

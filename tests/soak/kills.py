@@ -129,9 +129,8 @@ def _kill_parents(
     kills, output = Kills(), folder / "killed"
     while kills.count < count:
         shutil.rmtree(output, ignore_errors=True)
-        for attempt in range(
-            rng.choice([1, 1, 2, 3])
-        ):  # A run may be killed more than once before it may end.
+        # A run may be killed more than once before it may end.
+        for attempt in range(rng.choice([1, 1, 2, 3])):
             more = ["--resume"] if attempt else []
             if kills.count < count and not _kill_parent(
                 setting.to(output, *more), output, reference, kills, rng

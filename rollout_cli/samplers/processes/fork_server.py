@@ -37,9 +37,8 @@ StartMethod = Literal["forkserver", "spawn"]
 RECORD = struct.Struct("<qq")
 """What the server reports of a worker: a Status, and its value."""
 
-_REQUEST = struct.Struct(
-    "<q"
-)  # A worker's id. With three descriptors it is to be forked, without any to be killed.
+# A worker's id. With three descriptors it is to be forked, without any to be killed.
+_REQUEST = struct.Struct("<q")
 # Until `sys.path` is set, only `sys` is imported: a file random.py in the working folder must not be found.
 _PROGRAM = (
     "import sys; sys.path[:] = sys.argv[3:]; from rollout_cli.samplers.processes.fork_server import serve; "

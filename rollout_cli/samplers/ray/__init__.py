@@ -16,9 +16,8 @@ def load_ray() -> Any:
         ray = importlib.import_module("ray")
     except ModuleNotFoundError:
         ray = None
-    if not hasattr(
-        ray, "init"
-    ):  # A folder called `ray`, which Ray itself makes in /tmp, is a package of that name.
+    # A folder called `ray`, which Ray itself makes in /tmp, is a package of that name.
+    if not hasattr(ray, "init"):
         message = "RaySampler needs Ray, which is not installed"
         raise UsageError(message, hint='pip install "ray>=2.40"')
     return ray

@@ -65,9 +65,8 @@ class NativeEngine:
         self._spaces, actions = SpaceRows(self._spec.observation_space), space_leaves(self._spec.action_space)
         self._buffer = RolloutBuffer(self._spaces.leaves, actions, self._n_rows, setting.worker.worker_number)
         self._running = Episodes.none(self._n_rows)
-        self._resetting = np.empty(
-            0, np.int64
-        )  # Rows that an environment of mode NEXT_STEP resets in the next step.
+        # Rows that an environment of mode NEXT_STEP resets in the next step.
+        self._resetting = np.empty(0, np.int64)
         self._is_begun = False
         self._where = RESET
         self._observations: Any = None
