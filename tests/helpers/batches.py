@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from typing import Any
 
@@ -90,4 +89,4 @@ def _rows(values: Any) -> list[Any]:
 def _canonical(value: Any) -> Any:
     if isinstance(value, list):
         return [_canonical(item) for item in value]
-    return json.dumps(value) if isinstance(value, float) and not math.isfinite(value) else value
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
