@@ -126,7 +126,7 @@ class LineProgress(Progress):
         return text
 
     def _measure(self) -> tuple[int, int, int]:
-        """Return what an earlier run did, what all did, and what ends the run (0: unknown), in one unit."""
+        """Return in one unit what was done before this run and in all, and what ends it (0: unknown)."""
         unit = 0 if self._totals[0] else 1
         return self._before[unit], self._done[unit], self._totals[unit] or 0
 

@@ -30,7 +30,7 @@ def _rollout(
         bool, typer.Option("--version", help="Print the version.", show_default=False)
     ] = False,
 ) -> None:
-    """Run a policy in a gymnasium environment with many workers and write episodes to a Parquet dataset."""
+    """Run a policy in a gymnasium environment with many workers; write the episodes to a Parquet dataset."""
     if version:
         from rollout_cli import __version__  # noqa: PLC0415 - it reads the installed package's metadata
 

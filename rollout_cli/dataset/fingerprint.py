@@ -84,7 +84,7 @@ def _bytes(values: npt.NDArray[Any]) -> Any:
 def file_origin(run: str | None, partition: int, first_number: int) -> Origin:
     """Return the origin that the footers of a data file and its episodes file state.
 
-    No file has the run None.
+    A `run` of None stands for one whose fingerprint is unknown: no file states that.
     """
     return {
         "rollout.run": f"{run}",

@@ -186,7 +186,7 @@ def _record(job: SegmentJob, episodes: pa.Table, order: str, **facts: Any) -> Se
 
 
 def _appended(before: pa.Table, rows: pa.Table) -> pa.Table:
-    """Return rows behind others; columns are contiguous unless rows are big: those pages end row by row."""
+    """Return rows behind others; only columns of big rows, whose pages end row by row, stay in pieces."""
     table = pa.concat_tables([before, rows])
     columns = [column if is_big(column.type) else column.combine_chunks() for column in table.columns]
     return pa.Table.from_arrays(columns, schema=before.schema)
