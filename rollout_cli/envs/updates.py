@@ -134,7 +134,7 @@ def close_env(env: Any) -> None:
 
 
 def check_env(env: Any, kind: type[Any], *, hint: str, or_update: bool = False) -> None:
-    """Raise EnvTypeError unless `env` is of the `kind`; with `or_update` an update or a source will do too."""
+    """Raise EnvTypeError unless `env` is of the `kind`; with `or_update` an update or source will do."""
     if not isinstance(env, kind) and not (or_update and isinstance(env, EnvUpdate | EnvSource)):
         expected = (
             f"no {kind.__module__.partition('.')[0]}.{kind.__name__}"
