@@ -51,7 +51,7 @@ def info(
 
 
 def _summary(dataset: Dataset, facts: Mapping[str, Any]) -> dict[str, object]:
-    from rollout_cli.run.reproduce import described  # noqa: PLC0415 - as above
+    from rollout_cli.run.compare import described  # noqa: PLC0415 - as above
 
     rows = {"status": facts["status"]}
     for number, source in enumerate(facts["sources"]):

@@ -1,4 +1,4 @@
-"""Comparing two runs of one episode, bit by bit."""
+"""Comparing two runs of one episode, bit by bit, and the verdict in words."""
 
 from __future__ import annotations
 
@@ -37,6 +37,12 @@ class Difference:
     @property
     def place(self) -> str:
         return f"{self.field} at step {self.step}"
+
+
+def described(document: Mapping[str, Any]) -> str:
+    """Return a verdict, as info.json has it, in one line: `yes`, `no (…)` or `unknown (…)`."""
+    status, reason = str(document.get("status", "not recorded")), document.get("reason")
+    return f"{status} ({reason})" if reason else status
 
 
 def advice(difference: Difference) -> str:

@@ -18,7 +18,7 @@ import numpy as np
 from rollout_cli.episodes.batch import EpisodeBatch
 from rollout_cli.episodes.chunk import AnyChunk, Chunk, concatenate
 from rollout_cli.errors import InterruptedRunError, NotReproducibleError, RolloutError, UserCodeError
-from rollout_cli.run.compare import Difference, advice, first_difference
+from rollout_cli.run.compare import Difference, advice, described, first_difference
 from rollout_cli.samplers.plan import Episodes
 from rollout_cli.samplers.sampler import Sampler
 from rollout_cli.workers.values import WorkerReport
@@ -44,12 +44,6 @@ class Verdict:
     scope: str = "any"  # `n_envs` where the episodes depend on how many environments a worker has.
     episodes: list[int] = field(default_factory=list)  # The numbers of those that were run again.
     difference: Difference | None = None  # Where the last of these differs.
-
-
-def described(document: Mapping[str, Any]) -> str:
-    """Return a verdict, as info.json has it, in one line: `yes`, `no (…)` or `unknown (…)`."""
-    status, reason = str(document.get("status", "not recorded")), document.get("reason")
-    return f"{status} ({reason})" if reason else status
 
 
 def known_beforehand(report: WorkerReport | None) -> Verdict | None:
