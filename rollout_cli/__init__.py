@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from rollout_cli.episodes.batch import StepType as StepType
     from rollout_cli.episodes.batch import TrajectoryBatch as TrajectoryBatch
     from rollout_cli.errors import RolloutError as RolloutError
+    from rollout_cli.exporters.export import export as export
     from rollout_cli.run.collect import CollectResult as CollectResult
     from rollout_cli.run.collect import collect as collect
     from rollout_cli.samplers.local_sampler import LocalSampler as LocalSampler
@@ -46,6 +47,7 @@ _HOMES = {
     "envs.updates": ("EnvUpdate", "ExistingEnvUpdate", "NewEnvUpdate", "SetTaskUpdate"),
     "episodes.batch": ("EnvSpec", "EpisodeBatch", "StepType", "TrajectoryBatch"),
     "errors": ("RolloutError",),
+    "exporters.export": ("export",),
     "run.collect": ("CollectResult", "collect"),
     "samplers.local_sampler": ("LocalSampler",),
     "samplers.plan": ("Episodes", "EpisodesPerWorker", "MinTimesteps"),

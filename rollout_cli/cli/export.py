@@ -1,0 +1,50 @@
+"""`rollout export`."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from rollout_cli.cli.options import Folder, JsonFlag, QuietFlag
+from rollout_cli.cli.output import print_message, show
+
+_ToFlag = Annotated[str, typer.Option("--to", metavar="FORMAT", help="The format.", show_default=False)]
+_OutputFlag = Annotated[
+    Path,
+    typer.Option("--output", "-o", metavar="PATH", help="The file or folder to write.", show_default=False),
+]
+_SetFlag = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="An option of the format; flatten=true suits all.",
+        show_default=False,
+    ),
+]
+
+
+def export(
+    folder: Folder,
+    *,
+    to: _ToFlag,
+    output: _OutputFlag,
+    set: _SetFlag = None,  # noqa: A002 - the option's name
+    quiet: QuietFlag = False,
+    json: JsonFlag = False,
+) -> None:
+    """Write a dataset in the format of another tool."""
+    from rollout_cli.dataset.reader import load  # noqa: PLC0415 - it loads numpy and pyarrow
+    from rollout_cli.exporters.export import export as write_export  # noqa: PLC0415 - as above
+    from rollout_cli.option_types import keyword  # noqa: PLC0415 - it loads pydantic
+
+    options: dict[str, Any] = dict(keyword(text, "--set") for text in set or ())
+    summary = write_export(load(folder), to, output, **options)
+    rows = {"exported": summary.path, "format": summary.format}
+    counts = {"episodes": f"{summary.episodes:,}", "steps": f"{summary.steps:,}"}
+    show(asdict(summary), rows | counts, as_json=json, quiet=quiet, path=summary.path)
+    for loss in () if json or quiet else summary.losses:
+        print_message(f"not in {summary.format}: {loss}")

@@ -1,0 +1,1 @@
+"""Exporters: a dataset in the formats of other tools, one module a format."""

@@ -1,0 +1,147 @@
+"""A format as a value: who reads it, what it holds, and what a dataset loses in it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rollout_cli.episodes.batch import EnvSpec
+from rollout_cli.episodes.spaces import Leaf, LeafKind, space_leaves
+from rollout_cli.errors import UnsupportedSpaceError, UsageError
+from rollout_cli.exporters.flat import is_nested
+from rollout_cli.exporters.source import EpisodeSource
+
+Array = npt.NDArray[Any]
+
+NUMBERS: frozenset[LeafKind] = frozenset({"box", "discrete", "multi_discrete", "multi_binary"})
+ALL: frozenset[LeafKind] = NUMBERS | {"text"}
+
+
+@dataclass(frozen=True, eq=False)
+class Export:
+    """What an exporter is given.
+
+    Attributes:
+        source: The episodes; their spaces are ones that the format holds.
+        path: What to write, a file or a folder: it does not exist, and its parent does.
+        target: Where that goes once it is whole: the path that the user named.
+        losses: What the format does not hold of these episodes, a sentence each.
+    """
+
+    source: EpisodeSource
+    path: Path
+    target: Path
+    losses: tuple[str, ...]
+
+    @property
+    def env_spec(self) -> EnvSpec:
+        """The environment's spaces and limit."""
+        return self.source.env_spec
+
+    @cached_property
+    def lengths(self) -> Array:
+        """The steps of each episode, int64 (N,)."""
+        return np.array([len(episode) for episode in self.source], np.int64)
+
+    @property
+    def env_id(self) -> str:
+        """The id of the environment, or "unknown"."""
+        sources = self.source.info.get("sources") or [{}]
+        return str(sources[0].get("env_source", {}).get("spec", "unknown"))
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """A format that datasets are exported to.
+
+    Attributes:
+        name: What `--to` takes.
+        title: Who reads it, in a few words.
+        write: `write(export, **options)`; its keyword arguments are the options of `--set`.
+        leaves: The kinds of leaves that it holds.
+        nested: Whether it holds Dict and Tuple spaces.
+        suffixes: What the name of its file ends with, one of these; a format of none is a folder.
+        last_observation: Whether it holds the observation after an episode's last step.
+        ends_apart: Whether it holds `terminated` and `truncated` apart.
+        float64: Whether its reader gives float64 numbers as they are.
+        infos: Whether it holds infos.
+    """
+
+    name: str
+    title: str
+    write: Callable[..., None]
+    leaves: frozenset[LeafKind] = NUMBERS
+    nested: bool = False
+    suffixes: tuple[str, ...] = ()
+    last_observation: bool = True
+    ends_apart: bool = True
+    float64: bool = True
+    start: bool = True
+    infos: bool = False
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The options of `write` and their defaults."""
+        parameters = inspect.signature(self.write).parameters.values()
+        return {each.name: each.default for each in parameters if each.kind is each.KEYWORD_ONLY}
+
+    def check(self, spec: EnvSpec) -> None:
+        """Raise UnsupportedSpaceError, which names the space, where the format does not hold it."""
+        for what, space in (("observation", spec.observation_space), ("action", spec.action_space)):
+            if is_nested(space) and not self.nested:
+                raise UnsupportedSpaceError(
+                    f"{self.name} does not hold the {type(space).__name__} space of {what}s",
+                    hint="make it a vector with: {set=flatten=true}",
+                )
+            for leaf in space_leaves(space):
+                if leaf.kind not in self.leaves:
+                    where = f" {leaf.name!r}" if leaf.path else ""
+                    raise UnsupportedSpaceError(
+                        f"{self.name} does not hold the {type(leaf.space).__name__} space of {what}s{where}",
+                        hint="export to another format, such as minari, or wrap the environment",
+                    )
+
+    def losses(self, source: EpisodeSource) -> Iterator[str]:
+        """Yield what the format does not hold of these episodes, a sentence each."""
+        leaves = list(_leaves(source.env_spec))
+        if not self.last_observation:
+            yield "the observation after each episode's last step"
+        if not self.ends_apart:
+            yield "whether an episode was terminated or truncated"
+        if not self.float64 and any(leaf.dtype == np.float64 for leaf in leaves):
+            yield "the last digits of float64 values"
+        if not self.start and any(
+            getattr(leaf.space, "start", 0) for leaf in leaves if leaf.kind == "discrete"
+        ):
+            yield "the start of Discrete spaces: values begin at 0"
+        if not self.infos:
+            yield "infos"
+
+
+def _leaves(spec: EnvSpec) -> Iterator[Leaf]:
+    for space in (spec.observation_space, spec.action_space):
+        yield from space_leaves(space)
+
+
+@contextmanager
+def needing(package: str) -> Iterator[None]:
+    """Around the import of a package that a format needs: say how to install it where it is missing.
+
+    Raises:
+        UsageError: If it is not installed.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if error.name != package.replace("-", "_"):
+            raise
+        message = f"this format needs {package}, which is not installed"
+        raise UsageError(message, hint=f"pip install {package}") from error

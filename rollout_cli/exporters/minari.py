@@ -1,0 +1,104 @@
+"""Minari's HDF5 format: https://minari.farama.org/content/dataset_standards/."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+from rollout_cli.episodes.batch import Tree
+from rollout_cli.episodes.spaces import Space, map_tree, space_leaves
+from rollout_cli.errors import UsageError
+from rollout_cli.exporters.format import ALL, Export, Format, needing
+
+_VERSION = "0.5.3"
+"""The version of Minari whose layout this is: its readers refuse a file that names none of theirs."""
+
+
+def write(export: Export, *, author: str = "", email: str = "", description: str = "") -> None:
+    """Write `data/main_data.hdf5` and `data/metadata.json`, as `minari.load_dataset` reads them."""
+    with needing("h5py"):
+        import h5py  # noqa: PLC0415 - an optional package
+
+    target = export.target.absolute()
+    identity = "/".join(target.parts[-2:])
+    if not re.fullmatch(r"[\w-]{2,}/[\w-]+-v\d+", identity, re.ASCII):
+        raise UsageError(
+            f"{target} does not end in a namespace and a name as Minari has them, such as cartpole/expert-v0",
+            hint='name it so: {output="minari/cartpole/expert-v0"}, and set MINARI_DATASETS_PATH=minari',
+        )
+    folder = export.path / "data"
+    folder.mkdir(parents=True)
+    with h5py.File(folder / "main_data.hdf5", "w", track_order=True) as file:
+        for at, episode in enumerate(export.source):
+            group = file.create_group(f"episode_{at}")
+            group.attrs.update({"id": at, "total_steps": len(episode), "seed": episode.seed})
+            observed = map_tree(_with_last, episode.observations, episode.last_observation)
+            _put(group, "observations", observed)
+            _put(group, "actions", episode.actions)
+            group["rewards"] = episode.rewards
+            for name, ended in (("terminations", episode.terminated), ("truncations", episode.truncated)):
+                group[name] = np.arange(len(episode)) == (len(episode) - 1 if ended else -1)
+            group.create_group("infos")
+    metadata = {
+        "dataset_id": identity,
+        "minari_version": _VERSION,
+        "data_format": "hdf5",
+        "jpeg_encoding": False,  # Absent, it counts as true, and images would lose pixels.
+        "total_episodes": len(export.source),
+        "total_steps": int(export.lengths.sum()),
+        "observation_space": json.dumps(_space(export.env_spec.observation_space)),
+        "action_space": json.dumps(_space(export.env_spec.action_space)),
+        "author": [author] if author else [],
+        "author_email": [email] if email else [],
+        "description": description,
+        "not_held": list(export.losses),
+    }
+    (folder / "metadata.json").write_text(json.dumps(metadata))
+
+
+def _with_last(values: Any, last: Any) -> Any:
+    return np.concatenate([values, np.asarray(last, values.dtype)[None]])
+
+
+def _put(group: Any, name: str, tree: Tree) -> None:
+    """Write a tree of arrays: a group for a dict or a tuple."""
+    if isinstance(tree, dict | tuple):
+        children: Mapping[str, Tree] = (
+            tree if isinstance(tree, dict) else {f"_index_{at}": child for at, child in enumerate(tree)}
+        )
+        below = group.create_group(name)
+        for key, child in children.items():
+            _put(below, str(key), child)
+    else:
+        group[name] = tree.tolist() if tree.dtype == object else tree  # h5py stores lists of texts as UTF-8.
+
+
+def _space(space: Space) -> dict[str, Any]:
+    """Return a space as Minari writes it."""
+    out: dict[str, Any] = {"type": "Text" if space_leaves(space)[0].kind == "text" else type(space).__name__}
+    match space:
+        case spaces.Dict():
+            return out | {"subspaces": {key: _space(each) for key, each in space.spaces.items()}}
+        case spaces.Tuple():
+            return out | {"subspaces": [_space(each) for each in space.spaces]}
+        case spaces.Box():
+            out |= {"dtype": str(space.dtype), "shape": list(space.shape)}
+            return out | {"low": space.low.tolist(), "high": space.high.tolist()}
+        case spaces.Discrete():
+            out |= {"dtype": "int64", "start": int(space.start), "n": int(space.n)}
+        case spaces.MultiDiscrete():
+            out |= {"dtype": str(space.dtype), "nvec": space.nvec.tolist(), "start": space.start.tolist()}
+        case spaces.MultiBinary():
+            out["n"] = list(space.shape)
+        case spaces.Text():
+            out |= {"min_length": space.min_length, "max_length": space.max_length}
+            out["charset"] = "".join(sorted(space.character_set))
+    return out
+
+
+FORMAT = Format("minari", "Minari, and TorchRL's Minari reader", write, leaves=ALL, nested=True)

@@ -1,0 +1,1 @@
+"""Looking at a dataset: plots, rendered episodes, and the HTML report."""
