@@ -44,12 +44,9 @@ class DefaultWorker(Worker):
         self._take_spec(env_spec_of(envs[0], self._limit))
         self._make_ready()
 
-    def _adapt(self) -> None:
-        self._holder.adapt([self.env_spec], self._envs)
-
     def _new_engine(self, setting: Setting) -> Engine:
         kind: type[RowsInTurn | RowsTogether] = RowsTogether
-        if self._n_envs == 1 or setting.policies[0].row_by_row:
+        if self._n_envs == 1 or setting.policy.row_by_row:
             kind = RowsInTurn if type(self).predecessors is Worker.predecessors else TrialRows
         return kind(setting, self._envs, self._env_updates if self._fresh_env else None)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from typing import Any, ClassVar, Literal
 
 import gymnasium
@@ -11,7 +10,7 @@ from gymnasium.vector import VectorEnv
 from rollout_cli.envs import env_spec_of
 from rollout_cli.envs.source import build_native, one_for_each
 from rollout_cli.envs.updates import check_env, updated_env
-from rollout_cli.episodes.batch import EnvSpec, EpisodeBatch
+from rollout_cli.episodes.batch import EpisodeBatch
 from rollout_cli.errors import ArgumentError
 from rollout_cli.seeding.seeds import SETUP, derive_seed, seed_globals
 from rollout_cli.workers.default_worker import DefaultWorker
@@ -61,7 +60,6 @@ class VecWorker(DefaultWorker):
             )
         self._n_envs, self._is_native = n_envs, vectorization == "native"
         self._native: NativeRows | None = None
-        self._row_specs: list[EnvSpec] = []
         super().__init__(fresh_env=fresh_env, **common)
 
     @classmethod
@@ -108,22 +106,13 @@ class VecWorker(DefaultWorker):
         waiting, self._queue = self._queue.numbers, RowQueues(1 if rows.resets_itself else self._n_envs)
         self._queue.add(waiting, self.number_stride)
         rows.check_limit(self._limit)
-        spec = env_spec_of(env, self._limit)
-        self._take_spec(spec)
-        if not self._holder.policies:  # Those that are kept may draw from the spaces that they were given.
-            self._row_specs = [spec, *(copy.deepcopy(spec) for _ in range(self._n_envs - 1))]
+        self._take_spec(env_spec_of(env, self._limit))
         self._make_ready()
-
-    def _adapt(self) -> None:
-        if self._is_native:
-            self._holder.adapt(self._row_specs, [])
-        else:
-            super()._adapt()
 
     def _new_engine(self, setting: Setting) -> Engine:
         if self._native is None:
             return super()._new_engine(setting)
-        return NativeEngine(setting, self._native, self._row_specs)
+        return NativeEngine(setting, self._native)
 
     def rollout(self) -> EpisodeBatch:
         """Return one whole episode of every row (or of the assigned ones): no short one wins a race."""

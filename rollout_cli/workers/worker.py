@@ -53,7 +53,7 @@ class Setting:
 
     root: int
     worker: Worker  # Its hooks, its crash box, and what is its own.
-    policies: Sequence[AdaptedPolicy]  # One, or one for each row of a vector environment.
+    policy: AdaptedPolicy
     rule: OnInvalidAction
     seeders: Sequence[EpisodeSeeder]  # One for each row, and one for what all rows share.
     queue: RowQueues  # The numbers that wait; it is the worker's.
@@ -194,6 +194,7 @@ class Worker(abc.ABC):
     def reset_agent(self, agent: Any, number: int) -> None:
         """Reset the policy for episode `number`, after the environment; `agent` is the user's own object."""
         del agent, number
+        assert self._holder.policy is not None
         self._holder.policy.reset()
 
     def step_env(self, env: Env, action: Any) -> Any:
@@ -233,10 +234,6 @@ class Worker(abc.ABC):
             self._make_ready()
 
     @abc.abstractmethod
-    def _adapt(self) -> None:
-        """Adapt the policy to the environments, where there is one."""
-
-    @abc.abstractmethod
     def _new_engine(self, setting: Setting) -> Engine:
         """Return the engine for the policy and the environments."""
 
@@ -244,19 +241,20 @@ class Worker(abc.ABC):
         if spec != self._env_spec:
             if self.finished_rows:
                 raise InternalError("the environment was replaced before the finished episodes were taken")
-            self._holder.policies = []
+            self._holder.policy = None
         self._env_spec = spec
 
     def _make_ready(self) -> None:
         """Build an engine once both the policy and the environment are known."""
         if self._env_spec is None or not self._envs:
             return
-        self._adapt()
-        if not self._holder.policies:
+        policy = self._holder.adapt(self._env_spec, self._envs)
+        if policy is None:
             return
         self._end_engine()
-        rule, policies = self._holder.action_rule(self.rules), self._holder.policies
-        setting = Setting(self._seed, self, policies, rule, self._seeders, self._queue, self._limit)
+        # Actions that are valid by construction need no check.
+        rule: OnInvalidAction = "warn" if policy.trusted else self.rules.invalid_action
+        setting = Setting(self._seed, self, policy, rule, self._seeders, self._queue, self._limit)
         self._engine = self._new_engine(setting)
 
     def _end_engine(self) -> None:

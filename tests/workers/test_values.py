@@ -206,15 +206,16 @@ def test_a_wide_action_is_checked_too(kind: str) -> None:
         def step(self, action: Any) -> Any:
             return super().step(0)
 
-    def one_outside(seen: Any) -> Any:
-        action = np.zeros(40, np.float32)
-        action[39] = 1.5
-        return action
+    class OneOutside:
+        def get_actions(self, seen: Any) -> Any:
+            actions = np.zeros((len(seen), 40), np.float32)
+            actions[:, 39] = 1.5
+            return actions, {}
 
     with pytest.raises(PolicyError, match="the action is not of its space"):
-        run(make(kind, Wide, lambda spec: one_outside), range(2))
+        run(make(kind, Wide, lambda spec: OneOutside()), range(2))
     rules = EpisodeRules(invalid_action="clip")
-    chunk = run(make(kind, Wide, lambda spec: one_outside, rules=rules), range(3))
+    chunk = run(make(kind, Wide, lambda spec: OneOutside(), rules=rules), range(3))
     assert 1.0 == chunk.actions[0].max()
 
 

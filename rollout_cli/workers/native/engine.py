@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Literal
@@ -13,7 +13,6 @@ import numpy as np
 import numpy.typing as npt
 
 from rollout_cli.envs.describe import AutoresetMode
-from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.episodes.chunk import Chunk
 from rollout_cli.episodes.spaces import SpaceRows, space_leaves
 from rollout_cli.seeding.seeds import env_seed
@@ -31,7 +30,7 @@ from rollout_cli.workers.checks import (
     shown,
 )
 from rollout_cli.workers.native.buffer import Episodes, RolloutBuffer
-from rollout_cli.workers.native.policies import OnePolicy, PolicyEach
+from rollout_cli.workers.native.policies import NativePolicy
 from rollout_cli.workers.native.rows import NativeRows, RowError, final_infos
 from rollout_cli.workers.values import NO_NUMBER
 from rollout_cli.workers.worker import Setting
@@ -47,13 +46,12 @@ class NativeEngine:
     Args:
         setting: What it works with.
         rows: The vector environment.
-        row_specs: Spaces and limit of each row, whose spaces are its own.
     """
 
     in_turn = False
     scope: Literal["any", "n_envs"] = "n_envs"
 
-    def __init__(self, setting: Setting, rows: NativeRows, row_specs: Sequence[EnvSpec]) -> None:
+    def __init__(self, setting: Setting, rows: NativeRows) -> None:
         self._worker, self._queue, self._limit, self._root = (
             setting.worker,
             setting.queue,
@@ -71,10 +69,9 @@ class NativeEngine:
         self._where = RESET
         self._observations: Any = None
         self._leaves: list[Array] = []
-        self._acting = f"policy.{setting.policies[0].methods[1]}"
-        kind = PolicyEach if setting.policies[0].row_by_row else OnePolicy
-        self._policies = kind(setting, rows, row_specs)
-        self._policies.watch()
+        self._acting = f"policy.{setting.policy.methods[1]}"
+        self._policy = NativePolicy(setting, rows)
+        self._policy.watch()
 
     @property
     def not_reproducible(self) -> str | None:
@@ -116,17 +113,17 @@ class NativeEngine:
         begun = rows[runs]
         if len(begun):
             self._where = "policy.seed"
-            self._policies.seed(rows if anew else begun, numbers if anew else numbers[runs], anew=anew)
+            self._policy.seed(rows if anew else begun, numbers if anew else numbers[runs], anew=anew)
         self._where = RESET
         if infos is None:
             infos = self._reset(rows)
         running.info[rows] = infos_of_rows(infos, rows.tolist(), self._n_rows)
         if len(begun):
             self._where = "policy.reset"
-            self._policies.reset(begun if self._is_begun else rows)
+            self._policy.reset(begun if self._is_begun else rows)
         if not self._is_begun:
             self._is_begun = True
-            self._policies.watch()
+            self._policy.watch()
 
     def _reset(self, rows: Array) -> Any:
         """Let the environment reset these rows, and return its infos."""
@@ -161,7 +158,7 @@ class NativeEngine:
         buffer, n_rows = self._buffer, self._n_rows
         buffer.begin_step(self._leaves)
         self._where = self._acting
-        given, actions, infos = self._policies.act(self._observations, self._running.number)
+        given, actions, infos = self._policy.act(self._observations, self._running.number)
         buffer.put_actions(actions)
         buffer.put_infos("agent", infos)
         self._where = STEP

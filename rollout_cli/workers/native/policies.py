@@ -1,39 +1,35 @@
-"""How a vector environment's rows act: one policy call for all of them, or a policy of its own for each."""
+"""NativePolicy: how the rows of a vector environment act, with one policy call for all of them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.episodes.spaces import Leaf, SpaceRows
 from rollout_cli.seeding.seeds import derive_seed
-from rollout_cli.workers.batches import RowInfos, leaf_batch
-from rollout_cli.workers.checks import BadValueError, bad_action, bounds_of, clipped, frozen_copy, shown
+from rollout_cli.workers.batches import leaf_batch
+from rollout_cli.workers.checks import BadValueError, bad_action, bounds_of, clipped, shown
 from rollout_cli.workers.native.rows import NativeRows, RowError
-from rollout_cli.workers.rows.recording import SpaceRecorder
-from rollout_cli.workers.rows.together import resting_sample
 from rollout_cli.workers.values import NO_NUMBER
 from rollout_cli.workers.worker import Setting
 
 Array = npt.NDArray[Any]
 
 
-class OnePolicy:
+class NativePolicy:
     """One policy, called once a step with all rows; actions of rows that run no episode mean nothing."""
 
-    def __init__(self, setting: Setting, rows: NativeRows, row_specs: Sequence[EnvSpec]) -> None:
-        self._root, self._seeders, self._rule = setting.root, setting.seeders, setting.rule
-        self._policy, self._rows, self._row_specs = setting.policies[0], rows, row_specs
-        self._spaces = SpaceRows(row_specs[0].action_space)
+    def __init__(self, setting: Setting, rows: NativeRows) -> None:
+        self._root, self._seeder, self._rule = setting.root, setting.seeders[-1], setting.rule
+        self._policy, self._rows = setting.policy, rows
+        self._spaces = SpaceRows(setting.worker.env_spec.action_space)
         self._bounds = [None if self._rule == "warn" else bounds_of(leaf) for leaf in self._spaces.leaves]
 
     def watch(self) -> None:
         """Search for generators, after a build, an update, or the first reset."""
-        self._seeders[-1].watch(policy=self._policy, env=self._rows.env)
+        self._seeder.watch(policy=self._policy, env=self._rows.env)
 
     def seed(self, rows: Array, numbers: Array, *, anew: bool) -> None:
         """Seed episodes of rows (k,) before their reset; `anew`: these are all rows, and some begin none."""
@@ -41,7 +37,7 @@ class OnePolicy:
             return  # The draws go on from one episode to the next.
         lowest = int(numbers[numbers != NO_NUMBER].min())
         if anew:
-            self._seeders[-1].begin(lowest)
+            self._seeder.begin(lowest)
             numbers = np.where(numbers == NO_NUMBER, lowest + rows, numbers)
         if self._policy.seed_rows is not None:
             seeds = np.zeros(self._rows.n_rows, np.uint64)
@@ -95,53 +91,3 @@ class OnePolicy:
             for kind, dtype, values in pairs
         ]
         return self._spaces.tree(given)
-
-
-class PolicyEach(OnePolicy):
-    """A policy for each row, if it acts on one observation at a time: each row is then a DefaultWorker's."""
-
-    def __init__(self, setting: Setting, rows: NativeRows, row_specs: Sequence[EnvSpec]) -> None:
-        super().__init__(setting, rows, row_specs)
-        self._policies = setting.policies
-        self._observations = SpaceRows(row_specs[0].observation_space)
-        self._recorder = SpaceRecorder(row_specs[0].action_space, "the action", setting.rule)
-        self._resting = resting_sample(row_specs[0].action_space)
-
-    def watch(self) -> None:
-        # The spaces are the environment's, also where the policy holds them: as in a DefaultWorker.
-        for seeder, policy, spec in zip(self._seeders, self._policies, self._row_specs, strict=False):
-            seeder.watch(policy=policy, env=spec)
-
-    def seed(self, rows: Array, numbers: Array, *, anew: bool) -> None:
-        del anew
-        for row, number in zip(rows.tolist(), numbers.tolist(), strict=True):
-            if number != NO_NUMBER:
-                self._seeders[row].begin(number)
-                if (seed := self._policies[row].seed) is not None:
-                    try:
-                        seed(derive_seed(self._root, number, "policy"))
-                    except Exception as error:
-                        raise RowError(row) from error
-
-    def reset(self, rows: Array) -> None:
-        for row in rows.tolist():
-            try:
-                self._policies[row].reset()
-            except Exception as error:
-                raise RowError(row) from error
-
-    def act(self, observations: Any, numbers: Array) -> tuple[Any, list[Array], Any]:
-        infos = RowInfos({} for _ in numbers)
-        self._recorder.clear()  # An action that failed may have left some of its leaves.
-        for row, observation in enumerate(self._observations.split(observations)):
-            if numbers[row] == NO_NUMBER:
-                self._recorder.record(self._resting)
-                continue
-            try:
-                action, info = self._policies[row].get_action(observation)
-                self._recorder.record(action)
-                infos[row] = frozen_copy(info)
-            except Exception as error:
-                raise RowError(row) from error
-        leaves = list(self._recorder.joined([self._recorder.cut()], len(numbers)))
-        return self._for_env(leaves), leaves, infos

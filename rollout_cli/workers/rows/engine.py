@@ -57,7 +57,7 @@ class PythonRows:
             setting.queue,
             setting.limit,
         )
-        self._policy, self._spec = setting.policies[0], setting.worker.env_spec
+        self._policy, self._spec = setting.policy, setting.worker.env_spec
         self._crash_box = setting.worker.crash_box
         self._envs, self._updates = envs, updates
         self._acting = f"policy.{self._policy.methods[0 if self.in_turn else 1]}"
