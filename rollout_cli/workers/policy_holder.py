@@ -87,23 +87,19 @@ class PolicyHolder:
 
 def _check_fits(policy: AdaptedPolicy, envs: Sequence[Any]) -> None:
     """Raise PolicyLoadError where the policy asks for what these environments do not have."""
-    is_native = isinstance(envs[0], VectorEnv)
-    message, hint = "", 'omit {vectorization="native"}: {envs_per_worker=…} then steps environments'
+    name, is_native = name_of(policy.wrapped), isinstance(envs[0], VectorEnv)
+    instead = 'omit {vectorization="native"}: {envs_per_worker=…} then steps environments'
     if is_native and policy.row_by_row:
-        message = (
-            "acts on one observation at a time, and a native vector environment needs actions for all rows"
+        raise PolicyLoadError(
+            f"{name} acts on one observation at a time, and a native vector environment needs actions for all rows",
+            hint=f"give the policy get_actions, or {instead} in turn",
         )
-        hint = f"give the policy get_actions, or {hint} in turn"
-    elif policy.takes_masks and is_native:
-        message, hint = (
-            "needs action masks, and the environment has none",
-            f"{hint} that have a method action_masks()",
-        )
-    elif policy.takes_masks and not all(env.has_wrapper_attr("action_masks") for env in envs):
-        message = "needs action masks, and the environment has none"
+    if policy.takes_masks and (is_native or not all(env.has_wrapper_attr("action_masks") for env in envs)):
         hint = "give the environment a method action_masks(), or wrap it in sb3_contrib's ActionMasker"
-    if message:
-        raise PolicyLoadError(f"{name_of(policy.wrapped)} {message}", hint=hint)
+        raise PolicyLoadError(
+            f"{name} needs action masks, and the environment has none",
+            hint=f"{instead} that have a method action_masks()" if is_native else hint,
+        )
 
 
 def masks_of(env: Any) -> Any:

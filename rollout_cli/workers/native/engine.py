@@ -30,8 +30,7 @@ from rollout_cli.workers.checks import (
     shown,
 )
 from rollout_cli.workers.native.buffer import Episodes, RolloutBuffer
-from rollout_cli.workers.native.policies import NativePolicy
-from rollout_cli.workers.native.rows import NativeRows, RowError, final_infos
+from rollout_cli.workers.native.rows import NativePolicy, NativeRows, RowError, final_infos
 from rollout_cli.workers.values import NO_NUMBER
 from rollout_cli.workers.worker import Setting
 

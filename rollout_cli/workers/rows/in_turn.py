@@ -8,8 +8,7 @@ from typing import Any
 from rollout_cli.seeding.seeds import derive_seed
 from rollout_cli.workers.checks import frozen_copy
 from rollout_cli.workers.policy_holder import masks_of
-from rollout_cli.workers.rows.engine import PythonRows, clock
-from rollout_cli.workers.rows.row import Row
+from rollout_cli.workers.rows.engine import PythonRows, Row, clock
 from rollout_cli.workers.values import NO_NUMBER
 
 

@@ -15,8 +15,7 @@ from rollout_cli.seeding.seeds import derive_seed, seed_globals
 from rollout_cli.workers.batches import infos_of_rows
 from rollout_cli.workers.checks import BadValueError, shown
 from rollout_cli.workers.policy_holder import masks_of
-from rollout_cli.workers.rows.engine import PythonRows, clock
-from rollout_cli.workers.rows.row import Row
+from rollout_cli.workers.rows.engine import PythonRows, Row, clock
 from rollout_cli.workers.values import NO_NUMBER
 from rollout_cli.workers.worker import Setting
 
