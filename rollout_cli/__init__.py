@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from rollout_cli.samplers.plan import MinTimesteps as MinTimesteps
     from rollout_cli.samplers.processes.pool import MultiprocessingSampler as MultiprocessingSampler
     from rollout_cli.samplers.queue_worker import run_worker as run_worker
-    from rollout_cli.samplers.ray.sampler import RaySampler as RaySampler
+    from rollout_cli.samplers.ray.pool import RaySampler as RaySampler
     from rollout_cli.samplers.sampler import Sampler as Sampler
     from rollout_cli.samplers.supervision import Supervision as Supervision
     from rollout_cli.workers.default_worker import DefaultWorker as DefaultWorker
@@ -53,7 +53,7 @@ _HOMES = {
     "samplers.plan": ("Episodes", "EpisodesPerWorker", "MinTimesteps"),
     "samplers.processes.pool": ("MultiprocessingSampler",),
     "samplers.queue_worker": ("run_worker",),
-    "samplers.ray.sampler": ("RaySampler",),
+    "samplers.ray.pool": ("RaySampler",),
     "samplers.sampler": ("Sampler",),
     "samplers.supervision": ("Supervision",),
     "workers.default_worker": ("DefaultWorker",),

@@ -74,7 +74,7 @@ def sampler_of(
     if config.sampler == "local":
         return LocalSampler(policy, env, **options)
     if config.sampler == "ray":
-        from rollout_cli.samplers.ray.sampler import RaySampler  # noqa: PLC0415 - it loads Ray
+        from rollout_cli.samplers.ray.pool import RaySampler  # noqa: PLC0415 - it loads Ray
 
         return RaySampler(
             policy,
