@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -30,7 +28,7 @@ from rollout_cli.workers.checks import (
     shown,
 )
 from rollout_cli.workers.native.buffer import Episodes, RolloutBuffer
-from rollout_cli.workers.native.rows import NativePolicy, NativeRows, RowError, final_infos
+from rollout_cli.workers.native.rows import NativePolicy, NativeRows, final_infos
 from rollout_cli.workers.values import NO_NUMBER
 from rollout_cli.workers.worker import Setting
 
@@ -82,10 +80,6 @@ class NativeEngine:
     # -- beginning -------------------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        with self._blaming():
-            self._begin_waiting()
-
-    def _begin_waiting(self) -> None:
         """Begin the numbers that need not wait for their row's episode to end."""
         is_free = self._running.number == NO_NUMBER
         # Rows that reset themselves begin as they do so. Where none runs or is about to, all are reset at
@@ -139,18 +133,16 @@ class NativeEngine:
 
     def step(self) -> bool:
         before = self._buffer.finished_rows
-        with self._blaming():
-            self._step()
+        self._step()
         return self._buffer.finished_rows > before
 
     def run(self, deadline: float) -> None:
-        with self._blaming():
-            if self._queue:
-                self._begin_waiting()
-            while self._queue or (self._running.number != NO_NUMBER).any():
-                self._step()
-                if _clock() >= deadline:
-                    break
+        if self._queue:
+            self.begin()
+        while self._queue or (self._running.number != NO_NUMBER).any():
+            self._step()
+            if _clock() >= deadline:
+                break
 
     def _step(self) -> None:
         """Step every row: observations are recorded before the policy sees them, actions before the env."""
@@ -231,35 +223,24 @@ class NativeEngine:
         if self._spec.max_episode_length is None:
             lengths = np.where(self._running.number != NO_NUMBER, self._buffer.step - self._running.start, 0)
             if lengths.max() >= self._worker.rules.most_steps(self._buffer.row_bytes):
-                error = BadValueError(
-                    f"the episode has no end: it is {lengths.max():,} steps long", ENDLESS_HINT
-                )
-                raise RowError(int(lengths.argmax())) from error
+                message = f"the episode has no end: it is {lengths.max():,} steps long"
+                raise BadValueError(message, ENDLESS_HINT, row=int(lengths.argmax()))
         self._buffer.make_room(self._running)
 
     # -- errors ----------------------------------------------------------------------------------------------
 
-    @contextmanager
-    def _blaming(self) -> Iterator[None]:
-        """Raise the UserCodeError of the user's code that fails inside; all running episodes are given up."""
-        try:
-            yield
-        except BaseException as error:  # noqa: BLE001 - whatever it is, it is raised again
-            row, cause = (
-                (error.row, error.__cause__ or error) if isinstance(error, RowError) else (None, error)
-            )
-            # With none at work, an environment that resets its rows itself failed on the way to the next one.
-            numbers, step = self.running_numbers or tuple(self._queue.lowest[:1]), self._buffer.step
-            place = rows_place(self._worker.worker_number, numbers, self._n_rows, step)
-            if row is not None and self._running.number[row] != NO_NUMBER:
-                numbers = (int(self._running.number[row]),)
-                seed = -1 if self._rows.resets_itself else env_seed(self._root, numbers[0])
-                n_steps = step - int(self._running.start[row])
-                place = episode_place(self._worker.worker_number, numbers[0], seed, n_steps)
-            self.forget(NO_NUMBER)
-            self._is_begun = False
-            blame(self._where, cause, place, numbers)
-            raise cause from None
+    def fail(self, error: BaseException) -> None:
+        # With none at work, an environment that resets its rows itself failed on the way to the next one.
+        numbers, step = self.running_numbers or tuple(self._queue.lowest[:1]), self._buffer.step
+        place = rows_place(self._worker.worker_number, numbers, self._n_rows, step)
+        if isinstance(error, BadValueError) and error.row is not None:
+            numbers = (int(self._running.number[error.row]),)
+            seed = -1 if self._rows.resets_itself else env_seed(self._root, numbers[0])
+            n_steps = step - int(self._running.start[error.row])
+            place = episode_place(self._worker.worker_number, numbers[0], seed, n_steps)
+        self.forget(NO_NUMBER)
+        self._is_begun = False
+        blame(self._where, error, place, numbers)
 
     # -- what a worker asks ----------------------------------------------------------------------------------
 

@@ -25,14 +25,6 @@ Array = npt.NDArray[Any]
 _FINAL = {"final_obs", "final_info", "_final_obs", "_final_info"}
 
 
-class RowError(Exception):
-    """Something failed in one row; its cause says what."""
-
-    def __init__(self, row: int) -> None:
-        super().__init__(f"row {row}")
-        self.row = row
-
-
 class NativeRows:
     """The rows of a vector environment.
 
@@ -157,7 +149,7 @@ class NativePolicy:
         """Choose actions for a tree of arrays (n, *shape), where rows run the numbers int64 (n,).
 
         Return the actions for the environment, the same as one array (n, *shape) a leaf, and infos of the
-        whole batch. An action outside of the space, in a row that runs an episode, raises RowError.
+        whole batch. An action outside of the space, in a row that runs an episode, raises BadValueError with that row.
         """
         actions, infos = self._policy.get_actions(observations)
         try:
@@ -181,7 +173,7 @@ class NativePolicy:
         if not inside.all():
             rows = np.flatnonzero(~inside.reshape(len(array), -1).all(axis=1) & (numbers != NO_NUMBER))
             if len(rows):
-                raise RowError(int(rows[0])) from bad_action(leaf, array[rows[0]], self._rule)
+                raise bad_action(leaf, array[rows[0]], self._rule, row=int(rows[0]))
         return array
 
     def _for_env(self, leaves: list[Array]) -> Any:

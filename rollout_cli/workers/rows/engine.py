@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Sequence
+from functools import partial
 from operator import attrgetter
 from typing import Any, Literal
 
@@ -12,7 +12,6 @@ import gymnasium
 
 from rollout_cli.envs import env_spec_of
 from rollout_cli.envs.updates import updated_env
-from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.episodes.chunk import Chunk
 from rollout_cli.errors import EnvLoadError, UserCodeError
 from rollout_cli.seeding.generators import EpisodeSeeder
@@ -34,7 +33,7 @@ from rollout_cli.workers.checks import (
 from rollout_cli.workers.rows.columns import FRAME_BYTES
 from rollout_cli.workers.rows.recording import EndedEpisode, EpisodeRecorder
 from rollout_cli.workers.values import NO_NUMBER
-from rollout_cli.workers.worker import Setting
+from rollout_cli.workers.worker import Setting, Worker
 
 clock = time.perf_counter
 
@@ -150,7 +149,7 @@ class PythonRows:
             for index, recorder in enumerate(recorders)
         ]
         for row, env in zip(self._rows, envs, strict=True):
-            row.use(env, self._worker.stepper(env))
+            self._use(row, env)
         # In turn the first row's seeder has the policy, too: it may hold the spaces of that row's
         # environment.
         self._seeder = setting.seeders[0 if self.in_turn else len(envs)]
@@ -168,15 +167,24 @@ class PythonRows:
 
     # -- episodes --------------------------------------------------------------------------------------------
 
+    def _use(self, row: Row, env: Any) -> None:
+        """Run a row's next episodes in this environment, whose own `step` is called unless a subclass has one."""
+        worker = self._worker
+        row.use(env, env.step if type(worker).step_env is Worker.step_env else partial(worker.step_env, env))
+
     def _renew(self, row: Row) -> None:
         """Build the environment of a row anew, where each episode has its own and this one is used."""
         if self._updates is None or not row.is_used:
             return
         seed_globals(self._root, SETUP)
         env = updated_env(row.env, self._updates[row.index], gymnasium.Env)
-        check_same_spec(env_spec_of(env, self._limit), self._spec)
+        if env_spec_of(env, self._limit) != self._spec:
+            raise EnvLoadError(
+                "the environment that was built anew for an episode has other spaces, or another limit, than before",
+                hint="build the same environment each time, or omit {fresh_env=True}",
+            )
         self._envs[row.index] = env
-        row.use(env, self._worker.stepper(env))
+        self._use(row, env)
         row.seeder.watch(env=env)
 
     def _note(self, row: Row, number: int) -> None:
@@ -244,34 +252,18 @@ class PythonRows:
             if row.number > above:
                 self._rest(row)
 
-    @contextmanager
-    def _blaming(self) -> Iterator[None]:
-        """Raise the UserCodeError of the user's code that fails inside; all running episodes are given up."""
-        try:
-            yield
-        except BaseException as error:
-            row, numbers, worker_number = self._row, self.running_numbers, self._worker.worker_number
-            if row is not None and row.number != NO_NUMBER:
-                numbers = (row.number,)
-                place = episode_place(worker_number, row.number, row.seed, len(row.recorder.rewards))
-            else:
-                place = rows_place(worker_number, numbers, len(self._rows), self.n_steps)
-            where = self._where if row is None else row.where
-            for each in self._rows:
-                self._rest(each)
-                each.restart()
-            # One of ours has its place, or is that of an environment that cannot be built anew, for no
-            # episode yet.
-            if not isinstance(error, UserCodeError) or (numbers and not error.episodes):
-                blame(where, error, place, numbers)
-            raise
-
-
-def check_same_spec(spec: EnvSpec, before: EnvSpec) -> None:
-    """Raise EnvLoadError where an environment that was built anew is another one than before."""
-    if spec != before:
-        message = (
-            "the environment that was built anew for an episode has other spaces, "
-            "or another limit, than before"
-        )
-        raise EnvLoadError(message, hint="build the same environment each time, or omit {fresh_env=True}")
+    def fail(self, error: BaseException) -> None:
+        row, numbers, worker_number = self._row, self.running_numbers, self._worker.worker_number
+        if row is not None and row.number != NO_NUMBER:
+            numbers = (row.number,)
+            place = episode_place(worker_number, row.number, row.seed, len(row.recorder.rewards))
+        else:
+            place = rows_place(worker_number, numbers, len(self._rows), self.n_steps)
+        where = self._where if row is None else row.where
+        for each in self._rows:
+            self._rest(each)
+            each.restart()
+        # One of ours has its place, or is that of an environment that cannot be built anew, for no episode
+        # yet.
+        if not isinstance(error, UserCodeError) or (numbers and not error.episodes):
+            blame(where, error, place, numbers)
