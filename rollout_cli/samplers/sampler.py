@@ -164,7 +164,7 @@ class Sampler:
     def _chunks(self, call: SamplerMachine) -> Iterator[AnyChunk]:
         """Yield a call's chunks in order until it is over."""
         while True:
-            for chunk in call.ready():
+            for chunk in call.buffer.ready():
                 self.next_number = max(self.next_number, int(chunk.numbers[-1]) + 1)
                 self.total_env_steps += chunk.n_steps
                 yield chunk
@@ -346,7 +346,7 @@ class Sampler:
         self.next_number = max([self.next_number, *(number + 1 for number in skipped)])
         if call.generation == self._generation:
             self._ends_at = None
-            self.dropped_episodes, self.skipped = call.n_waiting, skipped
+            self.dropped_episodes, self.skipped = call.buffer.n_waiting, skipped
             if self._failure is not None:
                 # A caller may have enough after the episodes that come before a failure, and never see it.
                 self.shutdown_worker()

@@ -33,9 +33,8 @@ from rollout_cli.samplers.pool import Died, Event, Notice, Pool, Result, Segment
 from rollout_cli.samplers.ray import INSTALL_HINT, load_ray
 from rollout_cli.samplers.ray.actor import TURN_SECONDS, Actor, Recipe, Stored, unpacked, unpacked_numbers
 from rollout_cli.samplers.sampler import Sampler
-from rollout_cli.samplers.supervision import Supervision
+from rollout_cli.samplers.supervision import Notes, Supervision, Watch
 from rollout_cli.samplers.updates import UpdateLog
-from rollout_cli.samplers.watch import Notes, Watch
 from rollout_cli.samplers.worker_setup import WorkerSetup
 from rollout_cli.workers.factory import WorkerFactory
 
@@ -98,8 +97,8 @@ class RayPool:
 
     def start(self, worker: int) -> None:
         setup = WorkerSetup.of(worker, f"worker:{worker}", self._factory)
-        watch = Watch(self._rules.step_timeout, self._rules.episode_timeout)
-        handle = _Handle(worker, self._actor_class.remote(setup, self._turn_seconds), watch, setup)
+        actor = self._actor_class.remote(setup, self._turn_seconds)
+        handle = _Handle(worker, actor, Watch(self._rules), setup)
         handle.turns.append(self._turn(handle, []))  # Its reply says that the worker has a place.
         self._handles[worker], self._notice_at = handle, _clock() + PLACE_SECONDS
 
