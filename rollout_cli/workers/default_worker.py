@@ -7,14 +7,14 @@ from typing import Any
 
 import gymnasium
 
-from rollout_cli.envs import env_spec_of, time_limit_of
+from rollout_cli.envs import env_spec_of
 from rollout_cli.envs.updates import check_env, check_makes_new, updated_env
 from rollout_cli.errors import EnvLoadError
 from rollout_cli.seeding.seeds import SETUP, seed_globals
 from rollout_cli.workers.rows.in_turn import RowsInTurn
 from rollout_cli.workers.rows.together import RowsTogether
 from rollout_cli.workers.rows.trials import TrialRows
-from rollout_cli.workers.worker import Engine, Env, Setting, Worker
+from rollout_cli.workers.worker import Engine, Setting, Worker
 
 
 class DefaultWorker(Worker):
@@ -39,9 +39,14 @@ class DefaultWorker(Worker):
         seed_globals(self._seed, SETUP)
         before = self._envs or [None] * len(updates)
         envs = [updated_env(old, update, gymnasium.Env) for old, update in zip(before, updates, strict=True)]
-        check_alike(envs)
+        spec, *others = (env_spec_of(env, self._limit) for env in envs)
+        if any(other != spec for other in others):
+            raise EnvLoadError(
+                "the environments of one worker have different spaces or limits",
+                hint="give each worker environments of one kind",
+            )
         self._envs, self._env_updates = envs, updates
-        self._take_spec(env_spec_of(envs[0], self._limit))
+        self._take_spec(spec)
         self._make_ready()
 
     def _new_engine(self, setting: Setting) -> Engine:
@@ -49,13 +54,3 @@ class DefaultWorker(Worker):
         if self._n_envs == 1 or setting.policy.row_by_row:
             kind = RowsInTurn if type(self).predecessors is Worker.predecessors else TrialRows
         return kind(setting, self._envs, self._env_updates if self._fresh_env else None)
-
-
-def check_alike(envs: Sequence[Env]) -> None:
-    """Raise EnvLoadError for environments with different spaces or limits."""
-    hint = "give each worker environments of one kind"
-    first, *others = ((env.observation_space, env.action_space) for env in envs)
-    if any(other != first for other in others):
-        raise EnvLoadError("the environments of one worker have different spaces", hint=hint)
-    if len({time_limit_of(env) for env in envs}) > 1:
-        raise EnvLoadError("the environments of one worker have different limits", hint=hint)

@@ -493,12 +493,12 @@ def test_a_batched_policy_that_draws() -> None:
 def test_environments_of_several_kinds() -> None:
     """Rows must be alike, and as many as there are rows."""
     worker = VecWorker(seed=SEED, max_episode_length=None, worker_number=0, n_envs=2)
-    with pytest.raises(EnvLoadError, match="have different spaces"):
+    with pytest.raises(EnvLoadError, match="have different spaces or limits"):
         worker.update_env([ChainEnv(), worlds.space_env("box")()])
     with pytest.raises(ValueError, match="has 2 entries, not 3"):
         worker.update_env([ChainEnv()] * 3)
     limited = gymnasium.wrappers.TimeLimit(ChainEnv(), 5)
-    with pytest.raises(EnvLoadError, match="have different limits"):
+    with pytest.raises(EnvLoadError, match="have different spaces or limits"):
         worker.update_env([ChainEnv(), limited])
     with pytest.raises(EnvLoadError, match=r"is no gymnasium\.Env"):
         worker.update_env(SyncVectorEnv([ChainEnv] * 2))

@@ -47,6 +47,7 @@ class NativeEngine:
 
     in_turn = False
     scope: Literal["any", "n_envs"] = "n_envs"
+    not_reproducible: str | None = None
 
     def __init__(self, setting: Setting, rows: NativeRows) -> None:
         self._worker, self._queue, self._limit, self._root = (
@@ -59,6 +60,7 @@ class NativeEngine:
         self._spec = setting.worker.env_spec
         self._spaces, actions = SpaceRows(self._spec.observation_space), space_leaves(self._spec.action_space)
         self._buffer = RolloutBuffer(self._spaces.leaves, actions, self._n_rows, setting.worker.worker_number)
+        self.row_bytes = self._buffer.row_bytes
         self._running = Episodes.none(self._n_rows)
         # Rows that an environment of mode NEXT_STEP resets in the next step.
         self._resetting = np.empty(0, np.int64)
@@ -69,13 +71,11 @@ class NativeEngine:
         self._acting = f"policy.{setting.policy.methods[1]}"
         self._policy = NativePolicy(setting, rows)
         self._policy.watch()
-
-    @property
-    def not_reproducible(self) -> str | None:
-        if not self._rows.resets_itself:
-            return None
-        mode = self._rows.mode.value
-        return f"the vector environment resets a row by itself ({mode}), from no seed of the episode's own"
+        if rows.resets_itself:
+            self.not_reproducible = (
+                f"the vector environment resets a row by itself ({rows.mode.value}), "
+                "from no seed of the episode's own"
+            )
 
     # -- beginning -------------------------------------------------------------------------------------------
 
@@ -251,10 +251,6 @@ class NativeEngine:
     @property
     def finished_rows(self) -> int:
         return self._buffer.finished_rows
-
-    @property
-    def row_bytes(self) -> int:
-        return self._buffer.row_bytes
 
     @property
     def running_numbers(self) -> tuple[int, ...]:
