@@ -20,10 +20,9 @@ from rollout_cli.samplers.local_sampler import LocalSampler
 from rollout_cli.samplers.processes.pool import MultiprocessingSampler
 from rollout_cli.samplers.sampler import Sampler
 from rollout_cli.samplers.supervision import Supervision
-from rollout_cli.workers.default_worker import DefaultWorker
 from rollout_cli.workers.factory import WorkerFactory, load_worker_class
+from rollout_cli.workers.kinds import DefaultWorker, VecWorker
 from rollout_cli.workers.values import EpisodeRules
-from rollout_cli.workers.vec_worker import VecWorker
 from rollout_cli.workers.worker import Worker
 
 
