@@ -26,7 +26,7 @@ from rollout_cli.episodes.chunk import Chunk, ChunkRef
 from rollout_cli.samplers.messages import Batch, Start, Started, Stop, ToWorker
 from rollout_cli.samplers.pool import Event
 from rollout_cli.samplers.ray.actor import packed_numbers, unpacked_numbers
-from rollout_cli.samplers.ray.sampler import RaySampler
+from rollout_cli.samplers.ray.pool import RaySampler
 
 ROWS = 8192  # Of a chunk.
 

@@ -31,12 +31,12 @@ if TYPE_CHECKING:
     from rollout_cli.samplers.plan import MinTimesteps as MinTimesteps
     from rollout_cli.samplers.processes.pool import MultiprocessingSampler as MultiprocessingSampler
     from rollout_cli.samplers.queue_worker import run_worker as run_worker
-    from rollout_cli.samplers.ray.sampler import RaySampler as RaySampler
+    from rollout_cli.samplers.ray.pool import RaySampler as RaySampler
     from rollout_cli.samplers.sampler import Sampler as Sampler
     from rollout_cli.samplers.supervision import Supervision as Supervision
-    from rollout_cli.workers.default_worker import DefaultWorker as DefaultWorker
     from rollout_cli.workers.factory import WorkerFactory as WorkerFactory
-    from rollout_cli.workers.vec_worker import VecWorker as VecWorker
+    from rollout_cli.workers.kinds import DefaultWorker as DefaultWorker
+    from rollout_cli.workers.kinds import VecWorker as VecWorker
     from rollout_cli.workers.worker import Worker as Worker
 
 __version__ = "0.1.0"
@@ -53,12 +53,11 @@ _HOMES = {
     "samplers.plan": ("Episodes", "EpisodesPerWorker", "MinTimesteps"),
     "samplers.processes.pool": ("MultiprocessingSampler",),
     "samplers.queue_worker": ("run_worker",),
-    "samplers.ray.sampler": ("RaySampler",),
+    "samplers.ray.pool": ("RaySampler",),
     "samplers.sampler": ("Sampler",),
     "samplers.supervision": ("Supervision",),
-    "workers.default_worker": ("DefaultWorker",),
     "workers.factory": ("WorkerFactory",),
-    "workers.vec_worker": ("VecWorker",),
+    "workers.kinds": ("DefaultWorker", "VecWorker"),
     "workers.worker": ("Worker",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

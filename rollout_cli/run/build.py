@@ -20,10 +20,9 @@ from rollout_cli.samplers.local_sampler import LocalSampler
 from rollout_cli.samplers.processes.pool import MultiprocessingSampler
 from rollout_cli.samplers.sampler import Sampler
 from rollout_cli.samplers.supervision import Supervision
-from rollout_cli.workers.default_worker import DefaultWorker
 from rollout_cli.workers.factory import WorkerFactory, load_worker_class
+from rollout_cli.workers.kinds import DefaultWorker, VecWorker
 from rollout_cli.workers.values import EpisodeRules
-from rollout_cli.workers.vec_worker import VecWorker
 from rollout_cli.workers.worker import Worker
 
 
@@ -74,7 +73,7 @@ def sampler_of(
     if config.sampler == "local":
         return LocalSampler(policy, env, **options)
     if config.sampler == "ray":
-        from rollout_cli.samplers.ray.sampler import RaySampler  # noqa: PLC0415 - it loads Ray
+        from rollout_cli.samplers.ray.pool import RaySampler  # noqa: PLC0415 - it loads Ray
 
         return RaySampler(
             policy,

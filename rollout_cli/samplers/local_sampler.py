@@ -9,12 +9,11 @@ from contextlib import ExitStack
 from typing import Any, ClassVar, NamedTuple
 
 from rollout_cli.errors import InternalError, UsageError
-from rollout_cli.samplers.in_process import take_turn
 from rollout_cli.samplers.leases import LeaseSize
 from rollout_cli.samplers.messages import ToWorker
 from rollout_cli.samplers.pool import Died, Event
 from rollout_cli.samplers.sampler import Sampler
-from rollout_cli.samplers.worker_loop import WorkerLoop
+from rollout_cli.samplers.worker_loop import WorkerLoop, take_turn
 from rollout_cli.seeding.seeds import BorrowedGenerators
 from rollout_cli.workers.factory import WorkerFactory
 

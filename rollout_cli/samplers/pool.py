@@ -1,4 +1,4 @@
-"""Pool: the workers of one sampler, wherever they run.
+"""Pool: the workers of one sampler, wherever they run; and SegmentRunner, which writes beside them.
 
 A pool starts workers, carries messages, and notices deaths; the sampler decides. The legal sequence for each
 worker is `start`, then any number of `send`, until its `Died` event; after that `start` again.
@@ -6,10 +6,13 @@ worker is `start`, then any number of `send`, until its `Died` event; after that
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol, TypeVar
 
 from rollout_cli.samplers.messages import ToSampler, ToWorker
+
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,3 +58,25 @@ class Pool(Protocol):
 
     def close(self) -> None:
         """End all workers, politely at first; after it only `wake` may be called."""
+
+
+class SegmentRunner:
+    """Calls functions for the driver, in the process that lies best: this one, unless a subclass knows better.
+
+    So the episodes of a segment need not cross the driver.
+    """
+
+    def run(
+        self,
+        function: Callable[..., Result],
+        *args: Any,
+        needs_folder: bool = True,  # noqa: ARG002
+    ) -> Result:
+        """Return what the function returns, or raise what it raises.
+
+        Args:
+            function: May run again where its process is lost.
+            args: Its arguments.
+            needs_folder: Whether it reads or writes a folder of this machine.
+        """
+        return function(*args)

@@ -20,10 +20,9 @@ from rollout_cli.progress import shown
 from rollout_cli.samplers.leases import LeaseSize
 from rollout_cli.samplers.messages import Reported, Started, Update, as_raised
 from rollout_cli.samplers.plan import EpisodesPerWorker, MinTimesteps, Plan
-from rollout_cli.samplers.pool import Pool
+from rollout_cli.samplers.pool import Pool, SegmentRunner
 from rollout_cli.samplers.reorder import BufferLimits
 from rollout_cli.samplers.sampler_machine import Fail, Instruction, SamplerMachine, Send, StartWorker, Warn
-from rollout_cli.samplers.segment_runner import LocalSegmentRunner, SegmentRunner
 from rollout_cli.samplers.supervision import Supervision, Supervisor
 from rollout_cli.samplers.updates import UpdateLog
 from rollout_cli.workers.factory import WorkerFactory
@@ -165,7 +164,7 @@ class Sampler:
     def _chunks(self, call: SamplerMachine) -> Iterator[AnyChunk]:
         """Yield a call's chunks in order until it is over."""
         while True:
-            for chunk in call.ready():
+            for chunk in call.buffer.ready():
                 self.next_number = max(self.next_number, int(chunk.numbers[-1]) + 1)
                 self.total_env_steps += chunk.n_steps
                 yield chunk
@@ -219,7 +218,7 @@ class Sampler:
 
     def segment_runner(self) -> SegmentRunner:
         """Return what calls the function that writes a segment, near what `stream_refs` refers to."""
-        return LocalSegmentRunner()
+        return SegmentRunner()
 
     def request_stop(self, *, grace: float = 0.0) -> None:
         """Let this stream, or else the next, end early with what is finished; for signal handlers, too.
@@ -327,8 +326,19 @@ class Sampler:
 
     def _execute(self, instructions: Sequence[Instruction]) -> None:
         """Do what the call has decided; nothing where the workers were shut down meanwhile."""
-        if self._pool is not None:
-            self._failure = _execute(instructions, self._pool, self._warn) or self._failure
+        pool = self._pool
+        if pool is None:
+            return
+        for instruction in instructions:
+            match instruction:
+                case StartWorker(worker):
+                    pool.start(worker)
+                case Send(worker, command):
+                    pool.send(worker, command)
+                case Warn(text):
+                    self._warn(text)
+                case Fail(error):
+                    self._failure = error
 
     def _end(self, call: SamplerMachine) -> None:
         """Let the workers stop, and forget what was not handed on."""
@@ -336,7 +346,7 @@ class Sampler:
         self.next_number = max([self.next_number, *(number + 1 for number in skipped)])
         if call.generation == self._generation:
             self._ends_at = None
-            self.dropped_episodes, self.skipped = call.n_waiting, skipped
+            self.dropped_episodes, self.skipped = call.buffer.n_waiting, skipped
             if self._failure is not None:
                 # A caller may have enough after the episodes that come before a failure, and never see it.
                 self.shutdown_worker()
@@ -352,21 +362,3 @@ class Sampler:
             if call.generation == self._generation and not isinstance(error, GeneratorExit):
                 self.shutdown_worker()
             raise
-
-
-def _execute(
-    instructions: Sequence[Instruction], pool: Pool, warn: Callable[[str], None]
-) -> RolloutError | None:
-    """Do what a call has decided; return the error that is to end it, None where there is none."""
-    failure = None
-    for instruction in instructions:
-        match instruction:
-            case StartWorker(worker):
-                pool.start(worker)
-            case Send(worker, command):
-                pool.send(worker, command)
-            case Warn(text):
-                warn(text)
-            case Fail(error):
-                failure = error
-    return failure

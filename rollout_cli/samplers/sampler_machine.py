@@ -8,12 +8,11 @@ has the table.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from rollout_cli.episodes.chunk import AnyChunk
 from rollout_cli.errors import RolloutError
 from rollout_cli.samplers.leases import Leases, LeaseSize
 from rollout_cli.samplers.messages import Batch, Continue, Failed, Start, Started, Stop, ToWorker, Update
@@ -72,6 +71,9 @@ class SamplerMachine:
         limits: How much the episodes may hold that wait for one before them.
         first_number: Of the call; one that resumes an earlier run has a higher one.
         now: The time, in seconds on any one clock.
+
+    Attributes:
+        buffer: Has the chunks whose turn it is, and those that wait for one before them.
     """
 
     def __init__(
@@ -93,7 +95,7 @@ class SamplerMachine:
         self.generation = generation
         self._updates, self._supervisor, self._first_number = updates, supervisor, first_number
         self._plan = PlanState(plan, n_workers=n_workers, by_worker=updates.by_worker, block=block)
-        self._buffer = ReorderBuffer(self._plan, limits)
+        self.buffer = ReorderBuffer(self._plan, limits)
         self._n_running = n_running
         # One that was started for an earlier call takes part in each later one, so that it misses no update.
         self.n_workers = max(n_running, n_workers if is_parallel or not self._plan.is_shared else 1)
@@ -178,30 +180,21 @@ class SamplerMachine:
 
     # -- results -----------------------------------------------------------------------------------
 
-    def ready(self) -> Iterator[AnyChunk]:
-        """Yield the chunks whose turn it is."""
-        return self._buffer.ready()
-
     @property
     def is_over(self) -> bool:
         """Whether every episode has ended, or the call was to stop and none runs that could be handed on."""
         return self._plan.done or (self._is_ending and not any(self._leases.in_flight))
 
     @property
-    def n_waiting(self) -> int:
-        """How many episodes have ended and wait for one before them."""
-        return self._buffer.n_waiting
-
-    @property
     def skipped(self) -> dict[int, str]:
         """By number, why an episode was left out; without those behind the end of what was handed on."""
-        return {number: why for number, why in sorted(self._skipped.items()) if self._buffer.is_past(number)}
+        return {number: why for number, why in sorted(self._skipped.items()) if self.buffer.is_past(number)}
 
     # -- transitions -------------------------------------------------------------------------------
 
     def _batch(self, event: Batch, now: float) -> list[Instruction]:
         chunk = event.chunk
-        self._buffer.add(chunk)
+        self.buffer.add(chunk)
         if not chunk.completes:
             return []
         # A copy: the lengths outlive the chunk, and as a view they would hold its memory.
@@ -225,7 +218,7 @@ class SamplerMachine:
             number, reason = decision.skipped
             self._leases.remove(worker, [range(number, number + 1)])
             self._plan.complete(range(number, number + 1), np.zeros(1, np.int64))
-            self._buffer.skip(number)
+            self.buffer.skip(number)
             self._skipped[number] = reason
         self._leases.release(worker)
         self._ready.discard(worker)
@@ -241,5 +234,5 @@ class SamplerMachine:
         """Lease a worker more numbers, if it is ready for them."""
         if self._is_ending or worker not in self._ready:
             return []
-        lease = self._leases.lease(worker, buffer_is_full=self._buffer.is_full)
+        lease = self._leases.lease(worker, buffer_is_full=self.buffer.is_full)
         return [Send(worker, Continue(lease))] if lease else []

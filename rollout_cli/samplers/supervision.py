@@ -1,11 +1,11 @@
-"""Supervision: decides what becomes of a worker's death, and of an episode that fails."""
+"""Supervision: finds workers that are stuck, and decides what becomes of a death and of an episode that fails."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 from textwrap import shorten
 from typing import Literal, NamedTuple
@@ -22,6 +22,9 @@ MOST_TRIES = 3
 
 MOST_SKIPPED = 100
 """After so many skipped episodes in a row, none of which ended, a run would never end."""
+
+_LOOKS = 8  # Of one time-out.
+_SHORTEST, _LONGEST = 0.02, 1.0  # Seconds between two looks.
 
 _CRASH_HINT = "a crash in the environment's or policy's native code, or no memory left"
 
@@ -182,3 +185,62 @@ def _in_words(numbers: Sequence[int]) -> str:
     """Return one or more episodes in words; of very many, the first ones."""
     names = shorten(", ".join(map(str, numbers)), 100, placeholder=" …")
     return f"episodes {names}" if len(numbers) > 1 else f"episode {names}"
+
+
+class Notes(NamedTuple):
+    """A snapshot of what a worker has noted of itself."""
+
+    beats: int  # Turns and steps that were begun.
+    busy: bool  # Whether the worker was in a turn, rather than waiting or sending.
+    # The episodes that had begun and not ended; None where the box cannot say.
+    numbers: tuple[int, ...] | None
+
+
+@dataclass(slots=True)
+class Watch:
+    """Finds a worker that is stuck in a step (with the reset before it) or an episode, by what it notes of itself.
+
+    Only time within its turns counts.
+    """
+
+    rules: Supervision
+    _last: tuple[float, Notes] | None = None
+    _stuck: float = 0.0
+    _running: dict[int, float] = field(default_factory=dict)
+
+    @property
+    def tick(self) -> float | None:
+        """Return how many seconds may pass between two looks; None where nothing is watched."""
+        limits = [
+            limit for limit in (self.rules.step_timeout, self.rules.episode_timeout) if limit is not None
+        ]
+        return min(max(min(limits) / _LOOKS, _SHORTEST), _LONGEST) if limits else None
+
+    def look(self, notes: Notes, now: float) -> tuple[str, tuple[int, ...]] | None:
+        """Return None, or why the worker is to be killed, and its overdue episodes (none for a step)."""
+        tick, last = self.tick, self._last
+        if tick is None or (last is not None and now - last[0] < tick):
+            return None
+        self._last = now, notes
+        if last is None or not (notes.busy and last[1].busy and notes.numbers):
+            self._stuck = 0.0
+            return None
+        at, before = last
+        # The sampler may have been away for long; nobody knows what the worker did meanwhile.
+        elapsed = min(now - at, 2 * tick)
+        self._stuck = self._stuck + elapsed if before == notes else 0.0
+        limit = self.rules.step_timeout
+        if limit is not None and self._stuck > limit:
+            return f"was killed, since a step took longer than {limit:g} s,", ()
+        ran_before = set(before.numbers or ())
+        self._running = {
+            n: self._running.get(n, 0.0) + elapsed if n in ran_before else 0.0 for n in notes.numbers
+        }
+        limit = self.rules.episode_timeout
+        late = tuple(
+            number for number, seconds in self._running.items() if limit is not None and seconds > limit
+        )
+        if not late:
+            return None
+        which = f"episode {late[0]}" if len(late) == 1 else f"each of {len(late)} episodes"
+        return f"was killed, since {which} took longer than {limit:g} s,", late

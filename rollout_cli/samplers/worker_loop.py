@@ -12,7 +12,7 @@ from typing import Any
 
 from rollout_cli.episodes.chunk import Chunk, for_transport, without_infos
 from rollout_cli.errors import EnvLoadError, PolicyLoadError, UserCodeError
-from rollout_cli.loading import first_line, is_interrupt, reporting
+from rollout_cli.loading import first_line, is_interrupt, reporting, traceback_text
 from rollout_cli.pins import FileWatch, hashed
 from rollout_cli.samplers.messages import (
     Batch,
@@ -26,6 +26,7 @@ from rollout_cli.samplers.messages import (
     ToSampler,
     ToWorker,
 )
+from rollout_cli.samplers.pool import Died, Event
 from rollout_cli.workers.checks import sound_episodes
 from rollout_cli.workers.factory import WorkerFactory
 from rollout_cli.workers.values import NullCrashBox, WorkerReport
@@ -237,6 +238,24 @@ class WorkerLoop:
         if self._watch is not None:
             self._watch.end()
             self._watch = None
+
+
+def take_turn(loop: WorkerLoop, worker: int, commands: Sequence[ToWorker]) -> list[Event]:
+    """Return the events of a turn of a worker whose process lives on after its death.
+
+    What user code raises that is no Exception (by `sys.exit`, say) counts as the death of the worker, which
+    is closed: the last event then, after what had finished before. A Ctrl-C is raised as it is.
+    """
+    try:
+        return [*loop.turn(commands)]
+    except BaseException as error:
+        if is_interrupt(error):
+            raise
+        reason, hint = f"was ended by {first_line(error)}", "let the user code raise an Exception"
+        death = Died(worker, reason, loop.running_numbers, traceback_text(error), hint)
+        rescued = loop.rescue()
+        loop.close()
+        return [*rescued, death]
 
 
 def _unpickled(data: bytes | None, what: str, kind: type[UserCodeError]) -> Any:

@@ -77,21 +77,13 @@ def _as_array(values: Any) -> Array:
 # -- infos ---------------------------------------------------------------------------------------------------
 
 
-class RowInfos(list[dict[Any, Any]]):
-    """Info dictionaries of single rows, one for each of the n rows, which nobody changes any more."""
-
-
 def batch_columns(
     infos: Any, n_rows: int, path: InfoPath = ()
 ) -> Iterator[tuple[InfoKey, Array, Array | None]]:
     """Yield the columns of a batch's infos: key, values (n, ...), and which rows have one (n,), None for all.
 
-    RowInfos are one column, at the empty path. Infos that cannot be used raise BadValueError.
+    Infos that cannot be used raise BadValueError.
     """
-    if isinstance(infos, RowInfos):
-        if any(infos):
-            yield ((), _ODD), _objects(infos), np.array([bool(info) for info in infos])
-        return
     if not isinstance(infos, Mapping):
         raise BadValueError(
             f"the infos are no dictionary: {shown(infos)}", "give {} where there is nothing to say"
@@ -154,8 +146,8 @@ def _kind(values: Array) -> str:
 
 def infos_of_rows(infos: Any, rows: list[int], n_rows: int) -> list[dict[Any, Any]] | None:
     """Return the info dictionaries of k rows from those of a batch; None where all are empty."""
-    if not infos or isinstance(infos, RowInfos):
-        return [infos[row] for row in rows] if infos else None
+    if not infos:
+        return None
     of_rows: list[dict[Any, Any]] = [{} for _ in rows]
     for (path, _), values, has in batch_columns(infos, n_rows):
         # Copied once for all rows: whoever gave the array may write over it.
@@ -175,10 +167,7 @@ def info_table(n_rows: int, columns: Mapping[InfoKey, tuple[Array, Array]]) -> I
         if kind == _ODD:
             odd = odd or [{} for _ in range(n_rows)]
             for row in rows.tolist():
-                if path:
-                    _put(odd[row], path, values[row])
-                else:
-                    odd[row] = values[row]
+                _put(odd[row], path, values[row])
         elif len(rows):
             is_full = len(rows) == n_rows
             typed.append(

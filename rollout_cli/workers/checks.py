@@ -36,11 +36,19 @@ ENDLESS_HINT = (
 
 
 class BadValueError(Exception):
-    """A value of the user's code that its interface forbids; the text says which, and what was expected."""
+    """A value of the user's code that its interface forbids; the text says which, and what was expected.
 
-    def __init__(self, message: str, hint: str = "make it match the space, or the space match it") -> None:
+    `row` is the row of a vector environment that is at fault, where it is one that runs an episode.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        hint: str = "make it match the space, or the space match it",
+        row: int | None = None,
+    ) -> None:
         super().__init__(message)
-        self.hint = hint
+        self.hint, self.row = hint, row
 
 
 def shown(value: Any) -> str:
@@ -102,8 +110,8 @@ def copied(value: Any) -> Any:
 _FEW_NUMBERS = 32  # So many are compared one by one: numpy's calls take longer.
 
 
-def bad_action(leaf: Leaf, value: Any, rule: str) -> BadValueError:
-    """Return the error for an action that is not of its space."""
+def bad_action(leaf: Leaf, value: Any, rule: str, row: int | None = None) -> BadValueError:
+    """Return the error for an action that is not of its space, in a row where there are several."""
     where = f" at {leaf.name!r}" if leaf.path else ""
     numbers = np.asarray(value)
     hint = '{invalid_action="warn"} lets the environment have it'
@@ -112,7 +120,7 @@ def bad_action(leaf: Leaf, value: Any, rule: str) -> BadValueError:
     elif leaf.kind == "box" and rule != "clip":
         hint = f'{{invalid_action="clip"}} moves it to the nearest bound, {hint}'
     return BadValueError(
-        f"the action{where} is not of its space: {numbers.tolist()!r:.80} of {leaf.space}", hint
+        f"the action{where} is not of its space: {numbers.tolist()!r:.80} of {leaf.space}", hint, row
     )
 
 

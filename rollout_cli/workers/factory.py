@@ -14,9 +14,8 @@ from rollout_cli.errors import ArgumentError, UsageError, UserCodeError
 from rollout_cli.loading import Source, is_module_attribute, reporting
 from rollout_cli.pins import PinRules
 from rollout_cli.seeding.seeds import draw_root_seed
-from rollout_cli.workers.default_worker import DefaultWorker
+from rollout_cli.workers.kinds import DefaultWorker, VecWorker
 from rollout_cli.workers.values import EpisodeRules
-from rollout_cli.workers.vec_worker import VecWorker
 from rollout_cli.workers.worker import OVERRIDABLE, VERBS, Worker
 
 WorkerSetup = Callable[[], AbstractContextManager[Any]]

@@ -1,7 +1,6 @@
 """Worker: what a sampler or a script asks of a worker, whatever engine runs its episodes.
 
-The verbs are garage's. Beside them a sampler gives a worker episode numbers and takes finished episodes as
-chunks.
+The verbs are garage's. Beside them a sampler gives a worker numbers, and takes finished episodes as chunks.
 """
 
 from __future__ import annotations
@@ -9,9 +8,9 @@ from __future__ import annotations
 import abc
 import math
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from itertools import chain
 from typing import Any, Literal, NoReturn, Protocol
 
@@ -53,7 +52,7 @@ class Setting:
 
     root: int
     worker: Worker  # Its hooks, its crash box, and what is its own.
-    policies: Sequence[AdaptedPolicy]  # One, or one for each row of a vector environment.
+    policy: AdaptedPolicy
     rule: OnInvalidAction
     seeders: Sequence[EpisodeSeeder]  # One for each row, and one for what all rows share.
     queue: RowQueues  # The numbers that wait; it is the worker's.
@@ -63,8 +62,7 @@ class Setting:
 class Engine(Protocol):
     """Runs episodes in rows, and keeps those that have ended until they are taken.
 
-    An error of the user's code leaves it as a UserCodeError with the place and the numbers where it may be,
-    and all episodes that run are given up.
+    Whoever calls `begin`, `step` or `run` gives what these raise to `fail`.
     """
 
     @property
@@ -103,6 +101,12 @@ class Engine(Protocol):
 
     def run(self, deadline: float) -> None:
         """Run until the workers' clock passes `deadline`, or nothing is left; at least one step."""
+
+    def fail(self, error: BaseException) -> None:
+        """Give up all episodes that run, and raise the UserCodeError that says whose step it was.
+
+        Return where no code of the user's is at fault.
+        """
 
     def take(self, below: float, ended_before: float) -> list[Chunk]:
         """Remove the episodes that ended below a number or before a time; in order, in one or more chunks."""
@@ -194,6 +198,7 @@ class Worker(abc.ABC):
     def reset_agent(self, agent: Any, number: int) -> None:
         """Reset the policy for episode `number`, after the environment; `agent` is the user's own object."""
         del agent, number
+        assert self._holder.policy is not None
         self._holder.policy.reset()
 
     def step_env(self, env: Env, action: Any) -> Any:
@@ -233,10 +238,6 @@ class Worker(abc.ABC):
             self._make_ready()
 
     @abc.abstractmethod
-    def _adapt(self) -> None:
-        """Adapt the policy to the environments, where there is one."""
-
-    @abc.abstractmethod
     def _new_engine(self, setting: Setting) -> Engine:
         """Return the engine for the policy and the environments."""
 
@@ -244,29 +245,26 @@ class Worker(abc.ABC):
         if spec != self._env_spec:
             if self.finished_rows:
                 raise InternalError("the environment was replaced before the finished episodes were taken")
-            self._holder.policies = []
+            self._holder.policy = None
         self._env_spec = spec
 
     def _make_ready(self) -> None:
         """Build an engine once both the policy and the environment are known."""
         if self._env_spec is None or not self._envs:
             return
-        self._adapt()
-        if not self._holder.policies:
+        policy = self._holder.adapt(self._env_spec, self._envs)
+        if policy is None:
             return
         self._end_engine()
-        rule, policies = self._holder.action_rule(self.rules), self._holder.policies
-        setting = Setting(self._seed, self, policies, rule, self._seeders, self._queue, self._limit)
+        # Actions that are valid by construction need no check.
+        rule: OnInvalidAction = "warn" if policy.trusted else self.rules.invalid_action
+        setting = Setting(self._seed, self, policy, rule, self._seeders, self._queue, self._limit)
         self._engine = self._new_engine(setting)
 
     def _end_engine(self) -> None:
         if self._engine is not None:
             self._finished += self._engine.take(math.inf, 0.0)
             self._engine = None
-
-    def stepper(self, env: Env) -> Callable[[Any], Any]:
-        """Return what takes a step of an environment: its own `step`, unless a subclass has a `step_env`."""
-        return env.step if type(self).step_env is Worker.step_env else partial(self.step_env, env)
 
     # -- the documents' verbs --------------------------------------------------------------------------------
 
@@ -280,14 +278,16 @@ class Worker(abc.ABC):
             engine.forget(NO_NUMBER)
         if not self.has_work:
             self.assign([range(self._next_own, self._next_own + self._n_envs)])
-        engine.begin()
+        with _failing(engine):
+            engine.begin()
 
     def step_episode(self) -> bool:
         """Take one step in every row, or in the one whose turn it is; return whether an episode ended."""
         engine = self._ready()
         if not self.has_work:
             raise InternalError("step_episode was called with no episode under way: call start_episode first")
-        return engine.step()
+        with _failing(engine):
+            return engine.step()
 
     def collect_episode(self) -> EpisodeBatch:
         """Return the finished episodes that were not collected yet; InternalError where there are none."""
@@ -332,18 +332,18 @@ class Worker(abc.ABC):
         """Run assigned numbers, at least a step, until `time.perf_counter()` passes `deadline` or all ended.
 
         Raises:
-            UserCodeError: If the policy or the environment fails; its `episodes` are the numbers where it may
-                be.
+            UserCodeError: If the policy or the environment fails, in one of the error's `episodes`.
         """
         engine = self._ready()
         kind = type(self)
         if not self.has_work:
             return
         if kind.step_episode is Worker.step_episode and kind.start_episode is Worker.start_episode:
-            engine.run(deadline)
-            return
-        with reporting(UserCodeError, f"{kind.__name__} raised"):
-            self._advance_by_verbs(engine, deadline)
+            with _failing(engine):
+                engine.run(deadline)
+        else:
+            with reporting(UserCodeError, f"{kind.__name__} raised"):
+                self._advance_by_verbs(engine, deadline)
 
     def _advance_by_verbs(self, engine: Engine, deadline: float) -> None:
         """Do the same by the verbs of a subclass that counts or changes steps."""
@@ -431,6 +431,15 @@ class Worker(abc.ABC):
     def __getstate__(self) -> NoReturn:
         hint = "pickle its WorkerFactory, and build the worker from it"
         raise InternalError(f"a {type(self).__name__} cannot be pickled", hint=hint)
+
+
+@contextmanager
+def _failing(engine: Engine) -> Iterator[None]:
+    try:
+        yield
+    except BaseException as error:
+        engine.fail(error)
+        raise
 
 
 def _expect(worker: Worker, verb: str, is_done: bool) -> None:  # noqa: FBT001

@@ -27,7 +27,7 @@ from rollout_cli.episodes.batch import EpisodeBatch
 from rollout_cli.errors import EnvError, UserCodeError, WorkerError
 from rollout_cli.samplers.processes.crash_box import CrashBox, how_it_ended, new_box, read_notes, read_story
 from rollout_cli.samplers.processes.fork_server import RECORD, Server, Status
-from rollout_cli.samplers.watch import Notes, Watch
+from rollout_cli.samplers.supervision import Notes, Watch
 from rollout_cli.workers import VecWorker
 from rollout_cli.workers.values import NO_NUMBER
 from tests.helpers.batches import assert_same_batches
@@ -299,7 +299,7 @@ def test_an_episode_that_takes_too_long_is_an_error(make_sampler: MakeSampler) -
 
 def test_only_time_within_turns_counts() -> None:
     """A worker that waits for its sampler, or builds, is not stuck; one whose beats stand still in a turn is."""
-    watch = Watch(step_timeout=1.0, episode_timeout=None)
+    watch = Watch(Supervision(step_timeout=1.0))
     assert watch.tick is not None
     found = []
     for second in range(6):
@@ -312,7 +312,7 @@ def test_only_time_within_turns_counts() -> None:
 
 def test_an_episode_is_late_that_runs_too_long() -> None:
     """Each episode has its own account, though the worker's beats go on."""
-    watch = Watch(step_timeout=None, episode_timeout=2.0)
+    watch = Watch(Supervision(episode_timeout=2.0))
     found = []
     for at in range(30):
         numbers = (1, 100 + at) if at < 5 else (100 + at // 4, 5)

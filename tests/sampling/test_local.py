@@ -124,7 +124,7 @@ def test_a_worker_that_is_built_again_does_not_repeat_itself() -> None:
         "worker_class": VecWorker,
         "worker_args": {"n_envs": 1, "vectorization": "native"},
     }
-    with local(once, supervision=Supervision(on_env_error="retry"), **native) as sampler:
+    with local(once, agents="random", supervision=Supervision(on_env_error="retry"), **native) as sampler:
         chunks = list(sampler.stream(Episodes(0, 4)))
     assert [0, 1, 2, 3] == numbers_of(chunks)
     assert 2 == len(builds) == len(set(builds))

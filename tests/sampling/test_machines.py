@@ -289,7 +289,7 @@ def test_a_worker_that_is_ready_is_leased_more_as_its_episodes_end() -> None:
     assert [] == machine.handle(Batch(0, 5, bare_episode(0, 3)), 0.0) == machine.top_up()
     assert [] == machine.handle(Started(0, 5, BOX_SPEC), 0.0)
     assert [Send(0, Continue((range(2, 3),)))] == machine.top_up()
-    assert [0] == numbers_of([chunk.load() for chunk in machine.ready()])
+    assert [0] == numbers_of([chunk.load() for chunk in machine.buffer.ready()])
 
 
 def test_messages_of_an_older_call_are_discarded() -> None:
@@ -297,7 +297,7 @@ def test_messages_of_an_older_call_are_discarded() -> None:
     machine = begun()
     for event in (Batch(0, 4, bare_episode(0, 3)), Started(0, 4, BOX_SPEC)):
         assert [] == machine.handle(event, 0.0)
-    assert ([], 0) == (machine.top_up(), machine.n_waiting)
+    assert ([], 0) == (machine.top_up(), machine.buffer.n_waiting)
 
 
 def test_a_worker_that_failed_in_an_older_call_is_rebuilt() -> None:
@@ -332,7 +332,7 @@ def test_after_a_failure_finished_episodes_still_count() -> None:
     assert [Fail(error)] == machine.handle(Failed(1, 5, error, ()), 0.0)
     for event in (Died(1, "was killed"), Batch(0, 5, bare_episode(0, 3)), Failed(0, 5, error, ())):
         assert [] == machine.handle(event, 0.0)
-    assert (1, []) == (machine.n_waiting, machine.top_up())
+    assert (1, []) == (machine.buffer.n_waiting, machine.top_up())
 
 
 def test_a_call_that_stops_drops_what_lies_above_the_highest_that_ended() -> None:

@@ -178,8 +178,9 @@ def test_a_row_without_a_number_rests() -> None:
 @pytest.mark.parametrize("kind", RESET_FROM_OUTSIDE)
 def test_an_episode_is_a_function_of_its_number(kind: str) -> None:
     """Whatever ran before it, and whatever was given up."""
-    expected = run(make(kind, policy=worlds.OwnDrawPolicy), range(12))
-    worker = make(kind, policy=worlds.OwnDrawPolicy)
+    policy = worlds.OwnDrawPolicy if kind in SINGLE else worlds.BatchPolicy
+    expected = run(make(kind, policy=policy), range(12))
+    worker = make(kind, policy=policy)
     worker.assign([range(4, 30)])
     worker.advance(-1.0)
     worker.retract(above=None)
@@ -297,10 +298,11 @@ def test_waiting_numbers_outlive_a_new_environment(before: str, after: str) -> N
 @pytest.mark.parametrize("kind", RESET_FROM_OUTSIDE)
 def test_a_policy_outlives_a_new_environment(kind: str) -> None:
     """Its draws are those of its episodes, as before."""
-    worker = make(kind, policy=worlds.OwnDrawPolicy)
+    policy = worlds.OwnDrawPolicy if kind in SINGLE else worlds.BatchPolicy
+    worker = make(kind, policy=policy)
     run(worker, range(3))
     worker.update_env(worlds.env_of(kind, ChainEnv))
-    expected = run(make(kind, policy=worlds.OwnDrawPolicy), range(3, 9))
+    expected = run(make(kind, policy=policy), range(3, 9))
     worlds.assert_same_episodes(expected, run(worker, range(3, 9)))
 
 
@@ -471,6 +473,14 @@ def test_a_policy_that_takes_masks_needs_them(kind: str) -> None:
     assert ("action_masks()" if kind in SINGLE else 'omit vectorization="native"') in caught.value.hint
 
 
+@pytest.mark.parametrize("kind", NATIVE)
+def test_a_policy_of_one_observation_has_no_native_rows(kind: str) -> None:
+    """It is refused, with what to do about it."""
+    with pytest.raises(PolicyLoadError, match="TablePolicy acts on one observation at a time") as caught:
+        make(kind, policy=worlds.TablePolicy)
+    assert "give the policy get_actions" in caught.value.hint
+
+
 @pytest.mark.parametrize("kind", SINGLE)
 def test_masks_that_cannot_be_had(kind: str) -> None:
     """It is the environment's error, with its place."""
@@ -634,8 +644,9 @@ def test_a_policy_that_raises(kind: str) -> None:
 @pytest.mark.parametrize("kind", RESET_FROM_OUTSIDE)
 def test_a_policy_that_raised_can_go_on(kind: str) -> None:
     """Nothing is left of the step that failed, in which other rows may have acted."""
+    base = worlds.TablePolicy if kind in SINGLE else worlds.BatchPolicy
 
-    class Once(worlds.TablePolicy):
+    class Once(base):  # type: ignore[misc, valid-type]
         calls = 0
 
         def get_action(self, observation: Any) -> Any:
@@ -647,7 +658,7 @@ def test_a_policy_that_raised_can_go_on(kind: str) -> None:
     worker = make(kind, policy=Once)
     failing(kind, worker, PolicyError, "too bold")
     worker.retract(above=None)
-    worlds.assert_same_episodes(run(make(kind, policy=worlds.TablePolicy), range(9)), run(worker, range(9)))
+    worlds.assert_same_episodes(run(make(kind, policy=base), range(9)), run(worker, range(9)))
 
 
 BAD_ACTIONS: dict[str, tuple[Any, str]] = {

@@ -206,15 +206,16 @@ def test_a_wide_action_is_checked_too(kind: str) -> None:
         def step(self, action: Any) -> Any:
             return super().step(0)
 
-    def one_outside(seen: Any) -> Any:
-        action = np.zeros(40, np.float32)
-        action[39] = 1.5
-        return action
+    class OneOutside:
+        def get_actions(self, seen: Any) -> Any:
+            actions = np.zeros((len(seen), 40), np.float32)
+            actions[:, 39] = 1.5
+            return actions, {}
 
     with pytest.raises(PolicyError, match="the action is not of its space"):
-        run(make(kind, Wide, lambda spec: one_outside), range(2))
+        run(make(kind, Wide, lambda spec: OneOutside()), range(2))
     rules = EpisodeRules(invalid_action="clip")
-    chunk = run(make(kind, Wide, lambda spec: one_outside, rules=rules), range(3))
+    chunk = run(make(kind, Wide, lambda spec: OneOutside(), rules=rules), range(3))
     assert 1.0 == chunk.actions[0].max()
 
 
@@ -492,12 +493,12 @@ def test_a_batched_policy_that_draws() -> None:
 def test_environments_of_several_kinds() -> None:
     """Rows must be alike, and as many as there are rows."""
     worker = VecWorker(seed=SEED, max_episode_length=None, worker_number=0, n_envs=2)
-    with pytest.raises(EnvLoadError, match="have different spaces"):
+    with pytest.raises(EnvLoadError, match="have different spaces or limits"):
         worker.update_env([ChainEnv(), worlds.space_env("box")()])
     with pytest.raises(ValueError, match="has 2 entries, not 3"):
         worker.update_env([ChainEnv()] * 3)
     limited = gymnasium.wrappers.TimeLimit(ChainEnv(), 5)
-    with pytest.raises(EnvLoadError, match="have different limits"):
+    with pytest.raises(EnvLoadError, match="have different spaces or limits"):
         worker.update_env([ChainEnv(), limited])
     with pytest.raises(EnvLoadError, match=r"is no gymnasium\.Env"):
         worker.update_env(SyncVectorEnv([ChainEnv] * 2))

@@ -18,7 +18,7 @@ import tempfile
 import numpy as np
 import numpy.typing as npt
 
-from rollout_cli.samplers.watch import Notes
+from rollout_cli.samplers.supervision import Notes
 from rollout_cli.workers.values import NullCrashBox
 
 MOST_ROWS = (1 << 16) - 3

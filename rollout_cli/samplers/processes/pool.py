@@ -34,8 +34,7 @@ from rollout_cli.samplers.processes.fork_server import (
     running_server,
 )
 from rollout_cli.samplers.sampler import Sampler
-from rollout_cli.samplers.supervision import Supervision
-from rollout_cli.samplers.watch import Watch
+from rollout_cli.samplers.supervision import Supervision, Watch
 from rollout_cli.samplers.worker_setup import WorkerSetup
 from rollout_cli.workers.factory import WorkerFactory
 
@@ -174,8 +173,7 @@ class ProcessPool:
             except OSError as error:
                 raise WorkerError(f"worker {worker} cannot be started: {error}", hint=NO_ROOM) from error
             undo.pop_all()
-        watch = Watch(self._rules.step_timeout, self._rules.episode_timeout)
-        return _Process(worker, name, server, channel, box, status, watch)
+        return _Process(worker, name, server, channel, box, status, Watch(self._rules))
 
     # -- messages ----------------------------------------------------------------------------------
 

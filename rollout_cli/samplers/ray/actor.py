@@ -14,11 +14,10 @@ import numpy as np
 
 from rollout_cli.episodes.chunk import Chunk, ChunkRef, concatenate, for_transport
 from rollout_cli.errors import InternalError, UserCodeError, WorkerError
-from rollout_cli.samplers.in_process import take_turn
 from rollout_cli.samplers.messages import Batch, Failed, Start, ToWorker, Update
 from rollout_cli.samplers.pool import Died, Event
 from rollout_cli.samplers.ray import load_ray
-from rollout_cli.samplers.worker_loop import WorkerLoop
+from rollout_cli.samplers.worker_loop import WorkerLoop, take_turn
 from rollout_cli.samplers.worker_setup import WorkerSetup
 
 TURN_SECONDS = 0.1

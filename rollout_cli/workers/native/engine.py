@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -13,7 +11,6 @@ import numpy as np
 import numpy.typing as npt
 
 from rollout_cli.envs.describe import AutoresetMode
-from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.episodes.chunk import Chunk
 from rollout_cli.episodes.spaces import SpaceRows, space_leaves
 from rollout_cli.seeding.seeds import env_seed
@@ -31,8 +28,7 @@ from rollout_cli.workers.checks import (
     shown,
 )
 from rollout_cli.workers.native.buffer import Episodes, RolloutBuffer
-from rollout_cli.workers.native.policies import OnePolicy, PolicyEach
-from rollout_cli.workers.native.rows import NativeRows, RowError, final_infos
+from rollout_cli.workers.native.rows import NativePolicy, NativeRows, final_infos
 from rollout_cli.workers.values import NO_NUMBER
 from rollout_cli.workers.worker import Setting
 
@@ -47,13 +43,13 @@ class NativeEngine:
     Args:
         setting: What it works with.
         rows: The vector environment.
-        row_specs: Spaces and limit of each row, whose spaces are its own.
     """
 
     in_turn = False
     scope: Literal["any", "n_envs"] = "n_envs"
+    not_reproducible: str | None = None
 
-    def __init__(self, setting: Setting, rows: NativeRows, row_specs: Sequence[EnvSpec]) -> None:
+    def __init__(self, setting: Setting, rows: NativeRows) -> None:
         self._worker, self._queue, self._limit, self._root = (
             setting.worker,
             setting.queue,
@@ -64,6 +60,7 @@ class NativeEngine:
         self._spec = setting.worker.env_spec
         self._spaces, actions = SpaceRows(self._spec.observation_space), space_leaves(self._spec.action_space)
         self._buffer = RolloutBuffer(self._spaces.leaves, actions, self._n_rows, setting.worker.worker_number)
+        self.row_bytes = self._buffer.row_bytes
         self._running = Episodes.none(self._n_rows)
         # Rows that an environment of mode NEXT_STEP resets in the next step.
         self._resetting = np.empty(0, np.int64)
@@ -71,25 +68,18 @@ class NativeEngine:
         self._where = RESET
         self._observations: Any = None
         self._leaves: list[Array] = []
-        self._acting = f"policy.{setting.policies[0].methods[1]}"
-        kind = PolicyEach if setting.policies[0].row_by_row else OnePolicy
-        self._policies = kind(setting, rows, row_specs)
-        self._policies.watch()
-
-    @property
-    def not_reproducible(self) -> str | None:
-        if not self._rows.resets_itself:
-            return None
-        mode = self._rows.mode.value
-        return f"the vector environment resets a row by itself ({mode}), from no seed of the episode's own"
+        self._acting = f"policy.{setting.policy.methods[1]}"
+        self._policy = NativePolicy(setting, rows)
+        self._policy.watch()
+        if rows.resets_itself:
+            self.not_reproducible = (
+                f"the vector environment resets a row by itself ({rows.mode.value}), "
+                "from no seed of the episode's own"
+            )
 
     # -- beginning -------------------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        with self._blaming():
-            self._begin_waiting()
-
-    def _begin_waiting(self) -> None:
         """Begin the numbers that need not wait for their row's episode to end."""
         is_free = self._running.number == NO_NUMBER
         # Rows that reset themselves begin as they do so. Where none runs or is about to, all are reset at
@@ -116,17 +106,17 @@ class NativeEngine:
         begun = rows[runs]
         if len(begun):
             self._where = "policy.seed"
-            self._policies.seed(rows if anew else begun, numbers if anew else numbers[runs], anew=anew)
+            self._policy.seed(rows if anew else begun, numbers if anew else numbers[runs], anew=anew)
         self._where = RESET
         if infos is None:
             infos = self._reset(rows)
         running.info[rows] = infos_of_rows(infos, rows.tolist(), self._n_rows)
         if len(begun):
             self._where = "policy.reset"
-            self._policies.reset(begun if self._is_begun else rows)
+            self._policy.reset(begun if self._is_begun else rows)
         if not self._is_begun:
             self._is_begun = True
-            self._policies.watch()
+            self._policy.watch()
 
     def _reset(self, rows: Array) -> Any:
         """Let the environment reset these rows, and return its infos."""
@@ -143,25 +133,23 @@ class NativeEngine:
 
     def step(self) -> bool:
         before = self._buffer.finished_rows
-        with self._blaming():
-            self._step()
+        self._step()
         return self._buffer.finished_rows > before
 
     def run(self, deadline: float) -> None:
-        with self._blaming():
-            if self._queue:
-                self._begin_waiting()
-            while self._queue or (self._running.number != NO_NUMBER).any():
-                self._step()
-                if _clock() >= deadline:
-                    break
+        if self._queue:
+            self.begin()
+        while self._queue or (self._running.number != NO_NUMBER).any():
+            self._step()
+            if _clock() >= deadline:
+                break
 
     def _step(self) -> None:
         """Step every row: observations are recorded before the policy sees them, actions before the env."""
         buffer, n_rows = self._buffer, self._n_rows
         buffer.begin_step(self._leaves)
         self._where = self._acting
-        given, actions, infos = self._policies.act(self._observations, self._running.number)
+        given, actions, infos = self._policy.act(self._observations, self._running.number)
         buffer.put_actions(actions)
         buffer.put_infos("agent", infos)
         self._where = STEP
@@ -235,35 +223,24 @@ class NativeEngine:
         if self._spec.max_episode_length is None:
             lengths = np.where(self._running.number != NO_NUMBER, self._buffer.step - self._running.start, 0)
             if lengths.max() >= self._worker.rules.most_steps(self._buffer.row_bytes):
-                error = BadValueError(
-                    f"the episode has no end: it is {lengths.max():,} steps long", ENDLESS_HINT
-                )
-                raise RowError(int(lengths.argmax())) from error
+                message = f"the episode has no end: it is {lengths.max():,} steps long"
+                raise BadValueError(message, ENDLESS_HINT, row=int(lengths.argmax()))
         self._buffer.make_room(self._running)
 
     # -- errors ----------------------------------------------------------------------------------------------
 
-    @contextmanager
-    def _blaming(self) -> Iterator[None]:
-        """Raise the UserCodeError of the user's code that fails inside; all running episodes are given up."""
-        try:
-            yield
-        except BaseException as error:  # noqa: BLE001 - whatever it is, it is raised again
-            row, cause = (
-                (error.row, error.__cause__ or error) if isinstance(error, RowError) else (None, error)
-            )
-            # With none at work, an environment that resets its rows itself failed on the way to the next one.
-            numbers, step = self.running_numbers or tuple(self._queue.lowest[:1]), self._buffer.step
-            place = rows_place(self._worker.worker_number, numbers, self._n_rows, step)
-            if row is not None and self._running.number[row] != NO_NUMBER:
-                numbers = (int(self._running.number[row]),)
-                seed = -1 if self._rows.resets_itself else env_seed(self._root, numbers[0])
-                n_steps = step - int(self._running.start[row])
-                place = episode_place(self._worker.worker_number, numbers[0], seed, n_steps)
-            self.forget(NO_NUMBER)
-            self._is_begun = False
-            blame(self._where, cause, place, numbers)
-            raise cause from None
+    def fail(self, error: BaseException) -> None:
+        # With none at work, an environment that resets its rows itself failed on the way to the next one.
+        numbers, step = self.running_numbers or tuple(self._queue.lowest[:1]), self._buffer.step
+        place = rows_place(self._worker.worker_number, numbers, self._n_rows, step)
+        if isinstance(error, BadValueError) and error.row is not None:
+            numbers = (int(self._running.number[error.row]),)
+            seed = -1 if self._rows.resets_itself else env_seed(self._root, numbers[0])
+            n_steps = step - int(self._running.start[error.row])
+            place = episode_place(self._worker.worker_number, numbers[0], seed, n_steps)
+        self.forget(NO_NUMBER)
+        self._is_begun = False
+        blame(self._where, error, place, numbers)
 
     # -- what a worker asks ----------------------------------------------------------------------------------
 
@@ -274,10 +251,6 @@ class NativeEngine:
     @property
     def finished_rows(self) -> int:
         return self._buffer.finished_rows
-
-    @property
-    def row_bytes(self) -> int:
-        return self._buffer.row_bytes
 
     @property
     def running_numbers(self) -> tuple[int, ...]:

@@ -1,10 +1,10 @@
-"""PythonRows: rows of Python environments, and the episodes that ended in them."""
+"""Rows of Python environments: a Row is one, and PythonRows what several have in common."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Sequence
+from functools import partial
 from operator import attrgetter
 from typing import Any, Literal
 
@@ -12,17 +12,19 @@ import gymnasium
 
 from rollout_cli.envs import env_spec_of
 from rollout_cli.envs.updates import updated_env
-from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.episodes.chunk import Chunk
 from rollout_cli.errors import EnvLoadError, UserCodeError
+from rollout_cli.seeding.generators import EpisodeSeeder
 from rollout_cli.seeding.seeds import SETUP, env_seed, seed_globals
 from rollout_cli.workers.checks import (
     ENDLESS_HINT,
     RESET,
     RESET_RESULT,
+    STEP,
     STEP_RESULT,
     BadValueError,
     as_flag,
+    as_reward,
     blame,
     episode_place,
     frozen_copy,
@@ -30,11 +32,85 @@ from rollout_cli.workers.checks import (
 )
 from rollout_cli.workers.rows.columns import FRAME_BYTES
 from rollout_cli.workers.rows.recording import EndedEpisode, EpisodeRecorder
-from rollout_cli.workers.rows.row import Row
 from rollout_cli.workers.values import NO_NUMBER
-from rollout_cli.workers.worker import Setting
+from rollout_cli.workers.worker import Setting, Worker
 
 clock = time.perf_counter
+
+
+class Row:
+    """One environment and the episode that runs in it.
+
+    Attributes:
+        take_step: Takes an action; records it, steps the environment, records what that gives, and returns
+            the next observation, None where the episode is over.
+        number, seed, began: The episode's number (NO_NUMBER for none), the seed of its reset, and the time of
+            that.
+        observation: The one to act on next.
+        flags: Terminated and truncated, as the last step gave them.
+        where: The call of user code that runs, or has raised; set by whoever makes it.
+        is_used: Whether an episode began in the environment; `is_watched`: whether its first reset was looked
+            at.
+    """
+
+    __slots__ = (
+        "_most_steps", "_step", "acting", "began", "env", "flags", "index", "is_used", "is_watched", "number",
+        "observation", "recorder", "seed", "seeder", "take_step", "where",
+    )  # fmt: skip
+
+    def __init__(
+        self, index: int, recorder: EpisodeRecorder, seeder: EpisodeSeeder, acting: str, most_steps: int
+    ) -> None:
+        self.index, self.recorder, self.seeder, self.acting = index, recorder, seeder, acting
+        self.number, self.seed, self.began = NO_NUMBER, -1, 0.0
+        self.observation: Any = None
+        self.flags: tuple[Any, Any] = (False, False)
+        self.where = RESET
+        self.is_used = self.is_watched = False
+        self._most_steps = most_steps
+
+    env: Any
+    _step: Callable[[Any], Any]
+    take_step: Callable[[Any], Any]
+
+    def use(self, env: Any, step: Callable[[Any], Any]) -> None:
+        """Run the next episodes in this environment, whose steps `step` takes."""
+        self.env, self.is_used, self._step = env, False, step
+        self.restart()
+
+    def restart(self) -> None:
+        """Go on after an error, with which the steps have ended."""
+        steps = self._steps(self._step)
+        next(steps)
+        self.take_step = steps.send
+
+    def _steps(self, step: Callable[[Any], Any]) -> Generator[Any, Any, None]:
+        """Yield the observation after each action that is sent; None after the last one of an episode.
+
+        It is a generator since that costs no more than the same code inside of each loop that needs it.
+        """
+        recorder, most_steps = self.recorder, self._most_steps
+        rewards, infos = recorder.rewards, recorder.env_infos
+        record_observation, record_action = recorder.observations.record, recorder.actions.record
+        observation: Any = None
+        where = acting = self.acting
+        try:
+            while True:
+                where = acting
+                action = record_action((yield observation))
+                where = STEP
+                result = step(action)
+                where = STEP_RESULT
+                observation, reward, terminated, truncated, info = result
+                observation = record_observation(observation)
+                if info or type(info) is not dict:
+                    infos[len(rewards)] = frozen_copy(info)
+                rewards.append(reward if type(reward) is float else as_reward(reward))
+                if terminated or truncated or len(rewards) >= most_steps:
+                    self.flags, observation = (terminated, truncated), None
+        except BaseException:
+            self.where = where
+            raise
 
 
 class PythonRows:
@@ -57,7 +133,7 @@ class PythonRows:
             setting.queue,
             setting.limit,
         )
-        self._policy, self._spec = setting.policies[0], setting.worker.env_spec
+        self._policy, self._spec = setting.policy, setting.worker.env_spec
         self._crash_box = setting.worker.crash_box
         self._envs, self._updates = envs, updates
         self._acting = f"policy.{self._policy.methods[0 if self.in_turn else 1]}"
@@ -73,7 +149,7 @@ class PythonRows:
             for index, recorder in enumerate(recorders)
         ]
         for row, env in zip(self._rows, envs, strict=True):
-            row.use(env, self._worker.stepper(env))
+            self._use(row, env)
         # In turn the first row's seeder has the policy, too: it may hold the spaces of that row's
         # environment.
         self._seeder = setting.seeders[0 if self.in_turn else len(envs)]
@@ -91,15 +167,24 @@ class PythonRows:
 
     # -- episodes --------------------------------------------------------------------------------------------
 
+    def _use(self, row: Row, env: Any) -> None:
+        """Run a row's next episodes in this environment, whose own `step` is called unless a subclass has one."""
+        worker = self._worker
+        row.use(env, env.step if type(worker).step_env is Worker.step_env else partial(worker.step_env, env))
+
     def _renew(self, row: Row) -> None:
         """Build the environment of a row anew, where each episode has its own and this one is used."""
         if self._updates is None or not row.is_used:
             return
         seed_globals(self._root, SETUP)
         env = updated_env(row.env, self._updates[row.index], gymnasium.Env)
-        check_same_spec(env_spec_of(env, self._limit), self._spec)
+        if env_spec_of(env, self._limit) != self._spec:
+            raise EnvLoadError(
+                "the environment that was built anew for an episode has other spaces, or another limit, than before",
+                hint="build the same environment each time, or omit {fresh_env=True}",
+            )
         self._envs[row.index] = env
-        row.use(env, self._worker.stepper(env))
+        self._use(row, env)
         row.seeder.watch(env=env)
 
     def _note(self, row: Row, number: int) -> None:
@@ -167,34 +252,18 @@ class PythonRows:
             if row.number > above:
                 self._rest(row)
 
-    @contextmanager
-    def _blaming(self) -> Iterator[None]:
-        """Raise the UserCodeError of the user's code that fails inside; all running episodes are given up."""
-        try:
-            yield
-        except BaseException as error:
-            row, numbers, worker_number = self._row, self.running_numbers, self._worker.worker_number
-            if row is not None and row.number != NO_NUMBER:
-                numbers = (row.number,)
-                place = episode_place(worker_number, row.number, row.seed, len(row.recorder.rewards))
-            else:
-                place = rows_place(worker_number, numbers, len(self._rows), self.n_steps)
-            where = self._where if row is None else row.where
-            for each in self._rows:
-                self._rest(each)
-                each.restart()
-            # One of ours has its place, or is that of an environment that cannot be built anew, for no
-            # episode yet.
-            if not isinstance(error, UserCodeError) or (numbers and not error.episodes):
-                blame(where, error, place, numbers)
-            raise
-
-
-def check_same_spec(spec: EnvSpec, before: EnvSpec) -> None:
-    """Raise EnvLoadError where an environment that was built anew is another one than before."""
-    if spec != before:
-        message = (
-            "the environment that was built anew for an episode has other spaces, "
-            "or another limit, than before"
-        )
-        raise EnvLoadError(message, hint="build the same environment each time, or omit {fresh_env=True}")
+    def fail(self, error: BaseException) -> None:
+        row, numbers, worker_number = self._row, self.running_numbers, self._worker.worker_number
+        if row is not None and row.number != NO_NUMBER:
+            numbers = (row.number,)
+            place = episode_place(worker_number, row.number, row.seed, len(row.recorder.rewards))
+        else:
+            place = rows_place(worker_number, numbers, len(self._rows), self.n_steps)
+        where = self._where if row is None else row.where
+        for each in self._rows:
+            self._rest(each)
+            each.restart()
+        # One of ours has its place, or is that of an environment that cannot be built anew, for no episode
+        # yet.
+        if not isinstance(error, UserCodeError) or (numbers and not error.episodes):
+            blame(where, error, place, numbers)

@@ -8,8 +8,7 @@ from typing import Any
 from rollout_cli.seeding.seeds import derive_seed
 from rollout_cli.workers.checks import frozen_copy
 from rollout_cli.workers.policy_holder import masks_of
-from rollout_cli.workers.rows.engine import PythonRows, clock
-from rollout_cli.workers.rows.row import Row
+from rollout_cli.workers.rows.engine import PythonRows, Row, clock
 from rollout_cli.workers.values import NO_NUMBER
 
 
@@ -19,18 +18,15 @@ class RowsInTurn(PythonRows):
     in_turn = True
 
     def begin(self) -> None:
-        with self._blaming():
-            self._begin_next()
+        self._begin_next()
 
     def step(self) -> bool:
-        with self._blaming():
-            row = self._run(-math.inf)
+        row = self._run(-math.inf)
         self.n_steps += 1
         return row.number == NO_NUMBER
 
     def run(self, deadline: float) -> None:
-        with self._blaming():
-            self._run(deadline)
+        self._run(deadline)
         self._pack()
 
     def _run(self, deadline: float) -> Row:

@@ -6,7 +6,6 @@ import copy
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-import gymnasium
 import numpy as np
 import numpy.typing as npt
 
@@ -15,8 +14,7 @@ from rollout_cli.seeding.seeds import derive_seed, seed_globals
 from rollout_cli.workers.batches import infos_of_rows
 from rollout_cli.workers.checks import BadValueError, shown
 from rollout_cli.workers.policy_holder import masks_of
-from rollout_cli.workers.rows.engine import PythonRows, clock
-from rollout_cli.workers.rows.row import Row
+from rollout_cli.workers.rows.engine import PythonRows, Row, clock
 from rollout_cli.workers.values import NO_NUMBER
 from rollout_cli.workers.worker import Setting
 
@@ -37,7 +35,10 @@ class RowsTogether(PythonRows):
             SpaceRows(env_spec.action_space),
         )
         self._columns = list(zip(*(row.recorder.observations.columns for row in self._rows), strict=True))
-        self._resting = resting_sample(env_spec.observation_space)
+        # Of a copy: nothing is drawn from the space itself.
+        resting_space = copy.deepcopy(env_spec.observation_space)
+        resting_space.seed(0)
+        self._resting = resting_space.sample()
         for row in self._rows:
             self._rest(row)
         self._is_begun = False
@@ -45,23 +46,20 @@ class RowsTogether(PythonRows):
             self.scope = "n_envs"
 
     def begin(self) -> None:
-        with self._blaming():
-            self._begin([row for row in self._rows if row.number == NO_NUMBER])
+        self._begin([row for row in self._rows if row.number == NO_NUMBER])
 
     def step(self) -> bool:
         before = len(self._ended)
         self.begin()
-        with self._blaming():
-            self._step()
+        self._step()
         return len(self._ended) > before
 
     def run(self, deadline: float) -> None:
         self.begin()
-        with self._blaming():
-            while any(row.number != NO_NUMBER for row in self._rows):
-                self._step()
-                if clock() >= deadline:
-                    break
+        while any(row.number != NO_NUMBER for row in self._rows):
+            self._step()
+            if clock() >= deadline:
+                break
         self._pack()
 
     def _step(self) -> None:
@@ -162,10 +160,3 @@ class RowsTogether(PythonRows):
         mask = np.zeros(len(self._rows), bool)
         mask[list(indices)] = True
         return mask
-
-
-def resting_sample(space: gymnasium.Space[Any]) -> Any:
-    """Return a sample for rows that run no episode; the space itself is not drawn from."""
-    space = copy.deepcopy(space)
-    space.seed(0)
-    return space.sample()

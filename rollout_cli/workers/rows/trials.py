@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from rollout_cli.errors import UserCodeError
 from rollout_cli.loading import reporting
+from rollout_cli.workers.rows.engine import Row
 from rollout_cli.workers.rows.in_turn import RowsInTurn
-from rollout_cli.workers.rows.row import Row
 from rollout_cli.workers.values import NO_NUMBER
 
 

@@ -1,8 +1,8 @@
-"""VecWorker: one policy in several rows, with one call of a batched policy a step."""
+"""The two kinds of workers, which choose the engine: DefaultWorker has one environment, VecWorker several rows."""
 
 from __future__ import annotations
 
-import copy
+from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
 import gymnasium
@@ -10,15 +10,56 @@ from gymnasium.vector import VectorEnv
 
 from rollout_cli.envs import env_spec_of
 from rollout_cli.envs.source import build_native, one_for_each
-from rollout_cli.envs.updates import check_env, updated_env
-from rollout_cli.episodes.batch import EnvSpec, EpisodeBatch
-from rollout_cli.errors import ArgumentError
+from rollout_cli.envs.updates import check_env, check_makes_new, updated_env
+from rollout_cli.episodes.batch import EpisodeBatch
+from rollout_cli.errors import ArgumentError, EnvLoadError
 from rollout_cli.seeding.seeds import SETUP, derive_seed, seed_globals
-from rollout_cli.workers.default_worker import DefaultWorker
 from rollout_cli.workers.native.engine import NativeEngine
 from rollout_cli.workers.native.rows import NativeRows
 from rollout_cli.workers.row_queues import RowQueues
-from rollout_cli.workers.worker import Engine, Setting
+from rollout_cli.workers.rows.in_turn import RowsInTurn
+from rollout_cli.workers.rows.together import RowsTogether
+from rollout_cli.workers.rows.trials import TrialRows
+from rollout_cli.workers.worker import Engine, Setting, Worker
+
+
+class DefaultWorker(Worker):
+    """Runs one policy in one environment, one episode after another; see `Worker`."""
+
+    _env_updates: Sequence[Any] = ()  # The last ones: with `fresh_env` they build each environment.
+
+    def update_env(self, env_update: Any) -> None:
+        if env_update is None:
+            return
+        check_env(
+            env_update, gymnasium.Env, hint="VecWorker takes vector environments and lists", or_update=True
+        )
+        self._update_rows([env_update])
+
+    def _update_rows(self, updates: Sequence[Any]) -> None:
+        """Apply one update a row."""
+        if self._fresh_env:
+            for update in updates:
+                check_makes_new(update)
+        self._forget()
+        seed_globals(self._seed, SETUP)
+        before = self._envs or [None] * len(updates)
+        envs = [updated_env(old, update, gymnasium.Env) for old, update in zip(before, updates, strict=True)]
+        spec, *others = (env_spec_of(env, self._limit) for env in envs)
+        if any(other != spec for other in others):
+            raise EnvLoadError(
+                "the environments of one worker have different spaces or limits",
+                hint="give each worker environments of one kind",
+            )
+        self._envs, self._env_updates = envs, updates
+        self._take_spec(spec)
+        self._make_ready()
+
+    def _new_engine(self, setting: Setting) -> Engine:
+        kind: type[RowsInTurn | RowsTogether] = RowsTogether
+        if self._n_envs == 1 or setting.policy.row_by_row:
+            kind = RowsInTurn if type(self).predecessors is Worker.predecessors else TrialRows
+        return kind(setting, self._envs, self._env_updates if self._fresh_env else None)
 
 
 class VecWorker(DefaultWorker):
@@ -61,7 +102,6 @@ class VecWorker(DefaultWorker):
             )
         self._n_envs, self._is_native = n_envs, vectorization == "native"
         self._native: NativeRows | None = None
-        self._row_specs: list[EnvSpec] = []
         super().__init__(fresh_env=fresh_env, **common)
 
     @classmethod
@@ -108,22 +148,13 @@ class VecWorker(DefaultWorker):
         waiting, self._queue = self._queue.numbers, RowQueues(1 if rows.resets_itself else self._n_envs)
         self._queue.add(waiting, self.number_stride)
         rows.check_limit(self._limit)
-        spec = env_spec_of(env, self._limit)
-        self._take_spec(spec)
-        if not self._holder.policies:  # Those that are kept may draw from the spaces that they were given.
-            self._row_specs = [spec, *(copy.deepcopy(spec) for _ in range(self._n_envs - 1))]
+        self._take_spec(env_spec_of(env, self._limit))
         self._make_ready()
-
-    def _adapt(self) -> None:
-        if self._is_native:
-            self._holder.adapt(self._row_specs, [])
-        else:
-            super()._adapt()
 
     def _new_engine(self, setting: Setting) -> Engine:
         if self._native is None:
             return super()._new_engine(setting)
-        return NativeEngine(setting, self._native, self._row_specs)
+        return NativeEngine(setting, self._native)
 
     def rollout(self) -> EpisodeBatch:
         """Return one whole episode of every row (or of the assigned ones): no short one wins a race."""
