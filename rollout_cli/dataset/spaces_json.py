@@ -8,14 +8,11 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-import numpy.typing as npt
 from gymnasium import spaces
 
 from rollout_cli.episodes.plain import plain_value
-from rollout_cli.episodes.spaces import space_leaves
+from rollout_cli.episodes.spaces import Array, Space, space_leaves
 from rollout_cli.errors import DatasetFormatError
-
-Space = spaces.Space[Any]
 
 
 def space_to_json(space: Space) -> dict[str, Any]:
@@ -59,7 +56,7 @@ def space_to_json(space: Space) -> dict[str, Any]:
     return out
 
 
-def _bound(bound: npt.NDArray[Any]) -> Any:
+def _bound(bound: Array) -> Any:
     """Return a bound as one number where all its values are equal (an image's are), else as nested lists."""
     is_one = bound.size and (bound == bound.flat[0]).all()
     return plain_value(bound.flat[0] if is_one else bound)
@@ -117,6 +114,6 @@ class _OwnText(spaces.Text):
     own_class = ""
 
 
-def _values(values: Any, kind: Any, shape: list[int]) -> npt.NDArray[Any]:
+def _values(values: Any, kind: Any, shape: list[int]) -> Array:
     array = np.array(values, object).astype(kind)  # By way of objects, where `inf` is a text.
     return array.reshape(shape) if isinstance(values, list) else np.full(shape, array)

@@ -11,12 +11,10 @@ from typing import Any, ClassVar
 import gymnasium
 from gymnasium.vector import VectorEnv
 
-from rollout_cli.envs.building import call_builder
+from rollout_cli.envs.building import Env, call_builder
 from rollout_cli.envs.source import EnvSource
 from rollout_cli.errors import EnvError, EnvLoadError, EnvTypeError
 from rollout_cli.loading import Source, name_of, reporting
-
-Env = gymnasium.Env[Any, Any]
 
 
 class EnvUpdate:

@@ -14,19 +14,14 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-import numpy.typing as npt
 from gymnasium import spaces
 
 from rollout_cli.episodes.chunk import Chunk
 from rollout_cli.episodes.chunk import concatenate as concatenate_chunks
 from rollout_cli.episodes.infos import all_masked, concatenate_arrays
-from rollout_cli.episodes.spaces import map_tree, space_leaves, unflatten
+from rollout_cli.episodes.spaces import Array, Tree, map_tree, space_leaves, unflatten
 
 __all__ = ["EnvSpec", "EpisodeBatch", "StepType", "TrajectoryBatch", "Tree", "derive_step_types"]
-
-Array = npt.NDArray[Any]
-Tree = Any
-"""An array, or a dict or tuple of trees."""
 
 
 class StepType(enum.IntEnum):

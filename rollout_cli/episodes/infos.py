@@ -13,12 +13,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from rollout_cli.episodes.plain import plain_value
-from rollout_cli.episodes.spaces import has_utf8
+from rollout_cli.episodes.spaces import Array, has_utf8
 
-Array = npt.NDArray[Any]
 InfoPath = tuple[str, ...]
 
 STRING = "string"

@@ -16,6 +16,8 @@ from gymnasium import spaces
 from rollout_cli.errors import UnsupportedSpaceError
 
 Array = npt.NDArray[Any]
+Tree = Any
+"""An array, or a dict or tuple of trees."""
 Space = spaces.Space[Any]
 LeafPath = tuple[str | int, ...]
 LeafKind = Literal["box", "discrete", "multi_discrete", "multi_binary", "text"]

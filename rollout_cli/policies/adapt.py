@@ -9,24 +9,20 @@ from operator import itemgetter
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from gymnasium import spaces
 
 from rollout_cli.episodes.batch import EnvSpec
-from rollout_cli.episodes.spaces import SpaceRows, count_rows, map_tree
+from rollout_cli.episodes.spaces import Array, SpaceRows, Tree, count_rows, map_tree
 from rollout_cli.errors import PolicyError, PolicyLoadError
 from rollout_cli.loading import name_of, reporting
 from rollout_cli.policies.policy import (
     ACCEPTED,
     AdaptedPolicy,
-    Tree,
     is_action_and_info,
     named,
     own_method,
 )
 from rollout_cli.policies.torch import TorchPolicy, is_torch_module
-
-Array = npt.NDArray[Any]
 
 
 def adapt_policy(candidate: Any, env_spec: EnvSpec, *, deterministic: bool = False) -> AdaptedPolicy:

@@ -9,14 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol, runtime_checkable
 
-import numpy.typing as npt
-
+from rollout_cli.episodes.spaces import Array, Tree
 from rollout_cli.errors import PolicyError, PolicyLoadError
 from rollout_cli.loading import first_line, name_of, traceback_text
-
-Array = npt.NDArray[Any]
-Tree = Any
-"""An array, or a dict or tuple of trees."""
 
 
 @runtime_checkable

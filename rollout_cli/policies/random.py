@@ -13,17 +13,13 @@ from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from gymnasium import spaces
 
 from rollout_cli.episodes.batch import EnvSpec
-from rollout_cli.episodes.spaces import Leaf, SpaceRows, count_rows
+from rollout_cli.episodes.spaces import Array, Leaf, SpaceRows, Tree, count_rows
 from rollout_cli.errors import PolicyLoadError
 from rollout_cli.policies.noise import RowStreams, SeededPolicy, Words, uniform
-from rollout_cli.policies.policy import Tree
 from rollout_cli.seeding.seeds import draw_root_seed
-
-Array = npt.NDArray[Any]
 
 _BLOCK_STEPS, _BLOCK_WORDS = 64, 2_048
 """A block has fewer steps where an action takes many words."""

@@ -8,15 +8,12 @@ import sys
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from rollout_cli.episodes.batch import EnvSpec
-from rollout_cli.episodes.spaces import SpaceRows, count_rows
+from rollout_cli.episodes.spaces import Array, SpaceRows, Tree, count_rows
 from rollout_cli.errors import PolicyError, PolicyLoadError
 from rollout_cli.policies.noise import RowNoise, SeededPolicy, gumbel, normal
-from rollout_cli.policies.policy import Tree, named
-
-Array = npt.NDArray[Any]
+from rollout_cli.policies.policy import named
 
 
 def is_torch_module(candidate: Any) -> bool:
