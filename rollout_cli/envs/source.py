@@ -2,7 +2,7 @@
 
 A SPEC is a gymnasium id (`CartPole-v1`, `module:Env-v0`), an EnvSpec as JSON (`file.json`), a pickle
 (`file.pkl`), or `module:attr`. An id after a colon has a version or a slash, and so never reads as the name
-of an attribute.
+of an attribute. A wrapper's SPEC is `module:attr`, or the name of a class of `gymnasium.wrappers`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from gymnasium.vector import VectorEnv
 
 from rollout_cli.envs.building import Env, call_builder, checked_env, parameters_of
 from rollout_cli.envs.describe import AutoresetMode
-from rollout_cli.envs.wrappers import WrapperSource
 from rollout_cli.errors import ArgumentError, EnvLoadError, EnvTypeError
 from rollout_cli.loading import (
     Source,
@@ -39,6 +38,24 @@ from rollout_cli.loading import (
 Vector = VectorEnv[Any, Any, Any]
 
 _MODE = "autoreset_mode"
+
+
+@dataclass(frozen=True, slots=True)
+class WrapperSource:
+    """Where a wrapper comes from, small and picklable; each build calls it as `wrapper(env, **kwargs)`."""
+
+    spec: str
+    source: Source
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+
+    def wrap(self, env: Env) -> Any:
+        """Return the environment in this wrapper, or raise EnvLoadError."""
+        wrapper = self.source.load(EnvLoadError)
+        return call_builder(partial(wrapper, env), self.kwargs, self.spec, wrapper)
+
+    def describe(self) -> dict[str, Any]:
+        """Return the record of a dataset: `spec`, `kwargs`, and the `sha256` of a user's module."""
+        return {"spec": self.spec, "kwargs": dict(self.kwargs), "sha256": self.source.sha256}
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +158,22 @@ def env_source(
         return EnvSource(Path(spec).name, spec, options, Source.read(spec, EnvLoadError), wrappers)
     source = Source.find(spec, EnvLoadError) if is_module_attribute(spec) else None
     return EnvSource(spec, spec, options, source, wrappers)
+
+
+def wrapper_source(spec: str, kwargs: Mapping[str, Any] | None = None) -> WrapperSource:
+    """Return the source that a wrapper's SPEC names; modules are looked for, but nothing is loaded.
+
+    Raises:
+        EnvLoadError: If it names a missing module, or no wrapper of gymnasium's.
+    """
+    if is_module_attribute(spec):
+        return WrapperSource(spec, Source.find(spec, EnvLoadError), kwargs or {})
+    names = gymnasium.wrappers.__all__
+    if spec not in names:
+        close = difflib.get_close_matches(spec, names, n=1)
+        hint = f"did you mean {close[0]}?" if close else "name one of gymnasium.wrappers, or module:attr"
+        raise EnvLoadError(f"{spec!r} names no wrapper", hint=hint)
+    return WrapperSource(spec, Source(f"gymnasium.wrappers:{spec}", None, None, None), kwargs or {})
 
 
 def as_env_source(env: Any, kwargs: Mapping[str, Any] | None = None) -> EnvSource:
