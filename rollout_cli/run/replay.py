@@ -14,10 +14,10 @@ from rollout_cli.dataset.tables import stored_form
 from rollout_cli.errors import EnvLoadError, NotReproducibleError
 from rollout_cli.policies.source import policy_source
 from rollout_cli.run import provenance
-from rollout_cli.run.build import env_of, sampler_of
 from rollout_cli.run.compare import Difference, first_difference
 from rollout_cli.run.provenance import changed_sources
 from rollout_cli.run.reproduce import run_again
+from rollout_cli.run.request import env_of, sampler_of
 
 
 @dataclass(frozen=True, slots=True)
