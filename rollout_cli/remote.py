@@ -60,9 +60,9 @@ def folder_of(value: Path | str) -> Path:
     scheme, place, rest, query = match[1].lower(), match[2], match[3], match[4]
     if "@" in place or "@" in unquote(query):
         # Nothing of it is shown: it may be a password.
-        hint = f"leave out what stands before the @; {_HINTS.get(scheme, 'give them elsewhere')}"
         raise UsageError(
-            f"the {scheme}:// URI holds a user name or credentials, which are not taken", hint=hint
+            f"the {scheme}:// URI holds a user name or credentials, which are not taken",
+            hint=f"leave out what stands before the @; {_HINTS.get(scheme, 'give them elsewhere')}",
         )
     if scheme == "file" and place in ("", "localhost") and rest and not query:
         return Path(unquote(rest))

@@ -122,10 +122,10 @@ class _CallablePolicy(AdaptedPolicy):
     ) -> None:
         super().__init__(wrapped)
         if not _takes_positional(wrapped, 1):
-            message = (
-                f"{name_of(wrapped)}{inspect.signature(wrapped)} cannot be called with an observation alone"
+            raise PolicyLoadError(
+                f"{name_of(wrapped)}{inspect.signature(wrapped)} cannot be called with an observation alone",
+                hint="a plain callable is called as function(observation)",
             )
-            raise PolicyLoadError(message, hint="a plain callable is called as function(observation)")
         if deterministic and not _takes_keyword(wrapped, "deterministic"):
             raise _no_mode(name_of(wrapped))
         self._act = partial(wrapped, deterministic=True) if deterministic else wrapped
@@ -192,9 +192,10 @@ class _CompletedPolicy(AdaptedPolicy):
         elif do_resets is None or np.all(do_resets):
             self._reset()
         elif np.any(do_resets):
-            message = f"{name_of(self.wrapped)}.reset() resets all rows at once, but episodes end one by one"
-            hint = "let reset take do_resets, a mask of rows, or run one environment a worker"
-            raise PolicyError(message, hint=hint)
+            raise PolicyError(
+                f"{name_of(self.wrapped)}.reset() resets all rows at once, but episodes end one by one",
+                hint="let reset take do_resets, a mask of rows, or run one environment a worker",
+            )
 
     def _one_row(self, observation: Any) -> tuple[Any, dict[str, Any]]:
         actions, infos = self.get_actions(self._observations.stack([observation]))
@@ -214,9 +215,10 @@ def _check_rows(
     try:
         columns = space_rows.columns(actions)
     except (TypeError, LookupError) as error:
-        hint = "return a tree of arrays (n, *shape): dicts for Dict spaces, tuples for Tuple spaces"
-        message = f"{what} gave {named(actions)}, which has not the structure of the action space"
-        raise PolicyError(message, hint=hint) from error
+        raise PolicyError(
+            f"{what} gave {named(actions)}, which has not the structure of the action space",
+            hint="return a tree of arrays (n, *shape): dicts for Dict spaces, tuples for Tuple spaces",
+        ) from error
     for column in columns:
         _check_length(what, "actions", column, n_rows)
     _check_infos(what, infos, n_rows)
@@ -238,8 +240,10 @@ def _check_length(what: str, noun: str, column: Any, n_rows: int, key: str = "")
         given = f"{named(column)} as the"
     if given != n_rows:
         noun = f"{noun}{key!r}" if key else noun
-        hint = "return arrays with one row an observation, masked where a row has no value"
-        raise PolicyError(f"{what} gave {given} {noun} for {n_rows} observations", hint=hint)
+        raise PolicyError(
+            f"{what} gave {given} {noun} for {n_rows} observations",
+            hint="return arrays with one row an observation, masked where a row has no value",
+        )
 
 
 class _PredictPolicy(AdaptedPolicy):
@@ -303,10 +307,10 @@ class _PredictPolicy(AdaptedPolicy):
         }
         result = self._predict(observation, **{name: options[name] for name in self._keywords})
         if not isinstance(result, tuple) or len(result) != 2:  # noqa: PLR2004
-            message = (
-                f"{name_of(self.wrapped)}.predict gave {named(result)}, expected the pair (action, state)"
+            raise PolicyError(
+                f"{name_of(self.wrapped)}.predict gave {named(result)}, expected the pair (action, state)",
+                hint="return (action, None) for a policy without a state",
             )
-            raise PolicyError(message, hint="return (action, None) for a policy without a state")
         self._state = result[1]
         # Made anew, since the object may have kept the one it was given.
         self._starts = np.zeros(n_rows, bool)

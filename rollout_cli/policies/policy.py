@@ -95,8 +95,10 @@ class AdaptedPolicy(Policy):
         self._parameter_verbs = next(found, None)
 
     def get_actions(self, observations: Tree) -> tuple[Tree, dict[str, Any]]:  # noqa: ARG002
-        message = f"{name_of(self.wrapped)} has no get_actions: it acts on one observation at a time"
-        raise PolicyError(message, hint="call get_action for each row")
+        raise PolicyError(
+            f"{name_of(self.wrapped)} has no get_actions: it acts on one observation at a time",
+            hint="call get_action for each row",
+        )
 
     def reset(self, do_resets: Array | None = None) -> None:
         pass

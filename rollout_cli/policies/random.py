@@ -145,8 +145,10 @@ class RandomSource:
 
     def __init__(self, rest: str = "", options: Mapping[str, Any] | None = None) -> None:
         if rest or options:
-            message = f"the random policy takes nothing after its name, but got {rest or options!r}"
-            raise PolicyLoadError(message, hint="use `random`")
+            raise PolicyLoadError(
+                f"the random policy takes nothing after its name, but got {rest or options!r}",
+                hint="use `random`",
+            )
 
     def load(self, env_spec: EnvSpec, *, deterministic: bool = False) -> RandomPolicy:
         """Return the policy; PolicyLoadError where it must be deterministic."""

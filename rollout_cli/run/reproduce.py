@@ -172,5 +172,7 @@ def run_again(sampler: Sampler, number: int) -> Chunk:
 def require(verdict: Verdict | None) -> None:
     """Raise `NotReproducibleError` unless a verdict is `yes`, or none is known yet."""
     if verdict is not None and verdict.status != "yes":
-        hint = advice(verdict.difference) if verdict.difference else ""
-        raise NotReproducibleError(f"--require-reproducible: {described(asdict(verdict))}", hint=hint)
+        raise NotReproducibleError(
+            f"--require-reproducible: {described(asdict(verdict))}",
+            hint=advice(verdict.difference) if verdict.difference else "",
+        )

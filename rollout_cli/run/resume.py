@@ -233,7 +233,7 @@ def _differences(info: Mapping[str, Any], sources: Mapping[str, Any], plan: Plan
 
 def _refuse(root: Path, differences: list[str]) -> None:
     if differences:
-        hint = (
-            "give the same options and files (the dataset has those that are not given), or another {output}"
+        raise UsageError(
+            f"cannot resume {root}: {'; '.join(differences)}",
+            hint="give the same options and files (the dataset has those that are not given), or another {output}",
         )
-        raise UsageError(f"cannot resume {root}: {'; '.join(differences)}", hint=hint)
