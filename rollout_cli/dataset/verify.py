@@ -348,10 +348,12 @@ def _read(
     stated, present = ([str(column) for column in columns] for columns in (expected, schema))
     if stated != present or not metadata.num_rows:
         differing = "; ".join(sorted({*stated} ^ {*present})) or "their order"
-        problem = (
-            "it has no row" if stated == present else f"it has other columns than the dataset: {differing}"
+        report.add(
+            path,
+            "it has no row" if stated == present else f"it has other columns than the dataset: {differing}",
+            segment,
+            ids,
         )
-        report.add(path, problem, segment, ids)
         return metadata, None
     # Arrow keeps a copy of the footer's keys in its own schema, and readers take either.
     copies = (metadata.metadata or {}, schema.metadata or {})

@@ -104,8 +104,10 @@ def _takes_keyword(function: Any, name: str, *, by_name: bool = False) -> bool:
 
 
 def _no_mode(name: str) -> PolicyLoadError:
-    hint = "give its methods a keyword `deterministic`, or a policy with get_action such an attribute"
-    return PolicyLoadError(f"{name} has no deterministic mode", hint=hint)
+    return PolicyLoadError(
+        f"{name} has no deterministic mode",
+        hint="give its methods a keyword `deterministic`, or a policy with get_action such an attribute",
+    )
 
 
 class _CallablePolicy(AdaptedPolicy):
@@ -204,8 +206,10 @@ class _CompletedPolicy(AdaptedPolicy):
 
 def _not_a_pair(what: str, noun: str, result: Any) -> PolicyError:
     given = f"({', '.join(map(named, result))})" if isinstance(result, tuple) else named(result)
-    message = f"{what} gave {given}, expected the pair ({noun}, info), where info is a dictionary"
-    return PolicyError(message, hint=f"return ({noun}, {{}}) for no info")
+    return PolicyError(
+        f"{what} gave {given}, expected the pair ({noun}, info), where info is a dictionary",
+        hint=f"return ({noun}, {{}}) for no info",
+    )
 
 
 def _check_rows(

@@ -149,11 +149,14 @@ def check(
             batches = (EpisodeBatch.from_chunks(sampler.env_spec, [chunk]) for chunk in (first, again))
             difference = first_difference(*batches)
             if difference is not None:
-                text = (
+                return Verdict(
+                    "no",
                     f"episode {number}: "
-                    f"{difference.place} is {difference.values[0]}, then {difference.values[1]}"
+                    f"{difference.place} is {difference.values[0]}, then {difference.values[1]}",
+                    report.scope,
+                    numbers,
+                    difference,
                 )
-                return Verdict("no", text, report.scope, numbers, difference)
     return Verdict("yes", scope=report.scope, episodes=numbers)
 
 
