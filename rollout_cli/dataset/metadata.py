@@ -17,7 +17,6 @@ from rollout_cli.dataset.stats import Anomaly, Place, anomalies
 from rollout_cli.dataset.store import FileStore
 from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.episodes.plain import plain_json
-from rollout_cli.errors import UsageError
 
 Status = Literal["complete", "interrupted"]
 
@@ -61,11 +60,6 @@ class DatasetSettings:
     limits: SizeLimits = field(default_factory=SizeLimits)
     columns: InfoColumns | None = None
     derived: Sequence[Mapping[str, Any]] = ()
-
-    def __post_init__(self) -> None:
-        for seed in (source["root_seed"] for source in self.sources):
-            if not 0 <= seed < 2**63:
-                raise UsageError(f"the root seed is {seed}", hint="give a seed from 0 to 2**63 - 1")
 
 
 def new_info(
