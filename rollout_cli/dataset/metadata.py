@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rollout_cli.dataset.commits import Written, totals_of
-from rollout_cli.dataset.layout import FORMAT, FORMAT_VERSION, info_path
+from rollout_cli.dataset.layout import FORMAT, FORMAT_VERSION, info_path, stats_path
 from rollout_cli.dataset.schema import DatasetSchema, InfoColumns, SpaceSchema
 from rollout_cli.dataset.segments import SizeLimits
-from rollout_cli.dataset.stats import Anomaly, Place, anomalies
+from rollout_cli.dataset.stats import Anomaly, Place, anomalies, merge_stats, stats_document
 from rollout_cli.dataset.store import FileStore
 from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.episodes.plain import plain_json
@@ -112,6 +112,15 @@ def end_info(
     info["sources"][0] |= facts
     info["status"] = status
     info["times"]["ended"] = utc_now()
+
+
+def write_contents(
+    files: FileStore, root: Path, info: dict[str, Any], written: Sequence[Written], schema: DatasetSchema
+) -> None:
+    """Write stats.json, then info.json and the card, of a dataset that has ended with these segments."""
+    stats = merge_stats([segment.record.stats for segment in written])
+    files.write_json(stats_path(root), stats_document(stats, schema))
+    write_info(files, root, info)
 
 
 def write_info(files: FileStore, root: Path, info: dict[str, Any]) -> None:

@@ -176,28 +176,18 @@ def _check_segment(
     n_steps = int(lengths.sum()) if lengths.min() > 0 else 0
     held: dict[str, Any] = {"episodes": len(ids), "steps": n_steps, "last_length": int(lengths[-1])}
     held["return_sum"] = float(facts["return"].sum())
-    # In place of a damaged record stands what the rows show.
-    unknown: dict[str, Any] = {
-        "start": 0,
-        "stop": 0,
-        "nominal": 0,
-        "anomalies": {},
-        "dropped_infos": {},
-        "stats": {},
-    }
-    record = SegmentRecord(**held, **unknown, skipped=(), is_long=False)
     order = facts[order_column(report.info)]
     origin = file_origin(fingerprint_of(report.info), segment.partition, int(order[0]))
     try:
         check_origin(path, metadata.metadata, origin)
         record = SegmentRecord.from_footer(metadata.metadata or {})
-        of_episodes += _record_checks(record, held, order, next_number)
     except (ValueError, DatasetFormatError) as error:
         report.add(path, str(error).replace(f"{path} ", "it "), segment)
+        return None, None
+    of_episodes += _record_checks(record, held, order, next_number)
     steps = _read_steps(report, data_path, segment, facts, origin) if n_steps else None
     if steps is not None:
         of_steps = list(_step_checks(report.schema, facts, steps, table))
-    if steps is not None and record.stats:
         documents = (stats_document(stats, report.schema) for stats in (table_stats(steps), record.stats))
         of_episodes.append(
             ("the statistics in its footer are not those of its steps", not _same_stats(*documents))
@@ -208,7 +198,7 @@ def _check_segment(
                 report.add(file, problem, segment, ids[wrong] if np.ndim(wrong) else ())
     size = sum(file.stat().st_size for file in (path, data_path) if file.exists())
     report.segments.append(Written(segment, record, size))
-    return int(ids[-1]) + 1, record.stop or None
+    return int(ids[-1]) + 1, record.stop
 
 
 def _episode_checks(
