@@ -107,10 +107,11 @@ def _shard(path: Path) -> _Shard:
     if config.shard is None:
         raise UsageError(f"{path} is no shard of a run", hint='collect its parts with {shard="i/n"}')
     if dataset.info["status"] != "complete":
-        raise UsageError(
-            f"{path}, shard {config.shard}, is not complete: its status is {dataset.info['status']!r}",
-            hint=f"finish it: `rollout {config.command}` with {{resume=True}} {{output={json.dumps(str(path))}}}",
+        message = f"{path}, shard {config.shard}, is not complete: its status is {dataset.info['status']!r}"
+        hint = (
+            f"finish it: `rollout {config.command}` with {{resume=True}} {{output={json.dumps(str(path))}}}"
         )
+        raise UsageError(message, hint=hint)
     return _Shard(dataset, config, source)
 
 
@@ -141,10 +142,8 @@ def _changes(
     present, count = [shard.place[0] for shard in shards], first.place[1]
     missing = sorted(set(range(1, count + 1)) - set(present))
     if missing or len(present) != count:
-        raise UsageError(
-            f"shard {missing[0]}/{count} is missing" if missing else "a shard is given twice",
-            hint="give each shard of the run once",
-        )
+        what = f"shard {missing[0]}/{count} is missing" if missing else "a shard is given twice"
+        raise UsageError(what, hint="give each shard of the run once")
     may_differ = _MAY_DIFFER - ({"workers"} if first.config.command == "exact" else set())
     changes: list[Mapping[str, Any]] = [*first.source["changes"]]
     for shard in others:
@@ -161,10 +160,10 @@ def _changes(
             name for name in ("spaces", "features") if first.dataset.info[name] != shard.dataset.info[name]
         ]
         if differing:
-            raise UsageError(
-                f"{shard.path} and {first.path} are shards of different runs: {', '.join(differing)} differ",
-                hint="collect it again as the others were",
+            message = (
+                f"{shard.path} and {first.path} are shards of different runs: {', '.join(differing)} differ"
             )
+            raise UsageError(message, hint="collect it again as the others were")
         changed = _changed(first, shard, progress)
         if changed and not accept_changes:
             raise UsageError(
