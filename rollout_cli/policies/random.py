@@ -98,7 +98,7 @@ class _SampledStream:
         return self._rows.stack([space_copy.sample() for space_copy in self._copies])
 
     def block(self) -> list[Any]:
-        return [self._copies[0].sample()]
+        return self._rows.split(self.draw())
 
 
 _HALF = np.uint64(32)
