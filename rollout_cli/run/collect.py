@@ -165,9 +165,7 @@ def _check_stored(run: _Run) -> reproduce.Verdict | None:
     state = run.request.state
     if state.committed is None or state.plan is None:
         return None
-    from rollout_cli.run.stored import check_stored  # noqa: PLC0415 - it loads pyarrow
-
-    return check_stored(
+    return reproduce.check_stored(
         state, run.samplers.rebuild, run.request.sources, provenance.surroundings(), run.progress
     )
 

@@ -97,13 +97,13 @@ def test_a_uri_that_cannot_be_used_is_a_usage_error(uri: Any, said: str) -> None
 def test_the_region_of_a_bucket_is_asked_for_unless_it_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fs, "resolve_s3_region", {"paris": "eu-west-3"}.__getitem__)
     asked = {
-        "s3:paris?": "eu-west-3",
-        "s3:paris?region=us-east-2": "us-east-2",
-        "s3:mine?endpoint_override=127.0.0.1:9000": "us-east-1",
+        ("paris", ""): "eu-west-3",
+        ("paris", "region=us-east-2"): "us-east-2",
+        ("mine", "endpoint_override=127.0.0.1:9000"): "us-east-1",
     }
-    assert list(asked.values()) == [remote._connect(origin).region for origin in asked]
+    assert list(asked.values()) == [remote._connect("s3", *origin).region for origin in asked]
     monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://127.0.0.1:9000")
-    assert "us-east-1" == remote._connect("s3:other?").region
+    assert "us-east-1" == remote._connect("s3", "other", "").region
 
 
 @pytest.fixture
@@ -111,7 +111,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RemotePath:
     """A folder of a file system with renames: pyarrow's local one stands in the place of Hadoop's."""
     (tmp_path / "server").mkdir()
     served = fs.SubTreeFileSystem(str(tmp_path / "server"), fs.LocalFileSystem())
-    monkeypatch.setattr(remote, "_connect", lambda _: served)
+    monkeypatch.setattr(remote, "_connect", lambda *_: served)
     path = folder_of("hdfs://namenode:8020/user/me/runs")
     assert isinstance(path, RemotePath)
     path.mkdir(parents=True)
