@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -385,18 +384,15 @@ def _check_names(report: VerifyReport) -> None:
     ours = {*report.data_files.values(), *report.episodes_files.values(), info_path(root), stats_path(root)}
     for top in entries(root):
         if top.name in ("data", "meta") or top.name.endswith(".tmp"):
-            report.unexpected += sorted({*(_files_in(top) if top.is_dir() else [top])} - ours)
+            inside = top.rglob("*") if top.is_dir() else [top]
+            report.unexpected += sorted(
+                {path for path in inside if isinstance(path, RemotePath) or not path.is_dir()} - ours
+            )
         elif top.name not in (*DATASET_ENTRIES, LOCK_NAME) and not top.name.startswith(ASIDE):
             report.notes.append(f"{top.name} does not belong to the dataset")
     report.notes += [f"{report.name(path)} does not belong to the dataset" for path in report.unexpected]
     if not (root / "README.md").is_file():
         report.notes.append("README.md, the dataset's card, is missing")
-
-
-def _files_in(folder: Path) -> Iterator[Path]:
-    if isinstance(folder, RemotePath):
-        return folder.rglob("*")
-    return (Path(inside) / name for inside, _, names in os.walk(folder) for name in names)
 
 
 def _same_stats(expected: Mapping[str, Any], stated: Any) -> bool:
