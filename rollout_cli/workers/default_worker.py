@@ -7,7 +7,7 @@ from typing import Any
 
 import gymnasium
 
-from rollout_cli.envs import env_spec_of, time_limit_of
+from rollout_cli.envs.describe import env_spec_of, time_limit_of
 from rollout_cli.envs.updates import check_env, check_makes_new, updated_env
 from rollout_cli.errors import EnvLoadError
 from rollout_cli.seeding.seeds import SETUP, seed_globals

@@ -12,8 +12,9 @@ import numpy as np
 from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.errors import EnvError, InternalError, PolicyError, PolicyLoadError
 from rollout_cli.loading import Source, name_of, reporting
-from rollout_cli.policies import AdaptedPolicy, adapt_policy, is_policy_source
-from rollout_cli.policies.source import UserPolicySource
+from rollout_cli.policies.adapt import adapt_policy
+from rollout_cli.policies.policy import AdaptedPolicy
+from rollout_cli.policies.source import UserPolicySource, is_policy_source
 from rollout_cli.seeding.seeds import SETUP, seed_globals, torch_has_drawn
 from rollout_cli.workers.values import EpisodeRules, OnInvalidAction
 
