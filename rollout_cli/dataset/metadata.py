@@ -99,9 +99,13 @@ def count_segments(info: dict[str, Any], written: Sequence[Written]) -> None:
     for segment in written:
         places = {**segment.record.anomalies, **places}
         dropped.update(segment.record.dropped_infos)
-    info |= totals_of(written, "episodes", "steps") | {"dropped_infos": dict(dropped)}
-    info |= {"bytes": sum(segment.bytes for segment in written), "segments": len(written)}
-    info["anomalies"] = [anomaly._asdict() for anomaly in anomalies(places)]
+    info |= {
+        **totals_of(written, "episodes", "steps"),
+        "dropped_infos": dict(dropped),
+        "bytes": sum(segment.bytes for segment in written),
+        "segments": len(written),
+        "anomalies": [anomaly._asdict() for anomaly in anomalies(places)],
+    }
 
 
 def end_info(

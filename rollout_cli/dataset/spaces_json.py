@@ -28,19 +28,37 @@ def space_to_json(space: Space) -> dict[str, Any]:
         case spaces.Tuple():
             out = {"type": "Tuple", "spaces": [space_to_json(child) for child in space.spaces]}
         case spaces.Box():
-            out = {"type": "Box", "dtype": np.dtype(space.dtype).str, "shape": list(space.shape)}
-            out |= {"low": _bound(space.low), "high": _bound(space.high)}
+            out = {
+                "type": "Box",
+                "dtype": np.dtype(space.dtype).str,
+                "shape": list(space.shape),
+                "low": _bound(space.low),
+                "high": _bound(space.high),
+            }
         case spaces.Discrete():
-            out = {"type": "Discrete", "n": int(space.n), "start": int(space.start)}
-            out |= {"dtype": np.dtype(space.dtype).name}
+            out = {
+                "type": "Discrete",
+                "n": int(space.n),
+                "start": int(space.start),
+                "dtype": np.dtype(space.dtype).name,
+            }
         case spaces.MultiDiscrete():
-            out = {"type": "MultiDiscrete", "nvec": space.nvec.tolist(), "start": space.start.tolist()}
-            out |= {"shape": list(space.shape), "dtype": np.dtype(space.dtype).name}
+            out = {
+                "type": "MultiDiscrete",
+                "nvec": space.nvec.tolist(),
+                "start": space.start.tolist(),
+                "shape": list(space.shape),
+                "dtype": np.dtype(space.dtype).name,
+            }
         case spaces.MultiBinary():
             out = {"type": "MultiBinary", "shape": list(space.shape)}
         case spaces.Text():
-            out = {"type": "Text", "min_length": space.min_length, "max_length": space.max_length}
-            out |= {"charset": "".join(sorted(space.character_set))}
+            out = {
+                "type": "Text",
+                "min_length": space.min_length,
+                "max_length": space.max_length,
+                "charset": "".join(sorted(space.character_set)),
+            }
             out |= {"class": space.own_class} if isinstance(space, _OwnText) else {}
         case _:
             # All others are refused but texts of the environment's own, as MiniGrid's, which come back of any
@@ -51,8 +69,8 @@ def space_to_json(space: Space) -> dict[str, Any]:
                 "min_length": 0,
                 "max_length": 1 << 31,
                 "charset": "".join(sorted(string.printable)),
+                "class": f"{type(space).__module__}.{type(space).__qualname__}",
             }
-            out |= {"class": f"{type(space).__module__}.{type(space).__qualname__}"}
     return out
 
 

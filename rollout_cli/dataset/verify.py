@@ -60,8 +60,12 @@ class Fault(NamedTuple):
     segment: SegmentId | None
 
     def document(self) -> dict[str, Any]:
-        episodes = {"episodes": list(self.episodes[:SHOWN]), "n_episodes": len(self.episodes)}
-        return {"file": self.file, "problem": self.problem, **episodes}
+        return {
+            "file": self.file,
+            "problem": self.problem,
+            "episodes": list(self.episodes[:SHOWN]),
+            "n_episodes": len(self.episodes),
+        }
 
     def __str__(self) -> str:
         count = len(self.episodes)
@@ -91,17 +95,18 @@ class VerifyReport:
 
     def document(self) -> dict[str, Any]:
         """Return the report as JSON."""
-        head = {
+        return {
             "path": str(self.path),
             "ok": not self.faults,
             "status": self.info["status"],
             "quick": self.quick,
+            **totals_of(self.segments, "episodes", "steps"),
+            "files": len(self.data_files) + len(self.episodes_files),
+            "notes": self.notes[:SHOWN],
+            "n_notes": len(self.notes),
+            "faults": [fault.document() for fault in self.faults[:SHOWN]],
+            "n_faults": len(self.faults),
         }
-        counts = totals_of(self.segments, "episodes", "steps")
-        counts["files"] = len(self.data_files) + len(self.episodes_files)
-        notes = {"notes": self.notes[:SHOWN], "n_notes": len(self.notes)}
-        faults = {"faults": [fault.document() for fault in self.faults[:SHOWN]], "n_faults": len(self.faults)}
-        return {**head, **counts, **notes, **faults}
 
     def name(self, path: Path) -> str:
         """Return a file's name within the dataset."""
@@ -173,8 +178,12 @@ def _check_segment(
     ids, lengths = facts["episode_id"], facts["length"]
     of_episodes, of_steps = _episode_checks(report.info, segment, facts, next_id), list[Check]()
     n_steps = int(lengths.sum()) if lengths.min() > 0 else 0
-    held: dict[str, Any] = {"episodes": len(ids), "steps": n_steps, "last_length": int(lengths[-1])}
-    held["return_sum"] = float(facts["return"].sum())
+    held: dict[str, Any] = {
+        "episodes": len(ids),
+        "steps": n_steps,
+        "last_length": int(lengths[-1]),
+        "return_sum": float(facts["return"].sum()),
+    }
     order = facts[order_column(report.info)]
     origin = file_origin(fingerprint_of(report.info), segment.partition, int(order[0]))
     try:

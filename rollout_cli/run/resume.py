@@ -158,8 +158,10 @@ class ResumeState:
         before = list(self.source.get("changes", []))
         if not self.accepted or self.committed is None:
             return before
-        old = {name: self.source[name] for name in ("files", "versions")}
-        old |= {name: self.source[name].get("sha256") for name in ("policy", "env", "worker")}
+        old = {
+            **{name: self.source[name] for name in ("files", "versions")},
+            **{name: self.source[name].get("sha256") for name in ("policy", "env", "worker")},
+        }
         numbers = [partition.next_number for partition in self.committed.partitions]
         what = f"{'files changed: ' if self.config.accept_changes else ''}{'; '.join(self.accepted)}"
         return [*before, {"what": what, "from_numbers": numbers, "before": old}]
