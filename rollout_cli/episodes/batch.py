@@ -56,8 +56,13 @@ class EnvSpec:
 _STEP_FIELDS = ("observations", "actions", "rewards", "step_types", "env_infos", "agent_infos")
 _EPISODE_ARRAYS = ("lengths", "terminated", "truncated", "numbers", "seeds")
 _EPISODE_FIELDS = ("last_observations", *_EPISODE_ARRAYS, "episode_infos")
-_DTYPES = {"rewards": np.float64, "step_types": np.uint8, "terminated": np.bool_, "truncated": np.bool_}
-_DTYPES |= dict.fromkeys(("lengths", "numbers", "seeds"), np.int64)
+_DTYPES = {
+    "rewards": np.float64,
+    "step_types": np.uint8,
+    "terminated": np.bool_,
+    "truncated": np.bool_,
+    **dict.fromkeys(("lengths", "numbers", "seeds"), np.int64),
+}
 
 _SINGULARS = {name: name.removesuffix("s") for name in ("last_observations", *_EPISODE_ARRAYS)}
 _LIST_KEYS = {*_STEP_FIELDS, "episode_infos", *_SINGULARS.values()}
@@ -212,13 +217,14 @@ class EpisodeBatch:
 
     def to_list(self) -> list[dict[str, Any]]:
         """Return a dictionary an episode: trees and arrays of its own rows, and its own other values."""
-        out = []
-        for episode in self.split():
-            entry = {name: getattr(episode, name) for name in (*_STEP_FIELDS, "episode_infos")}
-            entry["last_observation"] = map_tree(itemgetter(0), episode.last_observations)
-            entry |= {_SINGULARS[name]: getattr(episode, name)[0].item() for name in _EPISODE_ARRAYS}
-            out.append(entry)
-        return out
+        return [
+            {
+                **{name: getattr(episode, name) for name in (*_STEP_FIELDS, "episode_infos")},
+                "last_observation": map_tree(itemgetter(0), episode.last_observations),
+                **{_SINGULARS[name]: getattr(episode, name)[0].item() for name in _EPISODE_ARRAYS},
+            }
+            for episode in self.split()
+        ]
 
     def split(self) -> list[EpisodeBatch]:
         """Return one batch an episode; arrays are views."""
