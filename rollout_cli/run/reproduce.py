@@ -3,8 +3,8 @@
 This is done in a worker built anew, from the last episode to the first: each then has another predecessor
 than before, so state that is carried from one episode to the next shows up.
 
-Before a run extends a dataset, it does the same with a stored episode. This finds what no pin names: a policy or
-environment that reads a changed file by code in C, or a changed machine.
+Before a run extends a dataset, it does the same with a stored episode. This finds what no pin names: a policy
+or environment that reads a changed file by code in C, or a changed machine.
 """
 
 from __future__ import annotations
