@@ -390,8 +390,10 @@ def _check_shard(config: CollectConfig, shard: Shard) -> None:
         )
     if shard.parts > len(config.run_numbers):
         what = "episodes" if config.command == "collect" else "workers"
-        message = f"--shard {shard} divides {len(config.run_numbers)} {what}, which are fewer than the parts"
-        raise ConfigError(message, hint="divide into fewer parts")
+        raise ConfigError(
+            f"--shard {shard} divides {len(config.run_numbers)} {what}, which are fewer than the parts",
+            hint="divide into fewer parts",
+        )
 
 
 # Writing.

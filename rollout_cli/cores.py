@@ -18,10 +18,7 @@ ONE_THREAD = dict.fromkeys(
 
 def usable_cores(*, proc: Path = Path("/proc/self/cgroup"), mount: Path = Path("/sys/fs/cgroup")) -> int:
     """Return the number of whole cores that affinity and control groups (version 2) allow, at least 1."""
-    if hasattr(os, "sched_getaffinity"):
-        allowed: float = len(os.sched_getaffinity(0))
-    else:
-        allowed = os.cpu_count() or 1
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, int(min([allowed, *_quotas(proc, mount)])))
 
 

@@ -192,8 +192,9 @@ def import_module(module: str, kind: ErrorKind, *, folder: str | None = None) ->
             return importlib.import_module(module)
         except ModuleNotFoundError as error:
             if error.name and f"{module}.".startswith(f"{error.name}."):
-                message = f"there is no module {error.name!r}, which {module!r} names"
-                raise kind(message, hint=_PLACES.format(folder)) from error
+                raise kind(
+                    f"there is no module {error.name!r}, which {module!r} names", hint=_PLACES.format(folder)
+                ) from error
             raise failure(
                 kind, what, error, hint=f"install the package that provides {error.name!r}"
             ) from error
@@ -259,8 +260,9 @@ class Source:
                     )
                 data = file.read()
         except FileNotFoundError as error:
-            hint = f"paths are relative to the working folder, {folder}"
-            raise kind(f"there is no file {path!r}", hint=hint) from error
+            raise kind(
+                f"there is no file {path!r}", hint=f"paths are relative to the working folder, {folder}"
+            ) from error
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or error
             raise kind(
@@ -289,12 +291,12 @@ class Source:
             for name in attribute.split("."):
                 if not hasattr(found, name):
                     public = [key for key in getattr(found, "__dict__", {}) if not key.startswith("_")]
-                    hint = (
-                        f"it has: {', '.join(sorted(public)[:12])}"
+                    raise kind(
+                        f"{module!r} ({where}) has no attribute {attribute!r}",
+                        hint=f"it has: {', '.join(sorted(public)[:12])}"
                         if public
-                        else "check the name after the colon"
+                        else "check the name after the colon",
                     )
-                    raise kind(f"{module!r} ({where}) has no attribute {attribute!r}", hint=hint)
                 found = getattr(found, name)
         return found
 
@@ -305,11 +307,17 @@ class Source:
             try:
                 return pickle.loads(data)  # noqa: S301 - the user names the file, as code to run
             except ModuleNotFoundError as error:
-                hint = f"install {error.name!r}, or pickle by value (for a policy: `rollout policy pack`)"
-                raise failure(kind, f"{name} needs a module that is missing", error, hint=hint) from error
+                raise failure(
+                    kind,
+                    f"{name} needs a module that is missing",
+                    error,
+                    hint=f"install {error.name!r}, or pickle by value (for a policy: `rollout policy pack`)",
+                ) from error
             except AttributeError as error:
-                hint = (
-                    "the code has changed since it was pickled: "
-                    "pickle it again, or by value (`rollout policy pack`)"
-                )
-                raise failure(kind, f"{name} needs a name that is missing", error, hint=hint) from error
+                raise failure(
+                    kind,
+                    f"{name} needs a name that is missing",
+                    error,
+                    hint="the code has changed since it was pickled: "
+                    "pickle it again, or by value (`rollout policy pack`)",
+                ) from error

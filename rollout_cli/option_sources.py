@@ -50,8 +50,9 @@ def _read_variable(option: Option, text: str) -> Any:
     try:
         words: Any = shlex.split(text) if option.repeats else text
     except ValueError as error:
-        message = f"{option.variable} cannot be split into words: {error}"
-        raise ConfigError(message, hint="quote it as in a shell") from error
+        raise ConfigError(
+            f"{option.variable} cannot be split into words: {error}", hint="quote it as in a shell"
+        ) from error
     return option.read(words, option.variable, text=True)
 
 
@@ -65,16 +66,22 @@ def _values_from_file(command: str, path: Path) -> Values:
         ) from error
     written_for = table.pop("command", command)
     if written_for != command:
-        message = f"{path} is written for `rollout {written_for}`, not for `rollout {command}`"
-        raise ConfigError(message, hint="`command` in a file must be the command that reads it")
+        raise ConfigError(
+            f"{path} is written for `rollout {written_for}`, not for `rollout {command}`",
+            hint="`command` in a file must be the command that reads it",
+        )
     for key in table:
         if key not in OPTIONS:
             close = difflib.get_close_matches(key.replace("-", "_"), OPTIONS, n=1)
-            hint = f"did you mean {close[0]!r}?" if close else f"the options are: {', '.join(OPTIONS)}"
-            raise ConfigError(f"{path}: there is no option {key!r}", hint=hint)
+            raise ConfigError(
+                f"{path}: there is no option {key!r}",
+                hint=f"did you mean {close[0]!r}?" if close else f"the options are: {', '.join(OPTIONS)}",
+            )
         if command not in OPTIONS[key].commands:
-            hint = f"`rollout {OPTIONS[key].commands[0]}` has it"
-            raise ConfigError(f"{path}: `rollout {command}` has no option {key}", hint=hint)
+            raise ConfigError(
+                f"{path}: `rollout {command}` has no option {key}",
+                hint=f"`rollout {OPTIONS[key].commands[0]}` has it",
+            )
     return {key: OPTIONS[key].read(value, f"{path}: {key}") for key, value in table.items()}
 
 

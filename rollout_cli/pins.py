@@ -79,7 +79,11 @@ class FileWatch:
         self._has_begun = False
         # Whether the policy uses a module that was imported before, nobody knows.
         self._earlier = _module_states().keys()
-        _watch(self)
+        global _is_hooked  # noqa: PLW0603 - a hook can never be removed, so a process has one
+        _watches.append(self)
+        if not _is_hooked:
+            sys.addaudithook(_note)
+            _is_hooked = True
 
     def opened(self, path: str, *, writes: bool) -> None:
         """Note an opened file; the bytecode of a module stands for its source."""
@@ -111,7 +115,8 @@ class FileWatch:
 
     def end(self) -> None:
         """Stop noting files."""
-        _unwatch(self)
+        if self in _watches:
+            _watches.remove(self)
 
     def _is_pinned(self, path: str) -> bool:
         """Return whether a file is the user's: no part of Python, of a package or of the system."""
@@ -179,19 +184,6 @@ def _state(path: str) -> tuple[int, int]:
 
 _watches: list[FileWatch] = []
 _is_hooked = False
-
-
-def _watch(watch: FileWatch) -> None:
-    global _is_hooked  # noqa: PLW0603 - a hook can never be removed, so a process has one
-    _watches.append(watch)
-    if not _is_hooked:
-        sys.addaudithook(_note)
-        _is_hooked = True
-
-
-def _unwatch(watch: FileWatch) -> None:
-    if watch in _watches:
-        _watches.remove(watch)
 
 
 def _note(event: str, arguments: tuple[Any, ...]) -> None:

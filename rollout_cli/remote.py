@@ -60,9 +60,9 @@ def folder_of(value: Path | str) -> Path:
     scheme, place, rest, query = match[1].lower(), match[2], match[3], match[4]
     if "@" in place or "@" in unquote(query):
         # Nothing of it is shown: it may be a password.
-        hint = f"leave out what stands before the @; {_HINTS.get(scheme, 'give them elsewhere')}"
         raise UsageError(
-            f"the {scheme}:// URI holds a user name or credentials, which are not taken", hint=hint
+            f"the {scheme}:// URI holds a user name or credentials, which are not taken",
+            hint=f"leave out what stands before the @; {_HINTS.get(scheme, 'give them elsewhere')}",
         )
     if scheme == "file" and place in ("", "localhost") and rest and not query:
         return Path(unquote(rest))
@@ -131,7 +131,7 @@ class RemotePath(PosixPath):
         if began < _silent_until.get(self.parts[0], began):
             raise StorageError(f"{self} cannot be used: its server does not answer", hint=self.hint)
         try:
-            yield _connect(self.parts[0])
+            yield _connect(*self._origin)
         except OSError as error:
             # The store's own messages have no number.
             if error.errno in (errno.ENOENT, errno.ENOTDIR):
@@ -301,12 +301,10 @@ _silent_until: dict[str, float] = {}
 
 
 @cache
-def _connect(origin: str) -> Any:
-    """Return the file system of the first part of a path. It gives up after some attempts or a minute."""
+def _connect(scheme: str, place: str, query: str) -> Any:
+    """Return the file system that the first part of a path names. It gives up after some attempts or a minute."""
     from pyarrow import __version__, fs  # noqa: PLC0415 - it takes a while
 
-    scheme, _, rest = origin.partition(":")
-    place, _, query = rest.partition("?")
     options: dict[str, Any] = dict(parse_qsl(query))
     if "anonymous" in options:
         options["anonymous"] = options["anonymous"] == "true"

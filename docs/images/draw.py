@@ -1,8 +1,8 @@
-"""Draw the pictures of the README from what the commands really print: python docs/images/draw.py
+"""Draw the pictures of the README from what the commands really print: `python docs/images/draw.py`.
 
-Each command runs in a terminal of its own (a pseudo-terminal of 92 columns), in a temporary folder. Of a line that is
-drawn over and over, such as a progress bar, the picture shows one frame of the middle, and the last one. The folder's name
-is written as /home/you.
+Each command runs in a terminal of its own (a pseudo-terminal of 92 columns), in a temporary folder, whose name is
+written as /home/you. Of a line that is drawn over and over, such as a progress bar, the picture shows one frame of the
+middle, and the last one.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def lines_of(output: str) -> list[str]:
     lines = []
     for line in re.sub(r"\x1b\[\?25[lh]", "", output).rstrip().split("\r\n"):
         frames = [frame for frame in line.split("\r\x1b[2K") if frame.strip()]
-        lines += [frames[len(frames) * 2 // 3], frames[-1]] if len(frames) > 2 else frames[-1:]
+        lines += [*frames[:-1][len(frames) * 2 // 3 :][:1], *frames[-1:]]
     return lines
 
 

@@ -11,10 +11,9 @@ import numpy as np
 from rollout_cli.dataset import metadata
 from rollout_cli.dataset.commits import Written
 from rollout_cli.dataset.convert import Array
-from rollout_cli.dataset.layout import SegmentId, segment_files, stats_path
+from rollout_cli.dataset.layout import SegmentId, segment_files
 from rollout_cli.dataset.metadata import Status
 from rollout_cli.dataset.segments import Partition, SegmentJob, SegmentSettings, WriteQueue
-from rollout_cli.dataset.stats import merge_stats, stats_document
 from rollout_cli.episodes.chunk import AnyChunk
 
 WriteSegment = Callable[[SegmentSettings, SegmentJob], Written]
@@ -109,9 +108,6 @@ class DatasetBuild:
 
     def end(self, status: Status, **facts: Any) -> None:
         """Record how the dataset ended, its totals and its statistics."""
-        files, root, written = self.settings.files, self.settings.root, self.present_segments()
+        settings, written = self.settings, self.present_segments()
         metadata.end_info(self.info, status, facts, written)
-        if written:
-            stats = merge_stats([segment.record.stats for segment in written])
-            files.write_json(stats_path(root), stats_document(stats, self.settings.schema))
-        self.write_info()
+        metadata.write_contents(settings.files, settings.root, self.info, written, settings.schema)

@@ -58,12 +58,11 @@ class SegmentRecord:
             if metadata[_CHECKSUM.encode()].decode() != record_checksum(*texts):
                 raise ValueError("the commit record in its footer is damaged")
             record, stats = map(json.loads, texts)
-            values = {name: record[name] for name in _FIELDS}
-            values |= {
+            values = {name: record[name] for name in _FIELDS} | {
                 "return_sum": float(record["return_sum"]),
                 "skipped": tuple(map(tuple, record["skipped"])),
+                "anomalies": {key: tuple(place) for key, place in record["anomalies"].items()},
             }
-            values["anomalies"] = {key: tuple(place) for key, place in record["anomalies"].items()}
             return cls(stats=stats_from_json(stats), **values)
         except (KeyError, TypeError, AttributeError, RecursionError) as error:
             raise ValueError(f"its footer has no commit record: {error!r}") from error

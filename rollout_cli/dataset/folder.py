@@ -72,8 +72,9 @@ class FolderLock:
                     f"it holds a lock on {self._path}",
                 ) from error
             except OSError as error:
-                text = f"{root} cannot be locked ({error.strerror}): let no second run write to it"
-                warnings.warn(text, stacklevel=2)
+                warnings.warn(
+                    f"{root} cannot be locked ({error.strerror}): let no second run write to it", stacklevel=2
+                )
             # The previous holder may have removed the file after we opened it.
             with suppress(FileNotFoundError):
                 if os.path.samestat(os.fstat(self._descriptor), self._path.stat()):

@@ -10,14 +10,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rollout_cli.dataset.commits import Written, totals_of
-from rollout_cli.dataset.layout import FORMAT, FORMAT_VERSION, info_path
+from rollout_cli.dataset.layout import FORMAT, FORMAT_VERSION, info_path, stats_path
 from rollout_cli.dataset.schema import DatasetSchema, InfoColumns, SpaceSchema
 from rollout_cli.dataset.segments import SizeLimits
-from rollout_cli.dataset.stats import Anomaly, Place, anomalies
+from rollout_cli.dataset.stats import Anomaly, Place, anomalies, merge_stats, stats_document
 from rollout_cli.dataset.store import FileStore
 from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.episodes.plain import plain_json
-from rollout_cli.errors import UsageError
 
 Status = Literal["complete", "interrupted"]
 
@@ -62,11 +61,6 @@ class DatasetSettings:
     columns: InfoColumns | None = None
     derived: Sequence[Mapping[str, Any]] = ()
 
-    def __post_init__(self) -> None:
-        for seed in (source["root_seed"] for source in self.sources):
-            if not 0 <= seed < 2**63:
-                raise UsageError(f"the root seed is {seed}", hint="give a seed from 0 to 2**63 - 1")
-
 
 def new_info(
     spaces: SpaceSchema, settings: DatasetSettings, before: Mapping[str, Any] | None
@@ -105,9 +99,13 @@ def count_segments(info: dict[str, Any], written: Sequence[Written]) -> None:
     for segment in written:
         places = {**segment.record.anomalies, **places}
         dropped.update(segment.record.dropped_infos)
-    info |= totals_of(written, "episodes", "steps") | {"dropped_infos": dict(dropped)}
-    info |= {"bytes": sum(segment.bytes for segment in written), "segments": len(written)}
-    info["anomalies"] = [anomaly._asdict() for anomaly in anomalies(places)]
+    info |= {
+        **totals_of(written, "episodes", "steps"),
+        "dropped_infos": dict(dropped),
+        "bytes": sum(segment.bytes for segment in written),
+        "segments": len(written),
+        "anomalies": [anomaly._asdict() for anomaly in anomalies(places)],
+    }
 
 
 def end_info(
@@ -118,6 +116,15 @@ def end_info(
     info["sources"][0] |= facts
     info["status"] = status
     info["times"]["ended"] = utc_now()
+
+
+def write_contents(
+    files: FileStore, root: Path, info: dict[str, Any], written: Sequence[Written], schema: DatasetSchema
+) -> None:
+    """Write stats.json, then info.json and the card, of a dataset that has ended with these segments."""
+    stats = merge_stats([segment.record.stats for segment in written])
+    files.write_json(stats_path(root), stats_document(stats, schema))
+    write_info(files, root, info)
 
 
 def write_info(files: FileStore, root: Path, info: dict[str, Any]) -> None:

@@ -16,8 +16,7 @@ from typing import Any
 from rollout_cli.dataset.commits import Written
 from rollout_cli.dataset.folder import FolderLock
 from rollout_cli.dataset.layout import aside_path, info_path, read_info, stats_path
-from rollout_cli.dataset.metadata import count_segments, utc_now, write_info
-from rollout_cli.dataset.stats import merge_stats, stats_document
+from rollout_cli.dataset.metadata import count_segments, utc_now, write_contents
 from rollout_cli.dataset.store import FileStore, file_store
 from rollout_cli.dataset.verify import VerifyReport, verify_dataset
 from rollout_cli.remote import folder_of
@@ -100,9 +99,7 @@ def _repair(root: Path, files: FileStore | None) -> RepairReport:
             _move_aside(files, root, moved, report.aside)
         times = info.get("times") or {}
         info["times"] = {**times, "repaired": [*times.get("repaired", []), utc_now()]}
-        stats = merge_stats([written.record.stats for written in kept])
-        files.write_json(stats_path(root), stats_document(stats, verified.schema))
-        write_info(files, root, info)
+        write_contents(files, root, info, kept, verified.schema)
     return report
 
 

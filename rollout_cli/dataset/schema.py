@@ -81,9 +81,13 @@ class SpaceColumn:
     def describe(self) -> dict[str, Any]:
         """Return the column's entry in the `features` of info.json."""
         leaf = self.leaf
-        dtype = "string" if leaf.kind == "text" else np.dtype(leaf.dtype).name
-        described = {"kind": leaf.kind, "dtype": dtype, "shape": list(leaf.shape), "path": list(leaf.path)}
-        return {**described, "stored": self.stored}
+        return {
+            "kind": leaf.kind,
+            "dtype": "string" if leaf.kind == "text" else np.dtype(leaf.dtype).name,
+            "shape": list(leaf.shape),
+            "path": list(leaf.path),
+            "stored": self.stored,
+        }
 
 
 def space_columns(space: gymnasium.Space[Any], prefix: str) -> tuple[SpaceColumn, ...]:
@@ -116,8 +120,11 @@ class SpaceSchema:
     @classmethod
     def of(cls, env_spec: EnvSpec, *, next_observation: bool = False) -> SpaceSchema:
         """Name the columns of `env_spec`; the errors are those of `space_columns`."""
-        spaces = {"observation": env_spec.observation_space, "action": env_spec.action_space}
-        spaces["last_observation"] = env_spec.observation_space
+        spaces = {
+            "observation": env_spec.observation_space,
+            "action": env_spec.action_space,
+            "last_observation": env_spec.observation_space,
+        }
         columns = {name: space_columns(space, name) for name, space in spaces.items()}
         following = space_columns(env_spec.observation_space, "next_observation") if next_observation else ()
         return cls(env_spec, **columns, next_observation=following)

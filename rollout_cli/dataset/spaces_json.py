@@ -8,14 +8,11 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-import numpy.typing as npt
 from gymnasium import spaces
 
 from rollout_cli.episodes.plain import plain_value
-from rollout_cli.episodes.spaces import space_leaves
+from rollout_cli.episodes.spaces import Array, Space, space_leaves
 from rollout_cli.errors import DatasetFormatError
-
-Space = spaces.Space[Any]
 
 
 def space_to_json(space: Space) -> dict[str, Any]:
@@ -31,19 +28,37 @@ def space_to_json(space: Space) -> dict[str, Any]:
         case spaces.Tuple():
             out = {"type": "Tuple", "spaces": [space_to_json(child) for child in space.spaces]}
         case spaces.Box():
-            out = {"type": "Box", "dtype": np.dtype(space.dtype).str, "shape": list(space.shape)}
-            out |= {"low": _bound(space.low), "high": _bound(space.high)}
+            out = {
+                "type": "Box",
+                "dtype": np.dtype(space.dtype).str,
+                "shape": list(space.shape),
+                "low": _bound(space.low),
+                "high": _bound(space.high),
+            }
         case spaces.Discrete():
-            out = {"type": "Discrete", "n": int(space.n), "start": int(space.start)}
-            out |= {"dtype": np.dtype(space.dtype).name}
+            out = {
+                "type": "Discrete",
+                "n": int(space.n),
+                "start": int(space.start),
+                "dtype": np.dtype(space.dtype).name,
+            }
         case spaces.MultiDiscrete():
-            out = {"type": "MultiDiscrete", "nvec": space.nvec.tolist(), "start": space.start.tolist()}
-            out |= {"shape": list(space.shape), "dtype": np.dtype(space.dtype).name}
+            out = {
+                "type": "MultiDiscrete",
+                "nvec": space.nvec.tolist(),
+                "start": space.start.tolist(),
+                "shape": list(space.shape),
+                "dtype": np.dtype(space.dtype).name,
+            }
         case spaces.MultiBinary():
             out = {"type": "MultiBinary", "shape": list(space.shape)}
         case spaces.Text():
-            out = {"type": "Text", "min_length": space.min_length, "max_length": space.max_length}
-            out |= {"charset": "".join(sorted(space.character_set))}
+            out = {
+                "type": "Text",
+                "min_length": space.min_length,
+                "max_length": space.max_length,
+                "charset": "".join(sorted(space.character_set)),
+            }
             out |= {"class": space.own_class} if isinstance(space, _OwnText) else {}
         case _:
             # All others are refused but texts of the environment's own, as MiniGrid's, which come back of any
@@ -54,12 +69,12 @@ def space_to_json(space: Space) -> dict[str, Any]:
                 "min_length": 0,
                 "max_length": 1 << 31,
                 "charset": "".join(sorted(string.printable)),
+                "class": f"{type(space).__module__}.{type(space).__qualname__}",
             }
-            out |= {"class": f"{type(space).__module__}.{type(space).__qualname__}"}
     return out
 
 
-def _bound(bound: npt.NDArray[Any]) -> Any:
+def _bound(bound: Array) -> Any:
     """Return a bound as one number where all its values are equal (an image's are), else as nested lists."""
     is_one = bound.size and (bound == bound.flat[0]).all()
     return plain_value(bound.flat[0] if is_one else bound)
@@ -117,6 +132,6 @@ class _OwnText(spaces.Text):
     own_class = ""
 
 
-def _values(values: Any, kind: Any, shape: list[int]) -> npt.NDArray[Any]:
+def _values(values: Any, kind: Any, shape: list[int]) -> Array:
     array = np.array(values, object).astype(kind)  # By way of objects, where `inf` is a text.
     return array.reshape(shape) if isinstance(values, list) else np.full(shape, array)

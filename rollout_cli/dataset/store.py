@@ -169,5 +169,6 @@ def accessing(path: Path, *expected: type[OSError]) -> Iterator[None]:
     except expected:
         raise
     except OSError as error:
-        hint = "check its name and its permissions"
-        raise StorageError(f"cannot read {path}: {error.strerror or error}", hint=hint) from error
+        raise StorageError(
+            f"cannot read {path}: {error.strerror or error}", hint="check its name and its permissions"
+        ) from error

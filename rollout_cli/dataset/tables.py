@@ -45,6 +45,8 @@ def step_table(
     starts = ends - lengths
     steps = np.arange(int(ends[-1]), dtype=np.int32)
     steps -= np.repeat((starts - first_step).astype(np.int32), lengths)
+    is_last = np.zeros(len(steps), bool)
+    is_last[ends - 1] = True
     flags = _joined(whole, "terminated"), _joined(whole, "truncated")
     types = derive_step_types(lengths, *flags)
     if first_step and types[0] == StepType.FIRST:
@@ -58,7 +60,7 @@ def step_table(
         *_encode_leaves(spaces.observation, observations),
         *_encode_leaves(spaces.action, [chunk.actions for chunk in chunks]),
         number_array(_joined(chunks, "rewards").astype(np.float64, copy=False)),
-        *(number_array(_marked(ends[flag] - 1, len(steps))) for flag in flags),
+        *(number_array(np.repeat(flag, lengths) & is_last) for flag in flags),
         number_array(types),
     ]
     if spaces.next_observation:
@@ -78,12 +80,6 @@ def _completed(episodes: Sequence[NumberedChunk]) -> tuple[list[Chunk], Array]:
 
 def _joined(chunks: Sequence[Chunk], name: str) -> Array:
     return joined([getattr(chunk, name) for chunk in chunks])
-
-
-def _marked(rows: Array, n_rows: int) -> Array:
-    marked = np.zeros(n_rows, bool)
-    marked[rows] = True
-    return marked
 
 
 def joined_leaves(parts: Sequence[tuple[Array, ...]]) -> tuple[Array, ...]:

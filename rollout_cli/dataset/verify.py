@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -61,8 +60,12 @@ class Fault(NamedTuple):
     segment: SegmentId | None
 
     def document(self) -> dict[str, Any]:
-        episodes = {"episodes": list(self.episodes[:SHOWN]), "n_episodes": len(self.episodes)}
-        return {"file": self.file, "problem": self.problem, **episodes}
+        return {
+            "file": self.file,
+            "problem": self.problem,
+            "episodes": list(self.episodes[:SHOWN]),
+            "n_episodes": len(self.episodes),
+        }
 
     def __str__(self) -> str:
         count = len(self.episodes)
@@ -92,17 +95,18 @@ class VerifyReport:
 
     def document(self) -> dict[str, Any]:
         """Return the report as JSON."""
-        head = {
+        return {
             "path": str(self.path),
             "ok": not self.faults,
             "status": self.info["status"],
             "quick": self.quick,
+            **totals_of(self.segments, "episodes", "steps"),
+            "files": len(self.data_files) + len(self.episodes_files),
+            "notes": self.notes[:SHOWN],
+            "n_notes": len(self.notes),
+            "faults": [fault.document() for fault in self.faults[:SHOWN]],
+            "n_faults": len(self.faults),
         }
-        counts = totals_of(self.segments, "episodes", "steps")
-        counts["files"] = len(self.data_files) + len(self.episodes_files)
-        notes = {"notes": self.notes[:SHOWN], "n_notes": len(self.notes)}
-        faults = {"faults": [fault.document() for fault in self.faults[:SHOWN]], "n_faults": len(self.faults)}
-        return {**head, **counts, **notes, **faults}
 
     def name(self, path: Path) -> str:
         """Return a file's name within the dataset."""
@@ -174,30 +178,24 @@ def _check_segment(
     ids, lengths = facts["episode_id"], facts["length"]
     of_episodes, of_steps = _episode_checks(report.info, segment, facts, next_id), list[Check]()
     n_steps = int(lengths.sum()) if lengths.min() > 0 else 0
-    held: dict[str, Any] = {"episodes": len(ids), "steps": n_steps, "last_length": int(lengths[-1])}
-    held["return_sum"] = float(facts["return"].sum())
-    # In place of a damaged record stands what the rows show.
-    unknown: dict[str, Any] = {
-        "start": 0,
-        "stop": 0,
-        "nominal": 0,
-        "anomalies": {},
-        "dropped_infos": {},
-        "stats": {},
+    held: dict[str, Any] = {
+        "episodes": len(ids),
+        "steps": n_steps,
+        "last_length": int(lengths[-1]),
+        "return_sum": float(facts["return"].sum()),
     }
-    record = SegmentRecord(**held, **unknown, skipped=(), is_long=False)
     order = facts[order_column(report.info)]
     origin = file_origin(fingerprint_of(report.info), segment.partition, int(order[0]))
     try:
         check_origin(path, metadata.metadata, origin)
         record = SegmentRecord.from_footer(metadata.metadata or {})
-        of_episodes += _record_checks(record, held, order, next_number)
     except (ValueError, DatasetFormatError) as error:
         report.add(path, str(error).replace(f"{path} ", "it "), segment)
+        return None, None
+    of_episodes += _record_checks(record, held, order, next_number)
     steps = _read_steps(report, data_path, segment, facts, origin) if n_steps else None
     if steps is not None:
         of_steps = list(_step_checks(report.schema, facts, steps, table))
-    if steps is not None and record.stats:
         documents = (stats_document(stats, report.schema) for stats in (table_stats(steps), record.stats))
         of_episodes.append(
             ("the statistics in its footer are not those of its steps", not _same_stats(*documents))
@@ -208,7 +206,7 @@ def _check_segment(
                 report.add(file, problem, segment, ids[wrong] if np.ndim(wrong) else ())
     size = sum(file.stat().st_size for file in (path, data_path) if file.exists())
     report.segments.append(Written(segment, record, size))
-    return int(ids[-1]) + 1, record.stop or None
+    return int(ids[-1]) + 1, record.stop
 
 
 def _episode_checks(
@@ -348,10 +346,12 @@ def _read(
     stated, present = ([str(column) for column in columns] for columns in (expected, schema))
     if stated != present or not metadata.num_rows:
         differing = "; ".join(sorted({*stated} ^ {*present})) or "their order"
-        problem = (
-            "it has no row" if stated == present else f"it has other columns than the dataset: {differing}"
+        report.add(
+            path,
+            "it has no row" if stated == present else f"it has other columns than the dataset: {differing}",
+            segment,
+            ids,
         )
-        report.add(path, problem, segment, ids)
         return metadata, None
     # Arrow keeps a copy of the footer's keys in its own schema, and readers take either.
     copies = (metadata.metadata or {}, schema.metadata or {})
@@ -393,18 +393,15 @@ def _check_names(report: VerifyReport) -> None:
     ours = {*report.data_files.values(), *report.episodes_files.values(), info_path(root), stats_path(root)}
     for top in entries(root):
         if top.name in ("data", "meta") or top.name.endswith(".tmp"):
-            report.unexpected += sorted({*(_files_in(top) if top.is_dir() else [top])} - ours)
+            inside = top.rglob("*") if top.is_dir() else [top]
+            report.unexpected += sorted(
+                {path for path in inside if isinstance(path, RemotePath) or not path.is_dir()} - ours
+            )
         elif top.name not in (*DATASET_ENTRIES, LOCK_NAME) and not top.name.startswith(ASIDE):
             report.notes.append(f"{top.name} does not belong to the dataset")
     report.notes += [f"{report.name(path)} does not belong to the dataset" for path in report.unexpected]
     if not (root / "README.md").is_file():
         report.notes.append("README.md, the dataset's card, is missing")
-
-
-def _files_in(folder: Path) -> Iterator[Path]:
-    if isinstance(folder, RemotePath):
-        return folder.rglob("*")
-    return (Path(inside) / name for inside, _, names in os.walk(folder) for name in names)
 
 
 def _same_stats(expected: Mapping[str, Any], stated: Any) -> bool:

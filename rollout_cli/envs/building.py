@@ -33,8 +33,10 @@ def call_builder(
         raise
     except gymnasium.error.DependencyNotInstalled as error:
         lines = _PIP_LINE.findall(str(error))
-        hint = f"run {' && '.join(lines)}" if lines else "install the package that it names"
-        raise EnvLoadError(f"{name!r} needs a package that is missing: {error}", hint=hint) from error
+        raise EnvLoadError(
+            f"{name!r} needs a package that is missing: {error}",
+            hint=f"run {' && '.join(lines)}" if lines else "install the package that it names",
+        ) from error
     except (Exception, SystemExit) as error:
         hint = "the traceback below shows where"
         if isinstance(error, ModuleNotFoundError) and error.name:
@@ -52,8 +54,10 @@ def _check_arguments(creator: Any, kwargs: Mapping[str, Any], name: str, error: 
         similar = "".join(
             f"did you mean {key!r}? " for key in difflib.get_close_matches(unknown[0], taken, n=1)
         )
-        hint = f"{similar}it takes {', '.join(taken) or 'none'}"
-        raise EnvLoadError(f"{name!r} takes no argument {unknown[0]!r}", hint=hint) from error
+        raise EnvLoadError(
+            f"{name!r} takes no argument {unknown[0]!r}",
+            hint=f"{similar}it takes {', '.join(taken) or 'none'}",
+        ) from error
 
 
 def parameters_of(creator: Any) -> Mapping[str, str]:

@@ -119,8 +119,9 @@ def autoreset_mode(env: VectorEnv[Any, Any, Any]) -> AutoresetMode:
             f"{vector_name(env)} does not say how it resets rows: metadata['autoreset_mode'] is {given!r}"
         )
         modes = " or ".join(mode.value for mode in AutoresetMode)
-        hint = f"set it to {modes}; gymnasium's own environments say it from gymnasium 1.1 on"
-        raise EnvLoadError(message, hint=hint) from error
+        raise EnvLoadError(
+            message, hint=f"set it to {modes}; gymnasium's own environments say it from gymnasium 1.1 on"
+        ) from error
 
 
 def vector_name(env: VectorEnv[Any, Any, Any]) -> str:

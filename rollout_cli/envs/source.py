@@ -2,7 +2,7 @@
 
 A SPEC is a gymnasium id (`CartPole-v1`, `module:Env-v0`), an EnvSpec as JSON (`file.json`), a pickle
 (`file.pkl`), or `module:attr`. An id after a colon has a version or a slash, and so never reads as the name
-of an attribute.
+of an attribute. A wrapper's SPEC is `module:attr`, or the name of a class of `gymnasium.wrappers`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from gymnasium.vector import VectorEnv
 
 from rollout_cli.envs.building import Env, call_builder, checked_env, parameters_of
 from rollout_cli.envs.describe import AutoresetMode
-from rollout_cli.envs.wrappers import WrapperSource
 from rollout_cli.errors import ArgumentError, EnvLoadError, EnvTypeError
 from rollout_cli.loading import (
     Source,
@@ -39,6 +38,24 @@ from rollout_cli.loading import (
 Vector = VectorEnv[Any, Any, Any]
 
 _MODE = "autoreset_mode"
+
+
+@dataclass(frozen=True, slots=True)
+class WrapperSource:
+    """Where a wrapper comes from, small and picklable; each build calls it as `wrapper(env, **kwargs)`."""
+
+    spec: str
+    source: Source
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+
+    def wrap(self, env: Env) -> Any:
+        """Return the environment in this wrapper, or raise EnvLoadError."""
+        wrapper = self.source.load(EnvLoadError)
+        return call_builder(partial(wrapper, env), self.kwargs, self.spec, wrapper)
+
+    def describe(self) -> dict[str, Any]:
+        """Return the record of a dataset: `spec`, `kwargs`, and the `sha256` of a user's module."""
+        return {"spec": self.spec, "kwargs": dict(self.kwargs), "sha256": self.source.sha256}
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,12 +96,10 @@ class EnvSource:
                 call_builder(found, self.kwargs, self.label) if callable(found) else found, self.label
             )
         if self.kwargs:
-            hint = (
-                "name a class, a factory or a gymnasium EnvSpec instead of an environment, "
-                "or omit the arguments"
-            )
             raise EnvLoadError(
-                f"{self.label} is an environment already: no arguments {[*self.kwargs]}", hint=hint
+                f"{self.label} is an environment already: no arguments {[*self.kwargs]}",
+                hint="name a class, a factory or a gymnasium EnvSpec instead of an environment, "
+                "or omit the arguments",
             )
         # A module's own environment would be the same object in every build of a process.
         return (
@@ -132,15 +147,33 @@ def env_source(
             # A file that was written by hand may omit the wrappers.
             parsed = GymSpec.from_json(json.dumps({"additional_wrappers": []} | json.loads(file.data or b"")))
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-            hint = "write it with `env.spec.to_json()`"
             raise EnvLoadError(
-                f"{spec!r} holds no EnvSpec as JSON: {first_line(error)}", hint=hint
+                f"{spec!r} holds no EnvSpec as JSON: {first_line(error)}",
+                hint="write it with `env.spec.to_json()`",
             ) from error
         return EnvSource(parsed.id, spec, options, replace(file, data=pickle.dumps(parsed)), wrappers)
     if is_file(spec):
         return EnvSource(Path(spec).name, spec, options, Source.read(spec, EnvLoadError), wrappers)
     source = Source.find(spec, EnvLoadError) if is_module_attribute(spec) else None
     return EnvSource(spec, spec, options, source, wrappers)
+
+
+def wrapper_source(spec: str, kwargs: Mapping[str, Any] | None = None) -> WrapperSource:
+    """Return the source that a wrapper's SPEC names; modules are looked for, but nothing is loaded.
+
+    Raises:
+        EnvLoadError: If it names a missing module, or no wrapper of gymnasium's.
+    """
+    if is_module_attribute(spec):
+        return WrapperSource(spec, Source.find(spec, EnvLoadError), kwargs or {})
+    names = gymnasium.wrappers.__all__
+    if spec not in names:
+        close = difflib.get_close_matches(spec, names, n=1)
+        raise EnvLoadError(
+            f"{spec!r} names no wrapper",
+            hint=f"did you mean {close[0]}?" if close else "name one of gymnasium.wrappers, or module:attr",
+        )
+    return WrapperSource(spec, Source(f"gymnasium.wrappers:{spec}", None, None, None), kwargs or {})
 
 
 def as_env_source(env: Any, kwargs: Mapping[str, Any] | None = None) -> EnvSource:
@@ -162,8 +195,10 @@ def as_env_source(env: Any, kwargs: Mapping[str, Any] | None = None) -> EnvSourc
     if isinstance(env, str):
         return env_source(env, kwargs)
     if not isinstance(env, GymSpec | gymnasium.Env) and not callable(env):
-        hint = "give a gymnasium id, EnvSpec, environment, its class, or a factory"
-        raise EnvTypeError(f"an object of type {type(env).__name__} is no environment", hint=hint)
+        raise EnvTypeError(
+            f"an object of type {type(env).__name__} is no environment",
+            hint="give a gymnasium id, EnvSpec, environment, its class, or a factory",
+        )
     named = env.spec or type(env.unwrapped) if isinstance(env, gymnasium.Env) else env
     name = named.id if isinstance(named, GymSpec) else name_of(named)
     hint = "give a gymnasium id, or a factory that builds the environment in each worker"
@@ -244,17 +279,17 @@ def build_native(source: EnvSource, n_rows: int, seed: int) -> Vector:
     """
     found, name = source.resolve(), source.label
     if source.wrappers:
-        hint = 'omit {vectorization="native"}, or let a factory wrap the vector environment'
         raise EnvLoadError(
-            f"{source.wrappers[0].spec} wraps single environments, not vector environments", hint=hint
+            f"{source.wrappers[0].spec} wraps single environments, not vector environments",
+            hint='omit {vectorization="native"}, or let a factory wrap the vector environment',
         )
     creator: Any = found.vector_entry_point if isinstance(found, GymSpec) else found
     if creator is None or (isinstance(creator, type) and issubclass(creator, gymnasium.Env)):
-        hint = (
-            'omit {vectorization="native"}: '
-            "{envs_per_worker=…} then steps that many copies of the environment"
+        raise EnvLoadError(
+            f"{name!r} is a single environment, and has no vector entry point",
+            hint='omit {vectorization="native"}: '
+            "{envs_per_worker=…} then steps that many copies of the environment",
         )
-        raise EnvLoadError(f"{name!r} is a single environment, and has no vector entry point", hint=hint)
     if isinstance(found, GymSpec):
         creator = load_env_creator(creator) if isinstance(creator, str) else creator
         build = partial(gymnasium.make_vec, found, num_envs=n_rows, vectorization_mode="vector_entry_point")
@@ -266,14 +301,16 @@ def build_native(source: EnvSource, n_rows: int, seed: int) -> Vector:
     else:
         built = found
     if not isinstance(built, VectorEnv) or built is found:
-        hint = "name a gymnasium.vector.VectorEnv class, or a factory that is called with num_envs"
         raise EnvLoadError(
-            f"{name!r} gives no new vector environment, but a {type(built).__name__}", hint=hint
+            f"{name!r} gives no new vector environment, but a {type(built).__name__}",
+            hint="name a gymnasium.vector.VectorEnv class, or a factory that is called with num_envs",
         )
     if int(built.num_envs) != n_rows:
         built.close()
-        hint = "let the factory take num_envs"
-        raise EnvLoadError(f"{name!r} has {built.num_envs} rows, but {n_rows} were asked for", hint=hint)
+        raise EnvLoadError(
+            f"{name!r} has {built.num_envs} rows, but {n_rows} were asked for",
+            hint="let the factory take num_envs",
+        )
     return built
 
 

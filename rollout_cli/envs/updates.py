@@ -11,12 +11,10 @@ from typing import Any, ClassVar
 import gymnasium
 from gymnasium.vector import VectorEnv
 
-from rollout_cli.envs.building import call_builder
+from rollout_cli.envs.building import Env, call_builder
 from rollout_cli.envs.source import EnvSource
 from rollout_cli.errors import EnvError, EnvLoadError, EnvTypeError
 from rollout_cli.loading import Source, name_of, reporting
-
-Env = gymnasium.Env[Any, Any]
 
 
 class EnvUpdate:
@@ -35,8 +33,10 @@ class EnvUpdate:
             EnvLoadError: If there is none to keep, or building one fails.
         """
         if old_env is None:
-            message = f"{type(self).__name__} changes an environment, but the worker has none yet"
-            raise EnvLoadError(message, hint="give the sampler an environment, or use NewEnvUpdate")
+            raise EnvLoadError(
+                f"{type(self).__name__} changes an environment, but the worker has none yet",
+                hint="give the sampler an environment, or use NewEnvUpdate",
+            )
         return old_env
 
 
@@ -84,8 +84,10 @@ class SetTaskUpdate(EnvUpdate):
         try:
             set_task = env.get_wrapper_attr("set_task")
         except AttributeError as error:
-            hint = "SetTaskUpdate needs an environment that has one"
-            raise EnvLoadError(f"{type(env.unwrapped).__name__} has no set_task", hint=hint) from error
+            raise EnvLoadError(
+                f"{type(env.unwrapped).__name__} has no set_task",
+                hint="SetTaskUpdate needs an environment that has one",
+            ) from error
         set_task(self.task)
         return (
             env
@@ -148,8 +150,10 @@ def check_makes_new(env_update: Any) -> None:
     if not isinstance(env_update, EnvSource) and not (
         isinstance(env_update, EnvUpdate) and env_update.replaces_env
     ):
-        message = f"fresh_env=True builds the environment anew, and {name_of(type(env_update))} builds none"
-        raise EnvLoadError(message, hint="give an EnvSource, a NewEnvUpdate, or an ExistingEnvUpdate")
+        raise EnvLoadError(
+            f"fresh_env=True builds the environment anew, and {name_of(type(env_update))} builds none",
+            hint="give an EnvSource, a NewEnvUpdate, or an ExistingEnvUpdate",
+        )
 
 
 def updated_env(

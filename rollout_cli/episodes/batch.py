@@ -14,19 +14,14 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-import numpy.typing as npt
 from gymnasium import spaces
 
 from rollout_cli.episodes.chunk import Chunk
 from rollout_cli.episodes.chunk import concatenate as concatenate_chunks
 from rollout_cli.episodes.infos import all_masked, concatenate_arrays
-from rollout_cli.episodes.spaces import map_tree, space_leaves, unflatten
+from rollout_cli.episodes.spaces import Array, Tree, map_tree, space_leaves, unflatten
 
 __all__ = ["EnvSpec", "EpisodeBatch", "StepType", "TrajectoryBatch", "Tree", "derive_step_types"]
-
-Array = npt.NDArray[Any]
-Tree = Any
-"""An array, or a dict or tuple of trees."""
 
 
 class StepType(enum.IntEnum):
@@ -61,8 +56,13 @@ class EnvSpec:
 _STEP_FIELDS = ("observations", "actions", "rewards", "step_types", "env_infos", "agent_infos")
 _EPISODE_ARRAYS = ("lengths", "terminated", "truncated", "numbers", "seeds")
 _EPISODE_FIELDS = ("last_observations", *_EPISODE_ARRAYS, "episode_infos")
-_DTYPES = {"rewards": np.float64, "step_types": np.uint8, "terminated": np.bool_, "truncated": np.bool_}
-_DTYPES |= dict.fromkeys(("lengths", "numbers", "seeds"), np.int64)
+_DTYPES = {
+    "rewards": np.float64,
+    "step_types": np.uint8,
+    "terminated": np.bool_,
+    "truncated": np.bool_,
+    **dict.fromkeys(("lengths", "numbers", "seeds"), np.int64),
+}
 
 _SINGULARS = {name: name.removesuffix("s") for name in ("last_observations", *_EPISODE_ARRAYS)}
 _LIST_KEYS = {*_STEP_FIELDS, "episode_infos", *_SINGULARS.values()}
@@ -217,13 +217,14 @@ class EpisodeBatch:
 
     def to_list(self) -> list[dict[str, Any]]:
         """Return a dictionary an episode: trees and arrays of its own rows, and its own other values."""
-        out = []
-        for episode in self.split():
-            entry = {name: getattr(episode, name) for name in (*_STEP_FIELDS, "episode_infos")}
-            entry["last_observation"] = map_tree(itemgetter(0), episode.last_observations)
-            entry |= {_SINGULARS[name]: getattr(episode, name)[0].item() for name in _EPISODE_ARRAYS}
-            out.append(entry)
-        return out
+        return [
+            {
+                **{name: getattr(episode, name) for name in (*_STEP_FIELDS, "episode_infos")},
+                "last_observation": map_tree(itemgetter(0), episode.last_observations),
+                **{_SINGULARS[name]: getattr(episode, name)[0].item() for name in _EPISODE_ARRAYS},
+            }
+            for episode in self.split()
+        ]
 
     def split(self) -> list[EpisodeBatch]:
         """Return one batch an episode; arrays are views."""

@@ -14,12 +14,10 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from rollout_cli.episodes.infos import JSON, STRING, InfoTable, concatenate_tables
 from rollout_cli.episodes.plain import plain_bytes
-
-Array = npt.NDArray[Any]
+from rollout_cli.episodes.spaces import Array
 
 PART_BYTES = 16 << 20
 """An episode with more bytes of observations and actions than this travels in parts of about this size."""

@@ -13,12 +13,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from rollout_cli.episodes.plain import plain_value
-from rollout_cli.episodes.spaces import has_utf8
+from rollout_cli.episodes.spaces import Array, has_utf8
 
-Array = npt.NDArray[Any]
 InfoPath = tuple[str, ...]
 
 STRING = "string"
@@ -247,10 +245,13 @@ def kind_type(kind: str) -> tuple[np.dtype[Any], tuple[int, ...]]:
     return np.dtype(name), tuple(int(part) for part in shape.rstrip("]").split(",")) if shape else ()
 
 
-_FAST_KINDS: dict[type, str] = {bool: "bool", int: "int64", float: "float64", str: STRING}
-# Simulators give several of these in every step; asking numpy for a dtype's name takes longer than recording
-# them.
-_FAST_KINDS |= {
+_FAST_KINDS: dict[type, str] = {
+    bool: "bool",
+    int: "int64",
+    float: "float64",
+    str: STRING,
+    # Simulators give several of these in every step; asking numpy for a dtype's name takes longer than
+    # recording them.
     np.bool_: "bool",
     np.int64: "int64",
     np.float64: "float64",

@@ -16,6 +16,8 @@ from gymnasium import spaces
 from rollout_cli.errors import UnsupportedSpaceError
 
 Array = npt.NDArray[Any]
+Tree = Any
+"""An array, or a dict or tuple of trees."""
 Space = spaces.Space[Any]
 LeafPath = tuple[str | int, ...]
 LeafKind = Literal["box", "discrete", "multi_discrete", "multi_binary", "text"]
@@ -76,8 +78,10 @@ def space_leaves(space: Space) -> tuple[Leaf, ...]:
     """
     found = tuple(_leaves(space, ()))
     if not found:
-        hint = "wrap the environment so that its spaces hold at least one Box, Discrete or other leaf"
-        raise UnsupportedSpaceError(f"the space {space} has no values: nothing could be stored", hint=hint)
+        raise UnsupportedSpaceError(
+            f"the space {space} has no values: nothing could be stored",
+            hint="wrap the environment so that its spaces hold at least one Box, Discrete or other leaf",
+        )
     return found
 
 
@@ -92,16 +96,16 @@ def _leaves(space: Space, path: LeafPath) -> Iterator[Leaf]:
     name = ".".join(map(str, path))
     if kind is None:
         where = f" at {name!r}" if path else ""
-        hint = (
-            "wrap the environment so that it gives "
-            "Box, Discrete, MultiDiscrete, MultiBinary, Text, Dict or Tuple"
-        )
         raise UnsupportedSpaceError(
-            f"a {type(space).__name__} space{where} has no fixed set of columns", hint=hint
+            f"a {type(space).__name__} space{where} has no fixed set of columns",
+            hint="wrap the environment so that it gives "
+            "Box, Discrete, MultiDiscrete, MultiBinary, Text, Dict or Tuple",
         )
     if not has_utf8(name):
-        hint = "wrap the environment so that the keys of its Dict spaces are valid Unicode"
-        raise UnsupportedSpaceError(f"the key {name!r} has no UTF-8 and cannot name a column", hint=hint)
+        raise UnsupportedSpaceError(
+            f"the key {name!r} has no UTF-8 and cannot name a column",
+            hint="wrap the environment so that the keys of its Dict spaces are valid Unicode",
+        )
     yield Leaf(path, kind, np.dtype(_COLUMN_DTYPES.get(kind, space.dtype)), tuple(space.shape or ()), space)
 
 

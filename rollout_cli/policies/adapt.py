@@ -9,24 +9,20 @@ from operator import itemgetter
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from gymnasium import spaces
 
 from rollout_cli.episodes.batch import EnvSpec
-from rollout_cli.episodes.spaces import SpaceRows, count_rows, map_tree
+from rollout_cli.episodes.spaces import Array, SpaceRows, Tree, count_rows, map_tree
 from rollout_cli.errors import PolicyError, PolicyLoadError
 from rollout_cli.loading import name_of, reporting
 from rollout_cli.policies.policy import (
     ACCEPTED,
     AdaptedPolicy,
-    Tree,
     is_action_and_info,
     named,
     own_method,
 )
 from rollout_cli.policies.torch import TorchPolicy, is_torch_module
-
-Array = npt.NDArray[Any]
 
 
 def adapt_policy(candidate: Any, env_spec: EnvSpec, *, deterministic: bool = False) -> AdaptedPolicy:
@@ -108,8 +104,10 @@ def _takes_keyword(function: Any, name: str, *, by_name: bool = False) -> bool:
 
 
 def _no_mode(name: str) -> PolicyLoadError:
-    hint = "give its methods a keyword `deterministic`, or a policy with get_action such an attribute"
-    return PolicyLoadError(f"{name} has no deterministic mode", hint=hint)
+    return PolicyLoadError(
+        f"{name} has no deterministic mode",
+        hint="give its methods a keyword `deterministic`, or a policy with get_action such an attribute",
+    )
 
 
 class _CallablePolicy(AdaptedPolicy):
@@ -126,10 +124,10 @@ class _CallablePolicy(AdaptedPolicy):
     ) -> None:
         super().__init__(wrapped)
         if not _takes_positional(wrapped, 1):
-            message = (
-                f"{name_of(wrapped)}{inspect.signature(wrapped)} cannot be called with an observation alone"
+            raise PolicyLoadError(
+                f"{name_of(wrapped)}{inspect.signature(wrapped)} cannot be called with an observation alone",
+                hint="a plain callable is called as function(observation)",
             )
-            raise PolicyLoadError(message, hint="a plain callable is called as function(observation)")
         if deterministic and not _takes_keyword(wrapped, "deterministic"):
             raise _no_mode(name_of(wrapped))
         self._act = partial(wrapped, deterministic=True) if deterministic else wrapped
@@ -196,9 +194,10 @@ class _CompletedPolicy(AdaptedPolicy):
         elif do_resets is None or np.all(do_resets):
             self._reset()
         elif np.any(do_resets):
-            message = f"{name_of(self.wrapped)}.reset() resets all rows at once, but episodes end one by one"
-            hint = "let reset take do_resets, a mask of rows, or run one environment a worker"
-            raise PolicyError(message, hint=hint)
+            raise PolicyError(
+                f"{name_of(self.wrapped)}.reset() resets all rows at once, but episodes end one by one",
+                hint="let reset take do_resets, a mask of rows, or run one environment a worker",
+            )
 
     def _one_row(self, observation: Any) -> tuple[Any, dict[str, Any]]:
         actions, infos = self.get_actions(self._observations.stack([observation]))
@@ -207,8 +206,10 @@ class _CompletedPolicy(AdaptedPolicy):
 
 def _not_a_pair(what: str, noun: str, result: Any) -> PolicyError:
     given = f"({', '.join(map(named, result))})" if isinstance(result, tuple) else named(result)
-    message = f"{what} gave {given}, expected the pair ({noun}, info), where info is a dictionary"
-    return PolicyError(message, hint=f"return ({noun}, {{}}) for no info")
+    return PolicyError(
+        f"{what} gave {given}, expected the pair ({noun}, info), where info is a dictionary",
+        hint=f"return ({noun}, {{}}) for no info",
+    )
 
 
 def _check_rows(
@@ -218,9 +219,10 @@ def _check_rows(
     try:
         columns = space_rows.columns(actions)
     except (TypeError, LookupError) as error:
-        hint = "return a tree of arrays (n, *shape): dicts for Dict spaces, tuples for Tuple spaces"
-        message = f"{what} gave {named(actions)}, which has not the structure of the action space"
-        raise PolicyError(message, hint=hint) from error
+        raise PolicyError(
+            f"{what} gave {named(actions)}, which has not the structure of the action space",
+            hint="return a tree of arrays (n, *shape): dicts for Dict spaces, tuples for Tuple spaces",
+        ) from error
     for column in columns:
         _check_length(what, "actions", column, n_rows)
     _check_infos(what, infos, n_rows)
@@ -242,8 +244,10 @@ def _check_length(what: str, noun: str, column: Any, n_rows: int, key: str = "")
         given = f"{named(column)} as the"
     if given != n_rows:
         noun = f"{noun}{key!r}" if key else noun
-        hint = "return arrays with one row an observation, masked where a row has no value"
-        raise PolicyError(f"{what} gave {given} {noun} for {n_rows} observations", hint=hint)
+        raise PolicyError(
+            f"{what} gave {given} {noun} for {n_rows} observations",
+            hint="return arrays with one row an observation, masked where a row has no value",
+        )
 
 
 class _PredictPolicy(AdaptedPolicy):
@@ -307,10 +311,10 @@ class _PredictPolicy(AdaptedPolicy):
         }
         result = self._predict(observation, **{name: options[name] for name in self._keywords})
         if not isinstance(result, tuple) or len(result) != 2:  # noqa: PLR2004
-            message = (
-                f"{name_of(self.wrapped)}.predict gave {named(result)}, expected the pair (action, state)"
+            raise PolicyError(
+                f"{name_of(self.wrapped)}.predict gave {named(result)}, expected the pair (action, state)",
+                hint="return (action, None) for a policy without a state",
             )
-            raise PolicyError(message, hint="return (action, None) for a policy without a state")
         self._state = result[1]
         # Made anew, since the object may have kept the one it was given.
         self._starts = np.zeros(n_rows, bool)

@@ -9,14 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol, runtime_checkable
 
-import numpy.typing as npt
-
+from rollout_cli.episodes.spaces import Array, Tree
 from rollout_cli.errors import PolicyError, PolicyLoadError
 from rollout_cli.loading import first_line, name_of, traceback_text
-
-Array = npt.NDArray[Any]
-Tree = Any
-"""An array, or a dict or tuple of trees."""
 
 
 @runtime_checkable
@@ -100,8 +95,10 @@ class AdaptedPolicy(Policy):
         self._parameter_verbs = next(found, None)
 
     def get_actions(self, observations: Tree) -> tuple[Tree, dict[str, Any]]:  # noqa: ARG002
-        message = f"{name_of(self.wrapped)} has no get_actions: it acts on one observation at a time"
-        raise PolicyError(message, hint="call get_action for each row")
+        raise PolicyError(
+            f"{name_of(self.wrapped)} has no get_actions: it acts on one observation at a time",
+            hint="call get_action for each row",
+        )
 
     def reset(self, do_resets: Array | None = None) -> None:
         pass

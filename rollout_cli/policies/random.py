@@ -13,17 +13,13 @@ from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from gymnasium import spaces
 
 from rollout_cli.episodes.batch import EnvSpec
-from rollout_cli.episodes.spaces import Leaf, SpaceRows, count_rows
+from rollout_cli.episodes.spaces import Array, Leaf, SpaceRows, Tree, count_rows
 from rollout_cli.errors import PolicyLoadError
 from rollout_cli.policies.noise import RowStreams, SeededPolicy, Words, uniform
-from rollout_cli.policies.policy import Tree
 from rollout_cli.seeding.seeds import draw_root_seed
-
-Array = npt.NDArray[Any]
 
 _BLOCK_STEPS, _BLOCK_WORDS = 64, 2_048
 """A block has fewer steps where an action takes many words."""
@@ -102,7 +98,7 @@ class _SampledStream:
         return self._rows.stack([space_copy.sample() for space_copy in self._copies])
 
     def block(self) -> list[Any]:
-        return [self._copies[0].sample()]
+        return self._rows.split(self.draw())
 
 
 _HALF = np.uint64(32)
@@ -149,8 +145,10 @@ class RandomSource:
 
     def __init__(self, rest: str = "", options: Mapping[str, Any] | None = None) -> None:
         if rest or options:
-            message = f"the random policy takes nothing after its name, but got {rest or options!r}"
-            raise PolicyLoadError(message, hint="use `random`")
+            raise PolicyLoadError(
+                f"the random policy takes nothing after its name, but got {rest or options!r}",
+                hint="use `random`",
+            )
 
     def load(self, env_spec: EnvSpec, *, deterministic: bool = False) -> RandomPolicy:
         """Return the policy; PolicyLoadError where it must be deterministic."""

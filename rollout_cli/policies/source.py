@@ -123,14 +123,14 @@ def policy_source(
 
 def _check_hash(spec: str, record: Mapping[str, Any], sha256: str) -> None:
     if record.get("path") is None:
-        hint = "omit it, or pack the policy into a file (`rollout policy pack`) and name that"
         raise UsageError(
-            f"the policy {spec!r} is not a file, so --policy-sha256 cannot be checked", hint=hint
+            f"the policy {spec!r} is not a file, so --policy-sha256 cannot be checked",
+            hint="omit it, or pack the policy into a file (`rollout policy pack`) and name that",
         )
     if record["sha256"] != sha256:
-        message = f"the policy {spec!r} has the SHA-256 {record['sha256']}, but should have {sha256}"
         raise PolicyLoadError(
-            message, hint="it is not the intended file, or has changed; nothing of it was loaded"
+            f"the policy {spec!r} has the SHA-256 {record['sha256']}, but should have {sha256}",
+            hint="it is not the intended file, or has changed; nothing of it was loaded",
         )
 
 
@@ -227,8 +227,10 @@ def _write_whole(output: Path, data: bytes) -> None:
             os.fsync(file.fileno())
         temporary.replace(output)
     except OSError as error:
-        hint = "check the free space, and that the folder exists and can be written to"
-        raise StorageError(f"{str(output)!r} cannot be written: {first_line(error)}", hint=hint) from error
+        raise StorageError(
+            f"{str(output)!r} cannot be written: {first_line(error)}",
+            hint="check the free space, and that the folder exists and can be written to",
+        ) from error
     finally:
         with contextlib.suppress(OSError):
             temporary.unlink()

@@ -8,15 +8,12 @@ import sys
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from rollout_cli.episodes.batch import EnvSpec
-from rollout_cli.episodes.spaces import SpaceRows, count_rows
+from rollout_cli.episodes.spaces import Array, SpaceRows, Tree, count_rows
 from rollout_cli.errors import PolicyError, PolicyLoadError
 from rollout_cli.policies.noise import RowNoise, SeededPolicy, gumbel, normal
-from rollout_cli.policies.policy import Tree, named
-
-Array = npt.NDArray[Any]
+from rollout_cli.policies.policy import named
 
 
 def is_torch_module(candidate: Any) -> bool:
@@ -53,9 +50,9 @@ class TorchPolicy(SeededPolicy):
         if any(leaf.kind == "text" for leaf in self._observations.leaves):
             raise PolicyLoadError("a torch module cannot take text", hint=hint)
         if callable(getattr(wrapped, "reset", None)):
-            hint = "give it get_action and get_actions, which say how the state follows its episodes"
             raise PolicyLoadError(
-                "the torch module has a reset, so it keeps a state between steps", hint=hint
+                "the torch module has a reset, so it keeps a state between steps",
+                hint="give it get_action and get_actions, which say how the state follows its episodes",
             )
         self._space: Any = env_spec.action_space
         self._torch: Any = sys.modules["torch"]
@@ -100,9 +97,9 @@ class TorchPolicy(SeededPolicy):
             if is_distribution:
                 output = output.mode if self._deterministic else _sample(output, numbers, self._action.shape)
             elif self._action.kind != "box" or not isinstance(output, self._torch.Tensor):
-                hint = "let it return a torch Distribution, or wrap it in a policy with get_action"
                 raise PolicyError(
-                    f"the module gave {named(output)}, which is no action of {self._space}", hint=hint
+                    f"the module gave {named(output)}, which is no action of {self._space}",
+                    hint="let it return a torch Distribution, or wrap it in a policy with get_action",
                 )
             values = output.cpu().numpy()
         _check_shape("actions", values, (len(numbers), *self._action.shape))
@@ -136,8 +133,10 @@ class TorchPolicy(SeededPolicy):
 
 def _check_shape(noun: str, values: Array, expected: tuple[int, ...]) -> None:
     if values.shape != expected:
-        message = f"the module gave {noun} of shape {values.shape}, expected {expected}"
-        raise PolicyError(message, hint="its output must have one row an observation")
+        raise PolicyError(
+            f"the module gave {noun} of shape {values.shape}, expected {expected}",
+            hint="its output must have one row an observation",
+        )
 
 
 def _sample(distribution: Any, numbers: RowNoise, shape: tuple[int, ...]) -> Any:

@@ -22,9 +22,8 @@ from rollout_cli.errors import InterruptedRunError, RolloutError, UserCodeError,
 from rollout_cli.progress import Progress
 from rollout_cli.remote import RemotePath
 from rollout_cli.run import provenance, reproduce
-from rollout_cli.run.build import check_pins
 from rollout_cli.run.compare import advice
-from rollout_cli.run.request import Request, RunSamplers, requested
+from rollout_cli.run.request import Request, RunSamplers, check_pins, requested
 from rollout_cli.run.signals import StopSignals, stop_on_signals
 from rollout_cli.samplers.plan import MinTimesteps
 from rollout_cli.samplers.sampler import Sampler
@@ -166,9 +165,7 @@ def _check_stored(run: _Run) -> reproduce.Verdict | None:
     state = run.request.state
     if state.committed is None or state.plan is None:
         return None
-    from rollout_cli.run.stored import check_stored  # noqa: PLC0415 - it loads pyarrow
-
-    return check_stored(
+    return reproduce.check_stored(
         state, run.samplers.rebuild, run.request.sources, provenance.surroundings(), run.progress
     )
 

@@ -10,11 +10,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from rollout_cli.episodes.batch import EpisodeBatch
-
-Array = npt.NDArray[Any]
+from rollout_cli.episodes.spaces import Array
 
 _LONGEST_TEXT = 80
 _INFOS = ("episode_info.", "agent_info.", "env_info.")

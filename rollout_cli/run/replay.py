@@ -14,10 +14,10 @@ from rollout_cli.dataset.tables import stored_form
 from rollout_cli.errors import EnvLoadError, NotReproducibleError
 from rollout_cli.policies.source import policy_source
 from rollout_cli.run import provenance
-from rollout_cli.run.build import env_of, sampler_of
 from rollout_cli.run.compare import Difference, first_difference
 from rollout_cli.run.provenance import changed_sources
 from rollout_cli.run.reproduce import run_again
+from rollout_cli.run.request import env_of, sampler_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,15 +58,18 @@ def _replay_source(
 ) -> tuple[list[Replayed], list[str]]:
     """Replay episodes of the run that `source` records."""
     values = provenance.recorded_values(source)
-    values |= {"sampler": "local", "workers": 1, "require_reproducible": False, "policy_sha256": None}
     values |= {
+        "sampler": "local",
+        "workers": 1,
+        "require_reproducible": False,
+        "policy_sha256": None,
         "step_timeout": None,
         "episode_timeout": None,
         "on_env_error": "fail",
         "on_worker_death": "fail",
+        "env_kwargs": {**values.get("env_kwargs", {}), **env_kwargs},
+        "policy": policy or values["policy"],
     }
-    values["env_kwargs"] = {**values.get("env_kwargs", {}), **env_kwargs}
-    values["policy"] = policy or values["policy"]
     config = CollectConfig(**values)
     provenance.check_nothing_cut(config)
     policies = policy_source(

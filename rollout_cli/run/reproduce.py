@@ -2,6 +2,9 @@
 
 This is done in a worker built anew, from the last episode to the first: each then has another predecessor
 than before, so state that is carried from one episode to the next shows up.
+
+Before a run extends a dataset, it does the same with a stored episode. This finds what no pin names: a policy
+or environment that reads a changed file by code in C, or a changed machine.
 """
 
 from __future__ import annotations
@@ -18,13 +21,18 @@ import numpy as np
 from rollout_cli.episodes.batch import EpisodeBatch
 from rollout_cli.episodes.chunk import AnyChunk, Chunk, concatenate
 from rollout_cli.errors import InterruptedRunError, NotReproducibleError, RolloutError, UserCodeError
+from rollout_cli.progress import Progress
 from rollout_cli.run.compare import Difference, advice, described, first_difference
+from rollout_cli.run.provenance import Surroundings, changed_versions, run_record
+from rollout_cli.run.resume import ResumeState
 from rollout_cli.samplers.plan import Episodes
 from rollout_cli.samplers.sampler import Sampler
 from rollout_cli.workers.values import WorkerReport
 
 MOST_SECONDS, SHARE = 1.0, 0.01
 """The check may run episodes for so many seconds, or this part of the run, whichever is longer."""
+_COMPARED = ("observation", "last_observation", "action", "reward", "terminated", "truncated", "length")
+"""Not the infos: one that holds the time differs in each run."""
 KEPT_BYTES, KEPT_EPISODES = 128 << 20, 8
 """How much of the first run is kept in memory to be compared."""
 MOST_EPISODES = 4
@@ -149,11 +157,14 @@ def check(
             batches = (EpisodeBatch.from_chunks(sampler.env_spec, [chunk]) for chunk in (first, again))
             difference = first_difference(*batches)
             if difference is not None:
-                text = (
+                return Verdict(
+                    "no",
                     f"episode {number}: "
-                    f"{difference.place} is {difference.values[0]}, then {difference.values[1]}"
+                    f"{difference.place} is {difference.values[0]}, then {difference.values[1]}",
+                    report.scope,
+                    numbers,
+                    difference,
                 )
-                return Verdict("no", text, report.scope, numbers, difference)
     return Verdict("yes", scope=report.scope, episodes=numbers)
 
 
@@ -172,5 +183,91 @@ def run_again(sampler: Sampler, number: int) -> Chunk:
 def require(verdict: Verdict | None) -> None:
     """Raise `NotReproducibleError` unless a verdict is `yes`, or none is known yet."""
     if verdict is not None and verdict.status != "yes":
-        hint = advice(verdict.difference) if verdict.difference else ""
-        raise NotReproducibleError(f"--require-reproducible: {described(asdict(verdict))}", hint=hint)
+        raise NotReproducibleError(
+            f"--require-reproducible: {described(asdict(verdict))}",
+            hint=advice(verdict.difference) if verdict.difference else "",
+        )
+
+
+def check_stored(
+    state: ResumeState,
+    rebuild: Rebuild,
+    sources: Mapping[str, Any],
+    surrounding: Surroundings,
+    progress: Progress,
+) -> Verdict | None:
+    """Run a partition's first stored episode again in a new worker, and check files and spaces on the way.
+
+    It runs as many steps as the check at the end of a run may take. Where it differs, it runs once more: two
+    new runs that differ from each other say that the episode cannot be reproduced. Two equal ones say that
+    something has changed: this refuses, but where all pins are equal and the machine or the versions are
+    others, it warns.
+
+    Returns:
+        The verdict on the whole dataset where it is known by this; None where nothing was found.
+
+    Raises:
+        UsageError: If what the dataset was begun with has changed, and the user does not accept that.
+    """
+    stored = _stored_beginning(state)
+    if stored is None:
+        return None
+    first, limit = stored
+    number = int(first.numbers[0])
+    with rebuild(limit) as anew:
+        spec = anew.wait_until_started()
+        assert anew.report is not None
+        state.check(run_record(sources, anew.report, surrounding), spec, progress, is_whole=False)
+        if (known := known_beforehand(anew.report)) is not None:
+            return known
+        again = run_again(anew, number)
+        record = run_record(sources, anew.report, surrounding)
+        state.check(record, spec, progress, is_whole=True)
+    difference = _difference(spec, first, again)
+    if difference is None or state.accepted:
+        return None
+    with rebuild(limit) as anew:
+        once_more = _difference(spec, again, run_again(anew, number))
+    was, now = difference.values
+    text = f"episode {number}: {difference.place} was {was}, is {now}"
+    if once_more is not None:
+        return Verdict("no", f"{text}, and otherwise once more", difference=difference)
+    if changed_versions(state.source, record):
+        progress.warn(f"with other versions, or on another machine, the stored {text}")
+        state.accepted.append(f"with other versions, or on another machine, {text}")
+    else:
+        state.accept(f"the policy or the environment has changed: the stored {text}")
+    return None
+
+
+def _stored_beginning(state: ResumeState) -> tuple[Chunk, int | None] | None:
+    """Return a partition's first stored episode behind all accepted changes, as far as it is run again."""
+    from rollout_cli.dataset.reader import Dataset  # noqa: PLC0415 - it loads pyarrow
+    from rollout_cli.dataset.rows import rows_of  # noqa: PLC0415
+
+    assert state.committed is not None
+    changes = state.source.get("changes", [])
+    firsts = changes[-1]["from_numbers"] if changes else state.info["first_numbers"]
+    root = state.config.output
+    # Without a damaged segment at the end, which is moved aside when the dataset is extended.
+    files = {written.segment.file: written.segment.paths(root)[1] for written in state.committed.segments}
+    dataset = Dataset(rows_of(root, state.info, files))
+    numbers, lengths, times = (
+        dataset.episodes[name].to_numpy() for name in ("episode_number", "length", "wall_time_s")
+    )
+    for first, partition in zip(firsts, state.committed.partitions, strict=True):
+        places = ((numbers >= first) & (numbers < partition.next_number)).nonzero()[0]
+        if len(places):
+            place = int(places[0])
+            most = MOST_SECONDS * lengths[place] / max(times[place], 1e-9)
+            limit = None if most > lengths[place] else max(1, int(most))
+            if limit is None:
+                return dataset[place].beginning(int(lengths[place])), None
+            return dataset[place].beginning(limit + 1).truncated_at(limit), limit
+    return None
+
+
+def _difference(spec: Any, first: Chunk, again: Chunk) -> Difference | None:
+    return first_difference(
+        *(EpisodeBatch.from_chunks(spec, [chunk]) for chunk in (first, again)), only=_COMPARED
+    )

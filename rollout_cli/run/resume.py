@@ -158,8 +158,10 @@ class ResumeState:
         before = list(self.source.get("changes", []))
         if not self.accepted or self.committed is None:
             return before
-        old = {name: self.source[name] for name in ("files", "versions")}
-        old |= {name: self.source[name].get("sha256") for name in ("policy", "env", "worker")}
+        old = {
+            **{name: self.source[name] for name in ("files", "versions")},
+            **{name: self.source[name].get("sha256") for name in ("policy", "env", "worker")},
+        }
         numbers = [partition.next_number for partition in self.committed.partitions]
         what = f"{'files changed: ' if self.config.accept_changes else ''}{'; '.join(self.accepted)}"
         return [*before, {"what": what, "from_numbers": numbers, "before": old}]
@@ -233,7 +235,7 @@ def _differences(info: Mapping[str, Any], sources: Mapping[str, Any], plan: Plan
 
 def _refuse(root: Path, differences: list[str]) -> None:
     if differences:
-        hint = (
-            "give the same options and files (the dataset has those that are not given), or another {output}"
+        raise UsageError(
+            f"cannot resume {root}: {'; '.join(differences)}",
+            hint="give the same options and files (the dataset has those that are not given), or another {output}",
         )
-        raise UsageError(f"cannot resume {root}: {'; '.join(differences)}", hint=hint)

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 import gymnasium
 from gymnasium.vector import VectorEnv
 
-from rollout_cli.envs import env_spec_of
+from rollout_cli.envs.describe import env_spec_of
 from rollout_cli.envs.source import build_native, one_for_each
 from rollout_cli.envs.updates import check_env, check_makes_new, updated_env
 from rollout_cli.episodes.batch import EpisodeBatch

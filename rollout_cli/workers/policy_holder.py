@@ -13,7 +13,9 @@ from gymnasium.vector import VectorEnv
 from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.errors import EnvError, InternalError, PolicyError, PolicyLoadError
 from rollout_cli.loading import name_of, reporting
-from rollout_cli.policies import AdaptedPolicy, adapt_policy, is_policy_source
+from rollout_cli.policies.adapt import adapt_policy
+from rollout_cli.policies.policy import AdaptedPolicy
+from rollout_cli.policies.source import is_policy_source
 from rollout_cli.seeding.seeds import SETUP, seed_globals, torch_has_drawn
 
 NOT_READY = "the worker needs both a policy and an environment: update_agent and update_env"

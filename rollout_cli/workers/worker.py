@@ -16,14 +16,14 @@ from typing import Any, Literal, NoReturn, Protocol
 
 import gymnasium
 
-from rollout_cli.envs import describe_env
-from rollout_cli.envs.describe import loaded_modules
+from rollout_cli.envs.describe import describe_env, loaded_modules
 from rollout_cli.envs.updates import close_env
 from rollout_cli.episodes.batch import EnvSpec, EpisodeBatch
 from rollout_cli.episodes.chunk import Chunk
 from rollout_cli.errors import InternalError, UserCodeError
 from rollout_cli.loading import reporting
-from rollout_cli.policies import AdaptedPolicy, policy_class
+from rollout_cli.policies.adapt import policy_class
+from rollout_cli.policies.policy import AdaptedPolicy
 from rollout_cli.seeding.generators import EpisodeSeeder
 from rollout_cli.workers.policy_holder import NOT_READY, PolicyHolder
 from rollout_cli.workers.row_queues import RowQueues

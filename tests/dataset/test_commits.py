@@ -33,6 +33,7 @@ from tests.helpers.writing import (
     hidden_files,
     open_writer,
     resume_dataset,
+    third_of,
     vanish,
     write_dataset,
 )
@@ -139,7 +140,7 @@ def test_a_kill_at_any_moment_changes_no_byte_in_the_end(tmp_path: Path, part: i
     write_dataset(tmp_path / "whole", CHUNKS, limits=SMALL)
     expected, resumed = data_files(tmp_path / "whole"), 0
     total = count_operations(tmp_path / "counted")
-    for kill_at in range(part, total, 15):
+    for kill_at in third_of(range(part, total, 15)):
         path = tmp_path / f"killed-{kill_at}"
         kill(path, kill_at)
         committed = None

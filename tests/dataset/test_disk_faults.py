@@ -36,6 +36,7 @@ from tests.helpers.writing import (
     kill_while_writing,
     open_writer,
     resume_dataset,
+    third_of,
     vanish,
     wait_for_writes,
     wait_until,
@@ -54,14 +55,15 @@ def test_a_full_disk_is_a_storage_error_and_keeps_what_was_committed(tmp_path: P
     """At operations of all kinds; a resumed run has the bytes of one that met a working disk."""
     write_dataset(tmp_path / "whole", CHUNKS, limits=SMALL)
     expected, kinds, resumed = data_files(tmp_path / "whole"), set(), 0
-    for fail_at, (kind, _) in list(enumerate(operations(tmp_path / "counted", flush=True)))[for_good::13]:
+    tried = operations(tmp_path / "counted", flush=True)
+    for fail_at in third_of(range(for_good, len(tried), 11)):
         path = tmp_path / f"d{fail_at}"
         files = FailingFiles(fail_at, for_good=for_good)
         with pytest.raises(StorageError, match="No space left") as caught:
             write_dataset(path, CHUNKS, limits=SMALL, flush=True, files=files)
         assert 5 == caught.value.exit_code
         assert caught.value.hint
-        kinds.add(kind)
+        kinds.add(kind := tried[fail_at][0])
         if not for_good:
             assert [] == hidden_files(path), fail_at
         if not (path / "meta/info.json").exists():
@@ -155,7 +157,7 @@ class RemovedFiles(FailingFiles):
 def test_a_folder_that_is_removed_at_any_moment_is_said_to_be_gone(tmp_path: Path) -> None:
     """Not that episodes are safe in it."""
     count, said = len(operations(tmp_path / "counted")), set[bool]()
-    for remove_at in range(count // 4, count - 25):
+    for remove_at in third_of(range(count // 4, count - 25)):
         path = tmp_path / "d"
         with pytest.raises(StorageError) as caught:
             write_dataset(path, CHUNKS, limits=SMALL, files=RemovedFiles(path, remove_at))
@@ -229,7 +231,7 @@ def test_a_kill_while_replacing_loses_neither_dataset(tmp_path: Path, old: Path)
     write_dataset(tmp_path / "whole", CHUNKS, limits=SMALL)
     changes = operations(tmp_path / "counted", overwrite=True)
     times = [at for at, (_, path) in enumerate(changes) if {".replaced", ".next.tmp"} & set(path.parts)]
-    for kill_at in range(times[0] - 3, times[-1] + 3):
+    for kill_at in third_of(range(times[0] - 3, times[-1] + 3)):
         path = tmp_path / f"d{kill_at}"
         shutil.copytree(old, path)
         kill_while_writing(path, KilledFiles(kill_at), overwrite=True)
@@ -252,9 +254,8 @@ def test_a_kill_while_replacing_loses_neither_dataset(tmp_path: Path, old: Path)
 FEW = tuple(episode(n, 300, env_info=lambda n, step: {"a": step} if n else {"b": 1.5}) for n in range(5))
 """The columns are decided behind the fourth one."""
 
-STRIDE = (
-    7  # Of the operations at which a run is killed or its disk fails; 1 tries all of them in ten minutes.
-)
+STRIDE = 12
+"""Of the operations at which a run is killed or its disk fails; 1 tries all of them in ten minutes."""
 
 LAYOUTS: dict[str, dict[str, Any]] = {
     "one partition": {"partitions": (0, 0, 0, 0, 0), "first_numbers": [0]},
@@ -353,7 +354,7 @@ def test_a_kill_at_any_moment_loses_no_episode_that_was_committed(
         else:
             write_few(path, layout, files, overwrite=begins == "over another")
 
-    path, most, counts, kill_at = tmp_path / "d", 0, set[int](), 0
+    path, most, counts, kill_at = tmp_path / "d", 0, set[int](), third_of(range(0, STRIDE, 4))[0]
     while True:
         shutil.rmtree(path, ignore_errors=True)
         if before.exists():
@@ -378,7 +379,12 @@ def test_a_kill_at_any_moment_loses_no_episode_that_was_committed(
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_disk_that_fails_loses_no_episode_that_was_committed(tmp_path: Path, layout: str) -> None:
     """At each operation of a run that continues two episodes; the error says how many are safe."""
-    before, path, fail_at, hints = tmp_path / "before", tmp_path / "d", 0, dict[str, str]()
+    before, path, fail_at, hints = (
+        tmp_path / "before",
+        tmp_path / "d",
+        third_of(range(0, STRIDE, 4))[0],
+        dict[str, str](),
+    )
     write_few_without_flush(tmp_path / "whole", layout)
     write_few(before, layout, count=2)
     while True:

@@ -33,6 +33,7 @@ from tests.helpers.writing import (
     kill_while_writing,
     open_writer,
     resume_dataset,
+    third_of,
     wait_for_writes,
     write_dataset,
 )
@@ -96,13 +97,13 @@ def test_a_uri_that_cannot_be_used_is_a_usage_error(uri: Any, said: str) -> None
 def test_the_region_of_a_bucket_is_asked_for_unless_it_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fs, "resolve_s3_region", {"paris": "eu-west-3"}.__getitem__)
     asked = {
-        "s3:paris?": "eu-west-3",
-        "s3:paris?region=us-east-2": "us-east-2",
-        "s3:mine?endpoint_override=127.0.0.1:9000": "us-east-1",
+        ("paris", ""): "eu-west-3",
+        ("paris", "region=us-east-2"): "us-east-2",
+        ("mine", "endpoint_override=127.0.0.1:9000"): "us-east-1",
     }
-    assert list(asked.values()) == [remote._connect(origin).region for origin in asked]
+    assert list(asked.values()) == [remote._connect("s3", *origin).region for origin in asked]
     monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://127.0.0.1:9000")
-    assert "us-east-1" == remote._connect("s3:other?").region
+    assert "us-east-1" == remote._connect("s3", "other", "").region
 
 
 @pytest.fixture
@@ -110,7 +111,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RemotePath:
     """A folder of a file system with renames: pyarrow's local one stands in the place of Hadoop's."""
     (tmp_path / "server").mkdir()
     served = fs.SubTreeFileSystem(str(tmp_path / "server"), fs.LocalFileSystem())
-    monkeypatch.setattr(remote, "_connect", lambda _: served)
+    monkeypatch.setattr(remote, "_connect", lambda *_: served)
     path = folder_of("hdfs://namenode:8020/user/me/runs")
     assert isinstance(path, RemotePath)
     path.mkdir(parents=True)
@@ -149,14 +150,14 @@ def test_the_files_are_those_of_a_local_dataset(root: RemotePath, tmp_path: Path
 def test_a_kill_at_any_operation_loses_nothing_committed(root: RemotePath, tmp_path: Path) -> None:
     write_dataset(tmp_path / "whole", CHUNKS, limits=SMALL)
     resumed = 0
-    for kill_at in range(2, count_of(root / "counted"), 3):
+    for kill_at in third_of(range(2, count_of(root / "counted"), 3)):
         path = root / f"d{kill_at}"
         kill_while_writing(path, KilledClient(kill_at))
         if (path / "meta/info.json").exists() and read_committed(path, read_info(path)).can_resume:
             resume_dataset(path, CHUNKS, limits=SMALL)
             assert data_files(tmp_path / "whole") == data_files(path), kill_at
             resumed += 1
-    assert resumed > 5
+    assert resumed > 1
 
 
 def test_an_operation_that_fails_has_the_hint_of_its_server(root: RemotePath) -> None:
@@ -182,7 +183,9 @@ def test_replacing_keeps_the_old_dataset_until_a_commit(root: RemotePath) -> Non
     int(pa.__version__.partition(".")[0]) < 21, reason="pyarrow 20 and older write in several requests"
 )
 def test_a_server_that_answers_no_more_is_asked_for_one_thing_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Four times, as the documents say; the rest of the ending does not wait for it again."""
+    """As often as a request is tried (four times, as the documents say); the rest of the ending does not wait again."""
+    assert 4 == remote._ATTEMPTS
+    monkeypatch.setattr(remote, "_ATTEMPTS", 2)
     monkeypatch.setattr(remote, "_SILENT_SECONDS", 0.2)
     with closing(SilentStore()) as store, pytest.raises(StorageError) as caught:  # noqa: SIM117, PT012
         with open_writer(store.uri, limits=SMALL) as writer:
@@ -195,4 +198,4 @@ def test_a_server_that_answers_no_more_is_asked_for_one_thing_only(monkeypatch: 
     assert caught.value.hint.endswith(
         f"what was committed stays in {folder_of(store.uri)}; resume=True continues from there"
     )
-    assert (4, 1) == (len(store.unanswered), len(set(store.unanswered)))
+    assert (2, 1) == (len(store.unanswered), len(set(store.unanswered)))

@@ -21,7 +21,6 @@ from rollout_cli.errors import (
     InterruptedRunError,
     RolloutError,
     UnsupportedSpaceError,
-    UsageError,
 )
 from tests.helpers.chunks import episode, in_parts
 from tests.helpers.datasets import info_of, numbers_of, source_of
@@ -192,13 +191,6 @@ def test_a_closed_writer_takes_nothing(tmp_path: Path) -> None:
             writer.close(status="complete")
         writer.abort()
     assert "complete" == info_of(tmp_path)["status"]
-
-
-@pytest.mark.parametrize("seed", [-1, 2**63])
-def test_a_seed_that_no_column_holds_is_refused(tmp_path: Path, seed: int) -> None:
-    with pytest.raises(UsageError, match=str(seed)):
-        open_writer(tmp_path / "d", root_seed=seed)
-    assert not (tmp_path / "d").exists()
 
 
 def test_a_space_that_cannot_be_stored_is_refused_before_anything_is_made(tmp_path: Path) -> None:

@@ -14,8 +14,9 @@ import pytest
 from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.errors import PolicyLoadError
 from rollout_cli.loading import Source
-from rollout_cli.policies import AdaptedPolicy, adapt_policy, policy_source
-from rollout_cli.policies.source import SCHEMES, PolicySource
+from rollout_cli.policies.adapt import adapt_policy
+from rollout_cli.policies.policy import AdaptedPolicy
+from rollout_cli.policies.source import SCHEMES, PolicySource, policy_source
 from tests.helpers.datasets import assert_same_data, source_of, steps_of
 from tests.helpers.policies import push
 from tests.helpers.processes import called

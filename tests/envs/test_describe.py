@@ -10,8 +10,8 @@ import pytest
 from gymnasium.vector import SyncVectorEnv, VectorEnv
 from gymnasium.wrappers import RecordEpisodeStatistics, TimeLimit
 
-from rollout_cli.envs import as_env_source, describe_env, env_source, env_spec_of, time_limit_of
-from rollout_cli.envs.source import build_native
+from rollout_cli.envs.describe import describe_env, env_spec_of, time_limit_of
+from rollout_cli.envs.source import as_env_source, build_native, env_source
 from rollout_cli.errors import EnvLoadError
 from tests.workers.worlds import ChainEnv
 

@@ -15,9 +15,8 @@ import cloudpickle
 import gymnasium
 import pytest
 
-from rollout_cli.envs import EnvSource, as_env_source, env_source, time_limit_of
-from rollout_cli.envs.source import build_native
-from rollout_cli.envs.wrappers import wrapper_source
+from rollout_cli.envs.describe import time_limit_of
+from rollout_cli.envs.source import EnvSource, as_env_source, build_native, env_source, wrapper_source
 from rollout_cli.errors import EnvLoadError
 from tests.helpers.projects import project, write_module
 from tests.workers.worlds import ChainEnv

@@ -9,7 +9,7 @@ import cloudpickle
 import gymnasium
 import pytest
 
-from rollout_cli.envs import EnvUpdate, ExistingEnvUpdate, NewEnvUpdate, SetTaskUpdate
+from rollout_cli.envs.updates import EnvUpdate, ExistingEnvUpdate, NewEnvUpdate, SetTaskUpdate
 from rollout_cli.errors import EnvLoadError
 from tests.workers.worlds import ChainEnv
 

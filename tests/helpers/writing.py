@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,12 @@ from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.episodes.chunk import Chunk
 from tests.helpers.chunks import BOX_SPEC, episode, in_parts
 from tests.helpers.datasets import numbers_of
+
+
+def third_of(points: Sequence[int]) -> Sequence[int]:
+    """Return a third of the points at which something is tried; another one each day, so that all have their turn."""
+    return points[datetime.now(UTC).toordinal() % 3 :: 3]
+
 
 SMALL = SizeLimits(segment_rows=200, segment_bytes=24_000, group_rows=50)
 """Limits under which some episodes make several segments of several row groups."""

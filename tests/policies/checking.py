@@ -9,7 +9,7 @@ import numpy as np
 
 from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.episodes.spaces import SpaceRows
-from rollout_cli.policies import AdaptedPolicy, Policy
+from rollout_cli.policies.policy import AdaptedPolicy, Policy
 
 
 def check_policy(policy: AdaptedPolicy, env_spec: EnvSpec, observations: Sequence[Any]) -> None:

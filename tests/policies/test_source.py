@@ -16,9 +16,8 @@ from gymnasium import spaces
 from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.errors import PolicyLoadError, StorageError, UsageError
 from rollout_cli.loading import Source
-from rollout_cli.policies import policy_source
 from rollout_cli.policies.random import RandomPolicy
-from rollout_cli.policies.source import UserPolicySource, pack_policy
+from rollout_cli.policies.source import UserPolicySource, pack_policy, policy_source
 from tests.helpers.projects import project, run_python, write_module
 
 __all__ = ["project"]
@@ -184,7 +183,8 @@ PACKED = """
 LOADING = """
     from gymnasium import spaces
     from rollout_cli.episodes.batch import EnvSpec
-    from rollout_cli.policies import policy_source, policy_class
+    from rollout_cli.policies.adapt import policy_class
+    from rollout_cli.policies.source import policy_source
     policy = policy_source("policy.pkl").load(EnvSpec(spaces.Discrete(3), spaces.Discrete(3)))
     print(policy.get_action(0), policy_class(policy))
 """

@@ -15,8 +15,8 @@ from gymnasium import spaces
 
 from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.errors import PolicyError, PolicyLoadError
-from rollout_cli.policies import adapt_policy, policy_class, policy_source
-from rollout_cli.policies.adapt import instantiate
+from rollout_cli.policies.adapt import adapt_policy, instantiate, policy_class
+from rollout_cli.policies.source import policy_source
 from rollout_cli.policies.torch import TorchPolicy
 from tests.helpers.projects import project, run_python
 from tests.policies.checking import check_policy
@@ -253,7 +253,7 @@ def test_a_pickled_module_loads_where_torch_is_not_loaded_yet(project: Path) -> 
         import sys
         from gymnasium import spaces
         from rollout_cli.episodes.batch import EnvSpec
-        from rollout_cli.policies import policy_source
+        from rollout_cli.policies.source import policy_source
         source = policy_source("policy.pkl")
         before = "torch" in sys.modules
         policy = source.load(EnvSpec(spaces.Box(-1.0, 1.0, (3,)), spaces.Box(-9.0, 9.0, (2,))))
@@ -299,7 +299,7 @@ def test_what_is_drawn_at_load_follows_from_the_root_seed(project: Path) -> None
     text = """
         import gymnasium
         from rollout_cli import DefaultWorker
-        from rollout_cli.policies import policy_source
+        from rollout_cli.policies.source import policy_source
 
         worker = DefaultWorker(seed=5, max_episode_length=None, worker_number=0)
         worker.update_env(gymnasium.make("CartPole-v1"))

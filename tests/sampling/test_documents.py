@@ -21,7 +21,7 @@ import pytest
 import rollout_cli
 from rollout_cli import DefaultWorker, EpisodeBatch, Episodes, Sampler, VecWorker, WorkerFactory, run_worker
 from rollout_cli.cli.output import report
-from rollout_cli.envs import env_spec_of
+from rollout_cli.envs.describe import env_spec_of
 from rollout_cli.envs.updates import EnvUpdate, NewEnvUpdate
 from rollout_cli.errors import (
     EnvError,

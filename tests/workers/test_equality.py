@@ -13,8 +13,9 @@ from gymnasium.vector import SyncVectorEnv
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rollout_cli.envs import env_source, env_spec_of
-from rollout_cli.policies import policy_source
+from rollout_cli.envs.describe import env_spec_of
+from rollout_cli.envs.source import env_source
+from rollout_cli.policies.source import policy_source
 from rollout_cli.seeding.seeds import env_seed
 from rollout_cli.workers import DefaultWorker, VecWorker
 from rollout_cli.workers.native import buffer as buffers

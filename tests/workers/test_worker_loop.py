@@ -7,7 +7,7 @@ from typing import Any
 
 import cloudpickle
 
-from rollout_cli.envs import env_spec_of
+from rollout_cli.envs.describe import env_spec_of
 from rollout_cli.envs.updates import NewEnvUpdate
 from rollout_cli.errors import EnvError
 from rollout_cli.samplers.messages import Batch, Failed, Start, ToSampler, Update

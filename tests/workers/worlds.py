@@ -14,7 +14,7 @@ from gymnasium import spaces
 from gymnasium.vector import SyncVectorEnv, VectorEnv
 from gymnasium.vector.utils import batch_space
 
-from rollout_cli.envs import env_spec_of
+from rollout_cli.envs.describe import env_spec_of
 from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.episodes.chunk import Chunk, concatenate
 from rollout_cli.episodes.spaces import SpaceRows

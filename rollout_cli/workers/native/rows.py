@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rollout_cli.envs import time_limit_of
-from rollout_cli.envs.describe import AutoresetMode, autoreset_mode, vector_name
+from rollout_cli.envs.describe import AutoresetMode, autoreset_mode, time_limit_of, vector_name
 from rollout_cli.envs.source import Vector
 from rollout_cli.episodes.spaces import Leaf, SpaceRows
 from rollout_cli.errors import EnvLoadError

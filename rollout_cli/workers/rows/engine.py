@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import gymnasium
 
-from rollout_cli.envs import env_spec_of
+from rollout_cli.envs.describe import env_spec_of
 from rollout_cli.envs.updates import updated_env
 from rollout_cli.episodes.chunk import Chunk
 from rollout_cli.errors import EnvLoadError, UserCodeError
