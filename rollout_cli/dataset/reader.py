@@ -7,14 +7,17 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from operator import itemgetter
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, overload
 
 import numpy as np
 import pyarrow as pa
 
 from rollout_cli.dataset.convert import Array
+from rollout_cli.dataset.episode_table import EpisodeTable
 from rollout_cli.dataset.layout import read_info, table_files
 from rollout_cli.dataset.rows import Rows, rows_of
+from rollout_cli.dataset.schema import EPISODE_FIELDS
 from rollout_cli.episodes.batch import EnvSpec, EpisodeBatch, Tree
 from rollout_cli.episodes.chunk import Chunk
 from rollout_cli.episodes.spaces import map_tree
@@ -46,8 +49,7 @@ class Dataset:
 
     `len(dataset)` counts episodes and `dataset[i]` is an `Episode`. `dataset[a:b]`, `dataset[[3, 1]]` and
     `dataset[mask]`, with a bool array of one value an episode, are each a `Dataset` that shares everything
-    with this one. Iterating decodes a row group at a time; an episode kept from it keeps that row group in
-    memory. A dataset can be pickled; each process then reads by itself.
+    with this one. Iterating decodes a row group at a time. A dataset can be pickled; each process then reads by itself.
     """
 
     def __init__(self, rows: Rows) -> None:
@@ -68,7 +70,7 @@ class Dataset:
             TypeError: If `at` is not an integer, a slice, integers, or a mask.
         """
         if isinstance(at, int | np.integer):
-            return Episode(self.rows.select([int(at)]), 0)
+            return Episode(self.rows.table, int(self.rows.ids[at]))
         if not isinstance(at, slice):
             # numpy takes an empty list for floats.
             at = np.array(at, dtype=None if np.size(at) else np.int64)
@@ -79,7 +81,7 @@ class Dataset:
     def __iter__(self) -> Iterator[Episode]:
         for block in self.rows.blocks():
             for place in range(len(block)):
-                yield Episode(block, place)
+                yield Episode(block.table, int(block.ids[place]), block, place)
 
     def __repr__(self) -> str:
         return f"<Dataset {self.path}: {len(self)} episodes>"
@@ -122,61 +124,111 @@ class Dataset:
 class Episode:
     """One episode: its row of `meta/episodes` at once, its steps when they are asked for.
 
-    Attributes:
-        facts: That row, by column name.
-        id: Its place in the dataset.
-        source: The place of the run that it is of, in the `sources` of info.json.
-        number: Its number, which with the root seed decides its seeds.
-        seed: The seed given to `env.reset`.
-        total_reward: The sum of its rewards.
-        terminated: Whether it ended by its own rules.
-        truncated: Whether it was cut off.
+    Arrays are the episode's own, and may be written to.
     """
 
-    def __init__(self, block: Rows, place: int) -> None:
-        # A field of all episodes of a block is decoded together, once that of one episode is asked for.
+    __slots__ = ("_at", "_block", "_fields", "_place", "_table")
+
+    def __init__(self, table: EpisodeTable, at: int, block: Rows | None = None, place: int = 0) -> None:
+        self._table, self._at = table, at
+        # The episodes of a block are made into batches together, once that of one is asked for.
         self._block, self._place = block, place
-        self.facts = block.facts[place]
-        self.id: int = self.facts["episode_id"]
-        self.source: int = self.facts["source"]
-        self.number: int = self.facts["episode_number"]
-        self.seed: int = self.facts["seed"]
-        self.total_reward: float = self.facts["return"]
-        self.terminated: bool = self.facts["terminated"]
-        self.truncated: bool = self.facts["truncated"]
+        self._fields: dict[str, Tree] = {}
 
     def __len__(self) -> int:
-        return int(self.facts["length"])
+        return int(self._table.fact("length", self._at))
 
     def __repr__(self) -> str:
         return f"<Episode {self.id}: {len(self)} steps, return {self.total_reward}>"
 
-    def beginning(self, most_steps: int) -> Chunk:
-        """Read its first steps, at most so many, as a chunk of one episode; the others are not read."""
-        return self._block.select([self._place]).chunk(most_steps)
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        """The episode's row of `meta/episodes`, by column name."""
+        return MappingProxyType(
+            {field.name: self._table.fact(field.name, self._at) for field in EPISODE_FIELDS}
+        )
 
     @property
-    def batch(self) -> EpisodeBatch:
-        """The episode as a batch of one; the errors are those of `Dataset.to_episode_batch`."""
-        return self._block.batches[self._place]
+    def id(self) -> int:
+        """Its place in the dataset."""
+        return int(self._table.fact("episode_id", self._at))
+
+    @property
+    def source(self) -> int:
+        """The place of the run that it is of, in the `sources` of info.json."""
+        return int(self._table.fact("source", self._at))
+
+    @property
+    def number(self) -> int:
+        """Its number, which with the root seed decides its seeds."""
+        return int(self._table.fact("episode_number", self._at))
+
+    @property
+    def seed(self) -> int:
+        """The seed given to `env.reset`."""
+        return int(self._table.fact("seed", self._at))
+
+    @property
+    def total_reward(self) -> float:
+        """The sum of its rewards."""
+        return float(self._table.fact("return", self._at))
+
+    @property
+    def terminated(self) -> bool:
+        """Whether it ended by its own rules."""
+        return bool(self._table.fact("terminated", self._at))
+
+    @property
+    def truncated(self) -> bool:
+        """Whether it was cut off."""
+        return bool(self._table.fact("truncated", self._at))
 
     @property
     def observations(self) -> Tree:
         """What the policy saw at each step, tree of arrays (T, *shape)."""
-        return self._block.values("observation")[self._place]
+        return self._field("observation")
 
     @property
     def actions(self) -> Tree:
         """The actions, tree of arrays (T, *shape)."""
-        return self._block.values("action")[self._place]
+        return self._field("action")
 
     @property
     def rewards(self) -> Array:
         """The rewards, float64 (T,)."""
-        rewards: Array = self._block.values("reward")[self._place]
+        rewards: Array = self._field("reward")
         return rewards
 
     @property
     def last_observation(self) -> Tree:
         """What followed the last step, tree of arrays of the space's shapes."""
-        return map_tree(itemgetter(0), self._block.values("last_observation")[self._place])
+        return map_tree(itemgetter(0), self._field("last_observation"))
+
+    @property
+    def next_observations(self) -> Tree:
+        """What followed each step, tree of arrays (T, *shape)."""
+
+        def shifted(leaf: Array, last: Array) -> Array:
+            out = np.roll(leaf, -1, axis=0)
+            out[-1:] = last
+            return out
+
+        return map_tree(shifted, self.observations, self._field("last_observation"))
+
+    def _field(self, name: str) -> Tree:
+        if name not in self._fields:
+            self._fields[name] = self._table.field(name, self._at)
+        return self._fields[name]
+
+    @property
+    def batch(self) -> EpisodeBatch:
+        """The episode as a batch of one; the errors are those of `Dataset.to_episode_batch`."""
+        return self._rows.batch() if self._block is None else self._block.batches[self._place]
+
+    def beginning(self, most_steps: int) -> Chunk:
+        """Read its first steps, at most so many, as a chunk of one episode; the others are not read."""
+        return self._rows.chunk(most_steps)
+
+    @property
+    def _rows(self) -> Rows:
+        return Rows(self._table, np.array([self._at]))
