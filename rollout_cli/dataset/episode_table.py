@@ -130,7 +130,7 @@ class EpisodeTable:
             number = self._find_groups(folder, episode)
         row = episode if is_last else self._facts["data_row_index"][episode]
         end = row + (1 if is_last else self._facts["length"][episode])
-        parts = []
+        parts: list[Tree] = []
         while row < end:
             group, first, last = self._field_group(number, name)
             tree, number = group.fields[name], number + 1
@@ -170,7 +170,7 @@ class EpisodeTable:
 
 def field_columns(spaces: SpaceSchema, name: str) -> tuple[str, ...]:
     """Return the columns of a field; where no leaf has one, that of a fact which has as many rows."""
-    names = tuple(column.name for column in _leaves(spaces, name) if column.stored)
+    names = tuple(column.name for column in field_leaves(spaces, name) if column.stored)
     return names or ("length" if name == "last_observation" else "reward",)
 
 
@@ -180,10 +180,11 @@ def decode_field(spaces: SpaceSchema, name: str, table: pa.Table) -> Tree:
         return decode_numbers(table, name)
     spec = spaces.env_spec
     space = spec.action_space if name == "action" else spec.observation_space
-    return unflatten(space, [column.decode(table) for column in _leaves(spaces, name)])
+    return unflatten(space, [column.decode(table) for column in field_leaves(spaces, name)])
 
 
-def _leaves(spaces: SpaceSchema, name: str) -> tuple[SpaceColumn, ...]:
+def field_leaves(spaces: SpaceSchema, name: str) -> tuple[SpaceColumn, ...]:
+    """Return the leaves of a field that is the value of a space; none of `reward`."""
     leaves: tuple[SpaceColumn, ...] = () if name == "reward" else getattr(spaces, name)
     return leaves
 

@@ -15,9 +15,13 @@ import pyarrow as pa
 
 from rollout_cli.dataset.convert import Array
 from rollout_cli.dataset.episode_table import EpisodeTable
+from rollout_cli.dataset.flat import Batch
 from rollout_cli.dataset.layout import read_info, table_files
 from rollout_cli.dataset.rows import Rows, rows_of
 from rollout_cli.dataset.schema import EPISODE_FIELDS
+from rollout_cli.dataset.stream import stream_batches
+from rollout_cli.dataset.transitions import Transitions
+from rollout_cli.dataset.windows import Padding, Windows
 from rollout_cli.episodes.batch import EnvSpec, EpisodeBatch, Tree
 from rollout_cli.episodes.chunk import Chunk
 from rollout_cli.episodes.spaces import map_tree
@@ -120,6 +124,88 @@ class Dataset:
             raise ValueError("there is no episode to read")
         return self.rows.batch()
 
+    def sample_episodes(self, n: int, seed: int | None = None) -> Dataset:
+        """Draw `n` different episodes at random, always the same ones for the same `seed`.
+
+        Raises:
+            ValueError: If there are fewer.
+        """
+        if not 0 <= n <= len(self):
+            raise ValueError(f"{n} episodes were asked for, and there are {len(self)}")
+        return self[np.random.default_rng(seed).choice(len(self), n, replace=False)]
+
+    def transitions(self, columns: Sequence[str] | None = None, infos: Sequence[str] = ()) -> Transitions:
+        """Read the steps into memory, each with the observation that followed it, for random batches.
+
+        Args:
+            columns: Some of `observations`, `actions`, `rewards`, `next_observations`, `terminated` and
+                `truncated`; all for None.
+            infos: Infos of steps that have a column, such as `env_info.x`; a batch has them by these names.
+
+        Raises:
+            ValueError: If there is no such column or info.
+            DatasetFormatError: If the files are damaged, or contradict each other.
+            StorageError: If they cannot be read, or do not fit into memory.
+        """
+        return Transitions(self.rows, columns, infos)
+
+    def windows(
+        self,
+        length: int,
+        stride: int = 1,
+        *,
+        pad: Padding = "after",
+        returns_to_go: bool = False,
+        columns: Sequence[str] | None = None,
+    ) -> Windows:
+        """Read the steps into memory, for random batches of windows that stay within an episode.
+
+        Args:
+            length: The steps of a window.
+            stride: The steps between the beginnings of two windows.
+            pad: `after`: a window begins at every `stride`-th step, and is padded after the episode's end.
+                `before`: one ends at every `stride`-th step, and is padded before the episode's beginning.
+                None: no window is padded, and shorter episodes have none.
+            returns_to_go: Whether batches have `returns_to_go`, float64 (B, length): the sum of the rewards
+                from each step to the end of its episode.
+            columns: Some of `observations`, `actions` and `rewards`; all for None.
+
+        Raises:
+            ValueError: If `length` or `stride` is less than 1, or there is no such padding or column.
+            DatasetFormatError: If the files are damaged, or contradict each other.
+            StorageError: If they cannot be read, or do not fit into memory.
+        """
+        return Windows(
+            self.rows, length, stride=stride, pad=pad, returns_to_go=returns_to_go, columns=columns
+        )
+
+    def iter_batches(
+        self,
+        n: int,
+        shuffle: int | None = None,
+        columns: Sequence[str] | None = None,
+        infos: Sequence[str] = (),
+    ) -> Iterator[Batch]:
+        """Read all steps once, in batches of `n` as `transitions` has them; the last one has the rest.
+
+        About 64 MiB of steps are in memory at one time, or a row group if that is larger.
+
+        Args:
+            n: The steps of a batch.
+            shuffle: A seed: row groups come in random order, and the steps of as many of them as are in
+                memory at one time are shuffled among one another. None keeps the order of the episodes.
+            columns: As those of `transitions`.
+            infos: Likewise.
+
+        Raises:
+            ValueError: If `n` is less than 1, or there is no such column or info.
+            DatasetFormatError: If the files are damaged, or contradict each other.
+            StorageError: If they cannot be read.
+        """
+        if n < 1:
+            raise ValueError(f"a batch of {n} steps was asked for: give 1 or more")
+        return stream_batches(self.rows, n, shuffle, columns, infos)
+
 
 class Episode:
     """One episode: its row of `meta/episodes` at once, its steps when they are asked for.
@@ -215,6 +301,21 @@ class Episode:
 
         return map_tree(shifted, self.observations, self._field("last_observation"))
 
+    @property
+    def env_infos(self) -> Mapping[str, Array]:
+        """The infos of `env.step`, by key: arrays (T, ...), each read when it is asked for."""
+        return EpisodeInfos(self, "env_info")
+
+    @property
+    def agent_infos(self) -> Mapping[str, Array]:
+        """The infos of the policy, likewise."""
+        return EpisodeInfos(self, "agent_info")
+
+    @property
+    def episode_infos(self) -> Mapping[str, Array]:
+        """The infos of `env.reset`, by key: arrays (1, ...), likewise."""
+        return EpisodeInfos(self, "episode_info")
+
     def _field(self, name: str) -> Tree:
         if name not in self._fields:
             self._fields[name] = self._table.field(name, self._at)
@@ -223,12 +324,35 @@ class Episode:
     @property
     def batch(self) -> EpisodeBatch:
         """The episode as a batch of one; the errors are those of `Dataset.to_episode_batch`."""
-        return self._rows.batch() if self._block is None else self._block.batches[self._place]
+        return self.rows.batch() if self._block is None else self._block.batches[self._place]
 
     def beginning(self, most_steps: int) -> Chunk:
         """Read its first steps, at most so many, as a chunk of one episode; the others are not read."""
-        return self._rows.chunk(most_steps)
+        return self.rows.chunk(most_steps)
 
     @property
-    def _rows(self) -> Rows:
+    def rows(self) -> Rows:
+        """What the package itself reads by."""
         return Rows(self._table, np.array([self._at]))
+
+
+class EpisodeInfos(Mapping[str, Array]):
+    """The infos of one group of an episode; a value is read without the others, and keys are read with all."""
+
+    def __init__(self, episode: Episode, group: str) -> None:
+        self._episode, self._group = episode, group
+
+    def __getitem__(self, key: str) -> Array:
+        values = self._episode.rows.info_values(self._group, key)
+        if values is None:
+            raise KeyError(key)
+        return values
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(getattr(self._episode.batch, f"{self._group}s"))
+
+    def __len__(self) -> int:
+        return len(getattr(self._episode.batch, f"{self._group}s"))
+
+    def __repr__(self) -> str:
+        return f"<EpisodeInfos {self._group}: {', '.join(self)}>"

@@ -17,11 +17,11 @@ from rollout_cli.dataset.fingerprint import Origin, check_origin
 from rollout_cli.dataset.parquet import open_parquet, reading
 from rollout_cli.errors import DatasetFormatError
 
-CACHE_BYTES = 192 << 20
-"""Row groups kept in memory for the next reads: random access need not decode one for each episode.
+CACHE_BYTES = 96 << 20
+"""Row groups kept in memory for the next reads: random access need not decode one for each episode."""
 
-One of large observations has up to 128 MiB, since that is where its segment ends.
-"""
+_LEAST_KEPT = 2
+"""Kept whatever their size, since an episode has rows in both tables."""
 
 Columns = tuple[str, ...] | None
 """The columns that are read; None stands for all."""
@@ -89,10 +89,10 @@ class RowReader:
         return value
 
     def trim(self) -> None:
-        """Forget what was read first, until the rest fits, or only one thing is left."""
+        """Forget what was read first, until the rest fits, or little is left."""
         with self._changing:
             n_bytes = sum(kept.nbytes for kept in self._kept.values())
-            while len(self._kept) > 1 and n_bytes > CACHE_BYTES:
+            while len(self._kept) > _LEAST_KEPT and n_bytes > CACHE_BYTES:
                 n_bytes -= self._kept.popitem(last=False)[1].nbytes
 
     def decoded(self, path: Path, group: int, columns: Columns) -> pa.Table:
@@ -105,4 +105,6 @@ class RowReader:
                 )
             # Parquet takes a name for the beginning of others, too.
             table = file.read_row_group(group, columns=None if columns is None else list(columns))
+            if missing := [name for name in columns or () if name not in table.column_names]:
+                raise DatasetFormatError(f"{path} lacks the column {missing[0]}")
             return table if columns is None else table.select(columns)

@@ -11,14 +11,15 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from rollout_cli.dataset.convert import Array
+from rollout_cli.dataset.convert import Array, decode_infos
 from rollout_cli.dataset.episode_table import DATA, EPISODES, EpisodeTable, read_episode_table, runs
 from rollout_cli.dataset.layout import FileId, file_name
 from rollout_cli.dataset.row_groups import Columns
-from rollout_cli.dataset.schema import DatasetSchema
+from rollout_cli.dataset.schema import DatasetSchema, info_columns_of
 from rollout_cli.dataset.tables import decode_batch, decode_chunk
 from rollout_cli.episodes.batch import EpisodeBatch
 from rollout_cli.episodes.chunk import Chunk
+from rollout_cli.episodes.infos import STRING, all_masked, kind_type
 from rollout_cli.errors import DatasetFormatError, StorageError
 
 
@@ -91,6 +92,39 @@ class Rows:
     def ends(self, columns: Columns = None) -> pa.Table:
         """Return the rows of `meta/episodes`, with last observations and infos."""
         return self.table.read(EPISODES, self.ids, columns)
+
+    def info_array(self, name: str) -> Array:
+        """Return an info that has a column, such as `env_info.x`, of each step, or of `episode_info` each episode.
+
+        It is a masked array where some lack it; among objects None stands for no value.
+
+        Raises:
+            ValueError: If there is no such column.
+        """
+        typed = info_columns_of(self.info["features"])
+        if name not in typed:
+            columns = ", ".join(typed) or "none"
+            raise ValueError(f"there is no info {name!r} with a column; those with one: {columns}")
+        group, _, key = name.partition(".")
+        values = self.info_values(group, key)
+        if values is not None:
+            return values
+        n_rows = len(self) if group == "episode_info" else int(self.column("length").sum())
+        if typed[name][1] == STRING:
+            return np.full(n_rows, None, object)
+        dtype, shape = kind_type(typed[name][1])
+        return all_masked((n_rows, *shape), dtype)
+
+    def info_values(self, group: str, key: str) -> Array | None:
+        """Return the info `key` as a batch has it; None where no step, or no episode, has it.
+
+        Of the other infos those alone are read that have no columns.
+        """
+        columns = tuple(
+            name for name in (f"{group}.{key}", f"{group}_extra") if name in self.info["features"]
+        )
+        table = self.ends(columns) if group == "episode_info" else self.steps(columns)
+        return decode_infos(group, table).get(key)
 
     def blocks(self) -> Iterator[Rows]:
         """Yield the episodes that begin in one row group together."""
