@@ -93,23 +93,23 @@ class Rows:
         """Return the rows of `meta/episodes`, with last observations and infos."""
         return self.table.read(EPISODES, self.ids, columns)
 
-    def info_array(self, name: str) -> Array:
-        """Return an info that has a column, such as `env_info.x`, of each step, or of `episode_info` each episode.
+    def step_info(self, name: str) -> Array:
+        """Return an info of steps that has a column, such as `env_info.x`, (T, ...).
 
-        It is a masked array where some lack it; among objects None stands for no value.
+        It is a masked array where some steps lack it; among objects None stands for no value.
 
         Raises:
             ValueError: If there is no such column.
         """
-        typed = info_columns_of(self.info["features"])
-        if name not in typed:
-            columns = ", ".join(typed) or "none"
-            raise ValueError(f"there is no info {name!r} with a column; those with one: {columns}")
         group, _, key = name.partition(".")
-        values = self.info_values(group, key)
+        typed = info_columns_of(self.info["features"])
+        names = [other for other in typed if not other.startswith("episode_info.")]
+        if name not in names:
+            with_column = ", ".join(names) or "none"
+            raise ValueError(f"no info {name!r} of steps has a column; those that have one: {with_column}")
+        values, n_rows = self.info_values(group, key), int(self.column("length").sum())
         if values is not None:
             return values
-        n_rows = len(self) if group == "episode_info" else int(self.column("length").sum())
         if typed[name][1] == STRING:
             return np.full(n_rows, None, object)
         dtype, shape = kind_type(typed[name][1])

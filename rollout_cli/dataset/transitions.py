@@ -52,7 +52,7 @@ class Transitions(FlatDataset):
         for name in ("terminated", "truncated"):
             self._columns[name] = np.zeros(self._n_rows, bool)
             self._columns[name][ends] = rows.column(name)
-        self._columns |= {name: rows.info_array(name) for name in infos}
+        self._columns |= {name: rows.step_info(name) for name in infos}
         if "next_observations" in self._names:
             map_tree(partial(_put, self._n_rows), flat["observations"], last_observations(rows))
         # Behind those of all steps stand the last observations: one index finds what followed a step.
