@@ -32,9 +32,11 @@ _UNKNOWN = -1
 class _FieldGroup:
     """A row group, and those of its fields that were read: trees of arrays that nobody changes."""
 
-    __slots__ = ("fields", "nbytes")
+    __slots__ = ("at", "fields", "first", "last", "nbytes", "path")
 
-    def __init__(self) -> None:
+    def __init__(self, path: Path, at: int, first: int, last: int) -> None:
+        self.path, self.at = path, at
+        self.first, self.last = first, last  # The rows at which it begins and ends.
         self.fields: dict[str, Tree] = {}
         self.nbytes = 0
 
@@ -65,6 +67,7 @@ class EpisodeTable:
         self._columns = {field.name: np.asarray(table[field.name].to_numpy()) for field in EPISODE_FIELDS}
         # What a view of memory gives are Python's own numbers, as fast as numpy gives its own.
         self._facts = {name: memoryview(column.data) for name, column in self._columns.items()}
+        self._rows, self._lengths = self._facts["data_row_index"], self._facts["length"]
         # By table, the row group in which an episode begins; found for a file at a time.
         self._groups = {
             folder: np.full(table.num_rows, _UNKNOWN, np.int32).data for folder in (DATA, EPISODES)
@@ -123,33 +126,35 @@ class EpisodeTable:
         Raises:
             DatasetFormatError: If the files are damaged, or contradict each other.
         """
-        is_last = name == "last_observation"
-        folder = EPISODES if is_last else DATA
+        if name == "last_observation":
+            folder, row, end = EPISODES, episode, episode + 1
+        else:
+            folder, row = DATA, self._rows[episode]
+            end = row + self._lengths[episode]
         number = self._groups[folder][episode]
         if number == _UNKNOWN:
             number = self._find_groups(folder, episode)
-        row = episode if is_last else self._facts["data_row_index"][episode]
-        end = row + (1 if is_last else self._facts["length"][episode])
         parts: list[Tree] = []
         while row < end:
-            group, first, last = self._field_group(number, name)
-            tree, number = group.fields[name], number + 1
-            if end <= last and not parts and isinstance(tree, np.ndarray):
-                return tree[row - first : end - first].copy()
-            parts.append(map_tree(itemgetter(slice(row - first, end - first)), tree))
-            row = last
+            group = self.reader.kept(number, self._new_group)
+            tree = group.fields.get(name)
+            if tree is None:
+                tree = self._read_field(group, name)
+            if end <= group.last and not parts and isinstance(tree, np.ndarray):
+                return tree[row - group.first : end - group.first].copy()
+            parts.append(map_tree(itemgetter(slice(row - group.first, end - group.first)), tree))
+            row, number = group.last, number + 1
         return map_tree(lambda *leaves: np.concatenate(leaves), *parts)
 
-    def _field_group(self, number: int, name: str) -> tuple[_FieldGroup, int, int]:
-        """Return a row group that has a field, and the rows at which it begins and ends."""
-        path, at, first, last = self._group_places[number]
-        group = self.reader.kept(number, _FieldGroup)
-        if name not in group.fields:
-            table = self.reader.decoded(path, at, field_columns(self.spaces, name))
-            group.fields[name] = decode_field(self.spaces, name, table)
-            group.nbytes += table.nbytes
-            self.reader.trim()
-        return group, first, last
+    def _new_group(self, number: int) -> _FieldGroup:
+        return _FieldGroup(*self._group_places[number])
+
+    def _read_field(self, group: _FieldGroup, name: str) -> Tree:
+        table = self.reader.decoded(group.path, group.at, field_columns(self.spaces, name))
+        group.fields[name] = tree = decode_field(self.spaces, name, table)
+        group.nbytes += table.nbytes
+        self.reader.trim()
+        return tree
 
     def _find_groups(self, folder: str, episode: int) -> int:
         """Find the row groups of all episodes of a file; return that in which one begins."""

@@ -27,6 +27,8 @@ from rollout_cli.episodes.chunk import Chunk
 from rollout_cli.episodes.spaces import map_tree
 from rollout_cli.remote import folder_of
 
+_INTEGERS = (int, np.integer)  # A union would be made anew for each episode.
+
 
 def load(path: Path | str) -> Dataset:
     """Open the dataset in the folder `path`, a path or a URI; only the table of its episodes is read.
@@ -73,7 +75,7 @@ class Dataset:
             IndexError: If there is no such episode, or a mask has another length.
             TypeError: If `at` is not an integer, a slice, integers, or a mask.
         """
-        if isinstance(at, int | np.integer):
+        if isinstance(at, _INTEGERS):
             return Episode(self.rows.table, int(self.rows.ids[at]))
         if not isinstance(at, slice):
             # numpy takes an empty list for floats.
@@ -288,7 +290,8 @@ class Episode:
     @property
     def last_observation(self) -> Tree:
         """What followed the last step, tree of arrays of the space's shapes."""
-        return map_tree(itemgetter(0), self._field("last_observation"))
+        tree = self._field("last_observation")
+        return tree[0] if isinstance(tree, np.ndarray) else map_tree(itemgetter(0), tree)
 
     @property
     def next_observations(self) -> Tree:
@@ -317,9 +320,10 @@ class Episode:
         return EpisodeInfos(self, "episode_info")
 
     def _field(self, name: str) -> Tree:
-        if name not in self._fields:
-            self._fields[name] = self._table.field(name, self._at)
-        return self._fields[name]
+        tree = self._fields.get(name)
+        if tree is None:
+            tree = self._fields[name] = self._table.field(name, self._at)
+        return tree
 
     @property
     def batch(self) -> EpisodeBatch:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
@@ -38,7 +37,7 @@ class RowReader:
     def __init__(self, origins: Mapping[Path, Origin]) -> None:
         self._origins = origins
         self._edges: dict[Path, list[int]] = {}
-        self._kept: OrderedDict[Hashable, Any] = OrderedDict()
+        self._kept: OrderedDict[Any, Any] = OrderedDict()
         self._changing = threading.Lock()  # Held by a thread that changes what is kept.
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -73,16 +72,19 @@ class RowReader:
         """Return rows `start` to `stop - 1` of file `path` as slices of row groups; all columns, or some."""
         tables = []
         for at, first, last in self.groups(path, start, stop):
-            table = self.kept((path, at, columns), partial(self.decoded, path, at, columns))
+            table = self.kept((path, at, columns), self._decoded)
             tables.append(table.slice(max(start - first, 0), min(stop, last) - max(start, first)))
         return tables
 
-    def kept(self, key: Hashable, read: Callable[[], Any]) -> Any:
-        """Return what is kept under `key`, or else what `read` returns, which is kept; its `nbytes` count."""
+    def _decoded(self, key: tuple[Path, int, Columns]) -> pa.Table:
+        return self.decoded(*key)
+
+    def kept(self, key: Any, read: Callable[[Any], Any]) -> Any:
+        """Return what is kept under `key`, or else `read(key)`, which is kept; its `nbytes` count."""
         value = self._kept.get(key)
         if value is not None:
             return value
-        value = read()
+        value = read(key)
         with self._changing:
             self._kept[key] = value
         self.trim()
