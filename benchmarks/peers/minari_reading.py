@@ -1,6 +1,6 @@
 """Minari's datasets in HDF5, read in order."""
 # /// script
-# dependencies = ["minari[create,hdf5]"]
+# dependencies = ["minari[create,hdf5]", "pillow"]
 # ///
 
 from __future__ import annotations
