@@ -16,7 +16,7 @@ from rollout_cli.dataset.convert import Array
 from rollout_cli.dataset.fingerprint import Origin, check_origin, file_origin, fingerprint_of
 from rollout_cli.dataset.layout import FileId, file_name, order_column
 from rollout_cli.dataset.parquet import open_parquet, reading
-from rollout_cli.dataset.row_groups import Columns, RowReader
+from rollout_cli.dataset.row_groups import RowReader
 from rollout_cli.dataset.schema import EPISODE_FIELDS, SpaceColumn, SpaceSchema, spec_from_info
 from rollout_cli.dataset.tables import decode_numbers
 from rollout_cli.episodes.batch import Tree
@@ -98,24 +98,6 @@ class EpisodeTable:
             rows, counts = episodes - self._firsts[files], np.ones_like(episodes)
         ids = np.array([*self._files, (0, 0)], np.int64)  # The last one is no file, but gives two columns.
         return np.column_stack([ids[files], rows, rows + counts])
-
-    def read(
-        self, folder: str, episodes: Array, columns: Columns = None, *, most_rows: int | None = None
-    ) -> pa.Table:
-        """Return the rows of episodes in a table, or the first ones of each.
-
-        They are slices, for `take` of pyarrow 26 gives wrong rows of nested fixed-size lists.
-        """
-        tables, places = [], self.places(folder, episodes)
-        if most_rows is not None:
-            places[:, 3] = np.minimum(places[:, 3], places[:, 2] + most_rows)
-        for first, last in runs(
-            np.any(np.diff(places[:, :2], axis=0), axis=1) | (places[1:, 2] != places[:-1, 3])
-        ):
-            chunk, file, start, _ = places[first].tolist()
-            path = self.root / folder / file_name((chunk, file))
-            tables += self.reader.read(path, start, int(places[last - 1, 3]), columns)
-        return pa.concat_tables(tables)
 
     def field(self, name: str, episode: int) -> Tree:
         """Return `reward`, `observation`, `action` or `last_observation` of an episode.

@@ -77,21 +77,22 @@ class Rows:
         Raises:
             DatasetFormatError: If the files are damaged, or contradict each other.
         """
-        schema, lengths = DatasetSchema.from_info(self.info), self.column("length")
+        schema, places = DatasetSchema.from_info(self.info), self._step_places()
+        if most_steps is not None:
+            places[:, 3] = np.minimum(places[:, 3], places[:, 2] + most_steps)
         try:
-            steps = self.table.read(DATA, self.ids, most_rows=most_steps)
-            chunk = decode_chunk(schema, steps, self.ends())
-            return chunk if most_steps is None else replace(chunk, lengths=np.minimum(lengths, most_steps))
+            chunk = decode_chunk(schema, self._read(DATA, places), self.ends())
+            return replace(chunk, lengths=places[:, 3] - places[:, 2])
         except (ValueError, KeyError) as error:
             raise DatasetFormatError(f"{self.root} contradicts itself: {error}") from error
 
     def steps(self, columns: Columns = None) -> pa.Table:
         """Return the rows of `data`."""
-        return self.table.read(DATA, self.ids, columns)
+        return self._read(DATA, self._step_places(), columns)
 
     def ends(self, columns: Columns = None) -> pa.Table:
         """Return the rows of `meta/episodes`, with last observations and infos."""
-        return self.table.read(EPISODES, self.ids, columns)
+        return self._read(EPISODES, self.table.places(EPISODES, self.ids), columns)
 
     def step_info(self, name: str) -> Array:
         """Return an info of steps that has a column, such as `env_info.x`, (T, ...).
@@ -130,13 +131,31 @@ class Rows:
         """Yield the episodes that begin in one row group together."""
         if not len(self):
             return
-        places = self.table.places(DATA, self.ids)
+        places = self._step_places()
         for first, last in runs(np.any(np.diff(places[:, :2], axis=0), axis=1)):
             chunk, file, *_ = places[first].tolist()
             edges = self.table.reader.edges(self.root / DATA / file_name((chunk, file)))
             groups = np.searchsorted(edges, places[first:last, 2], side="right")
             for start, stop in runs(np.diff(groups) != 0):
                 yield self.select(slice(first + start, first + stop))
+
+    def _step_places(self) -> Array:
+        """Return the places of the episodes' rows in `data`, as `_read` takes them."""
+        return self.table.places(DATA, self.ids)
+
+    def _read(self, folder: str, places: Array, columns: Columns = None) -> pa.Table:
+        """Return rows of a table, of which `places` has ranges.
+
+        They are slices, for `take` of pyarrow 26 gives wrong rows of nested fixed-size lists.
+        """
+        tables = []
+        for first, last in runs(
+            np.any(np.diff(places[:, :2], axis=0), axis=1) | (places[1:, 2] != places[:-1, 3])
+        ):
+            chunk, file, start, _ = places[first].tolist()
+            path = self.root / folder / file_name((chunk, file))
+            tables += self.table.reader.read(path, start, int(places[last - 1, 3]), columns)
+        return pa.concat_tables(tables)
 
 
 def rows_of(root: Path, info: Mapping[str, Any], files: Mapping[FileId, Path]) -> Rows:
