@@ -13,17 +13,19 @@ from typing import Any
 
 from benchmarks.cases import CASES, as_json, chosen
 from benchmarks.measure import CommandError
+from benchmarks.reading import READING
 
 
 def main() -> int:
     """Measure, print a line a round on stderr and the table on stdout; exit 1 where a case failed."""
     arguments = _parser().parse_args()
+    cases = (*CASES, *READING)
     if arguments.list:
-        print("\n".join(case.name for case in CASES))
+        print("\n".join(case.name for case in cases))
         return 0
     figures: list[dict[str, Any]] = []
     failed = False
-    for case in chosen(arguments.names):
+    for case in chosen(cases, arguments.names):
         _say(case.name)
         try:
             figures += [as_json(figure) for figure in case.measure(arguments.pairs, arguments.seconds, _say)]
@@ -40,7 +42,7 @@ def main() -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("names", nargs="*", help="cases, as globs; all but the peers by default")
+    parser.add_argument("names", nargs="*", help="cases as globs, or `reading`; all but the peers by default")
     parser.add_argument("--list", action="store_true", help="print the names of the cases")
     parser.add_argument("--pairs", type=int, default=10, help="rounds; fewer than ten are a smoke run")
     parser.add_argument(

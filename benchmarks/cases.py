@@ -279,11 +279,13 @@ CASES: tuple[Case, ...] = (
 )
 
 
-def chosen(names: Sequence[str]) -> list[Case]:
-    """Return the cases whose name matches one of the globs; all but the peers where none is given."""
+def chosen(cases: Sequence[Case], names: Sequence[str]) -> list[Case]:
+    """Return the cases of which a glob matches the name, or a name is a tag; where none is given, all but the peers."""
     if not names:
-        return [case for case in CASES if "peers" not in case.tags]
-    return [case for case in CASES if any(fnmatchcase(case.name, name) for name in names)]
+        return [case for case in cases if "peers" not in case.tags]
+    return [
+        case for case in cases if any(name in case.tags or fnmatchcase(case.name, name) for name in names)
+    ]
 
 
 def as_json(figure: Figure) -> dict[str, Any]:

@@ -75,6 +75,23 @@ PEERS = (
     Peer("minari", "Minari DataCollector", "minari_collector", "hdf5", "saves HDF5", vector=False),
 )
 
+READERS = (
+    Peer("minari-episodes", "Minari, HDF5", "minari_reading", "episodes", "", ("pong", "cartpole")),
+    Peer(
+        "hf-episodes",
+        "Hugging Face datasets, arrow format",
+        "hf_reading",
+        "episodes",
+        "",
+        ("pong", "cartpole"),
+    ),
+    Peer("torchrl-transitions", "TorchRL", "torchrl_reading", "transitions", "", ("cartpole",)),
+    Peer("torchrl-windows", "TorchRL", "torchrl_reading", "windows", "", ("cartpole",)),
+    Peer("tianshou-transitions", "tianshou", "tianshou_reading", "transitions", "", ("cartpole",)),
+    Peer("tianshou-windows", "tianshou", "tianshou_reading", "windows", "", ("cartpole",)),
+)
+"""Other tools that read, by kind of episode (`benchmarks.arrays`) in place of a policy."""
+
 
 def environment_of(peer: Peer) -> Path:
     """Return the folder of the peer's virtual environment; peers that share a driver share it."""

@@ -9,7 +9,7 @@ import venv
 from pathlib import Path
 
 from benchmarks.measure import CommandError, run
-from benchmarks.peers import PEERS, Peer, command_of, environment_of, requirements_of
+from benchmarks.peers import PEERS, READERS, Peer, command_of, environment_of, requirements_of
 
 
 def install(peer: Peer) -> None:
@@ -35,7 +35,7 @@ def check(peer: Peer) -> None:
 def main(action: str, names: list[str]) -> int:
     """Do it for the peers of these names, or for all."""
     failed = False
-    for peer in PEERS:
+    for peer in (*PEERS, *READERS):
         if names and peer.name not in names:
             continue
         try:

@@ -44,6 +44,12 @@ Collect = Callable[[str, int, Path, Clock], int]
 """Collects at least so many steps with a policy, saves them in a folder, and returns how many it took."""
 
 
+def read(mode: Callable[[str, int, Clock], int], kind: str, steps: int, output: Path, clock: Clock) -> int:
+    """Run a mode that reads episodes of a kind; it needs no output folder."""
+    del output
+    return mode(kind, steps, clock)
+
+
 def main(package: str, modes: Mapping[str, Collect]) -> None:
     """Run the mode that the command line names: `MODE POLICY STEPS OUTPUT`."""
     mode, policy, steps, output = sys.argv[1:5]

@@ -293,7 +293,8 @@ def decode_info_table(prefix: str, table: pa.Table, infos: Mapping[str, tuple[In
             path, kind = infos.get(name, ((name.removeprefix(f"{prefix}."),), values.dtype.name))
             columns.append(InfoColumn(path, kind, rows, values))
     extra: dict[str, dict[int, str]] = {}
-    for row, text in enumerate(table[f"{prefix}_extra"].to_pylist()):
+    remainder = table[f"{prefix}_extra"]
+    for row, text in enumerate(remainder.to_pylist() if remainder.null_count < len(remainder) else ()):
         if text is None:
             continue
         for key, value in json.loads(text).items():

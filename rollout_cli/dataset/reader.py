@@ -7,18 +7,27 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from operator import itemgetter
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, overload
 
 import numpy as np
 import pyarrow as pa
 
 from rollout_cli.dataset.convert import Array
+from rollout_cli.dataset.episode_table import EpisodeTable
+from rollout_cli.dataset.flat import Batch
 from rollout_cli.dataset.layout import read_info, table_files
 from rollout_cli.dataset.rows import Rows, rows_of
+from rollout_cli.dataset.schema import EPISODE_FIELDS
+from rollout_cli.dataset.stream import stream_batches
+from rollout_cli.dataset.transitions import Transitions
+from rollout_cli.dataset.windows import Padding, Windows
 from rollout_cli.episodes.batch import EnvSpec, EpisodeBatch, Tree
 from rollout_cli.episodes.chunk import Chunk
 from rollout_cli.episodes.spaces import map_tree
 from rollout_cli.remote import folder_of
+
+_INTEGERS = (int, np.integer)  # A union would be made anew for each episode.
 
 
 def load(path: Path | str) -> Dataset:
@@ -46,8 +55,7 @@ class Dataset:
 
     `len(dataset)` counts episodes and `dataset[i]` is an `Episode`. `dataset[a:b]`, `dataset[[3, 1]]` and
     `dataset[mask]`, with a bool array of one value an episode, are each a `Dataset` that shares everything
-    with this one. Iterating decodes a row group at a time; an episode kept from it keeps that row group in
-    memory. A dataset can be pickled; each process then reads by itself.
+    with this one. Iterating decodes a row group at a time. A dataset can be pickled; each process then reads by itself.
     """
 
     def __init__(self, rows: Rows) -> None:
@@ -67,8 +75,8 @@ class Dataset:
             IndexError: If there is no such episode, or a mask has another length.
             TypeError: If `at` is not an integer, a slice, integers, or a mask.
         """
-        if isinstance(at, int | np.integer):
-            return Episode(self.rows.select([int(at)]), 0)
+        if isinstance(at, _INTEGERS):
+            return Episode(self.rows.table, int(self.rows.ids[at]))
         if not isinstance(at, slice):
             # numpy takes an empty list for floats.
             at = np.array(at, dtype=None if np.size(at) else np.int64)
@@ -79,7 +87,7 @@ class Dataset:
     def __iter__(self) -> Iterator[Episode]:
         for block in self.rows.blocks():
             for place in range(len(block)):
-                yield Episode(block, place)
+                yield Episode(block.table, int(block.ids[place]), block, place)
 
     def __repr__(self) -> str:
         return f"<Dataset {self.path}: {len(self)} episodes>"
@@ -118,65 +126,237 @@ class Dataset:
             raise ValueError("there is no episode to read")
         return self.rows.batch()
 
+    def sample_episodes(self, n: int, seed: int | None = None) -> Dataset:
+        """Draw `n` different episodes at random, always the same ones for the same `seed`.
+
+        Raises:
+            ValueError: If there are fewer.
+        """
+        if not 0 <= n <= len(self):
+            raise ValueError(f"{n} episodes were asked for, and there are {len(self)}")
+        return self[np.random.default_rng(seed).choice(len(self), n, replace=False)]
+
+    def transitions(self, columns: Sequence[str] | None = None, infos: Sequence[str] = ()) -> Transitions:
+        """Read the steps into memory, each with the observation that followed it, for random batches.
+
+        Args:
+            columns: Some of `observations`, `actions`, `rewards`, `next_observations`, `terminated` and
+                `truncated`; all for None.
+            infos: Infos of steps that have a column, such as `env_info.x`; a batch has them by these names.
+
+        Raises:
+            ValueError: If there is no such column or info.
+            DatasetFormatError: If the files are damaged, or contradict each other.
+            StorageError: If they cannot be read, or do not fit into memory.
+        """
+        return Transitions(self.rows, columns, infos)
+
+    def windows(
+        self,
+        length: int,
+        stride: int = 1,
+        *,
+        pad: Padding = "after",
+        returns_to_go: bool = False,
+        columns: Sequence[str] | None = None,
+    ) -> Windows:
+        """Read the steps into memory, for random batches of windows that stay within an episode.
+
+        Args:
+            length: The steps of a window.
+            stride: The steps between the beginnings of two windows.
+            pad: `after`: a window begins at every `stride`-th step, and is padded after the episode's end.
+                `before`: one ends at every `stride`-th step, and is padded before the episode's beginning.
+                None: no window is padded, and shorter episodes have none.
+            returns_to_go: Whether batches have `returns_to_go`, float64 (B, length): the sum of the rewards
+                from each step to the end of its episode.
+            columns: Some of `observations`, `actions` and `rewards`; all for None.
+
+        Raises:
+            ValueError: If `length` or `stride` is less than 1, or there is no such padding or column.
+            DatasetFormatError: If the files are damaged, or contradict each other.
+            StorageError: If they cannot be read, or do not fit into memory.
+        """
+        return Windows(
+            self.rows, length, stride=stride, pad=pad, returns_to_go=returns_to_go, columns=columns
+        )
+
+    def iter_batches(
+        self,
+        n: int,
+        shuffle: int | None = None,
+        columns: Sequence[str] | None = None,
+        infos: Sequence[str] = (),
+    ) -> Iterator[Batch]:
+        """Read all steps once, in batches of `n` as `transitions` has them; the last one has the rest.
+
+        About 64 MiB of steps are in memory at one time, or a row group if that is larger.
+
+        Args:
+            n: The steps of a batch.
+            shuffle: A seed: row groups come in random order, and the steps of as many of them as are in
+                memory at one time are shuffled among one another. None keeps the order of the episodes.
+            columns: As those of `transitions`.
+            infos: Likewise.
+
+        Raises:
+            ValueError: If `n` is less than 1, or there is no such column or info.
+            DatasetFormatError: If the files are damaged, or contradict each other.
+            StorageError: If they cannot be read.
+        """
+        if n < 1:
+            raise ValueError(f"a batch of {n} steps was asked for: give 1 or more")
+        return stream_batches(self.rows, n, shuffle, columns, infos)
+
 
 class Episode:
     """One episode: its row of `meta/episodes` at once, its steps when they are asked for.
 
-    Attributes:
-        facts: That row, by column name.
-        id: Its place in the dataset.
-        source: The place of the run that it is of, in the `sources` of info.json.
-        number: Its number, which with the root seed decides its seeds.
-        seed: The seed given to `env.reset`.
-        total_reward: The sum of its rewards.
-        terminated: Whether it ended by its own rules.
-        truncated: Whether it was cut off.
+    Arrays are the episode's own, and may be written to.
     """
 
-    def __init__(self, block: Rows, place: int) -> None:
-        # A field of all episodes of a block is decoded together, once that of one episode is asked for.
+    __slots__ = ("_at", "_block", "_fields", "_place", "_table")
+
+    def __init__(self, table: EpisodeTable, at: int, block: Rows | None = None, place: int = 0) -> None:
+        self._table, self._at = table, at
+        # The episodes of a block are made into batches together, once that of one is asked for.
         self._block, self._place = block, place
-        self.facts = block.facts[place]
-        self.id: int = self.facts["episode_id"]
-        self.source: int = self.facts["source"]
-        self.number: int = self.facts["episode_number"]
-        self.seed: int = self.facts["seed"]
-        self.total_reward: float = self.facts["return"]
-        self.terminated: bool = self.facts["terminated"]
-        self.truncated: bool = self.facts["truncated"]
+        self._fields: dict[str, Tree] = {}
 
     def __len__(self) -> int:
-        return int(self.facts["length"])
+        return int(self._table.fact("length", self._at))
 
     def __repr__(self) -> str:
         return f"<Episode {self.id}: {len(self)} steps, return {self.total_reward}>"
 
-    def beginning(self, most_steps: int) -> Chunk:
-        """Read its first steps, at most so many, as a chunk of one episode; the others are not read."""
-        return self._block.select([self._place]).chunk(most_steps)
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        """The episode's row of `meta/episodes`, by column name."""
+        return MappingProxyType(
+            {field.name: self._table.fact(field.name, self._at) for field in EPISODE_FIELDS}
+        )
 
     @property
-    def batch(self) -> EpisodeBatch:
-        """The episode as a batch of one; the errors are those of `Dataset.to_episode_batch`."""
-        return self._block.batches[self._place]
+    def id(self) -> int:
+        """Its place in the dataset."""
+        return int(self._table.fact("episode_id", self._at))
+
+    @property
+    def source(self) -> int:
+        """The place of the run that it is of, in the `sources` of info.json."""
+        return int(self._table.fact("source", self._at))
+
+    @property
+    def number(self) -> int:
+        """Its number, which with the root seed decides its seeds."""
+        return int(self._table.fact("episode_number", self._at))
+
+    @property
+    def seed(self) -> int:
+        """The seed given to `env.reset`."""
+        return int(self._table.fact("seed", self._at))
+
+    @property
+    def total_reward(self) -> float:
+        """The sum of its rewards."""
+        return float(self._table.fact("return", self._at))
+
+    @property
+    def terminated(self) -> bool:
+        """Whether it ended by its own rules."""
+        return bool(self._table.fact("terminated", self._at))
+
+    @property
+    def truncated(self) -> bool:
+        """Whether it was cut off."""
+        return bool(self._table.fact("truncated", self._at))
 
     @property
     def observations(self) -> Tree:
         """What the policy saw at each step, tree of arrays (T, *shape)."""
-        return self._block.values("observation")[self._place]
+        return self._field("observation")
 
     @property
     def actions(self) -> Tree:
         """The actions, tree of arrays (T, *shape)."""
-        return self._block.values("action")[self._place]
+        return self._field("action")
 
     @property
     def rewards(self) -> Array:
         """The rewards, float64 (T,)."""
-        rewards: Array = self._block.values("reward")[self._place]
+        rewards: Array = self._field("reward")
         return rewards
 
     @property
     def last_observation(self) -> Tree:
         """What followed the last step, tree of arrays of the space's shapes."""
-        return map_tree(itemgetter(0), self._block.values("last_observation")[self._place])
+        tree = self._field("last_observation")
+        return tree[0] if isinstance(tree, np.ndarray) else map_tree(itemgetter(0), tree)
+
+    @property
+    def next_observations(self) -> Tree:
+        """What followed each step, tree of arrays (T, *shape)."""
+
+        def shifted(leaf: Array, last: Array) -> Array:
+            out = np.roll(leaf, -1, axis=0)
+            out[-1:] = last
+            return out
+
+        return map_tree(shifted, self.observations, self._field("last_observation"))
+
+    @property
+    def env_infos(self) -> Mapping[str, Array]:
+        """The infos of `env.step`, by key: arrays (T, ...), each read when it is asked for."""
+        return EpisodeInfos(self, "env_info")
+
+    @property
+    def agent_infos(self) -> Mapping[str, Array]:
+        """The infos of the policy, likewise."""
+        return EpisodeInfos(self, "agent_info")
+
+    @property
+    def episode_infos(self) -> Mapping[str, Array]:
+        """The infos of `env.reset`, by key: arrays (1, ...), likewise."""
+        return EpisodeInfos(self, "episode_info")
+
+    def _field(self, name: str) -> Tree:
+        tree = self._fields.get(name)
+        if tree is None:
+            tree = self._fields[name] = self._table.field(name, self._at)
+        return tree
+
+    @property
+    def batch(self) -> EpisodeBatch:
+        """The episode as a batch of one; the errors are those of `Dataset.to_episode_batch`."""
+        return self.rows.batch() if self._block is None else self._block.batches[self._place]
+
+    def beginning(self, most_steps: int) -> Chunk:
+        """Read its first steps, at most so many, as a chunk of one episode; the others are not read."""
+        return self.rows.chunk(most_steps)
+
+    @property
+    def rows(self) -> Rows:
+        """What the package itself reads by."""
+        return Rows(self._table, np.array([self._at]))
+
+
+class EpisodeInfos(Mapping[str, Array]):
+    """The infos of one group of an episode; a value is read without the others, and keys are read with all."""
+
+    def __init__(self, episode: Episode, group: str) -> None:
+        self._episode, self._group = episode, group
+
+    def __getitem__(self, key: str) -> Array:
+        values = self._episode.rows.info_values(self._group, key)
+        if values is None:
+            raise KeyError(key)
+        return values
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(getattr(self._episode.batch, f"{self._group}s"))
+
+    def __len__(self) -> int:
+        return len(getattr(self._episode.batch, f"{self._group}s"))
+
+    def __repr__(self) -> str:
+        return f"<EpisodeInfos {self._group}: {', '.join(self)}>"

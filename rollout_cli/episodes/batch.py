@@ -256,6 +256,20 @@ class EpisodeBatch:
         return map_tree(shift, self.observations, self.last_observations)
 
     @property
+    def terminals(self) -> Array:
+        """Which steps ended an episode by its own rules, bool (T,): the last one of a terminated episode."""
+        return np.asarray(self.step_types == StepType.TERMINAL)
+
+    @property
+    def timeouts(self) -> Array:
+        """Which steps were cut off, bool (T,): the last one of an episode that is truncated alone.
+
+        One that is terminated too is in `terminals` alone, since d3rlpy and the loaders of D4RL take no step
+        that is both.
+        """
+        return np.asarray(self.step_types == StepType.TIMEOUT)
+
+    @property
     def valids(self) -> Array:
         """Where the padded arrays hold a step, bool (N, longest episode)."""
         return np.asarray(np.arange(self.lengths.max()) < self.lengths[:, None])

@@ -13,7 +13,7 @@ from hypothesis import given
 from rollout_cli.episodes.batch import EnvSpec, EpisodeBatch, StepType, derive_step_types
 from rollout_cli.episodes.spaces import map_tree, tree_leaves
 from tests.core.batches import BOX, LENGTHS, TREE, info, make
-from tests.helpers.chunks import episode
+from tests.helpers.chunks import BOX_SPEC, episode
 from tests.helpers.contents import array_contents
 from tests.helpers.strategies import any_space
 
@@ -41,6 +41,14 @@ def test_step_types(
     flags = np.array(terminated, bool), np.array(truncated, bool)
     types = derive_step_types(np.array(lengths, np.int64), *flags)
     assert ("uint8", expected) == (types.dtype.name, types.tolist())
+
+
+def test_terminals_and_timeouts_are_never_of_one_step() -> None:
+    """An episode that ends in both ways is terminated: readers of D4RL's flags refuse a step that has both."""
+    batch = EpisodeBatch.from_chunks(BOX_SPEC, [episode(number, 2) for number in range(3)])
+    assert ([True, False, True], [False, True, True]) == (batch.terminated.tolist(), batch.truncated.tolist())
+    assert [False, True, False, False, False, True] == batch.terminals.tolist()
+    assert [False, False, False, True, False, False] == batch.timeouts.tolist()
 
 
 # -- checks ---------------------------------------------------------------------------------------------------------
