@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import ast
 import difflib
+import operator
 import re
 from bisect import bisect
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -38,32 +39,18 @@ _WORDS = {name: name for name in ("and", "or", "not", "in")} | {
 }
 _CORRECTIONS = {"=": "==", "&": "and", "|": "or", "!": "not"}
 _FACTS = tuple(field.name for field in EPISODE_FIELDS)
-_COMPARISONS: Mapping[type, Callable[..., Any]] = {
-    ast.Lt: np.less,
-    ast.LtE: np.less_equal,
-    ast.Gt: np.greater,
-    ast.GtE: np.greater_equal,
-    ast.Eq: np.equal,
-    ast.NotEq: np.not_equal,
+_OPERATORS: Mapping[type, Callable[[Any, Any], Any]] = {
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
 }
-_ARITHMETIC: Mapping[type, Callable[..., Any]] = {
-    ast.Add: np.add,
-    ast.Sub: np.subtract,
-    ast.Mult: np.multiply,
-    ast.Div: np.true_divide,
-}
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Values:
-    """Numbers, bools or texts (dtype object), (N,) or one for all, and which of them exist, bool."""
-
-    data: Array
-    exist: Any = True
-
-    @property
-    def is_text(self) -> bool:
-        return self.data.dtype == object
 
 
 class _Expression:
@@ -111,83 +98,66 @@ class _Expression:
 
     def evaluate(self, rows: Rows) -> Array:
         """Return which episodes it is true of, bool (N,)."""
-        columns = _columns(rows, {name for name, _ in self._names.values()})
+        self._columns = _columns(rows, {name for name, _ in self._names.values()})
         for name, place in self._names.values():
-            if name not in columns:
+            if name not in self._columns:
                 known = [*_FACTS, *info_columns_of(rows.info["features"])]
-                close = difflib.get_close_matches(name, known, 1, 0.5)
-                close = close or [column for column in known if column.endswith(f".{name}")]
+                close = [column for column in known if column.endswith(f".{name}")]
+                close = close or difflib.get_close_matches(name, known, 1, 0.5)
                 hint = f"did you mean {_quoted(close[0])}?" if close else f"there are: {', '.join(known)}"
                 raise self._fault(f"there is no column {name!r}", place, hint)
-        with np.errstate(all="ignore"):  # Division by zero is infinite, as in the columns themselves.
-            is_true = self._truth(self._tree, columns)
-        return np.broadcast_to(is_true, len(rows))
+        with np.errstate(all="ignore"):  # A masked value is none: so is what is divided by zero.
+            return np.broadcast_to(self._truth(self._tree), len(rows))
 
-    def _values(self, node: ast.expr, columns: Mapping[str, _Values]) -> _Values:
+    def _values(self, node: ast.expr) -> Array:  # noqa: PLR0911 - one for each kind of node
+        """Return numbers, bools or texts (dtype object), (N,) or one for all, masked where there is none."""
         match node:
             case ast.Name(name) if name in self._texts:
-                return _Values(object_array([self._texts[name]]))
+                return object_array([self._texts[name]])
             case ast.Name(name):
-                return columns[self._names[name][0]]
+                return self._columns[self._names[name][0]]
             case ast.Constant(value):
                 constant = np.asarray(value)  # An integer that needs more than 64 bits is an object.
-                return _Values(constant if constant.dtype != object else np.asarray(float(str(value))))
+                return constant if constant.dtype != object else np.asarray(float(str(value)))
+            case ast.UnaryOp(ast.Not(), operand):
+                return ~self._truth(operand)
             case ast.UnaryOp(ast.USub(), operand):
-                number = self._numbers(operand, columns)
-                return _Values(-number.data, number.exist)
-            case ast.BinOp(left, operator, right) if type(operator) in _ARITHMETIC:
-                first, second = self._numbers(left, columns), self._numbers(right, columns)
-                calculated = _ARITHMETIC[type(operator)](first.data, second.data)
-                return _Values(calculated, first.exist & second.exist)
-            case ast.BoolOp() | ast.Compare() | ast.UnaryOp(ast.Not()):
-                return _Values(self._truth(node, columns))
+                return -self._numbers(operand)
+            case ast.BinOp(left, sign, right) if type(sign) in _OPERATORS:
+                values: Array = _OPERATORS[type(sign)](self._numbers(left), self._numbers(right))
+                return values
+            case ast.BoolOp(sign, parts):
+                join = np.logical_and if isinstance(sign, ast.And) else np.logical_or
+                return reduce(join, map(self._truth, parts))
+            case ast.Compare(left, signs, others):
+                pairs = zip([left, *others], signs, others, strict=False)
+                return reduce(np.logical_and, (self._compare(*pair) for pair in pairs))
         raise self._fault("that is not part of the language", self._place(node.col_offset))
 
-    def _numbers(self, node: ast.expr, columns: Mapping[str, _Values]) -> _Values:
+    def _numbers(self, node: ast.expr) -> Array:
         """Return what is calculated with, in float64: integers would overflow without a word."""
-        values = self._values(node, columns)
-        if values.is_text:
+        if (values := self._values(node)).dtype == object:
             raise self._fault("it calculates with a text", self._place(node.col_offset))
-        return _Values(values.data.astype(np.float64), values.exist)
+        return values.astype(np.float64)
 
-    def _truth(self, node: ast.expr, columns: Mapping[str, _Values]) -> Array:
-        """Return where an expression is true: of numbers, where they are not zero; never where none is."""
-        match node:
-            case ast.UnaryOp(ast.Not(), operand):
-                return ~self._truth(operand, columns)
-            case ast.BoolOp(operator, parts):
-                join = np.logical_and if isinstance(operator, ast.And) else np.logical_or
-                return np.asarray(
-                    join.reduce(np.broadcast_arrays(*(self._truth(part, columns) for part in parts)))
-                )
-            case ast.Compare(left, operators, others):
-                sides = [left, *others]
-                pairs = zip(sides, operators, others, strict=False)
-                compared = [self._compare(*pair, columns) for pair in pairs]
-                return np.asarray(np.logical_and.reduce(np.broadcast_arrays(*compared)))
-        values = self._values(node, columns)
-        if values.is_text:
+    def _truth(self, node: ast.expr) -> Array:
+        """Return where values are true: where numbers are not zero, and never where there is none."""
+        if (values := self._values(node)).dtype == object:
             raise self._fault("a text is neither true nor false", self._place(node.col_offset), "compare it")
-        return np.asarray((values.data != 0) & values.exist)
+        return np.ma.filled(values != 0, fill_value=False)
 
-    def _compare(
-        self, left: ast.expr, operator: ast.cmpop, right: ast.expr, columns: Mapping[str, _Values]
-    ) -> Array:
-        if isinstance(operator, ast.In | ast.NotIn):
+    def _compare(self, left: ast.expr, sign: ast.cmpop, right: ast.expr) -> Array:
+        if isinstance(sign, ast.In | ast.NotIn):
             if not isinstance(right, ast.List | ast.Tuple):
-                place = self._place(right.col_offset)
-                raise self._fault("'in' needs a list", place, "for example: worker in [0, 3]")
-            equal = [self._compare(left, ast.Eq(), item, columns) for item in right.elts]
-            is_in = np.logical_or.reduce(np.broadcast_arrays(*equal)) if equal else np.False_
-            if isinstance(operator, ast.In):
-                return np.asarray(is_in)
-            return np.asarray(~is_in & self._values(left, columns).exist)
-        first, second = (self._values(side, columns) for side in (left, right))
-        if first.is_text != second.is_text:
+                hint = "for example: worker in [0, 3]"
+                raise self._fault("'in' needs a list", self._place(right.col_offset), hint)
+            is_in = isinstance(sign, ast.In)
+            join, each = (np.logical_or, ast.Eq()) if is_in else (np.logical_and, ast.NotEq())
+            return reduce(join, (self._compare(left, each, item) for item in right.elts), np.array(not is_in))
+        first, second = self._values(left), self._values(right)
+        if (first.dtype == object) != (second.dtype == object):
             raise self._fault("it compares a text with a number", self._place(left.col_offset))
-        return np.asarray(
-            _COMPARISONS[type(operator)](first.data, second.data).astype(bool) & first.exist & second.exist
-        )
+        return np.ma.filled(_OPERATORS[type(sign)](first, second), fill_value=False).astype(bool)
 
     def _place(self, offset: int) -> int:
         """Return the place in the text of what stands at an offset of the words of Python."""
@@ -204,9 +174,9 @@ def _quoted(name: str) -> str:
     return name if (match := _TOKEN.fullmatch(name)) and match.lastgroup == "name" else f"`{name}`"
 
 
-def _columns(rows: Rows, names: set[str]) -> dict[str, _Values]:
+def _columns(rows: Rows, names: set[str]) -> dict[str, Array]:
     """Return the values of columns, one an episode; of infos of steps, those of the last step."""
-    columns = {name: _Values(rows.column(name)) for name in names if name in _FACTS}
+    columns: dict[str, Array] = {name: np.ma.asarray(rows.column(name)) for name in names if name in _FACTS}
     typed = info_columns_of(rows.info["features"])
     for prefix in INFO_PREFIXES:
         wanted = {name for name in names if name.startswith(f"{prefix}.")}
@@ -216,7 +186,8 @@ def _columns(rows: Rows, names: set[str]) -> dict[str, _Values]:
         table = rows.ends(stored) if prefix == "episode_info" else _last_steps(rows, stored)
         infos = {f"{prefix}.{key}": values for key, values in decode_infos(prefix, table).items()}
         for name in wanted & {*infos, *typed}:
-            columns[name] = _info_values(name, infos.get(name, np.full(len(rows), None, object)))
+            values = _of_one_kind(name, infos.get(name, np.full(len(rows), None, object)))
+            columns[name] = np.ma.asarray(values)
     return columns
 
 
@@ -229,25 +200,27 @@ def _last_steps(rows: Rows, columns: tuple[str, ...]) -> pa.Table:
     return pa.concat_tables(tables)
 
 
-def _info_values(name: str, values: Array) -> _Values:
-    """Return the values of an info, as `EpisodeBatch` has them, as those of an expression."""
+def _of_one_kind(name: str, values: Array) -> Array:
+    """Return an info, as an `EpisodeBatch` has it, as one number or one text an episode, or masked."""
     if values.ndim == 1 and values.dtype != object:
-        return _Values(np.ma.getdata(values), ~np.ma.getmaskarray(values))
-    exist = np.array([value is not None for value in values])
-    kinds = set(map(_kind, values[exist]))
-    if values.ndim > 1 or len(kinds) > 1 or None in kinds:
+        return values
+    kinds = set(map(_kind, values)) - {None}
+    if values.ndim > 1 or len(kinds) > 1 or object in kinds:
         raise UsageError(
             f"{name} cannot be used in an expression: not every value of it is one number, or one text",
             hint="choose by an index instead: `dataset[mask]` of the Python API takes an array of bools",
         )
-    if kinds == {str}:
-        return _Values(np.where(exist, values, ""), exist)
-    return _Values(np.where(exist, values, 0).astype(np.float64), exist)
+    is_missing = np.array([value is None for value in values])
+    filled = np.where(is_missing, "" if kinds == {str} else 0, values)
+    return np.ma.MaskedArray(filled if kinds == {str} else filled.astype(np.float64), is_missing)
 
 
 def _kind(value: Any) -> type | None:
-    numbers = bool | int | float | np.bool_ | np.number
-    return str if isinstance(value, str) else float if isinstance(value, numbers) else None
+    """Return what an info is: a text, a number, another object, or nothing."""
+    if value is None:
+        return None
+    is_number = isinstance(value, bool | int | float | np.bool_ | np.number)
+    return float if is_number else str if isinstance(value, str) else object
 
 
 def matching(expression: str, rows: Rows) -> Array:

@@ -99,13 +99,14 @@ def test_parts_that_do_not_belong_together(tmp_path: Path) -> None:
         ([one, two, two, three], "a shard is given twice"),
         ([one, tmp_path / "quarter", three], f"{tmp_path / 'quarter'} is shard 2/4 of another division"),
         ([one, two, tmp_path / "foreign"], "are shards of different runs: root_seed differ"),
-        ([tmp_path / "whole"], "is no shard of a run"),
+        ([tmp_path / "whole"], "one dataset alone cannot be joined"),
+        ([one, tmp_path / "whole"], "an episode is given twice"),
     ):
         refused = called("merge", *parts, "--output", tmp_path / "all", code=2)
         assert message in refused.stderr, refused.said
     assert not (tmp_path / "all").exists()
     refused = called("merge", one, two, three, "--output", three, "--overwrite", code=2)
-    assert "is a shard itself" in refused.stderr, refused.said
+    assert "is read itself" in refused.stderr, refused.said
     assert "complete" == info_of(three)["status"]
 
 

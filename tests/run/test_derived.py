@@ -6,10 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from rollout_cli import CollectConfig, collect, load
+from rollout_cli import CollectConfig, collect, join_datasets, load
 from rollout_cli.cli.app import run
-from rollout_cli.dataset.folder import OutputFolder
-from rollout_cli.dataset.rewrite import derive
 from rollout_cli.errors import UsageError
 from rollout_cli.option_types import EpisodeRange
 from rollout_cli.run.replay import replay
@@ -25,7 +23,7 @@ def derived(tmp_path: Path) -> Path:
         )
         collect(config)
     inputs = [load(tmp_path / "1")[::2], load(tmp_path / "2")[1:4:2]]
-    derive(inputs, OutputFolder(tmp_path / "d"), operation="join", options={})
+    join_datasets(inputs, tmp_path / "d")
     return tmp_path / "d"
 
 
@@ -46,7 +44,7 @@ def test_it_is_not_resumed(derived: Path) -> None:
     """One clear error, and nothing changes."""
     before = info_of(derived)
     config = CollectConfig(episodes=EpisodeRange(0, 9), sampler="local", output=derived, resume=True)
-    with pytest.raises(UsageError, match=r"no run collected the dataset: it was made of others \(join\)"):
+    with pytest.raises(UsageError, match=r"no run collected the dataset: it was made of others \(merge\)"):
         collect(config)
     assert 2 == run(["collect", "--resume", "--episodes", "9", "--output", str(derived)])
     assert before == info_of(derived)
