@@ -11,7 +11,15 @@ import pytest
 
 from rollout_cli.option_types import Shard
 from rollout_cli.seeding.seeds import env_seed
-from tests.helpers.datasets import assert_same_data, episodes_of, has_commit, info_of, set_source, source_of
+from tests.helpers.datasets import (
+    assert_same_data,
+    episodes_of,
+    has_commit,
+    info_of,
+    numbers_of,
+    set_source,
+    source_of,
+)
 from tests.helpers.envs import HIDDEN
 from tests.helpers.policies import WEIGHT
 from tests.helpers.processes import called, running
@@ -63,6 +71,27 @@ def test_merged_shards_are_the_single_run(name: str, tmp_path: Path) -> None:
         info_of(tmp_path / "all")["status"],
         source_of(tmp_path / "all")["reproducible"]["status"],
     }
+
+
+@pytest.mark.parametrize("edges", [(0, 250, 400), (30, 150, 300, 400)])
+def test_merged_ranges_are_the_single_run(edges: tuple[int, ...], tmp_path: Path) -> None:
+    """Runs of one seed over episodes that follow one another; with a gap they are joined as what they are."""
+    words = ("collect", *run_words("episodes")[3:])
+    parts = [tmp_path / f"{first}" for first in edges[:-1]]
+    for part, first, stop in zip(parts, edges, edges[1:], strict=False):
+        called(*words, "--episodes", f"{first}:{stop}", "--output", part)
+    called(*words, "--episodes", f"{edges[0]}:{edges[-1]}", "--output", tmp_path / "one")
+    called("merge", *reversed(parts), "--output", tmp_path / "all", "--quiet")
+    assert_same_data(tmp_path / "one", tmp_path / "all")
+    assert source_of(tmp_path / "one")["collector"] == source_of(tmp_path / "all")["collector"]
+    if len(parts) > 2:
+        called("verify", tmp_path / "all")
+        called("diff", tmp_path / "one", tmp_path / "all")
+        called("replay", tmp_path / "all", "--episodes", "20:25")
+        called("merge", parts[2], parts[0], "--output", tmp_path / "gap", "--quiet")
+        called("verify", tmp_path / "gap")
+        assert [*range(300, 400), *range(30, 150)] == numbers_of(tmp_path / "gap")
+        assert "merge" == info_of(tmp_path / "gap")["derived"][0]["operation"]
 
 
 def test_a_shard_is_resumed(tmp_path: Path) -> None:
