@@ -13,7 +13,7 @@ from rollout_cli.cli.output import show
 from rollout_cli.remote import folder_of
 
 if TYPE_CHECKING:
-    from rollout_cli.dataset.operations import Edited
+    from rollout_cli.dataset.rewrite import Edited
 
 OutputFlag = Annotated[
     Path,

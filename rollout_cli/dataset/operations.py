@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
@@ -18,7 +18,7 @@ import numpy as np
 from rollout_cli.dataset.convert import Array, decode_infos
 from rollout_cli.dataset.folder import OutputFolder, check_folder
 from rollout_cli.dataset.reader import Dataset, Episode
-from rollout_cli.dataset.rewrite import Derivation, derivation
+from rollout_cli.dataset.rewrite import Derivation, Edited, derivation
 from rollout_cli.dataset.rows import Rows
 from rollout_cli.dataset.schema import info_columns_of
 from rollout_cli.dataset.segments import SizeLimits
@@ -30,18 +30,6 @@ from rollout_cli.remote import folder_of
 
 Reward = Callable[[Episode], Any]
 """Returns the rewards of an episode, (T,)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Edited:
-    """A dataset that was made of others, or with `dry_run` would be; then `written` is false."""
-
-    path: Path
-    operation: str
-    episodes: int
-    steps: int
-    sources: int  # Runs that its episodes are of.
-    written: bool
 
 
 class Writing(TypedDict, total=False):
@@ -260,12 +248,9 @@ def _write(derivations: Sequence[Derivation], writing: Writing) -> list[Edited]:
     """Write one after the other, when all can be written."""
     overwrite, dry_run = writing.get("overwrite", False), writing.get("dry_run", False)
     for made in derivations:
-        check_folder(made.path, overwrite=overwrite)
+        check_folder(made.result.path, overwrite=overwrite)
     for made in () if dry_run else derivations:
         # The old dataset stays until the new one is whole: an episode's id never gets so far.
-        folder = OutputFolder(made.path, overwrite=overwrite, keep_until=[sys.maxsize])
+        folder = OutputFolder(made.result.path, overwrite=overwrite, keep_until=[sys.maxsize])
         made.write(folder, writing.get("progress", Progress()))
-    return [
-        Edited(made.path, made.operation, made.episodes, made.steps, len(made.settings.sources), not dry_run)
-        for made in derivations
-    ]
+    return [replace(made.result, written=not dry_run) for made in derivations]

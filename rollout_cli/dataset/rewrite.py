@@ -37,12 +37,8 @@ Change = Callable[[Rows, Chunk], Chunk]
 """Returns other steps for whole episodes, which are given as rows of the old dataset, and as a chunk."""
 
 
-def rewrite(
-    chunks: Iterable[Rewritten], folder: OutputFolder, settings: DatasetSettings, **facts: Any
-) -> DatasetSummary:
+def rewrite(chunks: Iterable[Rewritten], folder: OutputFolder, settings: DatasetSettings) -> DatasetSummary:
     """Write episodes to a complete dataset, whose settings have `columns`.
-
-    Its info.json records the `facts` of the first source.
 
     Raises:
         DatasetExistsError: If the folder holds something that may not be replaced.
@@ -51,7 +47,19 @@ def rewrite(
     with DatasetWriter(folder, settings) as writer:
         for chunk, partition, sources in chunks:
             writer.write(chunk, partition=partition, sources=sources)
-        return writer.close(status="complete", **facts)
+        return writer.close(status="complete")
+
+
+@dataclass(frozen=True, slots=True)
+class Edited:
+    """A dataset that is made of others, or would be, where it is not `written`."""
+
+    path: Path
+    operation: str
+    episodes: int
+    steps: int
+    sources: int  # Runs that its episodes are of.
+    written: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,37 +67,22 @@ class Derivation:
     """A dataset that is to be made of others: everything is checked, and nothing is written.
 
     Attributes:
-        path: Where it goes.
+        result: What it will be.
         inputs: What is read; each has an episode.
         settings: Those of the new dataset.
         places: Of each input, the new place of each of its sources.
         change: What is done to the episodes on their way.
     """
 
-    path: Path
+    result: Edited
     inputs: Sequence[Dataset]
     settings: DatasetSettings
     places: Sequence[Array]
     change: Change
 
-    @property
-    def operation(self) -> str:
-        """What is done, as info.json names it."""
-        return str(self.settings.derived[-1]["operation"])
-
-    @property
-    def episodes(self) -> int:
-        """How many episodes it has."""
-        return sum(map(len, self.inputs))
-
-    @property
-    def steps(self) -> int:
-        """How many steps it has."""
-        return sum(int(dataset.rows.column("length").sum()) for dataset in self.inputs)
-
     def write(self, folder: OutputFolder, progress: Progress) -> DatasetSummary:
         """Write it to the folder of its path; the rest is `rewrite`'s."""
-        progress.start(label=str(self.path), total_steps=self.steps, total_episodes=None)
+        progress.start(label=str(self.result.path), total_steps=self.result.steps, total_episodes=None)
         progress.begin()
         summary = rewrite(self._chunks(progress), folder, self.settings)
         progress.finish()
@@ -160,8 +153,13 @@ def derivation(
         },
         derived=[*(step for at, step in enumerate(before) if step not in before[:at]), made],
     )
+    steps = sum(int(dataset.rows.column("length").sum()) for dataset in inputs)
     return Derivation(
-        path, inputs, settings, places, change or (lambda _, chunk: without_infos(chunk, drop_info))
+        Edited(path, operation, sum(map(len, inputs)), steps, len(sources)),
+        inputs,
+        settings,
+        places,
+        change or (lambda _, chunk: without_infos(chunk, drop_info)),
     )
 
 

@@ -26,9 +26,8 @@ from rollout_cli.run.provenance import changed_sources, changed_versions, record
 from rollout_cli.run.reproduce import Verdict, verdict_of_changes
 
 if TYPE_CHECKING:
-    from rollout_cli.dataset.operations import Edited
     from rollout_cli.dataset.reader import Dataset
-    from rollout_cli.dataset.rewrite import Rewritten
+    from rollout_cli.dataset.rewrite import Edited, Rewritten
 
 _OF_THE_FOLDER = ("output", "shard", "seed")
 _MAY_DIFFER = {
@@ -83,9 +82,9 @@ def merge(
         DatasetFormatError: If a dataset is damaged.
     """
     from rollout_cli.dataset.metadata import DatasetSettings  # noqa: PLC0415 - it loads pyarrow
-    from rollout_cli.dataset.operations import Edited, join_datasets  # noqa: PLC0415 - as above
+    from rollout_cli.dataset.operations import join_datasets  # noqa: PLC0415
     from rollout_cli.dataset.reader import load  # noqa: PLC0415
-    from rollout_cli.dataset.rewrite import rewrite  # noqa: PLC0415
+    from rollout_cli.dataset.rewrite import Edited, rewrite  # noqa: PLC0415
     from rollout_cli.dataset.schema import info_columns_of  # noqa: PLC0415
     from rollout_cli.dataset.segments import SizeLimits  # noqa: PLC0415
 

@@ -20,7 +20,8 @@ from rollout_cli.run.provenance import changed_sources
 from rollout_cli.run.reproduce import run_again
 
 _ALL_BUT_REWARDS = (
-    *("seed", "observation", "last_observation", "action", "terminated", "truncated", "length"),
+    *("episode_number", "seed", "observation", "last_observation", "action"),
+    *("terminated", "truncated", "length"),
     *INFO_PREFIXES,
 )
 

@@ -13,8 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from rollout_cli import convert_dataset, filter_dataset, join_datasets, relabel_dataset, split_dataset
-from rollout_cli.dataset.operations import Edited
 from rollout_cli.dataset.reader import Dataset, Episode, load
+from rollout_cli.dataset.rewrite import Edited
 from rollout_cli.dataset.segments import SizeLimits
 from rollout_cli.dataset.store import FileStore
 from rollout_cli.dataset.verify import verify_dataset

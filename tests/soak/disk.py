@@ -144,6 +144,7 @@ def kill_edits(folder: Path, *, every: int = 1) -> str:
         called(*base, "--seed", str(seed), "--output", folder / str(seed))
     source, kills, states = folder / "5", 0, Counter[str]()
     before = {path: path.read_bytes() for path in source.rglob("*") if path.is_file()}
+    edits: list[tuple[str | Path, ...]]
     edits = [(name, source, *more) for name, more in EDITS.items()]
     for edit in (*edits, ("merge", source, folder / "6")):
         whole, output, note = folder / f"{edit[0]}-whole", folder / edit[0], folder / "note"
