@@ -31,12 +31,8 @@ _TOKEN = re.compile(
     r"|(?P<sign><=|>=|==|!=|[-<>+*/()\[\],])"
     r"|(?P<space>\s+)"
 )
-_WORDS = {name: name for name in ("and", "or", "not", "in")} | {
-    "true": "True",
-    "false": "False",
-    "True": "True",
-    "False": "False",
-}
+_WORDS = {word: word for word in ("and", "or", "not", "in", "True", "False")}
+_WORDS |= {"true": "True", "false": "False"}
 _CORRECTIONS = {"=": "==", "&": "and", "|": "or", "!": "not"}
 _FACTS = tuple(field.name for field in EPISODE_FIELDS)
 _OPERATORS: Mapping[type, Callable[[Any, Any], Any]] = {

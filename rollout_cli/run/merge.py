@@ -6,6 +6,7 @@ Parts are the shards of a run, or runs of one seed over ranges of episodes that 
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import reduce
@@ -114,7 +115,9 @@ def merge(
         progress.start(label=str(output), total_steps=steps, total_episodes=None)
         progress.begin()
         chunks = _chunks([shard.dataset for shard in shards], per_worker, progress)
-        rewrite(chunks, OutputFolder(output, overwrite=overwrite), settings)
+        # An old dataset stays until the new one is whole: no number gets so far.
+        never = [sys.maxsize] * len(settings.first_numbers)
+        rewrite(chunks, OutputFolder(output, overwrite=overwrite, keep_until=never), settings)
         progress.finish()
     return Edited(output, "merge", sum(map(len, datasets)), steps, sources=1, written=not dry_run)
 
