@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.calling import Caller
-from tests.helpers.datasets import info_of
+from tests.helpers.datasets import info_of, numbers_of
 from tests.helpers.projects import project, write_module
 
 __all__ = ["project"]
@@ -67,6 +67,17 @@ def test_merge_of_runs(rollout: Caller, made: Path) -> None:
     rollout(*MAKE, "--env", "Pendulum-v1", "--max-episode-length", "5", "-o", "pendulum")
     assert "spaces" in rollout("merge", made, "pendulum", "-o", "no", code=2).stderr
     assert not Path("no").exists()
+
+
+def test_ranges_with_too_few_steps_to_decide_the_columns_are_joined(rollout: Caller) -> None:
+    """As one run is that has no gap: a single run might have other columns."""
+    for episodes in ("0:4", "4:9"):
+        rollout(*MAKE[:-3], "--seed", "7", "--episodes", episodes, "-q", "-o", episodes[0])
+    assert ["partial", "decided"] == [info_of(Path(part))["info_columns"] for part in "04"]
+    assert 1 == json.loads(rollout("merge", "0", "4", "-o", "both", "--json").stdout)["sources"]
+    assert ["merge"] == [step["operation"] for step in info_of(Path("both"))["derived"]]
+    rollout("verify", "both")
+    assert list(range(9)) == numbers_of(Path("both"))
 
 
 def test_convert(rollout: Caller, made: Path) -> None:

@@ -81,6 +81,9 @@ def test_merged_ranges_are_the_single_run(edges: tuple[int, ...], tmp_path: Path
     for part, first, stop in zip(parts, edges, edges[1:], strict=False):
         called(*words, "--episodes", f"{first}:{stop}", "--output", part)
     called(*words, "--episodes", f"{edges[0]}:{edges[-1]}", "--output", tmp_path / "one")
+    dry = called("merge", *parts, "--output", tmp_path / "all", "--dry-run")
+    assert "merge, not done (--dry-run)" in dry.stdout
+    assert not (tmp_path / "all").exists()
     called("merge", *reversed(parts), "--output", tmp_path / "all", "--quiet")
     assert_same_data(tmp_path / "one", tmp_path / "all")
     assert source_of(tmp_path / "one")["collector"] == source_of(tmp_path / "all")["collector"]
