@@ -56,7 +56,7 @@ def filter_dataset(dataset: Dataset, output: Path | str, keep: str, **writing: U
     """
     chosen = dataset.filter(keep)
     if not len(chosen):
-        raise UsageError(f"{keep!r} is true of no episode of {dataset.path}", hint="see: rollout stats")
+        raise UsageError(f"{keep!r} is true of no episode of {dataset.path}", hint="see: rollout info")
     made = derivation([chosen], output, operation="filter", options={"keep": keep})
     return _write([made], writing)[0]
 
@@ -93,9 +93,10 @@ def split_dataset(
         )
     rows, runs = dataset.rows, [source["run"] for source in dataset.info["sources"]]
     names = zip(rows.column("source").tolist(), rows.column("episode_number").tolist(), strict=True)
-    drawn = [blake2b(f"{seed} {runs[source]} {number}".encode()).digest() for source, number in names]
-    ranks = np.argsort(np.argsort(np.array(drawn, dtype="S64")))
-    edges = np.round(np.cumsum(shares) * len(dataset)).astype(int)
+    texts = (f"{seed} {runs[source]} {number}".encode() for source, number in names)
+    drawn = [int.from_bytes(blake2b(text, digest_size=8).digest()) for text in texts]
+    ranks = np.argsort(np.argsort(np.array(drawn, np.uint64)))
+    edges = np.round(np.cumsum(shares / shares.sum()) * len(dataset)).astype(int)
     chosen = np.searchsorted(edges, ranks, side="right")
     selections = {name: dataset[chosen == at] for at, name in enumerate(parts)}
     if empty := [name for name, part in selections.items() if not len(part)]:
