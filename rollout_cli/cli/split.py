@@ -40,7 +40,7 @@ def split(
     try:
         shares = {name.strip(): float(share) for name, _, share in pairs}
     except ValueError as error:
-        hint = "for example: {parts=train=0.9,test=0.1}"
+        hint = "for example: train=0.9,test=0.1"
         raise UsageError(f"--parts must be names and shares, got {parts!r}", hint=hint) from error
     with showing_progress(quiet=quiet or json) as progress:
         edited = split_dataset(

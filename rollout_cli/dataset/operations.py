@@ -89,7 +89,7 @@ def split_dataset(
         text = ",".join(f"{name}={share}" for name, share in parts.items())
         raise UsageError(
             f"a dataset cannot be split into {text!r}",
-            hint="give names of folders, and shares that sum to 1: {parts=train=0.9,test=0.1}",
+            hint="give names of folders, and shares that sum to 1, such as train=0.9,test=0.1",
         )
     rows, runs = dataset.rows, [source["run"] for source in dataset.info["sources"]]
     names = zip(rows.column("source").tolist(), rows.column("episode_number").tolist(), strict=True)
