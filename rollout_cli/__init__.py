@@ -12,6 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rollout_cli.config import CollectConfig as CollectConfig
+    from rollout_cli.dataset.operations import convert_dataset as convert_dataset
+    from rollout_cli.dataset.operations import filter_dataset as filter_dataset
+    from rollout_cli.dataset.operations import join_datasets as join_datasets
+    from rollout_cli.dataset.operations import relabel_dataset as relabel_dataset
+    from rollout_cli.dataset.operations import split_dataset as split_dataset
     from rollout_cli.dataset.reader import load as load
     from rollout_cli.envs.updates import EnvUpdate as EnvUpdate
     from rollout_cli.envs.updates import ExistingEnvUpdate as ExistingEnvUpdate
@@ -43,6 +48,13 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "config": ("CollectConfig",),
+    "dataset.operations": (
+        "convert_dataset",
+        "filter_dataset",
+        "join_datasets",
+        "relabel_dataset",
+        "split_dataset",
+    ),
     "dataset.reader": ("load",),
     "envs.updates": ("EnvUpdate", "ExistingEnvUpdate", "NewEnvUpdate", "SetTaskUpdate"),
     "episodes.batch": ("EnvSpec", "EpisodeBatch", "StepType", "TrajectoryBatch"),

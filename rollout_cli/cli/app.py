@@ -6,7 +6,8 @@ from typing import Annotated
 
 import typer
 
-from rollout_cli.cli import collect, dataset, export, merge, policy, replay
+from rollout_cli.cli import collect, convert, dataset, diff, export, merge, policy, relabel, replay, split
+from rollout_cli.cli import filter as filtering
 from rollout_cli.cli.options import EPILOG, Command, Group, LazyCommand
 from rollout_cli.cli.output import print_text, report
 from rollout_cli.cli.streams import flush_all, prepare_streams, writing_results
@@ -15,7 +16,9 @@ app = typer.Typer(cls=Group, rich_markup_mode="rich", pretty_exceptions_enable=F
 policy_app = typer.Typer(cls=Group, help="Make policy files.")
 app.command("collect", cls=LazyCommand, epilog=EPILOG)(collect.collect)
 app.command("exact", cls=LazyCommand, epilog=EPILOG)(collect.exact)
-for _body in (dataset.info, dataset.verify, dataset.repair, replay.replay, merge.merge, export.export):
+_TRUSTING = (dataset.info, dataset.verify, dataset.repair, replay.replay, diff.diff)
+_CHANGING = (merge.merge, filtering.filter, split.split, convert.convert, relabel.relabel)
+for _body in (*_TRUSTING, *_CHANGING, export.export):
     app.command(cls=Command)(_body)
 policy_app.callback()(lambda: None)
 policy_app.command(cls=Command)(policy.pack)

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from rollout_cli.dataset.convert import Array
 from rollout_cli.dataset.episode_table import EpisodeTable
+from rollout_cli.dataset.expression import matching
 from rollout_cli.dataset.flat import Batch
 from rollout_cli.dataset.layout import read_info, table_files
 from rollout_cli.dataset.rows import Rows, rows_of
@@ -91,6 +92,16 @@ class Dataset:
 
     def __repr__(self) -> str:
         return f"<Dataset {self.path}: {len(self)} episodes>"
+
+    def filter(self, expression: str) -> Dataset:
+        """Return a view of the episodes of which an expression is true, such as `return >= 400`.
+
+        docs/editing.md has the language. Only the columns that it names are read.
+
+        Raises:
+            UsageError: If it is not of the language, or names a column that there is not.
+        """
+        return self[matching(expression, self.rows)]
 
     @property
     def path(self) -> Path:

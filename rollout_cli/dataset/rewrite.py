@@ -6,7 +6,9 @@ What is written is committed like a run. A dataset that is made of others names 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,24 +19,26 @@ from rollout_cli.dataset.folder import OutputFolder
 from rollout_cli.dataset.inference import choose_kind
 from rollout_cli.dataset.metadata import DatasetSettings, DatasetSummary
 from rollout_cli.dataset.reader import Dataset
+from rollout_cli.dataset.rows import Rows
 from rollout_cli.dataset.schema import InfoColumns, info_columns_of
 from rollout_cli.dataset.segments import SizeLimits
 from rollout_cli.dataset.writer import DatasetWriter
-from rollout_cli.episodes.chunk import Chunk
+from rollout_cli.episodes.chunk import Chunk, unmatched_patterns, without_infos
 from rollout_cli.errors import UsageError
+from rollout_cli.progress import Progress
+from rollout_cli.remote import folder_of
 
 _SAME = ("spaces", "max_episode_length", "next_observation")
 
 Rewritten = tuple[Chunk, int, Array | None]
 """Whole episodes, the partition they go to, and their sources, int64 (N,); None for the first source."""
 
+Change = Callable[[Rows, Chunk], Chunk]
+"""Returns other steps for whole episodes, which are given as rows of the old dataset, and as a chunk."""
 
-def rewrite(
-    chunks: Iterable[Rewritten], folder: OutputFolder, settings: DatasetSettings, **facts: Any
-) -> DatasetSummary:
-    """Write episodes, whose sources have `columns`, to a complete dataset.
 
-    Its info.json records the `facts` of the first source.
+def rewrite(chunks: Iterable[Rewritten], folder: OutputFolder, settings: DatasetSettings) -> DatasetSummary:
+    """Write episodes to a complete dataset, whose settings have `columns`.
 
     Raises:
         DatasetExistsError: If the folder holds something that may not be replaced.
@@ -43,37 +47,96 @@ def rewrite(
     with DatasetWriter(folder, settings) as writer:
         for chunk, partition, sources in chunks:
             writer.write(chunk, partition=partition, sources=sources)
-        return writer.close(status="complete", **facts)
+        return writer.close(status="complete")
 
 
-def derive(
-    inputs: Sequence[Dataset], folder: OutputFolder, *, operation: str, options: Mapping[str, Any]
-) -> DatasetSummary:
-    """Write the episodes of datasets, or of selections of them, after one another; the rest is `rewrite`'s.
+@dataclass(frozen=True, slots=True)
+class Edited:
+    """A dataset that is made of others, or would be, where it is not `written`."""
+
+    path: Path
+    operation: str
+    episodes: int
+    steps: int
+    sources: int  # Runs that its episodes are of.
+    written: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Derivation:
+    """A dataset that is to be made of others: everything is checked, and nothing is written.
+
+    Attributes:
+        result: What it will be.
+        inputs: What is read; each has an episode.
+        settings: Those of the new dataset.
+        places: Of each input, the new place of each of its sources.
+        change: What is done to the episodes on their way.
+    """
+
+    result: Edited
+    inputs: Sequence[Dataset]
+    settings: DatasetSettings
+    places: Sequence[Array]
+    change: Change
+
+    def write(self, folder: OutputFolder, progress: Progress) -> DatasetSummary:
+        """Write it to the folder of its path; the rest is `rewrite`'s."""
+        progress.start(label=str(self.result.path), total_steps=self.result.steps, total_episodes=None)
+        progress.begin()
+        summary = rewrite(self._chunks(progress), folder, self.settings)
+        progress.finish()
+        return summary
+
+    def _chunks(self, progress: Progress) -> Iterator[Rewritten]:
+        for dataset, places in zip(self.inputs, self.places, strict=True):
+            for block in dataset.rows.blocks():
+                chunk = self.change(block, block.chunk())
+                yield chunk, 0, places[block.column("source")]
+                progress.add(chunk)
+
+
+def derivation(
+    inputs: Sequence[Dataset],
+    output: Path | str,
+    *,
+    operation: str,
+    options: Mapping[str, Any],
+    next_observation: bool | None = None,
+    limits: SizeLimits | None = None,
+    drop_info: Sequence[str] = (),
+    change: Change | None = None,
+) -> Derivation:
+    """Return how a dataset is made of others: their episodes after one another.
 
     Args:
         inputs: What is read. Datasets of one run share its record.
-        folder: Where the new dataset goes.
+        output: The folder of the new dataset.
         operation: What is done, as info.json names it.
         options: How, as plain values.
+        next_observation: Whether steps have the observation that followed; None: as in the inputs.
+        limits: The limits of its segments; None: those of the first input.
+        drop_info: Infos to leave out: dotted paths, or globs of them.
+        change: What is done to the episodes on their way; None leaves them as they are.
 
     Raises:
-        UsageError: If there is no episode, one is given twice, or the datasets have different spaces or
-            limits.
+        UsageError: If there is no episode, one is given twice, the datasets have different spaces or limits,
+            or one of them is in that folder.
     """
     inputs = [dataset for dataset in inputs if len(dataset)]
     if not inputs:
         raise UsageError("there is no episode to write", hint="choose some episodes, or another dataset")
-    first = inputs[0].info
+    first, path = inputs[0].info, folder_of(output).resolve()
     for dataset in inputs:
-        if dataset.path.resolve() == folder.path:
-            raise UsageError(f"{dataset.path} is read itself", hint="write to another folder")
+        if dataset.path.resolve() in (path, *path.parents):
+            raise UsageError(f"{dataset.path} is read itself", hint="write to a folder outside of it")
         if differing := [name for name in _SAME if dataset.info[name] != first[name]]:
             raise UsageError(
                 f"{dataset.path} and {inputs[0].path} do not fit together: {', '.join(differing)} differ",
                 hint="join datasets of one environment",
             )
     sources = {source["run"]: source for dataset in inputs for source in dataset.info["sources"]}
+    places = _source_places(inputs, list(sources))
     fingerprints = [fingerprint_of(dataset.info) for dataset in inputs]
     made = {"operation": operation, "options": dict(options), "inputs": fingerprints}
     before = [step for dataset in inputs for step in dataset.info["derived"]]
@@ -81,29 +144,41 @@ def derive(
         inputs[0].env_spec,
         list(sources.values()),
         first_numbers=[0],
-        next_observation=first["next_observation"],
-        limits=SizeLimits(**first["limits"]),
-        columns=_joined_columns(inputs),
+        next_observation=first["next_observation"] if next_observation is None else next_observation,
+        limits=limits or SizeLimits(**first["limits"]),
+        columns={
+            name: column
+            for name, column in _joined_columns(inputs).items()
+            if len(unmatched_patterns(drop_info, [name])) == len(drop_info)
+        },
         derived=[*(step for at, step in enumerate(before) if step not in before[:at]), made],
     )
-    return rewrite(_chunks(inputs, list(sources)), folder, settings)
+    steps = sum(int(dataset.rows.column("length").sum()) for dataset in inputs)
+    return Derivation(
+        Edited(path, operation, sum(map(len, inputs)), steps, len(sources)),
+        inputs,
+        settings,
+        places,
+        change or (lambda _, chunk: without_infos(chunk, drop_info)),
+    )
 
 
-def _chunks(inputs: Sequence[Dataset], runs: Sequence[str]) -> Iterator[Rewritten]:
-    """Yield all episodes with their places among the `runs`."""
+def _source_places(inputs: Sequence[Dataset], runs: Sequence[str]) -> list[Array]:
+    """Return the places among the `runs` of each input's sources; refuse an episode that is given twice."""
     places = [
         np.array([runs.index(source["run"]) for source in dataset.info["sources"]]) for dataset in inputs
     ]
-    pairs = [(dataset.rows, place) for dataset, place in zip(inputs, places, strict=True)]
-    columns = [(place[rows.column("source")], rows.column("episode_number")) for rows, place in pairs]
-    identities = np.concatenate([np.column_stack(pair) for pair in columns])
+    identities = np.concatenate(
+        [
+            np.column_stack([place[dataset.rows.column("source")], dataset.rows.column("episode_number")])
+            for dataset, place in zip(inputs, places, strict=True)
+        ]
+    )
     if len(np.unique(identities, axis=0)) < len(identities):
         raise UsageError(
             "an episode is given twice: two datasets have it", hint="give each episode of a run once"
         )
-    for rows, place in pairs:
-        for block in rows.blocks():
-            yield block.chunk(), 0, place[block.column("source")]
+    return places
 
 
 def _joined_columns(inputs: Sequence[Dataset]) -> InfoColumns:

@@ -56,6 +56,10 @@ class SizeLimits:
                 f"segments of {self.segment_bytes:,} bytes were asked for",
                 hint=f"give a size from 1 to {MOST_SEGMENT_BYTES:,} bytes: a segment is held in memory",
             )
+        if (rows := min(self.segment_rows, self.group_rows)) < 1:
+            raise UsageError(
+                f"segments or row groups of {rows:,} rows were asked for", hint="give at least 1"
+            )
 
     def for_partitions(self, n_partitions: int) -> SizeLimits:
         """Return the limits of one of `n_partitions` partitions."""

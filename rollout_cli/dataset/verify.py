@@ -78,8 +78,9 @@ class Fault(NamedTuple):
 class VerifyReport:
     """The outcome of a verification, to which each check adds.
 
-    `segments` are those whose episodes files could be read, `notes` harmless observations, and `unexpected`
-    files in the dataset's own folders that do not belong there.
+    `segments` are those whose episodes files could be read, `notes` harmless observations, `unexpected` files
+    in the dataset's own folders that do not belong there, and `identities` the id, source and number of each
+    episode, int64 (N, 3).
     """
 
     path: Path
@@ -92,6 +93,7 @@ class VerifyReport:
     faults: list[Fault] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     unexpected: list[Path] = field(default_factory=list)
+    identities: dict[SegmentId, Array] = field(default_factory=dict)
 
     def document(self) -> dict[str, Any]:
         """Return the report as JSON."""
@@ -161,9 +163,23 @@ def _check_segments(report: VerifyReport) -> None:
         if segment.partition >= len(firsts):
             report.add(path, f"it is of another partition than the dataset's {len(firsts)}", segment)
         begins[following] = _check_segment(report, segment, *begins.get(segment, (None, None)))
+    _check_identities(report)
     for segment, path in report.data_files.items():
         if segment not in report.episodes_files:
             report.notes.append(f"{report.name(path)} has no episodes file, so none of its rows is committed")
+
+
+def _check_identities(report: VerifyReport) -> None:
+    """Check that no episode is there twice: its source and number say which one it is."""
+    if not report.info["derived"]:
+        return  # Numbers rise from one episode to the next.
+    every = np.concatenate([np.empty((0, 3), np.int64), *report.identities.values()])
+    _, firsts = np.unique(every[:, 1:], axis=0, return_index=True)
+    repeated = np.delete(every[:, 0], firsts)
+    for segment, identities in report.identities.items():
+        if len(ids := np.intersect1d(identities[:, 0], repeated)):
+            problem = "it is an episode that the dataset has already: its source and number say so"
+            report.add(report.episodes_files[segment], problem, segment, ids)
 
 
 def _check_segment(
@@ -204,6 +220,8 @@ def _check_segment(
         for problem, wrong in checks:
             if np.any(wrong):
                 report.add(file, problem, segment, ids[wrong] if np.ndim(wrong) else ())
+    identities = np.column_stack([ids, facts["source"], facts["episode_number"]])
+    report.identities[segment] = identities
     size = sum(file.stat().st_size for file in (path, data_path) if file.exists())
     report.segments.append(Written(segment, record, size))
     return int(ids[-1]) + 1, record.stop

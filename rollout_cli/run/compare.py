@@ -81,6 +81,7 @@ def first_difference(
 def _columns(batch: EpisodeBatch) -> Iterator[tuple[str, _Column]]:
     """Yield the fields of one episode in the order of cause and effect within a step."""
     length = len(batch.rewards)
+    yield "episode_number", (0, batch.numbers)
     yield "seed", (0, batch.seeds)
     yield from _leaves("observation", batch.observations)
     yield from _leaves("last_observation", batch.last_observations, length)

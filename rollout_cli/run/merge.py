@@ -1,29 +1,34 @@
-"""Merging: the shards of one run, each a dataset, become the dataset of the whole run."""
+"""Merging: the parts of one run, each a dataset, become the dataset of the whole run; others are joined.
+
+Parts are the shards of a run, or runs of one seed over ranges of episodes that follow one another.
+"""
 
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import reduce
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from rollout_cli import pins
-from rollout_cli.config import CollectConfig
+from rollout_cli.config import CollectConfig, plain_value
 from rollout_cli.dataset.folder import OutputFolder, check_folder
 from rollout_cli.dataset.layout import collected_source
 from rollout_cli.errors import UsageError
+from rollout_cli.option_types import EpisodeRange
 from rollout_cli.progress import Progress
 from rollout_cli.run.provenance import changed_sources, changed_versions, recorded_values
 from rollout_cli.run.reproduce import Verdict, verdict_of_changes
 
 if TYPE_CHECKING:
-    from rollout_cli.dataset.metadata import DatasetSummary
     from rollout_cli.dataset.reader import Dataset
-    from rollout_cli.dataset.rewrite import Rewritten
+    from rollout_cli.dataset.rewrite import Edited, Rewritten
 
 _OF_THE_FOLDER = ("output", "shard", "seed")
 _MAY_DIFFER = {
@@ -40,7 +45,7 @@ _MAY_DIFFER |= {"pin", "accept_changes"}
 
 
 class _Shard(NamedTuple):
-    """A shard, the configuration that made it, and the record of its run."""
+    """A part of a run, the configuration that made it, and its record."""
 
     dataset: Dataset
     config: CollectConfig
@@ -52,60 +57,103 @@ class _Shard(NamedTuple):
 
     @property
     def place(self) -> tuple[int, int]:
-        """Its number, and into how many parts the run was divided."""
-        assert self.config.shard is not None
-        return self.config.shard.number, self.config.shard.parts
+        """Its number, and into how many parts the run was divided; of a range its first number, and 0."""
+        shard = self.config.shard
+        return (self.config.run_numbers.start, 0) if shard is None else (shard.number, shard.parts)
 
 
 def merge(
-    parts: Sequence[Path], output: Path, *, overwrite: bool, progress: Progress, accept_changes: bool = False
-) -> DatasetSummary:
-    """Write the dataset of the run whose shards are `parts`, in any order; `data/` is as one run makes it.
+    parts: Sequence[Path],
+    output: Path,
+    *,
+    overwrite: bool,
+    dry_run: bool = False,
+    progress: Progress,
+    accept_changes: bool = False,
+) -> Edited:
+    """Write the dataset of the run whose parts these are, in any order; `data/` is as one run makes it.
 
-    With `accept_changes` the policy or environment of one may be others than those of the first; that is
+    Datasets of different runs become one that has all their episodes, each with its source. With
+    `accept_changes` the policy or environment of one part may be others than those of the first; that is
     recorded.
 
     Raises:
-        UsageError: If a shard is missing, has not ended, or belongs to another run.
-        DatasetFormatError: If a shard is damaged.
+        UsageError: If a shard is missing, has not ended, or belongs to another run, if an episode is there
+            twice, or if spaces differ.
+        DatasetFormatError: If a dataset is damaged.
     """
     from rollout_cli.dataset.metadata import DatasetSettings  # noqa: PLC0415 - it loads pyarrow
-    from rollout_cli.dataset.rewrite import rewrite  # noqa: PLC0415
+    from rollout_cli.dataset.operations import join_datasets  # noqa: PLC0415
+    from rollout_cli.dataset.reader import load  # noqa: PLC0415
+    from rollout_cli.dataset.rewrite import Edited, rewrite  # noqa: PLC0415
     from rollout_cli.dataset.schema import info_columns_of  # noqa: PLC0415
     from rollout_cli.dataset.segments import SizeLimits  # noqa: PLC0415
 
     check_folder(output, overwrite=overwrite)
     if output.resolve() in [path.resolve() for path in parts]:
-        raise UsageError(f"{output} is a shard itself", hint="merge into another folder")
-    shards = sorted(map(_shard, parts), key=lambda shard: shard.place)
+        raise UsageError(f"{output} is read itself", hint="merge into another folder")
+    datasets = [load(path) for path in parts]
+    if not (_are_shards(datasets) or _are_ranges(datasets)):
+        return join_datasets(datasets, output, overwrite=overwrite, dry_run=dry_run, progress=progress)
+    shards = sorted(map(_shard, datasets), key=lambda shard: shard.place)
     changes = _changes(shards, progress, accept_changes=accept_changes)
     first, config = shards[0], replace(shards[0].config, shard=None)
+    if config.episodes is not None:
+        stop = shards[-1].config.run_numbers.stop
+        config = replace(config, episodes=EpisodeRange(config.run_numbers.start, stop))
     per_worker = config.episodes_per_worker
     settings = DatasetSettings(
         first.dataset.env_spec,
-        [_joined_source(shards, changes)],
+        [_joined_source(shards, changes, config)],
         [worker * per_worker for worker in config.run_numbers] if per_worker else [config.run_numbers.start],
         next_observation=config.next_observation,
         limits=SizeLimits(segment_bytes=config.segment_bytes),
         columns=info_columns_of(first.dataset.info["features"]),
     )
-    n_steps = sum(shard.dataset.info["steps"] for shard in shards)
-    progress.start(label=str(output), total_steps=n_steps, total_episodes=None)
-    progress.begin()
-    chunks = _chunks([shard.dataset for shard in shards], per_worker, progress)
-    summary = rewrite(chunks, OutputFolder(output, overwrite=overwrite), settings)
-    progress.finish()
-    return summary
+    steps = sum(shard.dataset.info["steps"] for shard in shards)
+    if not dry_run:
+        progress.start(label=str(output), total_steps=steps, total_episodes=None)
+        progress.begin()
+        chunks = _chunks([shard.dataset for shard in shards], per_worker, progress)
+        # An old dataset stays until the new one is whole: no number gets so far.
+        never = [sys.maxsize] * len(settings.first_numbers)
+        rewrite(chunks, OutputFolder(output, overwrite=overwrite, keep_until=never), settings)
+        progress.finish()
+    return Edited(output, "merge", sum(map(len, datasets)), steps, sources=1, written=not dry_run)
 
 
-def _shard(path: Path) -> _Shard:
-    from rollout_cli.dataset.reader import load  # noqa: PLC0415 - it loads pyarrow
+def _are_shards(datasets: Sequence[Dataset]) -> bool:
+    """Return whether all record that they are shards of a run."""
+    return all(
+        not dataset.info["derived"] and dataset.info["sources"][0].get("collector", {}).get("shard")
+        for dataset in datasets
+    )
 
-    dataset = load(path)
-    source = collected_source(dataset.info)
+
+def _are_ranges(datasets: Sequence[Dataset]) -> bool:
+    """Return whether these are whole runs of one seed over ranges of episodes that follow one another.
+
+    Their columns must be decided, and the same: then they are those of a run over all of the episodes.
+    """
+    ranges, runs = list[tuple[int, int]](), set[str]()
+    for info in (dataset.info for dataset in datasets):
+        source = info["sources"][0]
+        options = source.get("collector", {})
+        is_whole = not info["derived"] and (info["info_columns"], info["status"]) == ("decided", "complete")
+        if not is_whole or not options.get("episodes"):
+            return False
+        first, _, stop = str(options["episodes"]).rpartition(":")
+        ranges.append((int(first or 0), int(stop)))
+        shared = {name: options[name] for name in options.keys() - {*_MAY_DIFFER, "episodes"}}
+        runs.add(json.dumps([source["run"], info["features"], shared], sort_keys=True))
+    return len(ranges) > len(runs) == 1 and all(
+        left[1] == right[0] for left, right in pairwise(sorted(ranges))
+    )
+
+
+def _shard(dataset: Dataset) -> _Shard:
+    path, source = dataset.path, collected_source(dataset.info)
     config = CollectConfig(**recorded_values(source), output=path)
-    if config.shard is None:
-        raise UsageError(f"{path} is no shard of a run", hint='collect its parts with {shard="i/n"}')
     if dataset.info["status"] != "complete":
         message = f"{path}, shard {config.shard}, is not complete: its status is {dataset.info['status']!r}"
         hint = (
@@ -115,10 +163,13 @@ def _shard(path: Path) -> _Shard:
     return _Shard(dataset, config, source)
 
 
-def _joined_source(shards: Sequence[_Shard], changes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _joined_source(
+    shards: Sequence[_Shard], changes: Sequence[Mapping[str, Any]], config: CollectConfig
+) -> dict[str, Any]:
     """Return the record of the whole run."""
     first, sources = shards[0].source, [shard.source for shard in shards]
-    joined = {**first, "collector": {**first["collector"], "shard": None}, "changes": changes}
+    whole = {"shard": None} | ({"episodes": plain_value(config.episodes)} if config.episodes else {})
+    joined = {**first, "collector": {**first["collector"], **whole}, "changes": changes}
     joined["files"] = reduce(pins.joined, [source["files"] for source in sources])
     joined["reproducible"] = _verdict(sources, verdict_of_changes(changes))
     if skipped := [source["skipped"] for source in sources if "skipped" in source]:
@@ -141,7 +192,7 @@ def _changes(
             )
     present, count = [shard.place[0] for shard in shards], first.place[1]
     missing = sorted(set(range(1, count + 1)) - set(present))
-    if missing or len(present) != count:
+    if count and (missing or len(present) != count):
         what = f"shard {missing[0]}/{count} is missing" if missing else "a shard is given twice"
         raise UsageError(what, hint="give each shard of the run once")
     may_differ = _MAY_DIFFER - ({"workers"} if first.config.command == "exact" else set())
@@ -150,6 +201,7 @@ def _changes(
         compared = vars(first.config).keys() - {
             *_OF_THE_FOLDER,
             *may_differ,
+            *(() if count else ("episodes",)),
             *_in_files(first.source, shard.source),
         }
         differing = sorted(

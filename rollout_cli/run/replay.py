@@ -9,7 +9,7 @@ from typing import Any
 from rollout_cli import pins
 from rollout_cli.config import CollectConfig
 from rollout_cli.dataset.reader import Dataset
-from rollout_cli.dataset.schema import SpaceSchema
+from rollout_cli.dataset.schema import INFO_PREFIXES, SpaceSchema
 from rollout_cli.dataset.tables import stored_form
 from rollout_cli.errors import EnvLoadError, NotReproducibleError
 from rollout_cli.policies.source import policy_source
@@ -18,6 +18,12 @@ from rollout_cli.run.compare import Difference, first_difference
 from rollout_cli.run.provenance import changed_sources
 from rollout_cli.run.reproduce import run_again
 from rollout_cli.run.request import env_of, sampler_of
+
+_ALL_BUT_REWARDS = (
+    *("episode_number", "seed", "observation", "last_observation", "action"),
+    *("terminated", "truncated", "length"),
+    *INFO_PREFIXES,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +63,9 @@ def _replay_source(
     env_kwargs: Mapping[str, Any],
 ) -> tuple[list[Replayed], list[str]]:
     """Replay episodes of the run that `source` records."""
+    edits = [step["options"] for step in dataset.info["derived"]]
+    dropped = [key for options in edits for key in options.get("drop_info", ())]
+    relabelled = any("reward" in options for options in edits)
     values = provenance.recorded_values(source)
     values |= {
         "sampler": "local",
@@ -69,6 +78,7 @@ def _replay_source(
         "on_worker_death": "fail",
         "env_kwargs": {**values.get("env_kwargs", {}), **env_kwargs},
         "policy": policy or values["policy"],
+        "drop_info": (*values.get("drop_info", ()), *dropped),
     }
     config = CollectConfig(**values)
     provenance.check_nothing_cut(config)
@@ -113,12 +123,12 @@ def _replay_source(
                 run_again(sampler, episode.number), dataset.env_spec, dataset.info["features"]
             )
             facts = {"episode_id": episode.id, "episode_number": episode.number, "seed": episode.seed}
-            replayed.append(
-                Replayed({**facts, "steps": len(episode)}, first_difference(episode.batch, rerun))
-            )
+            difference = first_difference(episode.batch, rerun, only=_ALL_BUT_REWARDS if relabelled else ())
+            replayed.append(Replayed({**facts, "steps": len(episode)}, difference))
         # What is read in an episode is known by now.
         late, _ = pins.changes(source["files"], pins.record(sampler.report.files))
         late = [f"{change} since the dataset was made" for change in late]
+        notices += ["the rewards were relabelled, so they are not compared"] if relabelled else []
         notices += [
             f"from episode {min(change['from_numbers'])} on, {change['what']}" for change in source["changes"]
         ]

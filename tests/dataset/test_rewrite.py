@@ -13,9 +13,10 @@ from rollout_cli.dataset.layout import collected_source, read_info
 from rollout_cli.dataset.metadata import DatasetSummary
 from rollout_cli.dataset.reader import Dataset, load
 from rollout_cli.dataset.repair import repair_dataset
-from rollout_cli.dataset.rewrite import derive
+from rollout_cli.dataset.rewrite import derivation
 from rollout_cli.dataset.verify import verify_dataset
 from rollout_cli.errors import StorageError, UsageError
+from rollout_cli.progress import Progress
 from tests.helpers.batches import assert_same_info_values, assert_same_steps
 from tests.helpers.chunks import episode
 from tests.helpers.damage import data, episodes, set_values
@@ -33,7 +34,8 @@ from tests.helpers.writing import (
 
 
 def derived(path: Path, *inputs: Dataset, **options: Any) -> DatasetSummary:
-    return derive(inputs, OutputFolder(path, **options), operation="test", options={"step": 2})
+    made = derivation(inputs, path, operation="test", options={"step": 2})
+    return made.write(OutputFolder(path, **options), Progress())
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,15 @@ import pytest
 
 from rollout_cli.option_types import Shard
 from rollout_cli.seeding.seeds import env_seed
-from tests.helpers.datasets import assert_same_data, episodes_of, has_commit, info_of, set_source, source_of
+from tests.helpers.datasets import (
+    assert_same_data,
+    episodes_of,
+    has_commit,
+    info_of,
+    numbers_of,
+    set_source,
+    source_of,
+)
 from tests.helpers.envs import HIDDEN
 from tests.helpers.policies import WEIGHT
 from tests.helpers.processes import called, running
@@ -65,6 +73,30 @@ def test_merged_shards_are_the_single_run(name: str, tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.parametrize("edges", [(0, 250, 400), (30, 150, 300, 400)])
+def test_merged_ranges_are_the_single_run(edges: tuple[int, ...], tmp_path: Path) -> None:
+    """Runs of one seed over episodes that follow one another; with a gap they are joined as what they are."""
+    words = ("collect", *run_words("episodes")[3:])
+    parts = [tmp_path / f"{first}" for first in edges[:-1]]
+    for part, first, stop in zip(parts, edges, edges[1:], strict=False):
+        called(*words, "--episodes", f"{first}:{stop}", "--output", part)
+    called(*words, "--episodes", f"{edges[0]}:{edges[-1]}", "--output", tmp_path / "one")
+    dry = called("merge", *parts, "--output", tmp_path / "all", "--dry-run")
+    assert "merge, not done (--dry-run)" in dry.stdout
+    assert not (tmp_path / "all").exists()
+    called("merge", *reversed(parts), "--output", tmp_path / "all", "--quiet")
+    assert_same_data(tmp_path / "one", tmp_path / "all")
+    assert source_of(tmp_path / "one")["collector"] == source_of(tmp_path / "all")["collector"]
+    if len(parts) > 2:
+        called("verify", tmp_path / "all")
+        called("diff", tmp_path / "one", tmp_path / "all")
+        called("replay", tmp_path / "all", "--episodes", "20:25")
+        called("merge", parts[2], parts[0], "--output", tmp_path / "gap", "--quiet")
+        called("verify", tmp_path / "gap")
+        assert [*range(300, 400), *range(30, 150)] == numbers_of(tmp_path / "gap")
+        assert "merge" == info_of(tmp_path / "gap")["derived"][0]["operation"]
+
+
 def test_a_shard_is_resumed(tmp_path: Path) -> None:
     """One that was killed is refused by name, with the command that finishes it, and merges after that."""
     words = run_words("episodes")
@@ -99,13 +131,14 @@ def test_parts_that_do_not_belong_together(tmp_path: Path) -> None:
         ([one, two, two, three], "a shard is given twice"),
         ([one, tmp_path / "quarter", three], f"{tmp_path / 'quarter'} is shard 2/4 of another division"),
         ([one, two, tmp_path / "foreign"], "are shards of different runs: root_seed differ"),
-        ([tmp_path / "whole"], "is no shard of a run"),
+        ([tmp_path / "whole"], "one dataset alone cannot be joined"),
+        ([one, tmp_path / "whole"], "an episode is given twice"),
     ):
         refused = called("merge", *parts, "--output", tmp_path / "all", code=2)
         assert message in refused.stderr, refused.said
     assert not (tmp_path / "all").exists()
     refused = called("merge", one, two, three, "--output", three, "--overwrite", code=2)
-    assert "is a shard itself" in refused.stderr, refused.said
+    assert "is read itself" in refused.stderr, refused.said
     assert "complete" == info_of(three)["status"]
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from rollout_cli import CollectConfig, collect, load
+from rollout_cli import CollectConfig, collect, convert_dataset, join_datasets, load, relabel_dataset
 from rollout_cli.cli.app import run
-from rollout_cli.dataset.folder import OutputFolder
-from rollout_cli.dataset.rewrite import derive
+from rollout_cli.dataset.reader import Episode
 from rollout_cli.errors import UsageError
 from rollout_cli.option_types import EpisodeRange
 from rollout_cli.run.replay import replay
@@ -21,11 +21,16 @@ def derived(tmp_path: Path) -> Path:
     """Every second episode of one run, and some of another one."""
     for seed in (1, 2):
         config = CollectConfig(
-            episodes=EpisodeRange(0, 8), seed=seed, sampler="local", workers=1, output=tmp_path / str(seed)
+            env="tests.helpers.envs:FaultyEnv",
+            episodes=EpisodeRange(0, 8),
+            seed=seed,
+            sampler="local",
+            workers=1,
+            output=tmp_path / str(seed),
         )
         collect(config)
     inputs = [load(tmp_path / "1")[::2], load(tmp_path / "2")[1:4:2]]
-    derive(inputs, OutputFolder(tmp_path / "d"), operation="join", options={})
+    join_datasets(inputs, tmp_path / "d")
     return tmp_path / "d"
 
 
@@ -33,6 +38,19 @@ def test_its_episodes_are_run_again(derived: Path) -> None:
     replayed, _ = replay(load(derived), range(6), policy=None, env_kwargs={})
     assert [None] * 6 == [episode.difference for episode in replayed]
     assert [0, 2, 4, 6, 1, 3] == [episode.facts["episode_number"] for episode in replayed]
+
+
+def reward(episode: Episode) -> Any:
+    return -episode.rewards
+
+
+def test_what_was_rewritten_is_not_replayed(derived: Path, tmp_path: Path) -> None:
+    """New rewards, and infos that were left out; the other values still are."""
+    relabel_dataset(load(derived), tmp_path / "new", reward)
+    convert_dataset(load(tmp_path / "new"), tmp_path / "less", drop_info=["steps"], next_observation=True)
+    replayed, notices = replay(load(tmp_path / "less"), range(6), policy=None, env_kwargs={})
+    assert [None] * 6 == [episode.difference for episode in replayed]
+    assert "the rewards were relabelled, so they are not compared" in notices
 
 
 def test_it_is_shown_and_verified(derived: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -46,7 +64,7 @@ def test_it_is_not_resumed(derived: Path) -> None:
     """One clear error, and nothing changes."""
     before = info_of(derived)
     config = CollectConfig(episodes=EpisodeRange(0, 9), sampler="local", output=derived, resume=True)
-    with pytest.raises(UsageError, match=r"no run collected the dataset: it was made of others \(join\)"):
+    with pytest.raises(UsageError, match=r"no run collected the dataset: it was made of others \(merge\)"):
         collect(config)
     assert 2 == run(["collect", "--resume", "--episodes", "9", "--output", str(derived)])
     assert before == info_of(derived)

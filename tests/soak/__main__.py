@@ -17,7 +17,7 @@ from pathlib import Path
 
 from tests.helpers.processes import ROOT
 from tests.soak.cycles import run_cycles
-from tests.soak.disk import fail_everywhere, kill_everywhere
+from tests.soak.disk import fail_everywhere, kill_edits, kill_everywhere
 from tests.soak.kills import SETTINGS, kill_all
 
 KILLS, CYCLES, EXAMPLES = 200, 1_000, 2_000
@@ -57,6 +57,7 @@ def _parts(work: Path, share: int, seed: int) -> Iterator[Callable[[], str]]:
     yield partial(apart, "cycles", CYCLES // share)
     yield partial(apart, "disk", share)
     yield partial(kill_everywhere, work / "killed", every=share)
+    yield partial(kill_edits, work / "edits", every=3 * share)
     yield partial(properties, EXAMPLES // share, seed)
 
 

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import errno
 import shutil
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
-from rollout_cli import CollectConfig, collect
+from rollout_cli import CollectConfig, collect, load
+from rollout_cli.dataset.reader import Episode
 from rollout_cli.dataset.store import FileStore
 from rollout_cli.errors import StorageError
+from rollout_cli.run.diff import diff
 from tests.helpers.breaks import BREAKS, SMALL, contents, killed
 from tests.helpers.datasets import data_hashes, has_commit, info_of, numbers_of
 from tests.helpers.processes import called
@@ -117,3 +121,53 @@ def kill_everywhere(folder: Path, *, every: int = 1) -> str:
             change += every
         assert change > 1, f"{again[0]} was never killed"
     return f"repair and overwrite were killed {kills} times"
+
+
+EDITS: dict[str, tuple[str, ...]] = {
+    "filter": ("--keep", "length >= 5"),
+    "split": ("--parts", "train=0.7,test=0.3"),
+    "convert": ("--next-observation", "--segment-bytes", "15000"),
+    "relabel": ("--reward", "tests.soak.disk:reward"),
+}
+
+
+def reward(episode: Episode) -> Any:
+    """Return other rewards."""
+    return -episode.rewards
+
+
+def kill_edits(folder: Path, *, every: int = 1) -> str:
+    """Kill each command that edits before each change on disk, or one in `every`, and run it again."""
+    folder.mkdir()
+    base = ("collect", "--episodes", "120", "--sampler", "local", "--workers", "1", "--quiet", *SMALL)
+    for seed in (5, 6):
+        called(*base, "--seed", str(seed), "--output", folder / str(seed))
+    source, kills, states = folder / "5", 0, Counter[str]()
+    before = {path: path.read_bytes() for path in source.rglob("*") if path.is_file()}
+    edits: list[tuple[str | Path, ...]]
+    edits = [(name, source, *more) for name, more in EDITS.items()]
+    for edit in (*edits, ("merge", source, folder / "6")):
+        whole, output, note = folder / f"{edit[0]}-whole", folder / edit[0], folder / "note"
+        called(*edit, "--output", whole)
+        parts = ("train", "test") if edit[0] == "split" else ("",)
+        change = 1
+        while killed(note, change, *edit, "--output", output):
+            kills += 1
+            for part in parts:
+                states[status := info_of(output / part).get("status", "absent")] += 1
+                what = f"{edit[0]}, killed at {note.read_text()}"
+                assert status != "complete" or _same(whole / part, output / part), what
+                assert status == "absent" or 0 == called("verify", output / part, code=None).code, what
+            assert before == {path: path.read_bytes() for path in source.rglob("*") if path.is_file()}, what
+            called(*edit, "--output", output, "--overwrite")
+            for part in parts:
+                assert _same(whole / part, output / part), what
+                called("verify", output / part)
+            shutil.rmtree(output)
+            change += every
+        assert change > 1, f"{edit[0]} was never killed"
+    return f"commands that edit were killed {kills} times: the outputs were {dict(states)}"
+
+
+def _same(first: Path, second: Path) -> bool:
+    return diff(load(first), load(second)) is None

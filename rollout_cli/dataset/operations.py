@@ -1,0 +1,257 @@
+"""Operations: new datasets of the episodes of others, which stay as they are.
+
+Each checks everything before it writes. What it writes replaces an older dataset only when it is whole.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, TypedDict, Unpack
+
+import numpy as np
+
+from rollout_cli.dataset.convert import Array, decode_infos
+from rollout_cli.dataset.folder import OutputFolder, check_folder
+from rollout_cli.dataset.reader import Dataset, Episode
+from rollout_cli.dataset.rewrite import Derivation, Edited, derivation
+from rollout_cli.dataset.rows import Rows
+from rollout_cli.dataset.schema import info_columns_of
+from rollout_cli.dataset.segments import SizeLimits
+from rollout_cli.episodes.chunk import Chunk, unmatched_patterns
+from rollout_cli.errors import UsageError, UserCodeError
+from rollout_cli.loading import Source, did_you_mean, is_module_attribute, name_of, reporting
+from rollout_cli.progress import Progress
+from rollout_cli.remote import folder_of
+
+Reward = Callable[[Episode], Any]
+"""Returns the rewards of an episode, (T,)."""
+
+
+class Writing(TypedDict, total=False):
+    """How an operation writes.
+
+    Attributes:
+        overwrite: Whether to replace a dataset in the output folder, once the new one is whole.
+        dry_run: Whether to check everything, and write nothing.
+        progress: What is told of the episodes that are written.
+    """
+
+    overwrite: bool
+    dry_run: bool
+    progress: Progress
+
+
+def filter_dataset(dataset: Dataset, output: Path | str, keep: str, **writing: Unpack[Writing]) -> Edited:
+    """Write the episodes of which the expression `keep` is true, such as `return >= 400`.
+
+    Raises:
+        UsageError: If the expression cannot be used, or is true of no episode.
+        DatasetExistsError: If the folder `output` holds something that may not be replaced.
+        StorageError: If a disk fails, or the dataset is damaged.
+    """
+    chosen = dataset.filter(keep)
+    if not len(chosen):
+        raise UsageError(f"{keep!r} is true of no episode of {dataset.path}", hint="see: rollout info")
+    made = derivation([chosen], output, operation="filter", options={"keep": keep})
+    return _write([made], writing)[0]
+
+
+def split_dataset(
+    dataset: Dataset,
+    output: Path | str,
+    parts: Mapping[str, float],
+    *,
+    seed: int = 0,
+    **writing: Unpack[Writing],
+) -> dict[str, Edited]:
+    """Write each episode to one of several datasets, which are folders of these names below `output`.
+
+    An episode's part depends on the seed, and on which episodes there are, not on their order.
+
+    Args:
+        dataset: The episodes.
+        output: The folder that the parts are in.
+        parts: The share of episodes of each part; together 1.
+        seed: Another seed gives another division.
+        **writing: As for `filter_dataset`, which has the errors, too.
+
+    Raises:
+        UsageError: If the shares are not those of a whole, or a part would have no episode.
+    """
+    shares, folder = np.array(list(parts.values()), float), folder_of(output)
+    is_whole = len(shares) and (shares > 0).all() and np.isclose(shares.sum(), 1)
+    if not is_whole or not all(re.fullmatch(r"\w[\w.-]*", name) for name in parts):
+        text = ",".join(f"{name}={share}" for name, share in parts.items())
+        raise UsageError(
+            f"a dataset cannot be split into {text!r}",
+            hint="give names of folders, and shares that sum to 1, such as train=0.9,test=0.1",
+        )
+    rows, runs = dataset.rows, [source["run"] for source in dataset.info["sources"]]
+    names = zip(rows.column("source").tolist(), rows.column("episode_number").tolist(), strict=True)
+    texts = (f"{seed} {runs[source]} {number}".encode() for source, number in names)
+    drawn = [int.from_bytes(blake2b(text, digest_size=8).digest()) for text in texts]
+    ranks = np.argsort(np.argsort(np.array(drawn, np.uint64)))
+    edges = np.round(np.cumsum(shares / shares.sum()) * len(dataset)).astype(int)
+    chosen = np.searchsorted(edges, ranks, side="right")
+    selections = {name: dataset[chosen == at] for at, name in enumerate(parts)}
+    if empty := [name for name, part in selections.items() if not len(part)]:
+        raise UsageError(
+            f"{empty[0]} would have no episode: there are {len(dataset)}", hint="give it a larger share"
+        )
+    made = [
+        derivation(
+            [part],
+            folder / name,
+            operation="split",
+            options={"part": name, "parts": dict(parts), "seed": seed},
+        )
+        for name, part in selections.items()
+    ]
+    return dict(zip(parts, _write(made, writing), strict=True))
+
+
+def join_datasets(datasets: Sequence[Dataset], output: Path | str, **writing: Unpack[Writing]) -> Edited:
+    """Write the episodes of datasets of one environment after one another; the errors are `filter_dataset`'s.
+
+    Infos that have different types in them become JSON.
+
+    Raises:
+        UsageError: If there are fewer than two, their spaces differ, or an episode is in two of them.
+    """
+    if len(datasets) < 2:  # noqa: PLR2004 - fewer are not joined
+        raise UsageError("one dataset alone cannot be joined", hint="name two datasets, or more")
+    return _write([derivation(datasets, output, operation="merge", options={})], writing)[0]
+
+
+def convert_dataset(
+    dataset: Dataset,
+    output: Path | str,
+    *,
+    next_observation: bool | None = None,
+    drop_info: Sequence[str] = (),
+    segment_bytes: int | None = None,
+    segment_rows: int | None = None,
+    group_rows: int | None = None,
+    **writing: Unpack[Writing],
+) -> Edited:
+    """Write all episodes in another form; what is None stays as it is.
+
+    Args:
+        dataset: The episodes.
+        output: The folder of the new dataset.
+        next_observation: Whether each step has the observation that followed it, in columns of their own.
+        drop_info: Infos to leave out: dotted paths, such as `episode.t`, or globs of them.
+        segment_bytes: The nominal bytes of a data file, at most 1 GiB.
+        segment_rows: The rows of a data file.
+        group_rows: The rows of a row group, which readers read at once.
+        **writing: As for `filter_dataset`, which has the errors, too.
+
+    Raises:
+        UsageError: If nothing is to be changed, a size is out of range, or there is no info of that name.
+    """
+    sizes = {"segment_bytes": segment_bytes, "segment_rows": segment_rows, "group_rows": group_rows}
+    options: dict[str, Any] = {name: size for name, size in sizes.items() if size is not None}
+    limits = SizeLimits(**{**dataset.info["limits"], **options})
+    for pattern in unmatched_patterns(drop_info, [*info_columns_of(dataset.info["features"])]):
+        if unmatched_patterns([pattern], _infos_without_column(dataset.rows)):
+            raise UsageError(f"there is no info {pattern!r}", hint="see: rollout info")
+    options |= {} if next_observation is None else {"next_observation": next_observation}
+    options |= {"drop_info": list(drop_info)} if drop_info else {}
+    if not options:
+        raise UsageError(
+            "nothing is to be changed",
+            hint="give {next_observation=True}, {drop_info=KEY} or {segment_bytes=N}",
+        )
+    made = derivation(
+        [dataset],
+        output,
+        operation="convert",
+        options=options,
+        next_observation=next_observation,
+        limits=limits,
+        drop_info=drop_info,
+    )
+    return _write([made], writing)[0]
+
+
+def _infos_without_column(rows: Rows) -> list[str]:
+    """Return the names of the infos in the JSON remainders."""
+    names = {
+        f"{prefix}.{key}"
+        for block in rows.blocks()
+        for prefix, table in (
+            ("env_info", block.steps(("env_info_extra",))),
+            ("agent_info", block.steps(("agent_info_extra",))),
+            ("episode_info", block.ends(("episode_info_extra",))),
+        )
+        for key in decode_infos(prefix, table)
+    }
+    return sorted(names)
+
+
+def relabel_dataset(
+    dataset: Dataset, output: Path | str, reward: str | Reward, **writing: Unpack[Writing]
+) -> Edited:
+    """Write all episodes with other rewards; the other errors are `filter_dataset`'s.
+
+    Args:
+        dataset: The episodes.
+        output: The folder of the new dataset.
+        reward: A function, or its `module:attr`, that returns the rewards of an `Episode`, (T,).
+        **writing: As for `filter_dataset`.
+
+    Raises:
+        UserCodeError: If there is no such function, it raises, or returns something else.
+    """
+    if isinstance(reward, str):
+        if not is_module_attribute(reward):
+            hint = did_you_mean(reward) or "write module:function, such as mine:reward"
+            raise UsageError(f"{reward!r} names no function", hint=hint)
+        source = Source.find(reward, UserCodeError)
+        name, function, sha256 = reward, source.load(UserCodeError), source.sha256
+    else:
+        name, function, sha256 = f"{reward.__module__}:{name_of(reward)}", reward, None
+
+    def relabel(block: Rows, chunk: Chunk) -> Chunk:
+        rewards = [_rewards(name, function, episode) for episode in Dataset(block)]
+        return replace(chunk, rewards=np.concatenate(rewards))
+
+    if len(dataset):
+        _rewards(name, function, dataset[0])  # Before anything is written.
+    options = {"reward": name, "sha256": sha256}
+    made = derivation([dataset], output, operation="relabel", options=options, change=relabel)
+    return _write([made], writing)[0]
+
+
+def _rewards(name: str, function: Reward, episode: Episode) -> Array:
+    """Return what a function of the user's gives as the rewards of an episode, float64 (T,)."""
+    with reporting(UserCodeError, f"{name} failed for episode {episode.id}"):
+        rewards = np.asarray(function(episode))
+    if rewards.shape != (len(episode),) or rewards.dtype.kind not in "biuf":
+        raise UserCodeError(
+            f"{name} returned an array of shape {rewards.shape} and type {rewards.dtype} "
+            f"for episode {episode.id} of {len(episode)} steps",
+            hint=f"return one number a step: an array of shape ({len(episode)},)",
+        )
+    if len(steps := np.flatnonzero(np.isnan(rewards))):
+        raise UserCodeError(
+            f"{name} returned nan for step {steps[0]} of episode {episode.id}", hint="return numbers alone"
+        )
+    return rewards.astype(np.float64)
+
+
+def _write(derivations: Sequence[Derivation], writing: Writing) -> list[Edited]:
+    """Write one after the other, when all can be written."""
+    overwrite, dry_run = writing.get("overwrite", False), writing.get("dry_run", False)
+    for made in derivations:
+        check_folder(made.result.path, overwrite=overwrite)
+    for made in () if dry_run else derivations:
+        # The old dataset stays until the new one is whole: an episode's id never gets so far.
+        folder = OutputFolder(made.result.path, overwrite=overwrite, keep_until=[sys.maxsize])
+        made.write(folder, writing.get("progress", Progress()))
+    return [replace(made.result, written=not dry_run) for made in derivations]

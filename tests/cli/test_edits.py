@@ -1,0 +1,133 @@
+"""`filter`, `split`, `merge`, `convert`, `relabel` and `diff`: lines for people, documents for programs, exit codes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.calling import Caller
+from tests.helpers.datasets import info_of, numbers_of
+from tests.helpers.projects import project, write_module
+
+__all__ = ["project"]
+
+MAKE = ("collect", "--sampler", "local", "--workers", "1", "--episodes", "12", "-q")
+
+
+@pytest.fixture
+def made(rollout: Caller) -> Path:
+    """Give a dataset of 12 episodes, in the working folder."""
+    rollout(*MAKE, "--seed", "7", "-o", "made")
+    return Path("made")
+
+
+def test_filter(rollout: Caller, made: Path) -> None:
+    """The rows, the document, the path; a dry run writes nothing."""
+    words = ("filter", made, "--keep", "length >= 15", "-o", "out")
+    dry = json.loads(rollout(*words, "--dry-run", "--json").stdout)
+    assert not Path("out").exists()
+    assert "filter, not done (--dry-run)" in rollout(*words, "--dry-run").stdout
+    assert f"episodes   {dry['episodes']}\n" in rollout(*words).stdout
+    assert dry | {"written": True} == json.loads(rollout(*words, "--overwrite", "--json").stdout)
+    assert f"{Path('out').resolve()}\n" == rollout(*words, "--overwrite", "-q").stdout
+    assert "exists and is not empty" in rollout(*words, code=5).stderr
+    rollout("verify", "out")
+    refused = rollout("filter", made, "--keep", "lenght > 3", "-o", "no", code=2).stderr.splitlines()
+    assert refused[0].endswith("there is no column 'lenght' at character 1")
+    assert "  hint: did you mean length?" == refused[1]
+
+
+def test_split_and_merge(rollout: Caller, made: Path) -> None:
+    """A merge of the parts has all episodes; the parts are named with their sizes."""
+    words = ("split", made, "--parts", "train=0.75,test=0.25", "--seed", "1", "-o", "out")
+    assert "train, split, not done (--dry-run)  9 episodes, " in rollout(*words, "--dry-run").stdout
+    assert not Path("out").exists()
+    assert "test, split   3 episodes, " in rollout(*words).stdout
+    again = json.loads(rollout(*words, "--overwrite", "--json").stdout)
+    assert [9, 3] == [part["episodes"] for part in again["parts"].values()]
+    merged = rollout("merge", "out/train", "out/test", "-o", "whole").stdout
+    assert "episodes   12\n" in merged
+    assert info_of(made)["steps"] == info_of(Path("whole"))["steps"]
+    for parts in ("train", "train=x", "train=1,test=1", "=1"):
+        rollout("split", made, "--parts", parts, "-o", "no", code=2)
+    assert not Path("no").exists()
+
+
+def test_merge_of_runs(rollout: Caller, made: Path) -> None:
+    """Each episode has its source; one that is there twice is refused."""
+    rollout(*MAKE, "--seed", "8", "-o", "other")
+    words = ("merge", made, "other", "-o", "both")
+    assert 2 == json.loads(rollout(*words, "--dry-run", "--json").stdout)["sources"]
+    assert not Path("both").exists()
+    rollout(*words, "-q")
+    rollout("verify", "both")
+    assert "given twice" in rollout("merge", made, "both", "-o", "no", code=2).stderr
+    rollout(*MAKE, "--env", "Pendulum-v1", "--max-episode-length", "5", "-o", "pendulum")
+    assert "spaces" in rollout("merge", made, "pendulum", "-o", "no", code=2).stderr
+    assert not Path("no").exists()
+
+
+def test_ranges_with_too_few_steps_to_decide_the_columns_are_joined(rollout: Caller) -> None:
+    """As one run is that has no gap: a single run might have other columns."""
+    for episodes in ("0:4", "4:9"):
+        rollout(*MAKE[:-3], "--seed", "7", "--episodes", episodes, "-q", "-o", episodes[0])
+    assert ["partial", "decided"] == [info_of(Path(part))["info_columns"] for part in "04"]
+    assert 1 == json.loads(rollout("merge", "0", "4", "-o", "both", "--json").stdout)["sources"]
+    assert ["merge"] == [step["operation"] for step in info_of(Path("both"))["derived"]]
+    rollout("verify", "both")
+    assert list(range(9)) == numbers_of(Path("both"))
+
+
+def test_convert(rollout: Caller, made: Path) -> None:
+    """The options change the form, and no value."""
+    rollout("convert", made, "--next-observation", "--group-rows", "64", "-o", "out")
+    assert "next_observation" in info_of(Path("out"))["features"]
+    rollout("diff", made, "out")
+    assert "there is no info 'x'" in rollout("convert", made, "--drop-info", "x", "-o", "no", code=2).stderr
+    assert "nothing is to be changed" in rollout("convert", made, "-o", "no", code=2).stderr
+    assert not Path("no").exists()
+
+
+def test_relabel(rollout: Caller, made: Path, project: Path) -> None:
+    """With a function of the working folder, whose output goes to stderr; what it raises is shown with its place."""
+    del project
+    write_module(
+        Path(),
+        "mine",
+        """
+        def reward(episode):
+            print("called")
+            return episode.rewards * 2
+
+        def fails(episode):
+            return episode.nothing
+        """,
+    )
+    document = json.loads(rollout("relabel", made, "--reward", "mine:reward", "-o", "out", "--json").stdout)
+    assert ("relabel", 12) == (document["operation"], document["episodes"])
+    rollout("verify", "out")
+    refused = rollout("relabel", made, "--reward", "mine:fails", "-o", "no", code=3).stderr
+    assert "mine:fails failed for episode 0: AttributeError" in refused
+    assert (
+        "did you mean mine:reward or mine:fails?"
+        in rollout("relabel", made, "--reward", "mine.py", "-o", "no", code=2).stderr
+    )
+    assert not Path("no").exists()
+
+
+def test_diff(rollout: Caller, made: Path) -> None:
+    """Exit code 0 where they are the same, and 6 with the first place where they are not."""
+    rollout(*MAKE, "--seed", "7", "-o", "same")
+    assert "compared  identical" in rollout("diff", made, "same").stdout
+    assert "" == rollout("diff", made, "same", "-q").stdout
+    rollout(*MAKE, "--seed", "8", "-o", "other")
+    ran = rollout("diff", made, "other", code=6)
+    assert "made and other differ first in seed at step 0 of episode 0: " in ran.stderr
+    document = json.loads(rollout("diff", made, "other", "--json", code=6).stdout)
+    assert (False, 0, "seed") == (
+        document["identical"],
+        document["episode"],
+        document["difference"]["field"],
+    )

@@ -1,0 +1,140 @@
+"""EXPRESSION: what it is true of, which columns it reads, and what is said of one that cannot be used."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rollout_cli.dataset.reader import Dataset, load
+from rollout_cli.dataset.row_groups import RowReader
+from rollout_cli.errors import UsageError
+from tests.helpers.chunks import episode
+from tests.helpers.writing import SMALL, write_dataset
+
+
+def env_info(number: int, step: int) -> dict[str, Any]:
+    """Return infos of all kinds; `late` comes when the columns are decided, and so it has none."""
+    infos = {"is_success": np.float32(number % 2), "mode": "ab"[number % 2], "a-b": step, "v": np.zeros(2)}
+    infos |= {"rare": number} if number % 4 == 0 else {}
+    infos |= {"late": number} if number > 50 else {}
+    return infos | ({"deep": [number]} if number > 55 else {})
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
+    """60 episodes of 20 to 29 steps in several files."""
+    path = tmp_path_factory.mktemp("expression") / "d"
+    chunks = [
+        episode(n, 20 + n % 10, env_info=env_info, episode_info=lambda n, _: {"task": n % 3})
+        for n in range(60)
+    ]
+    write_dataset(path, chunks, limits=SMALL, header={"env": {"id": "A"}})
+    return load(path)
+
+
+def even(n: int) -> bool:
+    return n % 2 == 0
+
+
+TRUE_OF: dict[str, Callable[[int], bool]] = {
+    "length < 22": lambda n: n % 10 < 2,
+    "20<length<=22 or `length`==29": lambda n: n % 10 in (1, 2, 9),
+    "episode_number in [3, 5.0, 70] and not truncated": lambda n: n == 3,
+    "episode_number not in (0, 1)": lambda n: n > 1,
+    "length - 20 == episode_number / 2": lambda n: n % 10 == n / 2,
+    "-length * 2 <= -58 and true": lambda n: n % 10 == 9,
+    "seed + 1e0 > 1_050 ": lambda n: n > 49,
+    "terminated and truncated": lambda n: n % 3 == 2,
+    "terminated != truncated": lambda n: n % 3 != 2,
+    "env_info.is_success": lambda n: not even(n),
+    "not env_info.is_success": even,
+    "env_info.mode == 'a'": even,
+    'env_info.mode in ["b", "c"]': lambda n: not even(n),
+    "`env_info.a-b` == length - 1": lambda n: True,
+    "env_info.rare >= 0": lambda n: n % 4 == 0,
+    "env_info.rare != 4": lambda n: n % 4 == 0 and n != 4,
+    "env_info.rare not in [4]": lambda n: n % 4 == 0 and n != 4,
+    "not env_info.rare >= 0": lambda n: n % 4 != 0,
+    "env_info.rare / 0 > 0 or length / 0 > 0": lambda n: False,
+    "env_info.late > 57": lambda n: n > 57,
+    "episode_info.task == 2": lambda n: n % 3 == 2,
+    "episode_number < 99999999999999999999999": lambda n: True,
+    "false": lambda n: False,
+}
+
+
+@pytest.mark.parametrize("expression", TRUE_OF)
+def test_what_it_is_true_of(dataset: Dataset, expression: str) -> None:
+    """Comparisons with a value that is missing are false; infos are those of the last step."""
+    expected = [n for n in range(60) if TRUE_OF[expression](n)]
+    assert expected == dataset.filter(expression).episodes["episode_number"].to_pylist()
+
+
+def test_a_selection_is_filtered(dataset: Dataset) -> None:
+    """In its own order; an empty one stays empty."""
+    part = dataset[[9, 3, 4, 3]].filter("episode_number < 9 and env_info.mode == 'b'")
+    assert [3, 3] == part.episodes["episode_number"].to_pylist()
+    assert 0 == len(dataset[:0].filter("env_info.late > 1"))
+
+
+def test_numbers_are_exact(tmp_path: Path) -> None:
+    """Integers are compared as integers: floats do not tell these from one another."""
+    write_dataset(tmp_path, [episode(n, 3) for n in (2**53, 2**53 + 1)])
+    found = load(tmp_path).filter(f"episode_number == {2**53 + 1}")
+    assert [2**53 + 1] == found.episodes["episode_number"].to_pylist()
+
+
+def test_only_the_columns_that_are_named_are_read(dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the table of episodes, nothing is read again."""
+    read: list[Any] = []
+    original = RowReader.read
+
+    def reading(reader: RowReader, path: Path, start: int, stop: int, columns: Any = None) -> Any:
+        read.append(columns)
+        return original(reader, path, start, stop, columns)
+
+    monkeypatch.setattr(RowReader, "read", reading)
+    assert len(dataset.filter("length > 25 and seed > 3"))
+    assert not read
+    assert len(dataset.filter("env_info.is_success"))
+    assert {("env_info.is_success", "env_info_extra")} == set(read)
+
+
+REFUSED = {
+    "": ("is empty", "for example"),
+    "retrun > 1": ("no column 'retrun' at character 1", "did you mean return?"),
+    "length > 1 and is_success": (
+        "no column 'is_success' at character 16",
+        "did you mean env_info.is_success?",
+    ),
+    "env_info.a-b > 1": ("no column 'env_info.a' at", "did you mean `env_info.a-b`?"),
+    "zzz": ("no column 'zzz'", "there are: episode_id, source,"),
+    "length = 20": ("'=' is not part of the language at character 8", "write =="),
+    "length > 1 && true": ("'&' is not part of the language at character 12", "write and"),
+    "length % 2": ("'%' is not part", "backquotes"),
+    "length > ": ("a word too many", "for example"),
+    "(length": ("a word too many", "for example"),
+    "length 20": ("a word too many at character 8", "for example"),
+    "length in 20": ("'in' needs a list at character 11", "worker in [0, 3]"),
+    "length > 'a'": ("compares a text with a number at character 1", ""),
+    "length > 1 and 'a'": ("a text is neither true nor false at character 16", "compare it"),
+    "env_info.mode + 1 > 2": ("calculates with a text at character 1", ""),
+    "length(3)": ("not part of the language", ""),
+    "env_info.v > 1": ("env_info.v cannot be used", "dataset[mask]"),
+    "env_info.deep == 1": ("env_info.deep cannot be used", "dataset[mask]"),
+}
+
+
+@pytest.mark.parametrize("expression", REFUSED)
+def test_what_cannot_be_used(dataset: Dataset, expression: str) -> None:
+    """One line, with the place, and a hint."""
+    message, hint = REFUSED[expression]
+    with pytest.raises(UsageError) as caught:
+        dataset.filter(expression)
+    assert message in caught.value.message
+    assert hint in caught.value.hint
+    assert "\n" not in caught.value.message
