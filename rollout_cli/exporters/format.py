@@ -13,16 +13,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rollout_cli.episodes.batch import EnvSpec
+from rollout_cli.episodes.batch import EnvSpec, EpisodeBatch
 from rollout_cli.episodes.spaces import Leaf, LeafKind, space_leaves
 from rollout_cli.errors import UnsupportedSpaceError, UsageError
 from rollout_cli.exporters.flat import is_nested
-from rollout_cli.exporters.source import EpisodeSource
+from rollout_cli.exporters.source import EpisodeSource, blocks
 
 Array = npt.NDArray[Any]
 
 NUMBERS: frozenset[LeafKind] = frozenset({"box", "discrete", "multi_discrete", "multi_binary"})
 ALL: frozenset[LeafKind] = NUMBERS | {"text"}
+_INFO_GROUPS = ("env_info", "agent_info", "episode_info")
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,6 +52,10 @@ class Export:
         """The steps of each episode, int64 (N,)."""
         return np.array([len(episode) for episode in self.source], np.int64)
 
+    def blocks(self) -> Iterator[EpisodeBatch]:
+        """Yield the episodes in order, many in one batch, without their infos: for formats of flat rows."""
+        return blocks(self.source)
+
     @property
     def env_id(self) -> str:
         """The id of the environment, or "unknown"."""
@@ -65,14 +70,19 @@ class Format:
     Attributes:
         name: What `--to` takes.
         title: Who reads it, in a few words.
-        write: `write(export, **options)`; its keyword arguments are the options of `--set`.
+        write: `write(export, **options)`; its keyword arguments are the options of `--set`, of the types that
+            they are annotated with: classes, or unions of them.
         leaves: The kinds of leaves that it holds.
         nested: Whether it holds Dict and Tuple spaces.
         suffixes: What the name of its file ends with, one of these; a format of none is a folder.
         last_observation: Whether it holds the observation after an episode's last step.
-        ends_apart: Whether it holds `terminated` and `truncated` apart.
-        float64: Whether its reader gives float64 numbers as they are.
+        ends_apart: Whether it holds which of `terminated` and `truncated` ended an episode.
+        both_ends: Whether it holds that both did.
+        float64: Whether its readers give float64 numbers as they are.
+        float64_rewards: Whether they give float64 rewards as they are.
+        start: Whether it holds values of Discrete spaces that do not start at 0.
         infos: Whether it holds infos.
+        never: Other fields that it does not hold.
     """
 
     name: str
@@ -83,15 +93,18 @@ class Format:
     suffixes: tuple[str, ...] = ()
     last_observation: bool = True
     ends_apart: bool = True
+    both_ends: bool = True
     float64: bool = True
+    float64_rewards: bool = True
     start: bool = True
     infos: bool = False
+    never: tuple[str, ...] = ()
 
     @property
     def options(self) -> dict[str, Any]:
-        """The options of `write` and their defaults."""
-        parameters = inspect.signature(self.write).parameters.values()
-        return {each.name: each.default for each in parameters if each.kind is each.KEYWORD_ONLY}
+        """The options of `write`, and the types of their values."""
+        parameters = inspect.signature(self.write, eval_str=True).parameters.values()
+        return {each.name: each.annotation for each in parameters if each.kind is each.KEYWORD_ONLY}
 
     def check(self, spec: EnvSpec) -> None:
         """Raise UnsupportedSpaceError, which names the space, where the format does not hold it."""
@@ -99,36 +112,58 @@ class Format:
             if is_nested(space) and not self.nested:
                 raise UnsupportedSpaceError(
                     f"{self.name} does not hold the {type(space).__name__} space of {what}s",
-                    hint="make it a vector with: {set=flatten=true}",
+                    hint="make it a vector: {set=flatten=true}",
                 )
             for leaf in space_leaves(space):
                 if leaf.kind not in self.leaves:
                     where = f" {leaf.name!r}" if leaf.path else ""
                     raise UnsupportedSpaceError(
                         f"{self.name} does not hold the {type(leaf.space).__name__} space of {what}s{where}",
-                        hint="export to another format, such as minari, or wrap the environment",
+                        hint="make it a vector: {set=flatten=true}; or export to minari, which holds all spaces",
                     )
 
     def losses(self, source: EpisodeSource) -> Iterator[str]:
-        """Yield what the format does not hold of these episodes, a sentence each."""
-        leaves = list(_leaves(source.env_spec))
+        """Yield what the format does not hold of these episodes, a few words each."""
+        yield from self.never
         if not self.last_observation:
             yield "the observation after each episode's last step"
         if not self.ends_apart:
             yield "whether an episode was terminated or truncated"
-        if not self.float64 and any(leaf.dtype == np.float64 for leaf in leaves):
-            yield "the last digits of float64 values"
+        elif not self.both_ends and (count := sum(each.terminated and each.truncated for each in source)):
+            yield f"that {count:,} terminated episodes were truncated, too"
+        if digits := ", ".join(self._shortened(source)):
+            yield f"digits of float64 that float32 has not: of {digits}"
+        leaves = _leaves(source.env_spec)
         if not self.start and any(
-            getattr(leaf.space, "start", 0) for leaf in leaves if leaf.kind == "discrete"
+            getattr(leaf.space, "start", 0) for _, leaf in leaves if leaf.kind == "discrete"
         ):
-            yield "the start of Discrete spaces: values begin at 0"
-        if not self.infos:
+            yield "the start of Discrete spaces: their values begin at 0"
+        if not self.infos and _has_infos(source):
             yield "infos"
 
+    def _shortened(self, source: EpisodeSource) -> Iterator[str]:
+        """Yield what readers give as float32 though some of it has more digits."""
+        if not self.float64:
+            is_float64 = [what for what, leaf in _leaves(source.env_spec) if leaf.dtype == np.float64]
+            yield from dict.fromkeys(is_float64)
+        if not self.float64_rewards and any(
+            not np.array_equal(each.rewards.astype(np.float32), each.rewards) for each in source
+        ):
+            yield "rewards"
 
-def _leaves(spec: EnvSpec) -> Iterator[Leaf]:
-    for space in (spec.observation_space, spec.action_space):
-        yield from space_leaves(space)
+
+def _leaves(spec: EnvSpec) -> Iterator[tuple[str, Leaf]]:
+    for what, space in (("observations", spec.observation_space), ("actions", spec.action_space)):
+        for leaf in space_leaves(space):
+            yield what, leaf
+
+
+def _has_infos(source: EpisodeSource) -> bool:
+    """Return whether there is a column of infos, or anything in those of the first episodes."""
+    if any(name.split(".")[0] in _INFO_GROUPS and "." in name for name in source.info.get("features", ())):
+        return True
+    batch = next(iter(source)).batch
+    return bool(batch.env_infos or batch.agent_infos or batch.episode_infos)
 
 
 @contextmanager

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any, Protocol
 
+import numpy as np
 import numpy.typing as npt
 
-from rollout_cli.episodes.batch import EnvSpec, EpisodeBatch, Tree
-from rollout_cli.episodes.spaces import map_tree
+from rollout_cli.episodes.batch import EnvSpec, EpisodeBatch, Tree, derive_step_types
+from rollout_cli.episodes.spaces import SpaceRows, map_tree, space_leaves
 
 Array = npt.NDArray[Any]
+
+_BLOCK_BYTES = 32 << 20
+"""The observations and actions that are in memory together; an episode is held whole, however long it is."""
 
 
 class EpisodeLike(Protocol):
@@ -108,3 +112,49 @@ class MemoryDataset:
 
     def __iter__(self) -> Iterator[MemoryEpisode]:
         return (MemoryEpisode(batch, at) for at, batch in enumerate(self._batch.split()))
+
+
+def blocks(source: EpisodeSource) -> Iterator[EpisodeBatch]:
+    """Yield the episodes of a source in order, many in one batch, without their infos."""
+    spec = source.env_spec
+    spaces = (spec.observation_space, spec.action_space)
+    row_bytes = sum(leaf.row_bytes for space in spaces for leaf in space_leaves(space))
+    most_steps = max(1, _BLOCK_BYTES // max(row_bytes, 64))
+    episodes: list[EpisodeLike] = []
+    steps = 0
+    for episode in source:
+        episodes.append(episode)
+        steps += len(episode)
+        if steps >= most_steps:
+            yield _joined(spec, episodes)
+            episodes, steps = [], 0
+    if episodes:
+        yield _joined(spec, episodes)
+
+
+def _joined(spec: EnvSpec, episodes: Sequence[EpisodeLike]) -> EpisodeBatch:
+    def joined(name: str) -> Tree:
+        return map_tree(lambda *parts: np.concatenate(parts), *(getattr(each, name) for each in episodes))
+
+    lengths = np.array([len(each) for each in episodes], np.int64)
+    terminated, truncated = (
+        np.array([getattr(each, name) for each in episodes], np.bool_) for name in ("terminated", "truncated")
+    )
+    return EpisodeBatch(
+        env_spec=spec,
+        episode_infos={},
+        observations=joined("observations"),
+        last_observations=SpaceRows(spec.observation_space).stack(
+            [each.last_observation for each in episodes]
+        ),
+        actions=joined("actions"),
+        rewards=joined("rewards"),
+        env_infos={},
+        agent_infos={},
+        step_types=derive_step_types(lengths, terminated, truncated),
+        lengths=lengths,
+        terminated=terminated,
+        truncated=truncated,
+        numbers=np.array([each.number for each in episodes], np.int64),
+        seeds=np.array([each.seed for each in episodes], np.int64),
+    )

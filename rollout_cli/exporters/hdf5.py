@@ -1,0 +1,77 @@
+"""What the HDF5 formats share: a file, trees as groups, and columns that are filled a block at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rollout_cli.episodes.batch import EpisodeBatch, Tree
+from rollout_cli.errors import StorageError, UnsupportedSpaceError
+from rollout_cli.exporters.format import needing
+
+Array = npt.NDArray[Any]
+
+
+@contextmanager
+def hdf5_file(path: Path) -> Iterator[Any]:
+    """Give a new HDF5 file to write, which keeps the order of its groups.
+
+    Raises:
+        StorageError: If the disk fails.
+        UsageError: If h5py is not installed.
+    """
+    with needing("h5py"):
+        import h5py  # noqa: PLC0415 - an optional package
+    try:
+        with h5py.File(path, "w", track_order=True) as file:
+            yield file
+    except RuntimeError as error:  # So h5py says that the disk is full when it closes a file.
+        raise StorageError(
+            f"cannot write {path}: {error}", hint="check the free space of the disk"
+        ) from error
+
+
+def put_tree(group: Any, name: str, tree: Tree) -> None:
+    """Write a tree of arrays: a group for a dict or a tuple, whose members are `_index_0` and so on.
+
+    Raises:
+        UnsupportedSpaceError: If a key cannot name a member of a group.
+    """
+    if not isinstance(tree, dict | tuple):
+        group[name] = tree.tolist() if tree.dtype == object else tree  # h5py stores lists of texts as UTF-8.
+        return
+    below = group.create_group(name)
+    items = (
+        tree.items() if isinstance(tree, dict) else ((f"_index_{at}", each) for at, each in enumerate(tree))
+    )
+    for key, child in items:
+        if not isinstance(key, str) or not key.strip(".") or "/" in key or "\0" in key:
+            raise UnsupportedSpaceError(
+                f"the key {key!r} of a Dict space cannot be a name in an HDF5 file",
+                hint="make the space a vector: {set=flatten=true}",
+            )
+        put_tree(below, key, child)
+
+
+def put_columns(group: Any, total: int, blocks: Iterable[Mapping[str, Array]]) -> None:
+    """Write arrays of `total` rows, a block of rows at a time."""
+    start = 0
+    for block in blocks:
+        stop = start + max(map(len, block.values()))
+        for name, values in block.items():
+            if name not in group:
+                group.create_dataset(name, (total, *values.shape[1:]), values.dtype)
+            group[name][start:stop] = values
+        start = stop
+
+
+def at_ends(batch: EpisodeBatch, flags: Array) -> Array:
+    """Return flags of episodes (N,) as flags of steps (T,), set at the last ones."""
+    out = np.zeros(len(batch.rewards), np.bool_)
+    out[np.cumsum(batch.lengths) - 1] = flags
+    return out
