@@ -6,14 +6,24 @@ import difflib
 from importlib.metadata import entry_points
 
 from rollout_cli.errors import UsageError
-from rollout_cli.exporters import minari
+from rollout_cli.exporters import d3rlpy, d4rl, minari, ogbench, robomimic, tianshou
 from rollout_cli.exporters.format import Format
 from rollout_cli.loading import first_line
 
 ENTRY_POINTS = "rollout.exporters"
 """The group of entry points by which another package adds a `Format`, under its name."""
 
-FORMATS: dict[str, Format] = {each.name: each for each in (minari.FORMAT,)}
+FORMATS: dict[str, Format] = {
+    each.name: each
+    for each in (
+        d3rlpy.FORMAT,
+        d4rl.FORMAT,
+        minari.FORMAT,
+        ogbench.FORMAT,
+        robomimic.FORMAT,
+        tianshou.FORMAT,
+    )
+}
 
 
 def format_named(name: str) -> Format:

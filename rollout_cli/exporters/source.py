@@ -114,6 +114,11 @@ class MemoryDataset:
         return (MemoryEpisode(batch, at) for at, batch in enumerate(self._batch.split()))
 
 
+def with_last(values: Array, last: Any) -> Array:
+    """Return the values (T, *shape) of an episode's steps and what followed the last one, (T + 1, *shape)."""
+    return np.concatenate([values, np.asarray(last, values.dtype)[None]])
+
+
 def blocks(source: EpisodeSource) -> Iterator[EpisodeBatch]:
     """Yield the episodes of a source in order, many in one batch, without their infos."""
     spec = source.env_spec
