@@ -108,6 +108,7 @@ def test_help_names_formats(rollout: Caller) -> None:
         ),
         (["--to", "minari", "--set", "author=3"], "minari takes str for author, and not 3 (int)", "'\"3\"'"),
         (["--to", "d4rl", "--output", "out.npz"], "out.npz does not end in .hdf5 or .h5", "out.npz.hdf5"),
+        (["--to", "d4rl", "--output", "s3://b/a.h5"], "s3://b/a.h5 is no local path", "to a local folder"),
         (["--to", "minari", "--output", "a/b"], "does not end in a namespace and a name", "MINARI_DATASETS"),
     ],
 )
