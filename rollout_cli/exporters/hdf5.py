@@ -18,7 +18,7 @@ from rollout_cli.exporters.format import Array, Export, needing
 def hdf5_file(export: Export, name: str = "") -> Iterator[Any]:
     """Give a new HDF5 file to write, the export itself or a file in its folder.
 
-    It keeps the order of its groups, and its attribute `not_held` says what the format does not hold.
+    Its attribute `not_held` says what the format does not hold. Equal episodes become equal bytes.
 
     Raises:
         StorageError: If the disk fails.
@@ -34,7 +34,7 @@ def hdf5_file(export: Export, name: str = "") -> Iterator[Any]:
             hint="free some space, or choose another disk",
         )
     try:
-        with h5py.File(path, "w", track_order=True) as file:
+        with h5py.File(path, "w") as file:
             if export.losses:
                 file.attrs["not_held"] = list(export.losses)
             yield file
