@@ -10,18 +10,40 @@ import typer
 
 from rollout_cli.cli.options import Folder, JsonFlag, QuietFlag
 from rollout_cli.cli.output import print_message, show
+from rollout_cli.errors import ConfigError
+from rollout_cli.remote import folder_of
 
-_ToFlag = Annotated[str, typer.Option("--to", metavar="FORMAT", help="The format.", show_default=False)]
+FORMAT_NAMES = ("d3rlpy", "d4rl", "minari", "ogbench", "robomimic", "tianshou")
+"""The formats of this package, for the help page: their own modules load numpy."""
+
+_ToFlag = Annotated[
+    str,
+    typer.Option(
+        "--to",
+        metavar="FORMAT",
+        help=f"The format: {', '.join(FORMAT_NAMES)}, or one that another package adds.",
+        show_default=False,
+        autocompletion=lambda: list(FORMAT_NAMES),
+    ),
+]
 _OutputFlag = Annotated[
     Path,
-    typer.Option("--output", "-o", metavar="PATH", help="The file or folder to write.", show_default=False),
+    typer.Option(
+        "--output",
+        "-o",
+        metavar="PATH",
+        help="The file or folder to write.",
+        show_default=False,
+        parser=folder_of,
+    ),
 ]
 _SetFlag = Annotated[
     list[str] | None,
     typer.Option(
         "--set",
         metavar="KEY=VALUE",
-        help="An option of the format; flatten=true suits all.",
+        help="An option of the format, the value a TOML literal or else text; may be given again. "
+        "All formats take flatten=true, which makes Dict, Tuple and Text spaces vectors.",
         show_default=False,
     ),
 ]
@@ -41,7 +63,10 @@ def export(
     from rollout_cli.exporters.export import export as write_export  # noqa: PLC0415 - as above
     from rollout_cli.option_types import keyword  # noqa: PLC0415 - it loads pydantic
 
-    options: dict[str, Any] = dict(keyword(text, "--set") for text in set or ())
+    try:
+        options: dict[str, Any] = dict(keyword(text, "--set") for text in set or ())
+    except ConfigError as error:
+        raise error.with_hint("for example: {set=flatten=true}") from None
     summary = write_export(load(folder), to, output, **options)
     rows = {"exported": summary.path, "format": summary.format}
     counts = {"episodes": f"{summary.episodes:,}", "steps": f"{summary.steps:,}"}

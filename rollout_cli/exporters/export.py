@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from rollout_cli.errors import UsageError
 from rollout_cli.exporters.flat import FlatSource
-from rollout_cli.exporters.format import Export
+from rollout_cli.exporters.format import Export, Format
 from rollout_cli.exporters.output import staged
 from rollout_cli.exporters.registry import format_named
 from rollout_cli.exporters.source import EpisodeSource
+from rollout_cli.remote import folder_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +26,7 @@ class ExportSummary:
         format: In which format.
         episodes: How many episodes.
         steps: How many steps.
-        losses: What the format does not hold of them, a sentence each.
+        losses: What the format does not hold of them, a few words each.
     """
 
     path: Path
@@ -54,18 +57,17 @@ def export(
         DatasetExistsError: If `path` exists.
         StorageError: If a disk fails, or the dataset is damaged.
         UnsupportedSpaceError: If the format does not hold the spaces.
-        UsageError: If there is no episode, the format or an option is unknown, or a package is missing.
+        UsageError: If there is no episode, the format or an option is unknown, a package is missing, or a
+            value has no flat form.
     """
-    chosen, path = format_named(format), Path(path)
+    chosen, path = format_named(format), folder_of(path)
+    _check_options(chosen, {"flatten": flatten, **options})
     if not len(dataset):
         raise UsageError("there is no episode to export", hint="choose some episodes, or another dataset")
-    if unknown := options.keys() - chosen.options.keys():
-        known = ", ".join(["flatten", *chosen.options])
-        raise UsageError(f"{format} has no option {min(unknown)!r}", hint=f"its options are: {known}")
     if chosen.suffixes and path.suffix not in chosen.suffixes:
         raise UsageError(
             f"{format} is a file: {path} does not end in {' or '.join(chosen.suffixes)}",
-            hint="name a file: {output=" + str(path.with_suffix(chosen.suffixes[0])) + "}",
+            hint=f"name it so: {{output={json.dumps(str(path) + chosen.suffixes[0])}}}",
         )
     source = FlatSource(dataset) if flatten else dataset
     chosen.check(source.env_spec)
@@ -74,3 +76,20 @@ def export(
         job = Export(source, place, path, losses)
         chosen.write(job, **options)
     return ExportSummary(path, format, len(dataset), int(job.lengths.sum()), losses)
+
+
+def _check_options(chosen: Format, options: Mapping[str, Any]) -> None:
+    """Raise UsageError for an option that the format has not, or a value of another type."""
+    types = {"flatten": bool, **chosen.options}
+    for name, value in options.items():
+        if name not in types:
+            raise UsageError(
+                f"{chosen.name} has no option {name!r}", hint=f"its options are: {', '.join(types)}"
+            )
+        kinds = get_args(types[name]) or (types[name],)
+        if type(value) not in kinds and not (type(value) is int and float in kinds):
+            expected = " or ".join(kind.__name__ for kind in kinds)
+            raise UsageError(
+                f"{chosen.name} takes {expected} for {name}, and not {value!r} ({type(value).__name__})",
+                hint="values are TOML literals: true, 30, 0.5, or '\"3\"' for a text of digits",
+            )

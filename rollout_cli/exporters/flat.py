@@ -1,27 +1,31 @@
-"""Episodes whose nested spaces are made flat, for formats that hold one array of observations and of actions."""
+"""Episodes whose spaces are made flat, for formats that hold one array of observations and one of actions."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from gymnasium import spaces
 
-from rollout_cli.episodes.batch import EnvSpec, EpisodeBatch, Tree
-from rollout_cli.episodes.spaces import Leaf, Space, space_leaves, tree_leaves
-from rollout_cli.exporters.source import EpisodeLike, EpisodeSource
+from rollout_cli.episodes.batch import Tree
+from rollout_cli.episodes.spaces import Leaf, Space, map_tree, space_leaves, tree_leaves
+from rollout_cli.errors import UsageError
+from rollout_cli.exporters.source import EpisodeLike, EpisodeSource, MemoryEpisode
 
 Array = npt.NDArray[Any]
 
 
 class FlatSource:
-    """The episodes of a source; Dict and Tuple spaces are vectors, as `gymnasium.spaces.flatten` makes them.
+    """The episodes of a source; Dict, Tuple and Text are vectors, as `gymnasium.spaces.flatten` makes them.
 
-    Their leaves lie side by side, and one of choices (Discrete, MultiDiscrete) has a number for each choice,
-    1 for the one that was made. All other spaces stay as they are.
+    The leaves of Dict and Tuple lie side by side. One of choices (Discrete, MultiDiscrete) has a number for
+    each choice, 1 for the one that was made. A text is the places of its characters in its space's alphabet.
+    All other spaces stay as they are.
     """
 
     def __init__(self, source: EpisodeSource) -> None:
@@ -37,64 +41,22 @@ class FlatSource:
         return len(self._source)
 
     def __iter__(self) -> Iterator[EpisodeLike]:
-        return (_FlatEpisode(episode, self._source.env_spec, self.env_spec) for episode in self._source)
-
-
-@dataclass(frozen=True, eq=False)
-class _FlatEpisode:
-    episode: EpisodeLike
-    spec: EnvSpec
-    flat_spec: EnvSpec
-
-    def __len__(self) -> int:
-        return len(self.episode)
-
-    @property
-    def id(self) -> int:
-        return self.episode.id
-
-    @property
-    def number(self) -> int:
-        return self.episode.number
-
-    @property
-    def seed(self) -> int:
-        return self.episode.seed
-
-    @property
-    def terminated(self) -> bool:
-        return self.episode.terminated
-
-    @property
-    def truncated(self) -> bool:
-        return self.episode.truncated
-
-    @property
-    def rewards(self) -> Array:
-        return self.episode.rewards
-
-    @property
-    def observations(self) -> Tree:
-        return _flat(self.spec.observation_space, self.flat_spec.observation_space, self.episode.observations)
-
-    @property
-    def actions(self) -> Tree:
-        return _flat(self.spec.action_space, self.flat_spec.action_space, self.episode.actions)
-
-    @property
-    def last_observation(self) -> Tree:
-        return self.batch.last_observations[0]
-
-    @property
-    def batch(self) -> EpisodeBatch:
-        batch, observed = self.episode.batch, self.spec.observation_space
-        return replace(
-            batch,
-            env_spec=self.flat_spec,
-            observations=self.observations,
-            actions=self.actions,
-            last_observations=_flat(observed, self.flat_spec.observation_space, batch.last_observations),
-        )
+        spec, flat = self._source.env_spec, self.env_spec
+        observe = partial(_flat, spec.observation_space, flat.observation_space)
+        for episode in self._source:
+            last = map_tree(lambda value: np.asarray(value)[None], episode.last_observation)
+            yield MemoryEpisode(
+                id=episode.id,
+                number=episode.number,
+                seed=episode.seed,
+                terminated=episode.terminated,
+                truncated=episode.truncated,
+                observations=observe(episode.observations),
+                actions=_flat(spec.action_space, flat.action_space, episode.actions),
+                rewards=episode.rewards,
+                last_observation=map_tree(itemgetter(0), observe(last)),
+                recorded=episode,
+            )
 
 
 def is_nested(space: Space) -> bool:
@@ -103,12 +65,16 @@ def is_nested(space: Space) -> bool:
 
 
 def _flat_space(space: Space) -> Space:
-    return spaces.flatten_space(space) if is_nested(space) else space
+    return spaces.flatten_space(space) if _changes(space) else space
+
+
+def _changes(space: Space) -> bool:
+    return is_nested(space) or isinstance(space, spaces.Text)
 
 
 def _flat(space: Space, flat_space: Space, tree: Tree) -> Tree:
     """Return values (T, *shape) of a space as those of its flat form."""
-    if not is_nested(space):
+    if not _changes(space):
         return tree
     parts = map(_side_by_side, space_leaves(space), tree_leaves(tree))
     return np.concatenate(list(parts), axis=1, dtype=flat_space.dtype)
@@ -116,11 +82,24 @@ def _flat(space: Space, flat_space: Space, tree: Tree) -> Tree:
 
 def _side_by_side(leaf: Leaf, values: Array) -> Array:
     """Return the values (T, *shape) of a leaf as (T, n)."""
+    space: Any = leaf.space
+    if leaf.kind == "text":
+        try:
+            return np.array([spaces.flatten(space, text) for text in values])
+        except (KeyError, IndexError) as error:
+            raise _outside(leaf) from error
     if leaf.kind not in {"discrete", "multi_discrete"}:
         return values.reshape(len(values), -1)
-    space: Any = leaf.space
     counts = np.ravel(space.n if leaf.kind == "discrete" else space.nvec)
     chosen = (values - space.start).reshape(len(values), -1)
-    return np.concatenate(
-        [np.eye(count, dtype=np.int8)[chosen[:, at]] for at, count in enumerate(counts)], axis=1
+    if ((chosen < 0) | (chosen >= counts)).any():
+        raise _outside(leaf)
+    return np.concatenate([chosen[:, [at]] == np.arange(count) for at, count in enumerate(counts)], axis=1)
+
+
+def _outside(leaf: Leaf) -> UsageError:
+    where = f" {leaf.name!r}" if leaf.path else ""
+    return UsageError(
+        f"some value of the {type(leaf.space).__name__} space{where} is outside of it: it has no flat form",
+        hint="leave these episodes out: rollout verify names the columns",
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,16 +13,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rollout_cli.episodes.batch import EnvSpec
-from rollout_cli.episodes.spaces import Leaf, LeafKind, space_leaves
+from rollout_cli.episodes.batch import EnvSpec, EpisodeBatch
+from rollout_cli.episodes.spaces import Leaf, LeafKind, Space, space_leaves
 from rollout_cli.errors import UnsupportedSpaceError, UsageError
 from rollout_cli.exporters.flat import is_nested
-from rollout_cli.exporters.source import EpisodeSource
+from rollout_cli.exporters.source import EpisodeSource, blocks, row_bytes
 
 Array = npt.NDArray[Any]
 
 NUMBERS: frozenset[LeafKind] = frozenset({"box", "discrete", "multi_discrete", "multi_binary"})
 ALL: frozenset[LeafKind] = NUMBERS | {"text"}
+_INFO_GROUPS = ("env_info", "agent_info", "episode_info")
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,10 +53,30 @@ class Export:
         return np.array([len(episode) for episode in self.source], np.int64)
 
     @property
+    def size(self) -> int:
+        """The bytes of all observations and actions, texts not counted."""
+        return int(self.lengths.sum()) * row_bytes(self.env_spec)
+
+    def blocks(self) -> Iterator[EpisodeBatch]:
+        """Yield the episodes in order, many in one batch, without their infos: for formats of flat rows."""
+        return blocks(self.source)
+
+    @property
     def env_id(self) -> str:
         """The id of the environment, or "unknown"."""
-        sources = self.source.info.get("sources") or [{}]
-        return str(sources[0].get("env_source", {}).get("spec", "unknown"))
+        return str(self._run.get("env_source", {}).get("spec", "unknown"))
+
+    @property
+    def env_kwargs(self) -> Mapping[str, Any]:
+        """The keyword arguments that the environment was made with."""
+        kwargs: Mapping[str, Any] = self._run.get("env", {}).get("kwargs", {})
+        return kwargs
+
+    @property
+    def _run(self) -> Mapping[str, Any]:
+        """The record of the first run that the episodes are of."""
+        sources: Sequence[Mapping[str, Any]] = self.source.info.get("sources", ())
+        return sources[0] if sources else {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,14 +86,20 @@ class Format:
     Attributes:
         name: What `--to` takes.
         title: Who reads it, in a few words.
-        write: `write(export, **options)`; its keyword arguments are the options of `--set`.
+        write: `write(export, **options)`; its keyword arguments are the options of `--set`, of the types that
+            they are annotated with: classes, or unions of them.
         leaves: The kinds of leaves that it holds.
         nested: Whether it holds Dict and Tuple spaces.
+        nested_observations: Which of them it holds, of observations alone.
         suffixes: What the name of its file ends with, one of these; a format of none is a folder.
         last_observation: Whether it holds the observation after an episode's last step.
-        ends_apart: Whether it holds `terminated` and `truncated` apart.
-        float64: Whether its reader gives float64 numbers as they are.
+        ends_apart: Whether it holds which of `terminated` and `truncated` ended an episode.
+        both_ends: Whether it holds that both did.
+        float64: Whether its readers give float64 numbers as they are.
+        float64_rewards: Whether they give float64 rewards as they are.
+        start: Whether it holds the start of Discrete actions, or their values as they are.
         infos: Whether it holds infos.
+        never: Other fields that it does not hold.
     """
 
     name: str
@@ -80,55 +107,79 @@ class Format:
     write: Callable[..., None]
     leaves: frozenset[LeafKind] = NUMBERS
     nested: bool = False
+    nested_observations: tuple[type[Space], ...] = ()
     suffixes: tuple[str, ...] = ()
     last_observation: bool = True
     ends_apart: bool = True
+    both_ends: bool = True
     float64: bool = True
+    float64_rewards: bool = True
     start: bool = True
     infos: bool = False
+    never: tuple[str, ...] = ()
 
     @property
     def options(self) -> dict[str, Any]:
-        """The options of `write` and their defaults."""
-        parameters = inspect.signature(self.write).parameters.values()
-        return {each.name: each.default for each in parameters if each.kind is each.KEYWORD_ONLY}
+        """The options of `write`, and the types of their values."""
+        parameters = inspect.signature(self.write, eval_str=True).parameters.values()
+        return {each.name: each.annotation for each in parameters if each.kind is each.KEYWORD_ONLY}
 
     def check(self, spec: EnvSpec) -> None:
         """Raise UnsupportedSpaceError, which names the space, where the format does not hold it."""
         for what, space in (("observation", spec.observation_space), ("action", spec.action_space)):
-            if is_nested(space) and not self.nested:
+            held = self.nested or (what == "observation" and isinstance(space, self.nested_observations))
+            if is_nested(space) and not held:
                 raise UnsupportedSpaceError(
                     f"{self.name} does not hold the {type(space).__name__} space of {what}s",
-                    hint="make it a vector with: {set=flatten=true}",
+                    hint="make it a vector: {set=flatten=true}",
                 )
             for leaf in space_leaves(space):
                 if leaf.kind not in self.leaves:
                     where = f" {leaf.name!r}" if leaf.path else ""
                     raise UnsupportedSpaceError(
                         f"{self.name} does not hold the {type(leaf.space).__name__} space of {what}s{where}",
-                        hint="export to another format, such as minari, or wrap the environment",
+                        hint="make it a vector: {set=flatten=true}; or export to minari, which holds all spaces",
                     )
 
     def losses(self, source: EpisodeSource) -> Iterator[str]:
-        """Yield what the format does not hold of these episodes, a sentence each."""
-        leaves = list(_leaves(source.env_spec))
+        """Yield what the format does not hold of these episodes, a few words each."""
+        yield from self.never
         if not self.last_observation:
             yield "the observation after each episode's last step"
         if not self.ends_apart:
             yield "whether an episode was terminated or truncated"
-        if not self.float64 and any(leaf.dtype == np.float64 for leaf in leaves):
-            yield "the last digits of float64 values"
-        if not self.start and any(
-            getattr(leaf.space, "start", 0) for leaf in leaves if leaf.kind == "discrete"
-        ):
-            yield "the start of Discrete spaces: values begin at 0"
-        if not self.infos:
+        elif not self.both_ends and (count := sum(each.terminated and each.truncated for each in source)):
+            yield f"that {count:,} of {len(source):,} episodes ended both ways, terminated and truncated"
+        yield from (f"the digits of {what} beyond float32" for what in self._shortened(source))
+        start = getattr(source.env_spec.action_space, "start", 0)
+        if not self.start and np.any(start):
+            yield f"the start of the actions, {start}: here they begin at 0"
+        if not self.infos and _has_infos(source):
             yield "infos"
 
+    def _shortened(self, source: EpisodeSource) -> Iterator[str]:
+        """Yield what readers give as float32 though some of it has more digits."""
+        if not self.float64:
+            is_float64 = [what for what, leaf in _leaves(source.env_spec) if leaf.dtype == np.float64]
+            yield from dict.fromkeys(is_float64)
+        if not self.float64_rewards and any(
+            not np.array_equal(each.rewards.astype(np.float32), each.rewards) for each in source
+        ):
+            yield "rewards"
 
-def _leaves(spec: EnvSpec) -> Iterator[Leaf]:
-    for space in (spec.observation_space, spec.action_space):
-        yield from space_leaves(space)
+
+def _leaves(spec: EnvSpec) -> Iterator[tuple[str, Leaf]]:
+    for what, space in (("observations", spec.observation_space), ("actions", spec.action_space)):
+        for leaf in space_leaves(space):
+            yield what, leaf
+
+
+def _has_infos(source: EpisodeSource) -> bool:
+    """Return whether there is a column of infos, or anything in those of the first episodes."""
+    if any(name.split(".")[0] in _INFO_GROUPS and "." in name for name in source.info.get("features", ())):
+        return True
+    batch = next(iter(source)).batch
+    return bool(batch.env_infos or batch.agent_infos or batch.episode_infos)
 
 
 @contextmanager

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from gymnasium import spaces
 
-from rollout_cli.episodes.batch import Tree
 from rollout_cli.episodes.spaces import Space, map_tree, space_leaves
 from rollout_cli.errors import UsageError
-from rollout_cli.exporters.format import ALL, Export, Format, needing
+from rollout_cli.exporters.format import ALL, Export, Format
+from rollout_cli.exporters.hdf5 import hdf5_file, put_tree
+from rollout_cli.exporters.source import with_last
 
 _VERSION = "0.5.3"
 """The version of Minari whose layout this is: its readers refuse a file that names none of theirs."""
@@ -21,9 +21,6 @@ _VERSION = "0.5.3"
 
 def write(export: Export, *, author: str = "", email: str = "", description: str = "") -> None:
     """Write `data/main_data.hdf5` and `data/metadata.json`, as `minari.load_dataset` reads them."""
-    with needing("h5py"):
-        import h5py  # noqa: PLC0415 - an optional package
-
     target = export.target.absolute()
     identity = "/".join(target.parts[-2:])
     if not re.fullmatch(r"[\w-]{2,}/[\w-]+-v\d+", identity, re.ASCII):
@@ -33,13 +30,13 @@ def write(export: Export, *, author: str = "", email: str = "", description: str
         )
     folder = export.path / "data"
     folder.mkdir(parents=True)
-    with h5py.File(folder / "main_data.hdf5", "w", track_order=True) as file:
+    with hdf5_file(export, "data/main_data.hdf5") as file:
         for at, episode in enumerate(export.source):
             group = file.create_group(f"episode_{at}")
             group.attrs.update({"id": at, "total_steps": len(episode), "seed": episode.seed})
-            observed = map_tree(_with_last, episode.observations, episode.last_observation)
-            _put(group, "observations", observed)
-            _put(group, "actions", episode.actions)
+            observed = map_tree(with_last, episode.observations, episode.last_observation)
+            put_tree(group, "observations", observed)
+            put_tree(group, "actions", episode.actions)
             group["rewards"] = episode.rewards
             for name, ended in (("terminations", episode.terminated), ("truncations", episode.truncated)):
                 group[name] = np.arange(len(episode)) == (len(episode) - 1 if ended else -1)
@@ -59,23 +56,6 @@ def write(export: Export, *, author: str = "", email: str = "", description: str
         "not_held": list(export.losses),
     }
     (folder / "metadata.json").write_text(json.dumps(metadata))
-
-
-def _with_last(values: Any, last: Any) -> Any:
-    return np.concatenate([values, np.asarray(last, values.dtype)[None]])
-
-
-def _put(group: Any, name: str, tree: Tree) -> None:
-    """Write a tree of arrays: a group for a dict or a tuple."""
-    if isinstance(tree, dict | tuple):
-        children: Mapping[str, Tree] = (
-            tree if isinstance(tree, dict) else {f"_index_{at}": child for at, child in enumerate(tree)}
-        )
-        below = group.create_group(name)
-        for key, child in children.items():
-            _put(below, str(key), child)
-    else:
-        group[name] = tree.tolist() if tree.dtype == object else tree  # h5py stores lists of texts as UTF-8.
 
 
 def _space(space: Space) -> dict[str, Any]:

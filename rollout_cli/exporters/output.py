@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import glob
 import os
 import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from rollout_cli.dataset.store import accessing
+from rollout_cli.dataset.store import FileStore
 from rollout_cli.errors import DatasetExistsError, UsageError
 from rollout_cli.remote import RemotePath
 
@@ -28,28 +29,28 @@ def staged(path: Path) -> Iterator[Path]:
     """
     if isinstance(path, RemotePath):
         raise UsageError(f"{path} is no local path", hint="export to a local folder, and copy that")
-    with accessing(path):
+    files = FileStore()
+    with files.operation("write", path):
         if path.exists() or path.is_symlink():
             raise DatasetExistsError(f"{path} exists", hint="remove it, or choose another path")
         path.parent.mkdir(parents=True, exist_ok=True)
         _remove_abandoned(path)
         folder = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent))
-    lock = _locked(folder)
-    try:
-        yield folder / path.name
-        with accessing(path):
-            _sync(folder / path.name)
-            (folder / path.name).rename(path)
-            _sync_folder(path.parent)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-        if lock is not None:
-            os.close(lock)
+        lock = _locked(folder)
+        try:
+            yield folder / path.name
+            for written in (folder / path.name, *(folder / path.name).rglob("*")):
+                files.sync(written)
+            files.move(folder / path.name, path)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+            if lock is not None:
+                os.close(lock)
 
 
 def _remove_abandoned(path: Path) -> None:
     """Remove the folders of attempts whose processes are gone: nobody holds their locks."""
-    for folder in path.parent.glob(f".{path.name}.*.part"):
+    for folder in path.parent.glob(f".{glob.escape(path.name)}.*.part"):
         lock = _locked(folder)
         if lock is not None:
             shutil.rmtree(folder, ignore_errors=True)
@@ -65,17 +66,3 @@ def _locked(folder: Path) -> int | None:
         os.close(descriptor)
         return None
     return descriptor
-
-
-def _sync(path: Path) -> None:
-    for file in [path] if path.is_file() else sorted(path.rglob("*")):
-        _sync_folder(file)
-
-
-def _sync_folder(path: Path) -> None:
-    """Sync a file, or the entries of a folder."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
