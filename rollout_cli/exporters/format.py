@@ -167,8 +167,12 @@ def _has_infos(source: EpisodeSource) -> bool:
 
 
 @contextmanager
-def needing(package: str) -> Iterator[None]:
+def needing(package: str, module: str = "") -> Iterator[None]:
     """Around the import of a package that a format needs: say how to install it where it is missing.
+
+    Args:
+        package: The name that pip installs it by.
+        module: The name of its module, where that is another one.
 
     Raises:
         UsageError: If it is not installed.
@@ -176,7 +180,7 @@ def needing(package: str) -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        if error.name != package.replace("-", "_"):
+        if error.name != (module or package.replace("-", "_")):
             raise
         message = f"this format needs {package}, which is not installed"
         raise UsageError(message, hint=f"pip install {package}") from error

@@ -6,14 +6,16 @@ import difflib
 from importlib.metadata import entry_points
 
 from rollout_cli.errors import UsageError
-from rollout_cli.exporters import minari
+from rollout_cli.exporters import hf, imitation, lerobot, minari, rllib, torchrl, zarr
 from rollout_cli.exporters.format import Format
 from rollout_cli.loading import first_line
 
 ENTRY_POINTS = "rollout.exporters"
 """The group of entry points by which another package adds a `Format`, under its name."""
 
-FORMATS: dict[str, Format] = {each.name: each for each in (minari.FORMAT,)}
+FORMATS: dict[str, Format] = {
+    each.FORMAT.name: each.FORMAT for each in (minari, hf, imitation, lerobot, rllib, torchrl, zarr)
+}
 
 
 def format_named(name: str) -> Format:
