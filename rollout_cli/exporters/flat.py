@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from operator import itemgetter
 from typing import Any
 
@@ -11,10 +12,10 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium import spaces
 
-from rollout_cli.episodes.batch import EnvSpec, EpisodeBatch, Tree
+from rollout_cli.episodes.batch import Tree
 from rollout_cli.episodes.spaces import Leaf, Space, map_tree, space_leaves, tree_leaves
 from rollout_cli.errors import UsageError
-from rollout_cli.exporters.source import EpisodeLike, EpisodeSource
+from rollout_cli.exporters.source import EpisodeLike, EpisodeSource, MemoryEpisode
 
 Array = npt.NDArray[Any]
 
@@ -40,67 +41,22 @@ class FlatSource:
         return len(self._source)
 
     def __iter__(self) -> Iterator[EpisodeLike]:
-        return (_FlatEpisode(episode, self._source.env_spec, self.env_spec) for episode in self._source)
-
-
-@dataclass(frozen=True, eq=False)
-class _FlatEpisode:
-    episode: EpisodeLike
-    spec: EnvSpec
-    flat_spec: EnvSpec
-
-    def __len__(self) -> int:
-        return len(self.episode)
-
-    @property
-    def id(self) -> int:
-        return self.episode.id
-
-    @property
-    def number(self) -> int:
-        return self.episode.number
-
-    @property
-    def seed(self) -> int:
-        return self.episode.seed
-
-    @property
-    def terminated(self) -> bool:
-        return self.episode.terminated
-
-    @property
-    def truncated(self) -> bool:
-        return self.episode.truncated
-
-    @property
-    def rewards(self) -> Array:
-        return self.episode.rewards
-
-    @property
-    def observations(self) -> Tree:
-        return _flat(self.spec.observation_space, self.flat_spec.observation_space, self.episode.observations)
-
-    @property
-    def actions(self) -> Tree:
-        return _flat(self.spec.action_space, self.flat_spec.action_space, self.episode.actions)
-
-    @property
-    def last_observation(self) -> Tree:
-        rows = map_tree(lambda value: np.asarray(value)[None], self.episode.last_observation)
-        return map_tree(
-            itemgetter(0), _flat(self.spec.observation_space, self.flat_spec.observation_space, rows)
-        )
-
-    @property
-    def batch(self) -> EpisodeBatch:
-        batch, observed = self.episode.batch, self.spec.observation_space
-        return replace(
-            batch,
-            env_spec=self.flat_spec,
-            observations=self.observations,
-            actions=self.actions,
-            last_observations=_flat(observed, self.flat_spec.observation_space, batch.last_observations),
-        )
+        spec, flat = self._source.env_spec, self.env_spec
+        observe = partial(_flat, spec.observation_space, flat.observation_space)
+        for episode in self._source:
+            last = map_tree(lambda value: np.asarray(value)[None], episode.last_observation)
+            yield MemoryEpisode(
+                id=episode.id,
+                number=episode.number,
+                seed=episode.seed,
+                terminated=episode.terminated,
+                truncated=episode.truncated,
+                observations=observe(episode.observations),
+                actions=_flat(spec.action_space, flat.action_space, episode.actions),
+                rewards=episode.rewards,
+                last_observation=map_tree(itemgetter(0), observe(last)),
+                recorded=episode,
+            )
 
 
 def is_nested(space: Space) -> bool:

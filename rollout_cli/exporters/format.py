@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rollout_cli.episodes.batch import EnvSpec, EpisodeBatch
-from rollout_cli.episodes.spaces import Leaf, LeafKind, space_leaves
+from rollout_cli.episodes.spaces import Leaf, LeafKind, Space, space_leaves
 from rollout_cli.errors import UnsupportedSpaceError, UsageError
 from rollout_cli.exporters.flat import is_nested
 from rollout_cli.exporters.source import EpisodeSource, blocks
@@ -59,8 +59,19 @@ class Export:
     @property
     def env_id(self) -> str:
         """The id of the environment, or "unknown"."""
-        sources = self.source.info.get("sources") or [{}]
-        return str(sources[0].get("env_source", {}).get("spec", "unknown"))
+        return str(self._run.get("env_source", {}).get("spec", "unknown"))
+
+    @property
+    def env_kwargs(self) -> Mapping[str, Any]:
+        """The keyword arguments that the environment was made with."""
+        kwargs: Mapping[str, Any] = self._run.get("env", {}).get("kwargs", {})
+        return kwargs
+
+    @property
+    def _run(self) -> Mapping[str, Any]:
+        """The record of the first run that the episodes are of."""
+        sources: Sequence[Mapping[str, Any]] = self.source.info.get("sources", ())
+        return sources[0] if sources else {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,13 +85,14 @@ class Format:
             they are annotated with: classes, or unions of them.
         leaves: The kinds of leaves that it holds.
         nested: Whether it holds Dict and Tuple spaces.
+        nested_observations: Which of them it holds, of observations alone.
         suffixes: What the name of its file ends with, one of these; a format of none is a folder.
         last_observation: Whether it holds the observation after an episode's last step.
         ends_apart: Whether it holds which of `terminated` and `truncated` ended an episode.
         both_ends: Whether it holds that both did.
         float64: Whether its readers give float64 numbers as they are.
         float64_rewards: Whether they give float64 rewards as they are.
-        start: Whether it holds values of Discrete spaces that do not start at 0.
+        start: Whether it holds the start of Discrete actions, or their values as they are.
         infos: Whether it holds infos.
         never: Other fields that it does not hold.
     """
@@ -90,6 +102,7 @@ class Format:
     write: Callable[..., None]
     leaves: frozenset[LeafKind] = NUMBERS
     nested: bool = False
+    nested_observations: tuple[type[Space], ...] = ()
     suffixes: tuple[str, ...] = ()
     last_observation: bool = True
     ends_apart: bool = True
@@ -109,7 +122,8 @@ class Format:
     def check(self, spec: EnvSpec) -> None:
         """Raise UnsupportedSpaceError, which names the space, where the format does not hold it."""
         for what, space in (("observation", spec.observation_space), ("action", spec.action_space)):
-            if is_nested(space) and not self.nested:
+            held = self.nested or (what == "observation" and isinstance(space, self.nested_observations))
+            if is_nested(space) and not held:
                 raise UnsupportedSpaceError(
                     f"{self.name} does not hold the {type(space).__name__} space of {what}s",
                     hint="make it a vector: {set=flatten=true}",
@@ -133,11 +147,9 @@ class Format:
             yield f"that {count:,} terminated episodes were truncated, too"
         if digits := ", ".join(self._shortened(source)):
             yield f"digits of float64 that float32 has not: of {digits}"
-        leaves = _leaves(source.env_spec)
-        if not self.start and any(
-            getattr(leaf.space, "start", 0) for _, leaf in leaves if leaf.kind == "discrete"
-        ):
-            yield "the start of Discrete spaces: their values begin at 0"
+        start = getattr(source.env_spec.action_space, "start", 0)
+        if not self.start and np.any(start):
+            yield f"the start of the actions, {start}: here they begin at 0"
         if not self.infos and _has_infos(source):
             yield "infos"
 

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from rollout_cli.episodes.batch import EpisodeBatch, Tree
 from rollout_cli.errors import StorageError, UnsupportedSpaceError
-from rollout_cli.exporters.format import needing
-
-Array = npt.NDArray[Any]
+from rollout_cli.exporters.format import Array, Export, needing
 
 
 @contextmanager
-def hdf5_file(path: Path) -> Iterator[Any]:
-    """Give a new HDF5 file to write, which keeps the order of its groups.
+def hdf5_file(export: Export, name: str = "") -> Iterator[Any]:
+    """Give a new HDF5 file to write, the export itself or a file in its folder.
+
+    It keeps the order of its groups, and its attribute `not_held` says what the format does not hold.
 
     Raises:
         StorageError: If the disk fails.
@@ -27,12 +25,15 @@ def hdf5_file(path: Path) -> Iterator[Any]:
     """
     with needing("h5py"):
         import h5py  # noqa: PLC0415 - an optional package
+    path = export.path / name if name else export.path
     try:
         with h5py.File(path, "w", track_order=True) as file:
+            if export.losses:
+                file.attrs["not_held"] = list(export.losses)
             yield file
     except RuntimeError as error:  # So h5py says that the disk is full when it closes a file.
         raise StorageError(
-            f"cannot write {path}: {error}", hint="check the free space of the disk"
+            f"cannot write {export.target}: {error}", hint="check the free space of the disk"
         ) from error
 
 

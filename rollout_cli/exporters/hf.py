@@ -7,19 +7,16 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from rollout_cli.dataset.convert import encode_tensor
 from rollout_cli.dataset.schema import SpaceColumn, space_columns
 from rollout_cli.episodes.batch import EpisodeBatch, Tree
 from rollout_cli.episodes.spaces import Space, tree_leaves
-from rollout_cli.exporters.format import ALL, Export, Format
+from rollout_cli.exporters.format import ALL, Array, Export, Format
 from rollout_cli.exporters.hdf5 import at_ends
 from rollout_cli.exporters.hub import encode_images, is_image, write_card
 from rollout_cli.exporters.parquet import ParquetFiles
-
-Array = npt.NDArray[Any]
 
 _FRONT_MATTER = """\
 configs:

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import io
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from rollout_cli.episodes.spaces import Leaf
-from rollout_cli.exporters.format import Export, needing
-
-Array = npt.NDArray[Any]
+from rollout_cli.exporters.format import Array, Export, needing
 
 _CARD = """\
 ---

@@ -6,14 +6,11 @@ import json
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from rollout_cli.dataset.convert import encode_tensor
 from rollout_cli.episodes.batch import EpisodeBatch
-from rollout_cli.exporters.format import Export, Format
-
-Array = npt.NDArray[Any]
+from rollout_cli.exporters.format import Array, Export, Format
 
 _FILE = "data-00000-of-00001.arrow"
 

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -19,12 +18,10 @@ from rollout_cli.dataset.stats import ColumnStats, column_stats, merged
 from rollout_cli.episodes.batch import EnvSpec, EpisodeBatch
 from rollout_cli.episodes.spaces import Leaf, tree_leaves
 from rollout_cli.errors import UnsupportedSpaceError, UsageError
-from rollout_cli.exporters.format import ALL, Export, Format
+from rollout_cli.exporters.format import ALL, Array, Export, Format
 from rollout_cli.exporters.hdf5 import at_ends
 from rollout_cli.exporters.hub import encode_images, is_image, write_card
 from rollout_cli.exporters.parquet import ParquetFiles
-
-Array = npt.NDArray[Any]
 
 _FILES_PER_CHUNK = 1000
 _DATA_PATH = "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"

@@ -13,6 +13,7 @@ from rollout_cli.episodes.spaces import Space, map_tree, space_leaves
 from rollout_cli.errors import UsageError
 from rollout_cli.exporters.format import ALL, Export, Format
 from rollout_cli.exporters.hdf5 import hdf5_file, put_tree
+from rollout_cli.exporters.source import with_last
 
 _VERSION = "0.5.3"
 """The version of Minari whose layout this is: its readers refuse a file that names none of theirs."""
@@ -29,11 +30,11 @@ def write(export: Export, *, author: str = "", email: str = "", description: str
         )
     folder = export.path / "data"
     folder.mkdir(parents=True)
-    with hdf5_file(folder / "main_data.hdf5") as file:
+    with hdf5_file(export, "data/main_data.hdf5") as file:
         for at, episode in enumerate(export.source):
             group = file.create_group(f"episode_{at}")
             group.attrs.update({"id": at, "total_steps": len(episode), "seed": episode.seed})
-            observed = map_tree(_with_last, episode.observations, episode.last_observation)
+            observed = map_tree(with_last, episode.observations, episode.last_observation)
             put_tree(group, "observations", observed)
             put_tree(group, "actions", episode.actions)
             group["rewards"] = episode.rewards
@@ -55,10 +56,6 @@ def write(export: Export, *, author: str = "", email: str = "", description: str
         "not_held": list(export.losses),
     }
     (folder / "metadata.json").write_text(json.dumps(metadata))
-
-
-def _with_last(values: Any, last: Any) -> Any:
-    return np.concatenate([values, np.asarray(last, values.dtype)[None]])
 
 
 def _space(space: Space) -> dict[str, Any]:

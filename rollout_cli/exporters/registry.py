@@ -6,7 +6,20 @@ import difflib
 from importlib.metadata import entry_points
 
 from rollout_cli.errors import UsageError
-from rollout_cli.exporters import hf, imitation, lerobot, minari, rllib, torchrl, zarr
+from rollout_cli.exporters import (
+    d3rlpy,
+    d4rl,
+    hf,
+    imitation,
+    lerobot,
+    minari,
+    ogbench,
+    rllib,
+    robomimic,
+    tianshou,
+    torchrl,
+    zarr,
+)
 from rollout_cli.exporters.format import Format
 from rollout_cli.loading import first_line
 
@@ -14,7 +27,21 @@ ENTRY_POINTS = "rollout.exporters"
 """The group of entry points by which another package adds a `Format`, under its name."""
 
 FORMATS: dict[str, Format] = {
-    each.FORMAT.name: each.FORMAT for each in (minari, hf, imitation, lerobot, rllib, torchrl, zarr)
+    each.name: each
+    for each in (
+        d3rlpy.FORMAT,
+        d4rl.FORMAT,
+        hf.FORMAT,
+        imitation.FORMAT,
+        lerobot.FORMAT,
+        minari.FORMAT,
+        ogbench.FORMAT,
+        rllib.FORMAT,
+        robomimic.FORMAT,
+        tianshou.FORMAT,
+        torchrl.FORMAT,
+        zarr.FORMAT,
+    )
 }
 
 

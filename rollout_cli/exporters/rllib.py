@@ -12,7 +12,7 @@ from rollout_cli.episodes.spaces import map_tree
 from rollout_cli.errors import UsageError
 from rollout_cli.exporters.format import ALL, Export, Format, needing
 from rollout_cli.exporters.parquet import ParquetFiles
-from rollout_cli.exporters.source import EpisodeLike
+from rollout_cli.exporters.source import EpisodeLike, with_last
 
 _ROW_GROUP_BYTES = 32 << 20
 _MOST_BYTES = (1 << 31) - 1
@@ -51,7 +51,7 @@ def _table(items: list[bytes]) -> pa.Table:
 
 def _state(episode: EpisodeLike, at: int) -> dict[str, Any]:
     """Return what `SingleAgentEpisode.get_state` returns of an episode that is packed into arrays."""
-    observations = map_tree(_with_last, episode.observations, episode.last_observation)
+    observations = map_tree(with_last, episode.observations, episode.last_observation)
     return dict.fromkeys(_UNUSED) | {
         "id_": str(at),  # Of episodes with one id RLlib keeps the last one alone.
         "observations": _buffer(map_tree(_numpy, observations)),
@@ -68,10 +68,6 @@ def _state(episode: EpisodeLike, at: int) -> dict[str, Any]:
 
 def _buffer(data: Tree) -> dict[str, Any]:
     return {"data": data, "lookback": 0, "finalized": not isinstance(data, list), "space": None}
-
-
-def _with_last(values: Any, last: Any) -> Any:
-    return np.concatenate([values, np.asarray(last, values.dtype)[None]])
 
 
 def _numpy(values: Any) -> Any:

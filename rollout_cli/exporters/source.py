@@ -58,45 +58,26 @@ class EpisodeSource(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class MemoryEpisode:
-    """One episode of a batch in memory."""
+    """One episode whose fields are in memory."""
 
-    batch: EpisodeBatch
     id: int
+    number: int
+    seed: int
+    terminated: bool
+    truncated: bool
+    observations: Tree
+    actions: Tree
+    rewards: Array
+    last_observation: Tree
+    recorded: EpisodeBatch | EpisodeLike
 
     def __len__(self) -> int:
-        return int(self.batch.lengths[0])
+        return len(self.rewards)
 
     @property
-    def number(self) -> int:
-        return int(self.batch.numbers[0])
-
-    @property
-    def seed(self) -> int:
-        return int(self.batch.seeds[0])
-
-    @property
-    def terminated(self) -> bool:
-        return bool(self.batch.terminated[0])
-
-    @property
-    def truncated(self) -> bool:
-        return bool(self.batch.truncated[0])
-
-    @property
-    def observations(self) -> Tree:
-        return self.batch.observations
-
-    @property
-    def actions(self) -> Tree:
-        return self.batch.actions
-
-    @property
-    def rewards(self) -> Array:
-        return self.batch.rewards
-
-    @property
-    def last_observation(self) -> Tree:
-        return map_tree(itemgetter(0), self.batch.last_observations)
+    def batch(self) -> EpisodeBatch:
+        """The episode as a batch of one, as it was recorded."""
+        return self.recorded if isinstance(self.recorded, EpisodeBatch) else self.recorded.batch
 
 
 class MemoryDataset:
@@ -111,7 +92,24 @@ class MemoryDataset:
         return len(self._batch)
 
     def __iter__(self) -> Iterator[MemoryEpisode]:
-        return (MemoryEpisode(batch, at) for at, batch in enumerate(self._batch.split()))
+        for at, batch in enumerate(self._batch.split()):
+            yield MemoryEpisode(
+                id=at,
+                number=int(batch.numbers[0]),
+                seed=int(batch.seeds[0]),
+                terminated=bool(batch.terminated[0]),
+                truncated=bool(batch.truncated[0]),
+                observations=batch.observations,
+                actions=batch.actions,
+                rewards=batch.rewards,
+                last_observation=map_tree(itemgetter(0), batch.last_observations),
+                recorded=batch,
+            )
+
+
+def with_last(values: Array, last: Any) -> Array:
+    """Return the values (T, *shape) of an episode's steps and what followed the last one, (T + 1, *shape)."""
+    return np.concatenate([values, np.asarray(last, values.dtype)[None]])
 
 
 def blocks(source: EpisodeSource) -> Iterator[EpisodeBatch]:

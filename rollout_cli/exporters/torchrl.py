@@ -8,13 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from rollout_cli.episodes.batch import EpisodeBatch, Tree
-from rollout_cli.exporters.format import Export, Format
+from rollout_cli.exporters.format import Array, Export, Format
 from rollout_cli.exporters.hdf5 import at_ends
 
-Array = npt.NDArray[Any]
 Key = tuple[str, ...]
 
 

@@ -11,15 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from rollout_cli.dataset.schema import space_columns
 from rollout_cli.episodes.batch import EpisodeBatch, Tree
 from rollout_cli.episodes.spaces import Space, tree_leaves
-from rollout_cli.exporters.format import Export, Format
+from rollout_cli.exporters.format import Array, Export, Format
 from rollout_cli.exporters.hdf5 import at_ends
-
-Array = npt.NDArray[Any]
 
 _CHUNK_BYTES = 8 << 20
 

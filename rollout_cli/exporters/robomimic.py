@@ -1,0 +1,55 @@
+"""robomimic's HDF5 format: https://robomimic.github.io/docs/datasets/overview.html."""
+
+from __future__ import annotations
+
+import json
+from operator import itemgetter
+
+import numpy as np
+from gymnasium import spaces
+
+from rollout_cli.episodes.spaces import map_tree
+from rollout_cli.exporters.format import Array, Export, Format
+from rollout_cli.exporters.hdf5 import hdf5_file, put_tree
+from rollout_cli.exporters.source import with_last
+
+_GYM = 2
+"""The kind of environments that are gym's, as robomimic numbers them."""
+
+
+def write(export: Export) -> None:
+    """Write a group an episode, whose observations are named by the keys of their Dict space.
+
+    Other observations are called `flat`, as robomimic's own environments of gym call them.
+    """
+    env = {"env_name": export.env_id, "env_type": _GYM, "env_kwargs": export.env_kwargs}
+    with hdf5_file(export) as file:
+        data = file.create_group("data")
+        data.attrs.update({"total": int(export.lengths.sum()), "env_args": json.dumps(env)})
+        for at, episode in enumerate(export.source):
+            steps, group = len(episode), data.create_group(f"demo_{at}")
+            group.attrs["num_samples"] = steps
+            rows = map_tree(with_last, episode.observations, episode.last_observation)
+            for name, part in (("obs", slice(steps)), ("next_obs", slice(1, None))):
+                tree = map_tree(itemgetter(part), rows)
+                put_tree(group, name, map_tree(_vectors, tree if isinstance(tree, dict) else {"flat": tree}))
+            group["actions"] = episode.actions.reshape(steps, -1)
+            group["rewards"] = episode.rewards
+            group["dones"] = np.arange(steps) == (steps - 1 if episode.terminated else -1)
+            group["states"] = np.zeros(
+                (steps, 0)
+            )  # Its readers ask for them: a simulator's, and none is known.
+
+
+def _vectors(values: Array) -> Array:
+    return values[:, None] if values.ndim == 1 else values
+
+
+FORMAT = Format(
+    "robomimic",
+    "robomimic",
+    write,
+    nested_observations=(spaces.Dict, spaces.Tuple),
+    suffixes=(".hdf5", ".h5"),
+    both_ends=False,
+)
