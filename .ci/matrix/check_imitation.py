@@ -1,30 +1,32 @@
-"""Check an export to imitation: `check_imitation.py DATASET EXPORTED`, with imitation installed."""
+"""imitation: `serialize.load_with_rewards`, and the transitions that its algorithms take."""
 
-import json
-import sys
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from imitation.data import rollout, serialize
+from values import episodes, run, same
 
-import rollout_cli
+
+def check(dataset: Path, exported: Path) -> str:
+    expected = episodes(dataset)
+    loaded = serialize.load_with_rewards(str(exported))
+    assert len(loaded) == len(expected)
+    for ours, theirs in zip(expected, loaded, strict=True):
+        same("obs", cast(ours.observations), theirs.obs)
+        same("acts", cast(ours.actions), theirs.acts)
+        same("rews", ours.rewards, theirs.rews)
+        assert theirs.terminal
+        assert len(theirs.infos) == ours.length
+        assert theirs.infos[-1] == {"terminated": bool(ours.terminated), "truncated": bool(ours.truncated)}
+    assert len(rollout.flatten_trajectories(loaded)) == sum(each.length for each in expected)
+    return "floats to float64, integers to int64"
 
 
-def cast(values):
+def cast(values: Any) -> Any:
     return values.astype(np.float64 if values.dtype.kind == "f" else np.int64)
 
 
-dataset, exported = sys.argv[1:]
-episodes = list(rollout_cli.load(dataset))
-loaded = serialize.load_with_rewards(exported)
-assert len(loaded) == len(episodes)
-for episode, trajectory in zip(episodes, loaded, strict=True):
-    observations = np.concatenate([episode.observations, np.asarray(episode.last_observation)[None]])
-    np.testing.assert_array_equal(trajectory.obs, cast(observations), strict=True)
-    np.testing.assert_array_equal(trajectory.acts, cast(episode.actions), strict=True)
-    np.testing.assert_array_equal(trajectory.rews, episode.rewards, strict=True)
-    assert trajectory.terminal
-    assert len(trajectory.infos) == len(episode)
-    assert trajectory.infos[-1] == {"terminated": episode.terminated, "truncated": episode.truncated}
-transitions = rollout.flatten_trajectories(loaded)
-assert len(transitions) == sum(map(len, episodes))
-print(json.dumps({"equal": True, "cast": "floats to float64, integers to int64"}))
+run(check, "imitation", "datasets")

@@ -1,41 +1,45 @@
-"""Check an export to TorchRL: `check_torchrl.py DATASET EXPORTED`, with tensordict and torchrl installed."""
+"""TorchRL: the memory maps that tensordict loads, and slices of episodes from a replay buffer over them."""
 
-import json
-import sys
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from tensordict import TensorDict
 from torchrl.data import SliceSampler, TensorDictReplayBuffer, TensorStorage
-
-import rollout_cli
-
-
-def same(name, expected, actual):
-    if isinstance(expected, dict | tuple):
-        for key in expected if isinstance(expected, dict) else range(len(expected)):
-            same(f"{name}.{key}", expected[key], actual[str(key)])
-        return
-    actual = actual.numpy()
-    np.testing.assert_array_equal(actual, expected, err_msg=name, strict=True)
+from values import episodes, leaves, run, same
 
 
-dataset, exported = sys.argv[1:]
-batch = rollout_cli.load(dataset).to_episode_batch()
-loaded = TensorDict.load_memmap(exported)
-ends = np.cumsum(batch.lengths) - 1
-flags = {name: np.zeros((len(batch.rewards), 1), bool) for name in ("terminated", "truncated", "done")}
-flags["terminated"][ends, 0], flags["truncated"][ends, 0] = batch.terminated, batch.truncated
-flags["done"] = flags["terminated"] | flags["truncated"]
-same("observation", batch.observations, loaded["observation"])
-same("action", batch.actions, loaded["action"])
-same("next", {"observation": batch.next_observations, **flags}, loaded["next"])
-same("reward", batch.rewards.astype(np.float32)[:, None], loaded["next", "reward"])
-same("episode", np.repeat(np.arange(len(batch)), batch.lengths), loaded["episode"])
+def check(dataset: Path, exported: Path) -> str:
+    loaded = TensorDict.load_memmap(exported)
+    expected = episodes(dataset)
+    start = 0
+    for number, ours in enumerate(expected):
+        theirs = loaded[start : start + ours.length]
+        start += ours.length
+        for what, values in (("observation", ours.observations), ("action", ours.actions)):
+            for path, leaf in leaves(values).items():
+                key = tuple(f"{what}.{path}".strip(".").split("."))
+                equal(what, leaf[: ours.length], theirs[key])
+                if what == "observation":
+                    equal("next", leaf[1:], theirs["next", *key])
+        equal("reward", ours.rewards.astype(np.float32)[:, None], theirs["next", "reward"])
+        ends = (np.arange(ours.length) == ours.length - 1)[:, None]
+        equal("terminated", ends & ours.terminated, theirs["next", "terminated"])
+        equal("truncated", ends & ours.truncated, theirs["next", "truncated"])
+        equal("done", ends, theirs["next", "done"])
+        equal("episode", np.full(ours.length, number), theirs["episode"])
+    assert start == len(loaded)
+    slices = SliceSampler(slice_len=2, traj_key="episode", strict_length=False)
+    buffer = TensorDictReplayBuffer(storage=TensorStorage(loaded), sampler=slices, batch_size=20)
+    assert len(buffer.sample()) > 0
+    return "rewards as float32"
 
-buffer = TensorDictReplayBuffer(
-    storage=TensorStorage(loaded),
-    sampler=SliceSampler(slice_len=3, traj_key="episode", strict_length=False),
-    batch_size=30,
-)
-assert len(buffer.sample()) > 0
-print(json.dumps({"equal": True, "cast": "rewards to float32"}))
+
+def equal(what: str, expected: Any, actual: Any) -> None:
+    same(what, expected, actual.numpy())
+    assert actual.numpy().dtype == expected.dtype, what
+
+
+run(check, "torchrl", "tensordict")

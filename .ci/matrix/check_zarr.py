@@ -1,43 +1,46 @@
-"""Check an export to zarr: `check_zarr.py DATASET EXPORTED`, with zarr 2 installed.
+"""Zarr 2, by what Diffusion Policy's `ReplayBuffer.copy_from_path` does; that class is in no package.
 
-Diffusion Policy is no package. What its `ReplayBuffer.copy_from_path` asks of a group is checked here: the
-arrays of `data` are as long as the last of `meta/episode_ends`, and each is copied whole.
+It copies each array of `data` and `meta`, and asks that those of `data` are as long as the last of
+`meta/episode_ends`.
 """
 
-import json
-import sys
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import zarr
-
-import rollout_cli
-
-
-def leaves(name, tree):
-    if isinstance(tree, dict | tuple):
-        for key in tree if isinstance(tree, dict) else range(len(tree)):
-            yield from leaves(f"{name}.{key}", tree[key])
-    else:
-        yield name, tree
+from values import episodes, leaves, run, same
 
 
-dataset, exported = sys.argv[1:]
-batch = rollout_cli.load(dataset).to_episode_batch()
-source = zarr.group(zarr.DirectoryStore(exported))
-root = zarr.group(zarr.MemoryStore())
-zarr.copy_store(source.store, root.store, source_path="/data", dest_path="/data")
-zarr.copy_store(source.store, root.store, source_path="/meta", dest_path="/meta")
-stops = np.cumsum(batch.lengths)
-np.testing.assert_array_equal(root["meta/episode_ends"][:], stops)
-for name, values in root["data"].items():
-    assert values.shape[0] == root["meta/episode_ends"][-1], name
-flags = {name: np.zeros(len(batch.rewards), bool) for name in ("terminated", "truncated")}
-for name, values in flags.items():
-    values[stops - 1] = getattr(batch, name)
-expected = dict(leaves("data/obs", batch.observations)) | dict(leaves("data/action", batch.actions))
-expected |= dict(leaves("meta/last_obs", batch.last_observations))
-expected |= {"data/reward": batch.rewards} | {f"data/{name}": values for name, values in flags.items()}
-assert set(expected) | {"meta/episode_ends"} == {f"{g}/{n}" for g in ("data", "meta") for n in root[g]}
-for name, values in expected.items():
-    np.testing.assert_array_equal(root[name][:], values, err_msg=name, strict=True)
-print(json.dumps({"equal": True, "cast": ""}))
+def check(dataset: Path, exported: Path) -> str:
+    expected = episodes(dataset)
+    source, root = zarr.open(str(exported), mode="r"), zarr.group(zarr.MemoryStore())
+    for group in ("data", "meta"):
+        zarr.copy_store(source.store, root.store, source_path=group, dest_path=group)
+    stops = np.cumsum([each.length for each in expected])
+    same("episode_ends", stops, root["meta/episode_ends"][:])
+    assert all(len(values) == root["meta/episode_ends"][-1] for _, values in root["data"].items())
+    for number, (ours, stop) in enumerate(zip(expected, stops, strict=True)):
+        rows = slice(stop - ours.length, stop)
+        for path, leaf in leaves(ours.observations).items():
+            name = f"obs.{path}".strip(".")
+            equal(name, leaf[:-1], root[f"data/{name}"][rows])
+            equal(name, leaf[-1], root[f"meta/last_{name}"][number])
+        for path, leaf in leaves(ours.actions).items():
+            name = f"action.{path}".strip(".")
+            equal(name, leaf, root[f"data/{name}"][rows])
+        equal("reward", ours.rewards, root["data/reward"][rows])
+        ends = np.arange(ours.length) == ours.length - 1
+        equal("terminated", ends & ours.terminated, root["data/terminated"][rows])
+        equal("truncated", ends & ours.truncated, root["data/truncated"][rows])
+    return ""
+
+
+def equal(what: str, expected: Any, actual: Any) -> None:
+    same(what, expected, actual)
+    assert np.asarray(actual).dtype == expected.dtype, what
+
+
+run(check, "zarr")
