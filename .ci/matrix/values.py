@@ -35,6 +35,12 @@ def episodes(dataset: Path) -> list[SimpleNamespace]:
     return [SimpleNamespace(**fields, length=len(fields["rewards"])) for fields in out]
 
 
+def action_start(dataset: Path) -> int:
+    """Return the least action of a Discrete space, 0 for all other spaces."""
+    info = dataset / "meta" / "info.json"
+    return json.loads(info.read_text())["spaces"]["action"].get("start", 0) if info.exists() else 0
+
+
 class UnequalError(Exception):
     """Values that are not those of the dataset."""
 
@@ -69,4 +75,4 @@ def run(check: Callable[[Path, Path], str], *packages: str) -> None:
     except Exception as error:
         traceback.print_exc()
         result |= {"equal": False, "difference": f"{type(error).__name__}: {error}"}
-    print(json.dumps(result))
+    print(json.dumps(result), file=sys.__stdout__)

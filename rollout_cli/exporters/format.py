@@ -17,7 +17,7 @@ from rollout_cli.episodes.batch import EnvSpec, EpisodeBatch
 from rollout_cli.episodes.spaces import Leaf, LeafKind, Space, space_leaves
 from rollout_cli.errors import UnsupportedSpaceError, UsageError
 from rollout_cli.exporters.flat import is_nested
-from rollout_cli.exporters.source import EpisodeSource, blocks
+from rollout_cli.exporters.source import EpisodeSource, blocks, row_bytes
 
 Array = npt.NDArray[Any]
 
@@ -51,6 +51,11 @@ class Export:
     def lengths(self) -> Array:
         """The steps of each episode, int64 (N,)."""
         return np.array([len(episode) for episode in self.source], np.int64)
+
+    @property
+    def size(self) -> int:
+        """The bytes of all observations and actions, texts not counted."""
+        return int(self.lengths.sum()) * row_bytes(self.env_spec)
 
     def blocks(self) -> Iterator[EpisodeBatch]:
         """Yield the episodes in order, many in one batch, without their infos: for formats of flat rows."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -26,6 +27,12 @@ def hdf5_file(export: Export, name: str = "") -> Iterator[Any]:
     with needing("h5py"):
         import h5py  # noqa: PLC0415 - an optional package
     path = export.path / name if name else export.path
+    free = shutil.disk_usage(path.parent).free
+    if free < export.size:  # A full disk can end the process: HDF5 cannot close a file that it cannot write.
+        raise StorageError(
+            f"cannot write {export.target}: it needs {export.size:,} bytes, and its disk has {free:,} left",
+            hint="free some space, or choose another disk",
+        )
     try:
         with h5py.File(path, "w", track_order=True) as file:
             if export.losses:

@@ -27,7 +27,8 @@ def write(export: Export) -> None:
 
 def _put(archive: zipfile.ZipFile, name: str, rows: int, parts: Iterable[Array]) -> None:
     """Write an array of so many rows, one part of them after the other."""
-    with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+    # A ZipInfo by itself has no time of day, which a name alone would have.
+    with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as member:
         for at, part in enumerate(parts):
             if at == 0:
                 header = np.lib.format.header_data_from_array_1_0(part) | {"shape": (rows, *part.shape[1:])}

@@ -8,6 +8,7 @@ from operator import itemgetter
 import numpy as np
 from gymnasium import spaces
 
+from rollout_cli.episodes.batch import Tree
 from rollout_cli.episodes.spaces import map_tree
 from rollout_cli.exporters.format import Array, Export, Format
 from rollout_cli.exporters.hdf5 import hdf5_file, put_tree
@@ -20,7 +21,8 @@ _GYM = 2
 def write(export: Export) -> None:
     """Write a group an episode, whose observations are named by the keys of their Dict space.
 
-    Other observations are called `flat`, as robomimic's own environments of gym call them.
+    The parts of a Tuple are named by their positions. All other observations are called `flat`, as robomimic's
+    own environments of gym call them.
     """
     env = {"env_name": export.env_id, "env_type": _GYM, "env_kwargs": export.env_kwargs}
     with hdf5_file(export) as file:
@@ -32,13 +34,19 @@ def write(export: Export) -> None:
             rows = map_tree(with_last, episode.observations, episode.last_observation)
             for name, part in (("obs", slice(steps)), ("next_obs", slice(1, None))):
                 tree = map_tree(itemgetter(part), rows)
-                put_tree(group, name, map_tree(_vectors, tree if isinstance(tree, dict) else {"flat": tree}))
+                put_tree(group, name, map_tree(_vectors, _modalities(tree)))
             group["actions"] = episode.actions.reshape(steps, -1)
             group["rewards"] = episode.rewards
             group["dones"] = np.arange(steps) == (steps - 1 if episode.terminated else -1)
             group["states"] = np.zeros(
                 (steps, 0)
             )  # Its readers ask for them: a simulator's, and none is known.
+
+
+def _modalities(tree: Tree) -> dict[str, Tree]:
+    if isinstance(tree, dict):
+        return tree
+    return {str(at): part for at, part in enumerate(tree)} if isinstance(tree, tuple) else {"flat": tree}
 
 
 def _vectors(values: Array) -> Array:
@@ -52,4 +60,6 @@ FORMAT = Format(
     nested_observations=(spaces.Dict, spaces.Tuple),
     suffixes=(".hdf5", ".h5"),
     both_ends=False,
+    float64=False,
+    float64_rewards=False,
 )

@@ -112,12 +112,16 @@ def with_last(values: Array, last: Any) -> Array:
     return np.concatenate([values, np.asarray(last, values.dtype)[None]])
 
 
+def row_bytes(spec: EnvSpec) -> int:
+    """Return the bytes of an observation and an action, texts not counted."""
+    spaces = (spec.observation_space, spec.action_space)
+    return sum(leaf.row_bytes for space in spaces for leaf in space_leaves(space))
+
+
 def blocks(source: EpisodeSource) -> Iterator[EpisodeBatch]:
     """Yield the episodes of a source in order, many in one batch, without their infos."""
     spec = source.env_spec
-    spaces = (spec.observation_space, spec.action_space)
-    row_bytes = sum(leaf.row_bytes for space in spaces for leaf in space_leaves(space))
-    most_steps = max(1, _BLOCK_BYTES // max(row_bytes, 64))
+    most_steps = max(1, _BLOCK_BYTES // max(row_bytes(spec), 64))
     episodes: list[EpisodeLike] = []
     steps = 0
     for episode in source:

@@ -1,0 +1,294 @@
+"""`rollout export` and `rollout_cli.export`: what they refuse, say and leave behind."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import rollout_cli
+from rollout_cli.cli.export import FORMAT_NAMES
+from rollout_cli.episodes.batch import EpisodeBatch
+from rollout_cli.errors import (
+    DatasetExistsError,
+    RolloutError,
+    StorageError,
+    UnsupportedSpaceError,
+    UsageError,
+)
+from rollout_cli.exporters import tianshou
+from rollout_cli.exporters.export import export
+from rollout_cli.exporters.hdf5 import hdf5_file
+from rollout_cli.exporters.registry import FORMATS
+from rollout_cli.exporters.source import MemoryDataset
+from tests.cli.calling import Caller
+from tests.exporters.cases import SPECS, batch_of, chunks_of, files_of
+from tests.exporters.readers import READERS, attributes
+from tests.exporters.victim import MOMENTS
+from tests.helpers.processes import ROOT
+from tests.helpers.writing import all_files, write_dataset
+
+
+@pytest.fixture
+def rollout(capsys: pytest.CaptureFixture[str]) -> Caller:
+    return Caller(capsys)
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a dataset with infos, three kinds of ends, and rewards that float32 does not hold."""
+    path = tmp_path_factory.mktemp("export") / "dataset"
+    write_dataset(
+        path,
+        chunks_of(SPECS["box"], env_info=lambda number, step: {"x": step}),
+        spec=SPECS["box"],
+        header={"env_source": {"spec": "Made-v0"}, "env": {"kwargs": {"size": 3}}},
+    )
+    return path
+
+
+def test_command(dataset: Path, rollout: Caller, tmp_path: Path) -> None:
+    """The command writes the file, leaves the dataset alone, and says what is lost; so does the document."""
+    before = all_files(dataset)
+    called = rollout("export", dataset, "--to", "d3rlpy", "--output", tmp_path / "a.h5")
+    assert "14" in called.stdout.split()
+    losses = [
+        "that 1 terminated episodes were truncated, too",
+        "digits of float64 that float32 has not: of rewards",
+        "infos",
+    ]
+    assert called.stderr.splitlines() == [f"not in d3rlpy: {loss}" for loss in losses]
+    document = json.loads(
+        rollout("export", dataset, "--to", "d3rlpy", "-o", tmp_path / "b.h5", "--json").stdout
+    )
+    assert (document["losses"], document["episodes"], document["steps"]) == (losses, 4, 14)
+    assert files_of(tmp_path / "a.h5") == {".": files_of(tmp_path / "b.h5")["."]}
+    with attributes(tmp_path / "a.h5") as attrs:
+        assert list(attrs["not_held"]) == losses
+    quiet = rollout("export", dataset, "--to", "d3rlpy", "-o", tmp_path / "c.h5", "-q")
+    assert (quiet.stdout, quiet.stderr) == (f"{tmp_path / 'c.h5'}\n", "")
+    assert all_files(dataset) == before
+
+
+def test_environment_is_recorded(dataset: Path, tmp_path: Path) -> None:
+    """The file of robomimic names the environment and its arguments."""
+    rollout_cli.export(rollout_cli.load(dataset), "robomimic", tmp_path / "a.hdf5")
+    import h5py
+
+    with h5py.File(tmp_path / "a.hdf5") as file:
+        env = json.loads(file["data"].attrs["env_args"])
+    assert env == {"env_name": "Made-v0", "env_type": 2, "env_kwargs": {"size": 3}}
+
+
+def test_help_names_formats(rollout: Caller) -> None:
+    """The help page names all formats, though it loads none."""
+    page = rollout("export", "--help").stdout
+    assert set(FORMAT_NAMES) == FORMATS.keys()
+    assert all(name in page for name in FORMATS)
+
+
+@pytest.mark.parametrize(
+    ("words", "message", "hint"),
+    [
+        (["--to", "d4rk"], "there is no format 'd4rk'", "the formats are d3rlpy, d4rl,"),
+        (["--to", "d4rl", "--set", "fps"], "--set must be key=value", "--set flatten=true"),
+        (["--to", "d4rl", "--set", "fps=3"], "d4rl has no option 'fps'", "its options are: flatten"),
+        (
+            ["--to", "d4rl", "--set", "flatten=yes"],
+            "d4rl takes bool for flatten, and not 'yes' (str)",
+            "TOML",
+        ),
+        (["--to", "minari", "--set", "author=3"], "minari takes str for author, and not 3 (int)", "'\"3\"'"),
+        (["--to", "d4rl", "--output", "out.npz"], "out.npz does not end in .hdf5 or .h5", "out.npz.hdf5"),
+        (["--to", "minari", "--output", "a/b"], "does not end in a namespace and a name", "MINARI_DATASETS"),
+    ],
+)
+def test_refusals(words: list[str], message: str, hint: str, dataset: Path, rollout: Caller) -> None:
+    """What cannot be used is one line and a hint, with exit code 2."""
+    output = [] if "--output" in words else ["--output", "out.hdf5"]
+    called = rollout("export", dataset, *words, *output, code=2)
+    error, shown = called.stderr.splitlines()
+    assert message in error
+    assert hint in shown
+
+
+def test_existing_output(dataset: Path, rollout: Caller, tmp_path: Path) -> None:
+    """Nothing is written over."""
+    (tmp_path / "a.h5").write_text("mine")
+    rollout("export", dataset, "--to", "d4rl", "-o", tmp_path / "a.h5", code=5)
+    (tmp_path / "b.h5").symlink_to("nowhere")
+    with pytest.raises(DatasetExistsError):
+        export(rollout_cli.load(dataset), "d4rl", tmp_path / "b.h5")
+    assert (tmp_path / "a.h5").read_text() == "mine"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.h5", "b.h5"]
+
+
+def test_missing_package(dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A format that needs a package says how to install it."""
+    monkeypatch.setitem(sys.modules, "h5py", None)
+    with pytest.raises(UsageError, match="needs h5py") as raised:
+        export(rollout_cli.load(dataset), "d4rl", tmp_path / "a.h5")
+    assert raised.value.hint == "pip install h5py"
+    assert not list(tmp_path.iterdir())
+
+
+def test_no_episodes(dataset: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no episode"):
+        export(rollout_cli.load(dataset)[:0], "d4rl", tmp_path / "a.h5")
+
+
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), RuntimeError("cannot flush")])
+def test_a_failing_disk(
+    error: Exception, dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the system, or HDF5, says of a full disk is an error of ours, and leaves nothing."""
+
+    def write(export: Any) -> None:
+        with hdf5_file(export):
+            raise error
+
+    monkeypatch.setitem(FORMATS, "tianshou", replace(tianshou.FORMAT, write=write))
+    with pytest.raises(StorageError, match=f"cannot write {tmp_path}/a.h5: ") as raised:
+        export(rollout_cli.load(dataset), "tianshou", tmp_path / "a.h5")
+    assert str(error).split("] ")[-1] in raised.value.message
+    assert not list(tmp_path.iterdir())
+
+
+def test_too_small_a_disk(dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk that cannot hold the episodes is an error before anything is written: HDF5 would crash on it."""
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=335))
+    with pytest.raises(StorageError, match="needs 336 bytes, and its disk has 335 left"):
+        export(rollout_cli.load(dataset), "tianshou", tmp_path / "a.h5")
+    assert not list(tmp_path.iterdir())
+
+
+def test_killed(tmp_path: Path) -> None:
+    """A killed export leaves the output absent; the next one works, and clears what the killed one left."""
+    words = [sys.executable, "-m", "tests.exporters.victim", str(tmp_path)]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True)
+    results = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [result[0] for result in results] == list(MOMENTS)
+    for moment, code, left, files in results:
+        assert code == (0 if moment == "never" else -9), moment
+        assert ("exported.h5" in left) == (moment == "never")
+        assert moment == "never" or left[0].endswith(".part")
+        assert files == ["exported.h5"], moment
+
+
+def test_losses_are_real() -> None:
+    """A loss is said where the episodes have what is lost, and nowhere else."""
+
+    def losses(name: str, batch: EpisodeBatch) -> list[str]:
+        return list(FORMATS[name].losses(MemoryDataset(batch)))
+
+    plain = batch_of(SPECS["box"], [4])  # It is terminated.
+    plain = replace(plain, rewards=np.ones(4))
+    assert [losses(name, plain) for name in ("minari", "tianshou", "d4rl", "d3rlpy", "robomimic")] == [[]] * 5
+    assert losses("ogbench", plain) == ["rewards", "whether an episode was terminated or truncated"]
+    wide = batch_of(SPECS["float64"], [4])
+    (digits,) = losses("d3rlpy", wide)
+    assert digits.endswith("of observations, actions, rewards")
+    assert losses("d3rlpy", replace(batch_of(SPECS["start"], [4]), rewards=np.ones(4))) == [
+        "the start of the actions, 5: here they begin at 0"
+    ]
+    with_infos = batch_of(SPECS["box"], [4], episode_info=lambda number, step: {"a": 1})
+    assert losses("tianshou", with_infos) == ["infos"]
+
+
+def test_values_outside_of_their_space(tmp_path: Path) -> None:
+    """A choice that its space does not have, or a character, has no flat form."""
+    batch = batch_of(SPECS["tuple"])
+    batch.observations[1][3] = 5
+    with pytest.raises(UsageError, match="Discrete space '1' is outside"):
+        export(MemoryDataset(batch), "d4rl", tmp_path / "a.h5", flatten=True)
+    batch = batch_of(SPECS["text"])
+    batch.observations[3] = "Q"
+    with pytest.raises(UsageError, match="Text space is outside"):
+        export(MemoryDataset(batch), "d4rl", tmp_path / "a.h5", flatten=True)
+
+
+def test_names_that_hdf5_lacks(tmp_path: Path) -> None:
+    """A key with a slash would be two groups: it is refused."""
+    from gymnasium import spaces
+
+    spec = replace(SPECS["box"], observation_space=spaces.Dict({"a/b": spaces.Discrete(2)}))
+    with pytest.raises(UnsupportedSpaceError, match="'a/b'"):
+        export(MemoryDataset(batch_of(spec)), "robomimic", tmp_path / "a.h5")
+
+
+def _distribution(folder: Path, value: str) -> None:
+    info = folder / "other_exporter-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: other-exporter\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(f"[rollout.exporters]\ncsv = {value}\n")
+    (folder / "other_exporter.py").write_text(
+        "from rollout_cli.exporters.format import ALL, Format\n"
+        "def write(export, *, separator: str = ','):\n"
+        "    rows = [separator.join(map(str, episode.rewards)) for episode in export.source]\n"
+        "    export.path.write_text('\\n'.join(rows))\n"
+        "FORMAT = Format('csv', 'spreadsheets', write, leaves=ALL, nested=True, suffixes=('.csv',))\n"
+    )
+
+
+def test_format_of_another_package(
+    dataset: Path, rollout: Caller, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another package adds a format by an entry point; the list of formats names it."""
+    _distribution(tmp_path, "other_exporter:FORMAT")
+    monkeypatch.syspath_prepend(tmp_path)
+    words = ("export", dataset, "-q", "--set", "separator=;", "--output", tmp_path / "a.csv")
+    rollout(*words, "--to", "csv")
+    monkeypatch.delitem(sys.modules, "other_exporter")
+    first = (tmp_path / "a.csv").read_text().splitlines()[0]
+    expected = rollout_cli.load(dataset)[0].rewards.tolist()
+    assert [float(number) for number in first.split(";")] == expected
+    assert "csv" in rollout(*words, "--to", "xls", code=2).stderr
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ("other_exporter:FORMATS", "cannot be loaded from other_exporter:FORMATS: AttributeError"),
+        ("gone:FORMAT", "cannot be loaded from gone:FORMAT: ModuleNotFoundError"),
+        ("other_exporter:write", "other_exporter:write is a function, and no format"),
+    ],
+)
+def test_broken_format_of_another_package(
+    value: str, message: str, dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A package whose format does not load is one line that names it."""
+    _distribution(tmp_path, value)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(UsageError, match=message):
+        export(rollout_cli.load(dataset), "csv", tmp_path / "a.csv")
+    monkeypatch.delitem(sys.modules, "other_exporter", raising=False)
+
+
+def test_a_selection(dataset: Path, tmp_path: Path) -> None:
+    """A selection of episodes exports as they stand in it."""
+    chosen = rollout_cli.load(dataset)[[2, 0]]
+    rollout_cli.export(chosen, "tianshou", tmp_path / "a.h5")
+    read = list(READERS["tianshou"](tmp_path / "a.h5"))
+    for episode, actual in zip(chosen, read, strict=True):
+        np.testing.assert_array_equal(episode.rewards, actual.rewards)
+
+
+def test_errors_of_a_format_leave_nothing(
+    dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write(export: Any) -> None:
+        tianshou.write(export)
+        raise RolloutError("late")
+
+    monkeypatch.setitem(FORMATS, "tianshou", replace(tianshou.FORMAT, write=write))
+    with pytest.raises(RolloutError, match="late"):
+        export(rollout_cli.load(dataset), "tianshou", tmp_path / "a.h5")
+    assert not list(tmp_path.iterdir())
