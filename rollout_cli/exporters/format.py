@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -181,6 +181,16 @@ def _has_infos(source: EpisodeSource) -> bool:
         return True
     batch = next(iter(source)).batch
     return bool(batch.env_infos or batch.agent_infos or batch.episode_infos)
+
+
+def check_keys(name: str, spec: EnvSpec, reserved: Collection[str] = ()) -> None:
+    """Raise UnsupportedSpaceError for a key of a Dict space that cannot name a file, or is `reserved`."""
+    for key in (str(key) for _, leaf in _leaves(spec) for key in leaf.path):
+        if "/" in key or "\0" in key or not key.strip(".") or key in reserved:
+            raise UnsupportedSpaceError(
+                f"{name} does not hold a Dict space with the key {key!r}",
+                hint="make the space a vector: {set=flatten=true}; or wrap the environment to rename the key",
+            )
 
 
 @contextmanager

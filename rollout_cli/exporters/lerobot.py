@@ -18,7 +18,7 @@ from rollout_cli.dataset.stats import ColumnStats, column_stats, merged
 from rollout_cli.episodes.batch import EnvSpec, EpisodeBatch
 from rollout_cli.episodes.spaces import Leaf, tree_leaves
 from rollout_cli.errors import UnsupportedSpaceError, UsageError
-from rollout_cli.exporters.format import ALL, Array, Export, Format
+from rollout_cli.exporters.format import ALL, Array, Export, Format, check_keys
 from rollout_cli.exporters.hdf5 import at_ends
 from rollout_cli.exporters.hub import encode_images, is_image, write_card
 from rollout_cli.exporters.parquet import ParquetFiles
@@ -97,14 +97,15 @@ def _path(template: str, number: int) -> Path:
 
 def _leaf_names(spec: EnvSpec) -> list[tuple[str, SpaceColumn]]:
     """Return the leaves of both spaces with the names of their columns, such as LeRobot's own have."""
+    check_keys("lerobot", spec)
     out = []
     for column in (
         *space_columns(spec.observation_space, "observation"),
         *space_columns(spec.action_space, "action"),
     ):
-        if "/" in column.name or len(column.leaf.shape) > _MOST_AXES:
+        if len(column.leaf.shape) > _MOST_AXES:
             raise UnsupportedSpaceError(
-                f"lerobot does not hold {column.name!r}: names have no '/', and values {_MOST_AXES} axes at most",
+                f"lerobot does not hold {column.name!r}: values have {_MOST_AXES} axes at most",
                 hint="make the space a vector: {set=flatten=true}",
             )
         root = "observation.image" if is_image(column.leaf) else "observation.state"

@@ -11,19 +11,18 @@ from typing import Any, Self
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-MOST_BYTES = 100 << 20
+_MOST_BYTES = 100 << 20
 
 
 class ParquetFiles:
     """Tables of one schema that go to files which follow one another; used as a context.
 
-    `path_of` gives the path of a file's number, 0 for the first one. A file of `most_bytes` or more is
-    followed by the next one.
+    `path_of` gives the path of a file's number, 0 for the first one. A file of 100 MiB or more is followed by
+    the next one.
     """
 
-    def __init__(self, path_of: Callable[[int], Path], most_bytes: int = MOST_BYTES) -> None:
-        self._path_of, self._most_bytes = path_of, most_bytes
-        self._number = -1
+    def __init__(self, path_of: Callable[[int], Path]) -> None:
+        self._path_of, self._number = path_of, -1
         self._open = ExitStack()
         self._sink: Any = None
         self._writer: Any = None
@@ -38,7 +37,7 @@ class ParquetFiles:
 
     def write(self, table: pa.Table) -> int:
         """Write a table, a row group, and return the number of its file."""
-        if self._sink is None or self._sink.tell() >= self._most_bytes:
+        if self._sink is None or self._sink.tell() >= _MOST_BYTES:
             self._open.close()
             self._number += 1
             path = self._path_of(self._number)

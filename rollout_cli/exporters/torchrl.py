@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from rollout_cli.episodes.batch import EpisodeBatch, Tree
-from rollout_cli.exporters.format import Array, Export, Format
+from rollout_cli.exporters.format import Array, Export, Format, check_keys
 from rollout_cli.exporters.hdf5 import at_ends
 
 Key = tuple[str, ...]
@@ -18,6 +18,7 @@ Key = tuple[str, ...]
 
 def write(export: Export) -> None:
     """Write a folder that `TensorDict.load_memmap` opens: a file a tensor, and a `meta.json` a TensorDict."""
+    check_keys("torchrl", export.env_spec, reserved=_new_node(0))
     steps, episodes = int(export.lengths.sum()), 0
     tensors: dict[Key, dict[str, Any]] = {}
     for batch in export.blocks():

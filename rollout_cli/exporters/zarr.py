@@ -15,7 +15,7 @@ import numpy as np
 from rollout_cli.dataset.schema import space_columns
 from rollout_cli.episodes.batch import EpisodeBatch, Tree
 from rollout_cli.episodes.spaces import Space, tree_leaves
-from rollout_cli.exporters.format import Array, Export, Format
+from rollout_cli.exporters.format import Array, Export, Format, check_keys
 from rollout_cli.exporters.hdf5 import at_ends
 
 _CHUNK_BYTES = 8 << 20
@@ -23,6 +23,7 @@ _CHUNK_BYTES = 8 << 20
 
 def write(export: Export) -> None:
     """Write a group `data` of arrays with a row a step, and a group `meta` of arrays with a row an episode."""
+    check_keys("zarr", export.env_spec)
     steps, episodes = int(export.lengths.sum()), len(export.lengths)
     arrays: dict[str, _ChunkedArray] = {}
     for batch in export.blocks():
