@@ -1,22 +1,16 @@
-"""OGBench's `load_dataset`, by its own code; the package would need MuJoCo."""
+"""OGBench's own reader: `load_dataset`."""
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
-import sys
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 from values import episodes, run, same
 
 
 def check(dataset: Path, exported: Path) -> str:
-    spec = importlib.util.find_spec("ogbench")
-    package = sys.modules["ogbench"] = ModuleType("ogbench")
-    package.__path__ = list(spec.submodule_search_locations)
-    load_dataset = importlib.import_module("ogbench.utils").load_dataset
+    from ogbench.utils import load_dataset
+
     expected = episodes(dataset)
     is_image = expected[0].observations.dtype == np.uint8
     dtype = np.uint8 if is_image else np.float32  # As `make_env_and_datasets` asks for them.

@@ -11,6 +11,7 @@ import typer
 from rollout_cli.cli.options import Folder, JsonFlag, QuietFlag
 from rollout_cli.cli.output import print_message, show
 from rollout_cli.errors import ConfigError
+from rollout_cli.remote import folder_of
 
 FORMAT_NAMES = (
     *("d3rlpy", "d4rl", "hf", "imitation", "lerobot", "minari"),
@@ -30,7 +31,14 @@ _ToFlag = Annotated[
 ]
 _OutputFlag = Annotated[
     Path,
-    typer.Option("--output", "-o", metavar="PATH", help="The file or folder to write.", show_default=False),
+    typer.Option(
+        "--output",
+        "-o",
+        metavar="PATH",
+        help="The file or folder to write.",
+        show_default=False,
+        parser=folder_of,
+    ),
 ]
 _SetFlag = Annotated[
     list[str] | None,

@@ -14,6 +14,7 @@ from rollout_cli.exporters.format import Export, Format
 from rollout_cli.exporters.output import staged
 from rollout_cli.exporters.registry import format_named
 from rollout_cli.exporters.source import EpisodeSource
+from rollout_cli.remote import folder_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +60,7 @@ def export(
         UsageError: If there is no episode, the format or an option is unknown, a package is missing, or a
             value has no flat form.
     """
-    chosen, path = format_named(format), Path(path)
+    chosen, path = format_named(format), folder_of(path)
     _check_options(chosen, {"flatten": flatten, **options})
     if not len(dataset):
         raise UsageError("there is no episode to export", hint="choose some episodes, or another dataset")

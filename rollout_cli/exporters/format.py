@@ -149,9 +149,8 @@ class Format:
         if not self.ends_apart:
             yield "whether an episode was terminated or truncated"
         elif not self.both_ends and (count := sum(each.terminated and each.truncated for each in source)):
-            yield f"that {count:,} terminated episodes were truncated, too"
-        if digits := ", ".join(self._shortened(source)):
-            yield f"digits of float64 that float32 has not: of {digits}"
+            yield f"that {count:,} of {len(source):,} episodes ended both ways, terminated and truncated"
+        yield from (f"the digits of {what} beyond float32" for what in self._shortened(source))
         start = getattr(source.env_spec.action_space, "start", 0)
         if not self.start and np.any(start):
             yield f"the start of the actions, {start}: here they begin at 0"

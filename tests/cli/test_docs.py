@@ -23,7 +23,11 @@ from tests.helpers.projects import project
 
 __all__ = ["project"]
 
-DOCUMENTS = ["README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]
+DOCUMENTS = [
+    "README.md",
+    *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")),
+    "docs/use/README.md",  # The other pages there run in the environments of their tools: .ci/matrix/run.
+]
 INSTALLS = ("<!-- first command -->", "<!-- test command -->")
 LANGUAGES = {"bash", "python", "sql", "toml", "json", "text"}
 
@@ -123,7 +127,8 @@ def is_error(kind: object) -> bool:
 
 def test_documents_that_are_named_exist() -> None:
     """Links between the documents lead somewhere."""
-    for document in DOCUMENTS:
+    pages = [str(path.relative_to(ROOT)) for path in (ROOT / "docs" / "use").glob("*.md")]
+    for document in {*DOCUMENTS, *pages}:
         for target in re.findall(r"\]\((?!http)([^)#]+)", (ROOT / document).read_text()):
             assert ((ROOT / document).parent / target).exists(), f"{document} links to {target}"
 
