@@ -138,13 +138,13 @@ def test_flat_spaces(case: str) -> None:
             assert actual.shape[1:] == flat_space.shape
 
 
-@pytest.mark.parametrize("most_bytes", [1, 700, 1 << 25])
+@pytest.mark.parametrize("most_bytes", [1, 256, 1 << 25])
 def test_blocks(most_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks together are the episodes, in order; their size is a matter of memory alone."""
     monkeypatch.setattr(sources, "_BLOCK_BYTES", most_bytes)
     batch = batch_of(SPECS["dict"])
     parts = list(blocks(MemoryDataset(batch)))
-    assert len(parts) == {1: 4, 700: 2, 1 << 25: 1}[most_bytes]
+    assert len(parts) == {1: 4, 256: 3, 1 << 25: 1}[most_bytes]
     assert_same_batches(batch, EpisodeBatch.concatenate(*parts))
 
 
