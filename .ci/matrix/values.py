@@ -58,6 +58,11 @@ def same(what: str, expected: Any, actual: Any) -> None:
         )
 
 
+def leaves(values: Any) -> dict[str, Any]:
+    """Return the arrays of observations or actions by the leaf's path, which is empty where the space is a leaf."""
+    return values if isinstance(values, dict) else {"": values}
+
+
 def run(check: Callable[[Path, Path], str], *packages: str) -> None:
     """Run a check of the command line's DATASET and EXPORTED, and print a JSON result.
 

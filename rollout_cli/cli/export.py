@@ -13,7 +13,10 @@ from rollout_cli.cli.output import print_message, show
 from rollout_cli.errors import ConfigError
 from rollout_cli.remote import folder_of
 
-FORMAT_NAMES = ("d3rlpy", "d4rl", "minari", "ogbench", "robomimic", "tianshou")
+FORMAT_NAMES = (
+    *("d3rlpy", "d4rl", "hf", "imitation", "lerobot", "minari"),
+    *("ogbench", "rllib", "robomimic", "tianshou", "torchrl", "zarr"),
+)
 """The formats of this package, for the help page: their own modules load numpy."""
 
 _ToFlag = Annotated[

@@ -70,19 +70,22 @@ def describe_env(env: Any) -> dict[str, Any]:
     """Return the record that a dataset keeps of a built environment.
 
     `id` and `spec_json` are gymnasium's: None where there is no spec, or JSON cannot hold it. `wrappers` are
-    class names, the outermost first. A vector environment also has `num_envs` and `autoreset_mode`.
+    class names, the outermost first. `render_fps` is that of the metadata, None where it is no number. A
+    vector environment also has `num_envs` and `autoreset_mode`.
     """
     spec = env.spec if isinstance(env.spec, GymSpec) else None
     spec_json = None
     with contextlib.suppress(TypeError, ValueError):
         spec_json = spec.to_json() if spec is not None else None
     *wrappers, innermost = (f"{type(layer).__module__}.{type(layer).__qualname__}" for layer in _layers(env))
+    fps = (env.metadata or {}).get("render_fps")
     record: dict[str, Any] = {
         "id": spec.id if spec is not None else None,
         "spec_json": spec_json,
         "class": innermost,
         "wrappers": wrappers,
         "max_episode_length": time_limit_of(env),
+        "render_fps": fps if isinstance(fps, int | float) else None,
     }
     if isinstance(env, VectorEnv):
         mode = env.metadata.get("autoreset_mode")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -182,9 +182,23 @@ def _has_infos(source: EpisodeSource) -> bool:
     return bool(batch.env_infos or batch.agent_infos or batch.episode_infos)
 
 
+def check_keys(name: str, spec: EnvSpec, reserved: Collection[str] = ()) -> None:
+    """Raise UnsupportedSpaceError for a key of a Dict space that cannot name a file, or is `reserved`."""
+    for key in (str(key) for _, leaf in _leaves(spec) for key in leaf.path):
+        if "/" in key or "\0" in key or not key.strip(".") or key in reserved:
+            raise UnsupportedSpaceError(
+                f"{name} does not hold a Dict space with the key {key!r}",
+                hint="make the space a vector: {set=flatten=true}; or wrap the environment to rename the key",
+            )
+
+
 @contextmanager
-def needing(package: str) -> Iterator[None]:
+def needing(package: str, module: str = "") -> Iterator[None]:
     """Around the import of a package that a format needs: say how to install it where it is missing.
+
+    Args:
+        package: The name that pip installs it by.
+        module: The name of its module, where that is another one.
 
     Raises:
         UsageError: If it is not installed.
@@ -192,7 +206,7 @@ def needing(package: str) -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        if error.name != package.replace("-", "_"):
+        if error.name != (module or package.replace("-", "_")):
             raise
         message = f"this format needs {package}, which is not installed"
         raise UsageError(message, hint=f"pip install {package}") from error

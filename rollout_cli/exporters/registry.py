@@ -6,7 +6,20 @@ import difflib
 from importlib.metadata import entry_points
 
 from rollout_cli.errors import UsageError
-from rollout_cli.exporters import d3rlpy, d4rl, minari, ogbench, robomimic, tianshou
+from rollout_cli.exporters import (
+    d3rlpy,
+    d4rl,
+    hf,
+    imitation,
+    lerobot,
+    minari,
+    ogbench,
+    rllib,
+    robomimic,
+    tianshou,
+    torchrl,
+    zarr,
+)
 from rollout_cli.exporters.format import Format
 from rollout_cli.loading import first_line
 
@@ -18,10 +31,16 @@ FORMATS: dict[str, Format] = {
     for each in (
         d3rlpy.FORMAT,
         d4rl.FORMAT,
+        hf.FORMAT,
+        imitation.FORMAT,
+        lerobot.FORMAT,
         minari.FORMAT,
         ogbench.FORMAT,
+        rllib.FORMAT,
         robomimic.FORMAT,
         tianshou.FORMAT,
+        torchrl.FORMAT,
+        zarr.FORMAT,
     )
 }
 

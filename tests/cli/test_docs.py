@@ -26,7 +26,8 @@ __all__ = ["project"]
 DOCUMENTS = [
     "README.md",
     *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")),
-    "docs/use/README.md",  # The other pages there run in the environments of their tools: .ci/matrix/run.
+    # The other pages there run in the environments of their tools: .ci/matrix/run.
+    *(f"docs/use/{name}.md" for name in ("README", "duckdb", "pandas", "polars", "pyarrow")),
 ]
 INSTALLS = ("<!-- first command -->", "<!-- test command -->")
 LANGUAGES = {"bash", "python", "sql", "toml", "json", "text"}

@@ -64,6 +64,7 @@ def test_the_record_is_the_original_spec(arguments: Any) -> None:
     for name in ("id", "class", "max_episode_length"):
         assert made[name] == built[name]
     assert json.loads(made["spec_json"]) == json.loads(built["spec_json"])
+    assert made["render_fps"] == built["render_fps"] == 50
     assert [] == built["wrappers"]
     again = gymnasium.make(gymnasium.envs.registration.EnvSpec.from_json(built["spec_json"]))
     assert made["max_episode_length"] == time_limit_of(again)

@@ -42,7 +42,7 @@ def minari(path: Path) -> Iterator[Read]:
             assert not ended[:-1].any()
             assert not cut[:-1].any()
             assert group.attrs["total_steps"] == len(ended)
-            yield Read(*_shifted(seen), _tree(group["actions"]), group["rewards"][()], ended[-1], cut[-1])
+            yield Read(*shifted(seen), _tree(group["actions"]), group["rewards"][()], ended[-1], cut[-1])
 
 
 def d3rlpy(path: Path) -> Iterator[Read]:
@@ -55,7 +55,7 @@ def d3rlpy(path: Path) -> Iterator[Read]:
             }
             rows = slice(None) if terminated else slice(-1)
             actions, rewards = file[f"actions_{at}"][rows], file[f"rewards_{at}"][rows, 0]
-            now, later = _shifted(seen)
+            now, later = shifted(seen)
             if terminated:  # The observation after a terminal step has no use, and no place.
                 now, later = seen, {}
             yield Read(now, later, {"": actions}, rewards, terminated, None)
@@ -77,7 +77,7 @@ def d4rl(path: Path) -> Iterator[Read]:
     with h5py.File(path) as file:
         fields = {name: file[name][()] for name in file}
     assert not (fields["terminals"] & fields["timeouts"]).any()
-    for rows in _parts(fields["terminals"] | fields["timeouts"]):
+    for rows in parts(fields["terminals"] | fields["timeouts"]):
         part = {name: values[rows] for name, values in fields.items()}
         ends = part["terminals"][-1], part["timeouts"][-1] or None
         yield Read(
@@ -92,7 +92,7 @@ def d4rl(path: Path) -> Iterator[Read]:
 def tianshou(path: Path) -> Iterator[Read]:
     with h5py.File(path) as file:
         fields = {name: file[name][()] for name in file}
-    for rows in _parts(fields["done"]):
+    for rows in parts(fields["done"]):
         part = {name: values[rows] for name, values in fields.items()}
         ends = part["terminated"][-1], part["truncated"][-1]
         yield Read({"": part["obs"]}, {"": part["obs_next"]}, {"": part["act"]}, part["rew"], *ends)
@@ -101,13 +101,13 @@ def tianshou(path: Path) -> Iterator[Read]:
 def ogbench(path: Path) -> Iterator[Read]:
     with np.load(path) as file:
         fields = {name: file[name] for name in file.files}
-    for rows in _parts(fields["terminals"]):
+    for rows in parts(fields["terminals"]):
         part = {name: values[rows] for name, values in fields.items() if name != "not_held"}
-        now, later = _shifted({"": part["observations"]})
+        now, later = shifted({"": part["observations"]})
         yield Read(now, later, {"": part["actions"][:-1]}, None, None, None)
 
 
-READERS: Mapping[str, Callable[[Path], Iterator[Read]]] = {
+FILE_READERS: Mapping[str, Callable[[Path], Iterator[Read]]] = {
     each.__name__: each for each in (minari, d3rlpy, robomimic, d4rl, tianshou, ogbench)
 }
 
@@ -127,10 +127,10 @@ def _tree(item: Any, path: str = "") -> Leaves:
     return {path.removeprefix("."): values}
 
 
-def _shifted(seen: Leaves) -> tuple[Leaves, Leaves]:
+def shifted(seen: Leaves) -> tuple[Leaves, Leaves]:
     return {key: each[:-1] for key, each in seen.items()}, {key: each[1:] for key, each in seen.items()}
 
 
-def _parts(ends: Array) -> Iterator[slice]:
+def parts(ends: Array) -> Iterator[slice]:
     assert ends[-1]
     return (slice(start, stop) for start, stop in pairwise([0, *(np.flatnonzero(ends) + 1).tolist()]))

@@ -31,7 +31,7 @@ from rollout_cli.exporters.registry import FORMATS
 from rollout_cli.exporters.source import MemoryDataset
 from tests.cli.calling import Caller
 from tests.exporters.cases import SPECS, batch_of, chunks_of, files_of
-from tests.exporters.readers import READERS, attributes
+from tests.exporters.readers import FILE_READERS, attributes
 from tests.exporters.victim import MOMENTS
 from tests.helpers.processes import ROOT
 from tests.helpers.writing import all_files, write_dataset
@@ -277,7 +277,7 @@ def test_a_selection(dataset: Path, tmp_path: Path) -> None:
     """A selection of episodes exports as they stand in it."""
     chosen = rollout_cli.load(dataset)[[2, 0]]
     rollout_cli.export(chosen, "tianshou", tmp_path / "a.h5")
-    read = list(READERS["tianshou"](tmp_path / "a.h5"))
+    read = list(FILE_READERS["tianshou"](tmp_path / "a.h5"))
     for episode, actual in zip(chosen, read, strict=True):
         np.testing.assert_array_equal(episode.rewards, actual.rewards)
 

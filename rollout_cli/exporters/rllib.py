@@ -1,0 +1,78 @@
+"""RLlib's recorded episodes: https://docs.ray.io/en/latest/rllib/rllib-offline.html."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from rollout_cli.episodes.batch import Tree
+from rollout_cli.episodes.spaces import map_tree
+from rollout_cli.errors import UsageError
+from rollout_cli.exporters.format import ALL, Export, Format, needing
+from rollout_cli.exporters.parquet import ParquetFiles
+from rollout_cli.exporters.source import EpisodeLike, with_last
+
+_ROW_GROUP_BYTES = 32 << 20
+_MOST_BYTES = (1 << 31) - 1
+"""What one row of a binary column holds."""
+
+_UNUSED = ["agent_id", "module_id", "multi_agent_episode_id", "extra_model_outputs"]
+_UNUSED += ["_observation_space", "_action_space", "_start_time", "_last_step_time"]
+
+
+def write(export: Export) -> None:
+    """Write Parquet files with a `SingleAgentEpisode` a row, as `input_read_episodes=True` reads them."""
+    with needing("msgpack"):
+        import msgpack  # noqa: PLC0415 - an optional package
+    with needing("msgpack-numpy"):
+        import msgpack_numpy  # noqa: PLC0415 - as above
+
+    with ParquetFiles(lambda number: export.path / f"episodes-{number:05}.parquet") as data:
+        items: list[bytes] = []
+        for at, episode in enumerate(export.source):
+            items.append(msgpack.packb(_state(episode, at), default=msgpack_numpy.encode))
+            if len(items[-1]) > _MOST_BYTES:
+                raise UsageError(
+                    f"rllib does not hold episode {at}: it has {len(items[-1]):,} bytes, over {_MOST_BYTES:,}",
+                    hint="let RLlib read the dataset itself: docs/use/rllib.md",
+                )
+            if sum(map(len, items)) >= _ROW_GROUP_BYTES:
+                data.write(_table(items))
+                items = []
+        if items:
+            data.write(_table(items))
+
+
+def _table(items: list[bytes]) -> pa.Table:
+    return pa.table({"item": pa.chunked_array([pa.array([item], pa.binary()) for item in items])})
+
+
+def _state(episode: EpisodeLike, at: int) -> dict[str, Any]:
+    """Return what `SingleAgentEpisode.get_state` returns of an episode that is packed into arrays."""
+    observations = map_tree(with_last, episode.observations, episode.last_observation)
+    return dict.fromkeys(_UNUSED) | {
+        "id_": str(at),  # Of episodes with one id RLlib keeps the last one alone.
+        "observations": _buffer(map_tree(_numpy, observations)),
+        "actions": _buffer(map_tree(_numpy, episode.actions)),
+        "rewards": _buffer(episode.rewards),
+        "infos": _buffer([{}] * (len(episode) + 1)),
+        "is_terminated": episode.terminated,
+        "is_truncated": episode.truncated,
+        "t_started": 0,
+        "t": len(episode),
+        "custom_data": {},
+    }
+
+
+def _buffer(data: Tree) -> dict[str, Any]:
+    return {"data": data, "lookback": 0, "finalized": not isinstance(data, list), "space": None}
+
+
+def _numpy(values: Any) -> Any:
+    # Arrays of objects would be written as pickles.
+    return values.astype(np.str_) if values.dtype == object else values
+
+
+FORMAT = Format("rllib", "RLlib: whole episodes", write, leaves=ALL, nested=True)

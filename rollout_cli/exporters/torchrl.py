@@ -1,0 +1,74 @@
+"""TorchRL's memory maps: https://docs.pytorch.org/tensordict/stable/saving.html."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rollout_cli.episodes.batch import EpisodeBatch, Tree
+from rollout_cli.exporters.format import Array, Export, Format, check_keys
+from rollout_cli.exporters.hdf5 import at_ends
+
+Key = tuple[str, ...]
+
+
+def write(export: Export) -> None:
+    """Write a folder that `TensorDict.load_memmap` opens: a file a tensor, and a `meta.json` a TensorDict."""
+    check_keys("torchrl", export.env_spec, reserved=_new_node(0))
+    steps, episodes = int(export.lengths.sum()), 0
+    tensors: dict[Key, dict[str, Any]] = {}
+    for batch in export.blocks():
+        ids = np.repeat(np.arange(episodes, episodes + len(batch)), batch.lengths)
+        for key, values in _tensors(batch, ids):
+            file = export.path.joinpath(*key[:-1], f"{key[-1]}.memmap")
+            file.parent.mkdir(parents=True, exist_ok=True)
+            with file.open("ab") as stream:
+                np.ascontiguousarray(values, values.dtype.newbyteorder("=")).tofile(stream)
+            shape, dtype = [steps, *values.shape[1:]], f"torch.{values.dtype.name}"
+            tensors[key] = {"device": "cpu", "shape": shape, "dtype": dtype, "is_nested": False}
+        episodes += len(batch)
+    _write_metadata(export.path, tensors, steps)
+
+
+def _tensors(batch: EpisodeBatch, episode_ids: Array) -> Iterator[tuple[Key, Array]]:
+    """Yield each tensor of the batch, as TorchRL's environments name and shape them, (T, *shape)."""
+    yield from _leaves(("observation",), batch.observations)
+    yield from _leaves(("action",), batch.actions)
+    yield ("episode",), episode_ids
+    yield from _leaves(("next", "observation"), batch.next_observations)
+    yield ("next", "reward"), batch.rewards.astype(np.float32)[:, None]
+    terminated, truncated = at_ends(batch, batch.terminated), at_ends(batch, batch.truncated)
+    flags = {"terminated": terminated, "truncated": truncated, "done": terminated | truncated}
+    for name, values in flags.items():
+        yield ("next", name), values[:, None]
+
+
+def _leaves(key: Key, tree: Tree) -> Iterator[tuple[Key, Array]]:
+    """Yield the arrays of a tree; the children of a dict or a tuple are named by their key or position."""
+    if isinstance(tree, dict | tuple):
+        for name, child in tree.items() if isinstance(tree, dict) else enumerate(tree):
+            yield from _leaves((*key, str(name)), child)
+    else:
+        yield key, tree
+
+
+def _write_metadata(folder: Path, tensors: dict[Key, dict[str, Any]], steps: int) -> None:
+    """Write the `meta.json` of the root and of each nested TensorDict, which its parent must name too."""
+    nodes: dict[Key, dict[str, Any]] = {}
+    for key, described in tensors.items():
+        for depth, name in enumerate(key):
+            node = nodes.setdefault(key[:depth], _new_node(steps))
+            node[name] = described if depth == len(key) - 1 else {"type": "TensorDict"}
+    for key, node in nodes.items():
+        folder.joinpath(*key, "meta.json").write_text(json.dumps(node))
+
+
+def _new_node(steps: int) -> dict[str, Any]:
+    return {"shape": [steps], "device": "cpu", "_type": "<class 'tensordict._td.TensorDict'>"}
+
+
+FORMAT = Format("torchrl", "TorchRL: a TensorDict of memory maps", write, nested=True, float64_rewards=False)

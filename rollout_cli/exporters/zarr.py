@@ -1,0 +1,98 @@
+"""Zarr's version 2, as Diffusion Policy's ReplayBuffer lays it out: https://diffusion-policy.cs.columbia.edu."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rollout_cli.dataset.schema import space_columns
+from rollout_cli.episodes.batch import EpisodeBatch, Tree
+from rollout_cli.episodes.spaces import Space, tree_leaves
+from rollout_cli.exporters.format import Array, Export, Format, check_keys
+from rollout_cli.exporters.hdf5 import at_ends
+
+_CHUNK_BYTES = 8 << 20
+
+
+def write(export: Export) -> None:
+    """Write a group `data` of arrays with a row a step, and a group `meta` of arrays with a row an episode."""
+    check_keys("zarr", export.env_spec)
+    steps, episodes = int(export.lengths.sum()), len(export.lengths)
+    arrays: dict[str, _ChunkedArray] = {}
+    for batch in export.blocks():
+        for name, values in _arrays(batch):
+            if name not in arrays:
+                rows = steps if name.startswith("data/") else episodes
+                arrays[name] = _ChunkedArray(export.path / name, (rows, *values.shape[1:]), values.dtype)
+            arrays[name].append(values)
+    ends = _ChunkedArray(export.path / "meta" / "episode_ends", (episodes,), np.dtype(np.int64))
+    ends.append(np.cumsum(export.lengths))
+    for array in (*arrays.values(), ends):
+        array.close()
+    for group in (export.path, export.path / "data", export.path / "meta"):
+        (group / ".zgroup").write_text(json.dumps({"zarr_format": 2}))
+    attributes = {"env": export.env_id, "not_held": list(export.losses)}
+    (export.path / ".zattrs").write_text(json.dumps(attributes))
+
+
+def _arrays(batch: EpisodeBatch) -> Iterator[tuple[str, Array]]:
+    spec = batch.env_spec
+    yield from _leaves(spec.observation_space, "data/obs", batch.observations)
+    yield from _leaves(spec.action_space, "data/action", batch.actions)
+    yield "data/reward", batch.rewards
+    yield "data/terminated", at_ends(batch, batch.terminated)
+    yield "data/truncated", at_ends(batch, batch.truncated)
+    yield from _leaves(spec.observation_space, "meta/last_obs", batch.last_observations)
+
+
+def _leaves(space: Space, name: str, tree: Tree) -> Iterator[tuple[str, Array]]:
+    """Yield an array a leaf; those of Dict and Tuple spaces have their path behind a dot."""
+    for column, values in zip(space_columns(space, name), tree_leaves(tree), strict=True):
+        if column.stored:
+            yield column.name, values
+
+
+@dataclass(slots=True)
+class _ChunkedArray:
+    """An array on the disk that grows row by row up to its shape; a file a chunk, uncompressed."""
+
+    folder: Path
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    rows: int = 0
+
+    @property
+    def chunk_rows(self) -> int:
+        row_bytes = self.dtype.itemsize * math.prod(self.shape[1:])
+        return min(self.shape[0], max(1, _CHUNK_BYTES // row_bytes))
+
+    def _file(self, chunk: int) -> Path:
+        return self.folder / ".".join([str(chunk), *("0" for _ in self.shape[1:])])
+
+    def append(self, values: Array) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        while len(values):
+            chunk, row = divmod(self.rows, self.chunk_rows)
+            part, values = np.split(values, [self.chunk_rows - row])
+            with self._file(chunk).open("ab") as stream:
+                part.tofile(stream)
+            self.rows += len(part)
+
+    def close(self) -> None:
+        chunks = [self.chunk_rows, *self.shape[1:]]
+        # Zarr's chunks are all of one size, the last one too.
+        last = self._file((self.rows - 1) // self.chunk_rows)
+        os.truncate(last, self.dtype.itemsize * math.prod(chunks))
+        described = {"zarr_format": 2, "shape": self.shape, "chunks": chunks, "dtype": self.dtype.str}
+        described |= {"compressor": None, "filters": None, "fill_value": 0, "order": "C"}
+        (self.folder / ".zarray").write_text(json.dumps(described))
+
+
+FORMAT = Format("zarr", "Zarr arrays, as Diffusion Policy's ReplayBuffer reads them", write, nested=True)
