@@ -2,11 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
 
-from rollout_cli.cli import collect, dataset, export, merge, policy, replay
+from rollout_cli.cli import (
+    card,
+    collect,
+    export,
+    head,
+    info,
+    list_,
+    merge,
+    plot,
+    policy,
+    render,
+    repair,
+    replay,
+    report_,
+    stats,
+    verify,
+)
 from rollout_cli.cli.options import EPILOG, Command, Group, LazyCommand
 from rollout_cli.cli.output import print_text, report
 from rollout_cli.cli.streams import flush_all, prepare_streams, writing_results
@@ -15,8 +32,23 @@ app = typer.Typer(cls=Group, rich_markup_mode="rich", pretty_exceptions_enable=F
 policy_app = typer.Typer(cls=Group, help="Make policy files.")
 app.command("collect", cls=LazyCommand, epilog=EPILOG)(collect.collect)
 app.command("exact", cls=LazyCommand, epilog=EPILOG)(collect.exact)
-for _body in (dataset.info, dataset.verify, dataset.repair, replay.replay, merge.merge, export.export):
-    app.command(cls=Command)(_body)
+_BODIES: dict[str, Callable[..., None]] = {
+    "info": info.info,
+    "head": head.head,
+    "stats": stats.stats,
+    "list": list_.list_datasets,
+    "plot": plot.plot,
+    "render": render.render,
+    "report": report_.write_report,
+    "verify": verify.verify,
+    "repair": repair.repair,
+    "replay": replay.replay,
+    "merge": merge.merge,
+    "export": export.export,
+    "card": card.card,
+}
+for _name, _body in _BODIES.items():
+    app.command(_name, cls=Command)(_body)
 policy_app.callback()(lambda: None)
 policy_app.command(cls=Command)(policy.pack)
 app.add_typer(policy_app, name="policy")

@@ -1,0 +1,90 @@
+"""The report: one page that is whole, small and safe."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rollout_cli.dataset.reader import Dataset
+from rollout_cli.errors import DatasetExistsError, UsageError
+from rollout_cli.report.page import page, write_report
+
+EMPTY = {"meta", "img"}
+
+
+class Checker(HTMLParser):
+    """Collects tags, and checks that each one that is opened is closed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in EMPTY:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert tag == self.open.pop()
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def checked(html: str) -> Checker:
+    checker = Checker()
+    checker.feed(html)
+    assert [] == checker.open
+    return checker
+
+
+def test_a_page_of_vectors(vectors: Dataset) -> None:
+    """Well formed, without scripts and links elsewhere; names that are HTML are text."""
+    found = checked(page(vectors))
+    assert not {"script", "link", "iframe", "b&name"} & {tag for tag, _ in found.tags}
+    assert not re.search(r"https?://|url\(|@import", page(vectors))
+    assert "env_info.<b>&name" in found.text
+    for text in (
+        "How it was made",
+        "observation[1]",
+        "constant",
+        "Median",
+        "returns by worker",
+        "12 terminated",
+    ):
+        assert text in found.text
+    assert str(len(vectors)) in found.text
+    classes = {attributes.get("class") for tag, attributes in found.tags if tag == "svg"}
+    assert {"chart", "spark", "trace"} == classes
+
+
+def test_a_page_of_images(pictures: Dataset) -> None:
+    """Film strips, with the first and the last step of the best episode."""
+    found = checked(page(pictures))
+    images = [attributes for tag, attributes in found.tags if tag == "img"]
+    best = pictures[[int(np.argmax(pictures.rows.column("return")))]]
+    assert "step 0" == images[0]["alt"]
+    assert f"step {best.rows.column('length')[0] - 1}" in [image["alt"] for image in images[:8]]
+    assert all(str(image["src"]).startswith("data:image/png;base64,") for image in images)
+
+
+def test_a_page_of_one_episode(vectors: Dataset) -> None:
+    checked(page(vectors[:1]))
+
+
+def test_the_file(vectors: Dataset, tmp_path: Path) -> None:
+    path = tmp_path / "a" / "report.html"
+    assert write_report(vectors, path) == path.stat().st_size < 2_000_000
+    with pytest.raises(DatasetExistsError):
+        write_report(vectors, path)
+    with pytest.raises(UsageError, match=r"does not end in \.html"):
+        write_report(vectors, tmp_path / "report.pdf")
+    with pytest.raises(UsageError, match="no episode"):
+        write_report(vectors[:0], tmp_path / "b.html")
+    assert ["a"] == [each.name for each in tmp_path.iterdir()]
