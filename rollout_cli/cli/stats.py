@@ -16,17 +16,14 @@ def stats(folder: Folder, *, json: JsonFlag = False) -> None:
     """Print the statistics of a dataset: returns, lengths, how episodes end, and those of each column."""
     from rollout_cli.dataset.reader import load  # noqa: PLC0415 - it loads numpy and pyarrow
     from rollout_cli.report.columns import stats_of  # noqa: PLC0415 - as above
-    from rollout_cli.report.identity import ends, spread  # noqa: PLC0415 - as above
+    from rollout_cli.report.identity import ends, figures, spread  # noqa: PLC0415 - as above
 
     dataset = load(folder)
     columns, counts = stats_of(dataset) if len(dataset) else {}, ends(dataset)
     steps = int(dataset.rows.column("length").sum())
     values = {name: dataset.rows.column(name) for name in ("return", "length")} if len(dataset) else {}
     if json:
-        spreads = {
-            name: {key: getattr(array, key)().item() for key in ("min", "max", "mean", "std")}
-            for name, array in values.items()
-        }
+        spreads = {name: figures(array) for name, array in values.items()}
         totals = {"path": str(folder), "episodes": len(dataset), "steps": steps}
         print_json({**totals, **spreads, "ends": counts, "columns": columns})
         return

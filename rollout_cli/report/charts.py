@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -94,25 +94,27 @@ def bin_labels(edges: Sequence[float] | Array) -> list[str]:
 def over_time(dataset: Dataset) -> Ranges:
     """Return how the returns go over the run: its episodes in their order, in groups of equal size."""
     groups = np.array_split(np.arange(len(dataset)), min(_GROUPS, len(dataset)))
-    labels = [f"{group[0]:,} to {group[-1]:,}" if len(group) > 1 else f"{group[0]:,}" for group in groups]
-    return _ranges(dataset, "returns over the run", labels, groups, ordered=True)
+    named = {
+        f"{group[0]:,} to {group[-1]:,}" if len(group) > 1 else f"{group[0]:,}": group for group in groups
+    }
+    return _ranges(dataset, "returns over the run", named, ordered=True)
 
 
 def by_worker(dataset: Dataset) -> Ranges:
-    """Return the returns of the episodes of each worker, at most so many."""
+    """Return the returns of the episodes of each worker, of the first ones where there are many."""
     workers = dataset.rows.column("worker")
-    numbers = np.unique(workers)[:_GROUPS]
-    groups = [np.flatnonzero(workers == number) for number in numbers]
-    return _ranges(dataset, "returns by worker", [str(number) for number in numbers], groups, ordered=False)
+    named = {str(number): np.flatnonzero(workers == number) for number in np.unique(workers)[:_GROUPS]}
+    return _ranges(dataset, "returns by worker", named, ordered=False)
 
 
-def _ranges(
-    dataset: Dataset, title: str, labels: Sequence[str], groups: Sequence[Array], *, ordered: bool
-) -> Ranges:
+def _ranges(dataset: Dataset, title: str, groups: Mapping[str, Array], *, ordered: bool) -> Ranges:
     returns = dataset.rows.column("return")
-    percentiles = np.array([np.percentile(returns[group], [10, 50, 90]) for group in groups])
+    finite = {name: returns[group][np.isfinite(returns[group])] for name, group in groups.items()}
+    percentiles = {
+        name: np.percentile(values, [10, 50, 90]) for name, values in finite.items() if len(values)
+    }
     note = f"by {'episode' if ordered else 'worker'}: median, and from the 10th to the 90th percentile"
-    return Ranges(title, note, labels, percentiles, ordered)
+    return Ranges(title, note, [*percentiles], np.array([*percentiles.values()]).reshape(-1, 3), ordered)
 
 
 def _column_chart(dataset: Dataset, prefix: str) -> Chart:

@@ -145,7 +145,8 @@ def bins_of(values: Array, most: int = _BINS) -> Array:
         # The width is a whole number, or some bins would hold one number more than others.
         width = math.ceil((high - low + 1) / most)
         return np.arange(low, high + width + 1, width) - 0.5
-    if np.spacing(max(abs(low), abs(high))) * most > high - low:  # There are not so many numbers between.
+    # There may not be so many numbers between them, or more than a float can say.
+    if not np.spacing(max(abs(low), abs(high))) * most <= high - low < math.inf:
         return np.array([low, max(high, np.nextafter(low, math.inf))])
     return np.linspace(low, high, most + 1)
 

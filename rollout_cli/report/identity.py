@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from rollout_cli.dataset.convert import Array
 from rollout_cli.dataset.layout import described, table_files
 from rollout_cli.dataset.reader import Dataset
@@ -133,9 +135,16 @@ def end_of(episode: Mapping[str, Any]) -> str:
     return " and ".join(named) or "unfinished"
 
 
+@np.errstate(all="ignore")  # Returns may be infinite.
+def figures(values: Array) -> dict[str, float]:
+    """Return mean, standard deviation and extremes of some numbers, at least one."""
+    found = {"mean": values.mean(), "std": values.std(), "min": values.min(), "max": values.max()}
+    return {name: float(value) for name, value in found.items()}
+
+
 def spread(values: Array) -> str:
-    """Return mean, standard deviation and extremes of some numbers in a line."""
-    return f"mean {values.mean():.6g}, std {values.std():.6g}, min {values.min():.6g}, max {values.max():.6g}"
+    """Return the same in a line."""
+    return ", ".join(f"{name} {value:.6g}" for name, value in figures(values).items())
 
 
 def sized(n_bytes: int) -> str:

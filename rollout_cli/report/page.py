@@ -23,7 +23,7 @@ from rollout_cli.report import svg
 from rollout_cli.report.charts import Bars, Ranges, by_worker, histogram, over_time
 from rollout_cli.report.columns import Dimension, dimensions, some_steps
 from rollout_cli.report.frames import as_frame, image_column, png
-from rollout_cli.report.identity import end_of, ends, facts_of, identity, sized
+from rollout_cli.report.identity import end_of, ends, facts_of, figures, identity, sized
 from rollout_cli.report.style import STYLE
 from rollout_cli.report.svg import tag
 
@@ -78,8 +78,8 @@ def _totals(dataset: Dataset, facts: Mapping[str, Any]) -> str:
     tiles = {
         "episodes": f"{len(dataset):,}",
         "steps": f"{int(lengths.sum()):,}",
-        "mean return": f"{returns.mean():.5g}",
-        "mean length": f"{lengths.mean():.5g}",
+        "mean return": f"{figures(returns)['mean']:.5g}",
+        "mean length": f"{figures(lengths)['mean']:.5g}",
         "size": sized(facts["bytes"]),
         "status": str(facts["status"]),
     }
@@ -146,7 +146,8 @@ def _cells(row: Dimension) -> Iterator[str]:
 
 
 def _episodes(dataset: Dataset) -> Iterator[str]:
-    order = np.argsort(dataset.rows.column("return"), kind="stable")
+    # nan is no best return.
+    order = np.argsort(np.nan_to_num(dataset.rows.column("return"), nan=-np.inf), kind="stable")
     chosen = {"Worst": order[0], "Median": order[len(order) // 2], "Best": order[-1]}
     yield tag("h2", "Best, median and worst episode")
     for name, place in reversed(chosen.items()):

@@ -58,6 +58,8 @@ def bars(chart: Bars) -> str:
 
 def ranges(chart: Ranges) -> str:
     """Return medians as a line, in a band from the tenth to the ninetieth percentile."""
+    if not chart.labels:
+        return tag("p", "no finite value")
     low, high = float(chart.percentiles.min()), float(chart.percentiles.max())
     room, count = _HEIGHT - _BOTTOM - _TOP - 8, len(chart.labels)
     places = [_LEFT + 8 + (_WIDTH - _LEFT - 16) * (at + 0.5) / count for at in range(count)]

@@ -40,6 +40,9 @@ def _bars(chart: Bars, width: int) -> Iterator[str]:
 
 
 def _ranges(chart: Ranges, width: int) -> Iterator[str]:
+    if not chart.labels:
+        yield "no finite value"
+        return
     low, high = float(chart.percentiles.min()), float(chart.percentiles.max())
     left = max(map(len, chart.labels))
     middles = [f"{middle:.5g}" for middle in chart.percentiles[:, 1]]

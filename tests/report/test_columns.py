@@ -55,6 +55,7 @@ def test_an_image_is_one(pictures: Dataset) -> None:
         ([0.5, 2.5], [0.5, 1.0, 1.5, 2.0, 2.5]),
         ([0.1, np.nextafter(0.1, 1)], [0.1, np.nextafter(0.1, 1)]),
         ([0.5], [0.5, np.nextafter(0.5, 1)]),
+        ([-1.5e308, 0.5, 1.5e308], [-1.5e308, 1.5e308]),
     ],
 )
 def test_bins(values: list[float], edges: list[float]) -> None:

@@ -5,13 +5,17 @@ from __future__ import annotations
 import re
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from rollout_cli.dataset.reader import Dataset
+from rollout_cli.dataset.rows import Rows
 from rollout_cli.errors import DatasetExistsError, UsageError
+from rollout_cli.report.charts import over_time
 from rollout_cli.report.page import page, write_report
+from rollout_cli.report.text import lines
 
 EMPTY = {"meta", "img"}
 
@@ -76,6 +80,23 @@ def test_a_page_of_images(pictures: Dataset) -> None:
 
 def test_a_page_of_one_episode(vectors: Dataset) -> None:
     checked(page(vectors[:1]))
+
+
+def test_returns_that_are_not_finite(vectors: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are left out of charts, and none is the best one."""
+    column = Rows.column
+
+    def odd(rows: Rows, name: str) -> Any:
+        values = column(rows, name)
+        return (
+            np.array([np.inf, -np.inf, np.nan] * len(values))[: len(values)] if name == "return" else values
+        )
+
+    monkeypatch.setattr(Rows, "column", odd)
+    found = checked(page(vectors))
+    assert 3 <= found.text.count("no finite value")
+    assert "Best: episode 9, " in found.text
+    assert "no finite value" in [*lines(over_time(vectors), 80)]
 
 
 def test_the_file(vectors: Dataset, tmp_path: Path) -> None:
