@@ -14,7 +14,7 @@ _StepsFlag = Annotated[
     bool,
     typer.Option("--steps", help="Show the first steps of the first episode instead.", show_default=False),
 ]
-_MOST_NUMBERS = 6
+_MOST_NUMBERS = 4
 
 
 def head(

@@ -7,6 +7,7 @@ import errno
 import json
 import os
 import re
+import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TextIO, cast
@@ -58,7 +59,7 @@ def print_rows(rows: Mapping[str, object]) -> None:
 
 
 def print_table(names: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Write rows below their names to stdout: numbers, and what looks like one, to the right."""
+    """Write rows below their names to stdout: numbers to the right; a terminal gets what it has room for."""
     texts = [[printable("" if value is None else str(value)) for value in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(names, *texts, strict=True)]
     is_right = [all(_NUMBER.match(text) for text in column) for column in zip(*texts, strict=True)]
@@ -69,7 +70,12 @@ def print_table(names: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
         )
         for line in (names, *texts)
     ]
-    print_text("\n".join(line.rstrip() for line in lines))
+    room = shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
+    print_text("\n".join(_cut(line.rstrip(), room) for line in lines))
+
+
+def _cut(line: str, room: int) -> str:
+    return line if len(line) <= room else f"{line[: room - 1]}…"
 
 
 def show(

@@ -13,7 +13,8 @@ import pytest
 from rollout_cli.dataset.reader import Dataset
 from rollout_cli.dataset.rows import Rows
 from rollout_cli.errors import DatasetExistsError, UsageError
-from rollout_cli.report.charts import over_time
+from rollout_cli.report import svg
+from rollout_cli.report.charts import Bars, over_time
 from rollout_cli.report.page import page, write_report
 from rollout_cli.report.text import lines
 
@@ -80,6 +81,13 @@ def test_a_page_of_images(pictures: Dataset) -> None:
 
 def test_a_page_of_one_episode(vectors: Dataset) -> None:
     checked(page(vectors[:1]))
+
+
+def test_names_in_charts_are_text() -> None:
+    """Keys of Dict spaces, and labels of bars, may hold anything."""
+    drawn = svg.lines(np.arange(3), {"<i>": np.ones(3)}) + svg.bars(Bars("<i>", "", ["<i>"], [1]))
+    assert "i" not in {tag for tag, _ in checked(drawn).tags}
+    assert 4 == checked(drawn).text.count("<i>")
 
 
 def test_returns_that_are_not_finite(vectors: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
