@@ -122,6 +122,7 @@ def _rendering_env(
     config = CollectConfig(**values)
     provenance.check_nothing_cut(config)
     source = env_of(config)
+    provenance.check_env_file(dataset.info["sources"][episode.source], source)
     # One that was given as it is takes no arguments, and renders as it was made.
     if not isinstance(source.resolve(), gymnasium.Env):
         source.kwargs["render_mode"] = "rgb_array"

@@ -8,13 +8,16 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import cloudpickle
 import numpy as np
 import pytest
 from PIL import Image
 
+from rollout_cli import CollectConfig, collect
 from rollout_cli.dataset.reader import Dataset, load
 from rollout_cli.dataset.verify import verify_dataset
-from rollout_cli.errors import DatasetExistsError, EnvError, UsageError
+from rollout_cli.errors import DatasetExistsError, EnvError, EnvLoadError, UsageError
+from rollout_cli.option_types import EpisodeRange
 from rollout_cli.report.card import write_card
 from rollout_cli.report.charts import PLOTS, Bars, charts_of, histogram
 from rollout_cli.report.figure import write_figure
@@ -23,6 +26,7 @@ from rollout_cli.report.text import lines
 from rollout_cli.run.render import AGAIN, STORED, render
 from tests.helpers.datasets import data_hashes, info_of
 from tests.report.conftest import made
+from tests.report.worlds import Pictures
 
 
 @pytest.mark.parametrize("what", PLOTS)
@@ -141,6 +145,20 @@ def test_an_environment_that_renders_nothing(tmp_path: Path, monkeypatch: pytest
     with pytest.raises(EnvError, match="returned no picture"):
         render(dataset, 0, tmp_path / "film")
     assert ["out"] == [path.name for path in tmp_path.iterdir()]
+
+
+def test_another_file_is_not_loaded(tmp_path: Path) -> None:
+    """An environment in a file must be the one that made the episodes: a pickle can run any code."""
+    file = tmp_path / "env.pkl"
+    file.write_bytes(cloudpickle.dumps(Pictures(blind=True, render_mode="rgb_array")))
+    config = CollectConfig(
+        env=str(file), episodes=EpisodeRange(0, 1), sampler="local", workers=1, output=tmp_path / "out"
+    )
+    collect(config)
+    assert render(load(tmp_path / "out"), 0, tmp_path / "film").difference is None
+    file.write_bytes(b"another")
+    with pytest.raises(EnvLoadError, match=r"env\.pkl is not the one that made these episodes"):
+        render(load(tmp_path / "out"), 0, tmp_path / "again")
 
 
 def test_the_card_is_written_again(vectors: Dataset, tmp_path: Path) -> None:
