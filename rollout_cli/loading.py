@@ -28,7 +28,7 @@ from typing import Any
 
 import cloudpickle
 
-from rollout_cli.errors import RolloutError, UserCodeError
+from rollout_cli.errors import RolloutError, UsageError, UserCodeError
 
 ErrorKind = type[UserCodeError]
 PICKLE_SUFFIXES = (".pkl", ".pickle")
@@ -60,6 +60,22 @@ def _shortened(text: str, limit: int) -> str:
         return text
     half = limit // 2
     return f"{text[:half]} … {len(text) - 2 * half:,} characters left out … {text[-half:]}"
+
+
+@contextlib.contextmanager
+def needing(package: str, *, extra: str) -> Iterator[None]:
+    """Around the import of an optional package: say how to install it where it is missing.
+
+    Raises:
+        UsageError: If it is not installed.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != package:
+            raise
+        hint = f"pip install 'rollout-collect[{extra}]'"
+        raise UsageError(f"this needs {package}, which is not installed", hint=hint) from error
 
 
 def first_line(error: BaseException) -> str:

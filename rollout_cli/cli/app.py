@@ -2,12 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
 
-from rollout_cli.cli import collect, convert, dataset, diff, export, merge, policy, relabel, replay, split
-from rollout_cli.cli import filter as filtering
+from rollout_cli.cli import (
+    card,
+    collect,
+    convert,
+    diff,
+    export,
+    head,
+    info,
+    list_,
+    merge,
+    plot,
+    policy,
+    relabel,
+    render,
+    repair,
+    replay,
+    report_,
+    split,
+    stats,
+    verify,
+)
+from rollout_cli.cli import filter as filter_
 from rollout_cli.cli.options import EPILOG, Command, Group, LazyCommand
 from rollout_cli.cli.output import print_text, report
 from rollout_cli.cli.streams import flush_all, prepare_streams, writing_results
@@ -16,10 +37,34 @@ app = typer.Typer(cls=Group, rich_markup_mode="rich", pretty_exceptions_enable=F
 policy_app = typer.Typer(cls=Group, help="Make policy files.")
 app.command("collect", cls=LazyCommand, epilog=EPILOG)(collect.collect)
 app.command("exact", cls=LazyCommand, epilog=EPILOG)(collect.exact)
-_TRUSTING = (dataset.info, dataset.verify, dataset.repair, replay.replay, diff.diff)
-_CHANGING = (merge.merge, filtering.filter, split.split, convert.convert, relabel.relabel)
-for _body in (*_TRUSTING, *_CHANGING, export.export):
-    app.command(cls=Command)(_body)
+_PANELS: dict[str, dict[str, Callable[..., None]]] = {
+    "Look": {
+        "info": info.info,
+        "head": head.head,
+        "stats": stats.stats,
+        "list": list_.list_datasets,
+        "plot": plot.plot,
+        "render": render.render,
+        "report": report_.write_report,
+    },
+    "Trust": {
+        "verify": verify.verify,
+        "repair": repair.repair,
+        "replay": replay.replay,
+        "diff": diff.diff,
+    },
+    "Change": {
+        "merge": merge.merge,
+        "split": split.split,
+        "filter": filter_.filter,
+        "convert": convert.convert,
+        "relabel": relabel.relabel,
+    },
+    "Share": {"export": export.export, "card": card.card},
+}
+for _panel, _bodies in _PANELS.items():
+    for _name, _body in _bodies.items():
+        app.command(_name, cls=Command, rich_help_panel=_panel)(_body)
 policy_app.callback()(lambda: None)
 policy_app.command(cls=Command)(policy.pack)
 app.add_typer(policy_app, name="policy")

@@ -111,7 +111,7 @@ def _collect(config: CollectConfig, *, progress: bool | None, quiet: bool) -> Co
 
 
 def _rows(result: CollectResult) -> dict[str, object]:
-    from rollout_cli.run.compare import described  # noqa: PLC0415 - as above
+    from rollout_cli.dataset.layout import described  # noqa: PLC0415 - as above
 
     pace = f"{result.steps_per_second:,.0f} steps/s with {counted(result.n_workers, 'worker')}"
     sampling = f" (sampling {result.sampling_time_s:.1f} s, {pace})" if result.sampling_time_s else ""

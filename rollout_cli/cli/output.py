@@ -6,6 +6,8 @@ import contextlib
 import errno
 import json
 import os
+import re
+import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TextIO, cast
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 
 _MOST_LINES = 20
 _FIRST_DETAILS, _LAST_DETAILS = 10, 19
+_NUMBER = re.compile(r"(-?[\d,.]+(e[+-]?\d+)?( \w+)?|-?inf|nan|)$")
 _RED, _DIM, _PLAIN = "\x1b[1;31m", "\x1b[2m", "\x1b[0m"
 
 
@@ -53,6 +56,26 @@ def print_rows(rows: Mapping[str, object]) -> None:
     shown = {printable(name): printable(str(value)) for name, value in rows.items()}
     width = max(map(len, shown))
     print_text("\n".join(f"{name:<{width}}  {value}" for name, value in shown.items()))
+
+
+def print_table(names: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """Write rows below their names to stdout: numbers to the right; a terminal gets what it has room for."""
+    texts = [[printable("" if value is None else str(value)) for value in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(names, *texts, strict=True)]
+    is_right = [all(_NUMBER.match(text) for text in column) for column in zip(*texts, strict=True)]
+    lines = [
+        "  ".join(
+            text.rjust(width) if right else text.ljust(width)
+            for text, width, right in zip(line, widths, is_right or [False] * len(names), strict=True)
+        )
+        for line in (names, *texts)
+    ]
+    room = shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
+    print_text("\n".join(_cut(line.rstrip(), room) for line in lines))
+
+
+def _cut(line: str, room: int) -> str:
+    return line if len(line) <= room else f"{line[: room - 1]}…"
 
 
 def show(

@@ -106,6 +106,14 @@ def _nested_types(dtype: np.dtype[Any], shape: tuple[int, ...], *, fixed: bool) 
     return tuple(types)
 
 
+def encode_tensor(values: Array) -> pa.Array:
+    """Return a column of scalars or nested fixed-size lists from values of shape (T, *shape)."""
+    out = number_array(np.ascontiguousarray(values).reshape(-1))
+    for kind in _nested_types(values.dtype, values.shape[1:], fixed=True)[1:]:
+        out = pa.Array.from_buffers(kind, len(out) // kind.list_size, [None], children=[out])
+    return out
+
+
 def encode_sparse_tensor(values: Array, rows: Array, n_rows: int) -> pa.Array:
     """Return `n_rows` scalars or variable-size lists: `values` (n, *shape) in `rows` (n,), null elsewhere."""
     present = np.zeros(n_rows, bool)
@@ -144,10 +152,7 @@ def encode_leaf(kind: pa.DataType, values: Array) -> pa.Array:
         return text_array(values.tolist())
     if pa.types.is_fixed_size_binary(kind):
         return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(np.ascontiguousarray(values))])
-    out = number_array(np.ascontiguousarray(values).reshape(-1))
-    for nested in _nested_types(values.dtype, values.shape[1:], fixed=True)[1:]:
-        out = pa.Array.from_buffers(nested, len(out) // nested.list_size, [None], children=[out])
-    return out
+    return encode_tensor(values)
 
 
 # pyarrow's own `to_pandas_dtype` imports pandas in versions up to 22.

@@ -19,6 +19,7 @@ from rollout_cli.dataset.layout import (
     REPLACED,
     aside_path,
     info_path,
+    plot_path,
     read_info,
     stats_path,
 )
@@ -32,7 +33,7 @@ _PARQUET_FILES = r"chunk-\d+(?:/file-\d+\.parquet)?"
 _OURS = re.compile(
     r"README\.md"
     rf"|data(?:/{_PARQUET_FILES})?"
-    rf"|meta(?:/(?:\.?[a-z_]+\.json(?:\.tmp)?|episodes(?:/{_PARQUET_FILES})?))?"
+    rf"|meta(?:/(?:\.?[a-z_]+\.(?:json|png)(?:\.tmp)?|episodes(?:/{_PARQUET_FILES})?))?"
 )
 
 _held: set[int] = set()
@@ -171,7 +172,7 @@ class OutputFolder:
         """
         files, root = self.files, self.path
         if not has_rename(root):
-            for path in (root / "meta" / "episodes", root / "data", stats_path(root)):
+            for path in (root / "meta" / "episodes", root / "data", stats_path(root), plot_path(root)):
                 files.remove(path)
         else:
             for name in DATASET_ENTRIES:

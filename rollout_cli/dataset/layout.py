@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from rollout_cli.dataset.card import PLOT
 from rollout_cli.dataset.store import accessing, has_rename
 from rollout_cli.errors import DatasetFormatError, UsageError
 from rollout_cli.remote import RemotePath
@@ -50,6 +51,11 @@ def info_path(root: Path) -> Path:
 def stats_path(root: Path) -> Path:
     """Return the path of stats.json."""
     return root / "meta" / "stats.json"
+
+
+def plot_path(root: Path) -> Path:
+    """Return the path of the picture that a card may show."""
+    return root / "meta" / PLOT
 
 
 def aside_path(root: Path) -> Path:
@@ -167,6 +173,12 @@ def read_info(root: Path) -> dict[str, Any]:
 def order_column(info: Mapping[str, Any]) -> str:
     """Return the column of `meta/episodes` that rises with no gaps but recorded ones: numbers or ids."""
     return "episode_id" if info["derived"] else "episode_number"
+
+
+def described(document: Mapping[str, Any]) -> str:
+    """Return a verdict, as info.json has it, in one line: `yes`, `no (…)` or `unknown (…)`."""
+    status, reason = str(document.get("status", "not recorded")), document.get("reason")
+    return f"{status} ({reason})" if reason else status
 
 
 def collected_source(info: Mapping[str, Any]) -> dict[str, Any]:

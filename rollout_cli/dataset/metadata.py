@@ -1,4 +1,4 @@
-"""info.json and the card: the record of how a dataset was made, and of its contents."""
+"""info.json, written with the card: the record of how a dataset was made, and of its contents."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
+from rollout_cli.dataset.card import render_card
 from rollout_cli.dataset.commits import Written, totals_of
 from rollout_cli.dataset.layout import FORMAT, FORMAT_VERSION, info_path, stats_path
 from rollout_cli.dataset.schema import DatasetSchema, InfoColumns, SpaceSchema
@@ -89,6 +90,8 @@ def new_info(
     if before is not None:
         times = before.get("times") or {}
         ours["times"] |= {"started": times.get("started", now), "resumed": [*times.get("resumed", []), now]}
+        if license_id := (before.get("card") or {}).get("license"):
+            ours["card"] = {"license": license_id}  # A picture would not have the new episodes.
     return ours
 
 
@@ -144,51 +147,3 @@ def summary_of(root: Path, info: Mapping[str, Any]) -> DatasetSummary:
 def utc_now() -> str:
     """Return the time as info.json has it."""
     return datetime.now(UTC).isoformat(timespec="milliseconds")
-
-
-_CARD = """\
----
-configs:
-- config_name: default
-  default: true
-  data_files:
-  - split: train
-    path: data/**/*.parquet
-- config_name: episodes
-  data_files:
-  - split: train
-    path: meta/episodes/**/*.parquet
----
-
-# Episodes of {name}
-
-{episodes} episodes, {steps} steps ({status}).
-
-- `data/`: one row a step. `episode_id` and `step` name it; `observation`, `action`, `reward`, `terminated`,
-  `truncated` and `step_type` (0 first, 1 middle, 2 terminal, 3 timeout) describe it.
-- `meta/episodes/`: one row an episode, with its number, seed, length, return \
-and the observation after its last step.
-- `meta/info.json`: how the dataset was made, and what its columns are. \
-`meta/stats.json`: statistics of the columns.
-
-```python
-import rollout_cli
-
-batch = rollout_cli.load("path/to/this/folder")[:10].to_episode_batch()
-```
-
-Any reader of Parquet reads it too: \
-`select episode_id, sum(reward) from 'data/**/*.parquet' group by episode_id`
-"""
-
-
-def render_card(info: Mapping[str, Any]) -> str:
-    """Return the card of the dataset of `info`; its front matter guides `datasets.load_dataset`."""
-    # gymnasium's id, or else how the environment was named when the dataset was made.
-    named = [
-        (source.get("env") or {}).get("id") or source.get("env_source", {}).get("spec")
-        for source in info["sources"]
-    ]
-    names = dict.fromkeys(" ".join(repr(str(name))[1:-1].split()) for name in named if name)
-    name = " and ".join(names) or "an environment"
-    return _CARD.format(name=name, episodes=info["episodes"], steps=info["steps"], status=info["status"])

@@ -90,6 +90,23 @@ class Rows:
         """Return the rows of `data`."""
         return self._read(DATA, self._step_places(), columns)
 
+    def some_steps(self, most: int, columns: Columns = None, *, n_runs: int = 16) -> pa.Table:
+        """Return the rows of `data`; where there are more than `most`, `n_runs` runs that lie evenly."""
+        places, stops = self._step_places(), np.cumsum(self.column("length"))
+        total = int(stops[-1]) if len(stops) else 0
+        if total <= most:
+            return self._read("data", places, columns)
+        chosen, n_runs = [], min(n_runs, most)
+        size = most // n_runs
+        for start in np.linspace(0, total - size, n_runs, dtype=np.int64).tolist():
+            stop = start + size
+            first, last = np.searchsorted(stops, [start + 1, stop]).tolist()
+            run = places[first : last + 1].copy()
+            run[0, 2] = run[0, 3] - (stops[first] - start)
+            run[-1, 3] -= stops[last] - stop
+            chosen.append(run)
+        return self._read("data", np.concatenate(chosen), columns)
+
     def ends(self, columns: Columns = None) -> pa.Table:
         """Return the rows of `meta/episodes`, with last observations and infos."""
         return self._read(EPISODES, self.table.places(EPISODES, self.ids), columns)

@@ -37,12 +37,6 @@ class Difference:
         return f"{self.field} at step {self.step}"
 
 
-def described(document: Mapping[str, Any]) -> str:
-    """Return a verdict, as info.json has it, in one line: `yes`, `no (…)` or `unknown (…)`."""
-    status, reason = str(document.get("status", "not recorded")), document.get("reason")
-    return f"{status} ({reason})" if reason else status
-
-
 def advice(difference: Difference) -> str:
     """Return the hint for an episode that differs so."""
     options = " ".join(f"{{drop_info={json.dumps(glob.escape(name))}}}" for name in difference.infos)

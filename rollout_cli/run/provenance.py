@@ -20,7 +20,7 @@ from rollout_cli import __version__, pins
 from rollout_cli.config import OPTIONS, CollectConfig, Values, options_of, plain_value
 from rollout_cli.envs.source import EnvSource
 from rollout_cli.episodes.plain import from_plain, plain_json
-from rollout_cli.errors import ConfigError, DatasetFormatError, UserCodeError
+from rollout_cli.errors import ConfigError, DatasetFormatError, EnvLoadError, UserCodeError
 from rollout_cli.loading import Source
 from rollout_cli.policies.source import PolicySource, recorded_spec
 from rollout_cli.workers.values import WorkerReport
@@ -164,6 +164,17 @@ def recorded_values(source: Mapping[str, Any]) -> Values:
             f"info.json does not record the options of a run: {error}",
             hint="it was made by another version, or not by `rollout collect` or `rollout exact`",
         ) from error
+
+
+def check_env_file(source: Mapping[str, Any], env: EnvSource) -> None:
+    """Raise `EnvLoadError` if the environment's file is not the one of the record; nothing of it is loaded."""
+    before, now = source["env"]["sha256"], env.describe()["sha256"]
+    if source["env_source"]["path"] and now != before:
+        raise EnvLoadError(
+            f"the environment's file {env.spec} is not the one that made these episodes: "
+            f"its SHA-256 is {now}, and was {before}",
+            hint="put back the file that was used",
+        )
 
 
 def check_nothing_cut(config: CollectConfig) -> None:

@@ -87,12 +87,7 @@ def _replay_source(
     )
     envs = env_of(config)
     sources = provenance.sources_record(config, policies, envs)
-    if source["env_source"]["path"] and sources["env"]["sha256"] != source["env"]["sha256"]:
-        raise EnvLoadError(
-            f"the environment's file {config.env} is not the one that made these episodes: its SHA-256 is "
-            f"{sources['env']['sha256']}, and was {source['env']['sha256']}",
-            hint="put back the file that was used",
-        )
+    provenance.check_env_file(source, envs)
     with sampler_of(config, policies, envs) as sampler:
         sampler.start_worker()
         surrounding = provenance.surroundings()

@@ -18,11 +18,12 @@ from typing import Any, Literal
 
 import numpy as np
 
+from rollout_cli.dataset.layout import described
 from rollout_cli.episodes.batch import EpisodeBatch
 from rollout_cli.episodes.chunk import AnyChunk, Chunk, concatenate
 from rollout_cli.errors import InterruptedRunError, NotReproducibleError, RolloutError, UserCodeError
 from rollout_cli.progress import Progress
-from rollout_cli.run.compare import Difference, advice, described, first_difference
+from rollout_cli.run.compare import Difference, advice, first_difference
 from rollout_cli.run.provenance import Surroundings, changed_versions, run_record
 from rollout_cli.run.resume import ResumeState
 from rollout_cli.samplers.plan import Episodes

@@ -42,10 +42,12 @@ def test_info(rollout: Caller, dataset: Path) -> None:
     """Names and values; with --json the dataset's own info.json."""
     lines = rollout("info", dataset).stdout.splitlines()
     rows = {line.split("  ")[0]: line.split("  ")[-1].strip() for line in lines}
-    assert ("complete", "tests.helpers.envs:FaultyEnv", "random", "7", "yes") == tuple(
-        rows[name] for name in ("status", "environment", "policy", "root seed", "reproducible")
+    names = ("status", "environment", "policy", "root seed", "reproducible", "workers")
+    assert ("complete", "tests.helpers.envs:FaultyEnv", "random", "7", "yes", "1 (local)") == tuple(
+        rows[name] for name in names
     )
-    assert "float32 (4,)" == rows["column observation"]
+    assert "float32 (4,)" == rows["observation"]
+    assert len(lines) <= 24
     assert f"{len(numbers_of(dataset)):,}" == rows["episodes"]
     assert info_of(dataset) == json.loads(rollout("info", dataset, "--json").stdout)
 

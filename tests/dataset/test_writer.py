@@ -60,7 +60,7 @@ def test_a_summary_and_the_info_state_the_same(tmp_path: Path) -> None:
     )
     (source,) = found["sources"]
     assert (0, {"id": "X-v0"}, {"spec": "random"}) == (source["root_seed"], source["env"], source["policy"])
-    assert "50 episodes, 1500 steps (complete)." in (tmp_path / "README.md").read_text()
+    assert "50 episodes, 1,500 steps (complete)." in (tmp_path / "README.md").read_text()
     assert "# Episodes of X-v0" in (tmp_path / "README.md").read_text()
     assert [] == hidden_files(tmp_path)
 

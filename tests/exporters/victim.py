@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from rollout_cli.dataset.store import FileStore
-from rollout_cli.exporters import output, tianshou
+from rollout_cli.exporters import tianshou
 from rollout_cli.exporters.export import export
 from rollout_cli.exporters.format import Export
 from rollout_cli.exporters.registry import FORMATS
@@ -55,7 +55,7 @@ def attempt(moment: str, path: Path) -> None:
                 die()
 
     FORMATS["tianshou"] = replace(tianshou.FORMAT, write=write)
-    setattr(output, "FileStore", DyingStore)  # noqa: B010 - the type checker knows no such name there
+    setattr(staging, "FileStore", DyingStore)  # noqa: B010 - the type checker knows no such name there
     export(dataset, "tianshou", path)
 
 

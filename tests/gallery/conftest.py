@@ -15,7 +15,9 @@ WHOLE = os.environ.get("ROLLOUT_TEST_GALLERY") == "1"
 
 # Ray has a process of its own: Box2D crashes where Ray was loaded before it.
 collect_ignore = (
-    [] if WHOLE else ["test_policies.py", "test_pins.py", "test_object_store.py", "test_loaders.py"]
+    []
+    if WHOLE
+    else ["test_policies.py", "test_pins.py", "test_object_store.py", "test_loaders.py", "test_films.py"]
 )
 if os.environ.get("ROLLOUT_TEST_RAY") != "1":
     collect_ignore.append("test_ray.py")

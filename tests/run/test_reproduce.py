@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
+from rollout_cli.dataset.layout import described
 from rollout_cli.episodes.batch import EnvSpec, EpisodeBatch
 from rollout_cli.episodes.chunk import Chunk, concatenate, without_infos
 from rollout_cli.errors import EnvError, NotReproducibleError, RolloutError, WorkerError, as_flags
-from rollout_cli.run.compare import advice, described, first_difference
+from rollout_cli.run.compare import advice, first_difference
 from rollout_cli.run.reproduce import EarlyEpisodes, Verdict, check, require
 from rollout_cli.samplers.plan import Episodes, Plan
 from rollout_cli.workers.values import WorkerReport

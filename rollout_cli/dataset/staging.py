@@ -28,7 +28,7 @@ def staged(path: Path) -> Iterator[Path]:
         UsageError: If `path` is a URI.
     """
     if isinstance(path, RemotePath):
-        raise UsageError(f"{path} is no local path", hint="export to a local folder, and copy that")
+        raise UsageError(f"{path} is no local path", hint="write to a local folder, and copy that")
     files = FileStore()
     with files.operation("write", path):
         if path.exists() or path.is_symlink():

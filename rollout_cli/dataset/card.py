@@ -1,0 +1,136 @@
+"""The card of a dataset, its README.md: what it is, for people and for Hugging Face, and how to read it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import PurePath
+from typing import Any
+
+PLOT = "returns.png"
+"""The name, in `meta/`, of the picture that a card may show."""
+
+_SIZES = ("1K", "10K", "100K", "1M", "10M", "100M", "1B", "10B", "100B", "1T")
+
+_BODY = """\
+
+# Episodes of {name}
+
+{episodes:,} episodes, {steps:,} steps ({status}).
+{plot}
+{facts}
+
+- `data/`: one row a step. `episode_id` and `step` name it; `observation`, `action`, `reward`, `terminated`,
+  `truncated` and `step_type` (0 first, 1 middle, 2 terminal, 3 timeout) describe it.
+- `meta/episodes/`: one row an episode, with its number, seed, length, return \
+and the observation after its last step.
+- `meta/info.json`: how the dataset was made, and what its columns are. \
+`meta/stats.json`: statistics of the columns.
+
+## How to read it
+
+Episodes, in the shapes and dtypes of the environment's spaces (`pip install rollout-collect`):
+
+```python
+import rollout_cli
+
+batch = rollout_cli.load("path/to/this/folder")[:10].to_episode_batch()
+```
+
+Rows, with Hugging Face `datasets`. Its format "numpy" casts float64 to float32; "arrow" leaves all values as they are:
+
+```python
+import datasets
+
+steps = datasets.load_dataset("path/to/this/folder", split="train").with_format("arrow")
+episodes = datasets.load_dataset("path/to/this/folder", "episodes", split="train")
+```
+
+Rows, with any reader of Parquet, such as DuckDB:
+
+```sql
+select episode_id, sum(reward) from 'data/**/*.parquet' group by episode_id
+```
+"""
+
+
+def render_card(info: Mapping[str, Any]) -> str:
+    """Return the card of the dataset of `info`; its front matter guides `datasets.load_dataset`.
+
+    `info["card"]` may hold `license`, and `plot` where `meta/` has the picture.
+    """
+    facts = [f"| {name} | {_cell(value)} |" for source in info["sources"] for name, value in _facts(source)]
+    body = _BODY.format(
+        name=dataset_name(info),
+        episodes=info["episodes"],
+        steps=info["steps"],
+        status=info["status"],
+        plot=f"\n![Returns of the episodes](meta/{PLOT})\n" if _options(info).get("plot") else "",
+        facts="\n".join(["| | |", "| --- | --- |", *facts]),
+    )
+    return "\n".join(["---", *_front_matter(info), "---", body])
+
+
+def _options(info: Mapping[str, Any]) -> Mapping[str, Any]:
+    options: Mapping[str, Any] = info.get("card") or {}
+    return options
+
+
+def _front_matter(info: Mapping[str, Any]) -> Iterator[str]:
+    if license_id := _options(info).get("license"):
+        yield f"license: {json.dumps(license_id)}"
+    # JSON texts are YAML texts.
+    yield f"pretty_name: {json.dumps(f'Episodes of {dataset_name(info)}')}"
+    yield "task_categories:\n- reinforcement-learning"
+    yield "tags:\n- reinforcement-learning\n- offline-rl\n- gymnasium"
+    yield from (f"- {json.dumps(name)}" for name in _env_names(info))
+    yield f"size_categories:\n- {_size_category(info['steps'])}"
+    for name, default, path in (
+        ("default", "  default: true\n", "data"),
+        ("episodes", "", "meta/episodes"),
+    ):
+        head = "configs:\n" if default else ""
+        files = f"  data_files:\n  - split: train\n    path: {path}/**/*.parquet"
+        yield f"{head}- config_name: {name}\n{default}{files}"
+
+
+def _size_category(steps: int) -> str:
+    """Return the category of a number of rows, as the hub names it."""
+    place = max(0, len(str(steps)) - 3)
+    if not place:
+        return f"n<{_SIZES[0]}"
+    return f"{_SIZES[place - 1]}<n<{_SIZES[place]}" if place < len(_SIZES) else f"n>{_SIZES[-1]}"
+
+
+def _facts(source: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
+    """Yield what a card says of one run; files without their folders, which say nothing elsewhere."""
+    for name, record in (("environment", source.get("env_source")), ("policy", source.get("policy"))):
+        if record and record.get("spec"):
+            spec = record["spec"] if record.get("path") is None else PurePath(record["path"]).name
+            kwargs = (source.get("env") or {}).get("kwargs") if name == "environment" else None
+            yield name, f"`{spec}`" + (f" with `{json.dumps(kwargs)}`" if kwargs else "")
+    yield "root seed", source["root_seed"]
+    if verdict := (source.get("reproducible") or {}).get("status"):
+        yield "reproducible", verdict
+    versions = source.get("versions") or {}
+    if "rollout-collect" in versions:
+        yield "made with", f"rollout-collect {versions['rollout-collect']}, gymnasium {versions['gymnasium']}"
+
+
+def _cell(value: object) -> str:
+    """Return a text that ends no cell of a table."""
+    return " ".join(repr(str(value))[1:-1].split()).replace("|", "\\|")
+
+
+def dataset_name(info: Mapping[str, Any]) -> str:
+    """Return the environments that the episodes are of."""
+    return " and ".join(_env_names(info)) or "an environment"
+
+
+def _env_names(info: Mapping[str, Any]) -> list[str]:
+    """Return gymnasium's ids, or else how the environments were named when the dataset was made."""
+    named = [
+        (source.get("env") or {}).get("id") or (source.get("env_source") or {}).get("spec")
+        for source in info["sources"]
+    ]
+    return list(dict.fromkeys(" ".join(repr(str(name))[1:-1].split()) for name in named if name))

@@ -1,0 +1,52 @@
+"""Writing a dataset's card again, with what nobody but its owner knows, and a picture."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from pathlib import Path
+
+from rollout_cli.dataset.card import PLOT
+from rollout_cli.dataset.folder import FolderLock
+from rollout_cli.dataset.layout import plot_path, read_info
+from rollout_cli.dataset.metadata import write_info
+from rollout_cli.dataset.reader import load
+from rollout_cli.dataset.store import file_store
+from rollout_cli.errors import UsageError
+from rollout_cli.remote import folder_of
+from rollout_cli.report.charts import charts_of
+from rollout_cli.report.figure import draw
+
+_LICENSE = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+_-]*")
+
+
+def write_card(path: Path | str, *, license_id: str | None = None, plot: bool = False) -> Path:
+    """Write README.md of a dataset again, and return its path; info.json remembers the licence.
+
+    Args:
+        path: The dataset's folder, a path or a URI.
+        license_id: The licence as Hugging Face names it, such as `mit` or `cc-by-4.0`; None leaves the one
+            that there is.
+        plot: Whether the card shows the returns, in a picture that is drawn now.
+
+    Raises:
+        DatasetLockedError: If a run is writing the dataset.
+        UsageError: If the licence is no identifier, there is no episode to plot, or matplotlib is missing.
+    """
+    if license_id is not None and not _LICENSE.fullmatch(license_id):
+        raise UsageError(f"{license_id!r} names no licence", hint='write it as in {license="cc-by-4.0"}')
+    root = folder_of(path)
+    read_info(root)  # Without one there is nothing to lock.
+    files = file_store(root)
+    lock = FolderLock(files, root)
+    try:
+        info = read_info(root)
+        card = dict(info.get("card") or {}) | ({} if license_id is None else {"license": license_id})
+        if plot:
+            with tempfile.TemporaryDirectory() as folder:
+                draw(charts_of(load(root), "returns"), Path(folder, PLOT))
+                files.replace(plot_path(root), Path(folder, PLOT).read_bytes())
+        write_info(files, root, info | {"card": card | {"plot": plot}})
+    finally:
+        lock.release()
+    return root / "README.md"

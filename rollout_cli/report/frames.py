@@ -1,0 +1,105 @@
+"""Pictures: observations that are images, PNG files of them, and films: GIF, MP4, or a folder of PNG files."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rollout_cli.dataset.convert import Array
+from rollout_cli.dataset.reader import Dataset
+from rollout_cli.dataset.schema import SpaceColumn
+from rollout_cli.errors import UsageError
+from rollout_cli.loading import needing
+
+SUFFIXES = (".gif", ".mp4", "")
+"""What the names of films end with; none for a folder of PNG files."""
+
+_LEAST_SIDE = 16  # A smaller grid, such as MiniGrid's, holds codes and no colours.
+_CHANNELS = (1, 3, 4)
+_MATRIX, _CUBE, _STACK = 2, 3, 4  # Numbers of dimensions.
+
+
+def image_column(dataset: Dataset) -> SpaceColumn | None:
+    """Return the first column of observations that are images; None where there is none."""
+    for column in dataset.rows.spaces.observation:
+        leaf = column.leaf
+        if leaf.kind == "box" and leaf.dtype == np.uint8 and len(leaf.shape) in (_MATRIX, _CUBE, _STACK):
+            sides = sorted(leaf.shape, reverse=True)
+            if sides[1] >= _LEAST_SIDE:
+                return column
+    return None
+
+
+def as_frame(image: Array) -> Array:
+    """Return an image as uint8 (height, width, 3).
+
+    It may be (height, width), with its channels last or first, or the newest of a stack of such: the last.
+    """
+    while image.ndim > _CUBE:
+        image = image[-1]
+    if image.ndim == _CUBE and image.shape[-1] not in _CHANNELS:
+        image = image.transpose(1, 2, 0) if image.shape[0] in (1, 3) else image[-1]
+    if image.ndim == _MATRIX:
+        image = image[..., None]
+    colours = image[..., :3] if image.shape[-1] >= _CUBE else np.repeat(image[..., :1], 3, axis=-1)
+    return np.ascontiguousarray(colours, np.uint8)
+
+
+def png(frame: Array) -> bytes:
+    """Return a frame, uint8 (height, width, 3), as a PNG file."""
+    height, width, _ = frame.shape
+    rows = np.zeros((height, 1 + 3 * width), np.uint8)  # The first byte of a row says that it has no filter.
+    rows[:, 1:] = frame.reshape(height, -1)
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)  # 8 bits, colours.
+    parts = [(b"IHDR", header), (b"IDAT", zlib.compress(rows.tobytes(), 6)), (b"IEND", b"")]
+    chunks = (
+        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        for kind, data in parts
+    )
+    return b"\x89PNG\r\n\x1a\n" + b"".join(chunks)
+
+
+def check_film(path: Path) -> None:
+    """Raise UsageError if no film has such a name, or a package is missing that writes it."""
+    if path.suffix not in SUFFIXES:
+        raise UsageError(
+            f"{path} ends in neither .gif nor .mp4, and is not a folder's name either",
+            hint="name a film: {output=" + str(path.with_suffix(".gif")) + "}",
+        )
+    if path.suffix:
+        with needing("imageio", extra="render"):
+            import imageio  # noqa: F401, PLC0415 - an optional package
+    if path.suffix == ".mp4":
+        with needing("imageio_ffmpeg", extra="render"):
+            import imageio_ffmpeg  # noqa: F401, PLC0415 - an optional package
+
+
+@contextmanager
+def filming(place: Path, fps: float) -> Iterator[Callable[[Array], object]]:
+    """Give what adds a frame, uint8 (height, width, 3), to a new film in `place`."""
+    if not place.suffix:
+        place.mkdir()
+        numbers = count()
+        yield lambda frame: (place / f"frame-{next(numbers):05}.png").write_bytes(png(frame))
+        return
+    import imageio.v2 as imageio  # noqa: PLC0415 - as above
+
+    # The duration is in milliseconds, and a GIF counts hundredths of a second.
+    gif = {"duration": max(20, 10 * round(100 / fps)), "loop": 0}
+    options: dict[str, Any] = gif if place.suffix == ".gif" else {"fps": fps, "macro_block_size": 1}
+    writer: Any = imageio.get_writer(place, mode="I", **options)
+    with writer:
+        yield lambda frame: writer.append_data(frame if place.suffix == ".gif" else _even(frame))
+
+
+def _even(frame: Array) -> Array:
+    """Return a frame with an even height and width, as MP4 needs them: its last row or column twice."""
+    height, width, _ = frame.shape
+    return np.pad(frame, ((0, height % 2), (0, width % 2), (0, 0)), mode="edge")

@@ -1,0 +1,153 @@
+"""What a dataset is and how it was made, as names and values for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from rollout_cli.dataset.convert import Array
+from rollout_cli.dataset.layout import described, table_files
+from rollout_cli.dataset.reader import Dataset
+
+_NOT_RECORDED = "not recorded"
+_VARIED = ("observation", "action", "next_observation")
+_INFOS = ("env_info.", "agent_info.", "episode_info.")
+_UNITS = ("bytes", "kB", "MB", "GB", "TB")
+_FIRST_VERSIONS = ("python", "rollout-collect", "gymnasium", "numpy")
+_COMMON = {"platform", "pyarrow", "cloudpickle", "farama-notifications", "setproctitle", "setuptools"}
+_UNNAMED = _COMMON | {"typing-extensions"}
+"""Versions that say nothing about the environment or the policy."""
+_MOST_SOURCES, _MOST_NAMES, _MOST_VERSIONS, _HASH, _COMMIT = 4, 8, 10, 12, 12
+
+
+def facts_of(dataset: Dataset) -> dict[str, Any]:
+    """Return info.json; the totals of a run that goes on or was killed are counted from its commits."""
+    facts = dict(dataset.info)
+    if facts["status"] == "collecting":
+        data, episodes = (table_files(dataset.path / name).values() for name in ("data", "meta/episodes"))
+        n_bytes = sum(path.stat().st_size for path in (*data, *episodes))
+        steps = int(dataset.rows.column("length").sum())
+        facts |= {"episodes": len(dataset), "steps": steps, "bytes": n_bytes, "segments": len(data)}
+    return facts
+
+
+def identity(dataset: Dataset, facts: Mapping[str, Any]) -> dict[str, str]:
+    """Return the rows that say what a dataset is; `facts` are those of `facts_of`."""
+    rows, sources, times = {"status": facts["status"]}, facts["sources"], facts.get("times") or {}
+    for number, source in enumerate(sources[:_MOST_SOURCES]):
+        place = f" of source {number}" if len(sources) > 1 else ""
+        rows |= {f"{name}{place}": value for name, value in _source_rows(source)}
+    if len(sources) > _MOST_SOURCES:
+        rows["more sources"] = f"{len(sources) - _MOST_SOURCES:,}"
+    if facts["derived"]:
+        rows["made by"] = ", then ".join(str(step.get("operation")) for step in facts["derived"])
+    rows["collected"] = f"{_minute(times.get('started'))} to {_minute(times.get('ended')) or 'now'}"
+    rows |= {"episodes": f"{facts['episodes']:,}", "steps": f"{facts['steps']:,}"}
+    if len(dataset):
+        rows |= {name: spread(dataset.rows.column(name)) for name in ("return", "length")}
+        rows["ends"] = ", ".join(f"{count:,} {end}" for end, count in ends(dataset).items() if count)
+    files = f"{facts['segments']:,} data file{'' if facts['segments'] == 1 else 's'}"
+    rows["size"] = f"{sized(facts['bytes'])} in {files}"
+    return rows | _columns(facts)
+
+
+def _source_rows(source: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield what is known of one run; a writer that was used without `collect` may have recorded little."""
+    env, policy = source.get("env_source", {}), source.get("policy", {})
+    wrappers = [str(each["spec"]) + _arguments(each["kwargs"]) for each in env.get("wrappers", ())]
+    arguments = _arguments((source.get("env") or {}).get("kwargs") or {})
+    yield "environment", f"{env.get('spec', _NOT_RECORDED)} {arguments}".rstrip()
+    if wrappers:
+        yield "wrappers", ", ".join(wrappers)
+    yield "policy", str(policy.get("spec", _NOT_RECORDED))
+    pinned = [f"{file['path']} {str(file['sha256'])[:_HASH]}" for file in source.get("files", ())]
+    if pinned:
+        yield "files", _some(pinned, _MOST_NAMES)
+    yield "root seed", str(source["root_seed"])
+    yield "reproducible", described(source.get("reproducible", {}))
+    options = source.get("collector") or {}
+    if options.get("workers"):
+        rows = options.get("envs_per_worker") or 1
+        each = f", {rows} environments each" if rows > 1 else ""
+        yield "workers", f"{options['workers']} ({options.get('sampler')}{each})"
+    if git := source.get("git"):
+        yield "commit", git["commit"][:_COMMIT] + (" and uncommitted changes" if git.get("dirty") else "")
+    versions = source.get("versions") or {}
+    names = [*_FIRST_VERSIONS, *(name for name in versions if name not in {*_FIRST_VERSIONS, *_UNNAMED})]
+    if versions:
+        yield (
+            "versions",
+            _some([f"{name} {versions[name]}" for name in names if name in versions], _MOST_VERSIONS),
+        )
+
+
+def _columns(facts: Mapping[str, Any]) -> dict[str, str]:
+    """Return the columns that differ between datasets, those of one kind in a row."""
+    rows: dict[str, str] = {}
+    for name, feature in facts["features"].items():
+        if name.startswith(_VARIED) and not name.startswith(_INFOS):
+            rows[name] = _typed(feature)
+    for prefix in _INFOS:
+        names = [
+            f"{name.removeprefix(prefix)} {_typed(feature)}"
+            for name, feature in facts["features"].items()
+            if name.startswith(prefix)
+        ]
+        if names:
+            rows[f"{prefix[:-1]}s"] = _some(names, _MOST_NAMES)
+    return rows
+
+
+def _typed(feature: Mapping[str, Any]) -> str:
+    shape = tuple(feature.get("shape", ()))
+    return f"{feature['dtype']} {shape}" if shape else str(feature["dtype"])
+
+
+def _arguments(kwargs: Mapping[str, Any]) -> str:
+    return f"({', '.join(f'{name}={value}' for name, value in kwargs.items())})" if kwargs else ""
+
+
+def _some(texts: Sequence[str], most: int) -> str:
+    more = [f"and {len(texts) - most:,} more"] if len(texts) > most else []
+    return ", ".join([*texts[:most], *more])
+
+
+def _minute(time: str | None) -> str:
+    """Return a time of info.json to the second, in UTC."""
+    return f"{time[:19].replace('T', ' ')}" if time else ""
+
+
+def ends(dataset: Dataset) -> dict[str, int]:
+    """Return how many episodes ended in each way."""
+    terminated, truncated = (dataset.rows.column(name) for name in ("terminated", "truncated"))
+    return {
+        "terminated": int((terminated & ~truncated).sum()),
+        "truncated": int((truncated & ~terminated).sum()),
+        "both at once": int((terminated & truncated).sum()),
+    }
+
+
+def end_of(episode: Mapping[str, Any]) -> str:
+    """Return how one episode ended, from its row of `meta/episodes`."""
+    named = [name for name in ("terminated", "truncated") if episode[name]]
+    return " and ".join(named) or "unfinished"
+
+
+@np.errstate(all="ignore")  # Returns may be infinite.
+def figures(values: Array) -> dict[str, float]:
+    """Return mean, standard deviation and extremes of some numbers, at least one."""
+    found = {"mean": values.mean(), "std": values.std(), "min": values.min(), "max": values.max()}
+    return {name: float(value) for name, value in found.items()}
+
+
+def spread(values: Array) -> str:
+    """Return the same in a line."""
+    return ", ".join(f"{name} {value:.6g}" for name, value in figures(values).items())
+
+
+def sized(n_bytes: int) -> str:
+    """Return a number of bytes in words: `12 bytes`, `3.4 MB`."""
+    power = min((len(str(n_bytes)) - 1) // 3, len(_UNITS) - 1)
+    return f"{n_bytes / 1000**power:.{3 if power else 12}g} {_UNITS[power]}"

@@ -1,0 +1,227 @@
+"""The report: one HTML page about a dataset, readable without a network and without JavaScript."""
+
+from __future__ import annotations
+
+import base64
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from html import escape
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rollout_cli.dataset.card import dataset_name
+from rollout_cli.dataset.reader import Dataset
+from rollout_cli.dataset.schema import SpaceColumn
+from rollout_cli.dataset.staging import staged
+from rollout_cli.dataset.stats import MAX_ELEMENTS, Anomaly
+from rollout_cli.errors import UsageError
+from rollout_cli.loading import printable
+from rollout_cli.report import svg
+from rollout_cli.report.charts import Bars, Ranges, by_worker, histogram, over_time
+from rollout_cli.report.columns import Dimension, dimensions, some_steps
+from rollout_cli.report.frames import as_frame, image_column, png
+from rollout_cli.report.identity import end_of, ends, facts_of, figures, identity, sized
+from rollout_cli.report.style import STYLE
+from rollout_cli.report.svg import tag
+
+_MOST_ROWS = 300
+_FRAMES, _FRAME_SIDE = 8, 96
+_POINTS, _SERIES = 240, 8
+
+
+def write_report(dataset: Dataset, path: Path) -> int:
+    """Write the report about a dataset, and return its size in bytes.
+
+    Raises:
+        DatasetExistsError: If `path` exists.
+        UsageError: If its name does not end in .html, or the dataset has no episode.
+    """
+    if path.suffix not in (".html", ".htm"):
+        hint = "name a page: {output=" + str(path.with_suffix(".html")) + "}"
+        raise UsageError(f"{path} does not end in .html", hint=hint)
+    if not len(dataset):
+        raise UsageError("there is no episode to report on", hint="choose another dataset")
+    with staged(path) as place:
+        return place.write_bytes(page(dataset).encode("utf-8", "backslashreplace"))
+
+
+def page(dataset: Dataset) -> str:
+    """Return the report as HTML."""
+    facts = facts_of(dataset)
+    title = f"Episodes of {dataset_name(facts)}"
+    head = (
+        '<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"{tag('title', _safe(title))}{tag('style', STYLE)}"
+    )
+    parts = [
+        tag("h1", _safe(title)),
+        _totals(dataset, facts),
+        *_episode_charts(dataset),
+        *_column_tables(dataset),
+        *_episodes(dataset),
+        *_anomalies(facts),
+        tag("h2", "How it was made") + _pairs(identity(dataset, facts)),
+        *_loading(dataset),
+    ]
+    return f'<!doctype html><html lang="en"><head>{head}</head><body><main>{"".join(parts)}</main></body></html>\n'
+
+
+def _safe(text: object) -> str:
+    return escape(printable(str(text)))
+
+
+def _totals(dataset: Dataset, facts: Mapping[str, Any]) -> str:
+    returns, lengths = (dataset.rows.column(name) for name in ("return", "length"))
+    tiles = {
+        "episodes": f"{len(dataset):,}",
+        "steps": f"{int(lengths.sum()):,}",
+        "mean return": f"{figures(returns)['mean']:.5g}",
+        "mean length": f"{figures(lengths)['mean']:.5g}",
+        "size": sized(facts["bytes"]),
+        "status": str(facts["status"]),
+    }
+    return tag("dl", "".join(_tile(name, value) for name, value in tiles.items()), class_="tiles")
+
+
+def _tile(name: str, value: str) -> str:
+    return tag("div", tag("dt", _safe(name)) + tag("dd", _safe(value)))
+
+
+def _pairs(rows: Mapping[str, object]) -> str:
+    body = "".join(
+        tag("tr", tag("th", _safe(name), scope="row") + tag("td", _safe(value)))
+        for name, value in rows.items()
+    )
+    return tag("table", body, class_="pairs")
+
+
+def _episode_charts(dataset: Dataset) -> Iterator[str]:
+    counts = {end: count for end, count in ends(dataset).items() if count}
+    ended = Bars("how episodes end", "", [*counts], [*counts.values()])
+    spreads = [histogram(f"{name}s", dataset.rows.column(name)) for name in ("return", "length")]
+    drawn: list[tuple[Bars | Ranges, str]] = [
+        *((chart, svg.bars(chart)) for chart in (*spreads, ended)),
+        *((chart, svg.ranges(chart)) for chart in (over_time(dataset), by_worker(dataset))),
+    ]
+    figures = (
+        tag("figure", tag("figcaption", tag("b", _safe(chart.title)) + " " + _safe(chart.note)) + picture)
+        for chart, picture in drawn
+    )
+    yield tag("h2", "Episodes") + tag("div", "".join(figures), class_="figures")
+
+
+def _column_tables(dataset: Dataset) -> Iterator[str]:
+    kinds = {
+        "Observations": ("observation",),
+        "Actions": ("action",),
+        "Rewards and infos": ("reward", "env_info.", "agent_info."),
+    }
+    table = some_steps(dataset)
+    sampled = "all" if len(table) == dataset.rows.column("length").sum() else "a sample of"
+    note = f"Histograms and shares are those of {sampled} {len(table):,} steps."
+    yield tag("h2", "Columns") + tag("p", _safe(note))
+    for title, prefixes in kinds.items():
+        rows = list(islice(dimensions(dataset, table, *prefixes), _MOST_ROWS + 1))
+        numbers = ("min", "max", "mean", "std", "space")
+        names = {"column": "", "histogram": "", **dict.fromkeys(numbers, "number"), "remarks": ""}
+        head = tag("tr", "".join(tag("th", name, scope="col", class_=kind) for name, kind in names.items()))
+        body = "".join(tag("tr", "".join(_cells(row))) for row in rows[:_MOST_ROWS])
+        shown = tag("table", tag("thead", head) + tag("tbody", body), class_="columns")
+        yield tag("h3", title) + tag("div", shown, class_="wide", tabindex="0")
+        if len(rows) > _MOST_ROWS:
+            yield tag("p", f"The first {_MOST_ROWS} numbers are shown.")
+
+
+def _cells(row: Dimension) -> Iterator[str]:
+    yield tag("th", _safe(row.name), scope="row")
+    yield tag("td", _safe(row.text) if row.text else svg.spark(row))
+    for value in (row.low, row.high, row.mean, row.std):
+        yield tag("td", f"{value:.4g}" if value == value else "", class_="number")  # noqa: PLR0124 - nan
+    low, high = row.space
+    yield tag("td", f"{low:.4g} to {high:.4g}" if low <= high else "", class_="number")
+    yield tag("td", _safe(", ".join(row.remarks)))
+
+
+def _episodes(dataset: Dataset) -> Iterator[str]:
+    # nan is no best return.
+    order = np.argsort(np.nan_to_num(dataset.rows.column("return"), nan=-np.inf), kind="stable")
+    chosen = {"Worst": order[0], "Median": order[len(order) // 2], "Best": order[-1]}
+    yield tag("h2", "Best, median and worst episode")
+    for name, place in reversed(chosen.items()):
+        one = dataset[[int(place)]]
+        facts = one[0].facts
+        what = f"{facts['length']:,} steps, return {facts['return']:.6g}, {end_of(facts)}"
+        title = tag("b", name) + _safe(f": episode {facts['episode_id']}, {what}, seed {facts['seed']}")
+        yield tag("figure", tag("figcaption", title) + (_strip(one) or _lines(one)), class_="episode")
+
+
+def _strip(one: Dataset) -> str:
+    """Return some frames of an episode side by side; nothing where observations are no images."""
+    column = image_column(one)
+    if column is None:
+        return ""
+    table = one.rows.some_steps(_FRAMES, ("step", column.name), n_runs=_FRAMES)
+    pictures = []
+    for step, image in zip(table["step"].to_pylist(), column.decode(table), strict=True):
+        frame = as_frame(image)
+        skip = -(-max(frame.shape[:2]) // _FRAME_SIDE)
+        data = base64.b64encode(png(np.ascontiguousarray(frame[::skip, ::skip]))).decode()
+        pictures.append(
+            tag("span", f'<img alt="step {step}" src="data:image/png;base64,{data}">' + f"{step:,}")
+        )
+    return tag("div", "".join(pictures), class_="strip")
+
+
+def _lines(one: Dataset) -> str:
+    """Return the first numbers of an episode's observations and actions over its steps."""
+    columns = [*one.rows.spaces.observation, *one.rows.spaces.action]
+    small = [column for column in columns if _is_small(column)]
+    table = one.rows.some_steps(_POINTS, ("step", *(column.name for column in small)), n_runs=_POINTS)
+    steps, series = table["step"].to_numpy(), {}
+    for column in small:
+        values = column.decode(table).astype(np.float64).reshape(len(steps), -1)
+        most = _SERIES if column.name.startswith("observation") else _SERIES // 2
+        names = (
+            f"{column.name}[{at}]" if column.leaf.shape else column.name for at in range(values.shape[1])
+        )
+        for name, numbers in islice(zip(names, values.T, strict=True), most):
+            series[name] = np.nan_to_num(numbers)
+    return svg.lines(steps, dict(islice(series.items(), 2 * _SERIES)))
+
+
+def _is_small(column: SpaceColumn) -> bool:
+    return column.stored and column.leaf.kind != "text" and math.prod(column.leaf.shape) <= MAX_ELEMENTS
+
+
+def _anomalies(facts: Mapping[str, Any]) -> Iterator[str]:
+    found = [str(Anomaly(**each)) for each in facts["anomalies"]]
+    dropped = [f"{name} was dropped from {count:,} rows" for name, count in facts["dropped_infos"].items()]
+    if lines := [*found, *dropped]:
+        yield tag("h2", "What a reader should know") + _list(lines)
+
+
+def _list(lines: Iterable[str]) -> str:
+    return tag("ul", "".join(tag("li", _safe(line)) for line in lines))
+
+
+_PYTHON = """\
+import rollout_cli
+
+dataset = rollout_cli.load("{name}")
+episode = dataset[0]
+print(len(dataset), episode.observations, episode.total_reward)"""
+_SQL = "select episode_id, sum(reward) from '{name}/data/**/*.parquet' group by episode_id"
+_SHELL = "rollout verify {name}\nrollout replay {name} --episode 0"
+
+
+def _loading(dataset: Dataset) -> Iterator[str]:
+    python, sql, shell = (_code(text.format(name=dataset.path.name)) for text in (_PYTHON, _SQL, _SHELL))
+    yield tag("h2", "How to read it") + python + tag("p", "Any reader of Parquet reads it too:") + sql
+    yield tag("h2", "How to check it") + shell
+
+
+def _code(text: str) -> str:
+    return tag("pre", tag("code", escape(printable(text, keep="\n"))))

@@ -1,0 +1,77 @@
+"""Charts as lines of text, of plain Unicode blocks, without colour."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator
+
+import numpy as np
+
+from rollout_cli.report.charts import Bars, Chart, Profiles, Ranges
+from rollout_cli.report.columns import Dimension
+
+_EIGHTHS = " ▏▎▍▌▋▊▉█"
+_HEIGHTS = " ▁▂▃▄▅▆▇█"
+_LEAST_BAR = 10
+
+
+def lines(chart: Chart, width: int) -> Iterator[str]:
+    """Yield the lines of a chart, up to `width` columns each where names and numbers leave it room."""
+    yield chart.title
+    yield from textwrap.wrap(chart.note, width)
+    yield ""
+    if isinstance(chart, Bars):
+        yield from _bars(chart, width)
+    elif isinstance(chart, Ranges):
+        yield from _ranges(chart, width)
+    else:
+        yield from _profiles(chart, width)
+
+
+def _bars(chart: Bars, width: int) -> Iterator[str]:
+    total, most = max(1, sum(chart.counts)), max(1, *chart.counts, 0)
+    ends = [f"{count:,} {100 * count / total:5.1f} %" for count in chart.counts]
+    left, right = max(map(len, chart.labels), default=0), max(map(len, ends), default=0)
+    room = max(_LEAST_BAR, width - left - right - 4)
+    for label, count, end in zip(chart.labels, chart.counts, ends, strict=True):
+        eighths = max(round(8 * room * count / most), 1 if count else 0)
+        bar = "█" * (eighths // 8) + _EIGHTHS[eighths % 8].strip()
+        yield f"{label:>{left}}  {bar:<{room}}  {end:>{right}}"
+
+
+def _ranges(chart: Ranges, width: int) -> Iterator[str]:
+    if not chart.labels:
+        yield "no finite value"
+        return
+    low, high = float(chart.percentiles.min()), float(chart.percentiles.max())
+    left = max(map(len, chart.labels))
+    middles = [f"{middle:.5g}" for middle in chart.percentiles[:, 1]]
+    right = max(map(len, middles))
+    room = max(_LEAST_BAR, width - left - right - 4)
+    cells = np.rint((chart.percentiles - low) / ((high - low) or 1) * (room - 1)).astype(int)
+    for label, (first, middle, last), value in zip(chart.labels, cells.tolist(), middles, strict=True):
+        bar = [" "] * room
+        bar[first : last + 1] = "─" * (last + 1 - first)
+        bar[middle] = "█"
+        yield f"{label:>{left}}  {''.join(bar)}  {value:>{right}}"
+    axis = f"{low:.5g}{f'{high:.5g}':>{room - len(f'{low:.5g}')}}"
+    yield f"{'':>{left}}  {axis}"
+
+
+def _profiles(chart: Profiles, width: int) -> Iterator[str]:
+    names = [row.name for row in chart.rows]
+    cells = [(f"{row.low:.4g}", f"{row.high:.4g}", ", ".join(row.remarks)) for row in chart.rows]
+    name_width = max(map(len, names), default=0)
+    low_width, high_width = (max((len(cell[at]) for cell in cells), default=0) for at in (0, 1))
+    for row, (low, high, note) in zip(chart.rows, cells, strict=True):
+        if row.text:
+            line = f"{row.name:<{name_width}}  {row.text}"
+        else:
+            line = f"{row.name:<{name_width}}  {low:>{low_width}} {spark(row)} {high:<{high_width}}  {note}"
+        yield line.rstrip()[: max(width, 40)]
+
+
+def spark(row: Dimension) -> str:
+    """Return the histogram of a number as a row of blocks; what occurs at all has one."""
+    most = max(row.counts, default=0)
+    return "".join(_HEIGHTS[-(-8 * count // most)] for count in row.counts) if most else "no finite number"

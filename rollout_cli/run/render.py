@@ -1,0 +1,180 @@
+"""Rendering: an episode as a film, of its stored images or of its recorded actions, which are run again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from rollout_cli.config import CollectConfig
+from rollout_cli.dataset.convert import Array
+from rollout_cli.dataset.reader import Dataset, Episode
+from rollout_cli.dataset.schema import SpaceSchema
+from rollout_cli.dataset.staging import staged
+from rollout_cli.dataset.tables import stored_form
+from rollout_cli.envs.describe import env_spec_of
+from rollout_cli.envs.updates import close_env
+from rollout_cli.episodes.chunk import concatenate
+from rollout_cli.episodes.spaces import SpaceRows
+from rollout_cli.errors import EnvError, EnvLoadError
+from rollout_cli.loading import reporting
+from rollout_cli.report.frames import as_frame, check_film, filming, image_column
+from rollout_cli.run import provenance
+from rollout_cli.run.compare import Difference, first_difference
+from rollout_cli.run.request import env_of
+from rollout_cli.seeding.seeds import BorrowedGenerators
+from rollout_cli.workers.kinds import DefaultWorker
+from rollout_cli.workers.values import EpisodeRules
+
+STORED, AGAIN = "stored observations", "recorded actions, run again"
+_FPS = 30.0
+_COMPARED = ("observation", "last_observation", "reward", "length")
+
+
+@dataclass(frozen=True, slots=True)
+class Rendered:
+    """A film of one episode.
+
+    Attributes:
+        path: Where it is.
+        frames: How many frames it has: one more than the episode has steps.
+        size: Their width and height.
+        fps: Frames a second.
+        origin: What it shows, `STORED` or `AGAIN`.
+        difference: Where an episode that was run again first differs from the stored one.
+    """
+
+    path: Path
+    frames: int
+    size: tuple[int, int]
+    fps: float
+    origin: str
+    difference: Difference | None
+
+
+def render(
+    dataset: Dataset,
+    place: int,
+    path: Path,
+    *,
+    fps: float | None = None,
+    again: bool = False,
+    env_kwargs: Mapping[str, Any] | None = None,
+) -> Rendered:
+    """Write a film of an episode: a GIF, an MP4, or a folder of PNG files.
+
+    Where observations are images, it shows these. Else the environment that the dataset names is built in
+    this process, and takes the recorded actions; no policy is needed.
+
+    Args:
+        dataset: The dataset.
+        place: Which of its episodes.
+        path: What to write; it must not exist.
+        fps: Frames a second; by default what the environment says, or else 30.
+        again: Whether the environment renders though observations are images.
+        env_kwargs: Secret arguments of the environment, which the dataset does not record.
+
+    Raises:
+        RolloutError: If `path` exists or has another suffix, a package is missing, or the environment is not
+            there any more, raises, or renders nothing.
+    """
+    check_film(path)
+    episode, column, sizes = dataset[place], None if again else image_column(dataset), list[tuple[int, int]]()
+    difference: Difference | None = None
+    env = None if column is not None else _rendering_env(dataset, episode, env_kwargs or {})
+    rate = fps or float((env.metadata.get("render_fps") if env is not None else None) or _FPS)
+    try:
+        with staged(path) as film, filming(film, rate) as write:
+
+            def add(frame: Array) -> None:
+                sizes.append((frame.shape[1], frame.shape[0]))
+                write(frame)
+
+            if env is not None:
+                difference = _act_again(dataset, episode, env, add)
+            else:
+                _show_stored(dataset, episode, column, add)
+    finally:
+        close_env(env)
+    return Rendered(path, len(sizes), sizes[0], rate, STORED if env is None else AGAIN, difference)
+
+
+def _show_stored(dataset: Dataset, episode: Episode, column: Any, add: Callable[[Array], None]) -> None:
+    place = dataset.rows.spaces.observation.index(column)
+    rows = SpaceRows(dataset.env_spec.observation_space)
+    for tree in (episode.observations, episode.last_observation):
+        for image in rows.columns(tree)[place].reshape(-1, *column.leaf.shape):
+            add(as_frame(image))
+
+
+def _rendering_env(
+    dataset: Dataset, episode: Episode, env_kwargs: Mapping[str, Any]
+) -> gymnasium.Env[Any, Any]:
+    """Build the environment of an episode's run, so that it renders frames."""
+    values = provenance.recorded_values(dataset.info["sources"][episode.source])
+    # Whether these hold is no question of the environment.
+    values |= {"policy": "random", "policy_sha256": None, "require_reproducible": False}
+    values["env_kwargs"] = {**values.get("env_kwargs", {}), **env_kwargs}
+    config = CollectConfig(**values)
+    provenance.check_nothing_cut(config)
+    source = env_of(config)
+    provenance.check_env_file(dataset.info["sources"][episode.source], source)
+    # One that was given as it is takes no arguments, and renders as it was made.
+    if not isinstance(source.resolve(), gymnasium.Env):
+        source.kwargs["render_mode"] = "rgb_array"
+    env = source.build()
+    if SpaceSchema.of(env_spec_of(env)).describe() != dataset.info["spaces"]:
+        close_env(env)
+        raise EnvLoadError(
+            "the environment has other spaces than those of the dataset",
+            hint="its code, or a package that it uses, has changed",
+        )
+    return env
+
+
+def _act_again(
+    dataset: Dataset, episode: Episode, env: gymnasium.Env[Any, Any], add: Callable[[Array], None]
+) -> Difference | None:
+    """Run the recorded actions again from the episode's seeds, and compare what the environment returns."""
+    root, number = dataset.info["sources"][episode.source]["root_seed"], episode.number
+    with BorrowedGenerators():
+        worker = DefaultWorker(seed=root, max_episode_length=len(episode), worker_number=0)
+        worker.rules = EpisodeRules(invalid_action="warn")
+        worker.update_agent(_RecordedActions(SpaceRows(dataset.env_spec.action_space).split(episode.actions)))
+        worker.update_env(env)
+        worker.assign([range(number, number + 1)])
+        worker.start_episode()
+        add(_rendered(env))
+        while not worker.step_episode():
+            add(_rendered(env))
+        add(_rendered(env))
+        chunk = concatenate(worker.take(everything=True))
+    return first_difference(
+        episode.batch, stored_form(chunk, dataset.env_spec, dataset.info["features"]), only=_COMPARED
+    )
+
+
+def _rendered(env: gymnasium.Env[Any, Any]) -> Array:
+    with reporting(EnvError, "env.render raised"):
+        image = np.asarray(env.render())
+    if image.ndim != 3 or image.dtype != np.uint8:  # noqa: PLR2004 - height, width, colours
+        raise EnvError(
+            "env.render() returned no picture, uint8 (height, width, 3)",
+            hint='the environment must render with render_mode="rgb_array"',
+        )
+    return as_frame(image)
+
+
+class _RecordedActions:
+    """A policy that repeats the actions of one episode."""
+
+    def __init__(self, actions: list[Any]) -> None:
+        self._actions = iter(actions)
+
+    def get_action(self, observation: Any) -> tuple[Any, dict[str, Any]]:
+        del observation
+        return next(self._actions), {}

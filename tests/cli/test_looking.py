@@ -1,0 +1,124 @@
+"""`head`, `stats`, `list`, `plot`, `render`, `report` and `card`: lines for people, documents for programs."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from rollout_cli.report.identity import sized
+from tests.cli.calling import Caller
+from tests.helpers.datasets import episodes_of, info_of, set_source, steps_of
+
+MAKE = ("collect", "--sampler", "local", "--workers", "1", "--seed", "7", "-q")
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Give a dataset that no test changes."""
+    from rollout_cli.cli.app import run
+
+    folder = tmp_path_factory.mktemp("looking") / "cart"
+    assert 0 == run([*MAKE, "--episodes", "9", "-o", str(folder)])
+    return folder
+
+
+def test_head(rollout: Caller, dataset: Path) -> None:
+    """The first episodes, below their names; with --steps the steps of the first one."""
+    table = episodes_of(dataset)
+    lines = rollout("head", dataset, "-n", "3").stdout.splitlines()
+    assert ["id", "number", "length", "return", "end", "seed"] == lines[0].split()
+    first = [f"{table[name][0]}" for name in ("episode_id", "episode_number", "length")]
+    assert [*first, f"{table['return'][0].as_py():g}", "terminated", f"{table['seed'][0]}"] == lines[
+        1
+    ].split()
+    assert 4 == len(lines)
+    document = json.loads(rollout("head", dataset, "--json").stdout)
+    assert table["seed"].to_pylist()[:5] == [episode["seed"] for episode in document["episodes"]]
+    steps = json.loads(rollout("head", dataset, "--steps", "--json").stdout)["steps"]
+    assert steps_of(dataset)["observation"].to_pylist()[:5] == [step["observation"] for step in steps]
+    assert 6 == len(rollout("head", dataset, "--steps").stdout.splitlines())
+
+
+def test_stats(rollout: Caller, dataset: Path) -> None:
+    """A line for each number of a column; the document has all digits."""
+    shown = rollout("stats", dataset).stdout
+    assert re.search(r"^terminated +9 episodes$", shown, re.MULTILINE)
+    assert re.search(r"^reward +1 +1 +1 +0 +100 %$", shown, re.MULTILINE)
+    assert 4 == len(re.findall(r"^observation\[\d\]", shown, re.MULTILINE))
+    document = json.loads(rollout("stats", dataset, "--json").stdout)
+    assert json.loads((dataset / "meta" / "stats.json").read_text()) == document["columns"]
+    assert episodes_of(dataset)["return"].to_numpy().mean() == document["return"]["mean"]
+
+
+def test_stats_of_a_run_that_goes_on(rollout: Caller) -> None:
+    """They are counted from its steps."""
+    rollout(*MAKE, "--episodes", "2", "-o", "out")
+    expected = json.loads(rollout("stats", "out", "--json").stdout)
+    info = info_of(Path("out"))
+    Path("out/meta/info.json").write_text(json.dumps(info | {"status": "collecting"}))
+    Path("out/meta/stats.json").unlink()
+    assert expected == json.loads(rollout("stats", "out", "--json").stdout)
+
+
+def test_list(rollout: Caller, dataset: Path) -> None:
+    """All datasets below a folder, those that cannot be read too."""
+    (dataset.parent / "inner" / "meta").mkdir(parents=True, exist_ok=True)
+    (dataset.parent / "inner" / "meta" / "info.json").write_text("{")
+    lines = rollout("list", dataset.parent).stdout.splitlines()
+    assert ["path", "env", "policy", "episodes", "steps", "size", "date", "status"] == lines[0].split()
+    steps = f"{episodes_of(dataset)['length'].to_numpy().sum():,}"
+    size = sized(info_of(dataset)["bytes"]).split()
+    found = lines[1].split()
+    assert [str(dataset), "CartPole-v1", "random", "9", steps, *size] == found[:-2]
+    assert "is not valid JSON: Expecting property name" in lines[2]
+    document = json.loads(rollout("list", dataset.parent, "--json").stdout)
+    assert [9, None] == [row.get("episodes") for row in document["datasets"]]
+    rollout("list", "nothing", code=5)
+
+
+def test_plot(rollout: Caller, dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = rollout("plot", dataset).stdout.splitlines()
+    assert "returns of 9 episodes" == lines[0]
+    assert max(map(len, lines)) <= 80
+    document = json.loads(rollout("plot", dataset, "actions", "--json").stdout)
+    assert len(steps_of(dataset)) == sum(document["charts"][0]["counts"])
+    assert "the plots are: returns" in rollout("plot", dataset, "rewards", code=2).stderr
+    assert "--output a.png" in rollout("plot", dataset, "-o", "a.pdf", code=2).stderr
+
+
+def test_render(rollout: Caller) -> None:
+    """A film, and how many frames it has; a secret that the dataset lacks must be given again."""
+    make = (*MAKE, "--env", "tests.report.worlds:Pictures", "--env-kwargs", "blind=true")
+    rollout(*make, "--episodes", "2", "-o", "out")
+    ran = rollout("render", "out", "--episode", "1", "-o", "film")
+    assert "observations and rewards as stored" in ran.stdout
+    assert len(list(Path("film").iterdir())) == episodes_of(Path("out"))["length"][1].as_py() + 1
+    assert "ids from 0 to 1" in rollout("render", "out", "--episode", "2", "-o", "b.gif", code=2).stderr
+    source = info_of(Path("out"))["sources"][0]
+    source["collector"]["env_kwargs"]["password"] = "***"
+    set_source(Path("out"), collector=source["collector"])
+    assert "--env-kwargs password=" in rollout("render", "out", "-o", "c", code=2).stderr
+
+
+def test_report_and_card(rollout: Caller, dataset: Path) -> None:
+    document = json.loads(rollout("report", dataset, "-o", "r.html", "--json").stdout)
+    assert Path("r.html").stat().st_size == document["bytes"]
+    rollout("report", dataset, "-o", "r.html", code=5)
+    rollout(*MAKE, "--timesteps", "1200", "-o", "out")
+    assert "out/README.md\n" == rollout("card", "out", "--license", "mit", "-q").stdout
+    assert 'license: "mit"' in Path("out/README.md").read_text()
+    rollout("collect", "--resume", "--timesteps", "1300", "-o", "out", "-q")
+    assert 'license: "mit"' in Path("out/README.md").read_text()
+    rollout("verify", "out")
+
+
+@pytest.mark.parametrize(
+    ("n_bytes", "words"),
+    [(0, "0 bytes"), (999, "999 bytes"), (1000, "1 kB"), (123_456, "123 kB"), (5 * 10**13, "50 TB")],
+)
+def test_sizes_in_words(n_bytes: int, words: str) -> None:
+    assert words == sized(n_bytes)

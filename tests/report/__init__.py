@@ -1,0 +1,1 @@
+"""Looking at datasets: plots, films, the report, the card."""

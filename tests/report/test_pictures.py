@@ -1,0 +1,177 @@
+"""Plots, films and the card."""
+
+from __future__ import annotations
+
+import io
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import numpy as np
+import pytest
+from PIL import Image
+
+from rollout_cli import CollectConfig, collect
+from rollout_cli.dataset.reader import Dataset, load
+from rollout_cli.dataset.verify import verify_dataset
+from rollout_cli.errors import DatasetExistsError, EnvError, EnvLoadError, UsageError
+from rollout_cli.option_types import EpisodeRange
+from rollout_cli.report.card import write_card
+from rollout_cli.report.charts import PLOTS, Bars, charts_of, histogram
+from rollout_cli.report.figure import write_figure
+from rollout_cli.report.frames import as_frame, png
+from rollout_cli.report.text import lines
+from rollout_cli.run.render import AGAIN, STORED, render
+from tests.helpers.datasets import data_hashes, info_of
+from tests.report.conftest import made
+from tests.report.worlds import Pictures
+
+
+@pytest.mark.parametrize("what", PLOTS)
+@pytest.mark.parametrize("width", [80, 40])
+def test_plots_fit_into_the_terminal(vectors: Dataset, what: str, width: int) -> None:
+    """In 80 columns every line; in 40 those whose names and numbers leave room."""
+    for chart in charts_of(vectors, what):
+        drawn = list(lines(chart, width))
+        assert chart.title == drawn[0]
+        assert {len(line) <= 80 for line in drawn} == {True}
+        assert any(block in "".join(drawn) for block in "█▇─")
+
+
+def test_bars_count_every_episode(vectors: Dataset) -> None:
+    (chart,) = charts_of(vectors, "lengths")
+    assert isinstance(chart, Bars)
+    counts = np.bincount(vectors.rows.column("length"))
+    assert counts[counts.argmax()] == max(chart.counts)
+    assert len(vectors) == sum(chart.counts)
+    assert ["4", "5", "6"] == list(chart.labels)
+
+
+def test_values_that_are_not_finite_are_said() -> None:
+    chart = histogram("returns", np.array([1.0, np.inf, 3.0]))
+    assert 2 == sum(chart.counts)
+    assert chart.note.endswith("; 1 are not finite")
+    assert "no finite value" == histogram("returns", np.array([np.nan])).note
+
+
+def test_an_unknown_plot(vectors: Dataset) -> None:
+    with pytest.raises(UsageError, match="there is no plot 'rewards'"):
+        charts_of(vectors, "rewards")
+    with pytest.raises(UsageError, match="no episode to plot"):
+        charts_of(vectors[:0], "returns")
+
+
+def test_a_missing_package_is_named(
+    vectors: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One line and the command; nothing is left behind."""
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(UsageError, match="needs matplotlib") as caught:
+        write_figure(charts_of(vectors, "returns"), tmp_path / "a.png")
+    assert "pip install 'rollout-collect[plot]'" == caught.value.hint
+    monkeypatch.setitem(sys.modules, "imageio", None)
+    with pytest.raises(UsageError, match="needs imageio"):
+        render(vectors, 0, tmp_path / "a.gif")
+    assert [] == list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("shape", "first"),
+    [
+        ((4, 5), [1, 1, 1]),
+        ((4, 5, 1), [1, 1, 1]),
+        ((4, 5, 3), [1, 2, 3]),
+        ((4, 5, 4), [1, 2, 3]),
+        ((3, 4, 5), [1, 21, 41]),
+        ((1, 4, 5), [1, 1, 1]),
+        ((2, 4, 5), [21, 21, 21]),
+        ((2, 4, 5, 3), [61, 62, 63]),
+    ],
+)
+def test_frames(shape: tuple[int, ...], first: list[int]) -> None:
+    """Grey ones, channels first or last, and the newest of a stack; a PNG file holds the same."""
+    frame = as_frame(np.arange(1, 1 + np.prod(shape), dtype=np.uint8).reshape(shape))
+    assert (4, 5, 3) == frame.shape
+    assert first == frame[0, 0].tolist()
+    assert frame.tolist() == np.asarray(Image.open(io.BytesIO(png(frame)))).tolist()
+
+
+def pngs(folder: Path) -> list[Any]:
+    return [np.asarray(Image.open(path)).tolist() for path in sorted(folder.iterdir())]
+
+
+def test_stored_images(pictures: Dataset, tmp_path: Path) -> None:
+    """The film shows them all, with the one after the last step."""
+    rendered = render(pictures, 2, tmp_path / "film")
+    episode = pictures[2]
+    assert (len(episode) + 1, (23, 20), STORED) == (rendered.frames, rendered.size, rendered.origin)
+    assert [*episode.observations.tolist(), episode.last_observation.tolist()] == pngs(tmp_path / "film")
+
+
+def test_actions_that_are_run_again(pictures: Dataset, vectors: Dataset, tmp_path: Path) -> None:
+    """The environment renders what the images of the same run are; no policy is needed."""
+    rendered = render(vectors, 5, tmp_path / "again")
+    assert (AGAIN, None, 20) == (rendered.origin, rendered.difference, rendered.fps)
+    render(pictures, 5, tmp_path / "stored")
+    render(pictures, 5, tmp_path / "both", again=True)
+    assert pngs(tmp_path / "stored") == pngs(tmp_path / "again") == pngs(tmp_path / "both")
+
+
+def test_a_gif(pictures: Dataset, tmp_path: Path) -> None:
+    rendered = render(pictures, 0, tmp_path / "a.gif", fps=10)
+    film: Any = Image.open(tmp_path / "a.gif")
+    with film:
+        assert (rendered.frames, rendered.size, 100) == (film.n_frames, film.size, film.info["duration"])
+    with pytest.raises(DatasetExistsError):
+        render(pictures, 0, tmp_path / "a.gif")
+    with pytest.raises(UsageError, match=r"neither \.gif nor \.mp4"):
+        render(pictures, 0, tmp_path / "a.avi")
+    assert ["a.gif"] == [path.name for path in tmp_path.iterdir()]
+
+
+def test_an_episode_that_differs(tmp_path: Path) -> None:
+    """The film is of other observations, and that is said."""
+    moody = made(tmp_path / "moody", blind=True, moody=True)
+    differences = [render(moody, place, tmp_path / f"film{place}").difference for place in range(6)]
+    assert any(difference and difference.field == "observation" for difference in differences)
+
+
+def test_an_environment_that_renders_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    dataset = made(tmp_path / "out", 1, blind=True)
+    monkeypatch.setattr("tests.report.worlds.Pictures.render", lambda self: None)
+    with pytest.raises(EnvError, match="returned no picture"):
+        render(dataset, 0, tmp_path / "film")
+    assert ["out"] == [path.name for path in tmp_path.iterdir()]
+
+
+def test_another_file_is_not_loaded(tmp_path: Path) -> None:
+    """An environment in a file must be the one that made the episodes: a pickle can run any code."""
+    file = tmp_path / "env.pkl"
+    file.write_bytes(cloudpickle.dumps(Pictures(blind=True, render_mode="rgb_array")))
+    config = CollectConfig(
+        env=str(file), episodes=EpisodeRange(0, 1), sampler="local", workers=1, output=tmp_path / "out"
+    )
+    collect(config)
+    assert render(load(tmp_path / "out"), 0, tmp_path / "film").difference is None
+    file.write_bytes(b"another")
+    with pytest.raises(EnvLoadError, match=r"env\.pkl is not the one that made these episodes"):
+        render(load(tmp_path / "out"), 0, tmp_path / "again")
+
+
+def test_the_card_is_written_again(vectors: Dataset, tmp_path: Path) -> None:
+    """With a licence, which a later card keeps; no data change."""
+    folder = Path(shutil.copytree(vectors.path, tmp_path / "copy"))
+    before, card = data_hashes(folder), folder / "README.md"
+    assert "license" not in card.read_text()
+    write_card(folder, license_id="cc-by-4.0")
+    write_card(folder)
+    assert card.read_text().startswith('---\nlicense: "cc-by-4.0"\n')
+    assert "cc-by-4.0" == info_of(folder)["card"]["license"]
+    with pytest.raises(UsageError, match="names no licence"):
+        write_card(folder, license_id="mit\nx: y")
+    assert before == data_hashes(folder)
+    assert [] == [*verify_dataset(folder).faults, *verify_dataset(folder).notes]
+    assert len(vectors) == len(load(folder))
