@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from rollout_cli.dataset import staging
 from rollout_cli.dataset.store import FileStore
 from rollout_cli.exporters import tianshou
 from rollout_cli.exporters.export import export
