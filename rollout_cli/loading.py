@@ -63,8 +63,12 @@ def _shortened(text: str, limit: int) -> str:
 
 
 @contextlib.contextmanager
-def needing(package: str, *, extra: str) -> Iterator[None]:
+def needing(package: str, module: str = "") -> Iterator[None]:
     """Around the import of an optional package: say how to install it where it is missing.
+
+    Args:
+        package: The name that pip installs it by.
+        module: The name of its module, where that is another one.
 
     Raises:
         UsageError: If it is not installed.
@@ -72,10 +76,10 @@ def needing(package: str, *, extra: str) -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] != package:
+        if (error.name or "").partition(".")[0] != (module or package.replace("-", "_")):
             raise
-        hint = f"pip install 'rollout-collect[{extra}]'"
-        raise UsageError(f"this needs {package}, which is not installed", hint=hint) from error
+        message = f"this needs {package}, which is not installed"
+        raise UsageError(message, hint=f"pip install {package}") from error
 
 
 def first_line(error: BaseException) -> str:

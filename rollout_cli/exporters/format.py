@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -15,7 +14,7 @@ import numpy.typing as npt
 
 from rollout_cli.episodes.batch import EnvSpec, EpisodeBatch
 from rollout_cli.episodes.spaces import Leaf, LeafKind, Space, space_leaves
-from rollout_cli.errors import UnsupportedSpaceError, UsageError
+from rollout_cli.errors import UnsupportedSpaceError
 from rollout_cli.exporters.flat import is_nested
 from rollout_cli.exporters.source import EpisodeSource, blocks, row_bytes
 
@@ -190,23 +189,3 @@ def check_keys(name: str, spec: EnvSpec, reserved: Collection[str] = ()) -> None
                 f"{name} does not hold a Dict space with the key {key!r}",
                 hint="make the space a vector: {set=flatten=true}; or wrap the environment to rename the key",
             )
-
-
-@contextmanager
-def needing(package: str, module: str = "") -> Iterator[None]:
-    """Around the import of a package that a format needs: say how to install it where it is missing.
-
-    Args:
-        package: The name that pip installs it by.
-        module: The name of its module, where that is another one.
-
-    Raises:
-        UsageError: If it is not installed.
-    """
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        if error.name != (module or package.replace("-", "_")):
-            raise
-        message = f"this format needs {package}, which is not installed"
-        raise UsageError(message, hint=f"pip install {package}") from error

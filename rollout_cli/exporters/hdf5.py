@@ -11,7 +11,8 @@ import numpy as np
 
 from rollout_cli.episodes.batch import EpisodeBatch, Tree
 from rollout_cli.errors import StorageError, UnsupportedSpaceError
-from rollout_cli.exporters.format import Array, Export, needing
+from rollout_cli.exporters.format import Array, Export
+from rollout_cli.loading import needing
 
 
 @contextmanager

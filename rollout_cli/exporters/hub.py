@@ -8,7 +8,8 @@ import numpy as np
 import pyarrow as pa
 
 from rollout_cli.episodes.spaces import Leaf
-from rollout_cli.exporters.format import Array, Export, needing
+from rollout_cli.exporters.format import Array, Export
+from rollout_cli.loading import needing
 
 _CARD = """\
 ---

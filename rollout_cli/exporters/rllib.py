@@ -10,9 +10,10 @@ import pyarrow as pa
 from rollout_cli.episodes.batch import Tree
 from rollout_cli.episodes.spaces import map_tree
 from rollout_cli.errors import UsageError
-from rollout_cli.exporters.format import ALL, Export, Format, needing
+from rollout_cli.exporters.format import ALL, Export, Format
 from rollout_cli.exporters.parquet import ParquetFiles
 from rollout_cli.exporters.source import EpisodeLike, with_last
+from rollout_cli.loading import needing
 
 _ROW_GROUP_BYTES = 32 << 20
 _MOST_BYTES = (1 << 31) - 1

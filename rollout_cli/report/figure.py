@@ -35,7 +35,7 @@ def write_figure(charts: Sequence[Chart], path: Path) -> None:
 
 def draw(charts: Sequence[Chart], place: Path) -> None:
     """Draw charts into a file that nobody else sees yet."""
-    with needing("matplotlib", extra="plot"):
+    with needing("matplotlib"):
         from matplotlib.figure import Figure  # noqa: PLC0415 - an optional package
 
     heights = [_height(chart) for chart in charts]

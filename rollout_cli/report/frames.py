@@ -74,10 +74,10 @@ def check_film(path: Path) -> None:
             hint="name a film: {output=" + str(path.with_suffix(".gif")) + "}",
         )
     if path.suffix:
-        with needing("imageio", extra="render"):
+        with needing("imageio"):
             import imageio  # noqa: F401, PLC0415 - an optional package
     if path.suffix == ".mp4":
-        with needing("imageio_ffmpeg", extra="render"):
+        with needing("imageio-ffmpeg"):
             import imageio_ffmpeg  # noqa: F401, PLC0415 - an optional package
 
 
