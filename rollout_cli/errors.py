@@ -19,6 +19,8 @@ MARKUP = re.compile(r'(?<![^\s(])\{([a-z][a-z_0-9]*)(?:=("(?:[^"\\]|\\.)*"|[^{}"
 _ARGUMENTS = {"envs_per_worker": "n_envs", "workers": "n_workers"}
 """Options whose arguments in the Python API have other names."""
 
+_LITERALS = {"true": "True", "false": "False"}
+
 
 def _argument(match: re.Match[str]) -> str:
     """Return an option as an argument of the Python API, such as `max_episode_length=N`."""
@@ -26,6 +28,8 @@ def _argument(match: re.Match[str]) -> str:
     if value is None:
         return name
     key, equals, item = value.partition("=")
+    if name == "set":  # `export` takes the options of a format as arguments of its own.
+        return f"{key}={_LITERALS.get(item, item)}"
     is_item = equals and not value.startswith('"')
     return f'{name}={{"{key}": {item}}}' if is_item else f"{name}={value}"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import pickle
 import re
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ import pytest
 
 import rollout_cli
 from rollout_cli import errors
+from rollout_cli.cli.app import app
 from rollout_cli.config import OPTIONS
 from rollout_cli.errors import MARKUP, EnvError, RolloutError, UserCodeError, VerificationError, as_flags
 
@@ -96,6 +98,10 @@ HINTS = {
         "--workers 2 and --envs-per-worker 4",
     ),
     r'{drop_info="a \"b\" {c}"}': (r'drop_info="a \"b\" {c}"', """--drop-info 'a "b" {c}'"""),
+    "make it a vector: {set=flatten=true}": (
+        "make it a vector: flatten=True",
+        "make it a vector: --set flatten=true",
+    ),
     "it is in data/{seed}": ("it is in data/{seed}", "it is in data/{seed}"),
     "return (action, {}), or {'a': 1}": (
         "return (action, {}), or {'a': 1}",
@@ -126,6 +132,15 @@ def _hints(tree: ast.AST) -> Iterator[str]:
             yield from _texts(node.value) if re.search("hint|advice|kept", names, re.IGNORECASE) else ()
 
 
+_PARAMETERS = {
+    name
+    for command in app.registered_commands
+    if command.callback is not None
+    for name in inspect.signature(command.callback).parameters
+}
+"""Those of the commands that declare their own options."""
+
+
 @pytest.mark.parametrize(
     "path",
     sorted(PACKAGE.rglob("*.py")),
@@ -137,4 +152,4 @@ def test_hints_name_options_by_markup(path: Path) -> None:
     flags = {option.flag for option in OPTIONS.values()}
     named = {flag for hint in _hints(tree) for flag in re.findall(r"(?<![\w-])--[a-z][a-z-]+", hint)}
     assert not named & flags
-    assert {name for hint in _hints(tree) for name, _ in MARKUP.findall(hint)} <= OPTIONS.keys()
+    assert {name for hint in _hints(tree) for name, _ in MARKUP.findall(hint)} <= OPTIONS.keys() | _PARAMETERS
