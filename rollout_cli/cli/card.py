@@ -21,7 +21,7 @@ _PlotFlag = Annotated[bool, typer.Option("--plot", help="Show the returns in a p
 def card(
     folder: Folder,
     *,
-    license_: _LicenseFlag = None,
+    license: _LicenseFlag = None,  # noqa: A002 - the name of the option
     plot: _PlotFlag = False,
     quiet: QuietFlag = False,
     json: JsonFlag = False,
@@ -29,6 +29,6 @@ def card(
     """Write the card of a dataset (README.md) again, for sharing it on Hugging Face."""
     from rollout_cli.report.card import write_card  # noqa: PLC0415 - it loads numpy and pyarrow
 
-    path = write_card(folder, license_id=license_, plot=plot)
+    path = write_card(folder, license=license, plot=plot)
     rows = {"dataset": folder, "card": path}
     show({"dataset": str(folder), "path": str(path)}, rows, as_json=json, quiet=quiet, path=path)

@@ -20,12 +20,17 @@ from rollout_cli.report.figure import draw
 _LICENSE = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+_-]*")
 
 
-def write_card(path: Path | str, *, license_id: str | None = None, plot: bool = False) -> Path:
+def write_card(
+    path: Path | str,
+    *,
+    license: str | None = None,  # noqa: A002 - the word of the card
+    plot: bool = False,
+) -> Path:
     """Write README.md of a dataset again, and return its path; info.json remembers the licence.
 
     Args:
         path: The dataset's folder, a path or a URI.
-        license_id: The licence as Hugging Face names it, such as `mit` or `cc-by-4.0`; None leaves the one
+        license: The licence as Hugging Face names it, such as `mit` or `cc-by-4.0`; None leaves the one
             that there is.
         plot: Whether the card shows the returns, in a picture that is drawn now.
 
@@ -33,15 +38,15 @@ def write_card(path: Path | str, *, license_id: str | None = None, plot: bool = 
         DatasetLockedError: If a run is writing the dataset.
         UsageError: If the licence is no identifier, there is no episode to plot, or matplotlib is missing.
     """
-    if license_id is not None and not _LICENSE.fullmatch(license_id):
-        raise UsageError(f"{license_id!r} names no licence", hint='write it as in {license="cc-by-4.0"}')
+    if license is not None and not _LICENSE.fullmatch(license):
+        raise UsageError(f"{license!r} names no licence", hint='write it as in {license="cc-by-4.0"}')
     root = folder_of(path)
     read_info(root)  # Without one there is nothing to lock.
     files = file_store(root)
     lock = FolderLock(files, root)
     try:
         info = read_info(root)
-        card = dict(info.get("card") or {}) | ({} if license_id is None else {"license": license_id})
+        card = dict(info.get("card") or {}) | ({} if license is None else {"license": license})
         if plot:
             with tempfile.TemporaryDirectory() as folder:
                 draw(charts_of(load(root), "returns"), Path(folder, PLOT))

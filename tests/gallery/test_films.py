@@ -53,6 +53,6 @@ def test_a_rendered_episode(lander: Path, suffix: str, tmp_path: Path) -> None:
 
 
 def test_a_card_with_a_plot(lander: Path) -> None:
-    write_card(lander, license_id="mit", plot=True)
+    write_card(lander, license="mit", plot=True)
     assert "](meta/returns.png)" in (lander / "README.md").read_text()
     assert [] == [*verify_dataset(lander).faults, *verify_dataset(lander).notes]

@@ -166,12 +166,12 @@ def test_the_card_is_written_again(vectors: Dataset, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(vectors.path, tmp_path / "copy"))
     before, card = data_hashes(folder), folder / "README.md"
     assert "license" not in card.read_text()
-    write_card(folder, license_id="cc-by-4.0")
+    write_card(folder, license="cc-by-4.0")
     write_card(folder)
     assert card.read_text().startswith('---\nlicense: "cc-by-4.0"\n')
     assert "cc-by-4.0" == info_of(folder)["card"]["license"]
     with pytest.raises(UsageError, match="names no licence"):
-        write_card(folder, license_id="mit\nx: y")
+        write_card(folder, license="mit\nx: y")
     assert before == data_hashes(folder)
     assert [] == [*verify_dataset(folder).faults, *verify_dataset(folder).notes]
     assert len(vectors) == len(load(folder))
