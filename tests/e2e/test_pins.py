@@ -370,9 +370,7 @@ def test_info_shows_the_files_and_pack_says_what_a_factory_still_reads(project: 
     called("collect", "--policy", "packed:load", "-n", "50", *OUT)
     shown = called("info", "out").stdout
     for file in source_of(project / "out")["files"]:
-        assert f"sha256 {file['sha256']}" in next(
-            line for line in shown.splitlines() if f"file {file['path']}" in line
-        )
+        assert f"{file['path']} {file['sha256'][:12]}" in shown
     packed = json.loads(called("policy", "pack", "packed:load", "-o", "p.pkl", "--json").stdout)
     assert ["weights.npy"] == packed["reads"]
     assert "still reads  weights.npy" in called("policy", "pack", "packed:load", "-o", "q.pkl").stdout
