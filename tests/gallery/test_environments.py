@@ -94,7 +94,7 @@ def test_worlds(tmp_path: Path, name: str) -> None:
 
 if WHOLE:
 
-    @pytest.mark.parametrize("policy", ["random", "tests.gallery.worlds:always_left"])
+    @pytest.mark.parametrize("policy", ["random", "tests.gallery.worlds:AlwaysLeft"])
     def test_no_two_workers_of_envpool_run_the_same_episodes(tmp_path: Path, policy: str) -> None:
         """Its rows draw from the seed that it was built with alone, and each worker builds it with another one."""
         env = (

@@ -86,6 +86,8 @@ def masked_line() -> Any:
     )
 
 
-def always_left(observation: Any) -> int:
-    """Choose action 0."""
-    return 0
+class AlwaysLeft:
+    """Chooses action 0 for each observation of a batch."""
+
+    def get_actions(self, observations: Any) -> tuple[Any, dict[str, Any]]:
+        return np.zeros(len(observations), np.int64), {}
