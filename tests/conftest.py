@@ -26,6 +26,12 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the slowest folders: several processes then end at one time."""
+    slow = ("tests/gallery/", "tests/faults/", "tests/e2e/")
+    items.sort(key=lambda item: not item.nodeid.startswith(slow))
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
     """Skip what needs gymnasium's own vector environments under gymnasium 1.0: none of them takes or says its mode."""
