@@ -63,13 +63,14 @@ def leaves(values: Any) -> dict[str, Any]:
     return values if isinstance(values, dict) else {"": values}
 
 
-def run(check: Callable[[Path, Path], str], *packages: str) -> None:
+def run(check: Callable[[Path, Path], str], *packages: str, **others: str) -> None:
     """Run a check of the command line's DATASET and EXPORTED, and print a JSON result.
 
-    The check returns the cast that its target's loader makes, in a few words, empty for none.
+    The check returns the cast that its target's loader makes, in a few words, empty for none. `others` are the
+    versions of packages that are not Python's.
     """
     dataset, exported = map(Path, sys.argv[1:])
-    result: dict[str, Any] = {"versions": {name: version(name) for name in packages}}
+    result: dict[str, Any] = {"versions": {name: version(name) for name in packages} | others}
     try:
         result |= {"equal": True, "cast": check(dataset, exported)}
     except Exception as error:

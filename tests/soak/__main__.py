@@ -18,9 +18,10 @@ from pathlib import Path
 from tests.helpers.processes import ROOT
 from tests.soak.cycles import run_cycles
 from tests.soak.disk import fail_everywhere, kill_edits, kill_everywhere
+from tests.soak.exports import kill_exports
 from tests.soak.kills import SETTINGS, kill_all
 
-KILLS, CYCLES, EXAMPLES = 200, 1_000, 2_000
+KILLS, EXPORT_KILLS, CYCLES, EXAMPLES = 200, 120, 1_000, 2_000
 PROPERTIES = ["tests/sampling/test_machines.py"]
 """The property tests that get new examples."""
 
@@ -58,6 +59,7 @@ def _parts(work: Path, share: int, seed: int) -> Iterator[Callable[[], str]]:
     yield partial(apart, "disk", share)
     yield partial(kill_everywhere, work / "killed", every=share)
     yield partial(kill_edits, work / "edits", every=3 * share)
+    yield partial(kill_exports, work / "exports", EXPORT_KILLS // share, random.Random(f"{seed} exports"))
     yield partial(properties, EXAMPLES // share, seed)
 
 
