@@ -148,7 +148,10 @@ class CollectConfig:
         "End the run at an episode of N steps in an environment that has no limit.", 1_000_000)
 
     policy: types.Text = _code(
-        "The policy: random, file.pkl, or module:attr.", "random", short="-p", metavar="SPEC")
+        "The policy: random, a policy file, or module:attr.", "random", short="-p", metavar="SPEC")
+    policy_kwargs: types.Keywords = _code(
+        "An argument for the kind of policy file, such as vecnormalize=stats.pkl; may be given again.",
+        dict, metavar="KEY=VALUE")
     policy_sha256: types.Sha256 | None = _code(
         "The SHA-256 that the policy's file must have, checked before anything of it is loaded.",
         metavar="HEX")

@@ -25,6 +25,10 @@ _AllFlag = Annotated[bool, typer.Option("--all", help="Replay all of them.", sho
 _PolicyFlag = Annotated[
     str | None, typer.Option("--policy", "-p", metavar="SPEC", help="Where the policy that was used is now.")
 ]
+_PolicyKwargsFlag = Annotated[
+    list[str] | None,
+    typer.Option("--policy-kwargs", metavar="KEY=VALUE", help="Where a file that it was given is now."),
+]
 _KwargsFlag = Annotated[list[str] | None, typer.Option("--env-kwargs", metavar="KEY=VALUE", help=_KWARGS)]
 _QuietFlag = Annotated[bool, shown("--quiet", "-q", text="Print differences only.")]
 
@@ -36,6 +40,7 @@ def replay(
     episodes: _EpisodesFlag = None,
     all_: _AllFlag = False,
     policy: _PolicyFlag = None,
+    policy_kwargs: _PolicyKwargsFlag = None,
     env_kwargs: _KwargsFlag = None,
     quiet: _QuietFlag = False,
     json: JsonFlag = False,
@@ -57,7 +62,8 @@ def replay(
     wanted = None if episode is None else range(episode, episode + 1)
     if episodes is not None:
         wanted = range(*OPTIONS["episodes"].read(episodes, "--episodes", text=True))
-    kwargs = OPTIONS["env_kwargs"].read(env_kwargs or [], "--env-kwargs", text=True)
+    texts = {"env_kwargs": env_kwargs or [], "policy_kwargs": policy_kwargs or []}
+    kwargs = {name: OPTIONS[name].read(text, OPTIONS[name].flag, text=True) for name, text in texts.items()}
     dataset = load(folder)
     ids = dataset.episodes["episode_id"].to_pylist()
     places = [place for place, episode_id in enumerate(ids) if wanted is None or episode_id in wanted]
@@ -65,7 +71,7 @@ def replay(
         hint = f"its episodes have ids from {min(ids)} to {max(ids)}" if ids else "it has no episode"
         raise UsageError(f"{folder} has no such episode", hint=hint)
     with user_output_on_stderr():
-        replayed, notices = run_again(dataset, places, policy=policy, env_kwargs=kwargs)
+        replayed, notices = run_again(dataset, places, policy=policy, **kwargs)
     for notice in () if quiet else notices:
         print_message(f"notice: {printable(notice)}")
     different = [(rerun, rerun.difference) for rerun in replayed if rerun.difference]

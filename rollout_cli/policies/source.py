@@ -1,8 +1,9 @@
-"""Policy SPECs: `file.pkl`, `module:attr`, and schemes, such as `random`; Python objects; packing."""
+"""Policy SPECs: files by their content, `module:attr`, and schemes, such as `random`; Python objects; packing."""
 
 from __future__ import annotations
 
 import contextlib
+import importlib.metadata
 import os
 import pickle
 import sys
@@ -30,6 +31,7 @@ from rollout_cli.pins import FileWatch, PinRules
 from rollout_cli.policies.adapt import adapt_policy, instantiate, policy_class
 from rollout_cli.policies.policy import AdaptedPolicy
 from rollout_cli.policies.random import RandomSource
+from rollout_cli.policies.schemes.recognise import ADVICE, recognise, recognise_folder
 
 
 class PolicySource(Protocol):
@@ -58,8 +60,23 @@ def is_policy_source(item: Any) -> TypeGuard[PolicySource]:
     return callable(getattr(type(item), "load", None)) and callable(getattr(type(item), "describe", None))
 
 
-SCHEMES: dict[str, Callable[[str, Mapping[str, Any]], PolicySource]] = {"random": RandomSource}
-"""From the scheme, before a SPEC's first colon, to what makes a source of the rest and of the options."""
+_FILE_SUFFIXES = (*PICKLE_SUFFIXES, ".zip", ".pt", ".pt2", ".pth", ".onnx", ".safetensors")
+"""A SPEC that ends so names a file, also one that is not there."""
+
+MakeSource = Callable[[str, Mapping[str, Any]], PolicySource]
+SCHEMES: dict[str, MakeSource] = {"random": RandomSource}
+"""From the scheme, before a SPEC's first colon, to what makes a source of the rest and of the options.
+
+Packages add theirs by entry points of the group `rollout.policies`, such as a `FileScheme`.
+"""
+
+
+def _scheme(name: str) -> MakeSource | None:
+    if name not in SCHEMES:
+        for point in importlib.metadata.entry_points(group="rollout.policies", name=name):
+            with reporting(PolicyLoadError, f"the policy scheme {name!r} of {point.value} cannot be loaded"):
+                SCHEMES[name] = point.load()
+    return SCHEMES.get(name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,26 +116,48 @@ def policy_source(
         UsageError: If a hash is given and it names no file.
     """
     scheme, _, rest = spec.partition(":")
+    is_module, make, options = is_module_attribute(spec), _scheme(scheme), options or {}
     source: PolicySource | None = None
-    if scheme in SCHEMES:
-        source = SCHEMES[scheme](rest, options or {})
+    if make is not None:
+        source = make(rest, options)
+    elif not is_module and (is_file(spec, _FILE_SUFFIXES) or os.path.exists(spec)):  # noqa: PTH110 - never raises
+        source = _source_of_file(spec, options)
     elif options:
-        raise PolicyLoadError(f"the policy {spec!r} has no scheme, so it takes no options", hint="omit them")
-    elif is_file(spec):
-        source = UserPolicySource(Source.read(spec, PolicyLoadError))
+        raise _takes_no_options(spec)
     if sha256 is not None:
         _check_hash(spec, source.describe() if source is not None else {}, sha256.lower())
-    if source is not None:
-        return source
-    if is_module_attribute(spec):
-        return UserPolicySource(Source.find(spec, PolicyLoadError))
-    hint = f"use {', '.join(SCHEMES)}, a pickle ({' or '.join(PICKLE_SUFFIXES)}), or module:attr"
-    if is_file(spec, (".zip", ".pt", ".pth", ".onnx", ".safetensors")):
-        hint = (
-            "load the model in a function of three lines, and name that as module:attr: "
-            "docs/policies.md shows how"
-        )
-    raise PolicyLoadError(f"{spec!r} names no policy", hint=did_you_mean(spec) or hint)
+    if source is None and is_module:
+        source = UserPolicySource(Source.find(spec, PolicyLoadError))
+    if source is None:
+        raise _names_no_policy(spec)
+    return source
+
+
+def _source_of_file(spec: str, options: Mapping[str, Any]) -> PolicySource | None:
+    """Return the source of a file or folder, by its content; None where it is of no known kind."""
+    if Path(spec).is_dir():
+        kind = recognise_folder(Path(spec))
+    else:
+        source = Source.read(spec, PolicyLoadError)
+        kind = recognise(source.data or b"", spec)
+        if kind == "pickle":
+            if options:
+                raise _takes_no_options(spec)
+            return UserPolicySource(source)
+    make = _scheme(kind or "")
+    if make is None and kind is not None:
+        what, hint = ADVICE[kind]
+        raise PolicyLoadError(f"{spec!r} is {what}", hint=hint)
+    return make(spec, options) if make is not None else None
+
+
+def _takes_no_options(spec: str) -> PolicyLoadError:
+    return PolicyLoadError(f"the policy {spec!r} has no scheme, so it takes no options", hint="omit them")
+
+
+def _names_no_policy(spec: str) -> PolicyLoadError:
+    hint = f"use {', '.join(SCHEMES)}, a file that `rollout` recognises (docs/policies.md), or module:attr"
+    return PolicyLoadError(f"{spec!r} names no policy", hint=did_you_mean(spec) or hint)
 
 
 def _check_hash(spec: str, record: Mapping[str, Any], sha256: str) -> None:

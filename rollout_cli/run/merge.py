@@ -23,7 +23,7 @@ from rollout_cli.dataset.layout import collected_source
 from rollout_cli.errors import UsageError
 from rollout_cli.option_types import EpisodeRange
 from rollout_cli.progress import Progress
-from rollout_cli.run.provenance import changed_sources, changed_versions, recorded_values
+from rollout_cli.run.provenance import changed_sources, changed_versions, recorded_values, without_folders
 from rollout_cli.run.reproduce import Verdict, verdict_of_changes
 
 if TYPE_CHECKING:
@@ -203,10 +203,13 @@ def _changes(
             *may_differ,
             *(() if count else ("episodes",)),
             *_in_files(first.source, shard.source),
+            "policy_kwargs",
         }
         differing = sorted(
             name for name in compared if getattr(first.config, name) != getattr(shard.config, name)
         )
+        options = [without_folders(part.source["policy"]["options"]) for part in (first, shard)]
+        differing += ["policy_kwargs"] if options[0] != options[1] else []
         differing += ["root_seed"] if first.source["root_seed"] != shard.source["root_seed"] else []
         differing += [
             name for name in ("spaces", "features") if first.dataset.info[name] != shard.dataset.info[name]

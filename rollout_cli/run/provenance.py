@@ -128,6 +128,14 @@ def changed_sources(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[s
     return [f"the source of the {name} has changed" for name in changed]
 
 
+def without_folders(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a policy's options, its files without their place: their contents are in the policy's hash."""
+    return {
+        name: "(a file)" if isinstance(value, str) and value.startswith("/") else value
+        for name, value in options.items()
+    }
+
+
 def changed_versions(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """Return the versions that differ between two records, such as `numpy was 1.0, is 2.0`."""
     old, new = before.get("versions", {}), now["versions"]
@@ -155,6 +163,7 @@ def recorded_values(source: Mapping[str, Any]) -> Values:
         recorded = from_plain(dict(source["collector"]))
         for name, origin in (("policy", source["policy"]), ("env", source["env_source"])):
             recorded[name] = recorded_spec(origin)
+        recorded["policy_kwargs"] = source["policy"]["options"]
         command = recorded.pop("command")
         options = {name: value for name, value in recorded.items() if value is not None}
         values = {name: OPTIONS[name].read(value, f"the dataset's {name}") for name, value in options.items()}

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rollout_cli import pins
-from rollout_cli.config import CollectConfig
+from rollout_cli.config import CollectConfig, Values
 from rollout_cli.dataset.reader import Dataset
 from rollout_cli.dataset.schema import INFO_PREFIXES, SpaceSchema
 from rollout_cli.dataset.tables import stored_form
@@ -35,13 +35,18 @@ class Replayed:
 
 
 def replay(
-    dataset: Dataset, places: Sequence[int], *, policy: str | None, env_kwargs: Mapping[str, Any]
+    dataset: Dataset,
+    places: Sequence[int],
+    *,
+    policy: str | None,
+    policy_kwargs: Mapping[str, Any] | None = None,
+    env_kwargs: Mapping[str, Any],
 ) -> tuple[list[Replayed], list[str]]:
     """Build the policy and the environment of a dataset in this process, and run episodes of it again.
 
-    `policy` says where the policy is now, and `env_kwargs` are secret arguments, which the dataset does not
-    record. A file must still be the one that was used, or nothing of it is loaded. It also returns what has
-    changed since the dataset was made, and may make episodes differ.
+    `policy` and `policy_kwargs` say where the policy is now, and `env_kwargs` are secret arguments, which the
+    dataset does not record. A file must still be the one that was used, or nothing of it is loaded. It also
+    returns what has changed since the dataset was made, and may make episodes differ.
 
     Raises:
         RolloutError: If the dataset does not record what made it, that is not there any more, or it raises.
@@ -49,7 +54,11 @@ def replay(
     numbers, replayed, notices = dataset.episodes["source"].to_pylist(), list[Replayed](), list[str]()
     for number in sorted({numbers[place] for place in places}):
         chosen = [place for place in places if numbers[place] == number]
-        again, changed = _replay_source(dataset, dataset.info["sources"][number], chosen, policy, env_kwargs)
+        values = provenance.recorded_values(dataset.info["sources"][number])
+        values["policy"] = policy or values["policy"]
+        for name, given in (("policy_kwargs", policy_kwargs or {}), ("env_kwargs", env_kwargs)):
+            values[name] = {**values.get(name, {}), **given}
+        again, changed = _replay_source(dataset, dataset.info["sources"][number], chosen, values)
         replayed += again
         notices += changed
     return replayed, notices
@@ -59,14 +68,12 @@ def _replay_source(
     dataset: Dataset,
     source: Mapping[str, Any],
     places: Iterable[int],
-    policy: str | None,
-    env_kwargs: Mapping[str, Any],
+    values: Values,
 ) -> tuple[list[Replayed], list[str]]:
-    """Replay episodes of the run that `source` records."""
+    """Replay episodes of the run that `source` records, with the options that it had."""
     edits = [step["options"] for step in dataset.info["derived"]]
     dropped = [key for options in edits for key in options.get("drop_info", ())]
     relabelled = any("reward" in options for options in edits)
-    values = provenance.recorded_values(source)
     values |= {
         "sampler": "local",
         "workers": 1,
@@ -76,14 +83,14 @@ def _replay_source(
         "episode_timeout": None,
         "on_env_error": "fail",
         "on_worker_death": "fail",
-        "env_kwargs": {**values.get("env_kwargs", {}), **env_kwargs},
-        "policy": policy or values["policy"],
         "drop_info": (*values.get("drop_info", ()), *dropped),
     }
     config = CollectConfig(**values)
     provenance.check_nothing_cut(config)
     policies = policy_source(
-        config.policy, sha256=source["policy"]["sha256"] if source["policy"]["path"] else None
+        config.policy,
+        config.policy_kwargs,
+        sha256=source["policy"]["sha256"] if source["policy"]["path"] else None,
     )
     envs = env_of(config)
     sources = provenance.sources_record(config, policies, envs)

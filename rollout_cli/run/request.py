@@ -69,7 +69,8 @@ def requested(config: CollectConfig, progress: Progress) -> Request:
     Raises:
         RolloutError: If a source is missing, or the dataset to be resumed is another run's.
     """
-    policy, env = policy_source(config.policy, sha256=config.policy_sha256), env_of(config)
+    policy = policy_source(config.policy, config.policy_kwargs, sha256=config.policy_sha256)
+    env = env_of(config)
     plan: Plan = MinTimesteps(config.timesteps or 1)
     numbers, per_worker = config.shard_numbers, config.episodes_per_worker
     if config.episodes is not None:

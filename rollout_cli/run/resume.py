@@ -16,7 +16,13 @@ from rollout_cli.dataset.store import file_store
 from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.errors import ConfigError, UsageError
 from rollout_cli.progress import Progress
-from rollout_cli.run.provenance import changed_sources, changed_versions, check_nothing_cut, recorded_values
+from rollout_cli.run.provenance import (
+    changed_sources,
+    changed_versions,
+    check_nothing_cut,
+    recorded_values,
+    without_folders,
+)
 from rollout_cli.samplers.plan import Plan, remaining
 
 if TYPE_CHECKING:
@@ -228,6 +234,9 @@ def _differences(info: Mapping[str, Any], sources: Mapping[str, Any], plan: Plan
         is_moved = None not in (old["path"], new["path"]) and old.get("scheme") == new.get("scheme")
         if old["spec"] != new["spec"] and not is_moved:
             yield f"{name} was {json.dumps(old['spec'])}, is {json.dumps(new['spec'])}"
+    given = [without_folders(record["policy"]["options"]) for record in (source, sources)]
+    if given[0] != given[1]:
+        yield f"policy_kwargs was {json.dumps(given[0])}, is {json.dumps(given[1])}"
     first = (info["first_numbers"] or [0])[0]
     if first != plan.first:
         yield f"the first episode was {first}, is {plan.first}"

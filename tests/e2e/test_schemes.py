@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -13,10 +13,8 @@ import pytest
 
 from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.errors import PolicyLoadError
-from rollout_cli.loading import Source
-from rollout_cli.policies.adapt import adapt_policy
-from rollout_cli.policies.policy import AdaptedPolicy
-from rollout_cli.policies.source import SCHEMES, PolicySource, policy_source
+from rollout_cli.policies.schemes.files import FileScheme, PolicyFiles
+from rollout_cli.policies.source import SCHEMES, policy_source
 from tests.helpers.datasets import assert_same_data, source_of, steps_of
 from tests.helpers.policies import push
 from tests.helpers.processes import called
@@ -24,35 +22,23 @@ from tests.helpers.processes import called
 ENV = ("--env", "tests.helpers.envs:FaultyEnv", "--sampler", "local", "--seed", "3", "--quiet")
 
 
-@dataclass(frozen=True)
-class WeightSource:
-    """`weights:FILE`: a policy with the number that the file holds as JSON."""
-
-    source: Source
-    options: Mapping[str, Any]
-
-    @property
-    def label(self) -> str:
-        return f"weights of {self.source.spec}"
-
-    def load(self, env_spec: EnvSpec, *, deterministic: bool = False) -> AdaptedPolicy:
-        assert self.source.data is not None
-        weight = float(json.loads(self.source.data))
-        return adapt_policy(lambda observation: push(observation, weight), env_spec)
-
-    def describe(self) -> dict[str, Any]:
-        record = {"path": self.source.path, "sha256": self.source.sha256}
-        return {"scheme": "weights", **record, "options": dict(self.options)}
+def load_weights(
+    files: PolicyFiles, options: Mapping[str, Any], env_spec: EnvSpec, *, deterministic: bool
+) -> Any:
+    """A policy with the number that the file holds as JSON, plus that of the option `more`, times `scale`."""
+    assert not deterministic
+    weight = float(json.loads(files.data)) + float(json.loads(files.contents.get("more", b"0")))
+    return lambda observation: push(observation, weight * options.get("scale", 1.0))
 
 
-def weights(rest: str, options: Mapping[str, Any]) -> PolicySource:
-    return WeightSource(Source.read(rest, PolicyLoadError), options)
+WEIGHTS = FileScheme("weights", "a number as JSON", load_weights, {"more": Path, "scale": float})
+HDF5 = replace(WEIGHTS, name="hdf5")
 
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with weights, which is not the working folder; the scheme is registered."""
-    monkeypatch.setitem(SCHEMES, "weights", weights)
+    monkeypatch.setitem(SCHEMES, "weights", WEIGHTS)
     made = tmp_path / "made"
     made.mkdir()
     (made / "w.json").write_text("0.5")
@@ -94,19 +80,9 @@ def test_other_weights_are_refused(folder: Path) -> None:
     assert f"should have {digest}" in called("replay", out, "--all", code=3).stderr
 
 
-@dataclass(frozen=True)
-class OtherSource(WeightSource):
-    """`others:FILE`: the same of the same file."""
-
-    def describe(self) -> dict[str, Any]:
-        return {**super().describe(), "scheme": "others"}
-
-
 def test_another_scheme_of_the_same_file_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It may read the file in another way."""
-    monkeypatch.setitem(
-        SCHEMES, "others", lambda rest, options: OtherSource(Source.read(rest, PolicyLoadError), options)
-    )
+    monkeypatch.setitem(SCHEMES, "others", replace(WEIGHTS, name="others"))
     collected(folder, "out", "--episodes", "150")
     words = ("--resume", "--episodes", "300", "--policy", "others:w.json", "--quiet", "--output", "out")
     assert "policy was" in called("collect", *words, cwd=folder, code=2).stderr
@@ -133,13 +109,77 @@ def test_shards_of_a_scheme_are_merged(folder: Path, tmp_path: Path) -> None:
     assert_same_data(collected(folder, "whole", "--episodes", "150"), tmp_path / "all")
 
 
+def test_a_file_that_an_option_names(folder: Path, tmp_path: Path) -> None:
+    """It is recorded by its absolute path and in the hash, so all that a SPEC's own file can is its too."""
+    (folder / "more.json").write_text("0.25")
+    words = ("--policy-kwargs", "more=more.json", "--policy-kwargs", "scale=0.5")
+    out = collected(folder, "out", "--episodes", "150", *words)
+    record = source_of(out)["policy"]
+    assert {"more": str(folder / "more.json"), "scale": 0.5} == record["options"]
+    digests = [sha256(text).hexdigest() for text in (b"0.5", b"0.25")]
+    lines = f"{digests[0]}  \n{digests[1]}  more\n"
+    assert sha256(lines.encode()).hexdigest() == record["sha256"]
+    called("collect", "--resume", "--episodes", "300", "--quiet", "--output", out, cwd=tmp_path)
+    whole = collected(folder, "whole", "--episodes", "300", *words, "--policy-sha256", record["sha256"])
+    assert_same_data(whole, out)
+    changed = ("--resume", "--episodes", "310", "--quiet", "--output", out, "--policy-kwargs", "scale=0.75")
+    assert "policy_kwargs was" in called("collect", *changed, code=2).stderr
+    (folder / "more.json").rename(tmp_path / "moved.json")
+    assert "there is no file" in called("replay", out, "--all", code=3).stderr
+    moved = ("--policy-kwargs", f"more={tmp_path / 'moved.json'}")
+    assert 5 == json.loads(called("replay", out, "--episodes", "0:5", "--json", *moved).stdout)["identical"]
+    (tmp_path / "moved.json").write_text("0.75")
+    assert "should have" in called("replay", out, "--episode", "0", *moved, code=3).stderr
+
+
+def test_shards_whose_options_name_files_are_merged(folder: Path, tmp_path: Path) -> None:
+    """The file lies in another folder on each machine, and a shard with another option is no part."""
+    (tmp_path / "w.json").write_text("0.5")
+    parts = [tmp_path / name for name in ("part1", "part2", "other")]
+    scales = ("0.5", "0.5", "0.25")
+    for number, cwd, part, scale in zip((1, 2, 2), (folder, tmp_path, tmp_path), parts, scales, strict=True):
+        (cwd / "more.json").write_text("0.25")
+        options = ("--policy-kwargs", "more=more.json", "--policy-kwargs", f"scale={scale}")
+        words = ("--policy", "weights:w.json", "--episodes", "90", "--shard", f"{number}/2")
+        called("collect", *words, *options, *ENV, "--output", part, cwd=cwd)
+    called("merge", *parts[:2], "--output", tmp_path / "all", "--quiet")
+    ran = called("merge", parts[0], parts[2], "--output", tmp_path / "both", code=2)
+    assert "policy_kwargs" in ran.stderr
+
+
 def test_only_schemes_take_options(folder: Path) -> None:
-    """A source gets them as they are; those of a file or module would change nothing."""
-    assert {"size": 3} == policy_source(f"weights:{folder / 'w.json'}", {"size": 3}).describe()["options"]
+    """A scheme takes those that it knows, of their types; those of a module would change nothing."""
+    path = folder / "w.json"
+    assert {"scale": 3.0} == policy_source(f"weights:{path}", {"scale": 3.0}).describe()["options"]
+    for options, message in (
+        ({"scales": 3.0}, "takes no option 'scales'"),
+        ({"scale": "big"}, "must be a float, got 'big'"),
+        ({"more": 3}, "must be a str, got 3"),
+        ({"more": "absent.json"}, "there is no file 'absent.json'"),
+    ):
+        with pytest.raises(PolicyLoadError, match=message):
+            policy_source(f"weights:{path}", options)
+    for spec in ("weights:", f"weights:{folder}"):
+        with pytest.raises(PolicyLoadError, match="names no file"):
+            policy_source(spec)
     with pytest.raises(PolicyLoadError, match="has no scheme, so it takes no options"):
         policy_source("mine:Go", {"size": 3})
     with pytest.raises(PolicyLoadError, match="takes nothing after its name"):
         policy_source("random", {"size": 3})
+
+
+def test_a_scheme_of_another_package(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An entry point registers it, and it also loads what is otherwise only recognised."""
+    info = tmp_path / "site" / "more_policies-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: more-policies\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[rollout.policies]\nhdf5 = tests.e2e.test_schemes:HDF5\n")
+    monkeypatch.setattr("rollout_cli.policies.source.SCHEMES", {"weights": WEIGHTS})
+    (folder / "model.h5").write_bytes(b"\x89HDF\r\n\x1a\n")
+    with pytest.raises(PolicyLoadError, match="is an HDF5 file"):
+        policy_source(str(folder / "model.h5"))
+    monkeypatch.syspath_prepend(str(tmp_path / "site"))
+    assert "hdf5" == policy_source(str(folder / "model.h5")).describe()["scheme"]
 
 
 WRAPPED = (

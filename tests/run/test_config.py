@@ -272,7 +272,10 @@ def test_kinds_of_options() -> None:
         kind: {name for name, option in OPTIONS.items() if option.kind == kind}
         for kind in ("list", "mapping")
     }
-    assert {"list": {"wrapper", "pin", "drop_info"}, "mapping": {"env_kwargs", "worker_args"}} == kinds
+    assert {
+        "list": {"wrapper", "pin", "drop_info"},
+        "mapping": {"policy_kwargs", "env_kwargs", "worker_args"},
+    } == kinds
     assert {"overwrite", "resume"} < {name for name, option in OPTIONS.items() if option.kind == "switch"}
     relabelled = replace(OPTIONS["pin"], metavar="ANYTHING")
     assert ("a", "b") == relabelled.read(["a", "b"], "--pin", text=True)

@@ -1,0 +1,152 @@
+"""FileScheme: how a kind of file becomes a policy; PolicyFiles: the bytes that it is made of.
+
+The parent reads and hashes the files, and loads nothing of them. Every worker loads those very bytes.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Protocol
+
+from rollout_cli.episodes.batch import EnvSpec
+from rollout_cli.errors import PolicyLoadError
+from rollout_cli.loading import Source, imports_from, reporting
+from rollout_cli.policies.adapt import adapt_policy
+from rollout_cli.policies.policy import AdaptedPolicy
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyFiles:
+    """What a policy is made of.
+
+    Attributes:
+        path: The absolute path of the file or folder that the SPEC names.
+        contents: The bytes of the named file under "", of files beside it or of those of a folder under their
+            relative names, and of a file that an option names under the option's name.
+        folder: The working folder when they were read, where modules of the user's are.
+        sha256: Of a lone file, its hash. Of several, the hash of the lines that `sha256sum` prints of them, in
+            the order of their names.
+    """
+
+    path: str
+    contents: Mapping[str, bytes] = field(repr=False)
+    folder: str
+    sha256: str
+
+    @property
+    def data(self) -> bytes:
+        """The bytes of the named file."""
+        return self.contents[""]
+
+
+def read_files(spec: str, others: Mapping[str, Path]) -> PolicyFiles:
+    """Read the file or folder of a SPEC, and other files by their names; PolicyLoadError where that fails."""
+    sources = {name: Source.read(str(path), PolicyLoadError) for name, path in others.items()}
+    if not Path(spec).is_dir():
+        sources = {"": Source.read(spec, PolicyLoadError), **sources}
+    lines = "".join(f"{source.sha256}  {name}\n" for name, source in sorted(sources.items()))
+    contents = {name: source.data or b"" for name, source in sources.items()}
+    digest = str(sources[""].sha256) if sources.keys() == {""} else sha256(lines.encode()).hexdigest()
+    return PolicyFiles(str(Path.cwd() / spec), contents, str(Path.cwd()), digest)
+
+
+class LoadPolicy(Protocol):
+    """What a scheme loads a policy with, in each worker."""
+
+    def __call__(
+        self, files: PolicyFiles, options: Mapping[str, Any], env_spec: EnvSpec, *, deterministic: bool
+    ) -> Any:
+        """Return a policy object, which is adapted as the user's own ones are, or an AdaptedPolicy.
+
+        Libraries are imported here, and whatever this raises becomes a PolicyLoadError.
+        """
+
+
+def _nothing(_: Any) -> Mapping[str, Any]:
+    return {}
+
+
+@dataclass(frozen=True, slots=True)
+class FileScheme:
+    """A kind of policy file. Called with the rest of a SPEC and with options, it returns a source.
+
+    Attributes:
+        name: What stands before the colon of a SPEC.
+        summary: What it loads, in one line.
+        load: Makes the policy; a function of a module, since sources are pickled.
+        options: By name, the type of an argument that `--policy-kwargs` gives: `bool`, `int`, `float`, `str`,
+            or `Path` for one that names a file, which is read, hashed and recorded too.
+        takes_folder: Whether a SPEC names a folder.
+        beside: Called with the path of a SPEC; returns by relative name the files to read beside it.
+        about: Called with the files; returns what else the record says of them, such as versions.
+    """
+
+    name: str
+    summary: str
+    load: LoadPolicy
+    options: Mapping[str, type] = field(default_factory=dict)
+    takes_folder: bool = False
+    beside: Callable[[Path], Mapping[str, Path]] = _nothing
+    about: Callable[[PolicyFiles], Mapping[str, Any]] = _nothing
+
+    def __call__(self, rest: str, options: Mapping[str, Any]) -> FilePolicySource:
+        """Read the files; PolicyLoadError for a missing one, or an option that it does not take."""
+        if not rest or (Path(rest).is_dir() and not self.takes_folder):
+            raise PolicyLoadError(
+                f"the policy {self.name}:{rest} names no file",
+                hint=f"{self.name}:{'FOLDER' if self.takes_folder else 'FILE'} is {self.summary}",
+            )
+        for name, value in options.items():
+            self._check_option(name, value)
+        named = {name: Path(value) for name, value in options.items() if self.options[name] is Path}
+        files = read_files(rest, {**self.beside(Path(rest)), **named})
+        absolute = {name: str(Path.cwd() / path) for name, path in named.items()}
+        return FilePolicySource(self, files, {**options, **absolute})
+
+    def _check_option(self, name: str, value: Any) -> None:
+        if name not in self.options:
+            close = difflib.get_close_matches(name, self.options, n=1)
+            raise PolicyLoadError(
+                f"the policy scheme {self.name} takes no option {name!r}",
+                hint=f"did you mean {close[0]}?"
+                if close
+                else f"it takes: {', '.join(self.options) or 'none'}",
+            )
+        kind = str if self.options[name] is Path else self.options[name]
+        if type(value) is not kind:
+            raise PolicyLoadError(
+                f"the option {name} of the policy scheme {self.name} must be a {kind.__name__}, got {value!r}",
+                hint=f"for example: {{policy_kwargs={name}={_EXAMPLES[self.options[name]]}}}",
+            )
+
+
+_EXAMPLES = {bool: "true", int: "3", float: "0.5", str: "name", Path: "file.pkl"}
+
+
+@dataclass(frozen=True, slots=True)
+class FilePolicySource:
+    """The source of a policy in files: it meets `PolicySource` for every `FileScheme`."""
+
+    scheme: FileScheme
+    files: PolicyFiles
+    options: Mapping[str, Any]
+
+    @property
+    def label(self) -> str:
+        return Path(self.files.path).name
+
+    def load(self, env_spec: EnvSpec, *, deterministic: bool = False) -> AdaptedPolicy:
+        what = f"{self.files.path} cannot be loaded as {self.scheme.summary}"
+        make = partial(self.scheme.load, self.files, self.options, env_spec, deterministic=deterministic)
+        with reporting(PolicyLoadError, what), imports_from(self.files.folder):
+            policy = make()
+        return adapt_policy(policy, env_spec, deterministic=deterministic)
+
+    def describe(self) -> dict[str, Any]:
+        record = {"path": self.files.path, "sha256": self.files.sha256, "options": dict(self.options)}
+        return {"scheme": self.scheme.name, **record, **self.scheme.about(self.files)}

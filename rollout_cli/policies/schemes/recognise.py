@@ -1,0 +1,143 @@
+"""Recognising policy files by their content: the first bytes, members of a zip, names in a pickle.
+
+Nothing is loaded or run. The suffix is looked at last.
+"""
+
+from __future__ import annotations
+
+import io
+import pickletools
+import re
+import zipfile
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path, PurePath
+from typing import Any
+
+from rollout_cli.errors import PolicyLoadError
+
+_WRAP = "load it in a function, and name that as module:attr: docs/policies.md shows how"
+_REBUILD = "rebuild the network in a function, and name that as module:attr: docs/policies.md shows how"
+ADVICE = {
+    "sb3": ("a model of Stable-Baselines3", _WRAP),
+    "zoo": ("a run folder of rl_zoo3", "name its best_model.zip"),
+    "torchscript": ("a TorchScript module", _WRAP),
+    "torch": ("a file of torch", _WRAP),
+    "safetensors": ("a file of safetensors", _REBUILD),
+    "onnx": ("an ONNX model", _WRAP),
+    "d3rlpy": ("a d3rlpy model", "export it: model.save_policy('policy.pt') writes TorchScript"),
+    "rllib": ("an RLlib checkpoint", _WRAP),
+    "keras": ("a Keras model", _WRAP),
+    "hdf5": ("an HDF5 file, a Keras model or a dataset, and no policy", _WRAP),
+    "savedmodel": ("a SavedModel of TensorFlow", _WRAP),
+    "orbax": ("an orbax checkpoint, arrays without their network", _REBUILD),
+    "flax": ("a msgpack file of flax, arrays without their network", _REBUILD),
+    "brax": ("a parameter file of Brax, arrays without their network", _REBUILD),
+    "garage": ("a snapshot of garage", "load it there, and export its policy as TorchScript or ONNX"),
+    "vecnormalize": (
+        "the statistics of a VecNormalize, and no policy",
+        "name the model's zip, and add {policy_kwargs=vecnormalize=FILE}",
+    ),
+}
+"""What a recognised file is, and what to do where no scheme of that name loads it."""
+
+_PICKLE_OPCODES = 20_000
+"""So many are looked at: the names that tell come first."""
+_BEGINNINGS = (
+    (rb"\x89HDF\r\n\x1a\n", "hdf5"),
+    (rb"\x80\x02\x8a\nl\xfc\x9cF\xf9 j", "torch"),  # Of before version 1.6.
+    # A protobuf has no magic number: this is a version, and the tag of a further field of ModelProto.
+    (rb"\x08[\x01-\x7f][\x12\x1a\x22\x2a\x32\x3a\x42]", "onnx"),
+    # A map of msgpack, whose first key is a short text.
+    (rb"(?s)([\x81-\x8f]|\xde..)[\xa1-\xbf]", "flax"),
+)
+_FOLDERS = {
+    "rllib_checkpoint.json": "rllib",
+    "class_and_ctor_args.pkl": "rllib",
+    "saved_model.pb": "savedmodel",
+    "_CHECKPOINT_METADATA": "orbax",
+    "manifest.ocdbt": "orbax",
+}
+_SUFFIXES = {".onnx": "onnx", ".safetensors": "safetensors", ".pkl": "pickle", ".pickle": "pickle"}
+
+
+def recognise_folder(folder: Path) -> str | None:
+    """Return the kind of a folder, a scheme's name or a key of `ADVICE`; None where it is none of them."""
+    for name, kind in _FOLDERS.items():
+        if (folder / name).exists():
+            return kind
+    is_run = any((config.parent / "args.yml").is_file() for config in folder.glob("*/config.yml"))
+    return "zoo" if is_run else None
+
+
+def recognise(data: bytes, path: str) -> str | None:
+    """Return the kind of a file of these bytes: a scheme's name, `pickle`, or a key of `ADVICE`.
+
+    Raises:
+        PolicyLoadError: If it is a zip file that is cut short.
+    """
+    if data.startswith(b"PK\3\4"):
+        return _recognise_zip(data, path)
+    matching = (kind for beginning, kind in _BEGINNINGS if re.match(beginning, data))
+    if (kind := next(matching, None)) is not None:
+        return kind
+    if re.match(rb"\x80[\x02-\x05]", data):
+        return _recognise_pickle(data)
+    if data[8:9] == b"{" and int.from_bytes(data[:8], "little") <= len(data) - 8:
+        return "safetensors"
+    return _SUFFIXES.get(PurePath(path).suffix.lower())
+
+
+def _recognise_zip(data: bytes, path: str) -> str | None:
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as file:
+            names = file.namelist()
+    except zipfile.BadZipFile as error:
+        raise PolicyLoadError(
+            f"{path!r} is a zip file that is damaged or cut short: {error}", hint="copy or save it again"
+        ) from error
+    if {"data", "policy.pth"} <= set(names):
+        return "sb3"
+    if {"config.json", "model.weights.h5"} <= set(names):
+        return "keras"
+    inner = {name.partition("/")[2] for name in names}
+    if "constants.pkl" in inner and any(name.startswith("code/") for name in inner):
+        return "torchscript"
+    return "torch" if inner & {"data.pkl", "models/model.json"} else None
+
+
+def _recognise_pickle(data: bytes) -> str:
+    texts = list(islice(pickled_texts(data), _PICKLE_OPCODES))
+    if any("vec_normalize VecNormalize" in text for text in texts[:3]):
+        return "vecnormalize"
+    if any(text.startswith("brax.") for text in texts):
+        return "brax"
+    if {"torch", "config", "version"} <= set(texts):
+        return "d3rlpy"
+    return "garage" if {"algo", "env"} <= set(texts) and {"n_itr", "setup_args"} & set(texts) else "pickle"
+
+
+def pickled_texts(data: bytes) -> Iterator[str]:
+    """Yield the texts in a pickle, and the names that it would load as `module name`; nothing is loaded."""
+    memo: dict[int, str] = {}
+    before = last = ""  # The last two values that were pushed, where they are texts.
+    try:
+        argument: Any
+        for opcode, argument, _ in pickletools.genops(data):
+            if opcode.name in {"MEMOIZE", "PUT", "BINPUT", "LONG_BINPUT"}:
+                memo[len(memo) if argument is None else argument] = last
+                continue
+            pushed = ""
+            if opcode.name == "GLOBAL":
+                pushed = argument
+            elif opcode.name == "STACK_GLOBAL":
+                pushed = f"{before} {last}"
+            elif opcode.name in {"GET", "BINGET", "LONG_BINGET"}:
+                pushed = memo.get(argument, "")
+            elif "UNICODE" in opcode.name or "STRING" in opcode.name:
+                pushed = argument
+            if pushed:
+                yield pushed
+            before, last = last, pushed
+    except ValueError:  # It is cut short, or no pickle: whoever loads it says so.
+        return
