@@ -30,7 +30,8 @@ DOCUMENTS = [
     *(f"docs/use/{name}.md" for name in ("README", "duckdb", "pandas", "polars", "pyarrow")),
 ]
 INSTALLS = ("<!-- first command -->", "<!-- test command -->")
-LANGUAGES = {"bash", "python", "sql", "toml", "json", "text"}
+LANGUAGES = {"bash", "python", "sql", "toml", "json", "text", "js"}
+"""Those of blocks; `.ci/matrix` runs the programs in `js`, since these tests need no Node.js."""
 
 
 def blocks(document: str) -> Iterator[tuple[str, str]]:

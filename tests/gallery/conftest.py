@@ -13,12 +13,10 @@ import pytest
 WHOLE = os.environ.get("ROLLOUT_TEST_GALLERY") == "1"
 """Whether rows that need further packages are run."""
 
+FURTHER = ("films", "loaders", "object_store", "pins", "policies", "training")
+
 # Ray has a process of its own: Box2D crashes where Ray was loaded before it.
-collect_ignore = (
-    []
-    if WHOLE
-    else ["test_policies.py", "test_pins.py", "test_object_store.py", "test_loaders.py", "test_films.py"]
-)
+collect_ignore = [] if WHOLE else [f"test_{name}.py" for name in FURTHER]
 if os.environ.get("ROLLOUT_TEST_RAY") != "1":
     collect_ignore.append("test_ray.py")
 

@@ -13,6 +13,7 @@ from torch.utils.data import BatchSampler, DataLoader, RandomSampler
 
 from rollout_cli import CollectConfig, collect, load
 from rollout_cli.dataset.reader import Dataset
+from rollout_cli.option_types import EpisodeRange
 
 
 def expert(observation: Any) -> int:
@@ -29,7 +30,7 @@ def collected(policy: Any, episodes: int, folder: Path, **options: Any) -> Datas
     (folder / "policy.pkl").write_bytes(cloudpickle.dumps(policy))
     spec = str(folder / "policy.pkl")
     collect(
-        CollectConfig(policy=spec, episodes=episodes, seed=0, workers=1, output=folder / "out", **options)
+        CollectConfig(policy=spec, episodes=EpisodeRange(0, episodes), seed=0, workers=1, output=folder / "out", **options)
     )
     return load(folder / "out")
 
@@ -54,7 +55,7 @@ def test_a_clone_plays_as_long_as_its_expert(dataset: Dataset, tmp_path: Path) -
 
 
 def test_a_sequence_model_learns_from_windows(dataset: Dataset) -> None:
-    """As a Decision Transformer: returns-to-go, observations and earlier actions, masked causally, predict the action."""
+    """As in a Decision Transformer, returns-to-go, observations and earlier actions predict the action, causally."""
     torch.manual_seed(0)
     length = 20
     windows = dataset.windows(length, returns_to_go=True)
