@@ -30,7 +30,14 @@ def collected(policy: Any, episodes: int, folder: Path, **options: Any) -> Datas
     (folder / "policy.pkl").write_bytes(cloudpickle.dumps(policy))
     spec = str(folder / "policy.pkl")
     collect(
-        CollectConfig(policy=spec, episodes=EpisodeRange(0, episodes), seed=0, workers=1, output=folder / "out", **options)
+        CollectConfig(
+            policy=spec,
+            episodes=EpisodeRange(0, episodes),
+            seed=0,
+            workers=1,
+            output=folder / "out",
+            **options,
+        )
     )
     return load(folder / "out")
 
