@@ -282,7 +282,8 @@ def _options() -> Iterator[Option]:
             words["shown"] = (
                 f"{default:g}" if isinstance(default, float) else "" if default is None else str(default)
             )
-        words["metavar"] = words["metavar"] or placeholders.get(type_, "NAME")
+        choices = get_args(type_) if get_origin(type_) is Literal else ()
+        words["metavar"] = words["metavar"] or "|".join(choices) or placeholders.get(type_, "NAME")
         yield Option(name=declared.name, type=annotated[declared.name], kind=kind, **words)
 
 

@@ -29,14 +29,21 @@ from rollout_cli.cli import (
     verify,
 )
 from rollout_cli.cli import filter as filter_
-from rollout_cli.cli.options import EPILOG, Command, Group, LazyCommand
+from rollout_cli.cli.options import Command, Group, LazyCommand, epilog
 from rollout_cli.cli.output import print_text, report
 from rollout_cli.cli.streams import flush_all, prepare_streams, writing_results
 
 app = typer.Typer(cls=Group, rich_markup_mode="rich", pretty_exceptions_enable=False)
 policy_app = typer.Typer(cls=Group, help="Make policy files.")
-app.command("collect", cls=LazyCommand, epilog=EPILOG)(collect.collect)
-app.command("exact", cls=LazyCommand, epilog=EPILOG)(collect.exact)
+_COLLECT = epilog(
+    "rollout collect --timesteps 100000 --seed 0",
+    "rollout collect --policy ppo.zip --env LunarLander-v3 --episodes 500 --output data/lander",
+    "rollout collect --config run.toml --workers 8",
+    "rollout collect --resume --output data/lander --episodes 1000",
+)
+_EXACT = epilog("rollout exact --episodes-per-worker 5 --workers 3 --seed 0")
+app.command("collect", cls=LazyCommand, epilog=_COLLECT)(collect.collect)
+app.command("exact", cls=LazyCommand, epilog=_EXACT)(collect.exact)
 _PANELS: dict[str, dict[str, Callable[..., None]]] = {
     "Look": {
         "info": info.info,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,10 +16,15 @@ from rollout_cli.remote import folder_of
 if TYPE_CHECKING:
     from rollout_cli.config import Option
 
-EPILOG = (
+_STRENGTHS = (
     "A flag is stronger than an environment variable (ROLLOUT_ and the option's name: ROLLOUT_WORKERS=4), "
     "a variable is stronger than the file given to --config, and the file stronger than the default."
 )
+
+
+def epilog(*examples: str) -> str:
+    """Return what a help page ends with: commands as examples, and which source of an option is stronger."""
+    return "\n\n".join(["[bold]Examples[/bold]", *(f"  $ {example}" for example in examples), _STRENGTHS])
 
 
 def shown(*names: str, text: str, **more: Any) -> Any:
@@ -111,6 +117,19 @@ def _params(annotations: dict[str, object]) -> list[Any]:
     return list(typer.main.get_command(single).params)
 
 
+def _env_ids(incomplete: str) -> list[str]:
+    """Return the ids of gymnasium's environments that begin so, for a shell's completion."""
+    import gymnasium  # noqa: PLC0415 - it takes longer than a help page
+
+    return sorted(name for name in gymnasium.registry if name.startswith(incomplete))
+
+
+def _completion(option: Option) -> Callable[..., list[str]] | None:
+    if option.choices:
+        return lambda: list(option.choices)
+    return _env_ids if option.name == "env" else None
+
+
 def _annotation(option: Option) -> object:
     """Return a parameter that takes any text: `CollectConfig` validates it, like files and variables."""
     is_switch = option.kind == "switch"
@@ -121,7 +140,7 @@ def _annotation(option: Option) -> object:
         metavar=option.metavar,
         rich_help_panel=option.panel,
         show_default=False,
-        autocompletion=(lambda: list(option.choices)) if option.choices else None,
+        autocompletion=_completion(option),
     )
     return Annotated[
         bool | None if is_switch else list[str] | None if option.repeats else str | None, described

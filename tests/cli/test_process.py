@@ -196,6 +196,7 @@ def test_a_signal_before_a_worker_has_started(tmp_path: Path) -> None:
         ("rollout ver", ["verify"]),
         ("rollout collect --on", ["--on-env-error", "--on-worker-death"]),
         ("rollout collect --on-env-error ", ["fail", "retry", "skip"]),
+        ("rollout collect --env MountainCar", ["MountainCar-v0", "MountainCarContinuous-v0"]),
         ("rollout policy ", ["pack"]),
     ],
 )
