@@ -10,10 +10,13 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-ONE_THREAD = dict.fromkeys(
-    ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS"), "1"
-)
-"""Workers share the cores already: each has one thread for linear algebra unless the user says otherwise."""
+_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+WORKER_VARIABLES = {**dict.fromkeys(_THREADS, "1"), "PYTHONHASHSEED": "0"}
+"""Environment variables of worker processes, where the user sets no others.
+
+Workers share the cores already, so each has one thread for linear algebra. Texts have one hash in all of them, so
+that a set of texts has one order, in each run.
+"""
 
 
 def usable_cores(*, proc: Path = Path("/proc/self/cgroup"), mount: Path = Path("/sys/fs/cgroup")) -> int:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from rollout_cli.cores import ONE_THREAD
+from rollout_cli.cores import WORKER_VARIABLES
 from rollout_cli.errors import UserCodeError
 from rollout_cli.loading import reporting
 from rollout_cli.workers.factory import WorkerFactory
@@ -36,7 +36,7 @@ class WorkerSetup:
         except FileNotFoundError:
             folder = None
         path = [entry or folder or os.curdir for entry in sys.path]
-        return cls(worker, title, factory, folder, list(sys.argv), path, {**ONE_THREAD, **os.environ})
+        return cls(worker, title, factory, folder, list(sys.argv), path, {**WORKER_VARIABLES, **os.environ})
 
     def load_factory(self) -> WorkerFactory:
         """Return the factory; UserCodeError where its pickle cannot be loaded."""

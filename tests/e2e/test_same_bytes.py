@@ -18,7 +18,7 @@ from tests.helpers.datasets import (
     steps_of,
 )
 from tests.helpers.envs import HIDDEN, SIGNS
-from tests.helpers.processes import called
+from tests.helpers.processes import called, rollout
 
 ENV = ("--env", "tests.helpers.envs:FaultyEnv")
 VECTOR = ("--env", "tests.helpers.envs:vector", "--vectorization", "native", "--envs-per-worker", "4")
@@ -154,3 +154,29 @@ def test_another_seed_gives_other_data(tmp_path: Path) -> None:
     called("collect", "--episodes", "40", *ENV, *LOCAL, "--seed", "8", "--output", other)
     seeds = [set(episodes_of(path)["seed"].to_pylist()) for path in (first, other)]
     assert seeds[0].isdisjoint(seeds[1])
+
+
+SETS = '''
+import gymnasium
+
+class Sets(gymnasium.Env):
+    observation_space, action_space = gymnasium.spaces.Discrete(2), gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return 0, {"tasks": "/".join({"kettle", "microwave", "burner", "hinge"})}
+
+    def step(self, action):
+        return 0, 0.0, True, False, {}
+'''
+
+
+def test_a_set_of_texts_has_one_order_in_each_run(tmp_path: Path) -> None:
+    """Python hashes texts by a seed of each process: those of workers have the same one, here and tomorrow."""
+    (tmp_path / "sets.py").write_text(SETS)
+    words = ("collect", "--env", "sets:Sets", "--episodes", "2", "--seed", "0", "--quiet")
+    runs = [tmp_path / str(n) for n in range(3)]
+    for run in runs:
+        rollout(*words, "--output", run, cwd=tmp_path)
+    for run in runs[1:]:
+        assert_same_data(runs[0], run)

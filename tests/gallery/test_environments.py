@@ -70,8 +70,12 @@ def test_worlds(tmp_path: Path, name: str) -> None:
 
     Or the dataset says that they do not.
     """
-    world = WORLDS[name]
-    one, three = tmp_path / "one", tmp_path / "three"
+    check_world(WORLDS[name], tmp_path)
+
+
+def check_world(world: World, folder: Path) -> None:
+    """See `test_worlds`."""
+    one, three = folder / "one", folder / "three"
     words = ["collect", "--env", world.env, *world.amount, *world.options, "--seed", "3", "--quiet"]
     rollout(*words, "--workers", "1", "--output", one)
     often = [*words, "--workers", "3", "--flush-every", "0.01", "--output", str(three)]

@@ -29,7 +29,7 @@ from typing import Literal, NoReturn
 import setproctitle
 
 import rollout_cli
-from rollout_cli.cores import ONE_THREAD
+from rollout_cli.cores import WORKER_VARIABLES
 from rollout_cli.errors import WorkerError
 
 StartMethod = Literal["forkserver", "spawn"]
@@ -78,7 +78,7 @@ class ForkServer:
                         [sys.executable, "-P", "-c", _PROGRAM, str(theirs.fileno()), method, *folders],
                         stdin=subprocess.DEVNULL,
                         pass_fds=[theirs.fileno()],
-                        env={**ONE_THREAD, **os.environ},
+                        env={**WORKER_VARIABLES, **os.environ},
                         # A signal to the sampler's group leaves it, and so the workers, alone.
                         start_new_session=True,
                     )

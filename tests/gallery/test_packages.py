@@ -1,0 +1,40 @@
+"""Environments of packages that take long to install, as `test_environments` has those of the gallery.
+
+`.ci/matrix/environments` installs them and runs this module.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.gallery.test_environments import SHORT, World, check_world
+
+FEW_STEPS = ("--episodes", "5"), ("--max-episode-length", "25")
+# The action in the infos of their reset is drawn from a space that the reset makes anew, without a seed.
+WITHOUT_ACTION = (*FEW_STEPS[1], "--drop-info", "action")
+WORLDS = {
+    "highway": World("highway_env:highway-v0", FEW_STEPS[0], WITHOUT_ACTION, 5),
+    "highway, parking": World("highway_env:parking-v0", FEW_STEPS[0], WITHOUT_ACTION, 5),
+    "highway, intersection": World("highway_env:intersection-v1", FEW_STEPS[0], WITHOUT_ACTION, 5),
+    "FlappyBird": World("flappy_bird_gymnasium:FlappyBird-v0", options=SHORT),
+    "PushT": World("gym_pusht:gym_pusht/PushT-v0", options=SHORT),
+    "FetchReach": World("gymnasium_robotics:FetchReach-v4", options=SHORT),
+    "PointMaze": World("gymnasium_robotics:PointMaze_UMaze-v3", options=SHORT),
+    "AntMaze": World("gymnasium_robotics:AntMaze_UMaze-v5", *FEW_STEPS, 5),
+    "AdroitHandDoor": World("gymnasium_robotics:AdroitHandDoor-v1", *FEW_STEPS, 5),
+    "FrankaKitchen": World("gymnasium_robotics:FrankaKitchen-v1", *FEW_STEPS, 5),
+    "PandaReach": World("panda_gym:PandaReach-v3", *FEW_STEPS, 5),
+    "Meta-World": World(
+        "metaworld:Meta-World/MT1", FEW_STEPS[0], (*FEW_STEPS[1], "--env-kwargs", "env_name=reach-v3"), 5
+    ),
+    "OGBench, PointMaze": World("ogbench:pointmaze-medium-v0", *FEW_STEPS, 5),
+    "OGBench, AntMaze": World("ogbench:antmaze-medium-v0", *FEW_STEPS, 5),
+}
+
+
+@pytest.mark.parametrize("name", WORLDS)
+def test_worlds(tmp_path: Path, name: str) -> None:
+    """Three workers, killed and resumed, give the bytes of one; the dataset verifies, and its episodes repeat."""
+    check_world(WORLDS[name], tmp_path)
