@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from rollout_cli.dataset.convert import Array
-from rollout_cli.dataset.fingerprint import fingerprint_of
 from rollout_cli.dataset.folder import OutputFolder
 from rollout_cli.dataset.inference import choose_kind
+from rollout_cli.dataset.layout import fingerprint_of
 from rollout_cli.dataset.metadata import DatasetSettings, DatasetSummary
 from rollout_cli.dataset.reader import Dataset
 from rollout_cli.dataset.rows import Rows

@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from rollout_cli.dataset.fingerprint import Origin, check_origin
+from rollout_cli.dataset.layout import Origin, check_origin
 from rollout_cli.dataset.parquet import open_parquet, reading
 from rollout_cli.errors import DatasetFormatError
 
