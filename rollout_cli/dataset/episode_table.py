@@ -22,8 +22,7 @@ from rollout_cli.dataset.layout import (
     fingerprint_of,
     order_column,
 )
-from rollout_cli.dataset.parquet import open_parquet, reading
-from rollout_cli.dataset.row_groups import RowReader
+from rollout_cli.dataset.parquet import RowReader, open_parquet, reading
 from rollout_cli.dataset.schema import EPISODE_FIELDS, SpaceColumn, SpaceSchema, spec_from_info
 from rollout_cli.dataset.tables import decode_numbers
 from rollout_cli.episodes.batch import Tree
