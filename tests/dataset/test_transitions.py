@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rollout_cli.dataset import parquet, stream
+from rollout_cli.dataset import parquet
+from rollout_cli.dataset.batches import COLUMNS
 from rollout_cli.dataset.reader import Dataset, load
-from rollout_cli.dataset.transitions import COLUMNS
 from rollout_cli.episodes.batch import EpisodeBatch
 from rollout_cli.episodes.spaces import map_tree, tree_leaves
 from rollout_cli.errors import DatasetFormatError, StorageError
@@ -257,7 +257,7 @@ def test_shuffled_batches_hold_each_transition_once(
     dataset: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In an order that the seed decides, over row groups and in a buffer of some of them; infos come along."""
-    monkeypatch.setattr(stream, "BUFFER_BYTES", 40_000)
+    monkeypatch.setattr("rollout_cli.dataset.batches.BUFFER_BYTES", 40_000)
     names = ["rewards", "next_observations"], ["env_info.x"]
     orders: dict[int, Any] = {}
     for seed in (0, 0, 1):
