@@ -188,12 +188,9 @@ class RowReader:
         """Return rows `start` to `stop - 1` of file `path` as slices of row groups; all columns, or some."""
         tables = []
         for at, first, last in self.groups(path, start, stop):
-            table = self.kept((path, at, columns), self._decoded)
+            table = self.kept((path, at, columns), lambda key: self.decoded(*key))
             tables.append(table.slice(max(start - first, 0), min(stop, last) - max(start, first)))
         return tables
-
-    def _decoded(self, key: tuple[Path, int, Columns]) -> pa.Table:
-        return self.decoded(*key)
 
     def kept(self, key: Any, read: Callable[[Any], Any]) -> Any:
         """Return what is kept under `key`, or else `read(key)`, which is kept; its `nbytes` count."""
