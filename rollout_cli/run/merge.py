@@ -39,8 +39,9 @@ _MAY_DIFFER = {
     "cpus_per_worker",
     "gpus_per_worker",
     "flush_every",
+    "pin",
+    "accept_changes",
 }
-_MAY_DIFFER |= {"pin", "accept_changes"}
 """Options in which shards may differ: they say where and how it ran (`exact` divides workers)."""
 
 
