@@ -12,7 +12,28 @@ PLOT = "returns.png"
 
 _SIZES = ("1K", "10K", "100K", "1M", "10M", "100M", "1B", "10B", "100B", "1T")
 
-_BODY = """\
+_CARD = """\
+---
+{license}pretty_name: {pretty_name}
+task_categories:
+- reinforcement-learning
+tags:
+- reinforcement-learning
+- offline-rl
+- gymnasium
+{env_tags}size_categories:
+- {size}
+configs:
+- config_name: default
+  default: true
+  data_files:
+  - split: train
+    path: data/**/*.parquet
+- config_name: episodes
+  data_files:
+  - split: train
+    path: meta/episodes/**/*.parquet
+---
 
 # Episodes of {name}
 
@@ -60,38 +81,21 @@ def render_card(info: Mapping[str, Any]) -> str:
     `info["card"]` may hold `license`, and `plot` where `meta/` has the picture.
     """
     facts = [f"| {name} | {_cell(value)} |" for source in info["sources"] for name, value in _facts(source)]
-    body = _BODY.format(
-        name=dataset_name(info),
+    name, options = dataset_name(info), info.get("card") or {}
+    # JSON texts are YAML texts.
+    license_id = options.get("license")
+    return _CARD.format(
+        license=f"license: {json.dumps(license_id)}\n" if license_id else "",
+        pretty_name=json.dumps(f"Episodes of {name}"),
+        env_tags="".join(f"- {json.dumps(env_name)}\n" for env_name in _env_names(info)),
+        size=_size_category(info["steps"]),
+        name=name,
         episodes=info["episodes"],
         steps=info["steps"],
         status=info["status"],
-        plot=f"\n![Returns of the episodes](meta/{PLOT})\n" if _options(info).get("plot") else "",
+        plot=f"\n![Returns of the episodes](meta/{PLOT})\n" if options.get("plot") else "",
         facts="\n".join(["| | |", "| --- | --- |", *facts]),
     )
-    return "\n".join(["---", *_front_matter(info), "---", body])
-
-
-def _options(info: Mapping[str, Any]) -> Mapping[str, Any]:
-    options: Mapping[str, Any] = info.get("card") or {}
-    return options
-
-
-def _front_matter(info: Mapping[str, Any]) -> Iterator[str]:
-    if license_id := _options(info).get("license"):
-        yield f"license: {json.dumps(license_id)}"
-    # JSON texts are YAML texts.
-    yield f"pretty_name: {json.dumps(f'Episodes of {dataset_name(info)}')}"
-    yield "task_categories:\n- reinforcement-learning"
-    yield "tags:\n- reinforcement-learning\n- offline-rl\n- gymnasium"
-    yield from (f"- {json.dumps(name)}" for name in _env_names(info))
-    yield f"size_categories:\n- {_size_category(info['steps'])}"
-    for name, default, path in (
-        ("default", "  default: true\n", "data"),
-        ("episodes", "", "meta/episodes"),
-    ):
-        head = "configs:\n" if default else ""
-        files = f"  data_files:\n  - split: train\n    path: {path}/**/*.parquet"
-        yield f"{head}- config_name: {name}\n{default}{files}"
 
 
 def _size_category(steps: int) -> str:

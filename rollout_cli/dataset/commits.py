@@ -14,8 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from rollout_cli.dataset.convert import Array
-from rollout_cli.dataset.fingerprint import check_origin, file_origin, fingerprint_of
-from rollout_cli.dataset.layout import SegmentId, segment_files
+from rollout_cli.dataset.layout import SegmentId, check_origin, file_origin, fingerprint_of, segment_files
 from rollout_cli.dataset.parquet import open_parquet, reading
 from rollout_cli.dataset.schema import DatasetSchema
 from rollout_cli.dataset.stats import Place, TableStats, stats_from_json, stats_to_json

@@ -13,10 +13,16 @@ import numpy as np
 import pyarrow as pa
 
 from rollout_cli.dataset.convert import Array
-from rollout_cli.dataset.fingerprint import Origin, check_origin, file_origin, fingerprint_of
-from rollout_cli.dataset.layout import FileId, file_name, order_column
-from rollout_cli.dataset.parquet import open_parquet, reading
-from rollout_cli.dataset.row_groups import RowReader
+from rollout_cli.dataset.layout import (
+    FileId,
+    Origin,
+    check_origin,
+    file_name,
+    file_origin,
+    fingerprint_of,
+    order_column,
+)
+from rollout_cli.dataset.parquet import RowReader, open_parquet, reading
 from rollout_cli.dataset.schema import EPISODE_FIELDS, SpaceColumn, SpaceSchema, spec_from_info
 from rollout_cli.dataset.tables import decode_numbers
 from rollout_cli.episodes.batch import Tree

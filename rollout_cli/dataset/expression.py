@@ -1,8 +1,8 @@
 """EXPRESSION: which episodes to keep, said in terms of the table of episodes and of infos.
 
 `return >= 400 and not env_info.TimeLimit` is read as tokens first, since `return` is a word of Python and the
-names of columns hold dots. The tokens become an expression of Python over placeholders, of which a whitelist
-is evaluated, for all episodes at once.
+names of columns hold dots. The tokens become an expression of Python, in which a placeholder of the same length
+stands for each name and each text, and of which a whitelist is evaluated, for all episodes at once.
 """
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ import ast
 import difflib
 import operator
 import re
-from bisect import bisect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import reduce
 from typing import Any
 
@@ -25,11 +24,12 @@ from rollout_cli.dataset.schema import EPISODE_FIELDS, INFO_PREFIXES, info_colum
 from rollout_cli.errors import UsageError
 
 _TOKEN = re.compile(
-    r"(?P<number>(?:\d[\d_]*(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?)"
+    r"(?P<number>(?:[0-9][0-9_]*(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)"
     r"|(?P<text>'[^']*'|\"[^\"]*\")"
     r"|(?P<name>`[^`]+`|[^\W\d]\w*(?:\.\w+)*)"
     r"|(?P<sign><=|>=|==|!=|[-<>+*/()\[\],])"
     r"|(?P<space>\s+)"
+    r"|(?P<other>.)"
 )
 _WORDS = {word: word for word in ("and", "or", "not", "in", "True", "False")}
 _WORDS |= {"true": "True", "false": "False"}
@@ -53,49 +53,41 @@ class _Expression:
     """An expression, read and checked as far as that needs no dataset."""
 
     def __init__(self, text: str) -> None:
-        self._text = text = " ".join(text.splitlines()).strip()
-        self._names: dict[str, tuple[str, int]] = {}  # By placeholder: the column and its place in the text.
-        self._texts: dict[str, str] = {}
-        pieces, starts, length = [], [], 0
-        for piece, place in self._tokens():
-            starts.append((length, place))
-            pieces.append(piece)
-            length += len(piece) + 1
-        self._starts = starts
-        if not pieces:
+        self._text = " ".join(text.splitlines()).strip()
+        # By the places in the text where they begin and end.
+        self._names: dict[tuple[int, int | None], str] = {}
+        self._texts: dict[tuple[int, int | None], str] = {}
+        if not self._text:
             raise UsageError("the expression is empty", hint="for example: return >= 400 and length < 200")
         try:
-            self._tree = ast.parse(" ".join(pieces), mode="eval").body
+            self._tree = ast.parse(self._as_python(), mode="eval").body
         except (SyntaxError, RecursionError, MemoryError) as error:
-            place = self._place((getattr(error, "offset", None) or 1) - 1)
+            place = (getattr(error, "offset", None) or 1) - 1
             hint = "for example: return >= 400 and not (length < 200 or env_info.is_success)"
             raise self._fault("it is not complete, or has a word too many", place, hint) from error
 
-    def _tokens(self) -> Iterator[tuple[str, int]]:
-        """Yield the words of Python that stand for the text, and the place in it where each begins."""
-        place = 0
-        while place < len(self._text):
-            match = _TOKEN.match(self._text, place)
-            if match is None:
-                sign = self._text[place]
+    def _as_python(self) -> str:
+        """Return the text with a name of Python in the place of each column and text, which is as long."""
+        pieces = []
+        for match in _TOKEN.finditer(self._text):
+            piece, kind = match[0], match.lastgroup
+            if kind == "other":
                 hint = "a column with signs in its name is written in backquotes: `env_info.a-b`"
-                hint = f"write {_CORRECTIONS[sign]}" if sign in _CORRECTIONS else hint
-                raise self._fault(f"{sign!r} is not part of the language", place, hint)
-            piece, kind, placeholder = match[0], match.lastgroup, f"_{place}"
+                hint = f"write {_CORRECTIONS[piece]}" if piece in _CORRECTIONS else hint
+                raise self._fault(f"{piece!r} is not part of the language", match.start(), hint)
             if kind == "name" and piece not in _WORDS:
-                self._names[placeholder] = piece.strip("`"), place
+                self._names[match.span()] = piece.strip("`")
+                piece = "x" * len(piece)
             elif kind == "text":
-                self._texts[placeholder] = piece[1:-1]
-            else:
-                placeholder = _WORDS.get(piece, piece)
-            if kind != "space":
-                yield placeholder, place
-            place = match.end()
+                self._texts[match.start(), match.end() - 1] = piece[1:-1]
+                piece = "x" * (len(piece) - 1) + " "  # A word may follow at once.
+            pieces.append(" " * len(piece) if kind == "space" else _WORDS.get(piece, piece))
+        return "".join(pieces)
 
     def evaluate(self, rows: Rows) -> Array:
         """Return which episodes it is true of, bool (N,)."""
-        self._columns = _columns(rows, {name for name, _ in self._names.values()})
-        for name, place in self._names.values():
+        self._columns = _columns(rows, set(self._names.values()))
+        for (place, _), name in self._names.items():
             if name not in self._columns:
                 known = [*_FACTS, *info_columns_of(rows.info["features"])]
                 close = [column for column in known if column.endswith(f".{name}")]
@@ -107,11 +99,12 @@ class _Expression:
 
     def _values(self, node: ast.expr) -> Array:  # noqa: PLR0911 - one for each kind of node
         """Return numbers, bools or texts (dtype object), (N,) or one for all, masked where there is none."""
+        span = node.col_offset, node.end_col_offset
         match node:
-            case ast.Name(name) if name in self._texts:
-                return object_array([self._texts[name]])
-            case ast.Name(name):
-                return self._columns[self._names[name][0]]
+            case ast.Name() if span in self._texts:
+                return object_array([self._texts[span]])
+            case ast.Name() if span in self._names:
+                return self._columns[self._names[span]]
             case ast.Constant(value):
                 constant = np.asarray(value)  # An integer that needs more than 64 bits is an object.
                 return constant if constant.dtype != object else np.asarray(float(str(value)))
@@ -128,36 +121,32 @@ class _Expression:
             case ast.Compare(left, signs, others):
                 pairs = zip([left, *others], signs, others, strict=False)
                 return reduce(np.logical_and, (self._compare(*pair) for pair in pairs))
-        raise self._fault("that is not part of the language", self._place(node.col_offset))
+        raise self._fault("that is not part of the language", node.col_offset)
 
     def _numbers(self, node: ast.expr) -> Array:
         """Return what is calculated with, in float64: integers would overflow without a word."""
         if (values := self._values(node)).dtype == object:
-            raise self._fault("it calculates with a text", self._place(node.col_offset))
+            raise self._fault("it calculates with a text", node.col_offset)
         return values.astype(np.float64)
 
     def _truth(self, node: ast.expr) -> Array:
         """Return where values are true: where numbers are not zero, and never where there is none."""
         if (values := self._values(node)).dtype == object:
-            raise self._fault("a text is neither true nor false", self._place(node.col_offset), "compare it")
+            raise self._fault("a text is neither true nor false", node.col_offset, "compare it")
         return np.ma.filled(values != 0, fill_value=False)
 
     def _compare(self, left: ast.expr, sign: ast.cmpop, right: ast.expr) -> Array:
         if isinstance(sign, ast.In | ast.NotIn):
             if not isinstance(right, ast.List | ast.Tuple):
                 hint = "for example: worker in [0, 3]"
-                raise self._fault("'in' needs a list", self._place(right.col_offset), hint)
+                raise self._fault("'in' needs a list", right.col_offset, hint)
             is_in = isinstance(sign, ast.In)
             join, each = (np.logical_or, ast.Eq()) if is_in else (np.logical_and, ast.NotEq())
             return reduce(join, (self._compare(left, each, item) for item in right.elts), np.array(not is_in))
         first, second = self._values(left), self._values(right)
         if (first.dtype == object) != (second.dtype == object):
-            raise self._fault("it compares a text with a number", self._place(left.col_offset))
+            raise self._fault("it compares a text with a number", left.col_offset)
         return np.ma.filled(_OPERATORS[type(sign)](first, second), fill_value=False).astype(bool)
-
-    def _place(self, offset: int) -> int:
-        """Return the place in the text of what stands at an offset of the words of Python."""
-        return self._starts[max(bisect(self._starts, (offset, len(self._text))) - 1, 0)][1]
 
     def _fault(self, problem: str, place: int, hint: str = "") -> UsageError:
         return UsageError(

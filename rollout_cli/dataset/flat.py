@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -59,15 +60,11 @@ class FlatDataset(ABC):
             raise TypeError(f"items are chosen by integers, a slice or a mask, not by {at!r}")
         if places.ndim:
             return self._batch(places)
-        return {name: map_tree(_first, tree) for name, tree in self._batch(places[None]).items()}
+        return {name: map_tree(itemgetter(0), tree) for name, tree in self._batch(places[None]).items()}
 
     def __getitems__(self, places: Sequence[int]) -> Batch:
         """Return a batch; torch's loaders ask so for all items of a batch at once."""
         return self[places]
-
-
-def _first(leaf: Array) -> Any:
-    return leaf[0]
 
 
 def taken(tree: Tree, places: Array) -> Tree:
@@ -114,7 +111,7 @@ def _read(rows: Rows, folder: str, fields: Sequence[str], sizes: Array, blank_ro
         for field in fields:
             if field == "reward":
                 trees.append(np.zeros(n_rows))
-                filled.append((_rewards, trees[-1]))
+                filled.append((lambda table: decode(table["reward"]), trees[-1]))
                 continue
             columns = field_leaves(rows.spaces, field)
             arrays = [empty_column(column.leaf, n_rows) for column in columns]
@@ -130,10 +127,6 @@ def _read(rows: Rows, folder: str, fields: Sequence[str], sizes: Array, blank_ro
         hint = "choose fewer columns, or read batches from the files: dataset.iter_batches(256)"
         raise StorageError(f"{n_rows:,} rows do not fit into memory: {error}", hint=hint) from error
     return trees
-
-
-def _rewards(table: pa.Table) -> Array:
-    return decode(table["reward"])
 
 
 def _row_groups(

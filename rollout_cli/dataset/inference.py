@@ -1,26 +1,69 @@
-"""Schema inference: the first episodes of a run decide which info keys become columns.
+"""Inference: the first episodes of a run decide which info keys become columns, and the run's fingerprint.
 
 Info dictionaries may hold anything at any step, but all files of a dataset must have one schema, whichever
 worker ran which episode. So the columns are those of the shortest prefix of episodes 0, 1, 2, … with at
 least `INFERENCE_STEPS` steps. A value that comes later under another key or type goes to the row's JSON
 remainder.
+
+Two runs may share seed, names and options, and still differ: in the weights that lie under one name, for
+example. Their first episodes tell them apart. Every run sees the first episode of the whole run, which helps
+to decide the columns.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from copy import copy, deepcopy
 from typing import Any
 
 import numpy as np
 
-from rollout_cli.dataset.convert import fits
-from rollout_cli.dataset.fingerprint import FirstEpisode
+from rollout_cli.dataset.convert import Array, fits
 from rollout_cli.dataset.schema import INFO_PREFIXES, InfoColumns
 from rollout_cli.episodes.chunk import Chunk
 from rollout_cli.episodes.infos import JSON, STRING, InfoPath, kind_type
 
 INFERENCE_STEPS = 1_000  # Steps after which, at an episode's end, the columns are decided.
+FINGERPRINT_STEPS = (
+    1_000  # Steps of the first episode that count, so that the frames of a long one cost little.
+)
+
+
+class FirstEpisode:
+    """Hashes observations, actions and rewards of the first episode it sees, up to `FINGERPRINT_STEPS`."""
+
+    def __init__(self) -> None:
+        self._steps = 0
+        # One a column, so that it does not matter where the parts of a long episode end.
+        self._hashes: list[hashlib.blake2b] = []
+
+    def observe(self, chunk: Chunk) -> None:
+        """Take the next episodes of a run, or the next part of one; ignore those after the first episode."""
+        columns = (*chunk.observations, *chunk.actions, chunk.rewards)
+        self._hashes = self._hashes or [hashlib.blake2b() for _ in columns]
+        rows = min(int(chunk.lengths[0]), max(0, FINGERPRINT_STEPS - self._steps))
+        for digest, values in zip(self._hashes, columns, strict=True):
+            digest.update(_bytes(values[:rows]))
+        self._steps += FINGERPRINT_STEPS if chunk.completes else rows
+
+    def copy(self) -> FirstEpisode:
+        """Return another one, which has seen the same."""
+        other = FirstEpisode()
+        other._steps, other._hashes = self._steps, [digest.copy() for digest in self._hashes]
+        return other
+
+    def fingerprint(self, source: Mapping[str, Any]) -> str:
+        """Return the fingerprint of the run that `source` (of info.json) describes, 32 hexadecimal digits.
+
+        It depends on this episode, the root seed and the environment's keyword arguments alone: not on
+        workers, samplers, or the part of the run that is collected.
+        """
+        plain = json.loads(json.dumps([source["root_seed"], (source.get("env") or {}).get("kwargs")]))
+        # Keys are texts by now, so that they can be sorted.
+        parts = [json.dumps(plain, sort_keys=True).encode(), *(digest.digest() for digest in self._hashes)]
+        return hashlib.blake2b(b"".join(parts), digest_size=16).hexdigest()
 
 
 class SchemaInference:
@@ -138,3 +181,10 @@ def choose_kind(kinds: Mapping[str, bool]) -> str | None:
     elif len(sorts) > 1 and common.kind == "f":
         return None  # No integer type holds int64 and uint64.
     return common.name + typed[0].removeprefix(dtypes[0].name) if len(set(shapes)) == 1 else None
+
+
+def _bytes(values: Array) -> Any:
+    """Return the values of a column as bytes that do not depend on its byte order; texts as JSON."""
+    if values.dtype == object:
+        return "".join(map(json.dumps, values)).encode()
+    return np.ascontiguousarray(values, values.dtype.newbyteorder("<")).data

@@ -1,7 +1,8 @@
-"""Where the files of a dataset lie, what they are called, and its info.json."""
+"""Where the files of a dataset lie, what they are called, what run they are of, and its info.json."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Mapping
@@ -39,6 +40,9 @@ LOST_INFO = "restore meta/info.json from a copy, or collect the dataset again"
 
 FileId = tuple[int, int]
 """Chunk index and file index."""
+
+Origin = Mapping[str, str]
+"""The keys of a file's footer that say where it belongs: its run, its partition, its first number."""
 
 _FILE = re.compile(r"chunk-(\d{5}|[1-9]\d{5,})/file-(\d{5}|[1-9]\d{5,})\.parquet", re.ASCII)
 
@@ -189,3 +193,40 @@ def collected_source(info: Mapping[str, Any]) -> dict[str, Any]:
             hint="give a dataset that was collected: one that is made of others is not continued",
         )
     return dict(info["sources"][0])
+
+
+def fingerprint_of(info: Mapping[str, Any]) -> str | None:
+    """Return the fingerprint that the files of a dataset name; None where there are none yet.
+
+    It is that of the run, or of a derived dataset a hash of its sources' and of how it was made of them.
+    """
+    runs = [source.get("run") for source in info["sources"]]
+    if not info["derived"]:
+        return None if runs[0] is None else str(runs[0])
+    text = json.dumps([runs, info["derived"]], sort_keys=True)
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def file_origin(run: str | None, partition: int, first_number: int) -> Origin:
+    """Return the origin that the footers of a data file and its episodes file state.
+
+    A `run` of None stands for one whose fingerprint is unknown: no file states that.
+    """
+    return {
+        "rollout.run": f"{run}",
+        "rollout.partition": f"{partition}",
+        "rollout.first_number": f"{first_number}",
+    }
+
+
+def check_origin(path: Path, footer: Mapping[bytes, bytes] | None, expected: Origin) -> None:
+    """Raise `DatasetFormatError` unless the footer of the file `path` states the `expected` origin."""
+    stated = {key: (footer or {}).get(key.encode(), b"missing").decode(errors="replace") for key in expected}
+    differing = [
+        f"{key} is {stated[key]}, not {text}" for key, text in expected.items() if stated[key] != text
+    ]
+    if differing:
+        raise DatasetFormatError(
+            f"{path} is of another run or place than the dataset has here: {', '.join(differing)}",
+            hint="if a run replaced the dataset meanwhile, load it again; else see: rollout verify",
+        )

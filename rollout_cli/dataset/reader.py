@@ -13,6 +13,7 @@ from typing import Any, overload
 import numpy as np
 import pyarrow as pa
 
+from rollout_cli.dataset.batches import Padding, Transitions, Windows, stream_batches
 from rollout_cli.dataset.convert import Array
 from rollout_cli.dataset.episode_table import EpisodeTable
 from rollout_cli.dataset.expression import matching
@@ -20,9 +21,6 @@ from rollout_cli.dataset.flat import Batch
 from rollout_cli.dataset.layout import read_info, table_files
 from rollout_cli.dataset.rows import Rows, rows_of
 from rollout_cli.dataset.schema import EPISODE_FIELDS
-from rollout_cli.dataset.stream import stream_batches
-from rollout_cli.dataset.transitions import Transitions
-from rollout_cli.dataset.windows import Padding, Windows
 from rollout_cli.episodes.batch import EnvSpec, EpisodeBatch, Tree
 from rollout_cli.episodes.chunk import Chunk
 from rollout_cli.episodes.spaces import map_tree

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from rollout_cli.dataset.convert import Array
-from rollout_cli.dataset.fingerprint import fingerprint_of
 from rollout_cli.dataset.folder import OutputFolder
 from rollout_cli.dataset.inference import choose_kind
+from rollout_cli.dataset.layout import fingerprint_of
 from rollout_cli.dataset.metadata import DatasetSettings, DatasetSummary
 from rollout_cli.dataset.reader import Dataset
 from rollout_cli.dataset.rows import Rows
@@ -37,17 +37,29 @@ Change = Callable[[Rows, Chunk], Chunk]
 """Returns other steps for whole episodes, which are given as rows of the old dataset, and as a chunk."""
 
 
-def rewrite(chunks: Iterable[Rewritten], folder: OutputFolder, settings: DatasetSettings) -> DatasetSummary:
-    """Write episodes to a complete dataset, whose settings have `columns`.
+def rewrite(
+    chunks: Iterable[Rewritten],
+    folder: OutputFolder,
+    settings: DatasetSettings,
+    *,
+    n_steps: int,
+    progress: Progress,
+) -> DatasetSummary:
+    """Write episodes, of `n_steps` in all, to a complete dataset, whose settings have `columns`.
 
     Raises:
         DatasetExistsError: If the folder holds something that may not be replaced.
         StorageError: If a disk fails, or a dataset that is read is damaged.
     """
+    progress.start(label=str(folder.path), total_steps=n_steps, total_episodes=None)
+    progress.begin()
     with DatasetWriter(folder, settings) as writer:
         for chunk, partition, sources in chunks:
             writer.write(chunk, partition=partition, sources=sources)
-        return writer.close(status="complete")
+            progress.add(chunk)
+        summary = writer.close(status="complete")
+    progress.finish()
+    return summary
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,18 +94,13 @@ class Derivation:
 
     def write(self, folder: OutputFolder, progress: Progress) -> DatasetSummary:
         """Write it to the folder of its path; the rest is `rewrite`'s."""
-        progress.start(label=str(self.result.path), total_steps=self.result.steps, total_episodes=None)
-        progress.begin()
-        summary = rewrite(self._chunks(progress), folder, self.settings)
-        progress.finish()
-        return summary
+        return rewrite(self._chunks(), folder, self.settings, n_steps=self.result.steps, progress=progress)
 
-    def _chunks(self, progress: Progress) -> Iterator[Rewritten]:
+    def _chunks(self) -> Iterator[Rewritten]:
         for dataset, places in zip(self.inputs, self.places, strict=True):
             for block in dataset.rows.blocks():
                 chunk = self.change(block, block.chunk())
                 yield chunk, 0, places[block.column("source")]
-                progress.add(chunk)
 
 
 def derivation(

@@ -14,7 +14,7 @@ import pyarrow as pa
 from rollout_cli.dataset.convert import Array, decode_infos
 from rollout_cli.dataset.episode_table import DATA, EPISODES, EpisodeTable, read_episode_table, runs
 from rollout_cli.dataset.layout import FileId, file_name
-from rollout_cli.dataset.row_groups import Columns
+from rollout_cli.dataset.parquet import Columns
 from rollout_cli.dataset.schema import DatasetSchema, info_columns_of
 from rollout_cli.dataset.tables import decode_batch, decode_chunk
 from rollout_cli.episodes.batch import EpisodeBatch

@@ -20,8 +20,7 @@ import pyarrow as pa
 
 from rollout_cli.dataset.commits import SegmentRecord, Written, missing_ranges, read_tables
 from rollout_cli.dataset.convert import Array, decode
-from rollout_cli.dataset.fingerprint import file_origin
-from rollout_cli.dataset.layout import SegmentId
+from rollout_cli.dataset.layout import SegmentId, file_origin
 from rollout_cli.dataset.parquet import MEMORY_HINT, parquet_file
 from rollout_cli.dataset.schema import DatasetSchema, is_big
 from rollout_cli.dataset.stats import Place, TableStats, find_anomalies, merge_stats, table_stats

@@ -13,14 +13,17 @@ import pyarrow as pa
 
 from rollout_cli.dataset.commits import SegmentRecord, Written, missing_ranges, totals_of
 from rollout_cli.dataset.convert import Array
-from rollout_cli.dataset.fingerprint import Origin, check_origin, file_origin, fingerprint_of
 from rollout_cli.dataset.layout import (
     ASIDE,
     DATASET_ENTRIES,
     LOCK_NAME,
     LOST_INFO,
+    Origin,
     SegmentId,
+    check_origin,
     entries,
+    file_origin,
+    fingerprint_of,
     info_path,
     order_column,
     plot_path,

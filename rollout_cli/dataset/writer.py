@@ -12,14 +12,12 @@ from types import TracebackType
 from typing import Any, Self
 
 from rollout_cli.dataset import metadata
-from rollout_cli.dataset.build import DatasetBuild, WriteSegment
 from rollout_cli.dataset.commits import Committed, Written, read_committed
 from rollout_cli.dataset.convert import Array
-from rollout_cli.dataset.fingerprint import fingerprint_of
 from rollout_cli.dataset.folder import OutputFolder, recover_replaced, remove_dataset, remove_temporary
 from rollout_cli.dataset.inference import SchemaInference
-from rollout_cli.dataset.layout import info_path, order_column, read_info
-from rollout_cli.dataset.metadata import DatasetSettings, DatasetSummary, Status
+from rollout_cli.dataset.layout import fingerprint_of, info_path, order_column, read_info
+from rollout_cli.dataset.metadata import DatasetBuild, DatasetSettings, DatasetSummary, Status, WriteSegment
 from rollout_cli.dataset.schema import DatasetSchema, InfoColumns, SpaceSchema, env_record, info_columns_of
 from rollout_cli.dataset.segments import SegmentSettings, write_segment
 from rollout_cli.dataset.store import has_rename, tidy_up

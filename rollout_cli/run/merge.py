@@ -39,8 +39,9 @@ _MAY_DIFFER = {
     "cpus_per_worker",
     "gpus_per_worker",
     "flush_every",
+    "pin",
+    "accept_changes",
 }
-_MAY_DIFFER |= {"pin", "accept_changes"}
 """Options in which shards may differ: they say where and how it ran (`exact` divides workers)."""
 
 
@@ -112,13 +113,11 @@ def merge(
     )
     steps = sum(shard.dataset.info["steps"] for shard in shards)
     if not dry_run:
-        progress.start(label=str(output), total_steps=steps, total_episodes=None)
-        progress.begin()
-        chunks = _chunks([shard.dataset for shard in shards], per_worker, progress)
+        chunks = _chunks([shard.dataset for shard in shards], per_worker)
         # An old dataset stays until the new one is whole: no number gets so far.
         never = [sys.maxsize] * len(settings.first_numbers)
-        rewrite(chunks, OutputFolder(output, overwrite=overwrite, keep_until=never), settings)
-        progress.finish()
+        folder = OutputFolder(output, overwrite=overwrite, keep_until=never)
+        rewrite(chunks, folder, settings, n_steps=steps, progress=progress)
     return Edited(output, "merge", sum(map(len, datasets)), steps, sources=1, written=not dry_run)
 
 
@@ -276,7 +275,7 @@ def are_comparable(first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:
     return bool(verdicts == {"yes"} and first["versions"] == second["versions"])
 
 
-def _chunks(datasets: Sequence[Dataset], per_worker: int | None, progress: Progress) -> Iterator[Rewritten]:
+def _chunks(datasets: Sequence[Dataset], per_worker: int | None) -> Iterator[Rewritten]:
     """Yield the episodes of all shards."""
     for dataset in datasets:
         for block in dataset.rows.blocks():  # Each is of one file, and so of one partition.
@@ -285,7 +284,6 @@ def _chunks(datasets: Sequence[Dataset], per_worker: int | None, progress: Progr
                 worker = int(chunk.numbers[0]) // per_worker
                 chunk = replace(chunk, workers=np.full(chunk.n_episodes, worker, np.int32))
             yield chunk, worker, None
-            progress.add(chunk)
 
 
 def _verdict(sources: Sequence[Mapping[str, Any]], known: Verdict | None) -> Mapping[str, Any]:

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rollout_cli.dataset.parquet import RowReader
 from rollout_cli.dataset.reader import Dataset, load
-from rollout_cli.dataset.row_groups import RowReader
 from rollout_cli.errors import UsageError
 from tests.helpers.chunks import episode
 from tests.helpers.writing import SMALL, write_dataset

@@ -12,7 +12,7 @@ import pytest
 from gymnasium import spaces
 
 from rollout_cli import CollectConfig, collect
-from rollout_cli.dataset.fingerprint import FINGERPRINT_STEPS, FirstEpisode
+from rollout_cli.dataset.inference import FINGERPRINT_STEPS, FirstEpisode
 from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.episodes.chunk import Chunk, concatenate
 from tests.helpers.chunks import BOX_SPEC, episode, in_parts

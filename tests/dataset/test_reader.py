@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rollout_cli.dataset import row_groups, rows
+from rollout_cli.dataset import parquet, rows
 from rollout_cli.dataset.reader import Dataset, load
 from rollout_cli.episodes.batch import EpisodeBatch
 from rollout_cli.episodes.chunk import Chunk
@@ -107,13 +107,13 @@ def test_an_empty_selection_has_no_batch(dataset: Dataset, at: Any) -> None:
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
     """Return the row groups that are decoded, as they are."""
     found: list[tuple[str, int]] = []
-    original = row_groups.RowReader.decoded
+    original = parquet.RowReader.decoded
 
-    def counted(self: row_groups.RowReader, path: Path, group: int, columns: row_groups.Columns) -> Any:
+    def counted(self: parquet.RowReader, path: Path, group: int, columns: parquet.Columns) -> Any:
         found.append((str(path), group))
         return original(self, path, group, columns)
 
-    monkeypatch.setattr(row_groups.RowReader, "decoded", counted)
+    monkeypatch.setattr(parquet.RowReader, "decoded", counted)
     return found
 
 
@@ -136,7 +136,7 @@ def test_random_access_keeps_what_fits_into_its_memory(
     pristine: Path, reads: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With no memory at all, each read decodes anew, and the values are the same."""
-    monkeypatch.setattr(row_groups, "CACHE_BYTES", 0)
+    monkeypatch.setattr(parquet, "CACHE_BYTES", 0)
     dataset = load(pristine)
     for place in (3, 90, 3, 90):
         assert rich_episodes()[place].rewards.tolist() == dataset[place].rewards.tolist()
@@ -335,14 +335,14 @@ def test_an_episodes_values_are_read_without_its_other_columns(
     pristine: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rewards, actions and observations are those of the whole batch; no column of another field is decoded."""
-    asked: list[row_groups.Columns] = []
-    original = row_groups.RowReader.decoded
+    asked: list[parquet.Columns] = []
+    original = parquet.RowReader.decoded
 
-    def noted(self: row_groups.RowReader, path: Path, group: int, columns: row_groups.Columns) -> Any:
+    def noted(self: parquet.RowReader, path: Path, group: int, columns: parquet.Columns) -> Any:
         asked.append(columns)
         return original(self, path, group, columns)
 
-    monkeypatch.setattr(row_groups.RowReader, "decoded", noted)
+    monkeypatch.setattr(parquet.RowReader, "decoded", noted)
     one = load(pristine)[70]
     rewards, actions, seen, last = one.rewards, one.actions, one.observations, one.last_observation
     leaves = tuple(f"{{}}.{key}" for key in ("camera", "frames", "mission"))
@@ -367,7 +367,7 @@ def test_the_facts_of_an_episode_cannot_be_changed(dataset: Dataset) -> None:
 
 def test_threads_read_one_dataset_at_once(pristine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With memory for a few row groups, so that each thread throws out what another one has read."""
-    monkeypatch.setattr(row_groups, "CACHE_BYTES", 20_000)
+    monkeypatch.setattr(parquet, "CACHE_BYTES", 20_000)
     dataset, expected = load(pristine), [chunk.rewards.tolist() for chunk in rich_episodes()]
 
     def read(seed: int) -> list[int]:

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rollout_cli.dataset import row_groups, stream
+from rollout_cli.dataset import parquet
+from rollout_cli.dataset.batches import COLUMNS
 from rollout_cli.dataset.reader import Dataset, load
-from rollout_cli.dataset.transitions import COLUMNS
 from rollout_cli.episodes.batch import EpisodeBatch
 from rollout_cli.episodes.spaces import map_tree, tree_leaves
 from rollout_cli.errors import DatasetFormatError, StorageError
@@ -112,13 +112,13 @@ def test_places_that_do_not_fit_are_refused(dataset: Dataset, at: Any, error: ty
 def test_chosen_columns_are_read_alone(dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     """And each row group once, whatever the order of the episodes."""
     read: list[tuple[Path, int, Any]] = []
-    original = row_groups.RowReader.decoded
+    original = parquet.RowReader.decoded
 
-    def noted(self: row_groups.RowReader, path: Path, group: int, columns: Any) -> Any:
+    def noted(self: parquet.RowReader, path: Path, group: int, columns: Any) -> Any:
         read.append((path, group, columns))
         return original(self, path, group, columns)
 
-    monkeypatch.setattr(row_groups.RowReader, "decoded", noted)
+    monkeypatch.setattr(parquet.RowReader, "decoded", noted)
     batch = load(dataset.path)[::-1].transitions(["rewards", "terminated"])[:2]
     assert ["rewards", "terminated"] == [*batch]
     assert {("reward",)} == {columns for *_, columns in read}
@@ -162,7 +162,7 @@ def test_steps_that_do_not_fit_into_memory_are_an_error(
     def refuse(*_: Any) -> None:
         raise MemoryError("no more")
 
-    monkeypatch.setattr(row_groups.RowReader, "decoded", refuse)
+    monkeypatch.setattr(parquet.RowReader, "decoded", refuse)
     with pytest.raises(StorageError, match="do not fit into memory: no more") as caught:
         dataset.transitions()
     assert "iter_batches" in str(caught.value.hint)
@@ -257,7 +257,7 @@ def test_shuffled_batches_hold_each_transition_once(
     dataset: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In an order that the seed decides, over row groups and in a buffer of some of them; infos come along."""
-    monkeypatch.setattr(stream, "BUFFER_BYTES", 40_000)
+    monkeypatch.setattr("rollout_cli.dataset.batches.BUFFER_BYTES", 40_000)
     names = ["rewards", "next_observations"], ["env_info.x"]
     orders: dict[int, Any] = {}
     for seed in (0, 0, 1):
@@ -315,13 +315,13 @@ def test_an_info_is_read_by_name_without_the_others(
 ) -> None:
     """Also one without a column; its keys are those that the episode has."""
     asked: list[Any] = []
-    original = row_groups.RowReader.decoded
+    original = parquet.RowReader.decoded
 
-    def noted(self: row_groups.RowReader, path: Path, group: int, columns: Any) -> Any:
+    def noted(self: parquet.RowReader, path: Path, group: int, columns: Any) -> Any:
         asked.append(columns)
         return original(self, path, group, columns)
 
-    monkeypatch.setattr(row_groups.RowReader, "decoded", noted)
+    monkeypatch.setattr(parquet.RowReader, "decoded", noted)
     episode = load(dataset.path)[3]
     values = episode.env_infos["x"]
     assert asked == [("env_info.x", "env_info_extra")]
