@@ -275,6 +275,12 @@ def test_what_is_refused(message: str) -> None:
 def test_an_output_of_another_space() -> None:
     """It is an error of the policy."""
     Path("policy.onnx").write_bytes(bounded("batch"))
-    spec = EnvSpec(env_spec(PENDULUM).observation_space, gymnasium.spaces.Discrete(4))
-    with pytest.raises(PolicyError, match="gave logits of shape"):
-        policy_source("policy.onnx").load(spec).get_action(np.zeros(3, np.float32))
+    spaces = gymnasium.spaces
+    for space, message in (
+        (spaces.Discrete(4), "gave logits of shape"),
+        (spaces.MultiBinary(1), "gave float32, which is no action"),
+        (spaces.Box(-1.0, 1.0, (2,)), "gave actions of shape"),
+    ):
+        policy = policy_source("policy.onnx").load(EnvSpec(env_spec(PENDULUM).observation_space, space))
+        with pytest.raises(PolicyError, match=message):
+            policy.get_action(np.zeros(3, np.float32))

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 
 from rollout_cli.episodes.batch import EnvSpec
-from rollout_cli.episodes.spaces import Array, SpaceRows, Tree, count_rows
-from rollout_cli.errors import PolicyLoadError
+from rollout_cli.episodes.spaces import Array, SpaceRows, Tree
+from rollout_cli.errors import PolicyError, PolicyLoadError
 from rollout_cli.loading import needing
-from rollout_cli.policies.noise import RowNoise, SeededPolicy, gumbel
-from rollout_cli.policies.outputs import check_shape, draw_categories
+from rollout_cli.policies.noise import RowNoise
+from rollout_cli.policies.outputs import NetworkPolicy, check_shape
 from rollout_cli.policies.schemes.files import FileScheme, PolicyFiles
 from rollout_cli.policies.schemes.torchscript import no_deterministic_graph
 
@@ -66,7 +66,7 @@ def _new_session(onnxruntime: Any, files: PolicyFiles) -> Any:
         return make(str(Path(folder, "graph.onnx")), options, providers=providers)
 
 
-class OnnxPolicy(SeededPolicy):
+class OnnxPolicy(NetworkPolicy):
     """Runs a session with a batch of observations; its first output decides, as that of a torch module does.
 
     An input `NAME_in` with an output `NAME_out` is a state: zeros at the beginning of an episode, then what
@@ -91,20 +91,11 @@ class OnnxPolicy(SeededPolicy):
         draws: bool,
     ) -> None:
         self._make_session, self._draws = make_session, draws
-        self._deterministic, self._is_scaled = deterministic, is_scaled
-        self._observations, actions = SpaceRows(env_spec.observation_space), SpaceRows(env_spec.action_space)
-        self._actions, (self._action, *others) = actions, actions.leaves
-        if others or self._action.path or self._action.kind == "text":
-            raise PolicyLoadError(
-                f"an ONNX graph cannot choose an action of {env_spec.action_space}",
-                hint="run it in a policy with get_action, and name that as module:attr",
-            )
+        self._is_scaled = is_scaled
+        super().__init__(make_session(0), env_spec, deterministic=deterministic)
         space: Any = env_spec.action_space
         if is_scaled and not (self._action.kind == "box" and space.is_bounded()):
             raise PolicyLoadError(f"scale=true needs the bounds of a Box, not {space}", hint="omit scale")
-        super().__init__(
-            make_session(0), lambda n_rows: RowNoise(n_rows, int(getattr(space, "n", 0)), gumbel)
-        )
         outputs = [output.name for output in self.wrapped.get_outputs()]
         inputs = {node.name: node for node in self.wrapped.get_inputs()}
         states = {name: f"{name[:-3]}_out" for name in inputs if name.endswith("_in")}
@@ -126,13 +117,6 @@ class OnnxPolicy(SeededPolicy):
     def reset(self, do_resets: Array | None = None) -> None:  # noqa: ARG002
         self._state = self._zeros
 
-    def get_action(self, observation: Any) -> tuple[Any, dict[str, Any]]:
-        batch = self._observations.stack([observation])
-        return self._actions.split(self._act(batch, self._single))[0], {}
-
-    def get_actions(self, observations: Tree) -> tuple[Tree, dict[str, Any]]:
-        return self._act(observations, self._sized(count_rows(observations))), {}
-
     def _act(self, observations: Tree, numbers: RowNoise) -> Array:
         columns = self._observations.columns(observations)
         feed = {
@@ -141,17 +125,14 @@ class OnnxPolicy(SeededPolicy):
         }
         output, *state = self.wrapped.run(self._wanted, {**feed, **self._state})
         self._state = dict(zip(self._states, state, strict=True))
-        return self._as_actions(output, numbers)
-
-    def _as_actions(self, output: Any, numbers: RowNoise) -> Array:
-        shape = (len(numbers), *self._action.shape)
-        is_float = output.dtype.kind == "f"
-        if self._action.kind == "discrete" and is_float:
-            noise = None if self._deterministic else numbers.next()
-            space: Any = self._action.space
-            logits = np.asarray(output, np.float64)
-            return draw_categories(logits, noise, (len(numbers), numbers.width)) + int(space.start)
-        check_shape("actions", output, shape)
+        if self._action.kind == "discrete" and output.dtype.kind == "f":
+            return self._choose(np.asarray(output, np.float64), numbers)
+        if output.dtype.kind == "f" and self._action.kind != "box":
+            raise PolicyError(
+                f"the graph gave {output.dtype}, which is no action of {self._space}",
+                hint="export a graph whose first output is integers",
+            )
+        check_shape("actions", output, (len(numbers), *self._action.shape))
         if self._is_scaled:
             low, high = self._action.bounds or (0, 0)
             output = low + (output + 1.0) / 2.0 * (high - low)
