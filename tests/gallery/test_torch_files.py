@@ -329,6 +329,7 @@ def test_a_state_dict_needs_a_factory(networks: Any) -> None:
     assert "net.0.bias (16,)" in str(refused("policy.safetensors", safetensors.torch.save(tensors)))
     makers = {
         "a checkpoint of rsl_rl": {"actor_state_dict": tensors, "critic_state_dict": tensors, "iter": 3},
+        "checkpoint of rsl_rl": {"model_state_dict": tensors, "iter": 3, "infos": None},
         "save_model": {"policy": tensors, "q_funcs": tensors, "targ_q_funcs": tensors},
         "CleanRL": {"actor_mean.0.weight": torch.zeros(1), "critic.0.weight": torch.zeros(1)},
     }

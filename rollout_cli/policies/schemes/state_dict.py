@@ -24,11 +24,13 @@ _ENTRIES = (
     "policy_state_dict",
 )
 """The entries of checkpoints that hold the state dict of a policy."""
+_RSL_RL = (
+    "a checkpoint of rsl_rl",
+    "its own export, policy.pt or policy.onnx, needs no factory; else ",
+)
 _MAKERS = {
-    "actor_state_dict": (
-        "a checkpoint of rsl_rl",
-        "its own export, policy.pt or policy.onnx, needs no factory; else ",
-    ),
+    "actor_state_dict": _RSL_RL,
+    "infos": _RSL_RL,  # Of older versions.
     "q_funcs": ("what d3rlpy's save_model wrote", "export with save_policy('policy.pt'); else "),
     "actor_mean": (
         "a state dict like CleanRL's",
