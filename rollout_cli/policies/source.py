@@ -31,7 +31,11 @@ from rollout_cli.pins import FileWatch, PinRules
 from rollout_cli.policies.adapt import adapt_policy, instantiate, policy_class
 from rollout_cli.policies.policy import AdaptedPolicy
 from rollout_cli.policies.random import RandomSource
+from rollout_cli.policies.schemes.onnx import ONNX
 from rollout_cli.policies.schemes.recognise import ADVICE, recognise, recognise_folder
+from rollout_cli.policies.schemes.safetensors import SAFETENSORS
+from rollout_cli.policies.schemes.torch import TORCH
+from rollout_cli.policies.schemes.torchscript import TORCHSCRIPT
 
 
 class PolicySource(Protocol):
@@ -64,7 +68,13 @@ _FILE_SUFFIXES = (*PICKLE_SUFFIXES, ".zip", ".pt", ".pt2", ".pth", ".onnx", ".sa
 """A SPEC that ends so names a file, also one that is not there."""
 
 MakeSource = Callable[[str, Mapping[str, Any]], PolicySource]
-SCHEMES: dict[str, MakeSource] = {"random": RandomSource}
+SCHEMES: dict[str, MakeSource] = {
+    "random": RandomSource,
+    "onnx": ONNX,
+    "safetensors": SAFETENSORS,
+    "torch": TORCH,
+    "torchscript": TORCHSCRIPT,
+}
 """From the scheme, before a SPEC's first colon, to what makes a source of the rest and of the options.
 
 Packages add theirs by entry points of the group `rollout.policies`, such as a `FileScheme`.

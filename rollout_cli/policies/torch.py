@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import sys
 from typing import Any
 
 import numpy as np
 
 from rollout_cli.episodes.batch import EnvSpec
-from rollout_cli.episodes.spaces import Array, SpaceRows, Tree, count_rows
+from rollout_cli.episodes.spaces import Array, Tree
 from rollout_cli.errors import PolicyError, PolicyLoadError
-from rollout_cli.policies.noise import RowNoise, SeededPolicy, gumbel, normal
-from rollout_cli.policies.policy import named
+from rollout_cli.policies.noise import RowNoise
+from rollout_cli.policies.outputs import NetworkPolicy, check_shape
+from rollout_cli.policies.policy import named, own_method
 
 
 def is_torch_module(candidate: Any) -> bool:
@@ -22,7 +22,7 @@ def is_torch_module(candidate: Any) -> bool:
     return isinstance(module_type, type) and isinstance(candidate, module_type)
 
 
-class TorchPolicy(SeededPolicy):
+class TorchPolicy(NetworkPolicy):
     """Calls a module with a batch of observations, in eval mode and without gradients.
 
     The module gets a tree of tensors (n, *shape) on its own device: numbers of a Box in its parameters'
@@ -31,30 +31,28 @@ class TorchPolicy(SeededPolicy):
     - a `torch.distributions.Distribution` is sampled; its mode where deterministic;
     - for a Discrete space, a tensor (n, number of actions), or a Categorical distribution, gives logits: an
       action is drawn from their softmax, or is the argmax where deterministic;
-    - for a Box, a tensor (n, *shape) is the action.
+    - for a Box, a tensor (n, *shape) is the action; one of integers is it for every space.
 
     What a row draws follows from its own seed, but for distributions that `_sample` does not know.
+
+    A module that is `row_by_row` acts on a batch of one row alone, since it keeps a state, draws from torch's
+    generator, or knows no other batch. Its own `reset`, where it has one, begins each episode.
     """
 
-    def __init__(self, wrapped: Any, env_spec: EnvSpec, *, deterministic: bool) -> None:
-        self._observations, self._actions = (
-            SpaceRows(env_spec.observation_space),
-            SpaceRows(env_spec.action_space),
-        )
-        self._action, *others = self._actions.leaves
-        hint = "wrap it in a policy with get_action"
-        if others or self._action.path or self._action.kind == "text":
-            raise PolicyLoadError(
-                f"a torch module cannot choose an action of {env_spec.action_space}", hint=hint
-            )
+    def __init__(
+        self, wrapped: Any, env_spec: EnvSpec, *, deterministic: bool, row_by_row: bool = False
+    ) -> None:
+        super().__init__(wrapped, env_spec, deterministic=deterministic)
         if any(leaf.kind == "text" for leaf in self._observations.leaves):
-            raise PolicyLoadError("a torch module cannot take text", hint=hint)
-        if callable(getattr(wrapped, "reset", None)):
+            raise PolicyLoadError(
+                "a torch module cannot take text", hint="wrap it in a policy with get_action"
+            )
+        reset = own_method(wrapped, "reset")
+        if reset is not None and not row_by_row:
             raise PolicyLoadError(
                 "the torch module has a reset, so it keeps a state between steps",
                 hint="give it get_action and get_actions, which say how the state follows its episodes",
             )
-        self._space: Any = env_spec.action_space
         self._torch: Any = sys.modules["torch"]
         if getattr(wrapped.forward, "__func__", None) is self._torch.nn.Module.forward:
             verb = "get_action_and_value" if hasattr(wrapped, "get_action_and_value") else "its own method"
@@ -63,46 +61,40 @@ class TorchPolicy(SeededPolicy):
                 hint="give it a forward that returns logits or a distribution, "
                 f"or a get_action that calls {verb}",
             )
-        self._deterministic = deterministic
         parameter = next(iter(wrapped.parameters()), self._torch.zeros(0))
         self._device = parameter.device
         self._dtype = parameter.dtype if parameter.is_floating_point() else self._torch.get_default_dtype()
         with contextlib.suppress(NotImplementedError):  # An exported program has one mode.
             wrapped.eval()
-        super().__init__(wrapped, self._new_numbers)
+        self._reset, self.resets, self.row_by_row = reset, reset is not None, row_by_row
 
-    def get_action(self, observation: Any) -> tuple[Any, dict[str, Any]]:
-        batch = self._observations.stack([observation])
-        return self._actions.split(self._act(batch, self._single))[0], {}
-
-    def get_actions(self, observations: Tree) -> tuple[Tree, dict[str, Any]]:
-        return self._act(observations, self._sized(count_rows(observations))), {}
+    def reset(self, do_resets: Array | None = None) -> None:  # noqa: ARG002
+        if self._reset is not None:
+            self._reset()
 
     def get_param_values(self) -> dict[str, Any]:
         """Return a copy of the module's `state_dict` in the CPU's memory: training goes on without it."""
         return {name: value.detach().cpu().clone() for name, value in self.wrapped.state_dict().items()}
 
-    def _new_numbers(self, n_rows: int) -> RowNoise:
-        if self._action.kind == "discrete":
-            return RowNoise(n_rows, int(self._space.n), gumbel)
-        return RowNoise(n_rows, math.prod(self._action.shape), normal)
-
     def _act(self, observations: Tree, numbers: RowNoise) -> Array:
         with self._torch.no_grad():
             output = self.wrapped(self._tensors(observations))
             is_distribution = isinstance(output, self._torch.distributions.Distribution)
+            is_tensor = isinstance(output, self._torch.Tensor)
             logits = getattr(output, "logits", None) if is_distribution else output
-            if self._action.kind == "discrete" and isinstance(logits, self._torch.Tensor):
-                return self._choose(logits, numbers)
+            shape = (len(numbers), *self._action.shape)
+            is_action = is_tensor and output.shape == shape and not output.is_floating_point()
+            if self._action.kind == "discrete" and isinstance(logits, self._torch.Tensor) and not is_action:
+                return self._choose(logits.double().cpu().numpy(), numbers)
             if is_distribution:
                 output = output.mode if self._deterministic else _sample(output, numbers, self._action.shape)
-            elif self._action.kind != "box" or not isinstance(output, self._torch.Tensor):
+            elif not is_action and (self._action.kind != "box" or not is_tensor):
                 raise PolicyError(
                     f"the module gave {named(output)}, which is no action of {self._space}",
                     hint="let it return a torch Distribution, or wrap it in a policy with get_action",
                 )
             values = output.cpu().numpy()
-        _check_shape("actions", values, (len(numbers), *self._action.shape))
+        check_shape("actions", values, shape)
         return np.asarray(values.astype(self._action.dtype))
 
     def _tensors(self, observations: Tree) -> Tree:
@@ -116,27 +108,6 @@ class TorchPolicy(SeededPolicy):
                 tensor.to(device=self._device, dtype=self._dtype if leaf.kind == "box" else tensor.dtype)
             )
         return self._observations.tree(tensors)
-
-    def _choose(self, logits: Any, numbers: RowNoise) -> Array:
-        """Return a category of each row's softmax, int64 (n,); the likeliest where deterministic."""
-        values = logits.double().cpu().numpy()
-        _check_shape("logits", values, (len(numbers), numbers.width))
-        # A NaN counts as the highest.
-        if not np.isfinite(values.max(axis=1)).all():
-            raise PolicyError(
-                f"the module gave logits {values}", hint="logits must be finite, or -inf for never"
-            )
-        # The likeliest after adding Gumbel noise is a draw from the softmax.
-        noise = 0.0 if self._deterministic else numbers.next()
-        return np.asarray((values + noise).argmax(axis=1) + int(self._space.start))
-
-
-def _check_shape(noun: str, values: Array, expected: tuple[int, ...]) -> None:
-    if values.shape != expected:
-        raise PolicyError(
-            f"the module gave {noun} of shape {values.shape}, expected {expected}",
-            hint="its output must have one row an observation",
-        )
 
 
 def _sample(distribution: Any, numbers: RowNoise, shape: tuple[int, ...]) -> Any:

@@ -14,7 +14,7 @@ import pytest
 
 from rollout_cli.errors import PolicyLoadError
 from rollout_cli.policies.schemes.recognise import ADVICE, pickled_texts, recognise, recognise_folder
-from rollout_cli.policies.source import policy_source
+from rollout_cli.policies.source import SCHEMES, policy_source
 
 
 def zipped(*names: str) -> bytes:
@@ -70,7 +70,7 @@ def test_files(name: str) -> None:
     """Each kind, whatever the file is called."""
     kind, data = FILES[name]
     assert kind == recognise(data, "policy.bin") == recognise(data, "policy")
-    assert kind in {*ADVICE, "pickle", None}
+    assert kind in {*ADVICE, *SCHEMES, "pickle", None}
 
 
 def test_the_suffix_comes_last() -> None:

@@ -21,10 +21,6 @@ _REBUILD = "rebuild the network in a function, and name that as module:attr: doc
 ADVICE = {
     "sb3": ("a model of Stable-Baselines3", _WRAP),
     "zoo": ("a run folder of rl_zoo3", "name its best_model.zip"),
-    "torchscript": ("a TorchScript module", _WRAP),
-    "torch": ("a file of torch", _WRAP),
-    "safetensors": ("a file of safetensors", _REBUILD),
-    "onnx": ("an ONNX model", _WRAP),
     "d3rlpy": ("a d3rlpy model", "export it: model.save_policy('policy.pt') writes TorchScript"),
     "rllib": ("an RLlib checkpoint", _WRAP),
     "keras": ("a Keras model", _WRAP),

@@ -1,0 +1,190 @@
+"""The scheme `onnx`: a graph that onnxruntime runs, recurrent ones too; what a graph has decides how it is run."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rollout_cli.episodes.batch import EnvSpec
+from rollout_cli.episodes.spaces import Array, SpaceRows, Tree
+from rollout_cli.errors import PolicyError, PolicyLoadError
+from rollout_cli.loading import needing
+from rollout_cli.policies.noise import RowNoise
+from rollout_cli.policies.outputs import NetworkPolicy, check_shape
+from rollout_cli.policies.schemes.files import FileScheme, PolicyFiles
+from rollout_cli.policies.schemes.torchscript import no_deterministic_graph
+
+_RANDOM_NODES = (
+    "Bernoulli",
+    "Multinomial",
+    "RandomNormal",
+    "RandomNormalLike",
+    "RandomUniform",
+    "RandomUniformLike",
+)
+_DTYPES = {"float": "float32", "double": "float64"}
+"""Of the types of inputs, where numpy has other names."""
+
+
+def _field(tag: bytes, text: str) -> bytes:
+    """Return a field of a protobuf that holds a short text."""
+    return tag + bytes([len(text)]) + text.encode()
+
+
+def _external_files(path: Path) -> Mapping[str, Path]:
+    """Return the files of weights that a graph names, by name; PolicyLoadError for one in another folder.
+
+    In the graph they are entries `location` of a map, whose key and value are fields 1 and 2.
+    """
+    data = path.read_bytes() if path.is_file() else b""
+    entries = re.finditer(re.escape(_field(b"\x0a", "location")) + rb"\x12(.)", data, re.DOTALL)
+    names = {data[match.end() : match.end() + match[1][0]].decode(errors="replace") for match in entries}
+    for name in names:
+        if Path(name).name != name:
+            raise PolicyLoadError(
+                f"{path} has its weights in {name!r}, which is not a file beside it",
+                hint="save it again, with its weights inside or in the same folder",
+            )
+    return {name: path.with_name(name) for name in sorted(names)}
+
+
+def _new_session(onnxruntime: Any, files: PolicyFiles) -> Any:
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    make = onnxruntime.InferenceSession
+    providers = ["CPUExecutionProvider"]
+    if files.contents.keys() == {""}:
+        return make(files.data, options, providers=providers)
+    with tempfile.TemporaryDirectory() as folder:
+        for name, data in files.contents.items():
+            Path(folder, name or "graph.onnx").write_bytes(data)
+        return make(str(Path(folder, "graph.onnx")), options, providers=providers)
+
+
+class OnnxPolicy(NetworkPolicy):
+    """Runs a session with a batch of observations; its first output decides, as that of a torch module does.
+
+    An input `NAME_in` with an output `NAME_out` is a state: zeros at the beginning of an episode, then what
+    the last step gave. A graph with a state, with random nodes, or for one row acts on one row at a time. One
+    with random nodes gets a new session for each episode, since its seed is read where a session is made.
+
+    Args:
+        make_session: Makes a session; with a seed, one whose random nodes follow from it.
+        env_spec: The spaces.
+        deterministic: Whether logits give their likeliest action.
+        is_scaled: Whether the actions of a Box are in [-1, 1], for its bounds.
+        draws: Whether the graph has random nodes.
+    """
+
+    def __init__(
+        self,
+        make_session: Callable[[int], Any],
+        env_spec: EnvSpec,
+        *,
+        deterministic: bool,
+        is_scaled: bool,
+        draws: bool,
+    ) -> None:
+        self._make_session, self._draws = make_session, draws
+        self._is_scaled = is_scaled
+        super().__init__(make_session(0), env_spec, deterministic=deterministic)
+        space: Any = env_spec.action_space
+        if is_scaled and not (self._action.kind == "box" and space.is_bounded()):
+            raise PolicyLoadError(f"scale=true needs the bounds of a Box, not {space}", hint="omit scale")
+        outputs = [output.name for output in self.wrapped.get_outputs()]
+        inputs = {node.name: node for node in self.wrapped.get_inputs()}
+        states = {name: f"{name[:-3]}_out" for name in inputs if name.endswith("_in")}
+        self._states = {name: output for name, output in states.items() if output in outputs}
+        self._zeros = {name: _zeros(inputs[name]) for name in self._states}
+        self._state = self._zeros
+        self._wanted = [next(name for name in outputs if name not in states.values()), *self._states.values()]
+        self._seen = [node for name, node in inputs.items() if name not in self._states]
+        self._columns = _order([node.name for node in self._seen], self._observations)
+        is_fixed = any(type(node.shape[0]) is int for node in self._seen if node.shape)
+        self.row_by_row = bool(self._states) or draws or is_fixed
+        self.resets = bool(self._states)
+
+    def seed(self, seed: int) -> None:
+        super().seed(seed)
+        if self._draws:
+            self.wrapped = self._make_session(seed)
+
+    def reset(self, do_resets: Array | None = None) -> None:  # noqa: ARG002
+        self._state = self._zeros
+
+    def _act(self, observations: Tree, numbers: RowNoise) -> Array:
+        columns = self._observations.columns(observations)
+        feed = {
+            node.name: np.asarray(columns[place], _dtype(node))
+            for node, place in zip(self._seen, self._columns, strict=True)
+        }
+        output, *state = self.wrapped.run(self._wanted, {**feed, **self._state})
+        self._state = dict(zip(self._states, state, strict=True))
+        if self._action.kind == "discrete" and output.dtype.kind == "f":
+            return self._choose(np.asarray(output, np.float64), numbers)
+        if output.dtype.kind == "f" and self._action.kind != "box":
+            raise PolicyError(
+                f"the graph gave {output.dtype}, which is no action of {self._space}",
+                hint="export a graph whose first output is integers",
+            )
+        check_shape("actions", output, (len(numbers), *self._action.shape))
+        if self._is_scaled:
+            low, high = self._action.bounds or (0, 0)
+            output = low + (output + 1.0) / 2.0 * (high - low)
+        return np.asarray(output.astype(self._action.dtype))
+
+
+def _dtype(node: Any) -> str:
+    """Return the dtype of an input whose type is such as `tensor(float)`."""
+    name = str(node.type).removeprefix("tensor(").removesuffix(")")
+    return _DTYPES.get(name, name)
+
+
+def _zeros(node: Any) -> Array:
+    """Return the first state, whose free dimensions are of one row."""
+    return np.zeros([size if type(size) is int else 1 for size in node.shape], _dtype(node))
+
+
+def _order(names: list[str], observations: SpaceRows) -> list[int]:
+    """Return the place of each input's leaf in the observation space: by its name, where there are several."""
+    leaves = [leaf.name for leaf in observations.leaves]
+    if len(names) == len(leaves) == 1:
+        return [0]
+    if not set(names) <= set(leaves):
+        raise PolicyLoadError(
+            f"the graph has the inputs {', '.join(names)}, and observations have {', '.join(leaves) or 'one part'}",
+            hint="name the inputs as the observation space does, and states h_in and h_out",
+        )
+    return [leaves.index(name) for name in names]
+
+
+def _load(
+    files: PolicyFiles, options: Mapping[str, Any], env_spec: EnvSpec, *, deterministic: bool
+) -> OnnxPolicy:
+    with needing("onnxruntime"):
+        import onnxruntime  # noqa: PLC0415 - only workers with such a policy need it
+    # Field 4 of a node is its operator.
+    draws = any(_field(b"\x22", operator) in files.data for operator in _RANDOM_NODES)
+    if draws and deterministic:
+        raise no_deterministic_graph()
+    if draws and _field(b"\x0a", "seed") + b"\x15" in files.data:
+        raise PolicyLoadError(
+            f"{files.path} fixes the seed of its random nodes, so all its episodes would draw the same",
+            hint="export it without the attribute `seed`, or export the mean action or the logits",
+        )
+
+    def make_session(seed: int) -> Any:
+        if draws:
+            onnxruntime.set_seed(seed % 2**31)
+        return _new_session(onnxruntime, files)
+
+    is_scaled = options.get("scale", False)
+    return OnnxPolicy(make_session, env_spec, deterministic=deterministic, is_scaled=is_scaled, draws=draws)
+
+
+ONNX = FileScheme("onnx", "an ONNX model", _load, {"scale": bool}, beside=_external_files)

@@ -1,0 +1,139 @@
+"""State dicts: tensors by name, without their network. A factory of the user's makes that."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import islice
+from typing import Any
+
+from rollout_cli.episodes.batch import EnvSpec
+from rollout_cli.errors import PolicyLoadError
+from rollout_cli.loading import Source
+from rollout_cli.policies.adapt import instantiate
+from rollout_cli.policies.policy import named, own_method
+from rollout_cli.policies.schemes.files import PolicyFiles
+
+_ENTRIES = (
+    "model",
+    "state_dict",
+    "model_state_dict",
+    "model_weights",
+    "actor",
+    "actor_state_dict",
+    "policy",
+    "policy_state_dict",
+)
+"""The entries of checkpoints that hold the state dict of a policy."""
+_RSL_RL = (
+    "a checkpoint of rsl_rl",
+    "its own export, policy.pt or policy.onnx, needs no factory; else ",
+)
+_MAKERS = {
+    "actor_state_dict": _RSL_RL,
+    "infos": _RSL_RL,  # Of older versions.
+    "q_funcs": ("what d3rlpy's save_model wrote", "export with save_policy('policy.pt'); else "),
+    "actor_mean": (
+        "a state dict like CleanRL's",
+        "the statistics of a NormalizeObservation are not in it, and the actions are of no use without them; ",
+    ),
+}
+"""By a key, or the beginning of one: what the file is, and a hint."""
+_SHOWN = 6
+
+
+def filled_module(found: Any, files: PolicyFiles, factory: str | None, env_spec: EnvSpec) -> Any:
+    """Return the module that a factory makes, with the one state dict of a file that fits it in all shapes.
+
+    Args:
+        found: A state dict, a checkpoint with some, or a tuple of them. Names may have the prefixes of
+            DistributedDataParallel and torch.compile.
+        files: The files that it is from.
+        factory: The user's `module:attr`.
+        env_spec: What the factory is called with, where it takes it.
+
+    Raises:
+        PolicyLoadError: If there is no factory, or no state dict that fits its module, or several.
+    """
+    candidates = dict(_state_dicts(found))
+    if factory is None:
+        raise _lacks_factory(found, candidates, files)
+    module = instantiate(Source(factory, None, files.folder, None).load(PolicyLoadError), env_spec)
+    if own_method(module, "state_dict") is None or own_method(module, "load_state_dict") is None:
+        raise PolicyLoadError(
+            f"{factory} made {named(module)}, which has no load_state_dict",
+            hint="let it return the torch.nn.Module that was trained",
+        )
+    full_names = _plain_names(module.state_dict())
+    expected = _shapes({plain: module.state_dict()[name] for plain, name in full_names.items()})
+    fitting = [entry for entry, tensors in candidates.items() if _shapes(tensors) == expected]
+    if len(fitting) != 1:
+        raise _does_not_fit(files, factory, fitting, {"the module": expected, **_all_shapes(candidates)})
+    tensors = candidates[fitting[0]]
+    module.load_state_dict({name: tensors[plain] for plain, name in full_names.items()})
+    return module
+
+
+def _state_dicts(found: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield the state dicts of a file by where they are, in plain names."""
+    entries: dict[str, Any] = {"the file": found}
+    if isinstance(found, Mapping):
+        entries |= {f"its {key!r}": found[key] for key in _ENTRIES if key in found}
+    elif isinstance(found, tuple | list):
+        entries = {f"its item {place}": item for place, item in enumerate(found)}
+    for entry, tensors in entries.items():
+        if (
+            isinstance(tensors, Mapping)
+            and tensors
+            and all(hasattr(item, "shape") for item in tensors.values())
+        ):
+            yield entry, {plain: tensors[name] for plain, name in _plain_names(tensors).items()}
+
+
+def _plain_names(tensors: Mapping[str, Any]) -> dict[str, str]:
+    """Return the names by those without the prefixes of DistributedDataParallel and torch.compile."""
+    plain = {name.replace("_orig_mod.", ""): name for name in tensors}
+    is_parallel = all(name.startswith("module.") for name in plain)
+    return {name.removeprefix("module."): full for name, full in plain.items()} if is_parallel else plain
+
+
+def _shapes(tensors: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(getattr(tensor, "shape", ())) for name, tensor in tensors.items()}
+
+
+def _all_shapes(candidates: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, tuple[int, ...]]]:
+    return {entry: _shapes(tensors) for entry, tensors in candidates.items()}
+
+
+def _lacks_factory(
+    found: Any, candidates: Mapping[str, Mapping[str, Any]], files: PolicyFiles
+) -> PolicyLoadError:
+    """Return the error that shows the first tensors, and who seems to have made the file."""
+    shapes = next(iter(_all_shapes(candidates).values()), {})
+    names = [str(name) for name in (*found, *shapes)] if isinstance(found, Mapping) else [*shapes]
+    makers = (maker for key, maker in _MAKERS.items() if any(name.startswith(key) for name in names))
+    what, hint = next(makers, ("tensors", ""))
+    shown = ", ".join(f"{name} {shape}" for name, shape in islice(shapes.items(), _SHOWN))
+    return PolicyLoadError(
+        f"{files.path} is {what}, without its network: {shown or ', '.join(names[:_SHOWN])}"
+        f"{', …' if max(len(shapes), 0 if shapes else len(names)) > _SHOWN else ''}",
+        hint=f"{hint}name what makes the network: {{policy_kwargs=factory=module:attr}}",
+    )
+
+
+def _does_not_fit(
+    files: PolicyFiles, factory: str, fitting: list[str], shapes: Mapping[str, Mapping[str, Any]]
+) -> PolicyLoadError:
+    if fitting:
+        return PolicyLoadError(
+            f"several state dicts of {files.path} fit the module of {factory}: {', '.join(fitting)}",
+            hint="save the one that is meant into a file of its own",
+        )
+    lists = (
+        f"{what}:\n" + "".join(f"  {name} {shape}\n" for name, shape in tensors.items())
+        for what, tensors in shapes.items()
+    )
+    return PolicyLoadError(
+        f"no state dict of {files.path} fits the module of {factory} in all names and shapes",
+        hint="make the module as it was in training; both are listed below",
+        details="".join(lists),
+    )
