@@ -31,6 +31,8 @@ from rollout_cli.pins import FileWatch, PinRules
 from rollout_cli.policies.adapt import adapt_policy, instantiate, policy_class
 from rollout_cli.policies.policy import AdaptedPolicy
 from rollout_cli.policies.random import RandomSource
+from rollout_cli.policies.schemes.constant import ConstantSource
+from rollout_cli.policies.schemes.mix import MixSource
 from rollout_cli.policies.schemes.recognise import ADVICE, recognise, recognise_folder
 
 
@@ -52,6 +54,7 @@ class PolicySource(Protocol):
 
         `scheme` is that of the SPEC, `path` its file's absolute path, `sha256` the hash of that file or of a
         module's source, each None where there is none; `options` are the arguments that the scheme was given.
+        Of a mixture, `path` is the sum of its `components`, and `sha256` covers them.
         """
 
 
@@ -64,7 +67,11 @@ _FILE_SUFFIXES = (*PICKLE_SUFFIXES, ".zip", ".pt", ".pt2", ".pth", ".onnx", ".sa
 """A SPEC that ends so names a file, also one that is not there."""
 
 MakeSource = Callable[[str, Mapping[str, Any]], PolicySource]
-SCHEMES: dict[str, MakeSource] = {"random": RandomSource}
+SCHEMES: dict[str, MakeSource] = {
+    "random": RandomSource,
+    "constant": ConstantSource.of,
+    "mix": lambda rest, options: MixSource.of(rest, options, policy_source, recorded_spec),
+}
 """From the scheme, before a SPEC's first colon, to what makes a source of the rest and of the options.
 
 Packages add theirs by entry points of the group `rollout.policies`, such as a `FileScheme`.
