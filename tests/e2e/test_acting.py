@@ -51,10 +51,17 @@ def test_the_bytes_are_the_same_for_any_number_of_workers(folder: Path) -> None:
 
 
 def test_the_width_of_a_batch_changes_nothing(folder: Path) -> None:
-    """Where the policy acts in each row as alone, it explores in each row as alone."""
+    """Where the policy acts in each row as alone, it explores so; a mixture needs rows that take turns."""
     words = ("--episodes", "60", "--seed", "3", *EXPLORE, *LOCAL)
     one = collected(folder, "one", *words)
     assert_same_data(one, collected(folder, "four", *words, "--envs-per-worker", "4"))
+    vector = ("--env", "tests.helpers.envs:vector", "--vectorization", "native", "--envs-per-worker", "4")
+    called("collect", *words, *vector, "--quiet", "--output", folder / "native")
+    pairs = zip(load(one), load(folder / "native"), strict=True)
+    assert all(first.actions.tobytes() == second.actions.tobytes() for first, second in pairs)
+    mixed = ("collect", "--episodes", "3", "--policy", "mix:0.5*random+0.5*random", *vector, *LOCAL)
+    ran = called(*mixed, "--quiet", "--output", folder / "mixed", code=3)
+    assert "MixPolicy acts on one observation at a time" in ran.stderr
 
 
 def test_a_mixture_is_resumed_and_replayed_from_another_folder(folder: Path, tmp_path: Path) -> None:
