@@ -166,6 +166,12 @@ class CollectConfig:
         "FrameStackObservation?stack_size=4; may be given again, the innermost first.", (), metavar="SPEC")
     deterministic: bool = _code(
         "Ask the policy for its deterministic actions; one that has no such mode is refused.", default=False)
+    epsilon: types.Probability | None = _code(
+        "With this probability, take a uniform action of the whole space in place of the policy's, and record "
+        "which steps these are.", metavar="P")
+    action_noise: types.Deviation | None = _code(
+        "Add Gaussian noise to the actions of a Box, of STD times half the width of its bounds, and clip them.",
+        metavar="STD")
     pin: types.Names = _code(
         "Pin a file that the policy or environment reads by code in C, which no hook of Python sees; "
         "may be given again.", (), metavar="FILE")

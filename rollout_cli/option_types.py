@@ -118,6 +118,8 @@ def keyword(text: str, label: str) -> tuple[str, object]:
 ALLOWED = {
     "N": "a whole number, such as 16 or 100_000",
     "SHARE": "a number, such as 0.5 or 2",
+    "P": "a probability, such as 0.05",
+    "STD": "a number, such as 0.1",
     "N|A:B": "a number of episodes, such as 1000, or a range of their numbers, such as 1000:2000",
     "i/n": "a part and the number of parts, such as 2/3",
     "SECONDS": "a number of seconds, such as 0.5 or 30",
@@ -142,6 +144,8 @@ Workers = Annotated[_Whole, Field(ge=1, le=1_024)]
 EnvsPerWorker = Annotated[_Whole, Field(ge=1, le=65_536)]
 Seconds = Annotated[float, Field(ge=0, le=_LARGEST, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, le=1_024, allow_inf_nan=False)]
+Probability = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+Deviation = Annotated[float, Field(ge=0, le=_LARGEST, allow_inf_nan=False)]
 Limit = Annotated[float, Field(gt=0, le=_LARGEST, allow_inf_nan=False)]
 Text = Annotated[str, Field(min_length=1)]
 Names = Annotated[

@@ -110,7 +110,8 @@ def _facts(source: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
     """Yield what a card says of one run; files without their folders, which say nothing elsewhere."""
     for name, record in (("environment", source.get("env_source")), ("policy", source.get("policy"))):
         if record and record.get("spec"):
-            spec = record["spec"] if record.get("path") is None else PurePath(record["path"]).name
+            is_file = record.get("path") is not None and "components" not in record
+            spec = PurePath(record["path"]).name if is_file else record["spec"]
             kwargs = (source.get("env") or {}).get("kwargs") if name == "environment" else None
             yield name, f"`{spec}`" + (f" with `{json.dumps(kwargs)}`" if kwargs else "")
     yield "root seed", source["root_seed"]

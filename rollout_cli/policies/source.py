@@ -31,6 +31,8 @@ from rollout_cli.pins import FileWatch, PinRules
 from rollout_cli.policies.adapt import adapt_policy, instantiate, policy_class
 from rollout_cli.policies.policy import AdaptedPolicy
 from rollout_cli.policies.random import RandomSource
+from rollout_cli.policies.schemes.constant import ConstantSource
+from rollout_cli.policies.schemes.mix import MixSource
 from rollout_cli.policies.schemes.onnx import ONNX
 from rollout_cli.policies.schemes.recognise import ADVICE, recognise, recognise_folder
 from rollout_cli.policies.schemes.safetensors import SAFETENSORS
@@ -56,6 +58,7 @@ class PolicySource(Protocol):
 
         `scheme` is that of the SPEC, `path` its file's absolute path, `sha256` the hash of that file or of a
         module's source, each None where there is none; `options` are the arguments that the scheme was given.
+        Of a mixture, `path` is the sum of its `components`, and `sha256` covers them.
         """
 
 
@@ -70,6 +73,8 @@ _FILE_SUFFIXES = (*PICKLE_SUFFIXES, ".zip", ".pt", ".pt2", ".pth", ".onnx", ".sa
 MakeSource = Callable[[str, Mapping[str, Any]], PolicySource]
 SCHEMES: dict[str, MakeSource] = {
     "random": RandomSource,
+    "constant": ConstantSource.of,
+    "mix": lambda rest, options: MixSource.of(rest, options, policy_source, recorded_spec),
     "onnx": ONNX,
     "safetensors": SAFETENSORS,
     "torch": TORCH,

@@ -131,7 +131,11 @@ def changed_sources(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[s
 def without_folders(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return a policy's options, its files without their place: their contents are in the policy's hash."""
     return {
-        name: "(a file)" if isinstance(value, str) and value.startswith("/") else value
+        name: without_folders(value)
+        if isinstance(value, Mapping)
+        else "(a file)"
+        if isinstance(value, str) and value.startswith("/")
+        else value
         for name, value in options.items()
     }
 

@@ -17,7 +17,7 @@ from rollout_cli.run import provenance
 from rollout_cli.run.compare import Difference, first_difference
 from rollout_cli.run.provenance import changed_sources
 from rollout_cli.run.reproduce import run_again
-from rollout_cli.run.request import env_of, sampler_of
+from rollout_cli.run.request import env_of, exploring, sampler_of
 
 _ALL_BUT_REWARDS = (
     *("episode_number", "seed", "observation", "last_observation", "action"),
@@ -92,6 +92,7 @@ def _replay_source(
         config.policy_kwargs,
         sha256=source["policy"]["sha256"] if source["policy"]["path"] else None,
     )
+    policies = exploring(policies, config)
     envs = env_of(config)
     sources = provenance.sources_record(config, policies, envs)
     provenance.check_env_file(source, envs)

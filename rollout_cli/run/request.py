@@ -14,10 +14,13 @@ from rollout_cli.envs.source import EnvSource, env_source, wrapper_source
 from rollout_cli.errors import ConfigError
 from rollout_cli.option_types import keyword
 from rollout_cli.pins import PinRules
-from rollout_cli.policies.source import PolicySource, policy_source
+from rollout_cli.policies.explore import ExploringSource
+from rollout_cli.policies.recorded import RecordedSource
+from rollout_cli.policies.source import SCHEMES, PolicySource, policy_source
 from rollout_cli.progress import Progress
 from rollout_cli.remote import RemotePath
 from rollout_cli.run.provenance import sources_record
+from rollout_cli.run.recorded_actions import recorded_source
 from rollout_cli.run.resume import ResumeState, resume_state
 from rollout_cli.samplers.local_sampler import LocalSampler
 from rollout_cli.samplers.plan import Episodes, EpisodesPerWorker, MinTimesteps, Plan
@@ -28,6 +31,8 @@ from rollout_cli.workers.factory import WorkerFactory, load_worker_class
 from rollout_cli.workers.kinds import DefaultWorker, VecWorker
 from rollout_cli.workers.values import EpisodeRules
 from rollout_cli.workers.worker import Worker
+
+SCHEMES["replay"] = recorded_source  # It reads datasets, of which the layer of policies knows nothing.
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +75,9 @@ def requested(config: CollectConfig, progress: Progress) -> Request:
         RolloutError: If a source is missing, or the dataset to be resumed is another run's.
     """
     policy = policy_source(config.policy, config.policy_kwargs, sha256=config.policy_sha256)
-    env = env_of(config)
+    if isinstance(policy, RecordedSource):
+        config = replace(config, seed=policy.root_seed(config.seed))
+    policy, env = exploring(policy, config), env_of(config)
     plan: Plan = MinTimesteps(config.timesteps or 1)
     numbers, per_worker = config.shard_numbers, config.episodes_per_worker
     if config.episodes is not None:
@@ -193,6 +200,13 @@ def sampler_of(
     return MultiprocessingSampler(policy, env, **options, start_method=config.start_method)
 
 
+def exploring(policy: PolicySource, config: CollectConfig) -> PolicySource:
+    """Return the source of a policy that explores as a configuration asks."""
+    if config.epsilon is None and config.action_noise is None:
+        return policy
+    return ExploringSource(policy, config.epsilon, config.action_noise)
+
+
 def env_of(config: CollectConfig) -> EnvSource:
     """Return the source of the environment that a configuration names, in its wrappers; nothing is built.
 
@@ -219,7 +233,9 @@ def check_pins(names: Sequence[str]) -> None:
 
 def _pin_rules(config: CollectConfig, policy: PolicySource, env: EnvSource) -> PinRules:
     # Relative paths, where they were given so: a worker on another machine has another working folder.
-    sources = ((config.policy, policy.describe()), (config.env, env.describe()))
+    record = policy.describe()
+    components = [(component["spec"], component) for component in record.get("components", ())]
+    sources = ((config.policy, record), *components, (config.env, env.describe()))
     specs = [spec.removeprefix(f"{record.get('scheme')}:") for spec, record in sources if record["path"]]
     return PinRules(
         named=(*_texts(config.env_kwargs), *_texts(config.worker_args), *config.pin),

@@ -48,6 +48,8 @@ _DECISIVE = (
         "shard",
     ),
     "fresh_env",
+    "epsilon",
+    "action_noise",
 )
 """Options that decide the data. Others (amount, workers, sampler, faults, showing) may differ on resume."""
 

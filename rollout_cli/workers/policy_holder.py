@@ -89,7 +89,8 @@ class PolicyHolder:
 
 def _check_fits(policy: AdaptedPolicy, envs: Sequence[Any]) -> None:
     """Raise PolicyLoadError where the policy asks for what these environments do not have."""
-    name, is_native = name_of(policy.wrapped), isinstance(envs[0], VectorEnv)
+    name = name_of(policy if policy.wrapped is None else policy.wrapped)
+    is_native = isinstance(envs[0], VectorEnv)
     instead = 'omit {vectorization="native"}: {envs_per_worker=…} then steps environments'
     if is_native and policy.row_by_row:
         raise PolicyLoadError(

@@ -126,7 +126,7 @@ def test_the_built_in_policy() -> None:
         ("./deep/lean.py", "names no policy", "did you mean deep.lean:Deep?"),
         ("halved.py", "names no policy", "use random"),
         ("empty.py", "names no policy", "use random"),
-        ("rnadom", "'rnadom' names no policy", "use random, "),
+        ("rnadom", "'rnadom' names no policy", "use random, constant, "),
         ("", "'' names no policy", "use random"),
         ("a" * 300, "names no policy", "use random"),
         ("a\0b", "names no policy", "use random"),

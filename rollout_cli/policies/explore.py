@@ -1,0 +1,140 @@
+"""Exploration that a run adds to any policy: uniform actions now and then, or Gaussian noise.
+
+Both are drawn from a stream of the episode's own, which is another one than the policy's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+from rollout_cli.episodes.batch import EnvSpec
+from rollout_cli.episodes.spaces import Array, SpaceRows, Tree
+from rollout_cli.errors import PolicyLoadError
+from rollout_cli.policies.policy import AdaptedPolicy
+from rollout_cli.policies.random import RandomPolicy
+from rollout_cli.policies.source import PolicySource
+from rollout_cli.seeding.seeds import derive_seed
+
+_KEPT = ("row_wise", "row_by_row", "resets", "methods", "takes_masks")
+_DELEGATED = ("reset", "get_param_values", "set_param_values")
+
+
+class _Exploring(AdaptedPolicy):
+    """A policy around another one. At every step it draws a sample of a space, whether it uses that or not."""
+
+    def __init__(self, inner: AdaptedPolicy, stream: str, drawn: spaces.Space[Any]) -> None:
+        super().__init__(inner if inner.wrapped is None else inner.wrapped)
+        self._inner, self._stream, self._random = inner, stream, RandomPolicy(drawn)
+        for name in (*_KEPT, *_DELEGATED):
+            setattr(self, name, getattr(inner, name))
+
+    def seed(self, seed: int) -> None:
+        if self._inner.seed is not None:
+            self._inner.seed(seed)
+        self._random.seed(derive_seed(seed, "policy", self._stream))
+
+    def seed_rows(self, mask: Array, seeds: Array) -> None:
+        if self._inner.seed_rows is not None:
+            self._inner.seed_rows(mask, seeds)
+        derived = [derive_seed(seed, "policy", self._stream) for seed in seeds.tolist()]
+        self._random.seed_rows(mask, np.array(derived, np.uint64))
+
+    def get_action(self, observation: Any) -> tuple[Any, dict[str, Any]]:
+        self._inner.masks = self.masks
+        return self._changed(*self._inner.get_action(observation), self._random.get_action(observation)[0])
+
+    def get_actions(self, observations: Tree) -> tuple[Tree, dict[str, Any]]:
+        self._inner.masks = self.masks
+        return self._changed(
+            *self._inner.get_actions(observations), self._random.get_actions(observations)[0]
+        )
+
+    def _changed(self, action: Any, info: dict[str, Any], drawn: Any) -> tuple[Any, dict[str, Any]]:
+        """Return the action and the info, or those of n rows."""
+        raise NotImplementedError
+
+
+class EpsilonPolicy(_Exploring):
+    """Takes, with probability `epsilon`, a uniform action of the whole space in place of the policy's own.
+
+    The info `explored` says at which steps. Raise PolicyLoadError for a policy that needs action masks.
+    """
+
+    def __init__(self, inner: AdaptedPolicy, action_space: spaces.Space[Any], epsilon: float) -> None:
+        share = spaces.Box(0.0, 1.0, (), np.float64)
+        super().__init__(inner, "epsilon", spaces.Tuple((share, action_space)))
+        self.trusted, self._epsilon, self._rows = inner.trusted, epsilon, SpaceRows(action_space)
+        if self.takes_masks:
+            raise PolicyLoadError(
+                "--epsilon draws among all actions, and the policy needs masks of those that are valid",
+                hint="omit {epsilon}, and let the policy explore by itself",
+            )
+
+    def _changed(self, action: Any, info: dict[str, Any], drawn: Any) -> tuple[Any, dict[str, Any]]:
+        share, uniform = drawn
+        explored = share < self._epsilon
+        if not np.ndim(explored):
+            return uniform if explored else action, {**info, "explored": bool(explored)}
+        if explored.any():
+            pairs = zip(self._rows.columns(uniform), self._rows.columns(action), strict=True)
+            action = self._rows.tree([_where(explored, *pair) for pair in pairs])
+        return action, {**info, "explored": explored}
+
+
+def _where(mask: Array, chosen: Array, others: Any) -> Array:
+    return np.where(mask.reshape(-1, *[1] * (chosen.ndim - 1)), chosen, others)
+
+
+class NoisyPolicy(_Exploring):
+    """Adds N(0, scale * (high - low) / 2) to each number of a Box's action, and clips it to the bounds.
+
+    Raise PolicyLoadError for any other space, and for a Box that has no bounds, or whole numbers.
+    """
+
+    def __init__(self, inner: AdaptedPolicy, action_space: spaces.Space[Any], scale: float) -> None:
+        space: Any = action_space
+        if not isinstance(space, spaces.Box) or space.dtype.kind != "f" or not space.is_bounded():
+            raise PolicyLoadError(
+                f"--action-noise needs actions in a Box of floats that has bounds, and these are of {space}",
+                hint="omit {action_noise}; {epsilon=P} explores in every space",
+            )
+        # Such a Box is sampled by the standard normal distribution.
+        super().__init__(inner, "action noise", spaces.Box(-np.inf, np.inf, space.shape, np.float64))
+        self._space = space
+        self._scale = scale * (space.high.astype(float) / 2 - space.low.astype(float) / 2)
+
+    def _changed(self, action: Any, info: dict[str, Any], drawn: Any) -> tuple[Any, dict[str, Any]]:
+        numbers = np.asarray(action)
+        # The recorder says what is wrong with any other action.
+        if numbers.dtype.kind in "biuf" and numbers.shape == drawn.shape:
+            noisy = numbers + drawn * self._scale
+            action = np.asarray(np.clip(noisy, self._space.low, self._space.high), self._space.dtype)
+        return action, info
+
+
+@dataclass(frozen=True, slots=True)
+class ExploringSource:
+    """A source whose policy explores as a run asks; None for no such exploration. Its record is the inner one's."""
+
+    source: PolicySource
+    epsilon: float | None
+    action_noise: float | None
+
+    @property
+    def label(self) -> str:
+        return self.source.label
+
+    def load(self, env_spec: EnvSpec, *, deterministic: bool = False) -> AdaptedPolicy:
+        policy = self.source.load(env_spec, deterministic=deterministic)
+        if self.action_noise is not None:
+            policy = NoisyPolicy(policy, env_spec.action_space, self.action_noise)
+        if self.epsilon is not None:
+            policy = EpsilonPolicy(policy, env_spec.action_space, self.epsilon)
+        return policy
+
+    def describe(self) -> dict[str, Any]:
+        return self.source.describe()

@@ -1,0 +1,98 @@
+"""The scheme `constant:VALUE`: the same action at every step."""
+
+from __future__ import annotations
+
+import copy
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+from rollout_cli.episodes.batch import EnvSpec
+from rollout_cli.episodes.spaces import SpaceRows, Tree, count_rows
+from rollout_cli.errors import PolicyLoadError
+from rollout_cli.policies.policy import AdaptedPolicy
+
+
+class ConstantPolicy(AdaptedPolicy):
+    """Acts by `action`, a sample of the action space, wherever it is."""
+
+    row_wise = trusted = True
+
+    def __init__(self, action_space: spaces.Space[Any], action: Any) -> None:
+        super().__init__()
+        self._rows, self._action = SpaceRows(action_space), action
+
+    def get_action(self, observation: Any) -> tuple[Any, dict[str, Any]]:  # noqa: ARG002
+        return copy.deepcopy(self._action), {}  # An environment may write into the action that it gets.
+
+    def get_actions(self, observations: Tree) -> tuple[Tree, dict[str, Any]]:
+        return self._rows.stack([self._action] * count_rows(observations)), {}
+
+
+@dataclass(frozen=True, slots=True)
+class ConstantSource:
+    """The source of `constant:VALUE`, where VALUE is a literal of TOML: an action as plain values."""
+
+    text: str
+    value: Any
+
+    @classmethod
+    def of(cls, text: str, options: Mapping[str, Any]) -> ConstantSource:
+        """Read the value; PolicyLoadError where it is no literal, or where there are options."""
+        if options:
+            raise PolicyLoadError(
+                "the policy scheme constant takes no options", hint="write the action after the colon"
+            )
+        return cls(text, _literal(text))
+
+    @property
+    def label(self) -> str:
+        return f"constant:{self.text}"
+
+    def load(self, env_spec: EnvSpec, *, deterministic: bool = False) -> ConstantPolicy:  # noqa: ARG002
+        """Return the policy, which never explores; PolicyLoadError where the value is no action."""
+        space = env_spec.action_space
+        try:
+            action = _sample(space, self.value)
+        except (TypeError, ValueError, AttributeError):
+            action = None
+        if action is None or not space.contains(action):
+            raise PolicyLoadError(
+                f"{self.text} is not an action of {space}",
+                hint="write one as plain values: lists for arrays and tuples, tables for dictionaries",
+            )
+        return ConstantPolicy(space, action)
+
+    def describe(self) -> dict[str, Any]:
+        return {"scheme": "constant", "path": None, "sha256": None, "options": {}}
+
+
+def _literal(text: str) -> Any:
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise PolicyLoadError(
+            f"the policy constant:{text} holds no value of TOML",
+            hint="write the action, such as constant:0 or 'constant:[0.1, -0.2]'",
+        ) from error
+
+
+def _sample(space: spaces.Space[Any], value: Any) -> Any:
+    """Return plain values in the form of a space's samples; raise where they do not fit its structure."""
+    if isinstance(space, spaces.Dict):
+        if value.keys() != space.spaces.keys():
+            raise ValueError
+        return {key: _sample(child, value[key]) for key, child in space.spaces.items()}
+    if isinstance(space, spaces.Tuple):
+        return tuple(_sample(child, item) for child, item in zip(space.spaces, value, strict=True))
+    if np.dtype(space.dtype).kind == "U":
+        return value
+    numbers = np.asarray(value)
+    if not np.can_cast(numbers.dtype, np.dtype(space.dtype), "same_kind"):
+        raise TypeError
+    typed = np.asarray(numbers, space.dtype)
+    return typed[()] if isinstance(space, spaces.Discrete) else typed

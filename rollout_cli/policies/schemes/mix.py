@@ -1,0 +1,133 @@
+"""The scheme `mix:0.8*SPEC+0.2*SPEC`: each episode is played by one policy, drawn by these weights."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from bisect import bisect_right
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any
+
+from rollout_cli.episodes.batch import EnvSpec
+from rollout_cli.episodes.spaces import Array
+from rollout_cli.errors import PolicyLoadError
+from rollout_cli.policies.policy import AdaptedPolicy
+from rollout_cli.seeding.seeds import derive_seed
+
+if TYPE_CHECKING:
+    from rollout_cli.policies.source import PolicySource
+
+_WEIGHT = r"\d*\.?\d+(?:[eE]-?\d+)?"
+_PLUS = rf"\+(?={_WEIGHT}\*)"
+_EXAMPLE = "for example: mix:0.8*expert.zip+0.2*random"
+_PRECISION = 1e-9
+
+
+class MixPolicy(AdaptedPolicy):
+    """Acts as one of its components does; which one, follows from an episode's seed. It needs a `seed` first.
+
+    The component gets the very seed that it would get alone. The info `component` is its place, from 0.
+    """
+
+    row_by_row = resets = True
+
+    def __init__(self, components: Sequence[AdaptedPolicy], weights: Sequence[float]) -> None:
+        super().__init__()
+        self._components, self._edges = components, list(accumulate(weights))[:-1]
+        self._place, self._chosen = 0, components[0]
+        self.trusted = all(component.trusted for component in components)
+        self.takes_masks = any(component.takes_masks for component in components)
+
+    def seed(self, seed: int) -> None:
+        self._place = bisect_right(self._edges, derive_seed(seed, "policy", "mix") / 2**64)
+        self._chosen = self._components[self._place]
+        if self._chosen.seed is not None:
+            self._chosen.seed(seed)
+
+    def reset(self, do_resets: Array | None = None) -> None:
+        self._chosen.reset(do_resets)
+
+    def get_action(self, observation: Any) -> tuple[Any, dict[str, Any]]:
+        self._chosen.masks = self.masks
+        action, info = self._chosen.get_action(observation)
+        return action, {**info, "component": self._place}
+
+
+@dataclass(frozen=True, slots=True)
+class MixSource:
+    """The source of a mixture.
+
+    Attributes:
+        sum: What stands after the colon of a SPEC that means the same in any folder.
+        sources: Those of the components.
+        records: Of each component its weight and SPEC as they were given, and its source's record.
+    """
+
+    sum: str
+    sources: tuple[PolicySource, ...]
+    records: tuple[Mapping[str, Any], ...]
+
+    @classmethod
+    def of(
+        cls,
+        text: str,
+        options: Mapping[str, Any],
+        find: Callable[[str, Mapping[str, Any]], PolicySource],
+        recorded_spec: Callable[[Mapping[str, Any]], str],
+    ) -> MixSource:
+        """Read a sum of weighted SPECs.
+
+        `options` may hold those of a component, as a dictionary under `component0` and so on. `find` returns
+        the source of a component's SPEC and options, and `recorded_spec` the SPEC that its record means.
+
+        Raises:
+            PolicyLoadError: If it is no such sum, its weights do not sum to 1, or a component names nothing.
+        """
+        matches = [re.fullmatch(rf"({_WEIGHT})\*(.+)", part) for part in re.split(_PLUS, text)]
+        if None in matches:
+            raise PolicyLoadError(f"mix:{text} is no sum of weighted policies", hint=_EXAMPLE)
+        parts = {f"component{place}": match.groups() for place, match in enumerate(filter(None, matches))}
+        total = math.fsum(float(weight) for weight, _ in parts.values())
+        if abs(total - 1.0) > _PRECISION:
+            raise PolicyLoadError(f"the weights of mix:{text} sum to {total:.12g}, not to 1", hint=_EXAMPLE)
+        for name, value in options.items():
+            if name not in parts or not isinstance(value, Mapping):
+                raise PolicyLoadError(
+                    f"mix:{text} takes no option {name!r} with the value {value!r}",
+                    hint="a component takes its own as a table: --policy-kwargs 'component0={scale = 2}'",
+                )
+        sources = [find(spec, options.get(name, {})) for name, (_, spec) in parts.items()]
+        records = [
+            {"weight": float(weight), "spec": spec, **source.describe()}
+            for (weight, spec), source in zip(parts.values(), sources, strict=True)
+        ]
+        absolute = "+".join(f"{record['weight']!r}*{recorded_spec(record)}" for record in records)
+        return cls(absolute, tuple(sources), tuple(records))
+
+    @property
+    def label(self) -> str:
+        return "mix:" + "+".join(f"{record['weight']!r}*{record['spec']}" for record in self.records)
+
+    def load(self, env_spec: EnvSpec, *, deterministic: bool = False) -> MixPolicy:
+        policies = [source.load(env_spec, deterministic=deterministic) for source in self.sources]
+        return MixPolicy(policies, [record["weight"] for record in self.records])
+
+    def describe(self) -> dict[str, Any]:
+        """Return its record: `path` is the sum, `sha256` covers all components, whose records it has too."""
+        # Where a component is a file, its content counts, and not its place.
+        hashed = [
+            [record["weight"], record["scheme"], record["sha256"], record["path"] is None and record["spec"]]
+            for record in self.records
+        ]
+        options = {f"component{place}": record["options"] for place, record in enumerate(self.records)}
+        return {
+            "scheme": "mix",
+            "path": self.sum,
+            "sha256": sha256(json.dumps(hashed).encode()).hexdigest(),
+            "options": {name: given for name, given in options.items() if given},
+            "components": [dict(record) for record in self.records],
+        }
