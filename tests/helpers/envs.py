@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -372,10 +372,9 @@ class OptionsEnv(gymnasium.Env[Any, Any]):
 
     observation_space = gymnasium.spaces.Box(-9, 9, (2,), np.float64)
     action_space = gymnasium.spaces.Discrete(2)
-    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["rgb_array"], "render_fps": 5}
 
     def __init__(self, render_mode: str | None = None) -> None:
-        self.render_mode = render_mode
+        self.render_mode, self.metadata = render_mode, {"render_modes": ["rgb_array"], "render_fps": 5}
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         super().reset(seed=seed)
