@@ -164,6 +164,12 @@ class CollectConfig:
     wrapper: types.Names = _code(
         "Wrap the environment in a class of gymnasium.wrappers or module:attr, with its arguments, as in "
         "FrameStackObservation?stack_size=4; may be given again, the innermost first.", (), metavar="SPEC")
+    reset_options: types.Keywords = _code(
+        "An option for each reset of the environment, as in reset(options=…), the value a TOML literal or else "
+        "text; may be given again.", dict, metavar="KEY=VALUE")
+    tasks: types.Tasks = _code(
+        "A JSON file with a list of objects: episode i is reset with the i-th of them as its options, "
+        "and after the last with the first again.", metavar="FILE")
     deterministic: bool = _code(
         "Ask the policy for its deterministic actions; one that has no such mode is refused.", default=False)
     epsilon: types.Probability | None = _code(
@@ -352,6 +358,11 @@ _CONTRADICTIONS: Sequence[tuple[Callable[[CollectConfig], object], str, str]] = 
         lambda config: config.wrapper and config.vectorization == "native",
         "--wrapper wraps single environments, and --vectorization native has none",
         "omit {wrapper}, or let a factory wrap the vector environment",
+    ),
+    (
+        lambda config: (config.tasks or config.reset_options) and config.vectorization == "native",
+        "--tasks and --reset-options reset single environments, and --vectorization native has none",
+        'omit {vectorization="native"}: {envs_per_worker=…} then steps copies of the environment',
     ),
     (
         lambda config: config.sampler == "local" and (config.step_timeout or config.episode_timeout),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import tomllib
 from collections.abc import Mapping
@@ -88,6 +89,25 @@ def _keywords(value: object) -> dict[str, Any]:
     return dict(value)
 
 
+def _tasks(value: object) -> tuple[dict[str, Any], ...] | None:
+    """Read a file of tasks, or accept its content: the record of a run has the tasks, and needs no file."""
+    if value is None:
+        return None
+    if isinstance(value, str):
+        try:
+            value = json.loads(Path(value).read_bytes())
+        except (OSError, ValueError, RecursionError) as error:
+            message = "Input should be a file with a list of JSON objects: {reason}"
+            raise PydanticCustomError("tasks", message, {"reason": str(error)}) from error
+    if not isinstance(value, list | tuple) or not value or not all(map(_is_plain_mapping, value)):
+        raise PydanticCustomError("tasks", "Input should be a list of at least one JSON object, without null")
+    return tuple(map(dict, value))
+
+
+def _is_plain_mapping(value: object) -> bool:
+    return isinstance(value, Mapping) and _is_plain(value)
+
+
 def _is_plain(value: object) -> bool:
     if isinstance(value, Mapping):
         return all(isinstance(key, str) and _is_plain(item) for key, item in value.items())
@@ -154,6 +174,7 @@ Names = Annotated[
 ]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9A-Fa-f]{64}$")]
 ClassName = Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$")]
+Tasks = Annotated[tuple[Mapping[str, Any], ...] | None, PlainValidator(_tasks)]
 Keywords = Annotated[Mapping[str, Any], PlainValidator(_keywords)]
 Episodes = Annotated[EpisodeRange | None, PlainValidator(_episode_range)]
 OneShard = Annotated[Shard | None, PlainValidator(_shard)]

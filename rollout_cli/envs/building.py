@@ -75,16 +75,26 @@ def checked_env(built: Any, name: str) -> Env:
     """Return what was built, or raise EnvLoadError where it is no environment for one agent."""
     if isinstance(built, gymnasium.Env):
         return built
-    hint = (
-        "name a single environment, its class, a factory or an EnvSpec; "
-        "shimmy wraps those of the old gym package"
-    )
-    if hasattr(built, "possible_agents"):
-        raise EnvLoadError(
-            f"{name!r} is a multi-agent environment, as those of PettingZoo are, "
-            "and `rollout` runs one agent",
-            hint="let a factory return a gymnasium.Env for one agent, which plays the others itself",
+    refuse_agents(built, name)
+    hint = "name a single environment, its class, a factory or an EnvSpec"
+    if any(kind.__module__.partition(".")[0] == "gym" for kind in type(built).__mro__):
+        hint = (
+            "let a factory return shimmy.GymV21CompatibilityV0(env=…), or GymV26CompatibilityV0 from gym 0.26 "
+            "on: pip install shimmy"
         )
     raise EnvLoadError(
         f"{name!r} is no gymnasium.Env, but an object of type {type(built).__name__}", hint=hint
     )
+
+
+def refuse_agents(built: Any, name: str) -> None:
+    """Raise EnvLoadError for an environment of several agents, as PettingZoo's are."""
+    if not isinstance(built, gymnasium.Env | type) and (
+        hasattr(built, "possible_agents") or hasattr(built, "agents")
+    ):
+        raise EnvLoadError(
+            f"{name!r} is a multi-agent environment, as those of PettingZoo are, "
+            "and `rollout` runs one agent",
+            hint="let a factory return a gymnasium.Env for one agent, which plays the others itself, "
+            "or a vector environment with a row for each agent, as SuperSuit makes one of a parallel environment",
+        )

@@ -57,7 +57,7 @@ def time_limit_of(env: Any) -> int | None:
             limits.append(env.spec.kwargs.get("max_episode_steps", env.spec.max_episode_steps))
     else:
         timers: list[Any] = [
-            layer for layer in _layers(env) if isinstance(layer, gymnasium.wrappers.TimeLimit)
+            layer for layer in layers(env) if isinstance(layer, gymnasium.wrappers.TimeLimit)
         ]
         limits = [timer._max_episode_steps for timer in timers]  # noqa: SLF001  The limit has no public name.
         limits.append(getattr(env.unwrapped.spec, "max_episode_steps", None))
@@ -77,7 +77,7 @@ def describe_env(env: Any) -> dict[str, Any]:
     spec_json = None
     with contextlib.suppress(TypeError, ValueError):
         spec_json = spec.to_json() if spec is not None else None
-    *wrappers, innermost = (f"{type(layer).__module__}.{type(layer).__qualname__}" for layer in _layers(env))
+    *wrappers, innermost = (f"{type(layer).__module__}.{type(layer).__qualname__}" for layer in layers(env))
     fps = (env.metadata or {}).get("render_fps")
     record: dict[str, Any] = {
         "id": spec.id if spec is not None else None,
@@ -93,7 +93,8 @@ def describe_env(env: Any) -> dict[str, Any]:
     return record
 
 
-def _layers(env: Any) -> Iterator[Any]:
+def layers(env: Any) -> Iterator[Any]:
+    """Yield an environment or vector environment and what it wraps, the outermost first."""
     layer = env
     yield layer
     while isinstance(layer, gymnasium.Wrapper | VectorWrapper):

@@ -22,8 +22,9 @@ from gymnasium.envs.registration import EnvSpec as GymSpec
 from gymnasium.envs.registration import load_env_creator
 from gymnasium.vector import VectorEnv
 
-from rollout_cli.envs.building import Env, call_builder, checked_env, parameters_of
+from rollout_cli.envs.building import Env, call_builder, checked_env, parameters_of, refuse_agents
 from rollout_cli.envs.describe import AutoresetMode
+from rollout_cli.envs.ids import register_home
 from rollout_cli.errors import ArgumentError, EnvLoadError, EnvTypeError
 from rollout_cli.loading import (
     Source,
@@ -194,6 +195,7 @@ def as_env_source(env: Any, kwargs: Mapping[str, Any] | None = None) -> EnvSourc
         return env
     if isinstance(env, str):
         return env_source(env, kwargs)
+    refuse_agents(env, name_of(env))
     if not isinstance(env, GymSpec | gymnasium.Env) and not callable(env):
         raise EnvTypeError(
             f"an object of type {type(env).__name__} is no environment",
@@ -233,6 +235,8 @@ def _registered_spec(env_id: str) -> GymSpec:
     if colon:
         # gymnasium's own message for a missing module does not say where it was looked for.
         import_module(module, EnvLoadError)
+    else:
+        register_home(name)
     try:
         return gymnasium.spec(name)
     except gymnasium.error.Error as error:

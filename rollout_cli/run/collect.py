@@ -210,6 +210,8 @@ def _resume_or_begin(run: _Run, sampler: Sampler, lock: FolderLock | None) -> Da
     assert sampler.report is not None
     record = provenance.run_record(request.sources, sampler.report, surrounding)
     state.check(record, spec, run.progress, is_whole=False)
+    for line in sampler.report.warnings:
+        run.progress.warn(line)
     if config.require_reproducible:
         reproduce.require(reproduce.known_beforehand(sampler.report))
     unknown = reproduce.Verdict("unknown", "the run has not ended yet")

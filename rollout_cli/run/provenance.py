@@ -192,7 +192,7 @@ def check_env_file(source: Mapping[str, Any], env: EnvSource) -> None:
 
 def check_nothing_cut(config: CollectConfig) -> None:
     """Raise `ConfigError` if a keyword argument is one that was cut from the record."""
-    for option in (OPTIONS["env_kwargs"], OPTIONS["worker_args"]):
+    for option in (OPTIONS["env_kwargs"], OPTIONS["reset_options"], OPTIONS["worker_args"]):
         for name, value in getattr(config, option.name).items():
             if _is_cut(name, value):
                 raise ConfigError(

@@ -140,10 +140,15 @@ def _act_again(
     dataset: Dataset, episode: Episode, env: gymnasium.Env[Any, Any], add: Callable[[Array], None]
 ) -> Difference | None:
     """Run the recorded actions again from the episode's seeds, and compare what the environment returns."""
-    root, number = dataset.info["sources"][episode.source]["root_seed"], episode.number
+    source = dataset.info["sources"][episode.source]
+    root, number, values = source["root_seed"], episode.number, provenance.recorded_values(source)
     with BorrowedGenerators():
         worker = DefaultWorker(seed=root, max_episode_length=len(episode), worker_number=0)
-        worker.rules = EpisodeRules(invalid_action="warn")
+        worker.rules = EpisodeRules(
+            invalid_action="warn",
+            reset_options=values.get("reset_options", {}),
+            tasks=values.get("tasks", ()),
+        )
         worker.update_agent(_RecordedActions(SpaceRows(dataset.env_spec.action_space).split(episode.actions)))
         worker.update_env(env)
         worker.assign([range(number, number + 1)])

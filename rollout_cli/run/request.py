@@ -179,7 +179,12 @@ def sampler_of(
         worker_class=worker_class,
         worker_args=arguments,
         drop_infos=config.drop_info,
-        rules=EpisodeRules(invalid_action=config.invalid_action, step_guard=config.episode_step_guard),
+        rules=EpisodeRules(
+            invalid_action=config.invalid_action,
+            step_guard=config.episode_step_guard,
+            reset_options=config.reset_options,
+            tasks=config.tasks or (),
+        ),
         pins=_pin_rules(config, policy, env),
     )
     supervision = Supervision(**{rule.name: getattr(config, rule.name) for rule in fields(Supervision)})

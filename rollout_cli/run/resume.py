@@ -33,6 +33,8 @@ _DECISIVE = (
         "command",
         "env_kwargs",
         "wrapper",
+        "reset_options",
+        "tasks",
         "max_episode_length",
         "deterministic",
         "invalid_action",
@@ -229,7 +231,9 @@ def _differences(info: Mapping[str, Any], sources: Mapping[str, Any], plan: Plan
     before, now = source["collector"], sources["collector"]
     for name in (*_DECISIVE, *(("episodes_per_worker", "workers") if now["command"] == "exact" else ())):
         if before.get(name) != now.get(name):
-            yield f"{name} was {json.dumps(before.get(name))}, is {json.dumps(now.get(name))}"
+            # The contents of a file of tasks may be long.
+            changed = f"was {json.dumps(before.get(name))}, is {json.dumps(now.get(name))}"
+            yield f"{name} {'are others' if name == 'tasks' else changed}"
     for name, origin in (("policy", "policy"), ("env", "env_source")):
         old, new = source[origin], sources[origin]
         # A file may lie elsewhere now, with the same bytes.

@@ -121,6 +121,10 @@ class WorkerFactory:
             value = getattr(self, name)
             if value is not None and not value >= least:  # True of nan as well.
                 raise ArgumentError(f"{name} is {value}, must be at least {least}")
+        if (self.rules.tasks or self.rules.reset_options) and self.worker_args.get(
+            "vectorization"
+        ) == "native":
+            raise ArgumentError("options of a reset are for single environments: omit vectorization='native'")
         if is_tf_worker and worker_setup is not None:
             raise ArgumentError("is_tf_worker=True is a worker_setup itself: give one of the two")
 

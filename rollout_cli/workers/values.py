@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import copy
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Self
 
@@ -26,11 +27,26 @@ class EpisodeRules:
         invalid_action: What becomes of an action outside of its space: its episode fails before the
             environment sees it; it is moved to the nearest bound (which nan does not have); or it goes to the
             environment as it is.
+        reset_options: The options of each reset of a single environment.
+        tasks: Episode i is reset with those of task i % n over them.
         step_guard: Steps after which an episode that no limit ends is taken to have no end, and fails.
     """
 
     invalid_action: OnInvalidAction = "error"
     step_guard: int = 1_000_000
+    reset_options: Mapping[str, Any] = field(default_factory=dict)
+    tasks: Sequence[Mapping[str, Any]] = ()
+
+    def options_of(self, number: int) -> dict[str, Any] | None:
+        """Return the options of the reset of episode `number`, a copy; None where no options are given."""
+        task = self.tasks[number % len(self.tasks)] if self.tasks else {}
+        return copy.deepcopy({**self.reset_options, **task}) or None
+
+    def task_of(self, number: int) -> int | str:
+        """Return the task of episode `number` as it is recorded: its index, or where all have one, its name."""
+        index = number % len(self.tasks)
+        names = [task.get("name") for task in self.tasks]
+        return names[index] if all(isinstance(name, str) for name in names) else index  # type: ignore[return-value]
 
     def most_steps(self, row_bytes: int) -> int:
         """Return how many steps an episode without a limit may have, given a step's bytes of observations."""
@@ -48,6 +64,7 @@ class WorkerReport:
         scope: `n_envs` where its episodes depend on how many environments a worker has, else `any`.
         not_reproducible: Why its episodes cannot be reproduced, where that is known before they run.
         files: The files that its policy and its environment have read.
+        warnings: What is wrong for data in the wrappers of its environment, a line each.
     """
 
     env: Mapping[str, Any] = field(default_factory=dict)
@@ -56,6 +73,7 @@ class WorkerReport:
     scope: Literal["any", "n_envs"] = "any"
     not_reproducible: str | None = None
     files: tuple[PinnedFile, ...] = ()
+    warnings: tuple[str, ...] = ()
 
     def joined(self, other: Self) -> Self:
         """Return this report with what another worker, or this one later, knows beyond it.

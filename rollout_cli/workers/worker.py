@@ -17,6 +17,7 @@ from typing import Any, Literal, NoReturn, Protocol
 import gymnasium
 
 from rollout_cli.envs.describe import describe_env, loaded_modules
+from rollout_cli.envs.stack import stack_warnings
 from rollout_cli.envs.updates import close_env
 from rollout_cli.episodes.batch import EnvSpec, EpisodeBatch
 from rollout_cli.episodes.chunk import Chunk
@@ -191,9 +192,13 @@ class Worker(abc.ABC):
         """Prepare the process; called once, before the first update."""
 
     def reset_env(self, env: Env, number: int, seed: int) -> tuple[Any, dict[str, Any]]:
-        """Reset the environment for episode `number`; return its first observation and info."""
-        del number
-        return env.reset(seed=seed)
+        """Reset the environment for episode `number`; return its first observation and info.
+
+        The options are those of `rules`; an environment whose `reset` takes none is called without where
+        there are none.
+        """
+        options = self.rules.options_of(number)
+        return env.reset(seed=seed) if options is None else env.reset(seed=seed, options=options)
 
     def reset_agent(self, agent: Any, number: int) -> None:
         """Reset the policy for episode `number`, after the environment; `agent` is the user's own object."""
@@ -408,6 +413,7 @@ class Worker(abc.ABC):
             modules=loaded_modules(),
             scope=engine.scope,
             not_reproducible=engine.not_reproducible,
+            warnings=tuple(stack_warnings(self.env)),
         )
 
     def shutdown(self) -> None:

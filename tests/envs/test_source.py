@@ -267,6 +267,13 @@ def test_a_missing_extra_gives_the_pip_line() -> None:
     assert 'run pip install "gymnasium[x]"' == caught.value.hint
 
 
+def test_an_object_of_several_agents() -> None:
+    """It is refused as such before it is pickled, with both ways out."""
+    with pytest.raises(EnvLoadError, match="multi-agent") as caught:
+        as_env_source(type("Parallel", (), {"agents": ["first"]})())
+    assert "SuperSuit" in caught.value.hint
+
+
 def test_kinds_that_are_not_gymnasiums() -> None:
     """Vectorised and old environments are refused with what to do instead."""
     old = type("OldEnv", (), {"__module__": "gym.core"})()

@@ -365,3 +365,25 @@ def self_seeding(num_envs: int, seed: int) -> SyncVectorEnv:
     """Make environments that reset themselves, each with a seed of its own, as EnvPool does."""
     makers = [functools.partial(SelfSeedingEnv, seed + row) for row in range(num_envs)]
     return SyncVectorEnv(makers, autoreset_mode="NextStep")
+
+
+class OptionsEnv(gymnasium.Env[Any, Any]):
+    """Observes the options `goal` and `wind` of its reset; an episode has five steps."""
+
+    observation_space = gymnasium.spaces.Box(-9, 9, (2,), np.float64)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, render_mode: str | None = None) -> None:
+        self.render_mode, self.metadata = render_mode, {"render_modes": ["rgb_array"], "render_fps": 5}
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        super().reset(seed=seed)
+        self.steps, self.options = 0, options or {}
+        return np.array([self.options.get("goal", 0), self.options.get("wind", 0)], np.float64), {}
+
+    def step(self, action: Any) -> Any:
+        self.steps += 1
+        return self.np_random.uniform(-1, 1, 2), float(action), self.steps == 5, False, {}
+
+    def render(self) -> Any:
+        return np.full((8, 8, 3), self.steps, np.uint8)

@@ -274,7 +274,7 @@ def test_kinds_of_options() -> None:
     }
     assert {
         "list": {"wrapper", "pin", "drop_info"},
-        "mapping": {"policy_kwargs", "env_kwargs", "worker_args"},
+        "mapping": {"policy_kwargs", "env_kwargs", "reset_options", "worker_args"},
     } == kinds
     assert {"overwrite", "resume"} < {name for name, option in OPTIONS.items() if option.kind == "switch"}
     relabelled = replace(OPTIONS["pin"], metavar="ANYTHING")

@@ -199,6 +199,8 @@ class PythonRows:
         result = self._worker.reset_env(row.env, number, row.seed)
         row.where = RESET_RESULT
         observation, info = result
+        if self._worker.rules.tasks:
+            info = {**info, "task": self._worker.rules.task_of(number)}
         row.recorder.reset_info = frozen_copy(info)
         row.observation = row.recorder.observations.record(observation)
         row.where = row.acting
