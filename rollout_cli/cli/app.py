@@ -9,6 +9,7 @@ import typer
 
 from rollout_cli.cli import (
     card,
+    check,
     collect,
     convert,
     diff,
@@ -26,6 +27,7 @@ from rollout_cli.cli import (
     report_,
     split,
     stats,
+    tune,
     verify,
 )
 from rollout_cli.cli import filter as filter_
@@ -37,6 +39,8 @@ app = typer.Typer(cls=Group, rich_markup_mode="rich", pretty_exceptions_enable=F
 policy_app = typer.Typer(cls=Group, help="Make policy files.")
 app.command("collect", cls=LazyCommand, epilog=EPILOG)(collect.collect)
 app.command("exact", cls=LazyCommand, epilog=EPILOG)(collect.exact)
+app.command("check", cls=LazyCommand, epilog=EPILOG)(check.check)
+app.command("tune", cls=LazyCommand, epilog=EPILOG)(tune.tune)
 _PANELS: dict[str, dict[str, Callable[..., None]]] = {
     "Look": {
         "info": info.info,
