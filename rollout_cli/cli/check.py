@@ -16,7 +16,9 @@ from rollout_cli.loading import printable
 DEFAULTS = {"timesteps": 1_000_000}
 """What is asked about where a command line says no amount."""
 
-_SECONDS = "About how long it may take; a policy or environment that is not ready by then has failed."
+_SECONDS = (
+    "How long each of its processes may take, three where all is well; what is not ready by then has failed."
+)
 _Seconds = Annotated[float, shown("--seconds", min=0.1, metavar="SECONDS", text=f"{_SECONDS} (default: 20)")]
 _QuietFlag = Annotated[bool, shown("--quiet", "-q", text="Print only what is not well.")]
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 MOST_STEPS, _EPISODES = 20_000, 3
 """So many steps are run first, as so many episodes at least."""
-_SHARE = 0.2  # Of the time, for these.
+_SHARE = 0.2  # Of a process's time, for these.
 _UNTIMED_RATE = 500.0  # Steps a second, where none is timed beforehand.
 
 
@@ -71,7 +71,7 @@ class CheckReport:
 
 
 def check(config: CollectConfig, *, seconds: float, progress: Progress | None = None) -> CheckReport:
-    """Look at what a run would do, for about so many seconds.
+    """Look at what a run would do, in a few processes that get so many seconds each.
 
     Raises:
         RolloutError: If policy or environment cannot be found. All else that is wrong with them is reported.
@@ -86,12 +86,15 @@ def check(config: CollectConfig, *, seconds: float, progress: Progress | None = 
         try:
             recorded = _recorded(trial, rate)
         except PolicyError as error:
-            findings["actions"] = [Finding("fail", error.message, error.marked_hint)]
-            # An action that is outside of its space hides nothing else.
             clipped = replace(trial, config=replace(trial.config, invalid_action="clip"))
             recorded = _recorded(clipped, rate)
+            # So it was an action outside of its space, which hides nothing else.
+            findings["actions"] = [Finding("fail", error.message, error.marked_hint)]
         costs = _costs(config, recorded)
         findings |= {name: [*look(recorded)] for name, look in ON_EPISODES.items()}
+    except InterruptedRunError:
+        what = f"policy and environment were not ready, or ended no episode, within {seconds:g} s"
+        findings["running"] = [Finding("fail", what, "find what blocks, or give more time: {seconds=…}")]
     except RolloutError as error:
         findings["running"] = [Finding("fail", error.message, error.marked_hint)]
     return CheckReport(findings, costs, time.monotonic() - began)
@@ -99,7 +102,7 @@ def check(config: CollectConfig, *, seconds: float, progress: Progress | None = 
 
 def _recorded(trial: Trial, rate: float) -> Recorded:
     """Run the first episodes with one worker for a share of the time, given the steps a second."""
-    n_steps = max(_EPISODES, min(MOST_STEPS, int(_SHARE * trial.left * rate)))
+    n_steps = max(_EPISODES, min(MOST_STEPS, int(_SHARE * trial.seconds * rate)))
     limit = (
         None if trial.config.vectorization == "native" else n_steps // _EPISODES
     )  # Native rows cannot be cut.

@@ -59,7 +59,7 @@ def tune(config: CollectConfig, *, seconds: float, progress: Progress | None = N
     Raises:
         RolloutError: If policy or environment cannot be loaded, or no choice could be measured.
     """
-    trial = Trial.of(config, progress or Progress(), _READY_SECONDS)
+    trial = Trial.of(config, progress or Progress(), _READY_SECONDS + seconds)
     bare_rate, forms = _forms(trial, seconds)
     result = TuneResult([_measured(trial, form, seconds, bare_rate) for form in forms], bare_rate)
     most = 1 if config.sampler == "local" else config.workers
@@ -95,10 +95,10 @@ def _measured(trial: Trial, options: dict[str, Any], seconds: float, bare_rate: 
     limit, n_envs = None, options["envs_per_worker"]
     if bare_rate and options["vectorization"] == "sync":  # A native environment resets its rows by itself.
         limit = max(1, int(bare_rate * seconds / _PIECES / n_envs))
-    trial = replace(trial, ends_at=time.monotonic() + _READY_SECONDS + seconds)
     times, steps = list[float](), list[int]()
     try:
-        with trial.running(limit=limit, sampler=trial.config.sampler, **options) as sampler:
+        where = {name: getattr(trial.config, name) for name in ("sampler", "ray_address")}
+        with trial.running(limit=limit, **where, **options) as sampler:
             for _ in sampler.stream(EpisodesPerWorker(n_envs)):
                 pass  # From here on all workers are warm.
             for chunk in sampler.stream(MinTimesteps(_NO_END, sampler.next_number)):

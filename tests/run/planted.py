@@ -59,7 +59,9 @@ class World(gymnasium.Env[Any, Any]):
         if self.fault == "changes its action":
             action *= 0.5
         over = self._step >= self._end and self.fault != "has no end"
-        info = {"itself": object()} if self.fault == "has odd infos" else {}
+        info: dict[str, Any] = {"itself": object()} if self.fault == "has odd infos" else {}
+        if self.fault == "has the time in its infos":
+            info = {"now": time.time()}
         return self._observed(), reward, over, False, info
 
     def _observed(self) -> Any:

@@ -11,7 +11,7 @@ import numpy as np
 from rollout_cli.episodes.batch import EnvSpec, EpisodeBatch
 from rollout_cli.episodes.chunk import Chunk
 from rollout_cli.episodes.spaces import space_leaves
-from rollout_cli.errors import RolloutError, WorkerError
+from rollout_cli.errors import InterruptedRunError, RolloutError
 from rollout_cli.run.checks.objects import Finding
 from rollout_cli.run.checks.trial import Trial
 from rollout_cli.run.compare import advice, first_difference
@@ -129,9 +129,7 @@ def _seeds(recorded: Recorded) -> Iterator[Finding]:
     numbers = chunk.numbers[places].tolist()
     try:
         repeated = recorded.again(numbers)
-    except WorkerError:
-        if recorded.trial.left:
-            raise
+    except InterruptedRunError:
         yield Finding("warn", "there was no time to run episodes again", "give more: {seconds=…}")
         return
     for place, number, again in zip(places, numbers, repeated, strict=True):

@@ -134,7 +134,8 @@ def _saved_spaces(worker: InspectingWorker) -> Iterator[Finding]:
 
 
 def _space_difference(what: str, saved: spaces.Space[Any], space: spaces.Space[Any]) -> Finding:
-    text = f"the policy was made for the {what} {saved}, the environment has {space}"
+    texts = (" ".join(f"{each}".split()) for each in (saved, space))
+    text = f"the {what} of the policy is {next(texts):.90}, of the environment {next(texts):.90}"
     old, new = space_leaves(saved), space_leaves(space)
     if [(leaf.path, leaf.kind, leaf.shape, leaf.dtype.kind) for leaf in old] == [
         (leaf.path, leaf.kind, leaf.shape, leaf.dtype.kind) for leaf in new
@@ -188,7 +189,9 @@ def _exploration(worker: InspectingWorker) -> Iterator[Finding]:
     """Ask for several actions for one observation: whether the policy draws."""
     policy, answers = worker.policy, []
     observation, _ = worker.env.reset(seed=0)
-    for _ in range(_ANSWERS):
+    for seed in range(_ANSWERS):
+        if policy.seed is not None:
+            policy.seed(seed)
         policy.reset()
         policy.masks = masks_of(worker.env) if policy.takes_masks else None
         answers.append(copy.deepcopy(policy.get_action(copy.deepcopy(observation))[0]))

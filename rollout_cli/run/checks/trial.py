@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -11,7 +10,6 @@ from typing import Any, Self
 
 from rollout_cli.config import CollectConfig
 from rollout_cli.envs.source import EnvSource
-from rollout_cli.errors import InterruptedRunError, WorkerError
 from rollout_cli.policies.source import PolicySource, policy_source
 from rollout_cli.progress import Progress
 from rollout_cli.run.checks.objects import InspectingWorker
@@ -22,13 +20,13 @@ from rollout_cli.workers.worker import Worker
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """A configuration whose sources are found; what is not over at `ends_at` (`time.monotonic`) is ended."""
+    """A configuration whose sources are found; its workers get so many `seconds` from each start of them."""
 
     config: CollectConfig
     policy: PolicySource
     env: EnvSource
     progress: Progress
-    ends_at: float
+    seconds: float
 
     @classmethod
     def of(cls, config: CollectConfig, progress: Progress, seconds: float) -> Self:
@@ -39,46 +37,33 @@ class Trial:
         """
         policy = policy_source(config.policy, config.policy_kwargs, sha256=config.policy_sha256)
         config = replace(config, seed=config.seed or 0, max_worker_restarts=0)
-        return cls(config, policy, env_of(config), progress, time.monotonic() + seconds)
-
-    @property
-    def left(self) -> float:
-        """The seconds that are left."""
-        return max(0.0, self.ends_at - time.monotonic())
+        return cls(config, policy, env_of(config), progress, seconds)
 
     @contextmanager
     def running(
         self, *, limit: int | None = None, kind: type[Worker] | None = None, **options: Any
     ) -> Iterator[Sampler]:
-        """Run with changed options, by default one process; the first death of a worker is an error.
+        """Run with changed options, by default in one process; the first death of a worker is an error.
 
         Raises:
-            WorkerError: If the workers are not ready, or what the caller waits for is not over, in time.
+            InterruptedRunError: If the workers are not ready in time. What the caller asks for then ends early.
         """
-        config = replace(self.config, **{"workers": 1, "sampler": "multiprocessing", **options})
-        made = sampler_of(
-            config,
-            self.policy,
-            self.env,
-            n_workers=config.workers,
-            limit=limit,
-            warn=self.progress.warn,
-            kind=kind,
-        )
-        with made as sampler:
-            timer = Timer(self.left, sampler.request_stop)
+        alone = {"workers": 1, "sampler": "multiprocessing", "ray_address": None}
+        config = replace(self.config, **{**alone, **options})
+        sources, warn = (self.policy, self.env), self.progress.warn
+        with sampler_of(
+            config, *sources, n_workers=config.workers, limit=limit, warn=warn, kind=kind
+        ) as sampler:
+            timer = Timer(self.seconds, sampler.request_stop)
             timer.start()
             try:
                 sampler.wait_until_started()
                 yield sampler
-            except InterruptedRunError as error:
-                message = "policy and environment were not ready, or did not end an episode, in the time"
-                raise WorkerError(message, hint="find what blocks, or give more time: {seconds=…}") from error
             finally:
                 timer.cancel()
 
     def inspected(self, **arguments: Any) -> Mapping[str, Any]:
-        """Return what an `InspectingWorker` with these arguments sees; RolloutError if it cannot be built."""
+        """Return what an `InspectingWorker` with these arguments sees; RolloutError if it cannot be built in time."""
         with self.running(
             kind=InspectingWorker, worker_args=arguments, worker_class=None, envs_per_worker=1
         ) as sampler:
