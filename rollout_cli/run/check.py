@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 MOST_STEPS, _EPISODES = 20_000, 3
 """So many steps are run first, as so many episodes at least."""
 _SHARE = 0.2  # Of a process's time, for these.
-_UNTIMED_RATE = 500.0  # Steps a second, where none is timed beforehand.
+_MOST_BYTES, _UNTIMED_STEPS = 128 << 20, 2_000  # Of observations and actions; where no step was timed.
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,20 +78,25 @@ def check(config: CollectConfig, *, seconds: float, progress: Progress | None = 
     """
     began = time.monotonic()
     trial = Trial.of(config, progress or Progress(), seconds)
-    findings, costs, rate = dict[str, Sequence[Finding]](), dict[str, float](), _UNTIMED_RATE
+    findings, costs, n_steps = dict[str, Sequence[Finding]](), dict[str, float](), _UNTIMED_STEPS
     try:
         if config.vectorization == "sync":  # There may be no single environment else.
             seen = trial.inspected(looks=True)
-            findings, rate = dict(seen["findings"]), seen["rate"] or rate
+            findings |= seen["findings"]
+            if seen["rate"]:
+                n_steps = min(
+                    MOST_STEPS, _MOST_BYTES // seen["step_bytes"], int(_SHARE * seconds * seen["rate"])
+                )
         try:
-            recorded = _recorded(trial, rate)
+            recorded = _recorded(trial, max(_EPISODES, n_steps))
         except PolicyError as error:
             clipped = replace(trial, config=replace(trial.config, invalid_action="clip"))
-            recorded = _recorded(clipped, rate)
+            recorded = _recorded(clipped, max(_EPISODES, n_steps))
             # So it was an action outside of its space, which hides nothing else.
             findings["actions"] = [Finding("fail", error.message, error.marked_hint)]
         costs = _costs(config, recorded)
-        findings |= {name: [*look(recorded)] for name, look in ON_EPISODES.items()}
+        for name, look in ON_EPISODES.items():
+            findings[name] = [*look(recorded)]
     except InterruptedRunError:
         what = f"policy and environment were not ready, or ended no episode, within {seconds:g} s"
         findings["running"] = [Finding("fail", what, "find what blocks, or give more time: {seconds=…}")]
@@ -100,12 +105,10 @@ def check(config: CollectConfig, *, seconds: float, progress: Progress | None = 
     return CheckReport(findings, costs, time.monotonic() - began)
 
 
-def _recorded(trial: Trial, rate: float) -> Recorded:
-    """Run the first episodes with one worker for a share of the time, given the steps a second."""
-    n_steps = max(_EPISODES, min(MOST_STEPS, int(_SHARE * trial.seconds * rate)))
-    limit = (
-        None if trial.config.vectorization == "native" else n_steps // _EPISODES
-    )  # Native rows cannot be cut.
+def _recorded(trial: Trial, n_steps: int) -> Recorded:
+    """Run the first episodes, of about so many steps, with one worker."""
+    # Native rows cannot be cut.
+    limit = None if trial.config.vectorization == "native" else n_steps // _EPISODES
     with trial.running(limit=limit) as sampler:
         began = time.monotonic()
         chunks = [*sampler.stream(MinTimesteps(n_steps))]
@@ -117,7 +120,7 @@ def _recorded(trial: Trial, rate: float) -> Recorded:
         assert sampler.report is not None
         chunk = concatenate(chunks)
         summary = _written(trial, sampler, chunk)
-        return Recorded(trial, sampler.env_spec, sampler.report, limit, chunk, summary, seconds)
+        return Recorded(trial, sampler.env_spec, sampler.report, limit, n_steps, chunk, summary, seconds)
 
 
 def _written(trial: Trial, sampler: Sampler, chunk: Chunk) -> DatasetSummary:

@@ -10,6 +10,7 @@ import rollout_cli.run.check as module
 from rollout_cli.config import CollectConfig
 from rollout_cli.errors import PolicyLoadError
 from rollout_cli.run.check import CheckReport, check
+from rollout_cli.samplers.plan import Episodes
 
 SOUND, RANDOM = "tests.run.planted:sound", "random"
 
@@ -107,6 +108,13 @@ def test_what_hangs_is_ended() -> None:
     found = findings(checked("hangs", seconds=2.0))
     assert 1 == len(found)
     assert "fail running: policy and environment were not ready" in found[0]
+
+
+def test_what_hangs_later_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the time ends after some episodes, these are looked at, and the report says so."""
+    monkeypatch.setattr(module, "MinTimesteps", lambda _: Episodes(0, 3))
+    found = findings(checked())
+    assert any("warn endings: episode 3 did not end within 120 s" in line for line in found), found
 
 
 def test_what_is_sound_passes() -> None:

@@ -36,6 +36,7 @@ class Recorded:
         spec: The environment's spaces.
         report: What the worker knew.
         limit: Steps after which they were cut; None for no cut.
+        wanted: The steps that were asked for.
         chunk: The episodes.
         summary: The dataset that they make.
         seconds: What they took.
@@ -45,6 +46,7 @@ class Recorded:
     spec: EnvSpec
     report: WorkerReport
     limit: int | None
+    wanted: int
     chunk: Chunk
     summary: DatasetSummary
     seconds: float
@@ -79,6 +81,9 @@ def _actions(recorded: Recorded) -> Iterator[Finding]:
 def _endings(recorded: Recorded) -> Iterator[Finding]:
     """Look whether episodes end, and whether a time limit is called an end."""
     lengths, terminated = recorded.chunk.lengths, recorded.chunk.terminated
+    if recorded.chunk.n_steps < recorded.wanted:
+        what = f"episode {len(lengths)} did not end within {recorded.trial.seconds:g} s from the start"
+        yield Finding("warn", what, "find what blocks or is slow in it, or give more time: {seconds=…}")
     has_limit = recorded.trial.config.max_episode_length or recorded.report.env["max_episode_length"]
     n_cut = 0 if has_limit else int((~terminated & (lengths == recorded.limit)).sum())
     if n_cut:
@@ -137,10 +142,8 @@ def _seeds(recorded: Recorded) -> Iterator[Finding]:
         if difference is not None:
             was, now = difference.values
             what = f"episode {number}: {difference.place} is {was}, then {now}"
-            is_info, who = (
-                bool(difference.infos),
-                "policy" if difference.field[:6] == "action" else "environment",
-            )
+            who = "policy" if difference.field.startswith("action") else "environment"
+            is_info = bool(difference.infos)
             yield (
                 Finding("warn", what, advice(difference)) if is_info else _reason(recorded, number, what, who)
             )

@@ -25,6 +25,7 @@ from rollout_cli.workers.rows.recording import SpaceRecorder
 from rollout_cli.workers.values import WorkerReport
 
 _STEPS, _SECONDS, _ANSWERS = 300, 2.0, 8
+_SHORT = 60  # Characters of a space that are shown.
 _OF_WRAPPERS = "different from the unwrapped version"  # gymnasium's checker says so of any wrapper.
 _AS_TRAINED = "give the environment the arguments and wrappers of the training"
 _clock = time.perf_counter
@@ -43,8 +44,8 @@ class InspectingWorker(DefaultWorker):
     """A worker that runs no episode: when it is ready, it looks at its policy and environment.
 
     The record of the environment in its report has what it saw: `findings`, by the name of the check;
-    `rate`, the steps a second of its loop, 0 where that raised; `has_native`, whether gymnasium knows a vector
-    form; `is_batched`, whether the policy acts for many environments at once.
+    `rate`, the steps a second of its loop, 0 where that raised; `step_bytes`, of a row; `has_native`, whether
+    gymnasium knows a vector form; `is_batched`, whether the policy acts for many environments at once.
 
     Args:
         looks: Whether it makes the checks; else it times a loop that records nothing.
@@ -80,6 +81,7 @@ class InspectingWorker(DefaultWorker):
         seen = {
             "findings": findings,
             "rate": self.rate,
+            "step_bytes": self._ready().row_bytes,
             "has_native": registered is not None and registered.vector_entry_point is not None,
             "is_batched": not self.policy.row_by_row,
         }
@@ -134,8 +136,11 @@ def _saved_spaces(worker: InspectingWorker) -> Iterator[Finding]:
 
 
 def _space_difference(what: str, saved: spaces.Space[Any], space: spaces.Space[Any]) -> Finding:
-    texts = (" ".join(f"{each}".split()) for each in (saved, space))
-    text = f"the {what} of the policy is {next(texts):.90}, of the environment {next(texts):.90}"
+    was, now = (
+        str(each) if len(str(each)) <= _SHORT else f"{type(each).__name__} {each.shape} of {each.dtype}"
+        for each in (saved, space)
+    )
+    text = f"the {what} of the policy is {was}, of the environment {now}"
     old, new = space_leaves(saved), space_leaves(space)
     if [(leaf.path, leaf.kind, leaf.shape, leaf.dtype.kind) for leaf in old] == [
         (leaf.path, leaf.kind, leaf.shape, leaf.dtype.kind) for leaf in new
