@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -35,8 +35,8 @@ class Row:
 class TuneResult:
     """What was measured: rows in their order, and the bare loop, None where there is no single environment."""
 
-    rows: Sequence[Row] = field(default_factory=list)
-    bare_rate: float | None = None
+    rows: Sequence[Row]
+    bare_rate: float | None
 
     @property
     def fastest(self) -> Row:
