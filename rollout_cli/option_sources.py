@@ -21,11 +21,12 @@ def resolve(
     environ: Mapping[str, str],
     file: Path | None = None,
     recorded: Callable[[CommandName, Values], Values] | None = None,
+    defaults: Values | None = None,
 ) -> CollectConfig:
     """Return the configuration that flags, variables, a TOML file and a dataset to be resumed give together.
 
     `flags` are texts, lists of texts or bools by option name, None where not given. `recorded` returns the
-    options that a dataset records, given all others.
+    options that a dataset records, given all others. `defaults` are weaker than all of these.
 
     Raises:
         ConfigError: A source that cannot be read, or a value that its option does not allow.
@@ -38,7 +39,8 @@ def resolve(
     }
     texts = {OPTIONS[name]: raw for name, raw in flags.items() if raw not in (None, [], ())}
     typed = {option.name: option.read(raw, option.flag, text=True) for option, raw in texts.items()}
-    sources = [{} if file is None else _values_from_file(command, file), variables, typed]
+    values = {} if file is None else _values_from_file(command, file)
+    sources = [defaults or {}, values, variables, typed]
     given = _merged(sources)
     if given.get("resume") and recorded is not None:
         given = _merged([recorded(command, given), *sources])

@@ -9,6 +9,7 @@ import typer
 
 from rollout_cli.cli import (
     card,
+    check,
     collect,
     convert,
     diff,
@@ -26,6 +27,7 @@ from rollout_cli.cli import (
     report_,
     split,
     stats,
+    tune,
     verify,
 )
 from rollout_cli.cli import filter as filter_
@@ -35,15 +37,24 @@ from rollout_cli.cli.streams import flush_all, prepare_streams, writing_results
 
 app = typer.Typer(cls=Group, rich_markup_mode="rich", pretty_exceptions_enable=False)
 policy_app = typer.Typer(cls=Group, help="Make policy files.")
-_COLLECT = epilog(
-    "rollout collect --timesteps 100000 --seed 0",
-    "rollout collect --policy ppo.zip --env LunarLander-v3 --episodes 500 --output data/lander",
-    "rollout collect --config run.toml --workers 8",
-    "rollout collect --resume --output data/lander --episodes 1000",
-)
-_EXACT = epilog("rollout exact --episodes-per-worker 5 --workers 3 --seed 0")
-app.command("collect", cls=LazyCommand, epilog=_COLLECT)(collect.collect)
-app.command("exact", cls=LazyCommand, epilog=_EXACT)(collect.exact)
+_EXAMPLES = {
+    "collect": (
+        "rollout collect --timesteps 100000 --seed 0",
+        "rollout collect --policy ppo.zip --env LunarLander-v3 --episodes 500 --output data/lander",
+        "rollout collect --config run.toml --workers 8",
+        "rollout collect --resume --output data/lander --episodes 1000",
+    ),
+    "exact": ("rollout exact --episodes-per-worker 5 --workers 3 --seed 0",),
+    "check": ("rollout check --policy ppo.zip --env LunarLander-v3",),
+    "tune": ("rollout tune --env HalfCheetah-v5",),
+}
+for _name, _body in (
+    ("collect", collect.collect),
+    ("exact", collect.exact),
+    ("check", check.check),
+    ("tune", tune.tune),
+):
+    app.command(_name, cls=LazyCommand, epilog=epilog(*_EXAMPLES[_name]))(_body)
 _PANELS: dict[str, dict[str, Callable[..., None]]] = {
     "Look": {
         "info": info.info,

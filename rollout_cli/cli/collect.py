@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rollout_cli.cli.options import JsonFlag, QuietFlag, shown
+from rollout_cli.cli.options import ConfigFlag, JsonFlag, QuietFlag, shown
 from rollout_cli.cli.output import counted, print_json, print_message, print_text, show, showing_progress
 from rollout_cli.cli.streams import user_output_on_stderr
 from rollout_cli.loading import printable
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from rollout_cli.run.collect import CollectResult
 
 
-_ConfigFlag = Annotated[Path | None, shown("--config", "-c", metavar="FILE", text="A TOML file of options.")]
 _DryRunFlag = Annotated[bool, shown("--dry-run", text="Print the configuration and run nothing.")]
 _PROGRESS = "Show progress: a bar on a terminal, lines elsewhere. (default: shown, but not with --json)"
 _ProgressFlag = Annotated[bool | None, shown("--progress/--no-progress", text=_PROGRESS)]
@@ -31,7 +30,7 @@ _ProgressFlag = Annotated[bool | None, shown("--progress/--no-progress", text=_P
 def collect(
     context: typer.Context,
     *,
-    config: _ConfigFlag = None,
+    config: ConfigFlag = None,
     dry_run: _DryRunFlag = False,
     progress: _ProgressFlag = None,
     quiet: QuietFlag = False,
@@ -48,7 +47,7 @@ def collect(
 def exact(
     context: typer.Context,
     *,
-    config: _ConfigFlag = None,
+    config: ConfigFlag = None,
     dry_run: _DryRunFlag = False,
     progress: _ProgressFlag = None,
     quiet: QuietFlag = False,

@@ -32,6 +32,7 @@ def shown(*names: str, text: str, **more: Any) -> Any:
     return typer.Option(*names, help=text, rich_help_panel="Showing", show_default=False, **more)
 
 
+ConfigFlag = Annotated[Path | None, shown("--config", "-c", metavar="FILE", text="A TOML file of options.")]
 Folder = Annotated[
     Path,
     typer.Argument(
@@ -82,7 +83,7 @@ class LazyCommand(Command):
     """A command with the declared options, as texts by their names in `context.obj`.
 
     They are declared when they are first asked for: that loads pydantic, which takes longer than `rollout
-    --help`.
+    --help`. `check` and `tune` have those of `collect`, so that its words can be given to them.
     """
 
     _declared: tuple[str, ...] = ()
@@ -91,7 +92,8 @@ class LazyCommand(Command):
         if not self._declared:
             from rollout_cli.config import options_of  # noqa: PLC0415 - it loads pydantic
 
-            annotations = {option.name: _annotation(option) for option in options_of(str(self.name))}
+            command = "exact" if self.name == "exact" else "collect"
+            annotations = {option.name: _annotation(option) for option in options_of(command)}
             self.params, self._declared = [*_params(annotations), *self.params], tuple(annotations)
         return super().get_params(ctx)
 

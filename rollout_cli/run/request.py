@@ -148,6 +148,7 @@ def sampler_of(
     n_workers: int | None = None,
     limit: int | None = None,
     warn: Callable[[str], None] | None = None,
+    kind: type[Worker] | None = None,
 ) -> Sampler:
     """Return the sampler that a configuration asks for; no worker is started.
 
@@ -158,6 +159,7 @@ def sampler_of(
         n_workers: How many workers, where not as many as it says.
         limit: Steps after which episodes are truncated, where that is less than it says.
         warn: Called with one line for each fault that does not end a call; None writes them to the log.
+        kind: The workers' class, where it is none that the configuration can name.
 
     Raises:
         UserCodeError: If the worker class cannot be found, or does not say how it wants its work.
@@ -176,7 +178,7 @@ def sampler_of(
         max_episode_length=min(limits, default=None),
         n_workers=n_workers or (len(config.shard_numbers) if config.command == "exact" else config.workers),
         seed=config.seed,
-        worker_class=worker_class,
+        worker_class=kind or worker_class,
         worker_args=arguments,
         drop_infos=config.drop_info,
         rules=EpisodeRules(

@@ -156,7 +156,7 @@ def test_another_seed_gives_other_data(tmp_path: Path) -> None:
     assert seeds[0].isdisjoint(seeds[1])
 
 
-SETS = '''
+SETS = """
 import gymnasium
 
 class Sets(gymnasium.Env):
@@ -168,7 +168,7 @@ class Sets(gymnasium.Env):
 
     def step(self, action):
         return 0, 0.0, True, False, {}
-'''
+"""
 
 
 def test_a_set_of_texts_has_one_order_in_each_run(tmp_path: Path) -> None:

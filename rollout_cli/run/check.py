@@ -1,0 +1,156 @@
+"""check(), the use case: whether a run will go well. Policy and environment run in worker processes alone."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rollout_cli.config import CollectConfig
+from rollout_cli.cores import usable_cores
+from rollout_cli.episodes.chunk import Chunk, concatenate
+from rollout_cli.errors import InterruptedRunError, PolicyError, RolloutError, as_flags
+from rollout_cli.progress import Progress
+from rollout_cli.run import provenance
+from rollout_cli.run.checks.episodes import ON_EPISODES, Recorded
+from rollout_cli.run.checks.objects import Finding
+from rollout_cli.run.checks.trial import Trial
+from rollout_cli.samplers.plan import MinTimesteps
+from rollout_cli.samplers.sampler import Sampler
+
+if TYPE_CHECKING:
+    from rollout_cli.dataset.metadata import DatasetSummary
+
+MOST_STEPS, _EPISODES = 20_000, 3
+"""So many steps are run first, as so many episodes at least."""
+_SHARE = 0.2  # Of a process's time, for these.
+_MOST_BYTES, _UNTIMED_STEPS = 128 << 20, 2_000  # Of observations and actions; where no step was timed.
+
+
+@dataclass(frozen=True, slots=True)
+class CheckReport:
+    """What was found.
+
+    Attributes:
+        findings: By the name of the check; none where all is well.
+        costs: What a step and the run take, see `_costs`; empty where no episode ended.
+        seconds: What the check took.
+    """
+
+    findings: Mapping[str, Sequence[Finding]]
+    costs: Mapping[str, float]
+    seconds: float
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether any check failed."""
+        return any(finding.status == "fail" for found in self.findings.values() for finding in found)
+
+    def document(self) -> dict[str, Any]:
+        """Return the report as JSON holds it: an entry for each finding, and for a check without any."""
+        checks = [
+            {"check": name, **asdict(finding), "change": as_flags(finding.change)}
+            for name, found in self.findings.items()
+            for finding in found or [Finding("ok", "")]
+        ]
+        return {"passed": not self.has_failed, "checks": checks, "costs": self.costs, "seconds": self.seconds}
+
+    def rows(self) -> dict[str, str]:
+        """Return what a step and the run take, as people read it."""
+        costs = self.costs
+        if not costs:
+            return {}
+        return {
+            "speed": f"{costs['steps_per_second']:,.0f} steps/s with one worker",
+            "a step": f"{costs['step_bytes']:,.0f} bytes in memory, {costs['step_disk_bytes']:,.0f} on disk",
+            "the run": f"{costs['steps']:,.0f} steps: {costs['minutes']:,.1f} minutes, {costs['megabytes']:,.1f} MB",
+        }
+
+
+def check(config: CollectConfig, *, seconds: float, progress: Progress | None = None) -> CheckReport:
+    """Look at what a run would do, in a few processes that get so many seconds each.
+
+    Raises:
+        RolloutError: If policy or environment cannot be found. All else that is wrong with them is reported.
+    """
+    began = time.monotonic()
+    trial = Trial.of(config, progress or Progress(), seconds)
+    findings, costs, n_steps = dict[str, Sequence[Finding]](), dict[str, float](), _UNTIMED_STEPS
+    try:
+        if config.vectorization == "sync":  # There may be no single environment else.
+            seen = trial.inspected(looks=True)
+            findings |= seen["findings"]
+            if seen["rate"]:
+                n_steps = min(
+                    MOST_STEPS, _MOST_BYTES // seen["step_bytes"], int(_SHARE * seconds * seen["rate"])
+                )
+        try:
+            recorded = _recorded(trial, max(_EPISODES, n_steps))
+        except PolicyError as error:
+            clipped = replace(trial, config=replace(trial.config, invalid_action="clip"))
+            recorded = _recorded(clipped, max(_EPISODES, n_steps))
+            # So it was an action outside of its space, which hides nothing else.
+            findings["actions"] = [Finding("fail", error.message, error.marked_hint)]
+        costs = _costs(config, recorded)
+        for name, look in ON_EPISODES.items():
+            findings[name] = [*look(recorded)]
+    except InterruptedRunError:
+        what = f"policy and environment were not ready, or ended no episode, within {seconds:g} s"
+        findings["running"] = [Finding("fail", what, "find what blocks, or give more time: {seconds=…}")]
+    except RolloutError as error:
+        findings["running"] = [Finding("fail", error.message, error.marked_hint)]
+    return CheckReport(findings, costs, time.monotonic() - began)
+
+
+def _recorded(trial: Trial, n_steps: int) -> Recorded:
+    """Run the first episodes, of about so many steps, with one worker."""
+    # Native rows cannot be cut.
+    limit = None if trial.config.vectorization == "native" else n_steps // _EPISODES
+    with trial.running(limit=limit) as sampler:
+        began = time.monotonic()
+        chunks = [*sampler.stream(MinTimesteps(n_steps))]
+        seconds = time.monotonic() - began
+        while chunks and not chunks[-1].completes:
+            chunks.pop()
+        if not chunks:
+            raise InterruptedRunError("no episode ended")
+        assert sampler.report is not None
+        chunk = concatenate(chunks)
+        summary = _written(trial, sampler, chunk)
+        return Recorded(trial, sampler.env_spec, sampler.report, limit, n_steps, chunk, summary, seconds)
+
+
+def _written(trial: Trial, sampler: Sampler, chunk: Chunk) -> DatasetSummary:
+    """Write episodes to a dataset in a temporary folder, and return what it held."""
+    from rollout_cli.dataset.folder import OutputFolder  # noqa: PLC0415 - these load pyarrow
+    from rollout_cli.dataset.metadata import DatasetSettings  # noqa: PLC0415
+    from rollout_cli.dataset.writer import DatasetWriter  # noqa: PLC0415
+
+    assert sampler.report is not None
+    sources = provenance.sources_record(trial.config, trial.policy, trial.env)
+    record = provenance.run_record(sources, sampler.report, provenance.surroundings())
+    settings = DatasetSettings(sampler.env_spec, [{"root_seed": sampler.seed, **record}])
+    with (
+        tempfile.TemporaryDirectory(prefix="rollout-check-") as folder,
+        DatasetWriter(OutputFolder(Path(folder, "dataset")), settings) as writer,
+    ):
+        writer.write(chunk)
+        return writer.close(status="complete")
+
+
+def _costs(config: CollectConfig, recorded: Recorded) -> dict[str, float]:
+    """Return what a step and the run take, if each core is as fast as this one."""
+    chunk, rate = recorded.chunk, recorded.chunk.n_steps / recorded.seconds
+    steps = config.timesteps or len(config.run_numbers) * float(chunk.lengths.mean())
+    disk_bytes = recorded.summary.bytes / chunk.n_steps
+    return {
+        "steps_per_second": rate,
+        "step_bytes": chunk.n_bytes / chunk.n_steps,
+        "step_disk_bytes": disk_bytes,
+        "steps": steps,
+        "minutes": steps / rate / min(config.workers, usable_cores()) / 60,
+        "megabytes": steps * disk_bytes / 1e6,
+    }

@@ -1,0 +1,181 @@
+"""What `check` sees in recorded episodes: how they end, what they hold, and whether they can be repeated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from rollout_cli.episodes.batch import EnvSpec, EpisodeBatch
+from rollout_cli.episodes.chunk import Chunk
+from rollout_cli.episodes.spaces import space_leaves
+from rollout_cli.errors import InterruptedRunError, RolloutError
+from rollout_cli.run.checks.objects import Finding
+from rollout_cli.run.checks.trial import Trial
+from rollout_cli.run.compare import advice, first_difference
+from rollout_cli.run.reproduce import run_again
+from rollout_cli.workers.values import WorkerReport
+
+if TYPE_CHECKING:
+    from rollout_cli.dataset.metadata import DatasetSummary
+
+_SEVERAL = 3  # Episodes that are alike are a sign, where there are so many.
+_MANY, _ALWAYS = 20, 0.9  # So are so many actions, and such a share of them.
+_LONG = 5_000  # Steps within which an episode may be expected to end.
+_COURSE = ("observation", "action", "reward", "length")
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """The first episodes of a run with one worker.
+
+    Attributes:
+        trial: What ran them.
+        spec: The environment's spaces.
+        report: What the worker knew.
+        limit: Steps after which they were cut; None for no cut.
+        wanted: The steps that were asked for.
+        chunk: The episodes.
+        summary: The dataset that they make.
+        seconds: What they took.
+    """
+
+    trial: Trial
+    spec: EnvSpec
+    report: WorkerReport
+    limit: int | None
+    wanted: int
+    chunk: Chunk
+    summary: DatasetSummary
+    seconds: float
+
+    def batch(self, place: int) -> EpisodeBatch:
+        """Return one episode."""
+        return EpisodeBatch.from_chunks(self.spec, [self.chunk.episodes(place, place + 1)])
+
+    def again(self, numbers: Sequence[int], **options: Any) -> list[EpisodeBatch]:
+        """Run episodes one after another in a new process, and return them."""
+        with self.trial.running(limit=self.limit, **options) as sampler:
+            chunks = [run_again(sampler, number) for number in numbers]
+            return [EpisodeBatch.from_chunks(self.spec, [chunk]) for chunk in chunks]
+
+
+def _actions(recorded: Recorded) -> Iterator[Finding]:
+    """Look whether actions use the range of their space, and no more."""
+    for leaf, values in zip(space_leaves(recorded.spec.action_space), recorded.chunk.actions, strict=True):
+        if leaf.kind != "box" or leaf.dtype.kind != "f" or len(values) < _MANY or leaf.bounds is None:
+            continue
+        (low, high), name = leaf.bounds, f"action {leaf.name}".rstrip()
+        share = np.max(((values <= low) | (values >= high)).mean(axis=0))
+        if share >= _ALWAYS:
+            change = "a policy that gives raw Gaussian actions has to squash or scale them"
+            yield Finding("warn", f"{name} is at a bound in {share:.0%} of the steps", change)
+        is_narrow = (np.abs(values).max(axis=0) <= 1) & (np.ptp(values, axis=0) > 0)
+        if np.any(is_narrow & np.isfinite(high - low) & (np.maximum(-low, high) > 1)):
+            change = f"scale actions that are scaled, as exports of SAC and TD3 give them, to {leaf.space}"
+            yield Finding("warn", f"{name} stays in [-1, 1], and its space is wider", change)
+
+
+def _endings(recorded: Recorded) -> Iterator[Finding]:
+    """Look whether episodes end, and whether a time limit is called an end."""
+    lengths, terminated = recorded.chunk.lengths, recorded.chunk.terminated
+    if recorded.chunk.n_steps < recorded.wanted:
+        what = f"episode {len(lengths)} did not end within {recorded.trial.seconds:g} s from the start"
+        yield Finding("warn", what, "find what blocks or is slow in it, or give more time: {seconds=…}")
+    has_limit = recorded.trial.config.max_episode_length or recorded.report.env["max_episode_length"]
+    n_cut = 0 if has_limit else int((~terminated & (lengths == recorded.limit)).sum())
+    if n_cut:
+        what = (
+            f"{n_cut} of {len(lengths)} episodes did not end within {recorded.limit} steps, and have no limit"
+        )
+        change = "{max_episode_length=N} truncates them; a larger {seconds=…} looks further"
+        is_long = n_cut == len(lengths) and (recorded.limit or 0) >= _LONG
+        yield Finding("fail" if is_long else "warn", what, change)
+    is_alike = len(lengths) >= _SEVERAL and lengths.min() == lengths.max() > 1
+    if is_alike and terminated.all() and not recorded.chunk.truncated.any():
+        what = f"all {len(lengths)} episodes are terminated at step {lengths[0]:,}: a time limit in disguise?"
+        yield Finding("warn", what, "let a time limit give truncated=True: values are learned otherwise then")
+
+
+def _values(recorded: Recorded) -> Iterator[Finding]:
+    """Name values that are not finite, or outside of their space, at any step."""
+    for anomaly in recorded.summary.anomalies:
+        is_outside = anomaly.problem == "outside"
+        change = (
+            "clip it in the environment, or let its space be wider" if is_outside else "find where it arises"
+        )
+        yield Finding("warn" if is_outside else "fail", str(anomaly), change)
+
+
+def _infos(recorded: Recorded) -> Iterator[Finding]:
+    """Name infos that nothing can store."""
+    if dropped := recorded.summary.dropped_infos:
+        change = "give numbers, texts or arrays, or leave them out: {drop_info=KEY}"
+        yield Finding("warn", f"nothing can store the infos {', '.join([*dropped][:_SEVERAL])}", change)
+
+
+def _seeds(recorded: Recorded) -> Iterator[Finding]:
+    """Look whether seeds decide: other ones give other episodes, and the same ones the same.
+
+    A few episodes run again in a new process, in falling order, so that each has another predecessor and the
+    last one a fresh environment. One that differs is run alone in two more processes, which says why.
+    """
+    count, chunk = recorded.chunk.n_episodes, recorded.chunk
+    others = [recorded.batch(place) for place in range(min(count, _SEVERAL))]
+    if count > 1 and not any(first_difference(others[0], other, only=_COURSE) for other in others[1:]):
+        change = "let env.reset use its seed; where nothing is random, one episode is enough"
+        yield Finding("warn", f"the first {len(others)} episodes are the same, whatever their seed", change)
+    if recorded.report.not_reproducible is not None:
+        yield Finding("warn", f"episodes cannot be repeated: {recorded.report.not_reproducible}")
+        return
+    places = sorted({0, min(1, count - 1), int(np.argmax(chunk.lengths)), count - 1}, reverse=True)
+    numbers = chunk.numbers[places].tolist()
+    try:
+        repeated = recorded.again(numbers)
+    except InterruptedRunError:
+        yield Finding("warn", "there was no time to run episodes again", "give more: {seconds=…}")
+        return
+    for place, number, again in zip(places, numbers, repeated, strict=True):
+        difference = first_difference(recorded.batch(place), again)
+        if difference is not None:
+            was, now = difference.values
+            what = f"episode {number}: {difference.place} is {was}, then {now}"
+            who = "policy" if difference.field.startswith("action") else "environment"
+            is_info = bool(difference.infos)
+            yield (
+                Finding("warn", what, advice(difference)) if is_info else _reason(recorded, number, what, who)
+            )
+            return
+    yield Finding(
+        "ok", f"{len(places)} episodes of up to {chunk.lengths.max():,} steps are the same when run again"
+    )
+
+
+def _reason(recorded: Recorded, number: int, what: str, who: str) -> Finding:
+    """Return the finding on an episode that differs: whether it does so alone, or by what ran before it."""
+    before = int(recorded.chunk.numbers[0] == number)
+    try:
+        first, second = (recorded.again([number])[0] for _ in range(2))
+        if first_difference(first, second) is not None:
+            change = "draw from self.np_random, which env.reset(seed=) seeds; a policy from what its seed(seed) seeds"
+            return Finding(
+                "fail", f"{what}; so it is in fresh processes: the {who} draws from no seed", change
+            )
+        is_mended = first_difference(first, recorded.again([before, number], fresh_env=True)[-1]) is None
+    except RolloutError as error:
+        return Finding("fail", what, f"why is not known: {error.message}")
+    change = f"let reset of the {who} clear what it keeps, and seed what a module draws from"
+    fresh = "{fresh_env=True} builds the environment for each episode, which makes this right"
+    return Finding("fail", f"{what}; the {who} keeps state over resets", fresh if is_mended else change)
+
+
+ON_EPISODES: Mapping[str, Callable[[Recorded], Iterator[Finding]]] = {
+    "range of actions": _actions,
+    "endings": _endings,
+    "values": _values,
+    "infos": _infos,
+    "seeds": _seeds,
+}
+"""The checks, by the names that the report shows; each yields what is to be said, nothing where all is well."""

@@ -1,0 +1,221 @@
+"""What `check` sees of policy and environment themselves, in a worker process: InspectingWorker."""
+
+from __future__ import annotations
+
+import copy
+import time
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+from gymnasium import spaces
+from gymnasium.utils.env_checker import check_env, data_equivalence
+
+from rollout_cli.episodes.spaces import space_leaves
+from rollout_cli.errors import UserCodeError
+from rollout_cli.loading import first_line, reporting
+from rollout_cli.policies.policy import AdaptedPolicy
+from rollout_cli.seeding.seeds import SETUP, seed_globals
+from rollout_cli.workers.kinds import DefaultWorker
+from rollout_cli.workers.policy_holder import masks_of
+from rollout_cli.workers.rows.recording import SpaceRecorder
+from rollout_cli.workers.values import WorkerReport
+
+_STEPS, _SECONDS, _ANSWERS = 300, 2.0, 8
+_SHORT = 60  # Characters of a space that are shown.
+_OF_WRAPPERS = "different from the unwrapped version"  # gymnasium's checker says so of any wrapper.
+_AS_TRAINED = "give the environment the arguments and wrappers of the training"
+_clock = time.perf_counter
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that a check has to say, and what to change; options in that are marked up as in hints."""
+
+    status: Literal["ok", "warn", "fail"]
+    what: str
+    change: str = ""
+
+
+class InspectingWorker(DefaultWorker):
+    """A worker that runs no episode: when it is ready, it looks at its policy and environment.
+
+    The record of the environment in its report has what it saw: `findings`, by the name of the check;
+    `rate`, the steps a second of its loop, 0 where that raised; `step_bytes`, of a row; `has_native`, whether
+    gymnasium knows a vector form; `is_batched`, whether the policy acts for many environments at once.
+
+    Args:
+        looks: Whether it makes the checks; else it times a loop that records nothing.
+        bare_seconds: For how long that loop runs.
+        common: What every worker takes.
+
+    Attributes:
+        is_deterministic: Whether deterministic actions are asked for.
+        rate: As above.
+    """
+
+    def __init__(self, *, looks: bool, bare_seconds: float = 0.0, **common: Any) -> None:
+        self._looks, self._bare_seconds = looks, bare_seconds
+        self.is_deterministic, self.rate = common.get("deterministic", False), 0.0
+        super().__init__(**common)
+
+    @property
+    def policy(self) -> AdaptedPolicy:
+        """The policy as workers call it."""
+        assert self._holder.policy is not None
+        return self._holder.policy
+
+    def report(self) -> WorkerReport:
+        """Look, and return the report with what was seen."""
+        report = super().report()
+        seed_globals(self._seed, SETUP)
+        findings = {name: _found(look, self) for name, look in ON_OBJECTS.items()} if self._looks else {}
+        if not self._looks:
+            with reporting(UserCodeError, "a loop of policy and environment raised"):
+                self._time_bare_loop(self._bare_seconds / 4)  # It warms up.
+                self._time_bare_loop(self._bare_seconds)
+        registered = getattr(self.env.unwrapped, "spec", None)
+        seen = {
+            "findings": findings,
+            "rate": self.rate,
+            "step_bytes": self._ready().row_bytes,
+            "has_native": registered is not None and registered.vector_entry_point is not None,
+            "is_batched": not self.policy.row_by_row,
+        }
+        return replace(report, env={**report.env, **seen})
+
+    def _time_bare_loop(self, seconds: float) -> None:
+        """Run the loop that anybody would write; it converts actions, and records nothing."""
+        env, policy, over, observation = self.env, self.policy, True, None
+        actions = SpaceRecorder(self.env_spec.action_space, "the action", "warn")
+        steps, length, began = 0, 0, _clock()
+        while not steps or _clock() - began < seconds:
+            if over:
+                length, (observation, _) = 0, env.reset()
+                policy.reset()
+                actions.clear()
+            policy.masks = masks_of(env) if policy.takes_masks else None
+            result = env.step(actions.record(policy.get_action(observation)[0]))
+            observation, steps, length = result[0], steps + 1, length + 1
+            over = bool(result[2] or result[3] or length == self.env_spec.max_episode_length)
+        self.rate = steps / (_clock() - began)
+
+
+def _found(look: Callable[[InspectingWorker], Iterator[Finding]], worker: InspectingWorker) -> list[Finding]:
+    """Return the findings of a check; what the user's code raises under it is one."""
+    try:
+        return [*look(worker)]
+    except Exception as error:  # noqa: BLE001 - user code may raise anything
+        return [Finding("fail", f"it raised {first_line(error)}", "mend what raises, or what it was given")]
+
+
+def _checker(worker: InspectingWorker) -> Iterator[Finding]:
+    """Run gymnasium's own checker."""
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        try:
+            check_env(worker.env, skip_render_check=True, skip_close_check=True)
+        except Exception as error:  # noqa: BLE001 - it raises what it finds, and what the environment raises
+            yield Finding("fail", first_line(error), "let the environment keep gymnasium's interface")
+    for text in dict.fromkeys(str(warning.message) for warning in heard):
+        if _OF_WRAPPERS not in text:
+            yield Finding("warn", text.replace("\x1b[33m", "").replace("\x1b[0m", "").removeprefix("WARN: "))
+
+
+def _saved_spaces(worker: InspectingWorker) -> Iterator[Finding]:
+    """Compare the spaces that a policy was trained with, where it has them, with the environment's."""
+    wrapped = worker.policy.wrapped
+    for name in ("observation_space", "action_space"):
+        holders = (getattr(holder, name, None) for holder in (wrapped, getattr(wrapped, "policy", None)))
+        saved = next((space for space in holders if isinstance(space, spaces.Space)), None)
+        if saved is not None and saved != (space := getattr(worker.env_spec, name)):
+            yield _space_difference(name.replace("_", " "), saved, space)
+
+
+def _space_difference(what: str, saved: spaces.Space[Any], space: spaces.Space[Any]) -> Finding:
+    was, now = (
+        str(each) if len(str(each)) <= _SHORT else f"{type(each).__name__} {each.shape} of {each.dtype}"
+        for each in (saved, space)
+    )
+    text = f"the {what} of the policy is {was}, of the environment {now}"
+    old, new = space_leaves(saved), space_leaves(space)
+    if [(leaf.path, leaf.kind, leaf.shape, leaf.dtype.kind) for leaf in old] == [
+        (leaf.path, leaf.kind, leaf.shape, leaf.dtype.kind) for leaf in new
+    ]:
+        # Bounds of a Box change nothing that a network takes.
+        return Finding("warn" if all(leaf.kind == "box" for leaf in new) else "fail", text, _AS_TRAINED)
+    if len(old) == len(new) == 1 and old[0].shape != new[0].shape:
+        if sorted(old[0].shape) == sorted(new[0].shape):
+            return Finding("warn", text, "transpose the observation, unless the policy does so by itself")
+        wanted, has = int(np.prod(old[0].shape)), int(np.prod(new[0].shape))
+        if wanted > has and wanted % has == 0:
+            change = f"it may want {wanted // has} frames: {{wrapper=FrameStackObservation?stack_size={wanted // has}}}"
+            return Finding("fail", text, change)
+    return Finding("fail", text, _AS_TRAINED)
+
+
+def _steps(worker: InspectingWorker) -> Iterator[Finding]:
+    """Take some steps, and look at masks, and at actions that a step changes."""
+    env, policy, space = worker.env, worker.policy, worker.env_spec.action_space
+    record = SpaceRecorder(space, "the action", "clip").record
+    has_masks, seen, over, observation = env.has_wrapper_attr("action_masks"), Counter[str](), True, None
+    began = _clock()
+    while seen["steps"] < _STEPS and _clock() - began < _SECONDS:
+        if over:
+            observation, _ = env.reset(seed=seen["steps"])
+            policy.reset()
+        policy.masks = mask = np.asarray(masks_of(env), bool) if has_masks else None
+        action = record(policy.get_action(observation)[0])
+        before = copy.deepcopy(action)
+        if mask is not None:
+            seen["empty"] += not mask.any()
+            seen["forbidden"] += isinstance(space, spaces.Discrete) and not mask[int(action - space.start)]
+        observation, _, terminated, truncated, _ = env.step(action)
+        over = bool(terminated or truncated)
+        seen["edited"] += not data_equivalence(before, action)
+        seen["steps"] += 1
+    worker.rate = seen["steps"] / (_clock() - began)
+    if seen["edited"]:
+        yield Finding("warn", "env.step changes the action that it is given", "let it change a copy")
+    if seen["empty"]:
+        what = f"{seen['empty']} of {seen['steps']} masks allow no action"
+        yield Finding("fail", what, "let action_masks() allow one at least, or end the episode")
+    if seen["forbidden"] or (has_masks and not policy.takes_masks):
+        who = "and the policy asks for none" if not policy.takes_masks else "which the policy ignores"
+        what = f"the environment has action_masks, {who}: {seen['forbidden']} of {seen['steps']} actions are forbidden"
+        change = "give the policy's predict an argument action_masks, as MaskablePPO has"
+        yield Finding("fail" if seen["forbidden"] else "warn", what, change)
+
+
+def _exploration(worker: InspectingWorker) -> Iterator[Finding]:
+    """Ask for several actions for one observation: whether the policy draws."""
+    policy, answers = worker.policy, []
+    observation, _ = worker.env.reset(seed=0)
+    for seed in range(_ANSWERS):
+        if policy.seed is not None:
+            policy.seed(seed)
+        policy.reset()
+        policy.masks = masks_of(worker.env) if policy.takes_masks else None
+        answers.append(copy.deepcopy(policy.get_action(copy.deepcopy(observation))[0]))
+    is_same = all(data_equivalence(answers[0], answer) for answer in answers)
+    if worker.is_deterministic and not is_same:
+        what = f"deterministic actions are asked for, and {_ANSWERS} of one observation differ"
+        yield Finding(
+            "fail", what, "let `deterministic` end all draws, and `reset` clear what the policy keeps"
+        )
+    elif is_same:
+        yield Finding(
+            "ok", f"{_ANSWERS} actions for one observation are the same: the policy does not explore"
+        )
+
+
+ON_OBJECTS: Mapping[str, Callable[[InspectingWorker], Iterator[Finding]]] = {
+    "gymnasium's checker": _checker,
+    "saved spaces": _saved_spaces,
+    "masks and actions": _steps,
+    "exploration": _exploration,
+}
+"""The checks, by the names that the report shows; each yields what is to be said, nothing where all is well."""

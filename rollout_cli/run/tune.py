@@ -1,0 +1,114 @@
+"""tune(), the use case: which number of workers and environments samples fastest here."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from rollout_cli.config import CollectConfig
+from rollout_cli.errors import RolloutError, WorkerError
+from rollout_cli.progress import Progress
+from rollout_cli.run.checks.trial import Trial
+from rollout_cli.samplers.plan import EpisodesPerWorker, MinTimesteps
+
+_READY_SECONDS = 120.0  # So long may a choice take until each of its workers has ended an episode.
+_SYNC, _NATIVE = (1, 4, 16, 64), (16, 64, 256)  # Environments of a worker that are tried.
+_PIECES = 10  # Episodes are cut so that about so many of each environment end while it is measured.
+_FEWEST = 3  # Messages that a rate can be taken of.
+_NO_END = 1 << 60
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A choice of options, its steps a second (0 where that could not be measured), and why not."""
+
+    options: dict[str, Any]
+    rate: float = 0.0
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TuneResult:
+    """What was measured: rows in their order, and the bare loop, None where there is no single environment."""
+
+    rows: Sequence[Row]
+    bare_rate: float | None
+
+    @property
+    def fastest(self) -> Row:
+        """The row with the highest rate."""
+        return max(self.rows, key=lambda row: row.rate)
+
+    def document(self) -> dict[str, Any]:
+        """Return the result as JSON holds it, each rate in bare loops too."""
+        ratios = [row.rate / self.bare_rate if self.bare_rate else None for row in self.rows]
+        rows = [{**asdict(row), "ratio": ratio} for row, ratio in zip(self.rows, ratios, strict=True)]
+        return {"bare_rate": self.bare_rate, "rows": rows, "fastest": self.fastest.options}
+
+
+def tune(config: CollectConfig, *, seconds: float, progress: Progress | None = None) -> TuneResult:
+    """Measure choices of workers, environments a worker and vectorization, for so many seconds each.
+
+    First the environments are chosen, with as many workers as `config` says (by default one a core); then the
+    number of workers.
+
+    Raises:
+        RolloutError: If policy or environment cannot be loaded, or no choice could be measured.
+    """
+    trial = Trial.of(config, progress or Progress(), _READY_SECONDS + seconds)
+    bare_rate, forms = _forms(trial, seconds)
+    result = TuneResult([_measured(trial, form, seconds, bare_rate) for form in forms], bare_rate)
+    most = 1 if config.sampler == "local" else config.workers
+    best = result.fastest.options
+    counts = sorted({max(1, most // 2), max(1, most - 1), most + most // 2} - {config.workers})
+    more = [_measured(trial, {**best, "workers": count}, seconds, bare_rate) for count in counts]
+    result = replace(result, rows=[*result.rows, *more])
+    if not result.fastest.rate:
+        message = f"no choice could be measured; the first one: {result.rows[0].problem}"
+        raise WorkerError(message, hint="`rollout check` says more; {seconds=…} measures for longer")
+    return result
+
+
+def _forms(trial: Trial, seconds: float) -> tuple[float | None, list[dict[str, Any]]]:
+    """Return the rate of the bare loop, and the choices of environments that are tried."""
+    config, bare_rate, counts = trial.config, None, {"sync": _SYNC[:0], "native": _NATIVE}
+    if config.vectorization == "sync":
+        seen = trial.inspected(looks=False, bare_seconds=seconds)
+        bare_rate, is_plain = seen["rate"], config.worker_class is None and seen["is_batched"]
+        has_native = is_plain and seen["has_native"] and not (config.fresh_env or config.wrapper)
+        counts = {"sync": _SYNC if is_plain else _SYNC[:0], "native": _NATIVE if has_native else _NATIVE[:0]}
+    counts[config.vectorization] = (*sorted({*counts[config.vectorization], config.envs_per_worker}),)
+    return bare_rate, [
+        {"workers": config.workers, "envs_per_worker": count, "vectorization": name}
+        for name in ("sync", "native")
+        for count in counts[name]
+    ]
+
+
+def _measured(trial: Trial, options: dict[str, Any], seconds: float, bare_rate: float | None) -> Row:
+    """Return a choice with its rate, or with what went wrong."""
+    trial.progress.notice(f"measuring {', '.join(map(str, options.values()))}")
+    limit, n_envs = None, options["envs_per_worker"]
+    if bare_rate and options["vectorization"] == "sync":  # A native environment resets its rows by itself.
+        limit = max(1, int(bare_rate * seconds / _PIECES / n_envs))
+    times, steps = list[float](), list[int]()
+    try:
+        where = {name: getattr(trial.config, name) for name in ("sampler", "ray_address")}
+        with trial.running(limit=limit, **where, **options) as sampler:
+            for _ in sampler.stream(EpisodesPerWorker(n_envs)):
+                pass  # From here on all workers are warm.
+            for chunk in sampler.stream(MinTimesteps(_NO_END, sampler.next_number)):
+                times.append(time.monotonic())
+                steps.append(chunk.n_steps)
+                if times[-1] - times[0] >= seconds:
+                    break
+    except RolloutError as error:
+        return Row(options, problem=error.message)
+    if len(times) < _FEWEST:
+        return Row(options, problem="too few episodes ended")
+    # Episodes of equal lengths end together: a slope does not depend on where such a burst is cut.
+    return Row(options, float(np.polyfit(np.subtract(times, times[0]), np.cumsum(steps), 1)[0]))

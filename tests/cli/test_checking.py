@@ -1,0 +1,49 @@
+"""`check` and `tune`: exit codes, lines and documents; the lines of `tune` are a configuration."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from tests.cli.calling import Caller
+
+ENV = ("--env", "tests.run.planted:World", "--policy", "tests.run.planted:sound", "--seed", "1")
+ENDLESS = (*ENV, "--env-kwargs", "fault=has no end")
+
+
+def test_what_fails_ends_with_3(rollout: Caller) -> None:
+    """CI sees the code; people see what failed, and below it what to change; with --quiet nothing that is well."""
+    called = rollout("check", *ENDLESS, "--seconds", "60", "--quiet", code=3)
+    place = next(
+        at for at, line in enumerate(called.stdout.splitlines()) if line.startswith("fail  endings ")
+    )
+    assert "change: --max-episode-length N" in called.stdout.splitlines()[place + 1]
+    assert "\nok " not in called.stdout
+
+
+def test_what_passes_ends_with_0(rollout: Caller, tmp_path: Path) -> None:
+    """It takes the words and files of `collect`, and says what that would take; with --json as a document."""
+    file = tmp_path / "run.toml"
+    file.write_text('command = "collect"\ntimesteps = 2000\nmax_episode_length = 30\n')
+    called = rollout("check", *ENDLESS, "--config", file, "--seconds", "60", "--json")
+    document = json.loads(called.stdout)
+    assert document["passed"]
+    assert 2000 == document["costs"]["steps"]
+    assert {"check", "status", "what", "change"} == document["checks"][0].keys()
+    shown = rollout("check", *ENDLESS, "--config", file, "--seconds", "60").stdout
+    assert "\nthe run  2,000 steps: " in shown
+
+
+def test_tune_prints_a_configuration(rollout: Caller, tmp_path: Path) -> None:
+    """The fastest row is the one that --quiet prints, and `collect` reads it."""
+    words = ("tune", "--seconds", "0.05", "--workers", "1")
+    document = json.loads(rollout(*words, "--json").stdout)
+    rates = {row["rate"]: row["options"] for row in document["rows"]}
+    assert rates[max(rates)] == document["fastest"]
+    assert {"sync", "native"} == {row["options"]["vectorization"] for row in document["rows"]}
+    assert document["rows"][0]["ratio"] == document["rows"][0]["rate"] / document["bare_rate"]
+    file = tmp_path / "fast.toml"
+    file.write_text(rollout(*words, "--quiet").stdout)
+    dry = rollout("collect", "--timesteps", "1", "--config", file, "--dry-run", "--json")
+    assert {"workers", "envs_per_worker", "vectorization"} <= json.loads(dry.stdout).keys()
+    assert 1 == json.loads(dry.stdout)["workers"]

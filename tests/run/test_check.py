@@ -1,0 +1,141 @@
+"""`check` finds each planted fault, and nothing in what is sound."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import rollout_cli.run.check as module
+from rollout_cli.config import CollectConfig
+from rollout_cli.errors import PolicyLoadError
+from rollout_cli.run.check import CheckReport, check
+from rollout_cli.samplers.plan import Episodes
+
+SOUND, RANDOM = "tests.run.planted:sound", "random"
+
+
+@pytest.fixture(autouse=True)
+def few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST_STEPS", 600)
+
+
+def checked(fault: str = "", policy: str = SOUND, seconds: float = 120.0, **options: Any) -> CheckReport:
+    options = {"env": "tests.run.planted:World", "env_kwargs": {"fault": fault}, **options}
+    return check(CollectConfig(timesteps=10_000, seed=1, policy=policy, **options), seconds=seconds)
+
+
+def findings(report: CheckReport) -> list[str]:
+    """Return a line a finding that is not well: status, check, what, and what to change."""
+    return [
+        f"{entry['status']} {entry['check']}: {entry['what']} -> {entry['change']}"
+        for entry in report.document()["checks"]
+        if entry["status"] != "ok"
+    ]
+
+
+ENVS = {
+    "ignores its seed": (
+        "fail seeds: episode",
+        "at step 0",
+        "the environment draws from no seed",
+        "self.np_random",
+    ),
+    "is constant": ("warn seeds: the first 3 episodes are the same, whatever their seed",),
+    "keeps state": ("fail seeds", "the environment keeps state", "--fresh-env builds"),
+    "keeps state in its module": ("fail seeds", "at step 34", "the environment keeps state", "let reset of"),
+    "draws late": ("fail seeds", "reward at step 34", "draws from no seed"),
+    "disguises its limit": ("warn endings: all", "terminated at step 20", "truncated=True"),
+    "has no end": ("warn endings", "episodes did not end within 200 steps", "--max-episode-length"),
+    "gives nan": ("fail running: the reward is not a number", "step 34"),
+    "sees nan": ("fail values: observation holds numbers that are not finite", "at step 35"),
+    "leaves its space": ("warn values: observation holds values outside of its space", "at step 35"),
+    "has odd infos": ("warn infos: nothing can store the infos env_info.itself", "--drop-info"),
+    "has the time in its infos": ("warn seeds", "env_info.now at step 0", "--drop-info"),
+    "changes its action": ("warn masks and actions: env.step changes the action",),
+    "reuses its array": ("fail gymnasium's checker: ", "share an object"),
+    "crashes": ("fail running: worker 0 was killed by SIGABRT in step", "planted.py"),
+    "raises": ("fail running: env.step", "a broken joint", "step 34"),
+    "some masks": ("fail masks and actions: the environment has action_masks, and the policy asks for none",),
+    "empty masks": ("fail masks and actions: ", "masks allow no action"),
+}
+"""By fault of the environment, what the finding says."""
+
+
+@pytest.mark.parametrize("fault", ENVS)
+def test_a_fault_of_the_environment_is_found(fault: str) -> None:
+    """One finding names it, and says what to change."""
+    policy = RANDOM if "masks" in fault or "nan" in fault else SOUND
+    found = findings(checked(fault, policy))
+    assert any(all(words in line for words in ENVS[fault]) for line in found), found
+
+
+POLICIES: dict[str, tuple[str, ...]] = {
+    "scales": ("warn range of actions: action stays in [-1, 1]", "Box(-2.0, 2.0"),
+    "squashes": ("fail actions: ", "the action is not of its space", "--invalid-action clip"),
+    "saturates": ("warn range of actions: action is at a bound in 100% of the steps", "squash"),
+    "keeps": ("fail seeds", "action at step 0", "the policy keeps state", "let reset of the policy"),
+    "draws": ("fail seeds", "action at step 0", "the policy draws from no seed"),
+    "frames": ("fail saved spaces", "--wrapper FrameStackObservation?stack_size=4"),
+    "of_bytes": ("fail saved spaces: the observation space of the policy is Box(0, 255, (2, 1), uint8)",),
+    "bounds": ("warn saved spaces", "Box(-1.0, 1.0, (2, 1), float32), of the environment Box(-5.0, 5.0"),
+    "turned": ("warn saved spaces", "transpose"),
+    "number": ("fail saved spaces", "Discrete(4)"),
+    "missing": ("fail running", "Missing, called without arguments, failed", "weights.pt"),
+}
+"""By fault of the policy, what the finding says."""
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_a_fault_of_the_policy_is_found(name: str) -> None:
+    """Ranges, states, draws, and the spaces that it was made for."""
+    report = checked(policy=f"tests.run.planted:{'squashes' if name == 'saturates' else name}")
+    found = findings(report)
+    assert any(all(words in line for words in POLICIES[name]) for line in found), found
+    assert report.has_failed == any(line.startswith("fail") for line in found)
+
+
+def test_deterministic_actions_are_the_same() -> None:
+    """A policy that draws though deterministic actions are asked for fails; one that never draws is told."""
+    found = findings(checked(policy="tests.run.planted:draws", deterministic=True))
+    assert any("fail exploration: deterministic actions are asked for" in line for line in found), found
+    words = [entry["what"] for entry in checked().document()["checks"] if entry["check"] == "exploration"]
+    assert ["8 actions for one observation are the same: the policy does not explore"] == words
+
+
+def test_what_hangs_is_ended() -> None:
+    """Time is a budget: what blocks in a worker process is a finding."""
+    found = findings(checked("hangs", seconds=2.0))
+    assert 1 == len(found)
+    assert "fail running: policy and environment were not ready" in found[0]
+
+
+def test_what_hangs_later_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the time ends after some episodes, these are looked at, and the report says so."""
+    monkeypatch.setattr(module, "MinTimesteps", lambda _: Episodes(0, 3))
+    found = findings(checked())
+    assert any("warn endings: episode 3 did not end within 120 s" in line for line in found), found
+
+
+def test_what_is_sound_passes() -> None:
+    """The report says what the run will cost, and which episodes were repeated."""
+    report = checked(policy=RANDOM, env="CartPole-v1", env_kwargs={})
+    assert not [line for line in findings(report) if "gymnasium's checker" not in line]
+    assert not report.has_failed
+    assert "are the same when run again" in report.findings["seeds"][0].what
+    assert {"speed", "a step", "the run"} == report.rows().keys()
+    assert 10_000 == report.costs["steps"]
+
+
+def test_native_rows_are_checked_by_their_episodes() -> None:
+    """There is no single environment to look at; what cannot be repeated is said."""
+    native: dict[str, Any] = {"vectorization": "native", "envs_per_worker": 4}
+    report = checked(policy=RANDOM, env="CartPole-v1", env_kwargs={}, **native)
+    assert ["warn seeds"] == [line.partition(":")[0] for line in findings(report)]
+    assert "running" not in report.findings
+
+
+def test_a_missing_policy_is_an_error() -> None:
+    """Nothing can be checked of it."""
+    with pytest.raises(PolicyLoadError, match="names no policy"):
+        checked(policy="nowhere")

@@ -1,0 +1,83 @@
+"""`tune` tries what may be fastest, in two rounds, and takes the fastest of all."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import rollout_cli.run.tune as module
+from rollout_cli.config import CollectConfig
+from rollout_cli.errors import WorkerError
+from rollout_cli.run.checks.trial import Trial
+from rollout_cli.run.tune import Row, TuneResult, tune
+
+SEEN = {"rate": 1_000.0, "has_native": True, "is_batched": True}
+
+
+class Machine:
+    """A stand-in for the measurements: one that is fastest with so many workers and environments."""
+
+    def __init__(self, workers: int, n_envs: int, vectorization: str = "sync") -> None:
+        self._best, self.tried = (workers, n_envs, vectorization), list[tuple[Any, ...]]()
+
+    def measured(self, trial: Trial, options: dict[str, Any], seconds: float, bare_rate: float | None) -> Row:
+        workers, n_envs, vectorization = self._best
+        self.tried.append((*options.values(),))
+        distance = (
+            abs(options["workers"] - workers) / workers + abs(options["envs_per_worker"] - n_envs) / n_envs
+        )
+        return Row(options, 2_000.0 / (1 + distance + (options["vectorization"] != vectorization)))
+
+
+def tuned(monkeypatch: pytest.MonkeyPatch, machine: Machine, seen: Any = None, **options: Any) -> TuneResult:
+    monkeypatch.setattr(module, "_measured", machine.measured)
+    monkeypatch.setattr(Trial, "inspected", lambda self, **_: {**SEEN, **(seen or {})})
+    return tune(CollectConfig(timesteps=1, **options), seconds=1.0)
+
+
+@pytest.mark.parametrize("cores", [1, 2, 8, 64])
+@pytest.mark.parametrize("best", [(1, 1, "sync"), (1, 16, "sync"), (1, 256, "native")])
+def test_the_fastest_is_found(
+    monkeypatch: pytest.MonkeyPatch, cores: int, best: tuple[int, int, str]
+) -> None:
+    """With half of the cores, too; each choice is measured once, and there are a dozen at most."""
+    machine = Machine(max(1, cores // 2), *best[1:])
+    result = tuned(monkeypatch, machine, workers=cores)
+    assert (max(1, cores // 2), *best[1:]) == (*result.fastest.options.values(),)
+    assert max(row.rate for row in result.rows) == result.fastest.rate
+    assert len(machine.tried) == len(set(machine.tried)) <= 12
+
+
+CHOICES: dict[str, tuple[dict[str, Any], dict[str, Any], set[tuple[int, str]]]] = {
+    "a policy for one observation": ({"is_batched": False}, {}, {(1, "sync")}),
+    "no vector form": ({"has_native": False}, {}, {(1, "sync"), (4, "sync"), (16, "sync"), (64, "sync")}),
+    "wrapped": ({}, {"wrapper": ("ClipAction",)}, {(1, "sync"), (4, "sync"), (16, "sync"), (64, "sync")}),
+    "native alone": (
+        {},
+        {"vectorization": "native"},
+        {(1, "native"), (16, "native"), (64, "native"), (256, "native")},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CHOICES)
+def test_only_what_can_run_is_tried(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Native where there is a vector form, batches where the policy takes them."""
+    seen, options, expected = CHOICES[name]
+    machine = Machine(1, 1)
+    tuned(monkeypatch, machine, seen, workers=1, **options)
+    assert expected == {tuple(choice[1:]) for choice in machine.tried}
+
+
+def test_choices_that_fail_are_told() -> None:
+    """Where none can be measured, the first reason is the error."""
+    config = CollectConfig(
+        timesteps=1,
+        workers=1,
+        env="tests.run.planted:World",
+        env_kwargs={"fault": "raises"},
+        vectorization="native",
+    )
+    with pytest.raises(WorkerError, match=r"no choice could be measured.*'tests.run.planted:World'"):
+        tune(config, seconds=0.05)
