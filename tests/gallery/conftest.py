@@ -14,17 +14,8 @@ WHOLE = os.environ.get("ROLLOUT_TEST_GALLERY") == "1"
 """Whether rows that need further packages are run."""
 
 FURTHER = (
-    "films",
-    "loaders",
-    "object_store",
-    "onnx",
+    *("films", "loaders", "object_store", "onnx", "pins", "policies", "sb3", "stacks", "torch_files", "training"),
     "packages",
-    "pins",
-    "policies",
-    "sb3",
-    "stacks",
-    "torch_files",
-    "training",
 )
 
 # Ray has a process of its own: Box2D crashes where Ray was loaded before it.
