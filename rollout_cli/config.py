@@ -26,7 +26,9 @@ CommandName = Literal["collect", "exact"]
 Values = dict[str, Any]
 
 AMOUNTS = frozenset({"timesteps", "episodes", "episodes_per_worker"})
-"""The options that say how much: one of them is given."""
+"""The options that say how much: a source that has one overrides what weaker ones say of it."""
+ENDS = AMOUNTS | {"max_time"}
+"""The options that end a run: one is given, or several of them, and the first one that is reached ends it."""
 _LONGEST_SHOWN = _LONGEST_LABEL = 80
 _UNSET_OUTPUT = Path("rollouts/<env>-<UTC time>")
 
@@ -138,6 +140,9 @@ class CollectConfig:
         "Collect the shortest run of episodes that has at least N steps.", short="-n", commands=("collect",))
     episodes: types.Episodes = _amount(
         "Collect N episodes, or those numbered A to B-1.", metavar="N|A:B", commands=("collect",))
+    max_time: types.Duration = _amount(
+        "End the run after this time of sampling, with the episodes that are finished in order.",
+        metavar="TIME", commands=("collect",))
     episodes_per_worker: types.Count | None = _amount(
         "Collect exactly N episodes from each worker.", short="-k", commands=("exact",))
     shard: types.OneShard = _amount(
@@ -379,15 +384,14 @@ _CONTRADICTIONS: Sequence[tuple[Callable[[CollectConfig], object], str, str]] = 
 
 
 def _check_together(config: CollectConfig) -> None:
-    """Raise `ConfigError` unless one option gives the amount, or if two options contradict each other."""
-    amounts = {name: option for name, option in OPTIONS.items() if name in AMOUNTS}
-    given = [option.flag for name, option in amounts.items() if getattr(config, name) is not None]
-    amount_flags = [option.flag for option in amounts.values() if config.command in option.commands]
-    if len(given) != 1 or given[0] not in amount_flags:
+    """Raise `ConfigError` unless options of the command end the run, or if two contradict each other."""
+    ends = {name: option for name, option in OPTIONS.items() if name in ENDS}
+    given = [option.flag for name, option in ends.items() if getattr(config, name) is not None]
+    flags = [option.flag for option in ends.values() if config.command in option.commands]
+    if not given or not set(given) <= set(flags):
         raise ConfigError(
-            f"`rollout {config.command}` needs {' or '.join(amount_flags)}, "
-            f"got {' and '.join(given) or 'none'}",
-            hint=f"say how much to collect once, for example: rollout {config.command} {amount_flags[0]} 10",
+            f"`rollout {config.command}` needs {' or '.join(flags)}, got {' and '.join(given) or 'none'}",
+            hint=f"say how much to collect, for example: rollout {config.command} {flags[0]} 10",
         )
     for contradicts, message, hint in _CONTRADICTIONS:
         if contradicts(config):
@@ -399,9 +403,9 @@ def _check_together(config: CollectConfig) -> None:
 
 
 def _check_shard(config: CollectConfig, shard: Shard) -> None:
-    if config.timesteps is not None:
+    if config.timesteps is not None or config.max_time is not None:
         raise ConfigError(
-            "--shard cannot divide --timesteps: "
+            f"--shard cannot divide {'--max-time' if config.timesteps is None else '--timesteps'}: "
             "which episodes these are is known when all before them have ended",
             hint='give a number of episodes, and divide that: {episodes=N} {shard="i/n"}',
         )

@@ -72,6 +72,19 @@ def _shard(value: object) -> Shard | None:
     raise PydanticCustomError("shard", "Input should be i/n, the i-th of n parts, with 1 <= i <= n")
 
 
+def _duration(value: object) -> float | None:
+    """Read seconds, or a text such as `1h30m`."""
+    if value is None:
+        return None
+    text = str(value).strip() if type(value) in {str, int, float} else ""
+    text += "s" if re.fullmatch(r"[\d.e+-]+", text) else ""
+    if match := re.fullmatch(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d*\.?\d+(?:e[+-]?\d+)?)s)?", text):
+        hours, minutes, seconds = (float(part or 0) for part in match.groups())
+        if 0 < (total := 3600 * hours + 60 * minutes + seconds) <= _LARGEST:
+            return total
+    raise PydanticCustomError("duration", "Input should be a time above 0, such as 90 or 1h30m")
+
+
 def _folder(value: object) -> Path:
     """Read a path or a URI; an empty one would mean the working folder without saying so."""
     if not isinstance(value, Path | str) or not str(value):
@@ -143,6 +156,7 @@ ALLOWED = {
     "N|A:B": "a number of episodes, such as 1000, or a range of their numbers, such as 1000:2000",
     "i/n": "a part and the number of parts, such as 2/3",
     "SECONDS": "a number of seconds, such as 0.5 or 30",
+    "TIME": "seconds, such as 90, or hours, minutes and seconds, such as 1h30m",
     "KEY=VALUE": "names and values, such as size=4",
     "KEY": "dotted paths, such as episode.t, or globs of them, such as *_time",
     "MODULE:CLASS": "the name of a class, such as my_module:MyWorker",
@@ -177,5 +191,6 @@ ClassName = Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$")]
 Tasks = Annotated[tuple[Mapping[str, Any], ...] | None, PlainValidator(_tasks)]
 Keywords = Annotated[Mapping[str, Any], PlainValidator(_keywords)]
 Episodes = Annotated[EpisodeRange | None, PlainValidator(_episode_range)]
+Duration = Annotated[float | None, PlainValidator(_duration)]
 OneShard = Annotated[Shard | None, PlainValidator(_shard)]
 Folder = Annotated[Path, PlainValidator(_folder)]

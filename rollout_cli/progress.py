@@ -27,8 +27,15 @@ class Progress:
     A run calls `start`, `begin`, any number of `update`, and `finish`; messages come at any time.
     """
 
-    def start(self, *, label: str, total_steps: int | None, total_episodes: int | None) -> None:
-        """Workers of the run `label`, any text, are being started; one of the totals ends it."""
+    def start(
+        self,
+        *,
+        label: str,
+        total_steps: int | None,
+        total_episodes: int | None,
+        total_seconds: float | None = None,
+    ) -> None:
+        """Workers of the run `label`, any text, are being started; the first total to be reached ends it."""
 
     def begin(self, *, episodes: int = 0, steps: int = 0, return_sum: float = 0.0) -> None:
         """Workers are ready, and time counts from here; the arguments are what a resumed dataset has."""
@@ -64,7 +71,7 @@ class LineProgress(Progress):
         self._is_open, self._began, self._shown_at = False, 0.0, 0.0
         self._label, self._return_sum, self._failures = "", 0.0, 0
         self._done = self._before = (0, 0)  # Steps and episodes: in all, and those of a resumed dataset.
-        self._totals: tuple[int | None, int | None] = (None, None)
+        self._totals: tuple[int | None, int | None, float | None] = (None, None, None)
 
     def notice(self, text: str) -> None:
         if self._notices:
@@ -73,8 +80,15 @@ class LineProgress(Progress):
     def warn(self, text: str) -> None:
         self._write("warning: " + printable(text.strip("\n"), keep="\n"), style="yellow")
 
-    def start(self, *, label: str, total_steps: int | None, total_episodes: int | None) -> None:
-        self._label, self._totals = printable(label), (total_steps, total_episodes)
+    def start(
+        self,
+        *,
+        label: str,
+        total_steps: int | None,
+        total_episodes: int | None,
+        total_seconds: float | None = None,
+    ) -> None:
+        self._label, self._totals = printable(label), (total_steps, total_episodes, total_seconds)
         self._is_open, self._shown_at = self._every is not None, _clock()
 
     def begin(self, *, episodes: int = 0, steps: int = 0, return_sum: float = 0.0) -> None:
@@ -105,7 +119,7 @@ class LineProgress(Progress):
             return f"{self._label}: starting workers"
         counts = [
             f"{n:,}/{total:,}" if total else f"{n:,}"
-            for n, total in zip(self._done, self._totals, strict=True)
+            for n, total in zip(self._done, self._totals[:2], strict=True)
         ]
         facts = {
             "label": f"{self._label}:",
@@ -125,10 +139,17 @@ class LineProgress(Progress):
             facts.pop(dispensable.pop(), None)
         return text
 
-    def _measure(self) -> tuple[int, int, int]:
-        """Return in one unit what was done before this run and in all, and what ends it (0: unknown)."""
-        unit = 0 if self._totals[0] else 1
-        return self._before[unit], self._done[unit], self._totals[unit] or 0
+    def _measure(self) -> tuple[float, float, float]:
+        """Return what was done before this run and in all, and what ends it (0: unknown).
+
+        Of steps, episodes and seconds, it is those that are nearest to their end.
+        """
+        now = (*self._done, _clock() - self._began)
+        facts = zip((*self._before, 0.0), now, self._totals, strict=True)
+        units = [(before, done, total) for before, done, total in facts if total]
+        return min(
+            units, key=lambda unit: (unit[2] - unit[1]) / max(unit[1] - unit[0], 1e-9), default=(0, 0, 0)
+        )
 
     def _show(self) -> None:
         self._shown_at = _clock()
@@ -147,11 +168,23 @@ class BarProgress(LineProgress):
         super().__init__(stream, every=_BAR_EVERY)
         self._bar: Any = None
 
-    def start(self, *, label: str, total_steps: int | None, total_episodes: int | None) -> None:
+    def start(
+        self,
+        *,
+        label: str,
+        total_steps: int | None,
+        total_episodes: int | None,
+        total_seconds: float | None = None,
+    ) -> None:
         # Loading rich takes as long as a worker takes to build.
         from rich import progress, table  # noqa: PLC0415
 
-        super().start(label=label, total_steps=total_steps, total_episodes=total_episodes)
+        super().start(
+            label=label,
+            total_steps=total_steps,
+            total_episodes=total_episodes,
+            total_seconds=total_seconds,
+        )
         # The erasing of a line that wraps leaves a part.
         column = table.Column(no_wrap=True, overflow="ellipsis")
         text = progress.TextColumn("{task.description}", markup=False, table_column=column)

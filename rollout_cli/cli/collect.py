@@ -36,7 +36,7 @@ def collect(
     quiet: QuietFlag = False,
     json: JsonFlag = False,
 ) -> None:
-    """Run a policy in an environment for N steps or N episodes, and write a dataset.
+    """Run a policy in an environment for N steps, N episodes or some time, and write a dataset.
 
     Episodes are whole, and those kept do not depend on how many workers there are or which of them is
     fastest.
@@ -116,7 +116,7 @@ def _rows(result: CollectResult) -> dict[str, object]:
     sampling = f" (sampling {result.sampling_time_s:.1f} s, {pace})" if result.sampling_time_s else ""
     return {
         "dataset": result.path,
-        "status": result.status,
+        "status": f"{result.status} (stopped by --{result.stopped_by.replace('_', '-')})",
         "episodes": f"{result.episodes:,}",
         "steps": f"{result.steps:,}",
         "mean return": f"{result.mean_return:.6g}",

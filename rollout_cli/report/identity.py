@@ -67,6 +67,8 @@ def _source_rows(source: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield "files", _some(pinned, _MOST_NAMES)
     yield "root seed", str(source["root_seed"])
     yield "reproducible", described(source.get("reproducible", {}))
+    if stopped_by := source.get("stopped_by"):
+        yield "stopped by", f"--{stopped_by.replace('_', '-')}"
     options = source.get("collector") or {}
     if options.get("workers"):
         rows = options.get("envs_per_worker") or 1

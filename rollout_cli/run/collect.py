@@ -18,7 +18,7 @@ from rollout_cli.cores import usable_cores
 from rollout_cli.dataset.folder import FolderLock, OutputFolder, check_folder, check_free_space
 from rollout_cli.dataset.store import file_store
 from rollout_cli.episodes.chunk import AnyChunk, unmatched_patterns
-from rollout_cli.errors import InterruptedRunError, RolloutError, UserCodeError, as_flags
+from rollout_cli.errors import InterruptedRunError, RolloutError, UsageError, UserCodeError, as_flags
 from rollout_cli.progress import Progress
 from rollout_cli.remote import RemotePath
 from rollout_cli.run import provenance, reproduce
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from rollout_cli.dataset.metadata import DatasetSummary
     from rollout_cli.dataset.writer import DatasetWriter
 
+StoppedBy = Literal["timesteps", "episodes", "episodes_per_worker", "max_time"]
 _MANY_WORKERS = 4
 """More workers a core are worth a warning."""
 _SKIPPED_NOTE = (
@@ -46,6 +47,7 @@ class CollectResult:
 
     path: Path  # The dataset's folder.
     status: Literal["complete"]
+    stopped_by: StoppedBy  # The option that ended it.
     episodes: int  # Those in the dataset.
     steps: int  # Theirs.
     mean_return: float  # Of their sums of rewards.
@@ -70,6 +72,7 @@ class _Tally:
     return_sum: float = 0.0
     seconds: float = 0.0  # From when its workers were ready.
     failure: RolloutError | None = None  # The error that ended the sampling early.
+    stopped_by: StoppedBy = "episodes"  # What ended it, if neither an error nor a signal did.
     early: reproduce.EarlyEpisodes = field(default_factory=reproduce.EarlyEpisodes)
 
     def until_failure(self, chunks: Iterator[AnyChunk]) -> Iterator[AnyChunk]:
@@ -116,6 +119,7 @@ def collect(config: CollectConfig, *, progress: Progress | None = None) -> Colle
                 tally,
                 started_at,
                 **state.totals,
+                stopped_by=_reached(config, state.totals["steps"]),
                 path=config.output.resolve(),
                 seed=state.source["root_seed"],
                 n_workers=config.workers,
@@ -133,6 +137,7 @@ def collect(config: CollectConfig, *, progress: Progress | None = None) -> Colle
             started_at,
             episodes=summary.episodes,
             steps=summary.steps,
+            stopped_by=tally.stopped_by,
             return_sum=state.totals["return_sum"] + tally.return_sum,
             path=summary.path,
             seed=sampler.seed,
@@ -174,10 +179,15 @@ def _check_stored(run: _Run) -> reproduce.Verdict | None:
 def _start(run: _Run) -> Iterator[Sampler]:
     """Start the workers; the first signal ends the sampling politely from here on."""
     config, progress, signals = run.request.config, run.progress, run.signals
-    total_episodes = (
-        len(config.shard_numbers) * (config.episodes_per_worker or 1) if config.timesteps is None else None
+    total_episodes = None
+    if config.episodes is not None or config.episodes_per_worker is not None:
+        total_episodes = len(config.shard_numbers) * (config.episodes_per_worker or 1)
+    progress.start(
+        label=run.request.env.label,
+        total_steps=config.timesteps,
+        total_episodes=total_episodes,
+        total_seconds=config.max_time,
     )
-    progress.start(label=run.request.env.label, total_steps=config.timesteps, total_episodes=total_episodes)
 
     def end_closing(name: str) -> None:
         raise signals.error(f"closing the environment was ended by {name}; the dataset is complete")
@@ -239,19 +249,14 @@ def _resume_or_begin(run: _Run, sampler: Sampler, lock: FolderLock | None) -> Da
 
 def _fill(run: _Run, sampler: Sampler, writer: DatasetWriter) -> None:
     """Write all episodes that are left; keep an error that ends the sampling beside what was written."""
-    from rollout_cli.dataset.inference import INFERENCE_STEPS  # noqa: PLC0415 - as above
-
     began_at, tally, report = time.monotonic(), run.tally, sampler.report
     request, config, state = run.request, run.request.config, run.request.state
     run.progress.begin(**state.totals)
     if state.committed is None and (request.plan.first > 0 or config.shard is not None):
-        # The first episodes of all decide the columns, wherever the dataset begins.
-        for chunk in tally.until_failure(sampler.stream(MinTimesteps(INFERENCE_STEPS))):
-            # A shard looks at none that the whole run does not have.
-            stop = np.searchsorted(chunk.numbers, request.whole_stop) if config.shard else chunk.n_episodes
-            if stop:
-                writer.observe(chunk.load().episodes(0, int(stop)))
+        _limit(config, sampler, began_at)
+        _observe_first(run, sampler, writer)
     if state.plan is not None and not run.is_ending:
+        _limit(config, sampler, began_at)
         for chunk in tally.until_failure(sampler.stream_refs(state.plan)):
             tally.early.keep(chunk)
             worker = int(chunk.numbers[0]) // (config.episodes_per_worker or 1)
@@ -268,12 +273,59 @@ def _fill(run: _Run, sampler: Sampler, writer: DatasetWriter) -> None:
             tally.skipped |= sampler.skipped
     tally.seconds = time.monotonic() - began_at
     run.progress.finish()
-    if tally.failure is None and tally.skipped and not writer.has_episodes:
-        number, count = min(tally.skipped), len(tally.skipped)
-        tally.failure = UserCodeError(
-            f"all episodes were skipped, {count:,} of them; episode {number}: {tally.skipped[number]}",
-            hint="without an option that skips them, the first error ends the run and is shown in full",
+    if not run.is_ending:
+        is_done = state.plan is None or sampler.is_done
+        tally.stopped_by = _reached(config, state.totals["steps"] + tally.steps) if is_done else "max_time"
+        tally.failure = _without_data(run, sampler, writer)
+
+
+def _observe_first(run: _Run, sampler: Sampler, writer: DatasetWriter) -> None:
+    """Let the first episodes of all decide the columns, wherever the dataset begins."""
+    from rollout_cli.dataset.inference import INFERENCE_STEPS  # noqa: PLC0415 - it loads pyarrow
+
+    for chunk in run.tally.until_failure(sampler.stream(MinTimesteps(INFERENCE_STEPS))):
+        # A shard looks at none that the whole run does not have.
+        is_shard = run.request.config.shard is not None
+        stop = np.searchsorted(chunk.numbers, run.request.whole_stop) if is_shard else chunk.n_episodes
+        if stop:
+            writer.observe(chunk.load().episodes(0, int(stop)))
+
+
+def _limit(config: CollectConfig, sampler: Sampler, began_at: float) -> None:
+    """Let the sampler's next stream end when the time is over; each stream takes a request of its own."""
+    if config.max_time is not None:
+        left = began_at + config.max_time - time.monotonic()
+        sampler.request_stop(grace=config.grace, after=max(0.0, left))
+
+
+def _reached(config: CollectConfig, steps: int) -> StoppedBy:
+    """Return which amount has ended a run of so many steps, the earlier ones of a dataset too."""
+    if config.timesteps is not None and steps >= config.timesteps:
+        return "timesteps"
+    return "episodes" if config.episodes_per_worker is None else "episodes_per_worker"
+
+
+def _without_data(run: _Run, sampler: Sampler, writer: DatasetWriter) -> RolloutError | None:
+    """Return an error where a run that nothing has interrupted has no dataset to end with."""
+    tally, stored = run.tally, run.request.state.keep_until
+    is_cut = tally.stopped_by == "max_time"
+    if is_cut and (count := sampler.dropped_episodes):
+        run.progress.notice(
+            f"--max-time: {count:,} episodes had ended before a lower-numbered one and were dropped"
         )
+    if is_cut and stored and sampler.next_number < stored[0]:
+        problem = "--max-time was over before the episodes that the dataset has were collected again"
+        return UsageError(problem, hint="allow more time with {max_time=…}")
+    if writer.has_episodes:
+        return None
+    if not tally.skipped:
+        problem = "--max-time was over before the first episode had ended"
+        return UsageError(problem, hint="allow more time with {max_time=…}")
+    number, count = min(tally.skipped), len(tally.skipped)
+    return UserCodeError(
+        f"all episodes were skipped, {count:,} of them; episode {number}: {tally.skipped[number]}",
+        hint="without an option that skips them, the first error ends the run and is shown in full",
+    )
 
 
 def _check(run: _Run, sampler: Sampler, known: reproduce.Verdict | None) -> reproduce.Verdict:
@@ -308,7 +360,7 @@ def _close(run: _Run, sampler: Sampler, writer: DatasetWriter, verdict: reproduc
         ]
         facts["skipped"] = {"count": len(episodes), "note": _SKIPPED_NOTE, "episodes": episodes}
     if not run.is_ending:
-        return writer.close(status="complete", **facts)
+        return writer.close(status="complete", stopped_by=run.tally.stopped_by, **facts)
     kept = "no episode was finished, so no dataset was left"
     if writer.has_episodes:
         summary = writer.close(status="interrupted", **facts)

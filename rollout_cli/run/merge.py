@@ -41,6 +41,7 @@ _MAY_DIFFER = {
     "flush_every",
     "pin",
     "accept_changes",
+    "max_time",
 }
 """Options in which shards may differ: they say where and how it ran (`exact` divides workers)."""
 
@@ -132,13 +133,15 @@ def _are_shards(datasets: Sequence[Dataset]) -> bool:
 def _are_ranges(datasets: Sequence[Dataset]) -> bool:
     """Return whether these are whole runs of one seed over ranges of episodes that follow one another.
 
-    Their columns must be decided, and the same: then they are those of a run over all of the episodes.
+    Their columns must be decided, and the same: then they are those of a run over all of the episodes. No
+    other option may have ended one.
     """
     ranges, runs = list[tuple[int, int]](), set[str]()
     for info in (dataset.info for dataset in datasets):
         source = info["sources"][0]
         options = source.get("collector", {})
         is_whole = not info["derived"] and (info["info_columns"], info["status"]) == ("decided", "complete")
+        is_whole &= options.get("timesteps") is None and source.get("stopped_by", "episodes") == "episodes"
         if not is_whole or not options.get("episodes"):
             return False
         first, _, stop = str(options["episodes"]).rpartition(":")

@@ -23,7 +23,7 @@ from rollout_cli.run.provenance import sources_record
 from rollout_cli.run.recorded_actions import recorded_source
 from rollout_cli.run.resume import ResumeState, resume_state
 from rollout_cli.samplers.local_sampler import LocalSampler
-from rollout_cli.samplers.plan import Episodes, EpisodesPerWorker, MinTimesteps, Plan
+from rollout_cli.samplers.plan import NO_END, Episodes, EpisodesPerWorker, MinTimesteps, Plan
 from rollout_cli.samplers.processes.pool import MultiprocessingSampler
 from rollout_cli.samplers.sampler import Sampler
 from rollout_cli.samplers.supervision import Supervision
@@ -77,16 +77,19 @@ def requested(config: CollectConfig, progress: Progress) -> Request:
     policy = policy_source(config.policy, config.policy_kwargs, sha256=config.policy_sha256)
     if isinstance(policy, RecordedSource):
         config = replace(config, seed=policy.root_seed(config.seed))
-    policy, env = exploring(policy, config), env_of(config)
-    plan: Plan = MinTimesteps(config.timesteps or 1)
-    numbers, per_worker = config.shard_numbers, config.episodes_per_worker
-    if config.episodes is not None:
-        plan = Episodes(numbers.start, numbers.stop)
-    elif per_worker is not None:
-        plan = EpisodesPerWorker(per_worker, numbers.start * per_worker)
+    policy, env, plan = exploring(policy, config), env_of(config), _plan_of(config)
     sources = sources_record(config, policy, env)
     state = resume_state(config, plan, sources, progress)
     return Request(state.config, plan, policy, env, sources, state)
+
+
+def _plan_of(config: CollectConfig) -> Plan:
+    """Return the whole plan, which a limit of time may cut."""
+    numbers, per_worker = config.shard_numbers, config.episodes_per_worker
+    if per_worker is not None:
+        return EpisodesPerWorker(per_worker, numbers.start * per_worker)
+    first, stop = (0, NO_END) if config.episodes is None else (numbers.start, numbers.stop)
+    return Episodes(first, stop) if config.timesteps is None else MinTimesteps(config.timesteps, first, stop)
 
 
 class RunSamplers:

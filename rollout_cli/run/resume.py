@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rollout_cli import pins
-from rollout_cli.config import AMOUNTS, CollectConfig, CommandName, Values
+from rollout_cli.config import ENDS, CollectConfig, CommandName, Values
 from rollout_cli.dataset.folder import is_unbegun, recover_replaced, remove_dataset, standing_root
 from rollout_cli.dataset.layout import collected_source, read_info
 from rollout_cli.dataset.store import file_store
@@ -67,7 +67,7 @@ def recorded_options(command: CommandName, given: Mapping[str, Any]) -> Values:
     """
     if "output" not in given:
         raise ConfigError("--resume needs a dataset", hint="name its folder with {output=DIR}")
-    if not AMOUNTS.isdisjoint(given) and is_unbegun(given["output"]):
+    if not ENDS.isdisjoint(given) and is_unbegun(given["output"]):
         return {}
     values = recorded_values(collected_source(read_info(standing_root(given["output"]))))
     made_by = values.pop("command")

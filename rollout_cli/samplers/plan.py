@@ -27,21 +27,24 @@ NO_END = sys.maxsize
 class MinTimesteps:
     """The shortest run of episodes `first`, `first + 1`, … whose lengths sum to at least `timesteps`.
 
+    Where those up to `stop - 1` have fewer steps, it is all of these.
+
     Raises:
         ValueError: If there is no such run.
     """
 
     timesteps: int
     first: int = 0
+    stop: int = NO_END
 
     def __post_init__(self) -> None:
-        if self.timesteps < 1 or self.first < 0:
-            raise ValueError(f"{self}: must be timesteps >= 1 and first >= 0")
+        if self.timesteps < 1 or not 0 <= self.first < self.stop:
+            raise ValueError(f"{self}: must be timesteps >= 1 and 0 <= first < stop")
 
 
 @dataclass(frozen=True, slots=True)
 class Episodes:
-    """Episodes `first` to `stop - 1`.
+    """Episodes `first` to `stop - 1`; with `NO_END` the plan is never done, and a stop ends the call.
 
     Raises:
         ValueError: If there is no such episode.
@@ -92,18 +95,17 @@ def remaining(plan: Plan, covered: Sequence[Covered]) -> Plan | None:
     next_number, steps, last_length = covered[0]
     too_much = ""
     match plan:
-        case MinTimesteps(timesteps):
-            if steps < timesteps:
-                return MinTimesteps(timesteps - steps, next_number)
+        case MinTimesteps(first=first, stop=stop) | Episodes(first, stop) if next_number > stop:
+            count = next_number - first
+            too_much = f"there are {count:,} episodes, more than the {stop - first:,} of this run"
+        case MinTimesteps(timesteps, _, stop):
+            if steps < timesteps and next_number < stop:
+                return MinTimesteps(timesteps - steps, next_number, stop)
             if last_length is not None and steps - last_length >= timesteps:
                 too_much = f"there are {steps:,} steps, more than a run of {timesteps:,} steps has"
         case Episodes(first, stop):
             if next_number < stop:
                 return Episodes(next_number, stop)
-            if next_number > stop:
-                too_much = (
-                    f"there are {next_number - first:,} episodes, more than the {stop - first:,} of this run"
-                )
         case EpisodesPerWorker(episodes, first):
             done = tuple(stop - first - worker * episodes for worker, (stop, _, _) in enumerate(covered))
             if min(done) < episodes:
@@ -122,7 +124,8 @@ class PlanState:
 
     Attributes:
         firsts: By partition, its first number.
-        stops: By partition, one past its last number; NO_END where that is not known yet.
+        stops: By partition, one past its last number; where a number of steps may end it before that, its
+            bound until the end is known.
         stride: The step from one of a worker's numbers to the next.
         is_shared: Whether any worker may run any number.
     """
@@ -134,9 +137,9 @@ class PlanState:
         match plan:
             case None:
                 self.firsts, self.stops = [0], [0]
-            case MinTimesteps(timesteps, first):
+            case MinTimesteps(timesteps, first, stop):
                 self._prefix = _Prefix(timesteps, first)
-                self.firsts, self.stops = [first], [NO_END]
+                self.firsts, self.stops = [first], [stop]
             case Episodes(first, stop):
                 self.firsts, self.stops = [first], [stop]
             case EpisodesPerWorker(episodes, first, done):
@@ -154,7 +157,7 @@ class PlanState:
     @property
     def done(self) -> bool:
         """Return whether every episode of the plan is complete."""
-        return self._missing == 0 if self._prefix is None else self.stops[0] != NO_END
+        return self._missing <= 0  # Numbers above the last one may end after it.
 
     def partition(self, number: int) -> int:
         """Return the partition that a number belongs to."""
@@ -167,15 +170,15 @@ class PlanState:
     def complete(self, numbers: range, lengths: Array) -> None:
         """Count episodes without gaps between them as run; their `lengths` are int64 (N,), 0 if skipped."""
         self._missing -= len(numbers)
-        if self._prefix is not None and not self.done:
-            self.stops[0] = self._prefix.add(numbers, lengths)
+        if self._prefix is not None and (stop := self._prefix.add(numbers, lengths)) is not None:
+            self.stops[0], self._missing, self._prefix = stop, 0, None
 
     def still_needed(self, in_flight: int) -> int | None:
         """Return about how many more numbers to lease while `in_flight` run; None for all that are left."""
         if not self.is_shared:
             return None  # The numbers of one worker say nothing of how many another one must run.
         missing = self._missing if self._prefix is None else self._prefix.n_missing()
-        return None if missing is None else max(0, missing - in_flight)
+        return None if missing is None else max(0, min(missing, self._missing) - in_flight)
 
 
 class _Prefix:
@@ -190,8 +193,8 @@ class _Prefix:
         self._ahead: dict[int, Array] = {}  # By first number, lengths that are known above it.
         self._episodes = self._steps = 0  # All that are known.
 
-    def add(self, numbers: range, lengths: Array) -> int:
-        """Take lengths, int64 (N,), which nobody may change later; return one past the last, or NO_END."""
+    def add(self, numbers: range, lengths: Array) -> int | None:
+        """Take lengths, int64 (N,), which nobody may change later; return one past the last, if it is known."""
         self._ahead[numbers.start] = lengths
         self._episodes += len(numbers)
         self._steps += int(lengths.sum())
@@ -202,7 +205,7 @@ class _Prefix:
                 return self._next + int(np.searchsorted(sums, self._missing)) + 1
             self._missing -= int(sums[-1])
             self._next += len(run)
-        return NO_END
+        return None
 
     def n_missing(self) -> int | None:
         """Return about how many more episodes reach the target, by the mean length; None if unknown."""

@@ -7,6 +7,7 @@ pool.
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -30,6 +31,7 @@ from rollout_cli.workers.values import WorkerReport
 
 _log = logging.getLogger("rollout_cli")
 _clock = time.monotonic
+_LONGEST_WAIT = 3_600.0
 
 
 class Sampler:
@@ -59,6 +61,7 @@ class Sampler:
         skipped: By number, why an episode of the last call was left out.
         dropped_episodes: Episodes of the last call that ended and were not handed on, since it was stopped
             before one with a lower number had ended.
+        is_done: Whether all episodes of the last call's plan had ended when it did.
         report: What only workers know of the environment and the policy, all of them together; None before
             the first one has started.
     """
@@ -96,10 +99,13 @@ class Sampler:
         self._failure: RolloutError | None = None  # What ends the call, after the episodes before it.
         self._env_spec: EnvSpec | None = None
         self._generation = 0
-        self._ends_at: float | None = None  # Set when a stop is requested.
+        # Of each requested stop when it begins, and when it is over at the latest: an append cannot be
+        # interrupted by the handler of a signal.
+        self._stops: list[tuple[float, float]] = []
         self.report: WorkerReport | None = None
         self.skipped: dict[int, str] = {}
         self.n_started = self.next_number = self.total_env_steps = self.dropped_episodes = 0
+        self.is_done = False
 
     @classmethod
     def from_worker_factory(cls, worker_factory: WorkerFactory, agents: Any, envs: Any) -> Self:
@@ -173,9 +179,10 @@ class Sampler:
                     raise UsageError("this stream was overtaken by a later call of its sampler", hint=hint)
             if self._failure is not None:
                 raise as_raised(self._failure)
-            if self._ends_at is not None:
+            begins_at, ends_at = min(self._stops, default=(math.inf, math.inf))
+            if (now := _clock()) >= begins_at:
                 self._execute(call.stop())
-            if call.is_over or (self._ends_at is not None and _clock() >= self._ends_at):
+            if call.is_over or now >= ends_at:
                 return
             self._take(call)
 
@@ -220,14 +227,18 @@ class Sampler:
         """Return what calls the function that writes a segment, near what `stream_refs` refers to."""
         return SegmentRunner()
 
-    def request_stop(self, *, grace: float = 0.0) -> None:
+    def request_stop(self, *, grace: float = 0.0, after: float = 0.0) -> None:
         """Let this stream, or else the next, end early with what is finished; for signal handlers, too.
+
+        Of several requests for one stream the earliest counts.
 
         Args:
             grace: Seconds that are left to running episodes below the highest that ended, since these hold it
                 up.
+            after: Seconds until then.
         """
-        self._ends_at = _clock() + grace
+        begins_at = _clock() + after
+        self._stops.append((begins_at, begins_at + grace))
         if self._pool is not None:
             self._pool.wake()
 
@@ -258,7 +269,7 @@ class Sampler:
                     self._take(call)
                     if self._failure is not None:
                         raise as_raised(self._failure)
-                    if self._ends_at is not None:
+                    if self._stops and _clock() >= min(self._stops)[0]:
                         raise InterruptedRunError("the run was ended before a worker had started")
         return self.env_spec
 
@@ -317,12 +328,20 @@ class Sampler:
             raise UsageError(
                 "the workers were shut down while their stream was under way", hint="begin a new stream"
             )
-        for event in self._pool.wait(None if self._ends_at is None else max(0.0, self._ends_at - _clock())):
+        for event in self._pool.wait(self._patience()):
             if isinstance(event, Started | Reported) and event.generation == call.generation:
                 self.report = (self.report or replace(event.report, files=())).joined(event.report)
             if isinstance(event, Started) and event.generation == call.generation:
                 self._env_spec = self._env_spec or event.env_spec  # All workers know the same.
             self._execute(call.handle(event, _clock()))
+
+    def _patience(self) -> float | None:
+        """Return how many seconds to wait at most: until a requested stop begins, or then is over."""
+        if not self._stops:
+            return None
+        left = [moment - _clock() for moment in min(self._stops)]
+        # A selector takes no time of many days.
+        return min(_LONGEST_WAIT, left[0] if left[0] > 0 else max(0.0, left[1]))
 
     def _execute(self, instructions: Sequence[Instruction]) -> None:
         """Do what the call has decided; nothing where the workers were shut down meanwhile."""
@@ -345,8 +364,9 @@ class Sampler:
         skipped = call.skipped
         self.next_number = max([self.next_number, *(number + 1 for number in skipped)])
         if call.generation == self._generation:
-            self._ends_at = None
+            self._stops.clear()
             self.dropped_episodes, self.skipped = call.buffer.n_waiting, skipped
+            self.is_done = call.is_done
             if self._failure is not None:
                 # A caller may have enough after the episodes that come before a failure, and never see it.
                 self.shutdown_worker()

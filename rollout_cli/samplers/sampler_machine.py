@@ -181,9 +181,14 @@ class SamplerMachine:
     # -- results -----------------------------------------------------------------------------------
 
     @property
+    def is_done(self) -> bool:
+        """Whether every episode of the plan has ended."""
+        return self._plan.done
+
+    @property
     def is_over(self) -> bool:
         """Whether every episode has ended, or the call was to stop and none runs that could be handed on."""
-        return self._plan.done or (self._is_ending and not any(self._leases.in_flight))
+        return self.is_done or (self._is_ending and not any(self._leases.in_flight))
 
     @property
     def skipped(self) -> dict[int, str]:

@@ -26,6 +26,7 @@ class Result:
 
     path: Path
     status: str = "complete"
+    stopped_by: str = "max_time"
     episodes: int = 1234
     steps: int = 56789
     mean_return: float = 46.02026
@@ -106,7 +107,7 @@ def test_the_result_is_on_stdout(rollout: Caller) -> None:
     ran = rollout("collect", "--timesteps", "100", "-o", "out/\x1bx")
     assert [
         "dataset       out/\\x1bx",
-        "status        complete",
+        "status        complete (stopped by --max-time)",
         "episodes      1,234",
         "steps         56,789",
         "mean return   46.0203",
@@ -252,7 +253,7 @@ def test_a_long_traceback_is_cut(rollout: Caller, stand_in: StandIn) -> None:
 
 
 USAGE_ERRORS = [
-    (["collect"], "ConfigError", "needs --timesteps or --episodes, got none"),
+    (["collect"], "ConfigError", "needs --timesteps or --episodes or --max-time, got none"),
     (["collect", "--timesteps", "0"], "ConfigError", "--timesteps must be"),
     (["collect", "--timesteps", "1", "--workers", "3000"], "ConfigError", "--workers must be"),
     (["collect", "--timesteps", "1", "--config", "none.toml"], "ConfigError", "there is no file 'none.toml'"),

@@ -95,6 +95,11 @@ def test_merged_ranges_are_the_single_run(edges: tuple[int, ...], tmp_path: Path
         called("verify", tmp_path / "gap")
         assert [*range(300, 400), *range(30, 150)] == numbers_of(tmp_path / "gap")
         assert "merge" == info_of(tmp_path / "gap")["derived"][0]["operation"]
+        for part, first, stop in zip(parts, edges, edges[1:], strict=False):  # Not all of a range is there.
+            cut = (*words, "--timesteps", "400", "--episodes", f"{first}:{stop}")
+            called(*cut, "--output", part, "--overwrite")
+        called("merge", *parts, "--output", tmp_path / "cut", "--quiet")
+        assert "merge" == info_of(tmp_path / "cut")["derived"][0]["operation"]
 
 
 def test_a_shard_is_resumed(tmp_path: Path) -> None:

@@ -14,7 +14,18 @@ WHOLE = os.environ.get("ROLLOUT_TEST_GALLERY") == "1"
 """Whether rows that need further packages are run."""
 
 FURTHER = (
-    *("films", "loaders", "object_store", "onnx", "pins", "policies", "sb3", "stacks", "torch_files", "training"),
+    *(
+        "films",
+        "loaders",
+        "object_store",
+        "onnx",
+        "pins",
+        "policies",
+        "sb3",
+        "stacks",
+        "torch_files",
+        "training",
+    ),
     "packages",
 )
 

@@ -39,8 +39,15 @@ class Reports(Progress):
         self.calls: list[str] = []
         self.counted = [0, 0, 0]
 
-    def start(self, *, label: str, total_steps: int | None, total_episodes: int | None) -> None:
-        self.calls.append(f"start {label} {total_steps} {total_episodes}")
+    def start(
+        self,
+        *,
+        label: str,
+        total_steps: int | None,
+        total_episodes: int | None,
+        total_seconds: float | None = None,
+    ) -> None:
+        self.calls.append(f"start {label} {total_steps} {total_episodes} {total_seconds}")
 
     def begin(self, *, episodes: int = 0, steps: int = 0, return_sum: float = 0.0) -> None:
         self.calls.append("begin")
@@ -102,7 +109,7 @@ def test_the_result_is_that_of_the_dataset(tmp_path: Path) -> None:
     assert (len(lengths), lengths.sum()) == (result.episodes, result.steps)
     assert pytest.approx((returns.mean(), lengths.mean())) == (result.mean_return, result.mean_length)
     assert "yes" == result.reproducible["status"] == source_of(tmp_path / "out")["reproducible"]["status"]
-    assert ["start tests.helpers.envs:FaultyEnv 500 None", "begin", "finish"] == reports.calls
+    assert ["start tests.helpers.envs:FaultyEnv 500 None None", "begin", "finish"] == reports.calls
     assert [result.episodes, result.steps, 0] == reports.counted
 
 
@@ -352,3 +359,39 @@ def test_an_empty_folder_begins_a_dataset(tmp_path: Path) -> None:
         recorded_options("collect", {"timesteps": 3})
     with pytest.raises(UsageError, match="made by `rollout collect`"):
         recorded_options("exact", {"output": tmp_path / "out"})
+
+
+# -- a limit of time ---------------------------------------------------------------------------------------------------
+
+NO_TIME = 1e-9
+"""It is over before an episode begins."""
+
+
+def test_a_resume_without_time_adds_nothing(tmp_path: Path) -> None:
+    """What is there stays, and the dataset is complete again."""
+    first = run(tmp_path / "out", timesteps=1_500)
+    again = resume(tmp_path / "out", timesteps=3_000, max_time=NO_TIME)
+    assert (first.episodes, "max_time") == (again.episodes, again.stopped_by)
+    assert ("complete", "max_time") == (
+        info_of(tmp_path / "out")["status"],
+        source_of(tmp_path / "out")["stopped_by"],
+    )
+
+
+def test_time_that_is_over_before_old_episodes_are_there_again_costs_none(tmp_path: Path) -> None:
+    """A dataset of few steps is collected anew: until it has its episodes again, the old one stays."""
+    run(tmp_path / "out", timesteps=100)
+    before = numbers_of(tmp_path / "out")
+    with pytest.raises(UsageError, match="--max-time was over before the episodes that the dataset has"):
+        resume(tmp_path / "out", timesteps=3_000, max_time=NO_TIME)
+    assert before == numbers_of(tmp_path / "out")
+    resume(tmp_path / "out", timesteps=3_000)
+    run(tmp_path / "whole", timesteps=3_000)
+    assert_same_data(tmp_path / "whole", tmp_path / "out")
+
+
+def test_time_that_is_over_before_the_columns_are_decided(tmp_path: Path) -> None:
+    """A later range looks at the first episodes; where it cannot, no dataset is left."""
+    with pytest.raises(UsageError, match="before the first episode had ended"):
+        run(tmp_path / "out", episodes=EpisodeRange(490, 500), max_time=NO_TIME)
+    assert not (tmp_path / "out").exists()

@@ -21,7 +21,7 @@ from rollout_cli.config import OPTIONS, CollectConfig, CommandName, config_to_di
 from rollout_cli.dataset.segments import MOST_SEGMENT_BYTES
 from rollout_cli.errors import ConfigError
 from rollout_cli.option_sources import resolve
-from rollout_cli.option_types import EpisodeRange
+from rollout_cli.option_types import EpisodeRange, Shard
 
 
 def from_flags(flags: dict[str, object], command: CommandName = "collect") -> CollectConfig:
@@ -90,18 +90,23 @@ def test_defaults() -> None:
         ({"timesteps": 1, "command": "run"}, "command must be 'collect' or 'exact', got 'run'"),
         (
             {"timesteps": 1, "episodes_per_worker": 2},
-            "`rollout collect` needs --timesteps or --episodes, got --timesteps",
+            "`rollout collect` needs --timesteps or --episodes or --max-time, got --timesteps and --episodes-per",
         ),
         (
             {"command": "exact", "timesteps": 5},
             "`rollout exact` needs --episodes-per-worker, got --timesteps",
         ),
         ({"command": "exact"}, "`rollout exact` needs --episodes-per-worker, got none"),
-        ({}, "`rollout collect` needs --timesteps or --episodes, got none"),
+        ({}, "`rollout collect` needs --timesteps or --episodes or --max-time, got none"),
         (
-            {"timesteps": 5, "episodes": EpisodeRange(0, 1)},
-            "`rollout collect` needs --timesteps or --episodes, got --t",
+            {"command": "exact", "episodes_per_worker": 5, "max_time": 1.0},
+            "`rollout exact` needs --episodes-per-worker, got --max-time and --episodes-per-worker",
         ),
+        (
+            {"episodes": EpisodeRange(0, 9), "max_time": 1.0, "shard": Shard(1, 3), "seed": 1},
+            "--shard cannot divide --max-time",
+        ),
+        ({"max_time": math.inf}, "max_time must be a time above 0, such as 90 or 1h30m, got inf"),
         ({"timesteps": 5, "resume": True, "overwrite": True}, "--resume keeps the existing dataset"),
         (
             {"timesteps": 5, "sampler": "local", "step_timeout": 1.0},
@@ -201,6 +206,10 @@ def test_keyword_values_that_are_no_plain_literal_are_text(text: str) -> None:
         *(
             ({"episodes": text}, "--episodes must be")
             for text in ("0", "5:5", "5:2", "-1:2", "1:2:3", ":2", "x")
+        ),
+        *(
+            ({"max_time": text}, "--max-time must be a time above 0, such as 90 or 1h30m, got")
+            for text in ("0", "-1", "1h30", "m", "1d", "1m1h", "nan", "1:30", "0h")
         ),
         ({"timesteps": "1", "env_kwargs": ["size"]}, "--env-kwargs must be key=value"),
         ({"timesteps": "1", "env_kwargs": ["a-b=1"]}, "--env-kwargs must be key=value"),
@@ -371,15 +380,28 @@ def test_the_stronger_source_wins(tmp_path: Path) -> None:
 
 
 def test_a_stronger_amount_overrides_the_other_kind(tmp_path: Path) -> None:
-    """`--episodes 5` beside a file's timesteps means five episodes; two amounts in one source are refused."""
+    """`--episodes 5` beside a file's timesteps means five episodes; two amounts of one source both hold.
+
+    A limit of time stays beside them: it is about the run, and not about the data.
+    """
     path = tmp_path / "run.toml"
-    path.write_text("timesteps = 1000")
+    path.write_text("timesteps = 1000\nmax_time = '1h30m'")
     config = resolve("collect", flags={"episodes": "5"}, environ={}, file=path)
-    assert (None, EpisodeRange(0, 5)) == (config.timesteps, config.episodes)
-    assert (
-        "got --timesteps and --episodes"
-        in refusal(from_file, tmp_path, "timesteps = 5\nepisodes = 5").message
-    )
+    assert (None, EpisodeRange(0, 5), 5400.0) == (config.timesteps, config.episodes, config.max_time)
+    limited = resolve("collect", flags={"max_time": "90"}, environ={}, file=path)
+    assert (1000, None, 90.0) == (limited.timesteps, limited.episodes, limited.max_time)
+    both = from_file(tmp_path, "timesteps = 5\nepisodes = 6")
+    assert (5, EpisodeRange(0, 6)) == (both.timesteps, both.episodes)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("90", 90.0), ("0.5s", 0.5), ("1h30m", 5400.0), ("2m1.5s", 121.5), ("1h", 3600.0), ("1e3", 1000.0)],
+)
+def test_times(text: str, seconds: float) -> None:
+    """A time is a number of seconds, or hours, minutes and seconds; a file takes both."""
+    assert seconds == from_flags({"max_time": text}).max_time
+    assert seconds == CollectConfig(max_time=text).max_time == CollectConfig(max_time=seconds).max_time  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", ["env_kwargs", "worker_args"])

@@ -92,6 +92,23 @@ def test_episodes_end_the_run(stream: io.StringIO, clock: Clock) -> None:
     assert "Env: 10 steps, 1/4 episodes, 0 steps/s, mean return 0, ETA 3:03:03\n" == stream.getvalue()
 
 
+def test_the_end_that_comes_first_gives_the_outlook(stream: io.StringIO, clock: Clock) -> None:
+    """Of steps, episodes and time, that one which is reached first at this pace."""
+    progress = LineProgress(stream, every=0.0)
+    progress.start(label="Env", total_steps=100, total_episodes=10, total_seconds=9.0)
+    progress.begin(episodes=6, steps=10)
+    for steps in (10, 60):
+        clock.now += 2.0
+        progress.update(episodes=1, steps=steps, return_sum=0.0)
+    clock.now += 5.0
+    progress.finish()
+    assert [
+        "Env: 20/100 steps, 7/10 episodes, 5 steps/s, mean return 0, ETA 0:00:06",
+        "Env: 80/100 steps, 8/10 episodes, 18 steps/s, mean return 0, ETA 0:00:01",
+        "Env: 80/100 steps, 8/10 episodes, 8 steps/s, mean return 0, in 0:00:09",
+    ] == stream.getvalue().splitlines()
+
+
 def test_a_run_that_ends_while_starting_shows_no_counts(stream: io.StringIO, clock: Clock) -> None:
     """Its error is all there is to say."""
     progress = LineProgress(stream)

@@ -16,7 +16,7 @@ from rollout_cli.episodes.chunk import Chunk
 from rollout_cli.errors import EnvError, WorkerError
 from rollout_cli.samplers.leases import LeaseSize
 from rollout_cli.samplers.messages import Batch, Continue, Exit, Failed, Start, Started, Stop, Update
-from rollout_cli.samplers.plan import Episodes, EpisodesPerWorker, MinTimesteps, Plan, PlanState
+from rollout_cli.samplers.plan import NO_END, Episodes, EpisodesPerWorker, MinTimesteps, Plan, PlanState
 from rollout_cli.samplers.pool import Died, Notice
 from rollout_cli.samplers.reorder import ReorderBuffer
 from rollout_cli.samplers.sampler_machine import Fail, SamplerMachine, Send, StartWorker, Warn
@@ -38,6 +38,11 @@ def plans(draw: st.DrawFn) -> Plan:
         st.one_of(
             st.integers(1, 300).map(lambda timesteps: MinTimesteps(timesteps, first)),
             st.integers(1, 60).map(lambda count: Episodes(first, first + count)),
+            st.builds(
+                lambda timesteps, count: MinTimesteps(timesteps, first, first + count),
+                st.integers(1, 300),
+                st.integers(1, 60),
+            ),
             st.integers(1, 20).map(lambda count: EpisodesPerWorker(count, first)),
         )
     )
@@ -76,9 +81,9 @@ def samplers(draw: st.DrawFn, /, **options: Any) -> SimulatedSampler:
 def serial(plan: Plan, n_workers: int, lengths: Callable[[int], int]) -> list[int]:
     """Return the numbers of a plan's episodes, found one after another."""
     match plan:
-        case MinTimesteps(timesteps, first):
+        case MinTimesteps(timesteps, first, stop):
             numbers: list[int] = []
-            while sum(map(lengths, numbers)) < timesteps:
+            while sum(map(lengths, numbers)) < timesteps and first + len(numbers) < stop:
                 numbers.append(first + len(numbers))
             return numbers
         case Episodes(first, stop):
@@ -182,24 +187,51 @@ def test_deaths_and_failures_change_nothing_but_what_they_cost(
     assert {3.0} >= {reward for chunk in chunks for reward in chunk.rewards.tolist()}
 
 
-@given(sampler=samplers(), plan=plans(), after=st.integers(1, 5), grace=st.sampled_from([0.0, 0.5, 100.0]))
+@given(
+    sampler=samplers(),
+    plan=plans(),
+    after=st.integers(1, 5),
+    grace=st.sampled_from([0.0, 0.5, 100.0]),
+    delay=st.sampled_from([0.0, 0.0, 0.3]),
+)
 @EXAMPLES
 def test_a_stopped_call_gives_a_prefix_of_each_partition(
-    sampler: SimulatedSampler, plan: Plan, after: int, grace: float
+    sampler: SimulatedSampler, plan: Plan, after: int, grace: float, delay: float
 ) -> None:
-    """A call that is asked to stop has given the first episodes of each partition, without a gap."""
+    """A call that is asked to stop, now or later, has given the first episodes of each partition, without a gap."""
     with simulated_time(sampler):
         chunks = []
         for chunk in sampler.stream(plan, agent_update=3.0):
             chunks.append(chunk)
             if len(chunks) == after:
-                sampler.request_stop(grace=grace)
+                sampler.request_stop(grace=grace, after=delay)
+    assert sampler.is_done <= (
+        sorted(numbers_of(chunks)) == serial(plan, sampler.n_workers, sampler.script.lengths)
+    )
     expected, numbers = serial(plan, sampler.n_workers, sampler.script.lengths), sorted(numbers_of(chunks))
     state = PlanState(plan, n_workers=sampler.n_workers)
     for partition in range(len(state.stops)):
         wanted = [number for number in expected if state.partition(number) == partition]
         mine = [number for number in numbers if state.partition(number) == partition]
         assert wanted[: len(mine)] == mine
+
+
+@given(sampler=samplers(), grace=st.sampled_from([0.0, 0.5]), limit=st.floats(0.05, 1.0))
+@settings(EXAMPLES, max_examples=50)
+def test_a_plan_without_an_end_is_ended_by_a_stop(
+    sampler: SimulatedSampler, grace: float, limit: float
+) -> None:
+    """It gives a run of episodes without a gap; an earlier request counts, and the next call is not affected."""
+    with simulated_time(sampler):
+        sampler.request_stop(grace=grace, after=limit)
+        sampler.request_stop(grace=grace, after=100 * limit)
+        chunks = list(sampler.stream(Episodes(7, NO_END), agent_update=3.0))
+        assert sampler.clock() <= limit + grace + 0.02
+        done = [sampler.is_done]
+        assert list(range(5)) == sorted(numbers_of(list(sampler.stream(Episodes(0, 5)))))
+        assert [False, True] == [*done, sampler.is_done]
+    numbers = sorted(numbers_of(chunks))
+    assert list(range(7, 7 + len(numbers))) == numbers
 
 
 @pytest.mark.parametrize("by_worker", [False, True])

@@ -79,14 +79,22 @@ class TestFreeNumbers:
 
 
 @given(
-    st.data(), st.lists(st.integers(0, 9), min_size=1, max_size=60), st.integers(1, 120), st.integers(0, 5)
+    st.data(),
+    st.lists(st.integers(0, 9), min_size=1, max_size=60),
+    st.integers(1, 120),
+    st.integers(0, 5),
+    st.booleans(),
 )
 @settings(max_examples=300)
 def test_the_prefix_is_the_shortest_one_whatever_is_known_first(
-    data: st.DataObject, lengths: list[int], target: int, first: int
+    data: st.DataObject, lengths: list[int], target: int, first: int, bounded: bool
 ) -> None:
-    """Lengths that become known in any order, in runs, give the end that adding them up one after another gives."""
-    state = PlanState(MinTimesteps(target, first), n_workers=1)
+    """Lengths that become known in any order, in runs, give the end that adding them up one after another gives.
+
+    Where there are too few steps, a plan that is bounded ends with the last of them.
+    """
+    bound = first + len(lengths) if bounded else NO_END
+    state = PlanState(MinTimesteps(target, first, bound), n_workers=1)
     cuts = sorted(data.draw(st.sets(st.integers(0, len(lengths))))) if len(lengths) > 1 else []
     runs = [(a, b) for a, b in pairwise(sorted({0, *cuts, len(lengths)})) if b > a]
     for start, stop in data.draw(st.permutations(runs)):
@@ -95,7 +103,7 @@ def test_the_prefix_is_the_shortest_one_whatever_is_known_first(
     if reached < len(lengths):
         assert (True, first + reached + 1) == (state.done, state.stops[0])
     else:
-        assert (False, NO_END) == (state.done, state.stops[0])
+        assert (bounded, bound) == (state.done, state.stops[0])
 
 
 class TestPlanState:
@@ -116,6 +124,15 @@ class TestPlanState:
         assert (1, 0) == (state.still_needed(0), state.still_needed(3))
         state.complete(range(2, 3), lengths_of(3))
         assert (True, [5], 0) == (state.done, state.stops, state.still_needed(0))
+
+    def test_episodes_bound_a_number_of_steps(self) -> None:
+        """No more numbers are leased than there may be, however many steps are missing."""
+        state = PlanState(MinTimesteps(1_000, first=2, stop=6), n_workers=2)
+        assert [range(2, 6)] == state.free(0).lease(0, 10)
+        state.complete(range(4, 6), lengths_of(1, 1))
+        assert (2, 1) == (state.still_needed(0), state.still_needed(1))
+        state.complete(range(2, 4), lengths_of(1, 1))
+        assert (True, [6]) == (state.done, state.stops)
 
     def test_each_worker_has_a_partition(self) -> None:
         """Worker w runs its own range, from where an earlier run has left it."""
@@ -140,6 +157,10 @@ class TestPlanState:
         (MinTimesteps(100), [(7, 60, None)], MinTimesteps(40, 7)),
         (MinTimesteps(100), [(7, 105, 9)], None),
         (MinTimesteps(100), [(7, 130, None)], None),
+        (MinTimesteps(100, 2, 9), [(7, 60, None)], MinTimesteps(40, 7, 9)),
+        (MinTimesteps(100, 2, 9), [(9, 60, 9)], None),
+        (MinTimesteps(100, 2, 9), [(8, 105, 9)], None),
+        (Episodes(2, NO_END), [(5, 30, None)], Episodes(5, NO_END)),
         (Episodes(2, 9), [(2, 0, None)], Episodes(2, 9)),
         (Episodes(2, 9), [(5, 30, None)], Episodes(5, 9)),
         (Episodes(2, 9), [(9, 30, None)], None),
@@ -154,7 +175,13 @@ def test_what_is_left_of_a_plan(plan: Plan, covered: list[Covered], left: Plan |
 
 
 @pytest.mark.parametrize(
-    ("plan", "covered"), [(MinTimesteps(100), (7, 115, 10)), (Episodes(0, 5), (6, 60, None))]
+    ("plan", "covered"),
+    [
+        (MinTimesteps(100), (7, 115, 10)),
+        (MinTimesteps(100, 0, 9), (7, 115, 10)),
+        (MinTimesteps(100, 0, 5), (6, 60, 10)),
+        (Episodes(0, 5), (6, 60, None)),
+    ],
 )
 def test_a_dataset_cannot_be_cut_short(plan: Plan, covered: Covered) -> None:
     """More than the plan asks for is a mistake of the user's, and the hint says so."""
@@ -168,6 +195,7 @@ def test_a_dataset_cannot_be_cut_short(plan: Plan, covered: Covered) -> None:
     [
         lambda: MinTimesteps(0),
         lambda: MinTimesteps(5, -1),
+        lambda: MinTimesteps(5, 3, 3),
         lambda: Episodes(3, 3),
         lambda: Episodes(-1, 3),
         lambda: EpisodesPerWorker(0),

@@ -14,6 +14,7 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.utils.env_checker import check_env, data_equivalence
 
+from rollout_cli.envs.stack import stack_warnings
 from rollout_cli.episodes.spaces import space_leaves
 from rollout_cli.errors import UserCodeError
 from rollout_cli.loading import first_line, reporting
@@ -212,8 +213,15 @@ def _exploration(worker: InspectingWorker) -> Iterator[Finding]:
         )
 
 
+def _stack(worker: InspectingWorker) -> Iterator[Finding]:
+    """Look for wrappers that are fit for training and wrong for data."""
+    for line in stack_warnings(worker.env):
+        yield Finding("warn", line, "wrap the environment otherwise")
+
+
 ON_OBJECTS: Mapping[str, Callable[[InspectingWorker], Iterator[Finding]]] = {
     "gymnasium's checker": _checker,
+    "wrappers": _stack,
     "saved spaces": _saved_spaces,
     "masks and actions": _steps,
     "exploration": _exploration,

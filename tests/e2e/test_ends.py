@@ -1,0 +1,100 @@
+"""What ends a run: the first of steps, episodes and time; `data/` follows from the episodes that are kept."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.helpers.datasets import (
+    assert_same_data,
+    episode_facts,
+    episodes_of,
+    info_of,
+    numbers_of,
+    source_of,
+    steps_of,
+)
+from tests.helpers.envs import HIDDEN
+from tests.helpers.processes import Ran, called
+
+ENV = ("--env", "tests.helpers.envs:FaultyEnv", "--seed", "7")
+LOCAL = ("--sampler", "local", "--workers", "1")
+
+
+def collect(output: Path, *words: str, code: int = 0, hang: Any = None) -> Ran:
+    """Collect; episodes of the seeds `hang` never end."""
+    hidden = {HIDDEN: json.dumps({"what": "hang", "episodes": hang})} if hang else {}
+    return called("collect", *words, "--quiet", "--output", output, env=hidden, code=code)
+
+
+@pytest.mark.parametrize(
+    ("first", "other", "stopped_by"),
+    [
+        (("--timesteps", "300"), ("--episodes", "500"), "timesteps"),
+        (("--episodes", "60"), ("--timesteps", "9000"), "episodes"),
+        (("--episodes", "40:60"), ("--timesteps", "9000"), "episodes"),
+        (("--timesteps", "300"), ("--max-time", "3h"), "timesteps"),
+    ],
+)
+def test_the_first_end_counts(
+    tmp_path: Path, first: tuple[str, ...], other: tuple[str, ...], stopped_by: str
+) -> None:
+    """The bytes are those of a run with that end alone, for one and three workers; info.json says which it was."""
+    collect(tmp_path / "alone", *first, *ENV, *LOCAL)
+    for workers in ("1", "3"):
+        out = tmp_path / workers
+        collect(out, *first, *other, *ENV, "--workers", workers)
+        assert_same_data(tmp_path / "alone", out)
+        assert ("complete", stopped_by) == (info_of(out)["status"], source_of(out)["stopped_by"])
+
+
+def test_combined_ends_are_resumed(tmp_path: Path) -> None:
+    """Each of them may be moved, and the bytes are those of one run."""
+    collect(tmp_path / "whole", "--episodes", "450", *ENV, *LOCAL)
+    out = tmp_path / "out"
+    collect(out, "--timesteps", "1500", "--episodes", "900", *ENV, *LOCAL)
+    assert "timesteps" == source_of(out)["stopped_by"]
+    done = json.loads(called("collect", "--resume", *LOCAL, "--json", "--output", out).stdout)
+    assert ("timesteps", 0) == (done["stopped_by"], done["sampling_time_s"])
+    collect(out, "--resume", "--timesteps", "90000", "--episodes", "450", "--workers", "2")
+    assert "episodes" == source_of(out)["stopped_by"]
+    assert_same_data(tmp_path / "whole", out)
+    assert "more than" in collect(out, "--resume", "--timesteps", "90000", "--episodes", "400", code=2).stderr
+
+
+@pytest.mark.parametrize("amount", [("--timesteps", "9000"), ()])
+def test_time_ends_a_run_that_would_never_end(tmp_path: Path, amount: tuple[str, ...]) -> None:
+    """With what is finished in order, checked and complete; resumed with more time, it is the run without a limit."""
+    whole, out = tmp_path / "whole", tmp_path / "out"
+    collect(whole, "--timesteps", "2700", *ENV, *LOCAL)
+    stuck = episodes_of(whole)["seed"].to_pylist()[280:281]
+    collect(
+        out, *amount, *ENV, "--max-time", "1s", "--grace", "0.1", "--workers", "2", "--flush-every", "0.05",
+        hang=stuck,
+    )  # fmt: skip
+    numbers, source = numbers_of(out), source_of(out)
+    assert list(range(len(numbers))) == numbers
+    assert 0 < len(numbers) <= 280
+    assert ("complete", "max_time", "yes") == (
+        info_of(out)["status"],
+        source["stopped_by"],
+        source["reproducible"]["status"],
+    )
+    kept = steps_of(out)
+    assert kept.equals(steps_of(whole).slice(0, kept.num_rows))
+    assert episode_facts(out)["seed"].to_pylist() == episode_facts(whole)["seed"].to_pylist()[: len(numbers)]
+    called("verify", out)
+    collect(out, "--resume", "--timesteps", "2700", "--max-time", "3h", *LOCAL)
+    assert_same_data(whole, out)
+    assert "timesteps" == source_of(out)["stopped_by"]
+
+
+def test_time_without_an_episode(tmp_path: Path) -> None:
+    """There is nothing that a dataset could be made of."""
+    ran = collect(tmp_path / "out", *ENV, "--max-time", "0.2", "--env-kwargs", "what=hang", code=2)
+    assert "--max-time was over before the first episode had ended" in ran.stderr
+    assert "allow more time with --max-time" in ran.stderr
+    assert not (tmp_path / "out").exists()
