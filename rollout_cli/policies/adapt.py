@@ -250,7 +250,7 @@ def _check_length(what: str, noun: str, column: Any, n_rows: int, key: str = "")
         )
 
 
-class _PredictPolicy(AdaptedPolicy):
+class PredictPolicy(AdaptedPolicy):
     """Calls `predict(observation, state, episode_start, deterministic)` of Stable-Baselines3.
 
     It returns (action, state). The state is given back in the next step, with `episode_start`, bool (n,),
@@ -283,15 +283,15 @@ class _PredictPolicy(AdaptedPolicy):
         self._starts = np.ones(1, bool)
 
     def get_action(self, observation: Any) -> tuple[Any, dict[str, Any]]:
-        action = self._act(observation, 1)
+        action, infos = self._act(observation, 1)
         # `predict` gives a 0-d array where a Discrete space has numbers.
-        return (np.asarray(action)[()] if self._is_discrete else action), {}
+        return (np.asarray(action)[()] if self._is_discrete else action), map_tree(itemgetter(0), infos)
 
     def get_actions(self, observations: Tree) -> tuple[Tree, dict[str, Any]]:
         n_rows = count_rows(observations)
-        actions = self._act(observations, n_rows)
-        _check_rows(f"{name_of(self.wrapped)}.predict", self._actions, actions, {}, n_rows)
-        return actions, {}
+        actions, infos = self._act(observations, n_rows)
+        _check_rows(f"{name_of(self.wrapped)}.predict", self._actions, actions, infos, n_rows)
+        return actions, infos
 
     def reset(self, do_resets: Array | None = None) -> None:
         mask = np.ones(len(self._starts), bool) if do_resets is None else do_resets
@@ -300,7 +300,8 @@ class _PredictPolicy(AdaptedPolicy):
         else:
             self._starts = self._starts | mask
 
-    def _act(self, observation: Any, n_rows: int) -> Any:
+    def _act(self, observation: Any, n_rows: int) -> tuple[Any, dict[str, Any]]:
+        """Return the actions, without a first dimension for one observation, and infos of n rows."""
         if len(self._starts) != n_rows:
             self._state, self._starts = None, np.ones(n_rows, bool)
         options = {
@@ -318,7 +319,7 @@ class _PredictPolicy(AdaptedPolicy):
         self._state = result[1]
         # Made anew, since the object may have kept the one it was given.
         self._starts = np.zeros(n_rows, bool)
-        return result[0]
+        return result[0], {}
 
 
 def _gsde_noise(model: Any) -> Callable[[], Any] | None:
@@ -336,7 +337,7 @@ def _offers(*verbs: str) -> Callable[[Any], bool]:
 
 _KINDS: Sequence[tuple[Callable[[Any], bool], Callable[..., AdaptedPolicy]]] = (
     (_offers("get_action", "get_actions"), _CompletedPolicy),
-    (_offers("predict"), _PredictPolicy),
+    (_offers("predict"), PredictPolicy),
     (is_torch_module, TorchPolicy),
     (callable, _CallablePolicy),
 )

@@ -6,7 +6,7 @@ Both are drawn from a stream of the episode's own, which is another one than the
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from gymnasium import spaces
@@ -16,8 +16,10 @@ from rollout_cli.episodes.spaces import Array, SpaceRows, Tree
 from rollout_cli.errors import PolicyLoadError
 from rollout_cli.policies.policy import AdaptedPolicy
 from rollout_cli.policies.random import RandomPolicy
-from rollout_cli.policies.source import PolicySource
 from rollout_cli.seeding.seeds import derive_seed
+
+if TYPE_CHECKING:
+    from rollout_cli.policies.source import PolicySource
 
 _KEPT = ("row_wise", "row_by_row", "resets", "methods", "takes_masks")
 _DELEGATED = ("reset", "get_param_values", "set_param_values")

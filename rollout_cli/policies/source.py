@@ -36,8 +36,10 @@ from rollout_cli.policies.schemes.mix import MixSource
 from rollout_cli.policies.schemes.onnx import ONNX
 from rollout_cli.policies.schemes.recognise import ADVICE, recognise, recognise_folder
 from rollout_cli.policies.schemes.safetensors import SAFETENSORS
+from rollout_cli.policies.schemes.sb3 import SB3
 from rollout_cli.policies.schemes.torch import TORCH
 from rollout_cli.policies.schemes.torchscript import TORCHSCRIPT
+from rollout_cli.policies.schemes.zoo import ZOO
 
 
 class PolicySource(Protocol):
@@ -77,8 +79,10 @@ SCHEMES: dict[str, MakeSource] = {
     "mix": lambda rest, options: MixSource.of(rest, options, policy_source, recorded_spec),
     "onnx": ONNX,
     "safetensors": SAFETENSORS,
+    "sb3": SB3,
     "torch": TORCH,
     "torchscript": TORCHSCRIPT,
+    "zoo": ZOO,
 }
 """From the scheme, before a SPEC's first colon, to what makes a source of the rest and of the options.
 

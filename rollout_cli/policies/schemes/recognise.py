@@ -19,8 +19,6 @@ from rollout_cli.errors import PolicyLoadError
 _WRAP = "load it in a function, and name that as module:attr: docs/policies.md shows how"
 _REBUILD = "rebuild the network in a function, and name that as module:attr: docs/policies.md shows how"
 ADVICE = {
-    "sb3": ("a model of Stable-Baselines3", _WRAP),
-    "zoo": ("a run folder of rl_zoo3", "name its best_model.zip"),
     "d3rlpy": ("a d3rlpy model", "export it: model.save_policy('policy.pt') writes TorchScript"),
     "rllib": ("an RLlib checkpoint", _WRAP),
     "keras": ("a Keras model", _WRAP),

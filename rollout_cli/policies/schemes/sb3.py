@@ -1,0 +1,259 @@
+"""The scheme `sb3`: the zip of a model of Stable-Baselines3 or sb3-contrib.
+
+Its policy is made of the class, the spaces and `policy.pth` in the zip. Neither the algorithm nor its buffers are
+needed, and no code in the zip runs.
+"""
+
+from __future__ import annotations
+
+import base64
+import inspect
+import io
+import json
+import re
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+from rollout_cli.episodes.batch import EnvSpec
+from rollout_cli.episodes.spaces import Array
+from rollout_cli.errors import PolicyLoadError, RolloutError
+from rollout_cli.loading import first_line, needing
+from rollout_cli.policies.adapt import PredictPolicy
+from rollout_cli.policies.explore import EpsilonPolicy
+from rollout_cli.policies.policy import AdaptedPolicy
+from rollout_cli.policies.schemes.files import FileScheme, PolicyFiles
+from rollout_cli.policies.schemes.unpickle import restricted_loads
+
+_STATISTICS = "vecnormalize"
+_AS_TRAINED = "give the environment the arguments and wrappers that the model was trained with"
+
+
+class _Zip:
+    """What a model's zip holds; values are unpickled when they are asked for."""
+
+    def __init__(self, data: bytes, *, trust: bool) -> None:
+        with zipfile.ZipFile(io.BytesIO(data)) as file:
+            self.weights = file.read("policy.pth")
+            self._values: Mapping[str, Any] = json.loads(file.read("data"))
+        self._trust = trust
+
+    def get(self, name: str, default: Any = None) -> Any:
+        value = self._values.get(name, default)
+        if isinstance(value, dict) and ":serialized:" in value:
+            return restricted_loads(base64.b64decode(value[":serialized:"]), trust=self._trust)
+        return value
+
+    @property
+    def was_normalized(self) -> bool:
+        """Whether an on-policy model was trained in a VecNormalize; nothing tells it of another one."""
+        return "gae_lambda" in self._values and self._values.get("_last_original_obs") is not None
+
+    def policy(self) -> Any:
+        """Return the policy, a torch module of Stable-Baselines3."""
+        import torch  # noqa: PLC0415 - only workers with such a policy need it
+
+        policy_class = self.get("policy_class")
+        takes = inspect.signature(policy_class.__init__).parameters
+        options = {
+            name: value for name, value in (self.get("policy_kwargs") or {}).items() if name != "device"
+        }
+        if (
+            isinstance(options.get("net_arch"), list)
+            and options["net_arch"][:1]
+            and isinstance(options["net_arch"][0], dict)
+        ):
+            options["net_arch"] = options["net_arch"][0]  # The form of before version 1.8.
+        if "use_sde" in takes:
+            options["use_sde"] = bool(self.get("use_sde"))
+        if "lr_schedule" in takes:
+            options["lr_schedule"] = _no_rate
+        policy = policy_class(self.get("observation_space"), self.get("action_space"), **options)
+        policy.load_state_dict(torch.load(io.BytesIO(self.weights), map_location="cpu", weights_only=True))
+        policy.set_training_mode(False)
+        return policy
+
+
+def _no_rate(_: float) -> float:
+    """Stand for the schedule of a learning rate: nothing is learnt."""
+    return 0.0
+
+
+class Sb3Policy(PredictPolicy):
+    """A policy of Stable-Baselines3, which may see observations normalised by saved statistics.
+
+    Of an actor-critic policy without a state, the infos are `value`, of the observation, and `log_prob`, of the
+    action before it is clipped to the bounds of a Box.
+
+    Args:
+        policy: The policy.
+        env_spec: The environment's spaces.
+        deterministic: Whether it must not explore.
+        statistics: A VecNormalize's attributes; None where it sees observations as they are.
+    """
+
+    def __init__(self, policy: Any, env_spec: EnvSpec, *, deterministic: bool, statistics: Any) -> None:
+        from stable_baselines3.common.policies import ActorCriticPolicy  # noqa: PLC0415 - it loads torch
+
+        super().__init__(policy, env_spec, deterministic=deterministic)
+        self._statistics = statistics
+        # One with a state has a pass of its own.
+        is_recurrent = hasattr(policy, "lstm_actor")
+        self._has_critic = isinstance(policy, ActorCriticPolicy) and not is_recurrent
+
+    def _act(self, observation: Any, n_rows: int) -> tuple[Any, dict[str, Any]]:
+        if self._statistics is not None:
+            observation = normalized(self._statistics, observation)
+        if not self._has_critic:
+            return super()._act(observation, n_rows)
+        import torch  # noqa: PLC0415 - loaded by now
+
+        policy, masks = self.wrapped, {"action_masks": self.masks} if self.takes_masks else {}
+        tensors, is_batch = policy.obs_to_tensor(observation)
+        with torch.no_grad():
+            actions, values, log_probs = policy(tensors, deterministic=self._deterministic, **masks)
+        actions = actions.cpu().numpy()
+        if isinstance(policy.action_space, spaces.Box):
+            low, high = policy.action_space.low, policy.action_space.high
+            actions = policy.unscale_action(actions) if policy.squash_output else np.clip(actions, low, high)
+        infos = {"value": values.cpu().numpy()[:, 0], "log_prob": log_probs.cpu().numpy()}
+        return actions if is_batch else actions[0], infos
+
+
+def normalized(statistics: Any, observation: Any) -> Any:
+    """Return an observation, or n of them, as VecNormalize shows them to a policy: float32 within its bounds."""
+    if not statistics.norm_obs:
+        return observation
+    if not isinstance(observation, dict):
+        return _normalized(statistics, statistics.obs_rms, observation)
+    keys = statistics.norm_obs_keys
+    return {
+        key: _normalized(statistics, statistics.obs_rms[key], value) if key in keys else value
+        for key, value in observation.items()
+    }
+
+
+def _normalized(statistics: Any, moments: Any, values: Any) -> Array:
+    scaled = (values - moments.mean) / np.sqrt(moments.var + statistics.epsilon)
+    return np.asarray(np.clip(scaled, -statistics.clip_obs, statistics.clip_obs), np.float32)
+
+
+def load_model(
+    data: bytes,
+    statistics: bytes | None,
+    env_spec: EnvSpec,
+    *,
+    deterministic: bool,
+    trust: bool,
+    trained_in: str = "",
+) -> AdaptedPolicy:
+    """Return the policy of a model's zip.
+
+    Args:
+        data: The zip.
+        statistics: The pickle of a VecNormalize; None where there is none.
+        env_spec: The environment's spaces.
+        deterministic: Whether it must not explore.
+        trust: Whether the zip may name classes other than Stable-Baselines3's, and so run any code.
+        trained_in: The environment that it was trained in, where that is known.
+
+    Raises:
+        PolicyLoadError: If it is for other spaces, was trained with statistics and gets none, or cannot be
+            loaded; that says by which versions it was saved.
+    """
+    with needing("stable-baselines3"):
+        import stable_baselines3  # noqa: F401, PLC0415 - only workers with such a policy need it
+    model = _Zip(data, trust=trust)
+    if model.was_normalized and statistics is None:
+        raise PolicyLoadError(
+            "the model was trained in a VecNormalize, so it needs the statistics of the observations",
+            hint=f"give them: {{policy_kwargs={_STATISTICS}=vecnormalize.pkl}}",
+        )
+    try:
+        with needing("sb3-contrib", "sb3_contrib"):
+            policy = model.policy()
+    except RolloutError:
+        raise
+    except Exception as error:
+        versions = ", ".join(f"{name} {version}" for name, version in versions_of(data).items())
+        raise PolicyLoadError(
+            f"the model cannot be made again: {first_line(error)}",
+            hint=f"it was saved by {versions or 'unknown versions'}: install those",
+        ) from error
+    for what in ("observation_space", "action_space"):
+        hint = f"it was trained in {trained_in}: {{env={trained_in}}}" if trained_in else _AS_TRAINED
+        _check_space(what.replace("_", " "), getattr(policy, what), getattr(env_spec, what), hint)
+    moments = None if statistics is None else restricted_loads(statistics, trust=trust)
+    if moments is not None:
+        _check_statistics(moments, policy.observation_space)
+    adapted: AdaptedPolicy = Sb3Policy(policy, env_spec, deterministic=deterministic, statistics=moments)
+    # The algorithm holds it, and the policy alone is greedy.
+    epsilon = 0.0 if deterministic else float(model.get("exploration_rate") or 0.0)
+    return EpsilonPolicy(adapted, env_spec.action_space, epsilon) if epsilon else adapted
+
+
+def _check_space(what: str, saved: Any, space: spaces.Space[Any], hint: str) -> None:
+    from stable_baselines3.common.preprocessing import is_image_space  # noqa: PLC0415 - it loads torch
+
+    if isinstance(saved, spaces.Dict) and isinstance(space, spaces.Dict) and [*saved] == [*space]:
+        for key in saved:
+            _check_space(f"{what} {key!r}", saved[key], space[key], hint)
+        return
+    shape = saved.shape
+    if isinstance(saved, spaces.Box) and isinstance(space, spaces.Box):
+        # A network takes any numbers of its shape; of images, it was saved with the channels first.
+        is_same = shape == space.shape and (saved.dtype == space.dtype or not is_image_space(saved))
+        if is_same or (is_image_space(saved) and (*shape[1:], shape[0]) == space.shape):
+            return
+    elif saved == space:
+        return
+    if shape and space.shape and is_image_space(saved) and shape[0] % space.shape[-1] == 0:
+        hint = f"it was trained on {shape[0] // space.shape[-1]} frames at once, as VecFrameStack gives them"
+    raise PolicyLoadError(f"the {what} of the model is {saved}, that of the environment {space}", hint=hint)
+
+
+def _check_statistics(statistics: Any, space: Any) -> None:
+    moments = getattr(statistics, "obs_rms", None)
+    shapes = (
+        {key: each.mean.shape for key, each in moments.items()}
+        if isinstance(moments, dict)
+        else {None: moments.mean.shape}
+        if moments is not None
+        else {}
+    )
+    expected = {key: (space if key is None else space[key]).shape for key in shapes}
+    if shapes != expected:
+        raise PolicyLoadError(
+            f"the statistics are of observations {shapes}, and the model takes {expected}",
+            hint="give those that were saved with the model",
+        )
+
+
+def versions_of(data: bytes) -> dict[str, str]:
+    """Return by package the versions that saved a model, as far as its zip names them."""
+    with zipfile.ZipFile(io.BytesIO(data)) as file:
+        names = set(file.namelist())
+        lines = file.read("system_info.txt").decode(errors="replace") if "system_info.txt" in names else ""
+        own = file.read("_stable_baselines3_version") if "_stable_baselines3_version" in names else b""
+    versions = dict(re.findall(r"^- (Python|PyTorch|Numpy|Gymnasium): (\S+)", lines, re.MULTILINE))
+    return ({"stable-baselines3": own.decode().strip()} if own else {}) | versions
+
+
+def _load(
+    files: PolicyFiles, options: Mapping[str, Any], env_spec: EnvSpec, *, deterministic: bool
+) -> AdaptedPolicy:
+    trust, statistics = options.get("trust", False), files.contents.get(_STATISTICS)
+    return load_model(files.data, statistics, env_spec, deterministic=deterministic, trust=trust)
+
+
+def _about(files: PolicyFiles) -> Mapping[str, Any]:
+    return {"saved_by": versions_of(files.data)}
+
+
+SB3 = FileScheme(
+    "sb3", "a model of Stable-Baselines3", _load, {_STATISTICS: Path, "trust": bool}, about=_about
+)

@@ -1,0 +1,280 @@
+"""Models of Stable-Baselines3: `--policy model.zip` acts as the library does, and nothing in the zip runs."""
+
+from __future__ import annotations
+
+import base64
+import copy
+import io
+import json
+import pickle
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import gymnasium
+import numpy as np
+import pytest
+import sb3_contrib
+import stable_baselines3
+import torch
+from sb3_contrib.common.envs import InvalidActionEnvDiscrete
+from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
+
+from rollout_cli import load
+from rollout_cli.episodes.batch import EnvSpec
+from rollout_cli.errors import PolicyLoadError
+from rollout_cli.policies.source import policy_source
+from tests.helpers.datasets import assert_same_data, source_of
+from tests.helpers.processes import called, rollout
+
+SMALL: dict[str, Any] = {"policy_kwargs": {"net_arch": [8]}, "seed": 0}
+ON_POLICY = {**SMALL, "n_steps": 32}
+OFF_POLICY = {**SMALL, "learning_starts": 20, "buffer_size": 200}
+MODELS: dict[str, tuple[Any, str, str, dict[str, Any]]] = {
+    "PPO": (stable_baselines3.PPO, "CartPole-v1", "MlpPolicy", {**ON_POLICY, "batch_size": 32}),
+    "A2C": (stable_baselines3.A2C, "Pendulum-v1", "MlpPolicy", SMALL),
+    "gSDE": (stable_baselines3.A2C, "Pendulum-v1", "MlpPolicy", {**SMALL, "use_sde": True}),
+    "DQN": (stable_baselines3.DQN, "CartPole-v1", "MlpPolicy", OFF_POLICY),
+    "SAC": (stable_baselines3.SAC, "Pendulum-v1", "MlpPolicy", OFF_POLICY),
+    "TD3": (stable_baselines3.TD3, "Pendulum-v1", "MlpPolicy", OFF_POLICY),
+    "DDPG": (stable_baselines3.DDPG, "Pendulum-v1", "MlpPolicy", OFF_POLICY),
+    "TQC": (sb3_contrib.TQC, "Pendulum-v1", "MlpPolicy", OFF_POLICY),
+    "CrossQ": (sb3_contrib.CrossQ, "Pendulum-v1", "MlpPolicy", OFF_POLICY),
+    "QRDQN": (sb3_contrib.QRDQN, "CartPole-v1", "MlpPolicy", OFF_POLICY),
+    "TRPO": (sb3_contrib.TRPO, "Pendulum-v1", "MlpPolicy", {**ON_POLICY, "batch_size": 32}),
+    "ARS": (sb3_contrib.ARS, "Pendulum-v1", "LinearPolicy", {"n_delta": 2, "seed": 0}),
+    "RecurrentPPO": (
+        sb3_contrib.RecurrentPPO,
+        "CartPole-v1",
+        "MlpLstmPolicy",
+        {"policy_kwargs": {"lstm_hidden_size": 8}, "n_steps": 32, "batch_size": 32, "seed": 0},
+    ),
+}
+EXPLORES: dict[str, set[str]] = {
+    "PPO": {"value", "log_prob"},
+    "gSDE": {"value", "log_prob"},
+    "DQN": {"explored"},
+    "RecurrentPPO": set(),
+}
+"""Models that draw, and infos that they record."""
+SECONDS = 300
+
+
+def saved(name: str, folder: Path) -> tuple[Any, Path, str]:
+    algorithm, env, policy, options = MODELS[name]
+    model = algorithm(policy, env, device="cpu", **copy.deepcopy(options))  # It edits what it is given.
+    model.learn(64)
+    model.save(folder / "model.zip")
+    return model, folder / "model.zip", env
+
+
+def spec_of(env: str) -> EnvSpec:
+    made = gymnasium.make(env)
+    return EnvSpec(made.observation_space, made.action_space)
+
+
+@pytest.mark.timeout(SECONDS)
+@pytest.mark.parametrize("name", MODELS)
+def test_it_acts_as_the_library_does(tmp_path: Path, name: str) -> None:
+    """Deterministic actions equal those of the whole model, a row at a time and in batches."""
+    model, path, env = saved(name, tmp_path)
+    spec = spec_of(env)
+    policy = policy_source(str(path)).load(spec, deterministic=True)
+    observations = np.stack([spec.observation_space.sample() for _ in range(20)])
+    observations = np.clip(observations, -3, 3).astype(np.float32)
+    state = None
+    policy.reset()
+    for step, observation in enumerate(observations):
+        expected, state = model.predict(
+            observation, state=state, episode_start=np.array([step == 0]), deterministic=True
+        )
+        np.testing.assert_allclose(policy.get_action(observation)[0], expected, atol=1e-5 if state else 0)
+    policy.reset(np.ones(20, bool))
+    expected = model.predict(observations, deterministic=True)[0]
+    np.testing.assert_allclose(policy.get_actions(observations)[0], expected, atol=1e-5)
+
+
+@pytest.mark.timeout(SECONDS)
+@pytest.mark.parametrize("name", EXPLORES)
+def test_it_explores_from_the_episodes_own_seed(tmp_path: Path, name: str) -> None:
+    """One worker and three give the same bytes, and each episode is replayed from another folder."""
+    _, path, env = saved(name, tmp_path)
+    words = ("collect", "--policy", path, "--env", env, "--episodes", "6", "--max-episode-length", "40")
+    for n in (1, 3):
+        rollout(*words, "--seed", "1", "--workers", str(n), "--quiet", "--output", tmp_path / str(n))
+    assert_same_data(tmp_path / "1", tmp_path / "3")
+    record = source_of(tmp_path / "1")
+    assert "yes" == record["reproducible"]["status"], record["reproducible"]
+    assert "sb3" == record["policy"]["scheme"]
+    assert stable_baselines3.__version__ == record["policy"]["saved_by"]["stable-baselines3"]
+    called("replay", tmp_path / "1", "--all", cwd=Path("/"))
+    assert EXPLORES[name] <= set(load(tmp_path / "1")[0].agent_infos)
+    path.write_bytes(path.read_bytes()[:-1] + b"x")
+    ran = called("replay", tmp_path / "1", "--all", code=None)
+    assert ran.code != 0
+    assert "model.zip" in ran.stderr
+
+
+@pytest.mark.timeout(SECONDS)
+def test_log_prob_is_that_of_the_draw(tmp_path: Path) -> None:
+    """The recorded value and log-probability are those of the library for the recorded step."""
+    model, path, env = saved("PPO", tmp_path)
+    rollout(
+        "collect",
+        "--policy",
+        path,
+        "--env",
+        env,
+        "--episodes",
+        "2",
+        "--seed",
+        "0",
+        "-q",
+        "-o",
+        tmp_path / "out",
+    )
+    episode = load(tmp_path / "out")[0]
+    observations, _ = model.policy.obs_to_tensor(episode.observations)
+    values, log_prob, _ = model.policy.evaluate_actions(observations, torch.as_tensor(episode.actions))
+    np.testing.assert_allclose(episode.agent_infos["log_prob"], log_prob.detach().numpy(), atol=1e-5)
+    np.testing.assert_allclose(episode.agent_infos["value"], values.detach().numpy()[:, 0], atol=1e-5)
+
+
+@pytest.mark.timeout(SECONDS)
+def test_statistics_of_a_vecnormalize(tmp_path: Path) -> None:
+    """A model that was trained with statistics needs them, sees normalised observations, and records raw ones."""
+    env = VecNormalize(DummyVecEnv([lambda: gymnasium.make("Pendulum-v1")]))
+    model = stable_baselines3.PPO("MlpPolicy", env, device="cpu", **ON_POLICY, batch_size=32)
+    model.learn(64)
+    model.save(tmp_path / "model.zip")
+    env.save(str(tmp_path / "stats.pkl"))
+    spec, path = spec_of("Pendulum-v1"), str(tmp_path / "model.zip")
+    with pytest.raises(PolicyLoadError, match="trained in a VecNormalize"):
+        policy_source(path).load(spec)
+    policy = policy_source(path, {"vecnormalize": str(tmp_path / "stats.pkl")}).load(spec, deterministic=True)
+    observations = np.array([[1, 0, 3], [0.5, -0.5, -8]], np.float32)
+    env.training = False
+    expected = model.predict(env.normalize_obs(observations), deterministic=True)[0]
+    np.testing.assert_array_equal(expected, policy.get_actions(observations)[0])
+    words = ("--policy-kwargs", f"vecnormalize={tmp_path / 'stats.pkl'}", "--env", "Pendulum-v1")
+    rollout(
+        "collect", "--policy", path, *words, "--episodes", "2", "--seed", "0", "-q", "-o", tmp_path / "out"
+    )
+    assert np.abs(load(tmp_path / "out")[0].observations[:, 2]).max() > 1
+    env.obs_rms.mean = env.obs_rms.mean + 1
+    env.save(str(tmp_path / "stats.pkl"))
+    refused = called("collect", "--resume", "--episodes", "3", "--output", tmp_path / "out", code=None)
+    assert refused.code != 0
+    assert "changed" in refused.stderr
+
+
+@pytest.mark.timeout(SECONDS)
+def test_a_run_folder_of_the_zoo(tmp_path: Path) -> None:
+    """It has the model and the statistics; environments of other spaces are refused by the name of its own one."""
+    env = VecNormalize(DummyVecEnv([lambda: gymnasium.make("Pendulum-v1")]))
+    model = stable_baselines3.PPO("MlpPolicy", env, device="cpu", **ON_POLICY, batch_size=32)
+    model.learn(64)
+    folder = tmp_path / "ppo" / "Pendulum-v1_1"
+    (folder / "Pendulum-v1").mkdir(parents=True)
+    model.save(folder / "Pendulum-v1.zip")
+    env.save(str(folder / "Pendulum-v1" / "vecnormalize.pkl"))
+    pairs = "".join(f"- - {name}\n  - {value}\n" for name, value in (("algo", "ppo"), ("env", "Pendulum-v1")))
+    for name in ("args.yml", "config.yml"):
+        (folder / "Pendulum-v1" / name).write_text(
+            f"!!python/object/apply:collections.OrderedDict\n- {pairs}"
+        )
+    policy = policy_source(str(folder)).load(spec_of("Pendulum-v1"), deterministic=True)
+    observations = np.array([[1, 0, 3], [0.5, -0.5, -8]], np.float32)
+    env.training = False
+    expected = model.predict(env.normalize_obs(observations), deterministic=True)[0]
+    np.testing.assert_array_equal(expected, policy.get_actions(observations)[0])
+    with pytest.raises(PolicyLoadError, match="observation space") as refused:
+        policy_source(str(folder)).load(spec_of("CartPole-v1"))
+    assert "env=Pendulum-v1" in refused.value.marked_hint
+    (folder / "Pendulum-v1.zip").unlink()
+    with pytest.raises(PolicyLoadError, match="holds no model"):
+        policy_source(str(folder))
+
+
+@pytest.mark.timeout(SECONDS)
+def test_masks(tmp_path: Path) -> None:
+    """A MaskablePPO gets the environment's masks, and takes no invalid action."""
+    env = InvalidActionEnvDiscrete(dim=8, ep_length=20, n_invalid_actions=3)
+    model = sb3_contrib.MaskablePPO("MlpPolicy", env, device="cpu", **ON_POLICY, batch_size=32)
+    model.learn(64)
+    model.save(tmp_path / "model.zip")
+    words = (
+        "--policy",
+        tmp_path / "model.zip",
+        "--env",
+        "tests.gallery.worlds:invalid_actions",
+        "--seed",
+        "0",
+    )
+    rollout("collect", *words, "--episodes", "4", "--quiet", "--output", tmp_path / "out")
+    batch = load(tmp_path / "out").to_episode_batch()
+    assert np.asarray(batch.env_infos["is_valid"]).all()
+
+
+def changed(path: Path, name: str, value: Any) -> None:
+    """Write a zip again with another pickle in its data."""
+    with zipfile.ZipFile(path) as file:
+        members = {member: file.read(member) for member in file.namelist()}
+    data = json.loads(members["data"])
+    data[name] = {":type:": "", ":serialized:": base64.b64encode(value).decode()}
+    members["data"] = json.dumps(data).encode()
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as file:
+        for member, content in members.items():
+            file.writestr(member, content)
+    path.write_bytes(buffer.getvalue())
+
+
+class Touch:
+    """Writes a file when it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return (Path.touch, (self.path,))
+
+
+@pytest.mark.timeout(SECONDS)
+@pytest.mark.parametrize("name", ["policy_kwargs", "policy_class", "observation_space"])
+def test_nothing_in_a_zip_runs(tmp_path: Path, name: str) -> None:
+    """A pickle that would write a file is refused by what it names; with trust it does write it."""
+    _, path, env = saved("PPO", tmp_path)
+    mark = tmp_path / "ran"
+    changed(path, name, pickle.dumps(Touch(mark)))
+    with pytest.raises(PolicyLoadError, match=r"pathlib"):
+        policy_source(str(path)).load(spec_of(env))
+    assert not mark.exists()
+    with pytest.raises(PolicyLoadError):
+        policy_source(str(path), {"trust": True}).load(spec_of(env))
+    assert mark.exists()
+
+
+def test_a_name_behind_a_module_is_refused(tmp_path: Path) -> None:
+    """`torch.nn.modules.module` also holds `torch`, and that holds `os`: neither dots nor imports are followed."""
+    _, path, env = saved("PPO", tmp_path)
+    for module, name in (
+        ("torch.nn.modules.module", "torch.os.getenv"),
+        ("torch.nn.modules.module", "torch"),
+    ):
+        texts = b"".join(b"\x8c" + bytes([len(text)]) + text.encode() for text in (module, name))
+        changed(path, "policy_class", b"\x80\x04" + texts + b"\x93.")
+        with pytest.raises(PolicyLoadError, match="no part of Stable-Baselines3"):
+            policy_source(str(path)).load(spec_of(env))
+
+
+@pytest.mark.timeout(SECONDS)
+def test_other_spaces_and_own_extractors_are_refused(tmp_path: Path) -> None:
+    """The line has both spaces, or the name of the user's class, which `trust` allows."""
+    _, path, _ = saved("PPO", tmp_path)
+    with pytest.raises(PolicyLoadError, match=r"observation space of the model is Box.*environment Box"):
+        policy_source(str(path)).load(spec_of("MountainCar-v0"))
+    changed(path, "policy_kwargs", cloudpickle.dumps({"features_extractor_class": Touch}))
+    with pytest.raises(PolicyLoadError, match=r"Touch|cloudpickle"):
+        policy_source(str(path)).load(spec_of("CartPole-v1"))
