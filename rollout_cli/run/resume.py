@@ -230,7 +230,8 @@ def _differences(info: Mapping[str, Any], sources: Mapping[str, Any], plan: Plan
     source = collected_source(info)
     before, now = source["collector"], sources["collector"]
     for name in (*_DECISIVE, *(("episodes_per_worker", "workers") if now["command"] == "exact" else ())):
-        if before.get(name) != now.get(name):
+        # A record that lacks an option was made without it: it has no value, as an empty one.
+        if (before.get(name) or None) != (now.get(name) or None):
             # The contents of a file of tasks may be long.
             changed = f"was {json.dumps(before.get(name))}, is {json.dumps(now.get(name))}"
             yield f"{name} {'are others' if name == 'tasks' else changed}"

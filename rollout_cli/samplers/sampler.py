@@ -7,7 +7,6 @@ pool.
 from __future__ import annotations
 
 import logging
-import math
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -24,6 +23,7 @@ from rollout_cli.samplers.plan import EpisodesPerWorker, MinTimesteps, Plan
 from rollout_cli.samplers.pool import Pool, SegmentRunner
 from rollout_cli.samplers.reorder import BufferLimits
 from rollout_cli.samplers.sampler_machine import Fail, Instruction, SamplerMachine, Send, StartWorker, Warn
+from rollout_cli.samplers.stops import StopRequests
 from rollout_cli.samplers.supervision import Supervision, Supervisor
 from rollout_cli.samplers.updates import UpdateLog
 from rollout_cli.workers.factory import WorkerFactory
@@ -31,7 +31,6 @@ from rollout_cli.workers.values import WorkerReport
 
 _log = logging.getLogger("rollout_cli")
 _clock = time.monotonic
-_LONGEST_WAIT = 3_600.0
 
 
 class Sampler:
@@ -99,9 +98,7 @@ class Sampler:
         self._failure: RolloutError | None = None  # What ends the call, after the episodes before it.
         self._env_spec: EnvSpec | None = None
         self._generation = 0
-        # Of each requested stop when it begins, and when it is over at the latest: an append cannot be
-        # interrupted by the handler of a signal.
-        self._stops: list[tuple[float, float]] = []
+        self._stops = StopRequests()
         self.report: WorkerReport | None = None
         self.skipped: dict[int, str] = {}
         self.n_started = self.next_number = self.total_env_steps = self.dropped_episodes = 0
@@ -179,10 +176,9 @@ class Sampler:
                     raise UsageError("this stream was overtaken by a later call of its sampler", hint=hint)
             if self._failure is not None:
                 raise as_raised(self._failure)
-            begins_at, ends_at = min(self._stops, default=(math.inf, math.inf))
-            if (now := _clock()) >= begins_at:
+            if self._stops.has_begun:
                 self._execute(call.stop())
-            if call.is_over or now >= ends_at:
+            if call.is_over or self._stops.is_over:
                 return
             self._take(call)
 
@@ -237,8 +233,7 @@ class Sampler:
                 up.
             after: Seconds until then.
         """
-        begins_at = _clock() + after
-        self._stops.append((begins_at, begins_at + grace))
+        self._stops.add(grace=grace, after=after)
         if self._pool is not None:
             self._pool.wake()
 
@@ -269,7 +264,7 @@ class Sampler:
                     self._take(call)
                     if self._failure is not None:
                         raise as_raised(self._failure)
-                    if self._stops and _clock() >= min(self._stops)[0]:
+                    if self._stops.has_begun:
                         raise InterruptedRunError("the run was ended before a worker had started")
         return self.env_spec
 
@@ -328,20 +323,12 @@ class Sampler:
             raise UsageError(
                 "the workers were shut down while their stream was under way", hint="begin a new stream"
             )
-        for event in self._pool.wait(self._patience()):
+        for event in self._pool.wait(self._stops.patience):
             if isinstance(event, Started | Reported) and event.generation == call.generation:
                 self.report = (self.report or replace(event.report, files=())).joined(event.report)
             if isinstance(event, Started) and event.generation == call.generation:
                 self._env_spec = self._env_spec or event.env_spec  # All workers know the same.
             self._execute(call.handle(event, _clock()))
-
-    def _patience(self) -> float | None:
-        """Return how many seconds to wait at most: until a requested stop begins, or then is over."""
-        if not self._stops:
-            return None
-        left = [moment - _clock() for moment in min(self._stops)]
-        # A selector takes no time of many days.
-        return min(_LONGEST_WAIT, left[0] if left[0] > 0 else max(0.0, left[1]))
 
     def _execute(self, instructions: Sequence[Instruction]) -> None:
         """Do what the call has decided; nothing where the workers were shut down meanwhile."""

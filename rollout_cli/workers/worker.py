@@ -192,11 +192,7 @@ class Worker(abc.ABC):
         """Prepare the process; called once, before the first update."""
 
     def reset_env(self, env: Env, number: int, seed: int) -> tuple[Any, dict[str, Any]]:
-        """Reset the environment for episode `number`; return its first observation and info.
-
-        The options are those of `rules`; an environment whose `reset` takes none is called without where
-        there are none.
-        """
+        """Reset the environment for episode `number`, with the run's options; return observation and info."""
         options = self.rules.options_of(number)
         return env.reset(seed=seed) if options is None else env.reset(seed=seed, options=options)
 

@@ -109,8 +109,10 @@ def little_room(run: Running, folder: Path) -> None:
 
 
 def remove_output(run: Running, folder: Path) -> None:
-    while (folder / "out").exists():  # A commit that happens now may make a folder again.
-        shutil.rmtree(folder / "out", ignore_errors=True)
+    # At once, so that the run never sees a part of it; a commit that happens now may make a folder again.
+    while (folder / "out").exists():
+        (folder / "out").rename(folder / "removed")
+        shutil.rmtree(folder / "removed")
 
 
 def rename_output(run: Running, folder: Path) -> None:

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import Any
 from unittest import mock
 
-from rollout_cli.samplers import sampler, worker_loop
+from rollout_cli.samplers import sampler, stops, worker_loop
 from rollout_cli.samplers.leases import LeaseSize
 from rollout_cli.samplers.messages import ToSampler, ToWorker
 from rollout_cli.samplers.pool import Died, Event
@@ -163,5 +163,6 @@ def simulated_time(simulated: SimulatedSampler) -> Iterator[None]:
     with (
         mock.patch.object(worker_loop, "_clock", simulated.clock),
         mock.patch.object(sampler, "_clock", simulated.clock),
+        mock.patch.object(stops, "_clock", simulated.clock),
     ):
         yield

@@ -336,9 +336,10 @@ def test_a_saved_sb3_model(project: Path) -> None:
 
 
 def test_a_saved_vecnormalize(project: Path) -> None:
-    """Its statistics are no policy, and its endless look-up of attributes is one line."""
+    """Its statistics are no policy: the line says which option takes them."""
     vec_env: Any = pytest.importorskip("stable_baselines3.common.vec_env")
     gymnasium: Any = pytest.importorskip("gymnasium")
     vec_env.VecNormalize(vec_env.DummyVecEnv([lambda: gymnasium.make("CartPole-v1")])).save("stats.pkl")
-    with pytest.raises(PolicyLoadError, match="an object of type VecNormalize is not a policy"):
+    with pytest.raises(PolicyLoadError, match="the statistics of a VecNormalize, and no policy") as refused:
         policy_source("stats.pkl").load(DISCRETE)
+    assert "vecnormalize=FILE" in refused.value.marked_hint

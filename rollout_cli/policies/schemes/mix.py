@@ -98,7 +98,7 @@ class MixSource:
             if name not in parts or not isinstance(value, Mapping):
                 raise PolicyLoadError(
                     f"mix:{text} takes no option {name!r} with the value {value!r}",
-                    hint="a component takes its own as a table: --policy-kwargs 'component0={scale = 2}'",
+                    hint="a component takes its own as a table: {policy_kwargs='component0={scale = 2}'}",
                 )
         sources = [find(spec, options.get(name, {})) for name, (_, spec) in parts.items()]
         records = [

@@ -1,0 +1,44 @@
+"""StopRequests: when a stream is to end early, and when it has ended at the latest."""
+
+from __future__ import annotations
+
+import time
+
+_clock = time.monotonic
+_LONGEST_WAIT = 3_600.0
+"""A selector takes no time of many days."""
+
+
+class StopRequests:
+    """The requests for one stream, of which the earliest counts. The handler of a signal may add one."""
+
+    def __init__(self) -> None:
+        # Of each when it begins, and when it is over: an append cannot be interrupted by a handler.
+        self._moments: list[tuple[float, float]] = []
+
+    def add(self, *, grace: float, after: float) -> None:
+        """Let the stream end `after` so many seconds; `grace` more are left to running episodes."""
+        begins_at = _clock() + after
+        self._moments.append((begins_at, begins_at + grace))
+
+    def clear(self) -> None:
+        """Forget them: their stream has ended."""
+        self._moments.clear()
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the stream should be ending by now."""
+        return bool(self._moments) and _clock() >= min(self._moments)[0]
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it should have ended by now."""
+        return bool(self._moments) and _clock() >= min(self._moments)[1]
+
+    @property
+    def patience(self) -> float | None:
+        """Seconds to wait for events at most: until the stop begins, or then is over; None without one."""
+        if not self._moments:
+            return None
+        left = [moment - _clock() for moment in min(self._moments)]
+        return min(_LONGEST_WAIT, left[0] if left[0] > 0 else max(0.0, left[1]))
