@@ -112,7 +112,8 @@ def remove_output(run: Running, folder: Path) -> None:
     # At once, so that the run never sees a part of it; a commit that happens now may make a folder again.
     while (folder / "out").exists():
         (folder / "out").rename(folder / "removed")
-        shutil.rmtree(folder / "removed")
+        while (folder / "removed").exists():  # The run tidies up in it, too.
+            shutil.rmtree(folder / "removed", ignore_errors=True)
 
 
 def rename_output(run: Running, folder: Path) -> None:
