@@ -104,11 +104,9 @@ def _measured(trial: Trial, options: dict[str, Any], seconds: float, bare_rate: 
             for chunk in sampler.stream(MinTimesteps(_NO_END, sampler.next_number)):
                 times.append(time.monotonic())
                 steps.append(chunk.n_steps)
-                if times[-1] - times[0] >= seconds:
+                if times[-1] - times[0] >= seconds and len(times) >= _FEWEST:
                     break
     except RolloutError as error:
         return Row(options, problem=error.message)
-    if len(times) < _FEWEST:
-        return Row(options, problem="too few episodes ended")
     # Episodes of equal lengths end together: a slope does not depend on where such a burst is cut.
     return Row(options, float(np.polyfit(np.subtract(times, times[0]), np.cumsum(steps), 1)[0]))

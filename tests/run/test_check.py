@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import gymnasium
 import pytest
 
 import rollout_cli.run.check as module
@@ -65,6 +66,8 @@ ENVS = {
 @pytest.mark.parametrize("fault", ENVS)
 def test_a_fault_of_the_environment_is_found(fault: str) -> None:
     """One finding names it, and says what to change."""
+    if fault == "reuses its array" and gymnasium.__version__ < "1.3":
+        pytest.skip("the checker of gymnasium 1.0 to 1.2 does not look for it")
     policy = RANDOM if "masks" in fault or "nan" in fault else SOUND
     found = findings(checked(fault, policy))
     assert any(all(words in line for words in ENVS[fault]) for line in found), found
@@ -129,6 +132,8 @@ def test_what_is_sound_passes() -> None:
 
 def test_native_rows_are_checked_by_their_episodes() -> None:
     """There is no single environment to look at; what cannot be repeated is said."""
+    if not hasattr(gymnasium.vector, "AutoresetMode"):
+        pytest.skip("gymnasium 1.0 has no AutoresetMode")
     native: dict[str, Any] = {"vectorization": "native", "envs_per_worker": 4}
     report = checked(policy=RANDOM, env="CartPole-v1", env_kwargs={}, **native)
     assert ["warn seeds"] == [line.partition(":")[0] for line in findings(report)]
