@@ -108,5 +108,7 @@ def _measured(trial: Trial, options: dict[str, Any], seconds: float, bare_rate: 
                     break
     except RolloutError as error:
         return Row(options, problem=error.message)
+    if len(times) < _FEWEST:  # The time limit of the trial was over before.
+        return Row(options, problem="too few episodes ended")
     # Episodes of equal lengths end together: a slope does not depend on where such a burst is cut.
     return Row(options, float(np.polyfit(np.subtract(times, times[0]), np.cumsum(steps), 1)[0]))
