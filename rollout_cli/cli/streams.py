@@ -6,6 +6,7 @@ import contextlib
 import io
 import os
 import select
+import stat
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -37,7 +38,7 @@ class MessageStream(io.TextIOBase):
     """A stream for messages, for which a run neither waits nor ends: text that cannot be written is lost.
 
     A pipe that nobody reads is given two seconds once, and nothing from then on until it is read again.
-    Pieces of at most PIPE_BUF bytes never block where poll(2) reports room. The stream's own buffer is not
+    Pieces of at most PIPE_BUF bytes, written after poll(2) has reported room. The stream's own buffer is not
     used.
     """
 
@@ -59,7 +60,8 @@ class MessageStream(io.TextIOBase):
             except (OSError, ValueError):  # It is in memory.
                 self._stream.write(text)
             else:
-                self._write_pieces(text.encode(self.encoding, "backslashreplace"), descriptor)
+                with _not_blocking(descriptor) as unblocked:
+                    self._write_pieces(text.encode(self.encoding, "backslashreplace"), unblocked)
         return len(text)
 
     def _write_pieces(self, data: bytes, descriptor: int) -> None:
@@ -71,6 +73,24 @@ class MessageStream(io.TextIOBase):
             if not is_ready:
                 return
             data = data[os.write(descriptor, data[: select.PIPE_BUF]) :]
+
+
+@contextlib.contextmanager
+def _not_blocking(descriptor: int) -> Iterator[int]:
+    """Give a descriptor of the same pipe to which a write never blocks; of anything else the same descriptor.
+
+    A worker may fill the pipe between poll(2) and our write. The flag must not be set on the descriptor itself:
+    workers have it, too.
+    """
+    own = None
+    if stat.S_ISFIFO(os.fstat(descriptor).st_mode):
+        with contextlib.suppress(OSError):  # Another user's pipe cannot be opened again.
+            own = os.open(f"/proc/self/fd/{descriptor}", os.O_WRONLY | os.O_NONBLOCK)
+    try:
+        yield descriptor if own is None else own
+    finally:
+        if own is not None:
+            os.close(own)
 
 
 @contextlib.contextmanager

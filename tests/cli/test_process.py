@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -12,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from rollout_cli.cli.streams import MessageStream
 from tests.cli.calling import Caller
 from tests.helpers.datasets import has_commit, info_of, numbers_of
 from tests.helpers.processes import ROOT, command, running, variables
@@ -122,6 +125,29 @@ def test_results_that_cannot_be_written_are_an_error(tmp_path: Path) -> None:
             [*command(), "--version"], env=variables(), stdout=full, stderr=subprocess.PIPE, check=False
         )
     assert (5, True) == (ran.returncode, b"cannot write to standard output" in ran.stderr)
+
+
+class AlwaysReady:
+    """A poll(2) that reports room, as it may have been right to do, before a worker filled the pipe."""
+
+    def register(self, *_: int) -> None: ...
+
+    def poll(self, _: int) -> list[tuple[int, int]]:
+        return [(0, 0)]
+
+
+def test_a_pipe_that_a_worker_fills_blocks_no_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The message is lost; what else has the pipe still waits when it writes there."""
+    monkeypatch.setattr(select, "poll", AlwaysReady)
+    reading, writing = os.pipe()
+    with open(reading, "rb", buffering=0), open(writing, "w") as stream:  # noqa: PTH123  By their descriptors.
+        os.set_blocking(writing, False)
+        with contextlib.suppress(BlockingIOError):
+            while os.write(writing, b"x" * 65_536):
+                pass
+        os.set_blocking(writing, True)
+        MessageStream(stream).write("a message\n")
+        assert os.get_blocking(writing)
 
 
 def test_streams_that_are_closed(rollout: Caller, tmp_path: Path) -> None:
