@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Annotated
 
@@ -107,12 +108,18 @@ def _rollout(
         raise typer.Exit
 
 
+@functools.cache
+def _built() -> typer.main.TyperGroup:
+    """Return the commands, made once: a program that runs several need not wait for that again."""
+    return typer.main.get_command(app)
+
+
 def run(arguments: list[str]) -> int:
     """Run one command line and return its exit code; every error is shown here, and nothing is raised."""
     prepare_streams()
     try:
         with writing_results():  # Nothing runs yet, but help pages are written.
-            outcome = app(arguments, prog_name="rollout", standalone_mode=False)
+            outcome = _built()(arguments, prog_name="rollout", standalone_mode=False)
         # A command whose arguments Typer has read; an ending of Typer's own has a code.
         if callable(outcome):
             outcome = outcome()
