@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -20,15 +21,20 @@ _SYNC, _NATIVE = (1, 4, 16, 64), (16, 64, 256)  # Environments of a worker that 
 _PIECES = 10  # Episodes are cut so that about so many of each environment end while it is measured.
 _FEWEST = 3  # Messages that a rate can be taken of.
 _NO_END = 1 << 60
+_FINALISTS, _ROUNDS = 3, 3  # So many of the fastest are measured so often, in turn.
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A choice of options, its steps a second (0 where that could not be measured), and why not."""
+    """A choice of options, its steps a second (0 where that could not be measured), and why not.
+
+    Where it was `measured` several times, the rate is the median.
+    """
 
     options: dict[str, Any]
     rate: float = 0.0
     problem: str = ""
+    measured: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +46,8 @@ class TuneResult:
 
     @property
     def fastest(self) -> Row:
-        """The row with the highest rate."""
-        return max(self.rows, key=lambda row: row.rate)
+        """The row with the highest rate, of those that were measured most often."""
+        return max(self.rows, key=lambda row: (row.measured, row.rate))
 
     def document(self) -> dict[str, Any]:
         """Return the result as JSON holds it, each rate in bare loops too."""
@@ -54,23 +60,40 @@ def tune(config: CollectConfig, *, seconds: float, progress: Progress | None = N
     """Measure choices of workers, environments a worker and vectorization, for so many seconds each.
 
     First the environments are chosen, with as many workers as `config` says (by default one a core); then the
-    number of workers.
+    number of workers. The fastest are measured three times, in turn, and the median counts: the rates of a machine
+    change from one moment to the next by more than those of good choices differ.
 
     Raises:
         RolloutError: If policy or environment cannot be loaded, or no choice could be measured.
     """
     trial = Trial.of(config, progress or Progress(), _READY_SECONDS + seconds)
     bare_rate, forms = _forms(trial, seconds)
-    result = TuneResult([_measured(trial, form, seconds, bare_rate) for form in forms], bare_rate)
+
+    def measure(options: dict[str, Any]) -> Row:
+        return _measured(trial, options, seconds, bare_rate)
+
+    rows = _settled([measure(form) for form in forms], measure)
+    result = TuneResult(rows, bare_rate)
     most = 1 if config.sampler == "local" else config.workers
-    best = result.fastest.options
     counts = sorted({max(1, most // 2), max(1, most - 1), most + most // 2} - {config.workers})
-    more = [_measured(trial, {**best, "workers": count}, seconds, bare_rate) for count in counts]
-    result = replace(result, rows=[*result.rows, *more])
+    more = [measure({**result.fastest.options, "workers": count}) for count in counts]
+    result = replace(result, rows=[*rows, *_settled(more, measure)])
     if not result.fastest.rate:
         message = f"no choice could be measured; the first one: {result.rows[0].problem}"
         raise WorkerError(message, hint="`rollout check` says more; {seconds=…} measures for longer")
     return result
+
+
+def _settled(rows: Sequence[Row], measure: Callable[[dict[str, Any]], Row]) -> list[Row]:
+    """Return the rows, of which the fastest have the median of several measurements, that are made in turn."""
+    finalists = [row for row in sorted(rows, key=lambda row: row.rate)[-_FINALISTS:] if row.rate]
+    again = [[measure(row.options).rate for row in finalists] for _ in range(_ROUNDS - 1)]
+    rates = zip((row.rate for row in finalists), *again, strict=True)
+    medians = {
+        id(row): replace(row, rate=statistics.median(measured), measured=_ROUNDS)
+        for row, measured in zip(finalists, rates, strict=True)
+    }
+    return [medians.get(id(row), row) for row in rows]
 
 
 def _forms(trial: Trial, seconds: float) -> tuple[float | None, list[dict[str, Any]]]:
