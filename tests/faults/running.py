@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import json
 import os
 import re
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import psutil
 import pyarrow as pa
-import pytest
 
-from rollout_cli.samplers.processes.fork_server import running_server
 from tests.helpers.datasets import assert_same_data, episodes_of, info_of, numbers_of, source_of
 from tests.helpers.envs import HIDDEN, SIGNS
 from tests.helpers.policies import FAULT
-from tests.helpers.processes import MARK, SECONDS, Ran, Running, called, outlive, running, variables
+from tests.helpers.processes import SECONDS, Ran, Running, called, is_worker, running
 
 SPEC = "tests.helpers.envs:FaultyEnv"
 FORTY = ("collect", "--episodes", "40")
@@ -64,6 +62,7 @@ class Row:
         meddle: Called with the run, and the folder, while it runs.
         after: Called with the folder when it has ended.
         output: The name of the dataset's folder.
+        alone: Whether the command needs a process of its own though nothing else says so.
     """
 
     name: str
@@ -87,20 +86,24 @@ class Row:
     meddle: Callable[[Running, Path], None] | None = None
     after: Callable[[Path], None] | None = None
     output: str | bytes = "out"
+    alone: bool = False
 
     @property
     def is_apart(self) -> bool:
         """Whether the command needs a process of its own: the fault reaches it, or what its processes print."""
-        done_to_it = (self.meddle, self.before, self.prepare, self.variables, self.never)
+        done_to_it = (self.alone, self.meddle, self.before, self.prepare, self.variables, self.never)
         return any(done_to_it) or "local" in self.options or (self.lines, self.output) != (FEW, "out")
 
 
-def run_row(row: Row, folder: Path, shared: Path) -> None:
+def run_row(row: Row, folder: Path) -> None:
     """Run a row in an empty folder, and check everything that must hold of it.
 
-    Most rows share this process and its fork server, which is twice as fast; `shared` is what `server` yields.
+    Most rows share this process and its fork server, which is four times as fast.
     """
-    ran, signs = _run_apart(row, folder) if row.is_apart else _run_here(row, folder, shared)
+    (folder / "signs").mkdir()
+    faults = {HIDDEN: json.dumps(_placed(row.env)), FAULT: json.dumps(_placed(row.acts))}
+    ran = (_run_apart if row.is_apart else _run_here)(row, folder, {**faults, SIGNS: str(folder / "signs")})
+    signs = {sign.name for sign in (folder / "signs").iterdir()}
     _check_said(row, ran)
     assert () == ran.left, ran.said
     if row.signed:
@@ -112,54 +115,31 @@ def run_row(row: Row, folder: Path, shared: Path) -> None:
         row.after(folder)
 
 
-def _run_apart(row: Row, folder: Path) -> tuple[Ran, set[str]]:
-    """Run it in a process; return how it ended, and the signs that were left."""
-    signs = folder / "signs"
-    signs.mkdir()
+def _run_apart(row: Row, folder: Path, variables: Mapping[str, str]) -> Ran:
     if row.prepare is not None:
         row.prepare(folder)
     with tempfile.TemporaryDirectory(prefix="r-") as temporary:
-        faults = {HIDDEN: json.dumps(_placed(row.env)), FAULT: json.dumps(_placed(row.acts))}
-        variables = {"TMPDIR": temporary, SIGNS: str(signs), **faults}
-        variables |= row.variables(folder) if row.variables is not None else {}
+        variables = {**variables, "TMPDIR": temporary, **(row.variables(folder) if row.variables else {})}
         with running(_words(row, folder), cwd=folder, env=variables, before=row.before, session=True) as run:
             if row.meddle is not None:
                 row.meddle(run, folder)
             ran = run.end()
         wait_for_none(Path(variables["TMPDIR"]))
-    return ran, {sign.name for sign in signs.iterdir()}
+    return ran
 
 
-@contextlib.contextmanager
-def server(folder: Path) -> Iterator[Path]:
-    """Let this process's workers read their faults from files in a folder, and leave their signs there."""
-    (folder / "signs").mkdir()
-    mark = f"{os.getpid()}-{time.monotonic_ns()}"
-    files = {HIDDEN: f"@{folder / 'env'}", FAULT: f"@{folder / 'policy'}", SIGNS: str(folder / "signs")}
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in variables(mark, **files).items():
-            patch.setenv(name, value)
-        _write_faults(folder, {}, {})
-        running_server("forkserver").close()  # The next one has these variables.
-        yield folder
-    running_server("forkserver").close()
+def _run_here(row: Row, folder: Path, variables: Mapping[str, str]) -> Ran:
+    ran = called(*_words(row, folder), cwd=folder, code=None, env=variables)
+    deadline = time.monotonic() + 2
+    while (left := _workers_here()) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return replace(ran, left=tuple(left))
 
 
-def _write_faults(folder: Path, env: Mapping[str, object], acts: Mapping[str, object]) -> None:
-    (folder / "env").write_text(json.dumps(env))
-    (folder / "policy").write_text(json.dumps(acts))
-
-
-def _run_here(row: Row, folder: Path, shared: Path) -> tuple[Ran, set[str]]:
-    """Run it in this process; return how it ended, and the signs that were left."""
-    signs = shared / "signs"
-    for sign in signs.iterdir():
-        sign.unlink()
-    _write_faults(shared, _placed(row.env), _placed(row.acts))
-    ran = called(*_words(row, folder), cwd=folder, code=None)
-    _write_faults(shared, {}, {})
-    left = outlive(os.environ[MARK], seconds=2.0, but="rollout-fork-server")
-    return replace(ran, left=tuple(left)), {sign.name for sign in signs.iterdir()}
+def _workers_here() -> list[str]:
+    """Return this process's workers: its fork server is the only other process that it has."""
+    everything = psutil.Process().children(recursive=True)
+    return [str(process) for process in everything if is_worker(process)]
 
 
 def _words(row: Row, folder: Path) -> list[str | bytes]:

@@ -166,7 +166,7 @@ STEPPING = [
     Row("env changes the folder", env=always("chdir")),
     Row("env changes signal handlers", env=always("signals")),
     Row("env changes global settings", env=always("globals")),
-    Row("env leaves processes behind", env=some("child")),
+    Row("env leaves processes behind", env=some("child"), alone=True),
     well("frames are stacked", spec="tests.helpers.envs:stacked", keeps="whole", after=m.slices_are_right),
     well(
         "observations of two dimensions", kwargs={"space": "stack"}, keeps="whole", after=m.all_commands_work

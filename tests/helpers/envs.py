@@ -35,12 +35,6 @@ HIDDEN = "ROLLOUT_TEST_ENV"
 that its bytes can be compared with those of a run without a fault."""
 
 
-def hidden(variable: str) -> dict[str, Any]:
-    """Return the JSON object of a variable; `@FILE` names a file that has it, which running processes can be given."""
-    text = os.environ.get(variable, "{}")
-    return dict(json.loads(Path(text[1:]).read_text() if text.startswith("@") else text))
-
-
 class OddError(BaseException):
     """What no `except Exception` sees."""
 
@@ -278,13 +272,13 @@ class FaultyEnv(gymnasium.Env[Any, Any]):
         meet: int = 0,
         note: Any = None,
     ) -> None:
-        more = hidden(HIDDEN)
+        hidden = json.loads(os.environ.get(HIDDEN, "{}"))
         fault = {"what": what, "when": when, "episodes": episodes, "times": times, "signs": signs}
-        self._fault = Fault(**{name: more.get(name, value) for name, value in fault.items()})
+        self._fault = Fault(**{name: hidden.get(name, value) for name, value in fault.items()})
         self.observation_space = SPACES[space]()
         self._signs = signs or os.environ.get(SIGNS)
         self._drawn = deepcopy(self.observation_space)
-        self._pace, self._meet, self._endless = more.get("pace", pace), more.get("meet", meet), endless
+        self._pace, self._meet, self._endless = hidden.get("pace", pace), hidden.get("meet", meet), endless
         self._seed, self._resets, self._steps, self._length = 0, 0, 0, 0
         self._fault.act("load")
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from tests.helpers.envs import Fault, hidden
+from tests.helpers.envs import Fault
 
 FAULT = "ROLLOUT_TEST_POLICY"
 """The variable with a faulty policy's arguments, as JSON: what a spec names is built without any."""
@@ -24,7 +25,7 @@ class FaultyPolicy:
     """A function of the observation, with `get_action` alone, that fails as the variable says."""
 
     def __init__(self) -> None:
-        self._fault = Fault(**hidden(FAULT))
+        self._fault = Fault(**json.loads(os.environ.get(FAULT, "{}")))
         self._steps = 0
         self._fault.act("load")
 

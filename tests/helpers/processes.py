@@ -105,8 +105,8 @@ class Running:
             self.kill()
             stdout, stderr = self.process.communicate()
             raise AssertionError(f"{hanging}: {_text(stdout)}{_text(stderr)}") from None
-        left = outlive(self.mark, seconds=2.0)
-        return Ran(self.process.returncode, _text(stdout), _text(stderr), tuple(left))
+        left = tuple(f"{one.pid} {one.name()}" for one in outlive(self.mark, seconds=2.0))
+        return Ran(self.process.returncode, _text(stdout), _text(stderr), left)
 
     def kill(self) -> None:
         """Kill it and all that it started: whoever lives holds its streams open."""
@@ -221,22 +221,14 @@ def marked(mark: str) -> list[psutil.Process]:
     return found
 
 
-def outlive(mark: str, seconds: float, but: str | None = None) -> list[str]:
-    """Return the processes of a run that still live after so long, without those of a name; none once there is none."""
+def outlive(mark: str, seconds: float) -> list[psutil.Process]:
+    """Return the processes of a run that still live after so long; none as soon as there is none."""
     deadline = time.monotonic() + seconds
-    while left := [f"{each.pid} {_title(each)}" for each in marked(mark) if _title(each) != but]:
+    while left := marked(mark):
         if time.monotonic() > deadline:
             return left
         time.sleep(0.01)
     return []
-
-
-def _title(process: psutil.Process) -> str:
-    """Return what a process calls itself; nothing of one that has ended."""
-    try:
-        return " ".join(process.cmdline()).strip()
-    except psutil.NoSuchProcess:
-        return ""
 
 
 def is_worker(process: psutil.Process) -> bool:
