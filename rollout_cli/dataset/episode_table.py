@@ -38,10 +38,10 @@ _UNKNOWN = -1
 class _FieldGroup:
     """A row group, and those of its fields that were read: trees of arrays that nobody changes."""
 
-    __slots__ = ("at", "fields", "first", "last", "nbytes", "path")
+    __slots__ = ("at", "fields", "first", "last", "nbytes", "number", "path")
 
-    def __init__(self, path: Path, at: int, first: int, last: int) -> None:
-        self.path, self.at = path, at
+    def __init__(self, number: int, path: Path, at: int, first: int, last: int) -> None:
+        self.number, self.path, self.at = number, path, at
         self.first, self.last = first, last  # The rows at which it begins and ends.
         self.fields: dict[str, Tree] = {}
         self.nbytes = 0
@@ -55,6 +55,7 @@ class EpisodeTable:
         info: Its info.json.
         spaces: The columns of the spaces.
         table: The columns `EPISODE_FIELDS`, one row an episode.
+        facts: The values of these columns, by name: Python's own numbers.
         reader: What reads the files.
     """
 
@@ -72,8 +73,10 @@ class EpisodeTable:
         self._firsts = np.cumsum([0, *files.values()])
         self._columns = {field.name: np.asarray(table[field.name].to_numpy()) for field in EPISODE_FIELDS}
         # What a view of memory gives are Python's own numbers, as fast as numpy gives its own.
-        self._facts = {name: memoryview(column.data) for name, column in self._columns.items()}
-        self._rows, self._lengths = self._facts["data_row_index"], self._facts["length"]
+        self.facts = {name: memoryview(column.data) for name, column in self._columns.items()}
+        self._rows, self._lengths = self.facts["data_row_index"], self.facts["length"]
+        # By table, the row group that was read last: the next field is often of it.
+        self._recent = dict.fromkeys((DATA, EPISODES), _FieldGroup(_UNKNOWN, root, 0, 0, 0))
         # By table, the row group in which an episode begins; found for a file at a time.
         self._groups = {
             folder: np.full(table.num_rows, _UNKNOWN, np.int32).data for folder in (DATA, EPISODES)
@@ -87,10 +90,6 @@ class EpisodeTable:
     def column(self, name: str) -> Array:
         """Return one of `EPISODE_FIELDS`, (N,); it cannot be written to."""
         return self._columns[name]
-
-    def fact(self, name: str, episode: int) -> Any:
-        """Return one of `EPISODE_FIELDS` of one episode."""
-        return self._facts[name][episode]
 
     def places(self, folder: str, episodes: Array) -> Array:
         """Return where the rows of episodes lie in a table.
@@ -122,20 +121,23 @@ class EpisodeTable:
         number = self._groups[folder][episode]
         if number == _UNKNOWN:
             number = self._find_groups(folder, episode)
+        group = self._recent[folder]
         parts: list[Tree] = []
-        while row < end:
-            group = self.reader.kept(number, self._new_group)
+        while True:
+            if group.number != number:
+                group = self._recent[folder] = self.reader.kept(number, self._new_group)
             tree = group.fields.get(name)
             if tree is None:
                 tree = self._read_field(group, name)
             if end <= group.last and not parts and isinstance(tree, np.ndarray):
                 return tree[row - group.first : end - group.first].copy()
             parts.append(map_tree(itemgetter(slice(row - group.first, end - group.first)), tree))
+            if end <= group.last:
+                return map_tree(lambda *leaves: np.concatenate(leaves), *parts)
             row, number = group.last, number + 1
-        return map_tree(lambda *leaves: np.concatenate(leaves), *parts)
 
     def _new_group(self, number: int) -> _FieldGroup:
-        return _FieldGroup(*self._group_places[number])
+        return _FieldGroup(number, *self._group_places[number])
 
     def _read_field(self, group: _FieldGroup, name: str) -> Tree:
         table = self.reader.decoded(group.path, group.at, field_columns(self.spaces, name))

@@ -85,8 +85,8 @@ class Dataset:
 
     def __iter__(self) -> Iterator[Episode]:
         for block in self.rows.blocks():
-            for place in range(len(block)):
-                yield Episode(block.table, int(block.ids[place]), block, place)
+            for place, episode in enumerate(block.ids.tolist()):
+                yield Episode(block.table, episode, block, place)
 
     def __repr__(self) -> str:
         return f"<Dataset {self.path}: {len(self)} episodes>"
@@ -233,7 +233,7 @@ class Episode:
         self._fields: dict[str, Tree] = {}
 
     def __len__(self) -> int:
-        return int(self._table.fact("length", self._at))
+        return int(self._table.facts["length"][self._at])
 
     def __repr__(self) -> str:
         return f"<Episode {self.id}: {len(self)} steps, return {self.total_reward}>"
@@ -242,43 +242,43 @@ class Episode:
     def facts(self) -> Mapping[str, Any]:
         """The episode's row of `meta/episodes`, by column name."""
         return MappingProxyType(
-            {field.name: self._table.fact(field.name, self._at) for field in EPISODE_FIELDS}
+            {field.name: self._table.facts[field.name][self._at] for field in EPISODE_FIELDS}
         )
 
     @property
     def id(self) -> int:
         """Its place in the dataset."""
-        return int(self._table.fact("episode_id", self._at))
+        return int(self._table.facts["episode_id"][self._at])
 
     @property
     def source(self) -> int:
         """The place of the run that it is of, in the `sources` of info.json."""
-        return int(self._table.fact("source", self._at))
+        return int(self._table.facts["source"][self._at])
 
     @property
     def number(self) -> int:
         """Its number, which with the root seed decides its seeds."""
-        return int(self._table.fact("episode_number", self._at))
+        return int(self._table.facts["episode_number"][self._at])
 
     @property
     def seed(self) -> int:
         """The seed given to `env.reset`."""
-        return int(self._table.fact("seed", self._at))
+        return int(self._table.facts["seed"][self._at])
 
     @property
     def total_reward(self) -> float:
         """The sum of its rewards."""
-        return float(self._table.fact("return", self._at))
+        return float(self._table.facts["return"][self._at])
 
     @property
     def terminated(self) -> bool:
         """Whether it ended by its own rules."""
-        return bool(self._table.fact("terminated", self._at))
+        return bool(self._table.facts["terminated"][self._at])
 
     @property
     def truncated(self) -> bool:
         """Whether it was cut off."""
-        return bool(self._table.fact("truncated", self._at))
+        return bool(self._table.facts["truncated"][self._at])
 
     @property
     def observations(self) -> Tree:
