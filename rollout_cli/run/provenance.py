@@ -54,13 +54,13 @@ class Surroundings:
     def versions_of(self, modules: Iterable[str]) -> dict[str, str]:
         """Return the versions, and those of all distributions that these top-level modules belong to."""
         names = {name for module in modules for name in self.distributions.get(module, ())}
-        loaded = {re.sub(r"[-_.]+", "-", name).lower(): importlib.metadata.version(name) for name in names}
+        loaded = {re.sub(r"[-_.]+", "-", name).lower(): _version(name) for name in names}
         return {**self.versions, **dict(sorted(loaded.items()))}
 
 
 def surroundings() -> Surroundings:
     """Look at the place where a run runs; it takes a while, and needs nothing of the run."""
-    packages = {name: importlib.metadata.version(name) for name in _PACKAGES}
+    packages = {name: _version(name) for name in _PACKAGES}
     versions = {
         "python": platform.python_version(),
         "platform": platform.platform(),
@@ -72,8 +72,9 @@ def surroundings() -> Surroundings:
     return Surroundings(versions | packages, git, _distributions())
 
 
-# It reads the lists of files of all distributions: once a process is enough.
+# They read the files of distributions: once a process is enough.
 _distributions = cache(importlib.metadata.packages_distributions)
+_version = cache(importlib.metadata.version)
 
 
 def _git(*words: str) -> str | None:
