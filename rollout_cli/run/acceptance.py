@@ -20,5 +20,5 @@ def nothing_kept(keep: str, n_run: int, *, is_cut: bool) -> UsageError:
     option = "--max-time" if is_cut else "--keep-cap"
     return UsageError(
         f"none of {n_run:,} episodes was kept by --keep {keep!r}, and {option} allows no more",
-        hint="see what the episodes are like without {keep}: `rollout info` and `rollout filter` read them",
+        hint="collect some episodes without {keep}, and look at them: rollout info",
     )

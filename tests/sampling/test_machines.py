@@ -13,9 +13,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rollout_cli.episodes.chunk import Chunk
-from rollout_cli.errors import EnvError, WorkerError
+from rollout_cli.errors import EnvError, UsageError, WorkerError
 from rollout_cli.samplers.leases import LeaseSize
-from rollout_cli.samplers.messages import Batch, Continue, Exit, Failed, Start, Started, Stop, Update
+from rollout_cli.samplers.messages import Batch, Continue, Exit, Failed, Judged, Start, Started, Stop, Update
 from rollout_cli.samplers.plan import (
     NO_END,
     Episodes,
@@ -343,6 +343,19 @@ def begun(**options: Any) -> SamplerMachine:
     machine = new_machine(**options)
     machine.begin()
     return machine
+
+
+def test_an_info_is_missing_until_any_worker_has_met_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After enough episodes the call fails with the error of one that none has met, once."""
+    monkeypatch.setattr("rollout_cli.samplers.sampler_machine.MOST_UNMET", 3)
+    machine, errors = begun(), {name: UsageError(name) for name in ("met", "unmet")}
+    later = {"unmet": errors["unmet"]}
+    assert [] == machine.handle(Judged(0, 5, np.array([0]), errors), 0.0)
+    assert [] == machine.handle(Judged(1, 5, np.array([1]), later), 0.0)
+    assert [Fail(errors["unmet"])] == machine.handle(Judged(0, 5, np.array([2]), errors), 0.0)
+    assert [] == machine.handle(Judged(1, 5, np.array([3]), errors), 0.0)
+    assert [] == list(machine.buffer.ready())
+    assert 4 == machine.buffer.stop
 
 
 def test_a_call_begins_with_new_workers_and_those_of_earlier_calls() -> None:
