@@ -355,13 +355,12 @@ def _check(run: _Run, sampler: Sampler, known: reproduce.Verdict | None) -> repr
         known = reproduce.known_beforehand(sampler.report) or reproduce.Verdict(
             "unknown", "the run was ended early"
         )
-    # Those rejected took their time, too.
-    rate = (tally.acceptance or {}).get("rate") or 1.0
     return known or reproduce.check(
         sampler,
         tally.early,
         run.samplers.rebuild_at_end,
-        steps=int(tally.steps / rate),
+        # Those rejected took their time, too.
+        steps=int(tally.steps / ((tally.acceptance or {}).get("rate") or 1.0)),
         seconds=tally.seconds,
         required=request.config.require_reproducible,
     )
