@@ -145,6 +145,12 @@ class CollectConfig:
         metavar="TIME", commands=("collect",))
     episodes_per_worker: types.Count | None = _amount(
         "Collect exactly N episodes from each worker.", short="-k", commands=("exact",))
+    keep: types.Text | None = _amount(
+        "Keep only episodes of which this is true, such as 'return >= 400 and length < 200', and count these "
+        "alone.", metavar="EXPRESSION", commands=("collect",))
+    keep_cap: types.Count | None = _amount(
+        "Run at most N episodes for those that --keep keeps.", shown="1000 for each of --episodes, or 10 for each "
+        "of --timesteps", commands=("collect",))
     shard: types.OneShard = _amount(
         "Collect the i-th of n parts, which `rollout merge` joins.", metavar="i/n")
     max_episode_length: types.Count | None = _amount(
@@ -373,6 +379,26 @@ _CONTRADICTIONS: Sequence[tuple[Callable[[CollectConfig], object], str, str]] = 
         lambda config: config.sampler == "local" and (config.step_timeout or config.episode_timeout),
         "--step-timeout and --episode-timeout need worker processes, and --sampler local has none",
         'use {sampler="multiprocessing"}',
+    ),
+    (
+        lambda config: config.keep_cap is not None and config.keep is None,
+        "--keep-cap is about --keep, which is not given",
+        "add {keep=EXPRESSION}, or omit it",
+    ),
+    (
+        lambda config: config.keep is not None and config.command == "exact",
+        "--keep decides how many episodes run, and `rollout exact` runs the same number in each worker",
+        "use `rollout collect`",
+    ),
+    (
+        lambda config: config.keep is not None and config.shard is not None,
+        "--shard cannot divide --keep: which episodes count is known when all before them have ended",
+        "collect without {keep}, and use `rollout filter` on what `rollout merge` makes",
+    ),
+    (
+        lambda config: config.keep is not None and config.run_numbers.start > 0,
+        "--keep counts episodes from the first one on, and --episodes A:B gives their numbers",
+        "say how many to keep: {episodes=N}",
     ),
     (
         lambda config: config.sampler != "ray" and config.ray_address is not None,

@@ -154,6 +154,7 @@ ALLOWED = {
     "P": "a probability, such as 0.05",
     "STD": "a number, such as 0.1",
     "N|A:B": "a number of episodes, such as 1000, or a range of their numbers, such as 1000:2000",
+    "EXPRESSION": "an expression, such as 'return >= 400'",
     "i/n": "a part and the number of parts, such as 2/3",
     "SECONDS": "a number of seconds, such as 0.5 or 30",
     "TIME": "seconds, such as 90, or hours, minutes and seconds, such as 1h30m",

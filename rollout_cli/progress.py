@@ -50,6 +50,9 @@ class Progress:
         episodes = chunk.n_episodes if chunk.completes else 0
         self.update(episodes=episodes, steps=chunk.n_steps, return_sum=chunk.return_sum)
 
+    def ran(self, episodes: int) -> None:
+        """So many episodes were run so far, of which some are not kept; all that is added is."""
+
     def notice(self, text: str) -> None:
         """Report something worth knowing."""
 
@@ -70,6 +73,7 @@ class LineProgress(Progress):
         self._stream, self._every, self._notices = stream, every, notices
         self._is_open, self._began, self._shown_at = False, 0.0, 0.0
         self._label, self._return_sum, self._failures = "", 0.0, 0
+        self._n_run: int | None = None  # Episodes, where some are not kept.
         self._done = self._before = (0, 0)  # Steps and episodes: in all, and those of a resumed dataset.
         self._totals: tuple[int | None, int | None, float | None] = (None, None, None)
 
@@ -104,6 +108,9 @@ class LineProgress(Progress):
         if self._is_open and _clock() - self._shown_at >= (self._every or 0.0):
             self._show()
 
+    def ran(self, episodes: int) -> None:
+        self._n_run = episodes
+
     def finish(self) -> None:
         if self._is_open and self._done[0] > self._before[0]:
             self._show()
@@ -116,15 +123,16 @@ class LineProgress(Progress):
         """
         new_steps, episodes, elapsed = self._done[0] - self._before[0], self._done[1], _clock() - self._began
         if new_steps == 0:
-            return f"{self._label}: starting workers"
+            return f"{self._label}: {'no episode yet' if self._began else 'starting workers'}"
         counts = [
             f"{n:,}/{total:,}" if total else f"{n:,}"
             for n, total in zip(self._done, self._totals[:2], strict=True)
         ]
+        kept = f" of {self._n_run:,} run ({100 * episodes / self._n_run:.3g} %)" if self._n_run else ""
         facts = {
             "label": f"{self._label}:",
             "steps": f"{counts[0]} steps,",
-            "episodes": f"{counts[1]} episodes,",
+            "episodes": f"{counts[1]} episodes{kept},",
             "pace": f"{new_steps / elapsed if elapsed else 0:,.0f} steps/s,",
         }
         facts |= {"return": f"mean return {self._return_sum / episodes:.4g},"} if episodes else {}

@@ -110,7 +110,7 @@ def _collect(config: CollectConfig, *, progress: bool | None, quiet: bool) -> Co
 
 
 def _rows(result: CollectResult) -> dict[str, object]:
-    from rollout_cli.dataset.layout import described  # noqa: PLC0415 - as above
+    from rollout_cli.dataset.layout import acceptance_text, described  # noqa: PLC0415 - as above
 
     pace = f"{result.steps_per_second:,.0f} steps/s with {counted(result.n_workers, 'worker')}"
     sampling = f" (sampling {result.sampling_time_s:.1f} s, {pace})" if result.sampling_time_s else ""
@@ -118,6 +118,7 @@ def _rows(result: CollectResult) -> dict[str, object]:
         "dataset": result.path,
         "status": f"{result.status} (stopped by --{result.stopped_by.replace('_', '-')})",
         "episodes": f"{result.episodes:,}",
+        **({"kept": acceptance_text(result.acceptance)} if result.acceptance else {}),
         "steps": f"{result.steps:,}",
         "mean return": f"{result.mean_return:.6g}",
         "mean length": f"{result.mean_length:.6g}",

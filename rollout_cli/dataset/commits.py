@@ -116,7 +116,7 @@ class Committed:
     # Files behind these, below the root, which the writer moves aside when it resumes.
     damaged: tuple[Path, ...]
     notices: tuple[str, ...]  # One sentence for each damaged segment, with the reason.
-    skipped: tuple[int, ...]  # Numbers of episodes.
+    skipped: tuple[range, ...]  # Numbers without an episode.
     episodes: int
     steps: int
     return_sum: float
@@ -160,9 +160,7 @@ def read_committed(root: Path, info: Mapping[str, Any]) -> Committed:
             last, steps = added[-1].record, sum(segment.record.steps for segment in added)
             covered = CommittedPartition(last.stop, steps, last.last_length)
         partitions.append(covered)
-    skipped = tuple(
-        number for segment in committed for range_ in segment.record.skipped for number in range(*range_)
-    )
+    skipped = tuple(range(*numbers) for segment in committed for numbers in segment.record.skipped)
     totals = totals_of(committed, "episodes", "steps", "return_sum")
     return Committed(
         info, tuple(partitions), tuple(committed), tuple(damaged), tuple(notices), skipped, **totals

@@ -1,165 +1,19 @@
-"""EXPRESSION: which episodes to keep, said in terms of the table of episodes and of infos.
-
-`return >= 400 and not env_info.TimeLimit` is read as tokens first, since `return` is a word of Python and the
-names of columns hold dots. The tokens become an expression of Python, in which a placeholder of the same length
-stands for each name and each text, and of which a whitelist is evaluated, for all episodes at once.
-"""
+"""Of which episodes of a dataset an EXPRESSION is true: reading the columns that it names."""
 
 from __future__ import annotations
-
-import ast
-import difflib
-import operator
-import re
-from collections.abc import Callable, Mapping
-from functools import reduce
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from rollout_cli.dataset.convert import Array, decode_infos, object_array
+from rollout_cli.dataset.convert import Array, decode_infos
 from rollout_cli.dataset.rows import Rows
 from rollout_cli.dataset.schema import EPISODE_FIELDS, INFO_PREFIXES, info_columns_of
-from rollout_cli.errors import UsageError
+from rollout_cli.episodes.expression import Expression, of_one_kind
 
-_TOKEN = re.compile(
-    r"(?P<number>(?:[0-9][0-9_]*(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)"
-    r"|(?P<text>'[^']*'|\"[^\"]*\")"
-    r"|(?P<name>`[^`]+`|[^\W\d]\w*(?:\.\w+)*)"
-    r"|(?P<sign><=|>=|==|!=|[-<>+*/()\[\],])"
-    r"|(?P<space>\s+)"
-    r"|(?P<other>.)"
-)
-_WORDS = {word: word for word in ("and", "or", "not", "in", "True", "False")}
-_WORDS |= {"true": "True", "false": "False"}
-_CORRECTIONS = {"=": "==", "&": "and", "|": "or", "!": "not"}
 _FACTS = tuple(field.name for field in EPISODE_FIELDS)
-_OPERATORS: Mapping[type, Callable[[Any, Any], Any]] = {
-    ast.Lt: operator.lt,
-    ast.LtE: operator.le,
-    ast.Gt: operator.gt,
-    ast.GtE: operator.ge,
-    ast.Eq: operator.eq,
-    ast.NotEq: operator.ne,
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: operator.truediv,
-}
 
 
-class _Expression:
-    """An expression, read and checked as far as that needs no dataset."""
-
-    def __init__(self, text: str) -> None:
-        self._text = " ".join(text.splitlines()).strip()
-        # By the places in the text where they begin and end.
-        self._names: dict[tuple[int, int | None], str] = {}
-        self._texts: dict[tuple[int, int | None], str] = {}
-        if not self._text:
-            raise UsageError("the expression is empty", hint="for example: return >= 400 and length < 200")
-        try:
-            self._tree = ast.parse(self._as_python(), mode="eval").body
-        except (SyntaxError, RecursionError, MemoryError) as error:
-            place = (getattr(error, "offset", None) or 1) - 1
-            hint = "for example: return >= 400 and not (length < 200 or env_info.is_success)"
-            raise self._fault("it is not complete, or has a word too many", place, hint) from error
-
-    def _as_python(self) -> str:
-        """Return the text with a name of Python in the place of each column and text, which is as long."""
-        pieces = []
-        for match in _TOKEN.finditer(self._text):
-            piece, kind = match[0], match.lastgroup
-            if kind == "other":
-                hint = "a column with signs in its name is written in backquotes: `env_info.a-b`"
-                hint = f"write {_CORRECTIONS[piece]}" if piece in _CORRECTIONS else hint
-                raise self._fault(f"{piece!r} is not part of the language", match.start(), hint)
-            if kind == "name" and piece not in _WORDS:
-                self._names[match.span()] = piece.strip("`")
-                piece = "x" * len(piece)
-            elif kind == "text":
-                self._texts[match.start(), match.end() - 1] = piece[1:-1]
-                piece = "x" * (len(piece) - 1) + " "  # A word may follow at once.
-            pieces.append(" " * len(piece) if kind == "space" else _WORDS.get(piece, piece))
-        return "".join(pieces)
-
-    def evaluate(self, rows: Rows) -> Array:
-        """Return which episodes it is true of, bool (N,)."""
-        self._columns = _columns(rows, set(self._names.values()))
-        for (place, _), name in self._names.items():
-            if name not in self._columns:
-                known = [*_FACTS, *info_columns_of(rows.info["features"])]
-                close = [column for column in known if column.endswith(f".{name}")]
-                close = close or difflib.get_close_matches(name, known, 1, 0.5)
-                hint = f"did you mean {_quoted(close[0])}?" if close else f"there are: {', '.join(known)}"
-                raise self._fault(f"there is no column {name!r}", place, hint)
-        with np.errstate(all="ignore"):  # A masked value is none: so is what is divided by zero.
-            return np.broadcast_to(self._truth(self._tree), len(rows))
-
-    def _values(self, node: ast.expr) -> Array:  # noqa: PLR0911 - one for each kind of node
-        """Return numbers, bools or texts (dtype object), (N,) or one for all, masked where there is none."""
-        span = node.col_offset, node.end_col_offset
-        match node:
-            case ast.Name() if span in self._texts:
-                return object_array([self._texts[span]])
-            case ast.Name() if span in self._names:
-                return self._columns[self._names[span]]
-            case ast.Constant(value):
-                constant = np.asarray(value)  # An integer that needs more than 64 bits is an object.
-                return constant if constant.dtype != object else np.asarray(float(str(value)))
-            case ast.UnaryOp(ast.Not(), operand):
-                return ~self._truth(operand)
-            case ast.UnaryOp(ast.USub(), operand):
-                return -self._numbers(operand)
-            case ast.BinOp(left, sign, right) if type(sign) in _OPERATORS:
-                values: Array = _OPERATORS[type(sign)](self._numbers(left), self._numbers(right))
-                return values
-            case ast.BoolOp(sign, parts):
-                join = np.logical_and if isinstance(sign, ast.And) else np.logical_or
-                return reduce(join, map(self._truth, parts))
-            case ast.Compare(left, signs, others):
-                pairs = zip([left, *others], signs, others, strict=False)
-                return reduce(np.logical_and, (self._compare(*pair) for pair in pairs))
-        raise self._fault("that is not part of the language", node.col_offset)
-
-    def _numbers(self, node: ast.expr) -> Array:
-        """Return what is calculated with, in float64: integers would overflow without a word."""
-        if (values := self._values(node)).dtype == object:
-            raise self._fault("it calculates with a text", node.col_offset)
-        return values.astype(np.float64)
-
-    def _truth(self, node: ast.expr) -> Array:
-        """Return where values are true: where numbers are not zero, and never where there is none."""
-        if (values := self._values(node)).dtype == object:
-            raise self._fault("a text is neither true nor false", node.col_offset, "compare it")
-        return np.ma.filled(values != 0, fill_value=False)
-
-    def _compare(self, left: ast.expr, sign: ast.cmpop, right: ast.expr) -> Array:
-        if isinstance(sign, ast.In | ast.NotIn):
-            if not isinstance(right, ast.List | ast.Tuple):
-                hint = "for example: worker in [0, 3]"
-                raise self._fault("'in' needs a list", right.col_offset, hint)
-            is_in = isinstance(sign, ast.In)
-            join, each = (np.logical_or, ast.Eq()) if is_in else (np.logical_and, ast.NotEq())
-            return reduce(join, (self._compare(left, each, item) for item in right.elts), np.array(not is_in))
-        first, second = self._values(left), self._values(right)
-        if (first.dtype == object) != (second.dtype == object):
-            raise self._fault("it compares a text with a number", left.col_offset)
-        return np.ma.filled(_OPERATORS[type(sign)](first, second), fill_value=False).astype(bool)
-
-    def _fault(self, problem: str, place: int, hint: str = "") -> UsageError:
-        return UsageError(
-            f"the expression {self._text!r} cannot be used: {problem} at character {place + 1}", hint=hint
-        )
-
-
-def _quoted(name: str) -> str:
-    """Return the name of a column as an expression has it."""
-    return name if (match := _TOKEN.fullmatch(name)) and match.lastgroup == "name" else f"`{name}`"
-
-
-def _columns(rows: Rows, names: set[str]) -> dict[str, Array]:
+def _columns(rows: Rows, names: tuple[str, ...]) -> dict[str, Array]:
     """Return the values of columns, one an episode; of infos of steps, those of the last step."""
     columns: dict[str, Array] = {name: np.ma.asarray(rows.column(name)) for name in names if name in _FACTS}
     typed = info_columns_of(rows.info["features"])
@@ -171,7 +25,7 @@ def _columns(rows: Rows, names: set[str]) -> dict[str, Array]:
         table = rows.ends(stored) if prefix == "episode_info" else _last_steps(rows, stored)
         infos = {f"{prefix}.{key}": values for key, values in decode_infos(prefix, table).items()}
         for name in wanted & {*infos, *typed}:
-            values = _of_one_kind(name, infos.get(name, np.full(len(rows), None, object)))
+            values = of_one_kind(name, infos.get(name, np.full(len(rows), None, object)))
             columns[name] = np.ma.asarray(values)
     return columns
 
@@ -185,29 +39,6 @@ def _last_steps(rows: Rows, columns: tuple[str, ...]) -> pa.Table:
     return pa.concat_tables(tables)
 
 
-def _of_one_kind(name: str, values: Array) -> Array:
-    """Return an info, as an `EpisodeBatch` has it, as one number or one text an episode, or masked."""
-    if values.ndim == 1 and values.dtype != object:
-        return values
-    kinds = set(map(_kind, values)) - {None}
-    if values.ndim > 1 or len(kinds) > 1 or object in kinds:
-        raise UsageError(
-            f"{name} cannot be used in an expression: not every value of it is one number, or one text",
-            hint="choose by an index instead: `dataset[mask]` of the Python API takes an array of bools",
-        )
-    is_missing = np.array([value is None for value in values])
-    filled = np.where(is_missing, "" if kinds == {str} else 0, values)
-    return np.ma.MaskedArray(filled if kinds == {str} else filled.astype(np.float64), is_missing)
-
-
-def _kind(value: Any) -> type | None:
-    """Return what an info is: a text, a number, another object, or nothing."""
-    if value is None:
-        return None
-    is_number = isinstance(value, bool | int | float | np.bool_ | np.number)
-    return float if is_number else str if isinstance(value, str) else object
-
-
 def matching(expression: str, rows: Rows) -> Array:
     """Return of which episodes an expression is true, bool (N,); only columns that it names are read.
 
@@ -216,5 +47,11 @@ def matching(expression: str, rows: Rows) -> Array:
         DatasetFormatError: If the files are damaged.
         StorageError: If they cannot be read.
     """
-    parsed = _Expression(expression)
-    return parsed.evaluate(rows) if len(rows) else np.zeros(0, bool)
+    parsed = Expression(expression)
+    if not len(rows):
+        return np.zeros(0, bool)
+    columns = _columns(rows, parsed.names)
+    for name in parsed.names:
+        if name not in columns:
+            raise parsed.no_column(name, [*_FACTS, *info_columns_of(rows.info["features"])])
+    return parsed.evaluate(columns, len(rows))

@@ -185,6 +185,11 @@ def described(document: Mapping[str, Any]) -> str:
     return f"{status} ({reason})" if reason else status
 
 
+def acceptance_text(document: Mapping[str, Any]) -> str:
+    """Return how many episodes `--keep` has kept, as info.json has it: `12 of 10,000 episodes (0.12 %)`."""
+    return f"{document['kept']:,} of {document['run']:,} episodes ({100 * document['rate']:.3g} %)"
+
+
 def collected_source(info: Mapping[str, Any]) -> dict[str, Any]:
     """Return the record of the run that collected a dataset; raise `UsageError` for a derived dataset."""
     if info["derived"]:

@@ -20,7 +20,7 @@ from rollout_cli.dataset.convert import (
 )
 from rollout_cli.dataset.schema import DatasetSchema, SpaceColumn, SpaceSchema, info_columns_of
 from rollout_cli.episodes.batch import EnvSpec, EpisodeBatch, StepType, Tree, derive_step_types
-from rollout_cli.episodes.chunk import Chunk
+from rollout_cli.episodes.chunk import Chunk, episode_returns
 from rollout_cli.episodes.spaces import unflatten
 
 NumberedChunk = tuple[Chunk, Array]
@@ -122,14 +122,6 @@ def episode_table(
     ]
     leaves = _encode_leaves(schema.spaces.last_observation, [chunk.last_observations for chunk in chunks])
     return pa.Table.from_arrays([*map(number_array, columns), *leaves, *infos], schema=schema.episodes), lost
-
-
-def episode_returns(rewards: Sequence[Array], lengths: Array) -> Array:
-    """Return each episode's sum of rewards, float64 (N,): always the same bits for the same rewards."""
-    starts = np.cumsum(lengths) - lengths
-    # A copy: numpy adds unaligned values, such as views of a message, block by block, which rounds
-    # differently.
-    return np.asarray(np.add.reduceat(np.concatenate([*rewards, np.zeros(0)]), starts))
 
 
 def decode_batch(spaces: SpaceSchema, steps: pa.Table, episodes: pa.Table) -> EpisodeBatch:

@@ -35,8 +35,8 @@ from rollout_cli.dataset.metadata import count_segments
 from rollout_cli.dataset.parquet import open_parquet, reading
 from rollout_cli.dataset.schema import EPISODE_FIELDS, DatasetSchema
 from rollout_cli.dataset.stats import merge_stats, stats_document, table_stats
-from rollout_cli.dataset.tables import episode_returns
 from rollout_cli.episodes.batch import derive_step_types
+from rollout_cli.episodes.chunk import episode_returns
 from rollout_cli.errors import DatasetFormatError
 from rollout_cli.remote import RemotePath, folder_of
 

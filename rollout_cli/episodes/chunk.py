@@ -222,6 +222,14 @@ def concatenate(chunks: Sequence[Chunk]) -> Chunk:
     return Chunk(**fields)
 
 
+def episode_returns(rewards: Sequence[Array], lengths: Array) -> Array:
+    """Return each episode's sum of rewards, float64 (N,): always the same bits for the same rewards."""
+    starts = np.cumsum(lengths) - lengths
+    # A copy: numpy adds unaligned values, such as views of a message, block by block, which rounds
+    # differently.
+    return np.asarray(np.add.reduceat(np.concatenate([*rewards, np.zeros(0)]), starts))
+
+
 def for_transport(chunk: Chunk, limit: int = PART_BYTES) -> list[Chunk]:
     """Return `chunk` in pieces of about `limit` bytes at most: itself, some episodes, or parts of one."""
     if chunk.n_bytes <= limit or chunk.n_steps == 1:

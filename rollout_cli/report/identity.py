@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from rollout_cli.dataset.convert import Array
-from rollout_cli.dataset.layout import described, table_files
+from rollout_cli.dataset.layout import acceptance_text, described, table_files
 from rollout_cli.dataset.reader import Dataset
 
 _NOT_RECORDED = "not recorded"
@@ -69,6 +69,8 @@ def _source_rows(source: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "reproducible", described(source.get("reproducible", {}))
     if stopped_by := source.get("stopped_by"):
         yield "stopped by", f"--{stopped_by.replace('_', '-')}"
+    if acceptance := source.get("acceptance"):
+        yield "kept", f"{acceptance_text(acceptance)}: {source['collector']['keep']}"
     options = source.get("collector") or {}
     if options.get("workers"):
         rows = options.get("envs_per_worker") or 1

@@ -16,12 +16,14 @@ from rollout_cli import pins
 from rollout_cli.config import CollectConfig
 from rollout_cli.cores import usable_cores
 from rollout_cli.dataset.folder import FolderLock, OutputFolder, check_folder, check_free_space
+from rollout_cli.dataset.layout import acceptance_text
 from rollout_cli.dataset.store import file_store
 from rollout_cli.episodes.chunk import AnyChunk, unmatched_patterns
 from rollout_cli.errors import InterruptedRunError, RolloutError, UsageError, UserCodeError, as_flags
 from rollout_cli.progress import Progress
 from rollout_cli.remote import RemotePath
 from rollout_cli.run import provenance, reproduce
+from rollout_cli.run.acceptance import acceptance_of, nothing_kept
 from rollout_cli.run.compare import advice
 from rollout_cli.run.request import Request, RunSamplers, check_pins, requested
 from rollout_cli.run.signals import StopSignals, stop_on_signals
@@ -32,7 +34,7 @@ if TYPE_CHECKING:
     from rollout_cli.dataset.metadata import DatasetSummary
     from rollout_cli.dataset.writer import DatasetWriter
 
-StoppedBy = Literal["timesteps", "episodes", "episodes_per_worker", "max_time"]
+StoppedBy = Literal["timesteps", "episodes", "episodes_per_worker", "max_time", "keep_cap"]
 _MANY_WORKERS = 4
 """More workers a core are worth a warning."""
 _SKIPPED_NOTE = (
@@ -61,6 +63,7 @@ class CollectResult:
     steps_per_second: float  # The steps of this run over that time.
     # Whether episodes were the same when they were run again, as info.json has it.
     reproducible: Mapping[str, Any]
+    acceptance: Mapping[str, Any] | None = None  # How many `keep` has kept, as info.json has it.
 
 
 @dataclass(slots=True)
@@ -68,11 +71,13 @@ class _Tally:
     """What a run has done so far."""
 
     skipped: dict[int, str]  # By number, why an episode was skipped; those of earlier runs too.
+    episodes: int = 0
     steps: int = 0
     return_sum: float = 0.0
     seconds: float = 0.0  # From when its workers were ready.
     failure: RolloutError | None = None  # The error that ended the sampling early.
     stopped_by: StoppedBy = "episodes"  # What ended it, if neither an error nor a signal did.
+    acceptance: Mapping[str, Any] | None = None  # Of all runs that the dataset is of; None without `keep`.
     early: reproduce.EarlyEpisodes = field(default_factory=reproduce.EarlyEpisodes)
 
     def until_failure(self, chunks: Iterator[AnyChunk]) -> Iterator[AnyChunk]:
@@ -119,7 +124,8 @@ def collect(config: CollectConfig, *, progress: Progress | None = None) -> Colle
                 tally,
                 started_at,
                 **state.totals,
-                stopped_by=_reached(config, state.totals["steps"]),
+                stopped_by=_reached(config, state.totals),
+                acceptance=state.source.get("acceptance"),
                 path=config.output.resolve(),
                 seed=state.source["root_seed"],
                 n_workers=config.workers,
@@ -138,6 +144,7 @@ def collect(config: CollectConfig, *, progress: Progress | None = None) -> Colle
             episodes=summary.episodes,
             steps=summary.steps,
             stopped_by=tally.stopped_by,
+            acceptance=tally.acceptance,
             return_sum=state.totals["return_sum"] + tally.return_sum,
             path=summary.path,
             seed=sampler.seed,
@@ -263,8 +270,11 @@ def _fill(run: _Run, sampler: Sampler, writer: DatasetWriter) -> None:
             writer.write(
                 chunk, partition=worker - config.shard_numbers.start if config.episodes_per_worker else 0
             )
+            tally.episodes += chunk.n_episodes if chunk.completes else 0
             tally.steps += chunk.n_steps
             tally.return_sum += chunk.return_sum
+            if config.keep is not None:
+                run.progress.ran(int(chunk.numbers[-1]) + 1)
             run.progress.add(chunk)
             if sampler.report is not report:
                 report = sampler.report
@@ -272,10 +282,15 @@ def _fill(run: _Run, sampler: Sampler, writer: DatasetWriter) -> None:
         if tally.failure is None:
             tally.skipped |= sampler.skipped
     tally.seconds = time.monotonic() - began_at
+    totals = {name: state.totals[name] + getattr(tally, name) for name in state.totals}
+    if config.keep is not None:
+        next_number = max(sampler.next_number, state.next_number)
+        tally.acceptance = acceptance_of(next_number, totals["episodes"], tally.skipped)
+        run.progress.ran(next_number)
     run.progress.finish()
     if not run.is_ending:
         is_done = state.plan is None or sampler.is_done
-        tally.stopped_by = _reached(config, state.totals["steps"] + tally.steps) if is_done else "max_time"
+        tally.stopped_by = _reached(config, totals) if is_done else "max_time"
         tally.failure = _without_data(run, sampler, writer)
 
 
@@ -298,16 +313,18 @@ def _limit(config: CollectConfig, sampler: Sampler, began_at: float) -> None:
         sampler.request_stop(grace=config.grace, after=max(0.0, left))
 
 
-def _reached(config: CollectConfig, steps: int) -> StoppedBy:
-    """Return which amount has ended a run of so many steps, the earlier ones of a dataset too."""
-    if config.timesteps is not None and steps >= config.timesteps:
+def _reached(config: CollectConfig, totals: Mapping[str, Any]) -> StoppedBy:
+    """Return which amount has ended a run of so many episodes and steps, the earlier ones of a dataset too."""
+    if config.timesteps is not None and totals["steps"] >= config.timesteps:
         return "timesteps"
+    if config.keep is not None and (config.episodes is None or totals["episodes"] < config.episodes.stop):
+        return "keep_cap"
     return "episodes" if config.episodes_per_worker is None else "episodes_per_worker"
 
 
 def _without_data(run: _Run, sampler: Sampler, writer: DatasetWriter) -> RolloutError | None:
     """Return an error where a run that nothing has interrupted has no dataset to end with."""
-    tally, stored = run.tally, run.request.state.keep_until
+    config, tally, stored = run.request.config, run.tally, run.request.state.keep_until
     is_cut = tally.stopped_by == "max_time"
     if is_cut and (count := sampler.dropped_episodes):
         run.progress.notice(
@@ -318,6 +335,8 @@ def _without_data(run: _Run, sampler: Sampler, writer: DatasetWriter) -> Rollout
         return UsageError(problem, hint="allow more time with {max_time=…}")
     if writer.has_episodes:
         return None
+    if config.keep is not None and tally.acceptance and (n_run := tally.acceptance["run"]):
+        return nothing_kept(config.keep, n_run, is_cut=is_cut)
     if not tally.skipped:
         problem = "--max-time was over before the first episode had ended"
         return UsageError(problem, hint="allow more time with {max_time=…}")
@@ -340,7 +359,8 @@ def _check(run: _Run, sampler: Sampler, known: reproduce.Verdict | None) -> repr
         sampler,
         tally.early,
         run.samplers.rebuild_at_end,
-        steps=tally.steps,
+        # Those rejected took their time, too.
+        steps=int(tally.steps / ((tally.acceptance or {}).get("rate") or 1.0)),
         seconds=tally.seconds,
         required=request.config.require_reproducible,
     )
@@ -353,6 +373,8 @@ def _close(run: _Run, sampler: Sampler, writer: DatasetWriter, verdict: reproduc
         RolloutError: The error that ended the sampling, or that of the signal; it says what is kept.
     """
     facts: dict[str, Any] = {"reproducible": asdict(verdict)}
+    if run.tally.acceptance is not None:
+        facts["acceptance"] = run.tally.acceptance
     failure, skipped = run.tally.failure, run.tally.skipped
     if skipped:
         episodes = [
@@ -361,7 +383,7 @@ def _close(run: _Run, sampler: Sampler, writer: DatasetWriter, verdict: reproduc
         facts["skipped"] = {"count": len(episodes), "note": _SKIPPED_NOTE, "episodes": episodes}
     if not run.is_ending:
         return writer.close(status="complete", stopped_by=run.tally.stopped_by, **facts)
-    kept = "no episode was finished, so no dataset was left"
+    kept = f"no episode was {'finished' if run.tally.acceptance is None else 'kept'}, so no dataset was left"
     if writer.has_episodes:
         summary = writer.close(status="interrupted", **facts)
         kept = f"{summary.episodes:,} finished episodes ({summary.steps:,} steps) are in {summary.path}"
@@ -377,7 +399,9 @@ def _close(run: _Run, sampler: Sampler, writer: DatasetWriter, verdict: reproduc
 
 def _warn(run: _Run, verdict: reproduce.Verdict, summary: DatasetSummary) -> None:
     """Warn of what may spoil the data."""
-    config, progress = run.request.config, run.progress
+    config, progress, tally = run.request.config, run.progress, run.tally
+    if tally.stopped_by == "keep_cap" and tally.acceptance is not None:
+        progress.warn(f"--keep-cap has ended the run: kept {acceptance_text(tally.acceptance)}")
     for key in unmatched_patterns(config.drop_info, summary.dropped_infos):
         progress.notice(f"--drop-info {key}: there was no info of that name")
     for anomaly in summary.anomalies:

@@ -22,8 +22,9 @@ from rollout_cli.remote import RemotePath
 from rollout_cli.run.provenance import sources_record
 from rollout_cli.run.recorded_actions import recorded_source
 from rollout_cli.run.resume import ResumeState, resume_state
+from rollout_cli.samplers.keep import keep_expression
 from rollout_cli.samplers.local_sampler import LocalSampler
-from rollout_cli.samplers.plan import NO_END, Episodes, EpisodesPerWorker, MinTimesteps, Plan
+from rollout_cli.samplers.plan import NO_END, Episodes, EpisodesPerWorker, MinKept, MinTimesteps, Plan
 from rollout_cli.samplers.processes.pool import MultiprocessingSampler
 from rollout_cli.samplers.sampler import Sampler
 from rollout_cli.samplers.supervision import Supervision
@@ -31,6 +32,9 @@ from rollout_cli.workers.factory import WorkerFactory, load_worker_class
 from rollout_cli.workers.kinds import DefaultWorker, VecWorker
 from rollout_cli.workers.values import EpisodeRules
 from rollout_cli.workers.worker import Worker
+
+_RUN_AN_EPISODE, _RUN_A_STEP = 1_000, 10
+"""How many episodes may run for each episode, or else for each step, that `keep` is to keep."""
 
 SCHEMES["replay"] = recorded_source  # It reads datasets, of which the layer of policies knows nothing.
 
@@ -72,8 +76,11 @@ def requested(config: CollectConfig, progress: Progress) -> Request:
     """Find policy and environment, and read what an earlier run committed.
 
     Raises:
-        RolloutError: If a source is missing, or the dataset to be resumed is another run's.
+        RolloutError: If a source is missing, the dataset to be resumed is another run's, or `keep` cannot be
+            used.
     """
+    if config.keep is not None:
+        keep_expression(config.keep)
     policy = policy_source(config.policy, config.policy_kwargs, sha256=config.policy_sha256)
     if isinstance(policy, RecordedSource):
         config = replace(config, seed=policy.root_seed(config.seed))
@@ -88,6 +95,10 @@ def _plan_of(config: CollectConfig) -> Plan:
     numbers, per_worker = config.shard_numbers, config.episodes_per_worker
     if per_worker is not None:
         return EpisodesPerWorker(per_worker, numbers.start * per_worker)
+    if config.keep is not None:
+        episodes = None if config.episodes is None else config.episodes.stop
+        most = _RUN_AN_EPISODE * episodes if episodes else _RUN_A_STEP * (config.timesteps or NO_END)
+        return MinKept(episodes, config.timesteps, 0, config.keep_cap or min(most, NO_END))
     first, stop = (0, NO_END) if config.episodes is None else (numbers.start, numbers.stop)
     return Episodes(first, stop) if config.timesteps is None else MinTimesteps(config.timesteps, first, stop)
 
@@ -107,7 +118,9 @@ class RunSamplers:
     def own(self) -> Sampler:
         """Return the sampler of the run's own workers, which are not started."""
         request = self._request
-        sampler = self._current = sampler_of(request.config, request.policy, request.env, warn=self._warn)
+        sampler = self._current = sampler_of(
+            request.config, request.policy, request.env, warn=self._warn, keep=request.config.keep
+        )
         # A run that goes on, or a shard, does not begin where the other one did.
         sampler.next_number = request.plan.first + request.state.totals["episodes"]
         return self.closing.enter_context(sampler)
@@ -152,6 +165,7 @@ def sampler_of(
     limit: int | None = None,
     warn: Callable[[str], None] | None = None,
     kind: type[Worker] | None = None,
+    keep: str | None = None,
 ) -> Sampler:
     """Return the sampler that a configuration asks for; no worker is started.
 
@@ -163,6 +177,7 @@ def sampler_of(
         limit: Steps after which episodes are truncated, where that is less than it says.
         warn: Called with one line for each fault that does not end a call; None writes them to the log.
         kind: The workers' class, where it is none that the configuration can name.
+        keep: Which episodes are kept: not the configuration's where episodes are chosen by their numbers.
 
     Raises:
         UserCodeError: If the worker class cannot be found, or does not say how it wants its work.
@@ -184,6 +199,7 @@ def sampler_of(
         worker_class=kind or worker_class,
         worker_args=arguments,
         drop_infos=config.drop_info,
+        keep=keep,
         rules=EpisodeRules(
             invalid_action=config.invalid_action,
             step_guard=config.episode_step_guard,

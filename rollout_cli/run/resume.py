@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +27,7 @@ from rollout_cli.run.provenance import (
 from rollout_cli.samplers.plan import Plan, remaining
 
 if TYPE_CHECKING:
-    from rollout_cli.dataset.commits import Committed
+    from rollout_cli.dataset.commits import Committed, CommittedPartition
 
 _DECISIVE = (
     *(
@@ -52,6 +53,7 @@ _DECISIVE = (
     "fresh_env",
     "epsilon",
     "action_noise",
+    "keep",
 )
 """Options that decide the data. Others (amount, workers, sampler, faults, showing) may differ on resume."""
 
@@ -116,11 +118,18 @@ class ResumeState:
         return {name: getattr(self.committed, name, 0) for name in ("episodes", "steps", "return_sum")}
 
     @property
+    def next_number(self) -> int:
+        """One past the last episode of the first partition that was run."""
+        return 0 if self.committed is None else _covered(self.info, self.committed)[0].next_number
+
+    @property
     def skipped(self) -> dict[int, str]:
         """By number, why earlier runs skipped an episode."""
         episodes = self.source.get("skipped", {}).get("episodes", [])
         recorded = {episode["episode_number"]: episode["reason"] for episode in episodes}
-        return dict.fromkeys(self.committed.skipped if self.committed else (), _UNRECORDED) | recorded
+        if self.committed is None or self.config.keep is not None:
+            return recorded  # What `keep` rejects is not listed.
+        return dict.fromkeys(chain.from_iterable(self.committed.skipped), _UNRECORDED) | recorded
 
     def check(self, record: Mapping[str, Any], spec: EnvSpec, progress: Progress, *, is_whole: bool) -> None:
         """Compare this run's record and spaces with the dataset's; warn of other versions.
@@ -211,7 +220,8 @@ def resume_state(
     elif config.seed != source["root_seed"]:
         _refuse(root, [f"seed was {source['root_seed']}, is {config.seed}"])
     committed = read_committed(root, info)
-    state = ResumeState(config, remaining(plan, committed.partitions), info, committed)
+    left = remaining(plan, _covered(info, committed), n_episodes=committed.episodes)
+    state = ResumeState(config, left, info, committed)
     state.accept(*changed_sources(source, sources))
     if state.is_complete or committed.can_resume:
         for notice in committed.notices:
@@ -223,6 +233,14 @@ def resume_state(
     )
     keep_until = tuple(partition.next_number for partition in committed.partitions)
     return ResumeState(replace(config, overwrite=True, resume=False), plan, {}, keep_until=keep_until)
+
+
+def _covered(info: Mapping[str, Any], committed: Committed) -> list[CommittedPartition]:
+    """Return how far a dataset goes: where its run has ended, with the episodes rejected after the last one."""
+    first, *others = committed.partitions
+    if info["status"] == "complete" and (acceptance := collected_source(info).get("acceptance")):
+        first = first._replace(next_number=max(first.next_number, acceptance["next_number"]))
+    return [first, *others]
 
 
 def _differences(info: Mapping[str, Any], sources: Mapping[str, Any], plan: Plan) -> Iterator[str]:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
@@ -13,6 +14,7 @@ from typing import Self
 import rollout_cli
 from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.episodes.chunk import AnyChunk
+from rollout_cli.episodes.spaces import Array
 from rollout_cli.errors import (
     EnvError,
     InternalError,
@@ -103,6 +105,17 @@ class Batch:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Judged:
+    """Which episodes were rejected, where workers keep some alone; a `Batch` with those kept may follow."""
+
+    worker: int
+    generation: int
+    rejected: Array  # Their numbers, rising int64 (N,).
+    # Of each info that the judgement needs and no episode of this worker has had so far: what is wrong.
+    unmet: Mapping[str, RolloutError]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Failed:
     """Something raised in the worker. It has no numbers left, and waits for a `Start` that rebuilds it."""
 
@@ -118,7 +131,7 @@ class Failed:
         return cls(worker, generation, as_reported(error), numbers)
 
 
-ToSampler = Started | Reported | Batch | Failed
+ToSampler = Started | Reported | Batch | Judged | Failed
 
 
 def as_reported(error: Exception) -> RolloutError:

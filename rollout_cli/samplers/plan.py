@@ -78,7 +78,29 @@ class EpisodesPerWorker:
             raise ValueError(f"{self}: must be episodes >= 1, first >= 0 and each done 0 to episodes")
 
 
-Plan = MinTimesteps | Episodes | EpisodesPerWorker
+@dataclass(frozen=True, slots=True)
+class MinKept:
+    """The shortest run of episodes `first`, `first + 1`, … of which enough is kept, where workers reject some.
+
+    Those kept are at least `episodes`, or have at least `timesteps` steps (None: no such end), whichever is
+    reached first. Where those up to `stop - 1` do not reach it, it is all of these.
+
+    Raises:
+        ValueError: If there is no such run.
+    """
+
+    episodes: int | None
+    timesteps: int | None
+    first: int = 0
+    stop: int = NO_END
+
+    def __post_init__(self) -> None:
+        amounts = [amount for amount in (self.episodes, self.timesteps) if amount is not None]
+        if min(amounts, default=1) < 1 or not 0 <= self.first < self.stop:
+            raise ValueError(f"{self}: must be episodes and timesteps >= 1, and 0 <= first < stop")
+
+
+Plan = MinTimesteps | Episodes | EpisodesPerWorker | MinKept
 
 
 Covered = tuple[int, int, int | None]
@@ -86,8 +108,15 @@ Covered = tuple[int, int, int | None]
 none), its steps, and those of the last episode (None where nobody knows)."""
 
 
-def remaining(plan: Plan, covered: Sequence[Covered]) -> Plan | None:
+_EXTEND_HINT = "a dataset can be extended, but not cut short: ask for more"
+
+
+def remaining(  # noqa: C901 - one branch a plan
+    plan: Plan, covered: Sequence[Covered], *, n_episodes: int = 0
+) -> Plan | None:
     """Return what is left of a plan if an earlier run `covered` so much of each partition; None for nothing.
+
+    `n_episodes` is how many episodes it has, which the numbers do not tell where it rejected some.
 
     Raises:
         UsageError: If the earlier run has more than the plan.
@@ -95,6 +124,8 @@ def remaining(plan: Plan, covered: Sequence[Covered]) -> Plan | None:
     next_number, steps, last_length = covered[0]
     too_much = ""
     match plan:
+        case MinKept():
+            return _remaining_kept(plan, covered[0], n_episodes)
         case MinTimesteps(first=first, stop=stop) | Episodes(first, stop) if next_number > stop:
             count = next_number - first
             too_much = f"there are {count:,} episodes, more than the {stop - first:,} of this run"
@@ -111,8 +142,31 @@ def remaining(plan: Plan, covered: Sequence[Covered]) -> Plan | None:
             if min(done) < episodes:
                 return EpisodesPerWorker(episodes, first, done)
     if too_much:
-        raise UsageError(too_much, hint="a dataset can be extended, but not cut short: ask for more")
+        raise UsageError(too_much, hint=_EXTEND_HINT)
     return None
+
+
+def _remaining_kept(plan: MinKept, covered: Covered, n_episodes: int) -> MinKept | None:
+    next_number, steps, last_length = covered
+    # What there is of each, how much of that was needed, and how much there may be.
+    amounts = {
+        "episodes that were run": (next_number, next_number, plan.stop),
+        "episodes": (n_episodes, n_episodes, plan.episodes),
+        "steps": (steps, steps - (last_length or 1) + 1, plan.timesteps),
+    }
+    for what, (count, needed, most) in amounts.items():
+        if most is not None and needed > most:
+            raise UsageError(
+                f"there are {count:,} {what}, more than the {most:,} of this run", hint=_EXTEND_HINT
+            )
+    if next_number == plan.stop or n_episodes == plan.episodes or steps >= (plan.timesteps or NO_END):
+        return None
+    return MinKept(
+        plan.episodes and plan.episodes - n_episodes,
+        plan.timesteps and plan.timesteps - steps,
+        next_number,
+        plan.stop,
+    )
 
 
 class PlanState:
@@ -131,14 +185,18 @@ class PlanState:
     """
 
     def __init__(self, plan: Plan | None, *, n_workers: int, by_worker: bool = False, block: int = 1) -> None:
-        self._prefix: _Prefix | None = None
+        self._prefixes: list[_Prefix] = []
         self._first = self._size = 0  # Of the first partition and of each, where there are several.
         self.stride = n_workers if by_worker else 1
         match plan:
             case None:
                 self.firsts, self.stops = [0], [0]
             case MinTimesteps(timesteps, first, stop):
-                self._prefix = _Prefix(timesteps, first)
+                self._prefixes = [_Prefix(timesteps, first)]
+                self.firsts, self.stops = [first], [stop]
+            case MinKept(episodes, timesteps, first, stop):
+                self._prefixes = [_Prefix(episodes, first, counts_episodes=True)] if episodes else []
+                self._prefixes += [_Prefix(timesteps, first)] if timesteps else []
                 self.firsts, self.stops = [first], [stop]
             case Episodes(first, stop):
                 self.firsts, self.stops = [first], [stop]
@@ -168,26 +226,35 @@ class PlanState:
         return self._free[worker if len(self._free) > 1 else 0]
 
     def complete(self, numbers: range, lengths: Array) -> None:
-        """Count episodes without gaps between them as run; their `lengths` are int64 (N,), 0 if skipped."""
+        """Count episodes without gaps between them as run.
+
+        Their `lengths` are int64 (N,), 0 of those that were skipped or rejected.
+        """
         self._missing -= len(numbers)
-        if self._prefix is not None and (stop := self._prefix.add(numbers, lengths)) is not None:
-            self.stops[0], self._missing, self._prefix = stop, 0, None
+        ends = [stop for prefix in self._prefixes if (stop := prefix.add(numbers, lengths)) is not None]
+        if ends:
+            self.stops[0], self._missing, self._prefixes = min(ends), 0, []
 
     def still_needed(self, in_flight: int) -> int | None:
         """Return about how many more numbers to lease while `in_flight` run; None for all that are left."""
         if not self.is_shared:
             return None  # The numbers of one worker say nothing of how many another one must run.
-        missing = self._missing if self._prefix is None else self._prefix.n_missing()
-        return None if missing is None else max(0, min(missing, self._missing) - in_flight)
+        missing = self._missing
+        for prefix in self._prefixes:
+            if (estimate := prefix.n_missing()) is None:
+                return None
+            missing = min(missing, estimate)
+        return max(0, missing - in_flight)
 
 
 class _Prefix:
     """Finds the shortest prefix of first, first + 1, … whose lengths sum to `target` or more.
 
-    The lengths become known in any order.
+    The lengths become known in any order. Where it `counts_episodes`, each that has a length counts 1.
     """
 
-    def __init__(self, target: int, first: int) -> None:
+    def __init__(self, target: int, first: int, *, counts_episodes: bool = False) -> None:
+        self._counts_episodes = counts_episodes
         self._target = self._missing = target
         self._next = first  # The lowest number of unknown length; `_missing` steps come from there on.
         self._ahead: dict[int, Array] = {}  # By first number, lengths that are known above it.
@@ -195,6 +262,7 @@ class _Prefix:
 
     def add(self, numbers: range, lengths: Array) -> int | None:
         """Take lengths, int64 (N,), which nobody may change later; return one past the last, if it is known."""
+        lengths = (lengths > 0).astype(np.int64) if self._counts_episodes else lengths
         self._ahead[numbers.start] = lengths
         self._episodes += len(numbers)
         self._steps += int(lengths.sum())

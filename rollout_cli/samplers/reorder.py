@@ -39,6 +39,7 @@ class ReorderBuffer:
         self._entries: dict[int, _Entry] = {}
         self._skipped: set[int] = set()
         self._bytes_here = self._bytes_elsewhere = 0
+        self.stop = 0  # One past the last episode that was given, or left out on the way there.
 
     @property
     def is_full(self) -> bool:
@@ -48,7 +49,8 @@ class ReorderBuffer:
     @property
     def n_waiting(self) -> int:
         """Return how many episodes that the plan needs wait for one before them."""
-        whole = {number: entry.stop for number, entry in self._entries.items() if not entry.missing_parts}
+        entries = self._entries.items()
+        whole = {number: entry.stop for number, entry in entries if entry.chunks and not entry.missing_parts}
         stops = self._plan.stops
         return sum(max(0, min(stop, stops[self._plan.partition(n)]) - n) for n, stop in whole.items())
 
@@ -74,6 +76,10 @@ class ReorderBuffer:
             self._count(episodes)
             self._entries[numbers.start] = _Entry(numbers.stop, [episodes])
 
+    def pass_over(self, numbers: range) -> None:
+        """Continue without episodes that were rejected."""
+        self._entries[numbers.start] = _Entry(numbers.stop)
+
     def skip(self, number: int) -> None:
         """Continue without an episode, which does not come; parts of it may have come."""
         self._skipped.add(number)
@@ -91,12 +97,14 @@ class ReorderBuffer:
             while (number := self._next[partition]) < end:
                 if number in self._skipped:
                     self._next[partition] += 1
+                    self.stop = max(self.stop, number + 1)
                     continue
                 entry = self._entries.get(number)
                 if entry is None or entry.missing_parts:
                     break
                 del self._entries[number]
                 stop = self._next[partition] = min(entry.stop, end)
+                self.stop = max(self.stop, stop)
                 for chunk in entry.chunks:
                     self._count(chunk, sign=-1)
                     yield chunk if chunk.part is not None else chunk.episodes(0, stop - number)

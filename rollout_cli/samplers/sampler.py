@@ -349,7 +349,7 @@ class Sampler:
     def _end(self, call: SamplerMachine) -> None:
         """Let the workers stop, and forget what was not handed on."""
         skipped = call.skipped
-        self.next_number = max([self.next_number, *(number + 1 for number in skipped)])
+        self.next_number = max(self.next_number, call.buffer.stop)
         if call.generation == self._generation:
             self._stops.clear()
             self.dropped_episodes, self.skipped = call.buffer.n_waiting, skipped

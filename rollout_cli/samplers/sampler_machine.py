@@ -8,14 +8,25 @@ has the table.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from rollout_cli.episodes.spaces import Array
 from rollout_cli.errors import RolloutError
 from rollout_cli.samplers.leases import Leases, LeaseSize
-from rollout_cli.samplers.messages import Batch, Continue, Failed, Start, Started, Stop, ToWorker, Update
+from rollout_cli.samplers.messages import (
+    Batch,
+    Continue,
+    Failed,
+    Judged,
+    Start,
+    Started,
+    Stop,
+    ToWorker,
+    Update,
+)
 from rollout_cli.samplers.plan import Plan, PlanState, contiguous_ranges
 from rollout_cli.samplers.pool import Died, Event, Notice
 from rollout_cli.samplers.reorder import BufferLimits, ReorderBuffer
@@ -53,6 +64,9 @@ class Fail:
 
 
 Instruction = StartWorker | Send | Warn | Fail
+
+MOST_UNMET = 1_000
+"""After so many episodes without an info that `keep` names, the name is taken to be wrong."""
 
 
 class SamplerMachine:
@@ -108,6 +122,9 @@ class SamplerMachine:
         self._n_rebuilt = 0  # How often a worker was brought up again.
         self._ready: set[int] = set()
         self._highest: dict[int, int] = {}  # By partition, the highest number that ended.
+        self._n_ended = 0
+        # By name, the error of an info that no episode has had; None before the first judgement.
+        self._unmet: Mapping[str, RolloutError] | None = None
 
     def begin(self, changes: Sequence[Update] = ()) -> list[Instruction]:
         """Send every worker its `Start` with its first lease, without waiting for answers.
@@ -139,6 +156,8 @@ class SamplerMachine:
                 return [Warn(text)]
             case Batch(_, generation) if generation == self.generation:
                 return self._batch(event, now)
+            case Judged(_, generation) if generation == self.generation:
+                return self._judged(event, now)
             case Started(worker, generation) if generation == self.generation and not self._has_failed:
                 self._leases.began(worker, now)
                 self._supervisor.false_starts.pop(worker, None)
@@ -203,17 +222,35 @@ class SamplerMachine:
         if not chunk.completes:
             return []
         # A copy: the lengths outlive the chunk, and as a view they would hold its memory.
-        lengths = np.array(chunk.episode_lengths)
-        runs = contiguous_ranges(chunk.numbers)
+        return self._ended(event.worker, chunk.numbers, np.array(chunk.episode_lengths), now)
+
+    def _judged(self, event: Judged, now: float) -> list[Instruction]:
+        before = event.unmet if self._unmet is None else self._unmet
+        self._unmet = {name: error for name, error in before.items() if name in event.unmet}
+        for numbers in contiguous_ranges(event.rejected):
+            self.buffer.pass_over(numbers)
+        return self._ended(event.worker, event.rejected, np.zeros(len(event.rejected), np.int64), now)
+
+    def _ended(self, worker: int, ended: Array, lengths: Array, now: float) -> list[Instruction]:
+        """Count episodes that ended, of rising numbers; those that were rejected have no length."""
+        runs = contiguous_ranges(ended)
+        if not runs:
+            return []
         self._supervisor.n_skipped = 0
-        self._leases.finished(event.worker, runs, now)
+        self._n_ended += len(ended)
+        self._leases.finished(worker, runs, now)
         for numbers in runs:
             done, lengths = np.split(lengths, [len(numbers)])
             self._plan.complete(numbers, done)
         last = runs[-1][-1]
         partition = self._plan.partition(last)
         self._highest[partition] = max(last, self._highest.get(partition, -1))
-        return self._lease(event.worker)
+        # A run that continues another one may be too short for an info that is rare.
+        is_whole = self._plan.done and not self._first_number
+        if self._unmet and not self._has_failed and (is_whole or self._n_ended >= MOST_UNMET):
+            self._is_ending = self._has_failed = True
+            return [Fail(next(iter(self._unmet.values())))]
+        return self._lease(worker)
 
     def _bring_up(self, worker: int, decision: Decision, *first: Instruction) -> list[Instruction]:
         """Free a worker's numbers and bring it up again, or let the call fail."""

@@ -14,11 +14,13 @@ from rollout_cli.episodes.chunk import Chunk, for_transport, without_infos
 from rollout_cli.errors import EnvLoadError, PolicyLoadError, UserCodeError
 from rollout_cli.loading import first_line, is_interrupt, reporting, traceback_text
 from rollout_cli.pins import FileWatch, hashed
+from rollout_cli.samplers.keep import Judge
 from rollout_cli.samplers.messages import (
     Batch,
     Continue,
     Exit,
     Failed,
+    Judged,
     Reported,
     Start,
     Started,
@@ -76,6 +78,7 @@ class WorkerLoop:
         self._hashes_files = hashes_files
         self._entered = ExitStack()
         self._worker: Worker | None = None
+        self._judge = None if factory.keep is None else Judge(factory.keep)
         self._watch: FileWatch | None = (
             None  # From before a policy is loaded until the first episode has ended.
         )
@@ -207,14 +210,11 @@ class WorkerLoop:
         )
 
     def _send_finished(self, worker: Worker, *, everything: bool) -> None:
-        """Send what is finished, without infos to be dropped; then raise the first faulty reward's error."""
+        """Send what is finished and kept; then raise the first faulty reward's error."""
         pairs = [sound_episodes(chunk) for chunk in worker.take(everything=everything)]
         for sound, _ in pairs:
             if sound is not None:
-                self._send(
-                    worker,
-                    without_infos(sound, self._factory.drop_infos) if self._factory.drop_infos else sound,
-                )
+                self._send(worker, sound)
         self._left, self._flush_at = (
             (worker.finished_rows, worker.finished_bytes),
             _clock() + self._flush_seconds,
@@ -228,7 +228,13 @@ class WorkerLoop:
         if self._watch is not None:
             self._messages.append(Reported(self._number, self._generation, self._report(worker)))
             self._end_watch()
-        self._messages += [Batch(self._number, self._generation, part) for part in for_transport(chunk)]
+        kept: Chunk | None = chunk
+        if self._judge is not None:
+            kept, rejected, unmet = self._judge.judge(chunk)
+            self._messages.append(Judged(self._number, self._generation, rejected, unmet))
+        if kept is not None:
+            kept = without_infos(kept, self._factory.drop_infos) if self._factory.drop_infos else kept
+            self._messages += [Batch(self._number, self._generation, part) for part in for_transport(kept)]
 
     def _report(self, worker: Worker) -> WorkerReport:
         report, files = worker.report(), self._watch.files() if self._watch is not None else ()

@@ -77,10 +77,11 @@ class WorkerFactory:
         rules: What is done about user code that nearly keeps its contract.
         pins: Which files of a policy and environment are pinned; None where workers do not look for any.
         drop_infos: Infos that are not recorded: dotted paths or globs, see `without_infos`.
+        keep: An EXPRESSION: episodes of which it is not true are run, and not sent. None keeps all.
 
     Attributes:
         numbers_at_once: How many numbers a worker runs at once.
-        drop_infos: As given.
+        drop_infos: As given; so is `keep`.
 
     Raises:
         ArgumentError: If an argument is out of range, the class is no worker class, or two set-ups are given
@@ -102,6 +103,7 @@ class WorkerFactory:
         rules: EpisodeRules | None = None,
         pins: PinRules | None = None,
         drop_infos: Sequence[str] = (),
+        keep: str | None = None,
     ) -> None:
         self.n_workers = usable_cores() if n_workers is None else n_workers
         self.seed = draw_root_seed() if seed is None else seed
@@ -112,6 +114,7 @@ class WorkerFactory:
         self.rules = rules or EpisodeRules()
         self.pins = pins
         self.drop_infos = tuple(drop_infos)
+        self.keep = keep
         if not _is_worker_class(worker_class):
             raise ArgumentError(f"worker_class is {worker_class!r}, which is no Worker", hint=_SUBCLASS_HINT)
         with reporting(UserCodeError, f"{worker_class.__name__}.numbers_at_once failed"):

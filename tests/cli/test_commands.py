@@ -36,6 +36,7 @@ class Result:
     wall_time_s: float = 2.7
     sampling_time_s: float = 2.0
     steps_per_second: float = 28394.5
+    acceptance: None = None
     reproducible: dict[str, Any] = field(default_factory=lambda: {"status": "unknown", "reason": "no time"})
 
 

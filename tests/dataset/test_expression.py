@@ -11,8 +11,11 @@ import pytest
 
 from rollout_cli.dataset.parquet import RowReader
 from rollout_cli.dataset.reader import Dataset, load
+from rollout_cli.episodes.chunk import Chunk, concatenate
 from rollout_cli.errors import UsageError
+from rollout_cli.samplers.keep import Judge
 from tests.helpers.chunks import episode
+from tests.helpers.contents import chunk_contents
 from tests.helpers.writing import SMALL, write_dataset
 
 
@@ -28,12 +31,15 @@ def env_info(number: int, step: int) -> dict[str, Any]:
 def dataset(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
     """60 episodes of 20 to 29 steps in several files."""
     path = tmp_path_factory.mktemp("expression") / "d"
-    chunks = [
+    write_dataset(path, chunks(), limits=SMALL, header={"env": {"id": "A"}})
+    return load(path)
+
+
+def chunks() -> list[Chunk]:
+    return [
         episode(n, 20 + n % 10, env_info=env_info, episode_info=lambda n, _: {"task": n % 3})
         for n in range(60)
     ]
-    write_dataset(path, chunks, limits=SMALL, header={"env": {"id": "A"}})
-    return load(path)
 
 
 def even(n: int) -> bool:
@@ -72,6 +78,42 @@ def test_what_it_is_true_of(dataset: Dataset, expression: str) -> None:
     """Comparisons with a value that is missing are false; infos are those of the last step."""
     expected = [n for n in range(60) if TRUE_OF[expression](n)]
     assert expected == dataset.filter(expression).episodes["episode_number"].to_pylist()
+
+
+@pytest.mark.parametrize("expression", TRUE_OF)
+def test_a_worker_judges_as_the_dataset_does(expression: str) -> None:
+    """However its episodes are cut into chunks; it keeps them whole."""
+    judge, single, kept = Judge(expression), chunks(), list[Chunk]()
+    for start, stop in ((0, 1), (1, 7), (7, 8), (8, 60)):
+        chunk, rejected, unmet = judge.judge(concatenate(single[start:stop]))
+        numbers = [] if chunk is None else chunk.numbers.tolist()
+        assert sorted([*numbers, *rejected.tolist()]) == list(range(start, stop))
+        kept += [] if chunk is None else [chunk]
+    expected = [n for n in range(60) if TRUE_OF[expression](n)]
+    assert expected == [n for chunk in kept for n in chunk.numbers.tolist()]
+    for chunk in kept:
+        only = concatenate([single[number] for number in chunk.numbers])
+        assert chunk_contents(only)["rewards"] == chunk_contents(chunk)["rewards"]
+    assert not unmet
+
+
+@pytest.mark.parametrize("expression", ["length > 'a'", "length(3)", "env_info > 1", "worker == 0", "source"])
+def test_what_a_worker_cannot_judge_by(expression: str) -> None:
+    """It is said before there are episodes."""
+    with pytest.raises(UsageError, match="cannot be used"):
+        Judge(expression)
+
+
+def test_what_is_missing_is_known_by_name() -> None:
+    """Until an episode has it; a text that is missing everywhere compares as a missing number does."""
+    judge = Judge("env_info.late == 51 or env_info.mood == 'a' or episode_info.tsk == 1")
+    kept, _, unmet = judge.judge(concatenate(chunks()[:50]))
+    assert {"env_info.late", "env_info.mood", "episode_info.tsk"} == unmet.keys()
+    assert (None, "did you mean env_info.mode?") == (kept, unmet["env_info.mood"].hint)
+    kept, _, unmet = judge.judge(concatenate(chunks()[50:]))
+    assert {"env_info.mood", "episode_info.tsk"} == unmet.keys()
+    assert kept is not None
+    assert [51] == kept.numbers.tolist()
 
 
 def test_a_selection_is_filtered(dataset: Dataset) -> None:

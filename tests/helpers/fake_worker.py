@@ -35,6 +35,7 @@ class Script:
         deadly: Episodes that end their worker, each time.
         failing: Episodes that fail, as often as they are counted here.
         is_vague: Whether a failure names all running episodes.
+        keep: Which episodes are kept, an expression.
         begun: By worker, the numbers that it began, in order.
     """
 
@@ -44,12 +45,18 @@ class Script:
     deadly: Collection[int] = ()
     failing: Counter[int] = field(default_factory=Counter)
     is_vague: bool = False
+    keep: str | None = None
     begun: dict[int, list[int]] = field(default_factory=dict)
 
     def factory(self, n_workers: int = 1, **options: Any) -> WorkerFactory:
         """Return a factory of such workers."""
         return WorkerFactory(
-            worker_class=FakeWorker, worker_args={"script": self}, n_workers=n_workers, seed=0, **options
+            worker_class=FakeWorker,
+            worker_args={"script": self},
+            n_workers=n_workers,
+            seed=0,
+            keep=self.keep,
+            **options,
         )
 
 

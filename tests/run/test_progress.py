@@ -92,6 +92,18 @@ def test_episodes_end_the_run(stream: io.StringIO, clock: Clock) -> None:
     assert "Env: 10 steps, 1/4 episodes, 0 steps/s, mean return 0, ETA 3:03:03\n" == stream.getvalue()
 
 
+def test_rejected_episodes(stream: io.StringIO, clock: Clock) -> None:
+    """They are neither steps nor episodes, and it is said how many were run."""
+    progress = LineProgress(stream, every=0.0)
+    progress.start(label="Env", total_steps=None, total_episodes=4)
+    progress.begin()
+    clock.now += 10.0
+    progress.ran(40)
+    progress.update(episodes=1, steps=10, return_sum=0.0)
+    text = "Env: 10 steps, 1/4 episodes of 40 run (2.5 %), 1 steps/s, mean return 0, ETA 0:00:30\n"
+    assert text == stream.getvalue()
+
+
 def test_the_end_that_comes_first_gives_the_outlook(stream: io.StringIO, clock: Clock) -> None:
     """Of steps, episodes and time, that one which is reached first at this pace."""
     progress = LineProgress(stream, every=0.0)

@@ -26,6 +26,7 @@ from rollout_cli.errors import (
     RolloutError,
     UsageError,
 )
+from rollout_cli.samplers.plan import MinKept
 from rollout_cli.workers import VecWorker, WorkerFactory
 from tests.helpers.batches import assert_same_batches
 from tests.helpers.envs import FaultyEnv, OddError
@@ -151,6 +152,17 @@ def test_large_episodes_travel_in_parts(make_sampler: MakeSampler) -> None:
 
 
 # -- one a worker ------------------------------------------------------------------------------------------------------
+
+
+def test_rejected_episodes_do_not_come(make_sampler: MakeSampler) -> None:
+    """Large ones neither, which travel in parts; those kept have their own numbers and seeds."""
+    sampler = make_sampler(still, LargeEnv, keep="length > 2")
+    chunks = list(sampler.stream(MinKept(2, None)))
+    expected = [number for number in range(20) if seeds(number)[0] % 2][:2]
+    assert expected == list(dict.fromkeys(numbers_of(chunks)))
+    assert any(chunk.part is not None for chunk in chunks)
+    assert list(seeds(*expected)) == EpisodeBatch.from_chunks(sampler.env_spec, chunks).seeds.tolist()
+    assert expected[-1] + 1 == sampler.next_number
 
 
 def values(batch: EpisodeBatch) -> list[float]:

@@ -13,10 +13,18 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rollout_cli.episodes.chunk import Chunk
-from rollout_cli.errors import EnvError, WorkerError
+from rollout_cli.errors import EnvError, UsageError, WorkerError
 from rollout_cli.samplers.leases import LeaseSize
-from rollout_cli.samplers.messages import Batch, Continue, Exit, Failed, Start, Started, Stop, Update
-from rollout_cli.samplers.plan import NO_END, Episodes, EpisodesPerWorker, MinTimesteps, Plan, PlanState
+from rollout_cli.samplers.messages import Batch, Continue, Exit, Failed, Judged, Start, Started, Stop, Update
+from rollout_cli.samplers.plan import (
+    NO_END,
+    Episodes,
+    EpisodesPerWorker,
+    MinKept,
+    MinTimesteps,
+    Plan,
+    PlanState,
+)
 from rollout_cli.samplers.pool import Died, Notice
 from rollout_cli.samplers.reorder import ReorderBuffer
 from rollout_cli.samplers.sampler_machine import Fail, SamplerMachine, Send, StartWorker, Warn
@@ -90,6 +98,8 @@ def serial(plan: Plan, n_workers: int, lengths: Callable[[int], int]) -> list[in
             return list(range(first, stop))
         case EpisodesPerWorker(episodes, first):
             return list(range(first, first + episodes * n_workers))
+        case MinKept():
+            raise AssertionError("lengths do not tell what is kept")
 
 
 def numbers_of(chunks: Sequence[Chunk]) -> list[int]:
@@ -185,6 +195,34 @@ def test_deaths_and_failures_change_nothing_but_what_they_cost(
     expected = serial(plan, sampler.n_workers, lambda number: 0 if number in skipped else lengths(number))
     assert [number for number in expected if number not in skipped] == sorted(numbers_of(chunks))
     assert {3.0} >= {reward for chunk in chunks for reward in chunk.rewards.tolist()}
+
+
+@given(
+    sampler=samplers(mortalities=[0.0, 0.02], supervision=MERCIFUL),
+    episodes=st.one_of(st.none(), st.integers(1, 30)),
+    timesteps=st.one_of(st.none(), st.integers(1, 300)),
+    cap=st.integers(1, 80),
+    least=st.integers(1, 4),
+)
+@settings(EXAMPLES, max_examples=100)
+def test_every_interleaving_keeps_the_same_episodes(
+    sampler: SimulatedSampler, episodes: int | None, timesteps: int | None, cap: int, least: int
+) -> None:
+    """With deaths, too: as many as are asked for, or those of all episodes up to the cap; no rejected one comes."""
+    sampler.script.keep = f"length >= {least}"
+    with simulated_time(sampler):
+        chunks = list(sampler.stream(MinKept(episodes, timesteps, 3, 3 + cap)))
+    lengths = {n: 0 if n in sampler.skipped else sampler.script.lengths(n) for n in range(3, 3 + cap)}
+    expected, stop = list[int](), 3
+    while (
+        stop < 3 + cap
+        and (episodes is None or len(expected) < episodes)
+        and (timesteps is None or sum(lengths[number] for number in expected) < timesteps)
+    ):
+        expected += [stop] if lengths[stop] >= least else []
+        stop += 1
+    assert expected == numbers_of(chunks)
+    assert (stop, True) == (sampler.next_number, sampler.is_done)
 
 
 @given(
@@ -305,6 +343,19 @@ def begun(**options: Any) -> SamplerMachine:
     machine = new_machine(**options)
     machine.begin()
     return machine
+
+
+def test_an_info_is_missing_until_any_worker_has_met_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After enough episodes the call fails with the error of one that none has met, once."""
+    monkeypatch.setattr("rollout_cli.samplers.sampler_machine.MOST_UNMET", 3)
+    machine, errors = begun(), {name: UsageError(name) for name in ("met", "unmet")}
+    later = {"unmet": errors["unmet"]}
+    assert [] == machine.handle(Judged(0, 5, np.array([0]), errors), 0.0)
+    assert [] == machine.handle(Judged(1, 5, np.array([1]), later), 0.0)
+    assert [Fail(errors["unmet"])] == machine.handle(Judged(0, 5, np.array([2]), errors), 0.0)
+    assert [] == machine.handle(Judged(1, 5, np.array([3]), errors), 0.0)
+    assert [] == list(machine.buffer.ready())
+    assert 4 == machine.buffer.stop
 
 
 def test_a_call_begins_with_new_workers_and_those_of_earlier_calls() -> None:

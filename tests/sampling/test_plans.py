@@ -19,6 +19,7 @@ from rollout_cli.samplers.plan import (
     Episodes,
     EpisodesPerWorker,
     FreeNumbers,
+    MinKept,
     MinTimesteps,
     Plan,
     PlanState,
@@ -191,11 +192,35 @@ def test_a_dataset_cannot_be_cut_short(plan: Plan, covered: Covered) -> None:
 
 
 @pytest.mark.parametrize(
+    ("plan", "left"),
+    [
+        (MinKept(9, None), MinKept(5, None, 20)),
+        (MinKept(9, 100, 0, 50), MinKept(5, 60, 20, 50)),
+        (MinKept(None, None, 0, 50), MinKept(None, None, 20, 50)),
+        (MinKept(4, 100), None),
+        (MinKept(9, 35), None),
+        (MinKept(9, 100, 0, 20), None),
+        (MinKept(3, None), "4 episodes, more than the 3"),
+        (MinKept(None, 30), "40 steps, more than the 30 of this run"),
+        (MinKept(9, None, 0, 19), "20 episodes that were run, more than the 19"),
+    ],
+)
+def test_what_is_left_where_some_are_rejected(plan: MinKept, left: MinKept | str | None) -> None:
+    """Of 20 episodes 4 were kept, of 40 steps."""
+    if not isinstance(left, str):
+        assert left == remaining(plan, [(20, 40, 10)], n_episodes=4)
+        return
+    with pytest.raises(UsageError, match=left):
+        remaining(plan, [(20, 40, 10)], n_episodes=4)
+
+
+@pytest.mark.parametrize(
     "make",
     [
         lambda: MinTimesteps(0),
         lambda: MinTimesteps(5, -1),
         lambda: MinTimesteps(5, 3, 3),
+        lambda: MinKept(None, 0),
         lambda: Episodes(3, 3),
         lambda: Episodes(-1, 3),
         lambda: EpisodesPerWorker(0),
