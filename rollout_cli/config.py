@@ -30,6 +30,7 @@ AMOUNTS = frozenset({"timesteps", "episodes", "episodes_per_worker"})
 ENDS = AMOUNTS | {"max_time"}
 """The options that end a run: one is given, or several of them, and the first one that is reached ends it."""
 _LONGEST_SHOWN = _LONGEST_LABEL = 80
+DEFAULT_ENV = "CartPole-v1"
 _UNSET_OUTPUT = Path("rollouts/<env>-<UTC time>")
 
 
@@ -166,9 +167,9 @@ class CollectConfig:
     policy_sha256: types.Sha256 | None = _code(
         "The SHA-256 that the policy's file must have, checked before anything of it is loaded.",
         metavar="HEX")
-    env: types.Text = _code(
-        "The environment: a gymnasium id, spec.json, file.pkl, or module:attr.", "CartPole-v1",
-        short="-e", metavar="SPEC")
+    env: types.Text | None = _code(
+        "The environment: a gymnasium id, spec.json, file.pkl, or module:attr; a policy that is a "
+        "run folder names its own one.", short="-e", metavar="SPEC", shown=DEFAULT_ENV)
     env_kwargs: types.Keywords = _code(
         "A keyword argument for the environment, the value a TOML literal or else text; may be given again.",
         dict, metavar="KEY=VALUE")
@@ -280,9 +281,16 @@ class CollectConfig:
             raise ConfigError(f"command must be 'collect' or 'exact', got {self.command!r}")
         for name, option in OPTIONS.items():
             object.__setattr__(self, name, option.read(getattr(self, name), name))
-        if self.output == _UNSET_OUTPUT:
+        if self.env is None and not _is_folder(self.policy):
+            object.__setattr__(self, "env", DEFAULT_ENV)
+        if self.output == _UNSET_OUTPUT and self.env is not None:
             object.__setattr__(self, "output", default_output(self.env, datetime.now(UTC)))
         _check_together(self)
+
+
+def _is_folder(policy: str) -> bool:
+    """Return whether a policy is a folder, which may name an environment: `completed` of a run reads it."""
+    return Path(policy.rpartition(":")[2]).is_dir()
 
 
 def _options() -> Iterator[Option]:

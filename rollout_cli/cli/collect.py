@@ -79,7 +79,13 @@ def _run(
             here = Path.cwd()
             path = result.path.relative_to(here) if result.path.is_relative_to(here) else result.path
             print_message(f"next: rollout info {shlex.quote(printable(str(path)))}")
-    elif as_json:
+        return
+    if config.env is None:
+        from rollout_cli.run.request import completed  # noqa: PLC0415 - it loads numpy and gymnasium
+
+        with showing_progress(wanted=False, quiet=quiet) as receiver:
+            config = completed(config, receiver)
+    if as_json:
         print_json(config_to_dict(config))
     else:
         import tomli_w  # noqa: PLC0415 - for this alone

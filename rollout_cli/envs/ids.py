@@ -18,13 +18,18 @@ class _Home(NamedTuple):
     module: str
     package: str  # The name that pip installs it by.
     prefixes: tuple[str, ...]
+    middle: str | None = None  # A text in the middle of older ids.
+
+    def has(self, env_id: str) -> bool:
+        """Return whether an id looks like one of this package."""
+        return env_id.startswith(self.prefixes) or (self.middle is not None and self.middle in env_id)
 
 
 _ROBOTICS = ("Fetch", "Hand", "PointMaze", "AntMaze", "Adroit", "FrankaKitchen")
 _HIGHWAY = ("highway-", "merge-", "roundabout-", "parking-", "intersection-", "racetrack-", "exit-")
 _OGBENCH = ("pointmaze-", "antmaze-", "humanoidmaze-", "antsoccer-", "cube-", "scene-", "puzzle-")
 _HOMES = (
-    _Home("ale_py", "ale-py", ("ALE/",)),
+    _Home("ale_py", "ale-py", ("ALE/",), "NoFrameskip-v"),
     _Home("minigrid", "minigrid", ("MiniGrid-", "BabyAI-")),
     _Home("shimmy", "shimmy[dm-control]", ("dm_control/",)),
     _Home("shimmy", "shimmy[gym-v21]", ("GymV21Environment-",)),
@@ -48,7 +53,7 @@ def register_home(env_id: str) -> None:
     # gymnasium itself registers the two of shimmy, as errors that name it.
     if env_id in gymnasium.registry and not env_id.startswith("GymV2"):
         return
-    home = next((home for home in _HOMES if env_id.startswith(home.prefixes)), None)
+    home = next((home for home in _HOMES if home.has(env_id)), None)
     if home is None:
         module = env_id.partition("/")[0].replace("-", "_")
         if "/" not in env_id or not module.isidentifier() or importlib.util.find_spec(module) is None:

@@ -25,7 +25,7 @@ from rollout_cli.remote import RemotePath
 from rollout_cli.run import provenance, reproduce
 from rollout_cli.run.acceptance import acceptance_of, nothing_kept
 from rollout_cli.run.compare import advice
-from rollout_cli.run.request import Request, RunSamplers, check_pins, requested
+from rollout_cli.run.request import Request, RunSamplers, check_pins, completed, requested
 from rollout_cli.run.signals import StopSignals, stop_on_signals
 from rollout_cli.samplers.plan import MinTimesteps
 from rollout_cli.samplers.sampler import Sampler
@@ -115,6 +115,7 @@ def collect(config: CollectConfig, *, progress: Progress | None = None) -> Colle
             whose status is `interrupted`; where there was none, no dataset is left.
     """
     started_at, progress = time.monotonic(), progress or Progress()
+    config = completed(config, progress)
     with stop_on_signals() as signals, _locked(config, progress) as lock:
         request = requested(config, progress)
         state, tally = request.state, _Tally(request.state.skipped)

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from rollout_cli.config import CollectConfig
+from rollout_cli.config import DEFAULT_ENV, CollectConfig
 from rollout_cli.envs.source import EnvSource, env_source, wrapper_source
 from rollout_cli.errors import ConfigError
 from rollout_cli.option_types import keyword
 from rollout_cli.pins import PinRules
 from rollout_cli.policies.explore import ExploringSource
 from rollout_cli.policies.recorded import RecordedSource
+from rollout_cli.policies.schemes.files import FilePolicySource
 from rollout_cli.policies.source import SCHEMES, PolicySource, policy_source
 from rollout_cli.progress import Progress
 from rollout_cli.remote import RemotePath
@@ -70,6 +73,32 @@ class Request:
     def whole_stop(self) -> int:
         """One past the last episode number of a run of which this one may be a shard."""
         return self.config.run_numbers.stop * (self.config.episodes_per_worker or 1)
+
+
+def completed(config: CollectConfig, progress: Progress) -> CollectConfig:
+    """Return a configuration that names an environment: where it has none, that of the policy's training.
+
+    Its own `env_kwargs` are then added to those of the training, and its own wrappers take the place of those.
+    A policy whose files say nothing of its training gets the default environment.
+
+    Raises:
+        PolicyLoadError: If there is no such policy, or the environment of its training cannot be made again.
+        ConfigError: If no option can hold the arguments of that environment.
+    """
+    if config.env is not None:
+        return config
+    source = policy_source(config.policy, config.policy_kwargs, sha256=config.policy_sha256)
+    trained = source.trained_in() if isinstance(source, FilePolicySource) else None
+    if trained is None:
+        return replace(config, env=DEFAULT_ENV)
+    kwargs = {**trained.kwargs, **config.env_kwargs}
+    wrappers = config.wrapper or tuple(_wrapper_text(*wrapper) for wrapper in trained.wrappers)
+    config = replace(config, env=trained.spec, env_kwargs=kwargs, wrapper=wrappers)
+    words = ["--env", trained.spec]
+    words += [f"--env-kwargs={name}={json.dumps(value)}" for name, value in kwargs.items()]
+    words += [f"--wrapper={text}" for text in wrappers]
+    progress.notice(f"the environment is that of {source.label}: {shlex.join(words)}")
+    return config
 
 
 def requested(config: CollectConfig, progress: Progress) -> Request:
@@ -240,12 +269,31 @@ def env_of(config: CollectConfig) -> EnvSource:
         EnvLoadError: If it names no environment, or no wrapper.
         ConfigError: If an argument of a wrapper is not `key=value`.
     """
-    wrappers = []
-    for spec in config.wrapper:
-        name, _, arguments = spec.partition("?")
-        pairs = (keyword(pair, f"an argument of --wrapper {name}") for pair in arguments.split("&") if pair)
-        wrappers.append(wrapper_source(name, dict(pairs)))
-    return env_source(config.env, config.env_kwargs, wrappers=tuple(wrappers))
+    assert config.env is not None, "`completed` names one"
+    wrappers = tuple(wrapper_source(*_wrapper_of(text)) for text in config.wrapper)
+    return env_source(config.env, config.env_kwargs, wrappers=wrappers)
+
+
+def _wrapper_of(text: str) -> tuple[str, dict[str, Any]]:
+    """Return the SPEC and the arguments of a wrapper."""
+    name, _, arguments = text.partition("?")
+    pairs = (keyword(pair, f"an argument of --wrapper {name}") for pair in arguments.split("&") if pair)
+    return name, dict(pairs)
+
+
+def _wrapper_text(name: str, arguments: Mapping[str, Any]) -> str:
+    """Return a wrapper as `--wrapper` takes it; ConfigError where a text cannot hold its arguments."""
+    values = {
+        key: json.dumps(value, default=repr).replace("&", r"\u0026") for key, value in arguments.items()
+    }
+    pairs = [f"{key}={value}" for key, value in values.items()]
+    text = "?".join([name, "&".join(pairs)]) if pairs else name
+    if _wrapper_of(text) != (name, arguments):
+        raise ConfigError(
+            f"the policy was trained in the wrapper {name}, and --wrapper cannot hold its arguments {arguments}",
+            hint="name the environment, and a function that wraps it: {env=…} {wrapper=module:attr}",
+        )
+    return text
 
 
 def check_pins(names: Sequence[str]) -> None:
@@ -261,7 +309,7 @@ def _pin_rules(config: CollectConfig, policy: PolicySource, env: EnvSource) -> P
     # Relative paths, where they were given so: a worker on another machine has another working folder.
     record = policy.describe()
     components = [(component["spec"], component) for component in record.get("components", ())]
-    sources = ((config.policy, record), *components, (config.env, env.describe()))
+    sources = ((config.policy, record), *components, (env.spec, env.describe()))
     specs = [spec.removeprefix(f"{record.get('scheme')}:") for spec, record in sources if record["path"]]
     return PinRules(
         named=(*_texts(config.env_kwargs), *_texts(config.worker_args), *config.pin),

@@ -50,7 +50,7 @@ class StandIn:
 
     def collect(self, config: CollectConfig, *, progress: Progress) -> Result:
         self.config = config
-        progress.start(label=config.env, total_steps=config.timesteps, total_episodes=None)
+        progress.start(label=str(config.env), total_steps=config.timesteps, total_episodes=None)
         progress.notice("a notice")
         progress.warn("a warning")
         progress.begin()

@@ -16,6 +16,7 @@ from tests.cli.calling import Caller
 from tests.helpers.processes import ROOT
 
 Run = Callable[[str, Path], Any]
+RECIPES = ("random", "medium", "expert", "medium_expert", "mixed")
 SAMPLES = sorted((ROOT / "sample_configs").glob("*.toml"))
 
 
@@ -41,8 +42,8 @@ def batch(output: Path) -> Any:
 
 def test_all_are_tested() -> None:
     """No sample is without its test below."""
-    expected = ["cartpole_smoke", "custom_env", "exact", "image_env", "offline_rl_pendulum"]
-    assert expected == [path.stem for path in SAMPLES]
+    others = ["cartpole_smoke", "custom_env", "exact", "image_env", "offline_rl_pendulum"]
+    assert {*others, *(f"recipe_{name}" for name in RECIPES)} == {path.stem for path in SAMPLES}
 
 
 def test_cartpole_smoke(run_sample: Run, tmp_path: Path) -> None:
@@ -84,6 +85,28 @@ def test_image_env(run_sample: Run, tmp_path: Path) -> None:
     found = batch(tmp_path / "out")
     assert (32, 32, 3) == found.observations.shape[1:]
     assert (found.observations[:, :-1].max(axis=(1, 2, 3)) == 255).all()
+
+
+def test_recipes(run_sample: Run, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Their returns are of the levels of their names, and each mixture has all of its components."""
+    mean = {name: run_sample(f"recipe_{name}", tmp_path / name)["mean_return"] for name in RECIPES}
+    assert 0.2 < mean["medium"] / mean["expert"] < 0.45, mean
+    assert mean["random"] < 0.1 * mean["expert"]
+    for name, count in (("medium_expert", 2), ("mixed", 3)):
+        episodes = batch(tmp_path / name)
+        assert count == len(np.unique(episodes.agent_infos["component"])), name
+    Caller(capsys)("merge", tmp_path / "medium", tmp_path / "expert", "--output", tmp_path / "both")
+    assert len(batch(tmp_path / "medium").lengths) < len(batch(tmp_path / "both").lengths)
+
+
+def test_the_smoke_workflow(rollout: Caller, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The commands of its steps pass, in their order and in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    text = (ROOT / "sample_configs" / "smoke.yml").read_text()
+    commands = re.findall(r"^ +- run: rollout (.+)$", text, re.MULTILINE)
+    assert ["check", "collect", "verify"] == [command.split()[0] for command in commands]
+    for command in commands:
+        rollout(*command.split())
 
 
 def test_the_command_is_in_the_file(rollout: Caller, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ WHOLE = os.environ.get("ROLLOUT_TEST_GALLERY") == "1"
 """Whether rows that need further packages are run."""
 
 FURTHER = (
+    "check",
     "films",
     "loaders",
     "object_store",
@@ -24,6 +25,7 @@ FURTHER = (
     "stacks",
     "torch_files",
     "training",
+    "zoo",
 )
 
 # Ray has a process of its own: Box2D crashes where Ray was loaded before it.

@@ -170,34 +170,6 @@ def test_statistics_of_a_vecnormalize(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(SECONDS)
-def test_a_run_folder_of_the_zoo(tmp_path: Path) -> None:
-    """It has the model and the statistics; environments of other spaces are refused by the name of its own one."""
-    env = VecNormalize(DummyVecEnv([lambda: gymnasium.make("Pendulum-v1")]))
-    model = stable_baselines3.PPO("MlpPolicy", env, device="cpu", **ON_POLICY, batch_size=32)
-    model.learn(64)
-    folder = tmp_path / "ppo" / "Pendulum-v1_1"
-    (folder / "Pendulum-v1").mkdir(parents=True)
-    model.save(folder / "Pendulum-v1.zip")
-    env.save(str(folder / "Pendulum-v1" / "vecnormalize.pkl"))
-    pairs = "".join(f"- - {name}\n  - {value}\n" for name, value in (("algo", "ppo"), ("env", "Pendulum-v1")))
-    for name in ("args.yml", "config.yml"):
-        (folder / "Pendulum-v1" / name).write_text(
-            f"!!python/object/apply:collections.OrderedDict\n- {pairs}"
-        )
-    policy = policy_source(str(folder)).load(spec_of("Pendulum-v1"), deterministic=True)
-    observations = np.array([[1, 0, 3], [0.5, -0.5, -8]], np.float32)
-    env.training = False
-    expected = model.predict(env.normalize_obs(observations), deterministic=True)[0]
-    np.testing.assert_array_equal(expected, policy.get_actions(observations)[0])
-    with pytest.raises(PolicyLoadError, match="observation space") as refused:
-        policy_source(str(folder)).load(spec_of("CartPole-v1"))
-    assert "env=Pendulum-v1" in refused.value.marked_hint
-    (folder / "Pendulum-v1.zip").unlink()
-    with pytest.raises(PolicyLoadError, match="holds no model"):
-        policy_source(str(folder))
-
-
-@pytest.mark.timeout(SECONDS)
 def test_masks(tmp_path: Path) -> None:
     """A MaskablePPO gets the environment's masks, and takes no invalid action."""
     env = InvalidActionEnvDiscrete(dim=8, ep_length=20, n_invalid_actions=3)

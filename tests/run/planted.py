@@ -76,6 +76,18 @@ class World(gymnasium.Env[Any, Any]):
         return seen
 
 
+class EpisodicLifeEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """A wrapper of the name of Stable-Baselines3's."""
+
+
+class Vector(gymnasium.vector.VectorEnv[Any, Any, Any]):
+    """A vector environment that does not say how it resets its rows."""
+
+    def __init__(self, num_envs: int) -> None:
+        self.num_envs, self.metadata = num_envs, {}
+        self.single_observation_space = self.single_action_space = BOX
+
+
 class Policy:
     """A policy that follows from the observation, but for its fault."""
 
@@ -83,11 +95,14 @@ class Policy:
         self.fault, self._acted = fault, 0
         if fault in SAVED:
             self.observation_space = SAVED[fault]
-        self.action_space = BOX
+        self.action_space = SAVED_ACTIONS.get(fault, BOX)
+        self._drawn = float(np.random.default_rng().random()) if fault == "draws at its load" else 1.0
 
     def predict(self, observation: Any, deterministic: bool = False) -> Any:
         self._acted += 1
-        action = 2 * np.tanh(3 * observation[0])
+        if self.fault in SAVED_ACTIONS:
+            return np.int64(2), None
+        action = self._drawn * 2 * np.tanh(3 * observation[0])
         if self.fault == "scales to one":
             action /= 2
         if self.fault == "squashes nothing":
@@ -108,9 +123,23 @@ SAVED = {
 }
 
 
+SAVED_ACTIONS: dict[str, spaces.Space[Any]] = {
+    "has more actions": spaces.Discrete(4),
+    "counts from one": spaces.Discrete(3, start=1),
+    "has another shape": spaces.Box(-2, 2, (2,), np.float32),
+}
+
+
 def policy(fault: str) -> type[Policy]:
     """Return a class that makes a policy with this fault."""
     return type("Planted", (Policy,), {"__init__": lambda self: Policy.__init__(self, fault)})
+
+
+class Masked(Policy):
+    """A policy that asks for masks."""
+
+    def predict(self, observation: Any, deterministic: bool = False, action_masks: Any = None) -> Any:
+        return super().predict(observation, deterministic)
 
 
 class Missing(Policy):
@@ -126,4 +155,6 @@ scales = policy("scales to one")
 squashes = policy("squashes nothing")
 keeps = policy("keeps state")
 draws = policy("draws without a seed")
+at_load = policy("draws at its load")
 frames, of_bytes, bounds, turned, number = map(policy, SAVED)
+more, from_one, shape = map(policy, SAVED_ACTIONS)

@@ -30,7 +30,9 @@ __all__ = ["project"]
 
 def recorded(config: CollectConfig) -> dict[str, Any]:
     """Return the record as info.json gives it back."""
-    record = sources_record(config, policy_source(config.policy), env_source(config.env, config.env_kwargs))
+    record = sources_record(
+        config, policy_source(config.policy), env_source(str(config.env), config.env_kwargs)
+    )
     return dict(json.loads(json.dumps({**record, "root_seed": 7}, allow_nan=False)))
 
 

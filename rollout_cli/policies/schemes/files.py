@@ -6,7 +6,7 @@ The parent reads and hashes the files, and loads nothing of them. Every worker l
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from hashlib import sha256
@@ -55,6 +55,21 @@ def read_files(spec: str, others: Mapping[str, Path]) -> PolicyFiles:
     return PolicyFiles(str(Path.cwd() / spec), contents, str(Path.cwd()), digest)
 
 
+@dataclass(frozen=True, slots=True)
+class TrainingEnv:
+    """The environment that a policy was trained in.
+
+    Attributes:
+        spec: Its SPEC.
+        kwargs: Its arguments.
+        wrappers: SPECs of its wrappers, the innermost first, with their arguments.
+    """
+
+    spec: str
+    kwargs: Mapping[str, Any]
+    wrappers: Sequence[tuple[str, Mapping[str, Any]]]
+
+
 class LoadPolicy(Protocol):
     """What a scheme loads a policy with, in each worker."""
 
@@ -84,6 +99,7 @@ class FileScheme:
         takes_folder: Whether a SPEC names a folder.
         beside: Called with the path of a SPEC; returns by relative name the files to read beside it.
         about: Called with the files; returns what else the record says of them, such as versions.
+        trained_in: Called with the files; returns the environment of the training. None where no file says it.
     """
 
     name: str
@@ -93,6 +109,7 @@ class FileScheme:
     takes_folder: bool = False
     beside: Callable[[Path], Mapping[str, Path]] = _nothing
     about: Callable[[PolicyFiles], Mapping[str, Any]] = _nothing
+    trained_in: Callable[[PolicyFiles], TrainingEnv] | None = None
 
     def __call__(self, rest: str, options: Mapping[str, Any]) -> FilePolicySource:
         """Read the files; PolicyLoadError for a missing one, or an option that it does not take."""
@@ -139,6 +156,14 @@ class FilePolicySource:
     @property
     def label(self) -> str:
         return Path(self.files.path).name
+
+    def trained_in(self) -> TrainingEnv | None:
+        """Return the environment that the policy was trained in; None where its files do not say it.
+
+        Raises:
+            PolicyLoadError: If they say it, and it cannot be made again.
+        """
+        return self.scheme.trained_in(self.files) if self.scheme.trained_in is not None else None
 
     def load(self, env_spec: EnvSpec, *, deterministic: bool = False) -> AdaptedPolicy:
         what = f"{self.files.path} cannot be loaded as {self.scheme.summary}"

@@ -1,19 +1,21 @@
-"""The scheme `zoo`: a run folder of rl_zoo3, with a model and the statistics that it was trained with."""
+"""The scheme `zoo`: a run folder of rl_zoo3, with a model, its statistics, and the environment of its training."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.errors import PolicyLoadError
+from rollout_cli.loading import needing, reporting
 from rollout_cli.policies.policy import AdaptedPolicy
-from rollout_cli.policies.schemes.files import FileScheme, PolicyFiles
+from rollout_cli.policies.schemes.files import FileScheme, PolicyFiles, TrainingEnv
 from rollout_cli.policies.schemes.sb3 import load_model, versions_of
 
-_MODEL, _ARGUMENTS, _STATISTICS = "model.zip", "args.yml", "vecnormalize.pkl"
+_MODEL, _STATISTICS = "model.zip", "vecnormalize.pkl"
+_ARGUMENTS, _SETTINGS = "args.yml", "config.yml"
+_FRAMES = "rollout_cli.envs.frames:StackedFrames"
 
 
 def _beside(folder: Path) -> dict[str, Path]:
@@ -25,39 +27,109 @@ def _beside(folder: Path) -> dict[str, Path]:
             hint="name the folder of one run, such as logs/ppo/Pendulum-v1_1",
         )
     models = (folder / "best_model.zip", folder / f"{settings.name}.zip")
-    files = {_ARGUMENTS: settings / _ARGUMENTS, _STATISTICS: settings / _STATISTICS}
+    files = {name: settings / name for name in (_ARGUMENTS, _SETTINGS, _STATISTICS)}
     files[_MODEL] = next((model for model in models if model.is_file()), models[1])
     if not files[_MODEL].is_file():
         raise PolicyLoadError(
             f"{str(folder)!r} holds no model",
             hint=f"it should have best_model.zip or {settings.name}.zip; name another one by itself: sb3:FILE",
         )
-    return {name: path for name, path in files.items() if path.is_file()}
+    # A training without a VecNormalize has no statistics.
+    return {name: path for name, path in files.items() if name != _STATISTICS or path.is_file()}
 
 
 def _load(
     files: PolicyFiles, options: Mapping[str, Any], env_spec: EnvSpec, *, deterministic: bool
 ) -> AdaptedPolicy:
+    statistics = files.contents.get(_STATISTICS)
+    if statistics is None and _read(files, _SETTINGS).get("normalize"):
+        raise PolicyLoadError(
+            f"the model was trained in a VecNormalize, and {files.path} has no {_STATISTICS}",
+            hint=f"put it beside {_SETTINGS}: the zoo saves it when a training ends",
+        )
     return load_model(
         files.contents[_MODEL],
-        files.contents.get(_STATISTICS),
+        statistics,
         env_spec,
         deterministic=deterministic,
         trust=options.get("trust", False),
-        trained_in=_env_id(files),
+        trained_in=str(_read(files, _ARGUMENTS).get("env", "")),
     )
 
 
-def _env_id(files: PolicyFiles) -> str:
-    # YAML with Python objects in it, which no safe reader takes: a list of pairs, one value below its name.
-    named = re.search(rb"^ *(?:- )*- env\n +- (\S+)", files.contents[_ARGUMENTS], re.MULTILINE)
-    return named[1].decode() if named else ""
+def _read(files: PolicyFiles, name: str) -> dict[str, Any]:
+    """Return what a YAML file of the folder holds. Of Python objects in it only mappings and tuples are made."""
+    with needing("pyyaml", "yaml"):
+        import yaml  # noqa: PLC0415 - only such folders need it
+    reader: Any = type("Reader", (yaml.SafeLoader,), {})
+    reader.add_multi_constructor("tag:yaml.org,2002:python/", _python_object)
+    with reporting(PolicyLoadError, f"{name} of {files.path} is not as rl_zoo3 writes it"):
+        return dict(yaml.load(files.contents[name], reader))  # noqa: S506 - it derives from the safe one
+
+
+def _python_object(reader: Any, tag: str, node: Any) -> Any:
+    """Return the mapping or tuple that a tag of Python's names; of anything else the node, which is no value."""
+    if tag == "object/apply:collections.OrderedDict":
+        return dict(reader.construct_sequence(node, deep=True)[0])
+    return tuple(reader.construct_sequence(node, deep=True)) if tag == "tuple" else node
+
+
+def _trained_in(files: PolicyFiles) -> TrainingEnv:
+    arguments, settings = _read(files, _ARGUMENTS), _read(files, _SETTINGS)
+    env, modules = _held(arguments, "env", str), _held(arguments, "gym_packages", list)
+    if not env or len(modules) > 1:
+        what = f"the modules {modules}, and an id takes one" if env else "no environment"
+        raise _not_again(f"{_ARGUMENTS} has {what}")
+    if vector := settings.get("vec_env_wrapper"):
+        raise _not_again(f"it was a vector environment in {vector}")
+    listed = settings.get("env_wrapper")
+    wrappers = [_wrapper(entry) for entry in (listed if isinstance(listed, list) else [listed]) if entry]
+    if frames := settings.get("frame_stack"):
+        wrappers.append((_FRAMES, {"n": frames}))
+    return TrainingEnv(":".join([*map(str, modules), env]), _held(arguments, "env_kwargs", dict), wrappers)
+
+
+def _held(document: Mapping[str, Any], name: str, kind: type) -> Any:
+    """Return a value, an empty one where there is none; PolicyLoadError where it is of another type."""
+    value = document.get(name)
+    if not isinstance(value, kind | None):
+        raise _not_again(f"{name} is no {kind.__name__}, but {value}")
+    return kind() if value is None else value
+
+
+def _wrapper(entry: Any) -> tuple[str, Mapping[str, Any]]:
+    """Return SPEC and arguments of a wrapper: `module.Class` in the zoo, or `{module.Class: arguments}`."""
+    if isinstance(entry, dict) and len(entry) == 1:
+        ((entry, kwargs),) = entry.items()
+    else:
+        kwargs = {}
+    if not isinstance(entry, str) or "." not in entry or not isinstance(kwargs, dict):
+        raise _not_again(f"an env_wrapper is no dotted class with arguments, but {entry}, {kwargs}")
+    module, _, name = entry.rpartition(".")
+    return f"{module}:{name}", kwargs
+
+
+def _not_again(reason: str) -> PolicyLoadError:
+    return PolicyLoadError(
+        f"the environment of the run folder cannot be made again: {reason}",
+        hint="name the environment, and what it is wrapped in: {env=…} {wrapper=…}",
+    )
 
 
 def _about(files: PolicyFiles) -> Mapping[str, Any]:
-    return {"saved_by": versions_of(files.contents[_MODEL]), "trained_in": _env_id(files)}
+    return {
+        "saved_by": versions_of(files.contents[_MODEL]),
+        "trained_in": _read(files, _ARGUMENTS).get("env"),
+    }
 
 
 ZOO = FileScheme(
-    "zoo", "a run folder of rl_zoo3", _load, {"trust": bool}, takes_folder=True, beside=_beside, about=_about
+    "zoo",
+    "a run folder of rl_zoo3",
+    _load,
+    {"trust": bool},
+    takes_folder=True,
+    beside=_beside,
+    about=_about,
+    trained_in=_trained_in,
 )

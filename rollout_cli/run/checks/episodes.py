@@ -87,9 +87,7 @@ def _endings(recorded: Recorded) -> Iterator[Finding]:
     has_limit = recorded.trial.config.max_episode_length or recorded.report.env["max_episode_length"]
     n_cut = 0 if has_limit else int((~terminated & (lengths == recorded.limit)).sum())
     if n_cut:
-        what = (
-            f"{n_cut} of {len(lengths)} episodes did not end within {recorded.limit} steps, and have no limit"
-        )
+        what = f"{n_cut} of {len(lengths)} episodes did not end within {recorded.limit} steps, and no limit is known"
         change = "{max_episode_length=N} truncates them; a larger {seconds=…} looks further"
         is_long = n_cut == len(lengths) and (recorded.limit or 0) >= _LONG
         yield Finding("fail" if is_long else "warn", what, change)

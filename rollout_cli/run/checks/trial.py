@@ -13,7 +13,7 @@ from rollout_cli.envs.source import EnvSource
 from rollout_cli.policies.source import PolicySource, policy_source
 from rollout_cli.progress import Progress
 from rollout_cli.run.checks.objects import InspectingWorker
-from rollout_cli.run.request import env_of, sampler_of
+from rollout_cli.run.request import completed, env_of, sampler_of
 from rollout_cli.samplers.sampler import Sampler
 from rollout_cli.workers.worker import Worker
 
@@ -35,6 +35,7 @@ class Trial:
         Raises:
             RolloutError: If policy or environment cannot be found; nothing of them is loaded.
         """
+        config = completed(config, progress)
         policy = policy_source(config.policy, config.policy_kwargs, sha256=config.policy_sha256)
         config = replace(config, seed=config.seed or 0, max_worker_restarts=0)
         return cls(config, policy, env_of(config), progress, seconds)
