@@ -12,7 +12,7 @@ from typing import Any
 from rollout_cli.config import CollectConfig
 from rollout_cli.envs.source import EnvSource, env_source, wrapper_source
 from rollout_cli.errors import ConfigError
-from rollout_cli.option_types import keyword
+from rollout_cli.keywords import parted
 from rollout_cli.pins import PinRules
 from rollout_cli.policies.explore import ExploringSource
 from rollout_cli.policies.recorded import RecordedSource
@@ -224,12 +224,8 @@ def env_of(config: CollectConfig) -> EnvSource:
         EnvLoadError: If it names no environment, or no wrapper.
         ConfigError: If an argument of a wrapper is not `key=value`.
     """
-    wrappers = []
-    for spec in config.wrapper:
-        name, _, arguments = spec.partition("?")
-        pairs = (keyword(pair, f"an argument of --wrapper {name}") for pair in arguments.split("&") if pair)
-        wrappers.append(wrapper_source(name, dict(pairs)))
-    return env_source(config.env, config.env_kwargs, wrappers=tuple(wrappers))
+    wrappers = tuple(wrapper_source(*parted(spec, "--wrapper")) for spec in config.wrapper)
+    return env_source(config.env, config.env_kwargs, wrappers=wrappers)
 
 
 def check_pins(names: Sequence[str]) -> None:
