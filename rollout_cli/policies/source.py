@@ -33,10 +33,12 @@ from rollout_cli.policies.adapt import adapt_policy, instantiate, policy_class
 from rollout_cli.policies.policy import AdaptedPolicy
 from rollout_cli.policies.random import RandomSource
 from rollout_cli.policies.schemes.constant import ConstantSource
+from rollout_cli.policies.schemes.d3rlpy import D3RLPY
 from rollout_cli.policies.schemes.files import FileScheme
 from rollout_cli.policies.schemes.mix import MixSource
 from rollout_cli.policies.schemes.onnx import ONNX
 from rollout_cli.policies.schemes.recognise import ADVICE, recognise, recognise_folder
+from rollout_cli.policies.schemes.rllib import RLLIB
 from rollout_cli.policies.schemes.safetensors import SAFETENSORS
 from rollout_cli.policies.schemes.sb3 import SB3
 from rollout_cli.policies.schemes.torch import TORCH
@@ -71,7 +73,7 @@ def is_policy_source(item: Any) -> TypeGuard[PolicySource]:
     return callable(getattr(type(item), "load", None)) and callable(getattr(type(item), "describe", None))
 
 
-_FILE_SUFFIXES = (*PICKLE_SUFFIXES, ".zip", ".pt", ".pt2", ".pth", ".onnx", ".safetensors")
+_FILE_SUFFIXES = (*PICKLE_SUFFIXES, ".zip", ".pt", ".pt2", ".pth", ".onnx", ".safetensors", ".d3")
 """A SPEC that ends so names a file, also one that is not there."""
 
 MakeSource = Callable[[str, Mapping[str, Any]], PolicySource]
@@ -79,7 +81,9 @@ SCHEMES: dict[str, MakeSource] = {
     "random": RandomSource,
     "constant": ConstantSource.of,
     "mix": lambda rest, options: MixSource.of(rest, options, policy_source, recorded_spec),
+    "d3rlpy": D3RLPY,
     "onnx": ONNX,
+    "rllib": RLLIB,
     "safetensors": SAFETENSORS,
     "sb3": SB3,
     "torch": TORCH,
