@@ -20,6 +20,7 @@ from pydantic import TypeAdapter, ValidationError
 from rollout_cli import option_types as types
 from rollout_cli.cores import usable_cores
 from rollout_cli.errors import ConfigError
+from rollout_cli.keywords import keyword
 from rollout_cli.option_types import EpisodeRange, Shard
 
 CommandName = Literal["collect", "exact"]
@@ -74,7 +75,7 @@ class Option:
             ConfigError: If the option does not allow it; `label` names its source, such as `ROLLOUT_WORKERS`.
         """
         if text and self.repeats:
-            raw = dict(types.keyword(item, label) for item in raw) if self.kind == "mapping" else tuple(raw)
+            raw = dict(keyword(item, label) for item in raw) if self.kind == "mapping" else tuple(raw)
         try:
             if text and isinstance(raw, str):
                 return _adapter(self.name).validate_strings(raw)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import tomllib
 from collections.abc import Mapping
 from decimal import Decimal
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Annotated, Any, NamedTuple
 from pydantic import BeforeValidator, Field, PlainValidator
 from pydantic_core import PydanticCustomError
 
-from rollout_cli.errors import ConfigError
+from rollout_cli.keywords import is_plain
 from rollout_cli.remote import folder_of
 
 _LARGEST = 2**63 - 1
@@ -94,7 +93,7 @@ def _folder(value: object) -> Path:
 
 def _keywords(value: object) -> dict[str, Any]:
     """Accept keyword arguments that both TOML and JSON hold: a date would not come back equal."""
-    if not isinstance(value, Mapping) or not _is_plain(value):
+    if not isinstance(value, Mapping) or not is_plain(value):
         raise PydanticCustomError(
             "keywords",
             "Input should be key=value pairs, where a value is a TOML literal (no date) or plain text",
@@ -118,34 +117,7 @@ def _tasks(value: object) -> tuple[dict[str, Any], ...] | None:
 
 
 def _is_plain_mapping(value: object) -> bool:
-    return isinstance(value, Mapping) and _is_plain(value)
-
-
-def _is_plain(value: object) -> bool:
-    if isinstance(value, Mapping):
-        return all(isinstance(key, str) and _is_plain(item) for key, item in value.items())
-    if isinstance(value, str):
-        return _is_utf8(value)
-    return all(map(_is_plain, value)) if isinstance(value, list) else isinstance(value, bool | int | float)
-
-
-def _is_utf8(text: str) -> bool:
-    """Return whether the text has no lone surrogates: TOML, JSON and Parquet hold none."""
-    return text.encode(errors="replace").decode() == text
-
-
-def keyword(text: str, label: str) -> tuple[str, object]:
-    """Split `key=value`; a value that is no plain TOML literal is text."""
-    key, equals, value = text.partition("=")
-    if not equals or not key.isidentifier():
-        raise ConfigError(f"{label} must be key=value, got {text!r}", hint="for example: {env_kwargs=g=9.81}")
-    try:
-        table = tomllib.loads(f"value = {value}")
-    except (tomllib.TOMLDecodeError, RecursionError):
-        return key, value
-    # A line break in the text could have smuggled in more keys, and a date cannot be passed on: both stay
-    # text.
-    return key, table["value"] if len(table) == 1 and _is_plain(table) else value
+    return isinstance(value, Mapping) and is_plain(value)
 
 
 ALLOWED = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -109,7 +109,7 @@ def _rollout(
 
 
 @functools.cache
-def _built() -> typer.main.TyperGroup:
+def _built() -> Callable[..., Any]:
     """Return the commands, made once: a program that runs several need not wait for that again."""
     return typer.main.get_command(app)
 

@@ -11,6 +11,7 @@ import typer
 from rollout_cli.cli.options import Folder, JsonFlag, QuietFlag
 from rollout_cli.cli.output import print_message, show
 from rollout_cli.errors import ConfigError
+from rollout_cli.keywords import keyword
 from rollout_cli.remote import folder_of
 
 FORMAT_NAMES = (
@@ -64,7 +65,6 @@ def export(
     """Write a dataset in the format of another tool."""
     from rollout_cli.dataset.reader import load  # noqa: PLC0415 - it loads numpy and pyarrow
     from rollout_cli.exporters.export import export as write_export  # noqa: PLC0415 - as above
-    from rollout_cli.option_types import keyword  # noqa: PLC0415 - it loads pydantic
 
     try:
         options: dict[str, Any] = dict(keyword(text, "--set") for text in set or ())

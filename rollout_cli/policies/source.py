@@ -18,6 +18,7 @@ import cloudpickle
 
 from rollout_cli.episodes.batch import EnvSpec
 from rollout_cli.errors import PolicyLoadError, StorageError, UsageError, UserCodeError
+from rollout_cli.keywords import parted
 from rollout_cli.loading import (
     PICKLE_SUFFIXES,
     Source,
@@ -32,9 +33,12 @@ from rollout_cli.policies.adapt import adapt_policy, instantiate, policy_class
 from rollout_cli.policies.policy import AdaptedPolicy
 from rollout_cli.policies.random import RandomSource
 from rollout_cli.policies.schemes.constant import ConstantSource
+from rollout_cli.policies.schemes.d3rlpy import D3RLPY
+from rollout_cli.policies.schemes.files import FileScheme
 from rollout_cli.policies.schemes.mix import MixSource
 from rollout_cli.policies.schemes.onnx import ONNX
 from rollout_cli.policies.schemes.recognise import ADVICE, recognise, recognise_folder
+from rollout_cli.policies.schemes.rllib import RLLIB
 from rollout_cli.policies.schemes.safetensors import SAFETENSORS
 from rollout_cli.policies.schemes.sb3 import SB3
 from rollout_cli.policies.schemes.torch import TORCH
@@ -69,7 +73,7 @@ def is_policy_source(item: Any) -> TypeGuard[PolicySource]:
     return callable(getattr(type(item), "load", None)) and callable(getattr(type(item), "describe", None))
 
 
-_FILE_SUFFIXES = (*PICKLE_SUFFIXES, ".zip", ".pt", ".pt2", ".pth", ".onnx", ".safetensors")
+_FILE_SUFFIXES = (*PICKLE_SUFFIXES, ".zip", ".pt", ".pt2", ".pth", ".onnx", ".safetensors", ".d3")
 """A SPEC that ends so names a file, also one that is not there."""
 
 MakeSource = Callable[[str, Mapping[str, Any]], PolicySource]
@@ -77,7 +81,9 @@ SCHEMES: dict[str, MakeSource] = {
     "random": RandomSource,
     "constant": ConstantSource.of,
     "mix": lambda rest, options: MixSource.of(rest, options, policy_source, recorded_spec),
+    "d3rlpy": D3RLPY,
     "onnx": ONNX,
+    "rllib": RLLIB,
     "safetensors": SAFETENSORS,
     "sb3": SB3,
     "torch": TORCH,
@@ -125,17 +131,23 @@ def policy_source(
     """Return the source that a policy SPEC names: read files and look for modules, but load nothing.
 
     Args:
-        spec: The SPEC.
+        spec: The SPEC. One that names a file, folder or module may end in further `options`, as in
+            `ppo.zip?vecnormalize=stats.pkl`.
         options: Arguments for its scheme.
         sha256: What the bytes of its file must hash to, in hexadecimal digits; the source loads those very
             bytes.
 
     Raises:
         PolicyLoadError: If it names nothing, or a missing file or module, or a file with another hash.
-        UsageError: If a hash is given and it names no file.
+        UsageError: If a hash is given and it names no file, or if SPEC and options differ about one option.
     """
     scheme, _, rest = spec.partition(":")
-    is_module, make, options = is_module_attribute(spec), _scheme(scheme), options or {}
+    make, options = _scheme(scheme), options or {}
+    if isinstance(make, FileScheme):
+        rest, options = _with_options(rest, options)
+    elif make is None:
+        spec, options = _with_options(spec, options)
+    is_module = is_module_attribute(spec)
     source: PolicySource | None = None
     if make is not None:
         source = make(rest, options)
@@ -150,6 +162,25 @@ def policy_source(
     if source is None:
         raise _names_no_policy(spec)
     return source
+
+
+def _with_options(name: str, options: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
+    """Return a name without its `?key=value&…`, and those options among the others."""
+    if os.path.exists(name):  # noqa: PTH110 - never raises
+        return name, options  # The question mark is part of it.
+    file, further = parted(name, "the policy")
+    for key, value in further.items():
+        if key in options and _placed(options[key]) != _placed(value):
+            raise UsageError(
+                f"the policy {name!r} has {key}={value}, and the option {key} is {options[key]!r} too",
+                hint=f"give it once: {{policy_kwargs={key}=…}}, or after the question mark",
+            )
+    return file, {**further, **options}
+
+
+def _placed(value: Any) -> Any:
+    """Return a text as the path that it is where it names a file: a record has absolute ones."""
+    return str(Path.cwd() / value) if isinstance(value, str) else value
 
 
 def _source_of_file(spec: str, options: Mapping[str, Any]) -> PolicySource | None:

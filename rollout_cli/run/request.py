@@ -14,7 +14,7 @@ from typing import Any
 from rollout_cli.config import DEFAULT_ENV, CollectConfig
 from rollout_cli.envs.source import EnvSource, env_source, wrapper_source
 from rollout_cli.errors import ConfigError
-from rollout_cli.option_types import keyword
+from rollout_cli.keywords import parted
 from rollout_cli.pins import PinRules
 from rollout_cli.policies.explore import ExploringSource
 from rollout_cli.policies.recorded import RecordedSource
@@ -270,15 +270,8 @@ def env_of(config: CollectConfig) -> EnvSource:
         ConfigError: If an argument of a wrapper is not `key=value`.
     """
     assert config.env is not None, "`completed` names one"
-    wrappers = tuple(wrapper_source(*_wrapper_of(text)) for text in config.wrapper)
+    wrappers = tuple(wrapper_source(*parted(spec, "--wrapper")) for spec in config.wrapper)
     return env_source(config.env, config.env_kwargs, wrappers=wrappers)
-
-
-def _wrapper_of(text: str) -> tuple[str, dict[str, Any]]:
-    """Return the SPEC and the arguments of a wrapper."""
-    name, _, arguments = text.partition("?")
-    pairs = (keyword(pair, f"an argument of --wrapper {name}") for pair in arguments.split("&") if pair)
-    return name, dict(pairs)
 
 
 def _wrapper_text(name: str, arguments: Mapping[str, Any]) -> str:
@@ -288,7 +281,7 @@ def _wrapper_text(name: str, arguments: Mapping[str, Any]) -> str:
     }
     pairs = [f"{key}={value}" for key, value in values.items()]
     text = "?".join([name, "&".join(pairs)]) if pairs else name
-    if _wrapper_of(text) != (name, arguments):
+    if parted(text, "--wrapper") != (name, arguments):
         raise ConfigError(
             f"the policy was trained in the wrapper {name}, and --wrapper cannot hold its arguments {arguments}",
             hint="name the environment, and a function that wraps it: {env=…} {wrapper=module:attr}",

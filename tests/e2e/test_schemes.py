@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from rollout_cli.episodes.batch import EnvSpec
-from rollout_cli.errors import PolicyLoadError
+from rollout_cli.errors import ConfigError, PolicyLoadError, UsageError
 from rollout_cli.policies.schemes.files import FileScheme, PolicyFiles
 from rollout_cli.policies.source import SCHEMES, policy_source
 from tests.helpers.datasets import assert_same_data, source_of, steps_of
@@ -166,6 +166,38 @@ def test_only_schemes_take_options(folder: Path) -> None:
         policy_source("mine:Go", {"size": 3})
     with pytest.raises(PolicyLoadError, match="takes nothing after its name"):
         policy_source("random", {"size": 3})
+
+
+def test_options_in_a_spec(folder: Path, tmp_path: Path) -> None:
+    """They are those of `--policy-kwargs`, in the data and in the record, which builds them again."""
+    (folder / "more.json").write_text("0.25")
+    given = ("--policy", "weights:w.json?more=more.json&scale=0.5")
+    beside = ("--policy-kwargs", "more=more.json", "--policy-kwargs", "scale=0.5")
+    out = collected(folder, "out", "--episodes", "100", *given)
+    whole = collected(folder, "whole", "--episodes", "150", *beside)
+    records = [{**source_of(path)["policy"], "spec": ""} for path in (out, whole)]
+    assert records[0] == records[1]
+    called("collect", "--resume", *given, "--episodes", "150", "--quiet", "--output", out, cwd=folder)
+    assert_same_data(whole, out)
+    ran = called("replay", out, "--episodes", "0:3", "--json", cwd=tmp_path)
+    assert 3 == json.loads(ran.stdout)["identical"]
+
+
+def test_what_a_question_mark_means(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It begins options of files and of components, each given once; a file may have one in its name."""
+    monkeypatch.chdir(folder)
+    Path("w?scale=2.0").write_text("0.25")
+    assert {} == policy_source("weights:w?scale=2.0").describe()["options"]
+    assert {"scale": 2.0} == policy_source("weights:w.json?scale=2.0", {"scale": 2.0}).describe()["options"]
+    mixture = policy_source("mix:0.5*weights:w.json?scale=2.0+0.5*random").describe()
+    assert {"component0": {"scale": 2.0}} == mixture["options"]
+    with pytest.raises(UsageError, match=r"has scale=0.5, and the option scale is 0.25 too"):
+        policy_source("weights:w.json?scale=0.5", {"scale": 0.25})
+    with pytest.raises(ConfigError, match=r"an argument of the policy w\.json must be key=value") as caught:
+        policy_source("weights:w.json?scale")
+    assert "w.json?key=value" in caught.value.hint
+    with pytest.raises(PolicyLoadError, match="has no scheme, so it takes no options"):
+        policy_source("mine:Go?size=3")
 
 
 def test_a_scheme_of_another_package(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -34,6 +34,10 @@ if os.environ.get("ROLLOUT_TEST_RAY") != "1":
     collect_ignore.append("test_ray.py")
 if os.environ.get("ROLLOUT_TEST_PACKAGES") != "1":  # Set by `.ci/matrix/environments`.
     collect_ignore.append("test_packages.py")
+# Each of these libraries pins another gymnasium, and has an environment of its own: `.ci/matrix/policies`.
+collect_ignore += [
+    f"test_{name}.py" for name in ("d3rlpy", "rllib") if os.environ.get("ROLLOUT_TEST_POLICIES") != name
+]
 
 
 @pytest.fixture(scope="session", autouse=True)

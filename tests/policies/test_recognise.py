@@ -5,14 +5,17 @@ from __future__ import annotations
 import collections
 import io
 import pickle
+import sys
 import zipfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from gymnasium import spaces
 
-from rollout_cli.errors import PolicyLoadError
+from rollout_cli.episodes.batch import EnvSpec
+from rollout_cli.errors import PolicyLoadError, UsageError
 from rollout_cli.policies.schemes.recognise import ADVICE, pickled_texts, recognise, recognise_folder
 from rollout_cli.policies.source import SCHEMES, policy_source
 
@@ -118,6 +121,29 @@ def test_names_in_pickles(capsys: pytest.CaptureFixture[str]) -> None:
         assert 2 == sum(text in ("builtins print", "__builtin__ print") for text in texts)
         assert texts == list(pickled_texts(twice[:-3]))
     assert "" == capsys.readouterr().out
+
+
+def test_a_library_that_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One line says how to install it; that the file is of that library needs none of it."""
+    (tmp_path / "model.d3").write_bytes(FILES["d3rlpy"][1])
+    for name in ("class_and_ctor_args.pkl", "module_state.pkl"):
+        (tmp_path / name).write_bytes(pickle.dumps({}))
+    (tmp_path / "metadata.json").write_text('{"ray_version": "2.60.0"}')
+    for name in ("d3rlpy", "torch"):
+        monkeypatch.setitem(sys.modules, name, None)
+    for path, scheme, package in ((tmp_path / "model.d3", "d3rlpy", "d3rlpy"), (tmp_path, "rllib", "torch")):
+        source = policy_source(str(path))
+        assert scheme == source.describe()["scheme"]
+        with pytest.raises(UsageError, match=f"needs {package}, which is not installed"):
+            source.load(EnvSpec(spaces.Discrete(2), spaces.Discrete(2)))
+
+
+@pytest.mark.parametrize("scheme", ["d3rlpy", "sb3"])
+def test_a_file_of_another_kind(tmp_path: Path, scheme: str) -> None:
+    """A scheme that reads a file for its record says so too."""
+    (tmp_path / "notes.txt").write_text("actions")
+    with pytest.raises(PolicyLoadError, match=r"notes\.txt cannot be loaded as a"):
+        policy_source(f"{scheme}:{tmp_path / 'notes.txt'}").describe()
 
 
 def test_what_is_only_recognised(tmp_path: Path) -> None:

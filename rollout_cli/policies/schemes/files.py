@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
 from hashlib import sha256
@@ -166,12 +167,15 @@ class FilePolicySource:
         return self.scheme.trained_in(self.files) if self.scheme.trained_in is not None else None
 
     def load(self, env_spec: EnvSpec, *, deterministic: bool = False) -> AdaptedPolicy:
-        what = f"{self.files.path} cannot be loaded as {self.scheme.summary}"
         make = partial(self.scheme.load, self.files, self.options, env_spec, deterministic=deterministic)
-        with reporting(PolicyLoadError, what), imports_from(self.files.folder):
+        with self._reporting(), imports_from(self.files.folder):
             policy = make()
         return adapt_policy(policy, env_spec, deterministic=deterministic)
 
     def describe(self) -> dict[str, Any]:
         record = {"path": self.files.path, "sha256": self.files.sha256, "options": dict(self.options)}
-        return {"scheme": self.scheme.name, **record, **self.scheme.about(self.files)}
+        with self._reporting():
+            return {"scheme": self.scheme.name, **record, **self.scheme.about(self.files)}
+
+    def _reporting(self) -> AbstractContextManager[None]:
+        return reporting(PolicyLoadError, f"{self.files.path} cannot be loaded as {self.scheme.summary}")

@@ -19,8 +19,6 @@ from rollout_cli.errors import PolicyLoadError
 _WRAP = "load it in a function, and name that as module:attr: docs/policies.md shows how"
 _REBUILD = "rebuild the network in a function, and name that as module:attr: docs/policies.md shows how"
 ADVICE = {
-    "d3rlpy": ("a d3rlpy model", "export it: model.save_policy('policy.pt') writes TorchScript"),
-    "rllib": ("an RLlib checkpoint", _WRAP),
     "keras": ("a Keras model", _WRAP),
     "hdf5": ("an HDF5 file, a Keras model or a dataset, and no policy", _WRAP),
     "savedmodel": ("a SavedModel of TensorFlow", _WRAP),

@@ -50,7 +50,7 @@ def _load(files: PolicyFiles, options: Mapping[str, Any], env_spec: EnvSpec, *, 
 
 
 def _exported_program(torch: Any, data: bytes, env_spec: EnvSpec, *, deterministic: bool) -> TorchPolicy:
-    with _tensors_alone():
+    with tensors_alone():
         program = torch.export.load(io.BytesIO(data))
     # Its first dimension is the rows. Without a dimension that may vary, it was exported for one.
     is_fixed = not program.range_constraints
@@ -60,8 +60,8 @@ def _exported_program(torch: Any, data: bytes, env_spec: EnvSpec, *, determinist
 
 
 @contextlib.contextmanager
-def _tensors_alone() -> Iterator[None]:
-    """Let `torch.export.load`, which has no such argument, unpickle tensors alone."""
+def tensors_alone() -> Iterator[None]:
+    """Let what calls `torch.load`, and has no such argument, unpickle tensors alone."""
     name = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
     before = os.environ.get(name)
     os.environ[name] = "1"

@@ -1,0 +1,52 @@
+"""`key=value` pairs: in options that repeat, and after the `?` of a SPEC; a value is a literal of TOML, or text."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+
+from rollout_cli.errors import ConfigError
+
+
+def keyword(text: str, label: str) -> tuple[str, object]:
+    """Split `key=value`; a value that is no plain TOML literal is text.
+
+    Args:
+        text: The pair.
+        label: What it is, for messages.
+
+    Raises:
+        ConfigError: If it is no such pair.
+    """
+    key, equals, value = text.partition("=")
+    if not equals or not key.isidentifier():
+        raise ConfigError(f"{label} must be key=value, got {text!r}", hint="for example: {env_kwargs=g=9.81}")
+    try:
+        table = tomllib.loads(f"value = {value}")
+    except (tomllib.TOMLDecodeError, RecursionError):
+        return key, value
+    # A line break in the text could have smuggled in more keys, and a date cannot be passed on: both stay
+    # text.
+    return key, table["value"] if len(table) == 1 and is_plain(table) else value
+
+
+def parted(spec: str, what: str) -> tuple[str, dict[str, object]]:
+    """Split `NAME?key=value&key=value` into the name and the values; `what` says for messages what it names.
+
+    Raises:
+        ConfigError: If a part is no such pair.
+    """
+    name, _, pairs = spec.partition("?")
+    try:
+        return name, dict(keyword(pair, f"an argument of {what} {name}") for pair in pairs.split("&") if pair)
+    except ConfigError as error:
+        raise error.with_hint(f"for example: {name}?key=value") from None
+
+
+def is_plain(value: object) -> bool:
+    """Return whether TOML, JSON and Parquet hold a value: no dates, nulls or lone surrogates."""
+    if isinstance(value, Mapping):
+        return all(isinstance(key, str) and is_plain(item) for key, item in value.items())
+    if isinstance(value, str):
+        return value.encode(errors="replace").decode() == value
+    return all(map(is_plain, value)) if isinstance(value, list) else isinstance(value, bool | int | float)

@@ -1,0 +1,111 @@
+"""The scheme `d3rlpy`: a learnable that d3rlpy's `save` wrote, a `.d3` file.
+
+It is a pickle of three plain values: the algorithm's configuration as JSON, its tensors, and d3rlpy's version.
+d3rlpy makes the algorithm of them; no code in the file runs.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from rollout_cli.episodes.batch import EnvSpec
+from rollout_cli.episodes.spaces import Array, Tree
+from rollout_cli.errors import PolicyLoadError
+from rollout_cli.loading import needing
+from rollout_cli.policies.noise import RowNoise
+from rollout_cli.policies.outputs import NetworkPolicy
+from rollout_cli.policies.schemes.files import FileScheme, PolicyFiles
+from rollout_cli.policies.schemes.torch import tensors_alone
+from rollout_cli.policies.schemes.unpickle import Allowed, restricted_loads
+
+_NOTHING = Allowed("a d3rlpy model", hint="d3rlpy writes no such file: save the model again")
+_DRAWING = ("bcq", "bear", "crr")
+"""Algorithms whose best action is one of several that they draw."""
+
+
+class D3rlpyPolicy(NetworkPolicy):
+    """Acts as the `predict` of a d3rlpy algorithm does: greedily, whether it must not explore or not.
+
+    An algorithm that draws does so from torch's global generator, which follows from the episode for one row
+    alone.
+
+    Raises:
+        PolicyLoadError: If it is for other observations or actions, or draws and may not.
+    """
+
+    def __init__(self, algorithm: Any, env_spec: EnvSpec, *, deterministic: bool) -> None:
+        super().__init__(algorithm, env_spec, deterministic=deterministic)
+        # A number is a vector of one.
+        shapes = [[*leaf.shape] or [1] for leaf in self._observations.leaves]
+        size = int(self._space.n) if self._action.kind == "discrete" else math.prod(self._action.shape)
+        _check("observations", _plain(algorithm.observation_shape), shapes[0] if len(shapes) == 1 else shapes)
+        kind = "discrete" if algorithm.get_action_type().name == "DISCRETE" else "box"
+        _check("actions", [kind, algorithm.action_size], [self._action.kind, size])
+        self.row_by_row = algorithm.config.get_type() in _DRAWING
+        if self.row_by_row and deterministic:
+            raise PolicyLoadError(
+                f"{type(algorithm).__name__} predicts the best of actions that it draws, and has no deterministic mode",
+                hint="omit {deterministic}",
+            )
+
+    def _act(self, observations: Tree, numbers: RowNoise) -> Array:
+        columns = [
+            column.reshape(len(numbers), -1) if column.ndim == 1 else column
+            for column in self._observations.columns(observations)
+        ]
+        actions = self.wrapped.predict(columns[0] if len(columns) == 1 else columns)
+        if self._action.kind == "discrete":
+            actions = actions + int(self._space.start)  # d3rlpy counts them from 0.
+        return np.asarray(actions.reshape(len(numbers), *self._action.shape).astype(self._action.dtype))
+
+
+def _plain(shape: Any) -> list[Any]:
+    """Return a shape, or several of them, as lists."""
+    return [_plain(part) if isinstance(part, list | tuple) else int(part) for part in shape]
+
+
+def _check(what: str, saved: list[Any], expected: list[Any]) -> None:
+    if saved != expected:
+        raise PolicyLoadError(
+            f"the {what} of the model are {saved}, those of the environment {expected}",
+            hint="give the environment the arguments and wrappers that the model was trained with",
+        )
+
+
+def _contents(files: PolicyFiles) -> Mapping[str, Any]:
+    contents = restricted_loads(files.data, trust=False, allowed=_NOTHING)
+    return {name: contents[name] for name in ("torch", "config", "version")}
+
+
+def _load(
+    files: PolicyFiles,
+    options: Mapping[str, Any],  # noqa: ARG001
+    env_spec: EnvSpec,
+    *,
+    deterministic: bool,
+) -> D3rlpyPolicy:
+    with needing("d3rlpy"):
+        from d3rlpy.algos import QLearningAlgoBase  # noqa: PLC0415 - only workers with such a policy need it
+        from d3rlpy.base import LearnableConfigWithShape  # noqa: PLC0415
+    contents = _contents(files)
+    algorithm: Any = LearnableConfigWithShape.deserialize(contents["config"]).create("cpu:0")
+    if not isinstance(algorithm, QLearningAlgoBase):
+        raise PolicyLoadError(
+            f"{files.path} is a {type(algorithm).__name__}, which acts on a return that it should reach",
+            hint="load it in a function that wraps it for one return, and name that as module:attr",
+        )
+    with tensors_alone():
+        algorithm.impl.load_model(io.BytesIO(contents["torch"]))
+    return D3rlpyPolicy(algorithm, env_spec, deterministic=deterministic)
+
+
+def _about(files: PolicyFiles) -> Mapping[str, Any]:
+    return {"saved_by": {"d3rlpy": str(_contents(files)["version"])}}
+
+
+D3RLPY = FileScheme("d3rlpy", "a d3rlpy model", _load, about=_about)

@@ -1,0 +1,197 @@
+"""The scheme `rllib`: an RLModule of RLlib's new API stack, alone or in the checkpoint of an algorithm.
+
+Its class, spaces and configuration are one pickle, and its tensors another one. Unless the user trusts the
+folder, they may name classes of RLlib alone, and no code in them runs.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+from rollout_cli.episodes.batch import EnvSpec
+from rollout_cli.episodes.spaces import Array, Tree, map_tree
+from rollout_cli.errors import PolicyLoadError
+from rollout_cli.loading import needing
+from rollout_cli.policies.noise import RowNoise
+from rollout_cli.policies.outputs import NetworkPolicy, check_shape
+from rollout_cli.policies.schemes.files import FileScheme, PolicyFiles
+from rollout_cli.policies.schemes.unpickle import Allowed, restricted_loads
+
+Finish = Callable[[Array], Array]
+
+_CLASS, _TENSORS, _METADATA = "class_and_ctor_args.pkl", "module_state.pkl", "metadata.json"
+_MODULE = "default_policy"
+_PLACES = ("learner_group/learner/rl_module", "learner/rl_module", "rl_module", "")
+"""Where in a checkpoint the modules are, by name."""
+_PARAMETERS = "action_dist_inputs"
+_PIPELINES = ("env_to_module_connector", "module_to_env_connector")
+"""Of the runner of environments in a checkpoint: RLlib's code around a module."""
+_SCALING = "NormalizeAndClipActions"
+_CLASSES = Allowed("RLlib", ("ray.rllib.",), r"\w+(RLModule|Catalog|ModelConfig)")
+_CONNECTORS = Allowed(
+    "what RLlib adds to each module",
+    ("ray.rllib.connectors.",),
+    "EnvToModulePipeline|AddObservationsFromEpisodesToBatch|AddStatesFromEpisodesToBatch|BatchIndividualItems|"
+    "AddTimeDimToBatchAndZeroPad|NumpyToTensor|ModuleToEnvPipeline|GetActions|TensorToNumpy|"
+    f"UnBatchToIndividualItems|RemoveSingleTsTimeRankFromBatch|ListifyDataForVectorEnv|{_SCALING}",
+    "the checkpoint's pipeline",
+    "wrap the environment to do the same, and name a copy of the RLModule's folder alone",
+)
+
+
+class RllibPolicy(NetworkPolicy):
+    """Acts by the inference pass of an RLModule, and by the distribution whose parameters that gives.
+
+    The actions of a categorical or a diagonal Gaussian distribution follow from each row's own seed. Others are
+    drawn from torch's global generator, a row at a time. A module with a state acts on a row at a time too.
+
+    Args:
+        module: The RLModule.
+        env_spec: The spaces.
+        deterministic: Whether it takes the distribution's deterministic action.
+        finish: Makes actions of the environment of those of the module.
+    """
+
+    def __init__(self, module: Any, env_spec: EnvSpec, *, deterministic: bool, finish: Finish) -> None:
+        from ray.rllib.core.distribution.torch import torch_distribution  # noqa: PLC0415 - loaded by now
+        from ray.rllib.utils.torch_utils import convert_to_torch_tensor  # noqa: PLC0415 - loaded by now
+
+        super().__init__(module, env_spec, deterministic=deterministic)
+        self._torch: Any = sys.modules["torch"]
+        self._finish, self._tensors = finish, convert_to_torch_tensor
+        self._distribution = module.get_inference_action_dist_cls()
+        self._is_gaussian = self._distribution is torch_distribution.TorchDiagGaussian
+        state = self._tensors(module.get_initial_state() or {})
+        self._first_state = self._state = map_tree(lambda value: value[None], state)
+        self.resets = bool(state)
+        is_drawn = not (deterministic or self._is_gaussian or self._action.kind == "discrete")
+        self.row_by_row = self.resets or is_drawn
+
+    def reset(self, do_resets: Array | None = None) -> None:  # noqa: ARG002
+        self._state = self._first_state
+
+    def _act(self, observations: Tree, numbers: RowNoise) -> Array:
+        with self._torch.no_grad():
+            output = self._forward(self._tensors(observations))
+            if "actions" not in output and self._action.kind == "discrete":
+                return self._choose(output[_PARAMETERS].double().cpu().numpy(), numbers)
+            tensor = output["actions"] if "actions" in output else self._drawn(output[_PARAMETERS], numbers)
+            actions = self._finish(tensor.cpu().numpy())
+        check_shape("actions", actions, (len(numbers), *self._action.shape))
+        return np.asarray(actions.astype(self._action.dtype))
+
+    def _forward(self, observations: Tree) -> Any:
+        """Return the tensors that the module gives for n observations, by name, and keep its state."""
+        if not self.resets:
+            return self.wrapped.forward_inference({"obs": observations})
+        # The second dimension is that of time.
+        batch = {"obs": map_tree(lambda value: value[:, None], observations), "state_in": self._state}
+        output = dict(self.wrapped.forward_inference(batch))
+        self._state = output.pop("state_out")
+        return {name: value[:, 0] for name, value in output.items() if name in ("actions", _PARAMETERS)}
+
+    def _drawn(self, parameters: Any, numbers: RowNoise) -> Any:
+        distribution = self._distribution.from_logits(parameters)
+        if self._deterministic:
+            return distribution.to_deterministic().sample()
+        if not self._is_gaussian:
+            return distribution.sample()
+        mean, log_deviation = parameters.chunk(2, dim=-1)
+        return mean + log_deviation.exp() * self._tensors(numbers.next())
+
+
+def _check_space(what: str, saved: Any, space: Any) -> None:
+    are_boxes = isinstance(saved, spaces.Box) and isinstance(space, spaces.Box)
+    if saved != space and not (are_boxes and saved.shape == space.shape):
+        raise PolicyLoadError(
+            f"the {what} space of the module is {saved}, that of the environment {space}",
+            hint="give the environment the arguments and wrappers that the module was trained with",
+        )
+
+
+def _beside(folder: Path) -> Mapping[str, Path]:
+    """Return the files of the module, and those of the pipelines around it in its checkpoint."""
+    modules = next((path for place in _PLACES if (path := folder / place / _MODULE).is_dir()), folder)
+    if not (modules / _TENSORS).is_file() or any(modules.glob(f"*/{_TENSORS}")):
+        raise PolicyLoadError(
+            f"{str(folder)!r} holds no RLModule {_MODULE!r}, and is none that is saved alone",
+            hint="name the folder of one RLModule, such as CHECKPOINT/learner_group/learner/rl_module/NAME",
+        )
+    files = {name: modules / name for name in (_CLASS, _TENSORS, _METADATA)}
+    parents = (Path.cwd() / modules).parents[:4]
+    runner = next((path for parent in parents if (path := parent / "env_runner").is_dir()), None)
+    if runner is None:
+        return files
+    return {**files, **{name: runner / name / _CLASS for name in _PIPELINES}}
+
+
+def _load(
+    files: PolicyFiles, options: Mapping[str, Any], env_spec: EnvSpec, *, deterministic: bool
+) -> RllibPolicy:
+    with needing("torch"):
+        import torch  # noqa: F401, PLC0415 - only workers with such a policy need it
+    with needing("ray[rllib]", "ray"):
+        from ray.rllib.utils.torch_utils import convert_to_torch_tensor  # noqa: PLC0415 - as torch
+    unpickle = partial(restricted_loads, trust=options.get("trust", False), allowed=_CLASSES)
+    made_by = unpickle(files.contents[_CLASS])
+    arguments, keywords = made_by["ctor_args_and_kwargs"]
+    module = made_by["class"](*arguments, **keywords)
+    _check_space("observation", module.observation_space, env_spec.observation_space)
+    _check_space("action", module.action_space, env_spec.action_space)
+    # Of a module that learns there may be more, such as its target networks.
+    missing = module.load_state_dict(
+        convert_to_torch_tensor(unpickle(files.contents[_TENSORS])), strict=False
+    ).missing_keys
+    if missing:
+        raise PolicyLoadError(
+            f"{_TENSORS} lacks {', '.join(missing)}", hint="save the module again, by RLModule.save_to_path"
+        )
+    finish = _finish(files, options, env_spec.action_space)
+    return RllibPolicy(module, env_spec, deterministic=deterministic, finish=finish)
+
+
+def _finish(files: PolicyFiles, options: Mapping[str, Any], space: Any) -> Finish:
+    """Return what makes the environment's actions of the module's, as RLlib does it."""
+    from ray.rllib.utils.spaces.space_utils import clip_action, unsquash_action  # noqa: PLC0415 - loaded by now
+
+    settings = {"normalize_actions": options.get("scale"), "clip_actions": False}
+    for name in _PIPELINES:
+        if name in files.contents:
+            pipeline = restricted_loads(files.contents[name], trust=False, allowed=_CONNECTORS)
+            for connector, _, keywords in pipeline["ctor_args_and_kwargs"][1]["connectors"]:
+                if connector.__name__ == _SCALING and settings["normalize_actions"] is None:
+                    settings = keywords
+    if not isinstance(space, spaces.Box):
+        # RLlib counts actions from 0.
+        return lambda actions: actions + getattr(space, "start", 0)
+    if settings["normalize_actions"] is None and space.is_bounded():
+        raise PolicyLoadError(
+            f"{files.path} does not say whether the actions are in [-1, 1], for the bounds of {space}",
+            hint="name the whole checkpoint, or say it: {policy_kwargs=scale=true} is RLlib's own default",
+        )
+    if settings["normalize_actions"]:
+        return partial(unsquash_action, action_space_struct=space)
+    return partial(clip_action, action_space=space) if settings["clip_actions"] else lambda actions: actions
+
+
+def _about(files: PolicyFiles) -> Mapping[str, Any]:
+    return {"saved_by": {"ray": json.loads(files.contents[_METADATA])["ray_version"]}}
+
+
+RLLIB = FileScheme(
+    "rllib",
+    "an RLModule of RLlib",
+    _load,
+    {"scale": bool, "trust": bool},
+    takes_folder=True,
+    beside=_beside,
+    about=_about,
+)
